@@ -1,0 +1,113 @@
+//! The blocks and where they are kept: a [`Slab`], addressed by [`BlockId`].
+//!
+//! A segment is a chain of blocks, linked by `prev` and `next` in address order. Ids are stable, and slots
+//! are used again, so that a steady state needs no heap. What the links mean is kept true by `pool.rs`.
+
+use std::num::NonZeroU32;
+use std::ops::{Index, IndexMut};
+
+use crate::pool::PoolKind;
+use crate::request::{Addr, StreamId, Tag};
+
+/// A slot in the slab, counted from 1 so that `Option<BlockId>` takes four bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct BlockId(NonZeroU32);
+
+impl BlockId {
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// A slot's use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Held by a caller.
+    Active,
+    /// In its pool's free set.
+    Cached,
+    /// No block: the slot waits to be used again.
+    Vacant,
+}
+
+/// One piece of a segment.
+#[derive(Debug, Clone)]
+pub(crate) struct Block {
+    pub(crate) addr: Addr,
+    pub(crate) bytes: u64,
+    /// What the last caller asked for. Kept when the block is freed, as PyTorch does.
+    pub(crate) requested_bytes: u64,
+    /// Which segment this was cut from, counted in the order of creation (PyTorch's `registration_counter`).
+    pub(crate) segment_number: u64,
+    pub(crate) stream: StreamId,
+    pub(crate) prev: Option<BlockId>,
+    pub(crate) next: Option<BlockId>,
+    pub(crate) tag: Tag,
+    pub(crate) pool: PoolKind,
+    pub(crate) state: State,
+}
+
+impl Block {
+    /// Whether the block is a part of its segment rather than the whole of it.
+    pub(crate) fn is_piece(&self) -> bool {
+        self.prev.is_some() || self.next.is_some()
+    }
+}
+
+/// All blocks of one allocator.
+#[derive(Debug, Default)]
+pub(crate) struct Slab {
+    slots: Vec<Block>,
+    vacant: Vec<BlockId>,
+}
+
+impl Slab {
+    /// Stores `block` and returns its id.
+    ///
+    /// # Panics
+    /// At the 2^32nd block that lives at one time: 2 TiB in blocks of 512 bytes.
+    pub(crate) fn insert(&mut self, block: Block) -> BlockId {
+        if let Some(id) = self.vacant.pop() {
+            self[id] = block;
+            return id;
+        }
+        self.slots.push(block);
+        let number = u32::try_from(self.slots.len()).ok().and_then(NonZeroU32::new);
+        BlockId(number.expect("fewer than 2^32 blocks live at one time"))
+    }
+
+    /// Vacates a slot; its id may come back for another block.
+    pub(crate) fn remove(&mut self, id: BlockId) {
+        self[id].state = State::Vacant;
+        self.vacant.push(id);
+    }
+
+    /// The block in a slot, if the slot was ever used: for ids that a caller brings.
+    pub(crate) fn get(&self, id: BlockId) -> Option<&Block> {
+        self.slots.get(id.index())
+    }
+
+    /// Every block, in the order of slots: fit for sums, not for output.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Block> {
+        self.slots.iter().filter(|block| block.state != State::Vacant)
+    }
+
+    /// `first` and the blocks behind it in its segment.
+    pub(crate) fn chain<'a>(&'a self, first: &'a Block) -> impl Iterator<Item = &'a Block> {
+        std::iter::successors(Some(first), |block| block.next.map(|id| &self[id]))
+    }
+}
+
+impl Index<BlockId> for Slab {
+    type Output = Block;
+
+    fn index(&self, id: BlockId) -> &Block {
+        &self.slots[id.index()]
+    }
+}
+
+impl IndexMut<BlockId> for Slab {
+    fn index_mut(&mut self, id: BlockId) -> &mut Block {
+        &mut self.slots[id.index()]
+    }
+}

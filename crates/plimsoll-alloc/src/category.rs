@@ -1,0 +1,122 @@
+//! What bytes are for: [`Category`], and a total per category, [`CategoryBytes`].
+//!
+//! Who gives which category, and when a block changes from one to another, is decided by the callers
+//! (dispatch, autograd, optimizers). Here they are names and an index.
+
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+/// What a block's bytes are for.
+///
+/// ```
+/// # use plimsoll_alloc::Category;
+/// assert_eq!(Category::OptimizerState.name(), "optimizer state");
+/// assert_eq!(Category::ALL.len(), 8);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Category {
+    /// A model's weight.
+    Parameter,
+    /// A model's state that is not trained.
+    Buffer,
+    /// The derivative kept for a parameter.
+    Gradient,
+    /// What an optimizer remembers between steps.
+    OptimizerState,
+    /// Kept by the forward pass for the backward pass.
+    Activation,
+    /// Everything that nobody decided to keep.
+    #[default]
+    Temporary,
+    /// Scratch of one kernel.
+    Workspace,
+    /// A batch of data.
+    Input,
+}
+
+impl Category {
+    /// All of them, in the order in which tables list them.
+    pub const ALL: [Self; 8] = [
+        Self::Parameter,
+        Self::Buffer,
+        Self::Gradient,
+        Self::OptimizerState,
+        Self::Activation,
+        Self::Temporary,
+        Self::Workspace,
+        Self::Input,
+    ];
+
+    /// The name in lower case, as one block is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parameter => "parameter",
+            Self::Buffer => "buffer",
+            Self::Gradient => "gradient",
+            Self::OptimizerState => "optimizer state",
+            Self::Activation => "activation",
+            Self::Temporary => "temporary",
+            Self::Workspace => "workspace",
+            Self::Input => "input",
+        }
+    }
+
+    /// The name in lower case, as many blocks are called.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Parameter => "parameters",
+            Self::Buffer => "buffers",
+            Self::Gradient => "gradients",
+            Self::OptimizerState => "optimizer state",
+            Self::Activation => "activations",
+            Self::Temporary => "temporaries",
+            Self::Workspace => "workspaces",
+            Self::Input => "inputs",
+        }
+    }
+}
+
+impl fmt::Display for Category {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Bytes for each category.
+///
+/// ```
+/// # use plimsoll_alloc::{Category, CategoryBytes};
+/// let mut bytes = CategoryBytes::default();
+/// bytes[Category::Input] += 512;
+/// bytes[Category::Gradient] += 1024;
+/// assert_eq!(bytes.total(), 1536);
+/// assert_eq!(bytes.iter().next(), Some((Category::Parameter, 0)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CategoryBytes([u64; 8]);
+
+impl CategoryBytes {
+    /// Each category with its bytes, in the order of [`Category::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Category, u64)> + '_ {
+        Category::ALL.into_iter().zip(self.0)
+    }
+
+    /// The sum over all categories, bytes.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Index<Category> for CategoryBytes {
+    type Output = u64;
+
+    fn index(&self, category: Category) -> &u64 {
+        &self.0[category as usize]
+    }
+}
+
+impl IndexMut<Category> for CategoryBytes {
+    fn index_mut(&mut self, category: Category) -> &mut u64 {
+        &mut self.0[category as usize]
+    }
+}

@@ -1,0 +1,63 @@
+//! A device made smaller: [`Limit`].
+
+use std::collections::BTreeMap;
+
+use crate::driver::{Driver, DriverError, MemoryInfo};
+use crate::request::Addr;
+use crate::size::SEGMENT_GRAIN_BYTES;
+
+/// Refuses what would take more than a capacity. Each segment counts rounded up to 2 MiB, the grain in
+/// which real devices give memory.
+///
+/// ```
+/// # use plimsoll_alloc::{Driver, DriverError, Limit, Sim};
+/// let mut device = Limit::new(Sim::default(), 64 << 20);
+/// assert_eq!(device.segment_alloc(65 << 20), Err(DriverError::OutOfMemory));
+/// assert!(device.segment_alloc(63 << 20).is_ok());
+/// assert_eq!(device.memory().free_bytes, 0);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Limit<D> {
+    driver: D,
+    capacity_bytes: u64,
+    used_bytes: u64,
+    segments: BTreeMap<Addr, u64>,
+}
+
+impl<D: Driver> Limit<D> {
+    /// `driver`, with `capacity_bytes` at most.
+    pub fn new(driver: D, capacity_bytes: u64) -> Self {
+        Self { driver, capacity_bytes, used_bytes: 0, segments: BTreeMap::new() }
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.capacity_bytes - self.used_bytes
+    }
+}
+
+impl<D: Driver> Driver for Limit<D> {
+    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        let taken = bytes.checked_next_multiple_of(SEGMENT_GRAIN_BYTES).ok_or(DriverError::OutOfMemory)?;
+        if taken > self.free_bytes() {
+            return Err(DriverError::OutOfMemory);
+        }
+        let addr = self.driver.segment_alloc(bytes)?;
+        self.used_bytes += taken;
+        self.segments.insert(addr, taken);
+        Ok(addr)
+    }
+
+    fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
+        self.driver.segment_free(addr)?;
+        self.used_bytes -= self.segments.remove(&addr).unwrap_or(0);
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        let inner = self.driver.memory();
+        MemoryInfo {
+            free_bytes: self.free_bytes().min(inner.free_bytes),
+            total_bytes: self.capacity_bytes.min(inner.total_bytes),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! What a caller asks for and what it is given: [`Request`], [`Allocation`], and the plain names in them.
+//!
+//! These are values without behaviour. The placement reads `bytes` and `stream`; the [`Tag`] (category and
+//! label) is stored and announced, never read by it. What is done with a request: `allocator.rs`.
+
+use std::fmt;
+
+use crate::block::BlockId;
+use crate::category::Category;
+use crate::event::LiveBlock;
+
+/// A device address: a number, never dereferenced here.
+///
+/// ```
+/// # use plimsoll_alloc::Addr;
+/// assert_eq!(Addr(0x5000_0000_0000).to_string(), "0x500000000000");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Addr(pub u64);
+
+impl Addr {
+    /// The address `bytes` further on.
+    pub(crate) fn plus(self, bytes: u64) -> Self {
+        Self(self.0 + bytes)
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A stream's handle. 0 is the default stream. Cached blocks serve only the stream they were made for.
+///
+/// ```
+/// # use plimsoll_alloc::StreamId;
+/// assert_eq!(StreamId::default(), StreamId(0));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct StreamId(pub u64);
+
+/// A name that someone else keeps (a layer's path, say); opaque here. 0 means unlabelled.
+///
+/// ```
+/// # use plimsoll_alloc::LabelId;
+/// assert_eq!(LabelId::default(), LabelId(0));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct LabelId(pub u32);
+
+/// What a block's bytes are for and whose they are. Never moves an address.
+///
+/// ```
+/// # use plimsoll_alloc::{Category, LabelId, Tag};
+/// let tag = Tag { category: Category::Gradient, label: LabelId(3) };
+/// assert_ne!(tag, Tag::default());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Tag {
+    /// What the bytes are for.
+    pub category: Category,
+    /// Whose they are.
+    pub label: LabelId,
+}
+
+/// One request for device memory.
+///
+/// ```
+/// # use plimsoll_alloc::{Category, LabelId, Request, StreamId};
+/// let weight = Request { category: Category::Parameter, label: LabelId(7), ..Request::of(4096) };
+/// assert_eq!(weight.stream, StreamId(0));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Bytes wanted, before any rounding. 0 is allowed and takes nothing.
+    pub bytes: u64,
+    /// The stream whose work will use the block.
+    pub stream: StreamId,
+    /// What the bytes are for.
+    pub category: Category,
+    /// Whose they are.
+    pub label: LabelId,
+}
+
+impl Request {
+    /// An unlabelled temporary of `bytes` on the default stream; set the other fields by struct update.
+    pub fn of(bytes: u64) -> Self {
+        let Tag { category, label } = Tag::default();
+        Self { bytes, stream: StreamId::default(), category, label }
+    }
+
+    /// Category and label as one value.
+    pub fn tag(&self) -> Tag {
+        Tag { category: self.category, label: self.label }
+    }
+}
+
+/// The right to one live block, given back by `free`.
+///
+/// It cannot be copied and `free` consumes it, so a block cannot be freed twice. Dropping it without `free`
+/// leaks the block: it holds no reference to its allocator. A request of 0 bytes gives one with `Addr(0)`
+/// that holds no block.
+///
+/// ```
+/// # use plimsoll_alloc::{Addr, Allocator, Config, Request, SimDriver};
+/// let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), ());
+/// let nothing = allocator.malloc(Request::of(0))?;
+/// let some = allocator.malloc(Request::of(1000))?;
+/// assert_eq!((nothing.addr(), nothing.bytes()), (Addr(0), 0));
+/// assert_eq!((some.requested_bytes(), some.bytes()), (1000, 1024));
+/// allocator.free(nothing);
+/// allocator.free(some);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "an allocation that is dropped instead of freed is leaked"]
+pub struct Allocation {
+    addr: Addr,
+    bytes: u64,
+    requested_bytes: u64,
+    block: Option<BlockId>,
+}
+
+impl Allocation {
+    /// What a request of 0 bytes is given.
+    pub(crate) fn nothing() -> Self {
+        Self { addr: Addr(0), bytes: 0, requested_bytes: 0, block: None }
+    }
+
+    pub(crate) fn of_block(id: BlockId, block: &LiveBlock) -> Self {
+        let LiveBlock { addr, bytes, requested_bytes, .. } = *block;
+        Self { addr, bytes, requested_bytes, block: Some(id) }
+    }
+
+    pub(crate) fn block(&self) -> Option<BlockId> {
+        self.block
+    }
+
+    /// Where the block starts; a multiple of 512, or `Addr(0)` for a request of 0 bytes.
+    pub fn addr(&self) -> Addr {
+        self.addr
+    }
+
+    /// The block's size: the request rounded up, and up to 1 MiB more where the rest was not worth a split.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The bytes that were asked for.
+    pub fn requested_bytes(&self) -> u64 {
+        self.requested_bytes
+    }
+}

@@ -1,0 +1,74 @@
+//! A device that is address space only: [`Sim`], and with a capacity [`SimDriver`].
+//!
+//! It does no arithmetic and holds no bytes, so a simulated device may be as large as one likes.
+
+use std::collections::BTreeMap;
+
+use crate::driver::{Driver, DriverError, MemoryInfo};
+use crate::limit::Limit;
+use crate::request::Addr;
+use crate::size::SEGMENT_GRAIN_BYTES;
+
+/// The first address. The same as in the conformance corpus, so that the two can be read side by side.
+const BASE: Addr = Addr(0x5000_0000_0000);
+/// More than any simulation hands out: since no address is used twice, a real device's 47 bits would run
+/// out after some hundred fillings of a large device.
+const SPACE_BYTES: u64 = (1 << 63) - BASE.0;
+
+/// Address space without a capacity: segments in order, each on a multiple of 2 MiB, none used twice.
+///
+/// ```
+/// # use plimsoll_alloc::{Addr, Driver, Sim};
+/// let mut device = Sim::default();
+/// assert_eq!(device.segment_alloc(1), Ok(Addr(0x5000_0000_0000)));
+/// assert_eq!(device.segment_alloc(1), Ok(Addr(0x5000_0020_0000)));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Sim {
+    handed_out_bytes: u64,
+    segments: BTreeMap<Addr, u64>,
+}
+
+impl Driver for Sim {
+    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        let taken = bytes.checked_next_multiple_of(SEGMENT_GRAIN_BYTES).ok_or(DriverError::OutOfMemory)?;
+        if taken > SPACE_BYTES - self.handed_out_bytes {
+            return Err(DriverError::OutOfMemory);
+        }
+        let addr = BASE.plus(self.handed_out_bytes);
+        self.handed_out_bytes += taken;
+        self.segments.insert(addr, taken);
+        Ok(addr)
+    }
+
+    fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
+        match self.segments.remove(&addr) {
+            Some(_) => Ok(()),
+            None => Err(DriverError::Failed(format!("no segment starts at {addr}"))),
+        }
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        MemoryInfo { free_bytes: SPACE_BYTES - self.handed_out_bytes, total_bytes: SPACE_BYTES }
+    }
+}
+
+/// The simulated device: address space with a capacity.
+///
+/// ```
+/// # use plimsoll_alloc::{Driver, DriverError, SimDriver};
+/// let mut device = SimDriver::with_capacity(3 << 20);
+/// let first = device.segment_alloc(1 << 20)?; // takes 2 MiB
+/// assert_eq!(device.segment_alloc(1 << 20), Err(DriverError::OutOfMemory));
+/// device.segment_free(first)?;
+/// assert!(device.segment_alloc(1 << 20).is_ok());
+/// # Ok::<(), DriverError>(())
+/// ```
+pub type SimDriver = Limit<Sim>;
+
+impl SimDriver {
+    /// A simulated device of `bytes`.
+    pub fn with_capacity(bytes: u64) -> Self {
+        Self::new(Sim::default(), bytes)
+    }
+}

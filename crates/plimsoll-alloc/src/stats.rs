@@ -1,0 +1,205 @@
+//! PyTorch's statistics, counted from events: [`Stats`].
+//!
+//! One number is moved once per event, by the net amount, so that `peak`, `allocated` and `freed` come out
+//! as PyTorch's do. As flat keys: `stats/keys.rs`; as a table: `stats/summary.rs`.
+//!
+//! As PyTorch: `c10::CachingAllocator::Stat` and the updates in `alloc_found_block`, `free`, `free_block`,
+//! `alloc_block`, `release_block`.
+
+mod keys;
+mod summary;
+
+use crate::event::{Event, Observer, SplitChange};
+use crate::pool::PoolKind;
+
+/// One statistic. `current` is `allocated - freed` until [`Stats::reset_accumulated`].
+///
+/// ```
+/// # use plimsoll_alloc::Stat;
+/// assert_eq!(Stat::default(), Stat { current: 0, peak: 0, allocated: 0, freed: 0 });
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stat {
+    /// Now.
+    pub current: i64,
+    /// The most since the start, or since [`Stats::reset_peak`].
+    pub peak: i64,
+    /// The sum of all increases.
+    pub allocated: i64,
+    /// The sum of all decreases.
+    pub freed: i64,
+}
+
+impl Stat {
+    /// Moves by a net amount: one increase, or one decrease.
+    fn change(&mut self, by: i64) {
+        self.current += by;
+        if by >= 0 {
+            self.peak = self.peak.max(self.current);
+            self.allocated += by;
+        } else {
+            self.freed -= by;
+        }
+    }
+}
+
+/// One statistic for both pools together, and for each.
+///
+/// ```
+/// # use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
+/// # let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), Stats::default());
+/// let x = allocator.malloc(Request::of(3 << 20))?;
+/// let allocation = &allocator.observer().allocation;
+/// assert_eq!((allocation.all.current, allocation.large_pool.current, allocation.small_pool.current), (1, 1, 0));
+/// # allocator.free(x);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PoolStats {
+    /// Both pools. Its peak is not the sum of theirs, which may lie at different times.
+    pub all: Stat,
+    /// The small pool.
+    pub small_pool: Stat,
+    /// The large pool.
+    pub large_pool: Stat,
+}
+
+impl PoolStats {
+    fn change(&mut self, pool: PoolKind, by: i64) {
+        self.all.change(by);
+        match pool {
+            PoolKind::Small => self.small_pool.change(by),
+            PoolKind::Large => self.large_pool.change(by),
+        }
+    }
+
+    fn each_mut(&mut self) -> [&mut Stat; 3] {
+        [&mut self.all, &mut self.small_pool, &mut self.large_pool]
+    }
+}
+
+/// PyTorch's statistics, under PyTorch's names. Sizes are in bytes, signed as PyTorch's are.
+///
+/// ```
+/// use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
+///
+/// let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), Stats::default());
+/// let x = allocator.malloc(Request::of(4000))?;
+/// allocator.free(x);
+/// let stats = allocator.observer();
+/// assert_eq!((stats.allocated_bytes.all.current, stats.allocated_bytes.all.peak), (0, 4096));
+/// assert_eq!(stats.reserved_bytes.small_pool.current, 2 << 20);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Blocks that callers hold.
+    pub allocation: PoolStats,
+    /// Segments held of the device.
+    pub segment: PoolStats,
+    /// Blocks not in the cache.
+    pub active: PoolStats,
+    /// Cached pieces of split segments: free here, but not returnable to the device.
+    pub inactive_split: PoolStats,
+    /// Bytes in blocks that callers hold, with what rounding added.
+    pub allocated_bytes: PoolStats,
+    /// Bytes in segments.
+    pub reserved_bytes: PoolStats,
+    /// Bytes in blocks not in the cache.
+    pub active_bytes: PoolStats,
+    /// Bytes in cached pieces of split segments.
+    pub inactive_split_bytes: PoolStats,
+    /// Bytes that callers asked for and hold.
+    pub requested_bytes: PoolStats,
+    /// How often the device was asked again after a release of the cache.
+    pub num_alloc_retries: i64,
+    /// How many requests failed for want of memory.
+    pub num_ooms: i64,
+    /// How often all streams were waited for to release the cache.
+    pub num_sync_all_streams: i64,
+    /// How many segments the device gave.
+    pub num_device_alloc: i64,
+    /// How many segments went back to the device.
+    pub num_device_free: i64,
+}
+
+impl Stats {
+    /// Makes every peak what is current. As PyTorch: `reset_peak_memory_stats`.
+    pub fn reset_peak(&mut self) {
+        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
+            stat.peak = stat.current;
+        }
+    }
+
+    /// Makes every `allocated`, `freed` and counter 0; what is current and the peaks stay.
+    /// As PyTorch: `reset_accumulated_memory_stats`.
+    pub fn reset_accumulated(&mut self) {
+        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
+            stat.allocated = 0;
+            stat.freed = 0;
+        }
+        self.num_alloc_retries = 0;
+        self.num_ooms = 0;
+        self.num_sync_all_streams = 0;
+        self.num_device_alloc = 0;
+        self.num_device_free = 0;
+    }
+
+    fn arrays_mut(&mut self) -> [&mut PoolStats; 9] {
+        [
+            &mut self.allocation,
+            &mut self.segment,
+            &mut self.active,
+            &mut self.inactive_split,
+            &mut self.allocated_bytes,
+            &mut self.reserved_bytes,
+            &mut self.active_bytes,
+            &mut self.inactive_split_bytes,
+            &mut self.requested_bytes,
+        ]
+    }
+
+    fn change_inactive_split(&mut self, pool: PoolKind, change: SplitChange) {
+        self.inactive_split.change(pool, change.blocks);
+        self.inactive_split_bytes.change(pool, change.bytes);
+    }
+}
+
+impl Observer for Stats {
+    fn on(&mut self, event: &Event) {
+        match *event {
+            Event::Alloc { block, inactive_split } => {
+                self.change_inactive_split(block.pool, inactive_split);
+                self.allocation.change(block.pool, 1);
+                self.allocated_bytes.change(block.pool, block.bytes as i64);
+                self.active.change(block.pool, 1);
+                self.active_bytes.change(block.pool, block.bytes as i64);
+                self.requested_bytes.change(block.pool, block.requested_bytes as i64);
+            }
+            Event::Free { block } => {
+                self.allocation.change(block.pool, -1);
+                self.allocated_bytes.change(block.pool, -(block.bytes as i64));
+            }
+            Event::FreeCompleted { block, inactive_split } => {
+                self.change_inactive_split(block.pool, inactive_split);
+                self.active.change(block.pool, -1);
+                self.active_bytes.change(block.pool, -(block.bytes as i64));
+                self.requested_bytes.change(block.pool, -(block.requested_bytes as i64));
+            }
+            Event::SegmentAlloc { bytes, pool, .. } => {
+                self.num_device_alloc += 1;
+                self.segment.change(pool, 1);
+                self.reserved_bytes.change(pool, bytes as i64);
+            }
+            Event::SegmentFree { bytes, pool, .. } => {
+                self.num_device_free += 1;
+                self.segment.change(pool, -1);
+                self.reserved_bytes.change(pool, -(bytes as i64));
+            }
+            Event::SyncAllStreams => self.num_sync_all_streams += 1,
+            Event::Retry { .. } => self.num_alloc_retries += 1,
+            Event::OutOfMemory { .. } => self.num_ooms += 1,
+            Event::Retag { .. } => {}
+        }
+    }
+}

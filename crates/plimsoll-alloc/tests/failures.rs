@@ -1,0 +1,131 @@
+//! A device that misbehaves: every call that can fail fails once, in every way, and the allocator goes on.
+
+mod programs;
+
+use plimsoll_alloc::{
+    Allocator, Config, Driver, DriverError, Error, FailNth, Ledger, OutOfMemory, Request, SimDriver, Stats,
+};
+use programs::{MIB, Op, Run, program};
+
+type Walk = Run<FailNth<SimDriver>, (Stats, Ledger)>;
+
+fn walk(nth: u64, error: &DriverError) -> Walk {
+    let driver = FailNth::new(SimDriver::with_capacity(96 * MIB), nth, error.clone());
+    Run::new(Allocator::new(Config::default(), driver, Default::default()), 0)
+}
+
+fn assert_sound(walk: &Walk, at: &str) {
+    walk.allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
+    let segments = walk.allocator.segments();
+    let (stats, ledger) = walk.allocator.observer();
+    stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+    ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+    let taken = 96 * MIB - walk.allocator.driver().memory().free_bytes;
+    assert_eq!(walk.allocator.reserved(), taken, "{at}: what we reserve is what the device gave");
+}
+
+#[test]
+fn every_failure_of_the_device_leaves_a_sound_state() {
+    for error in [DriverError::OutOfMemory, DriverError::Failed("unplugged".into())] {
+        for seed in 0..4 {
+            let ops = program(seed, 300);
+            let mut whole = walk(0, &error);
+            ops.iter().for_each(|&op| drop(whole.step(op)));
+            let calls = whole.allocator.driver().calls();
+            assert!(calls > 4, "the program makes {calls} device calls");
+            for nth in 1..=calls {
+                let mut run = walk(nth, &error);
+                for (step, &op) in ops.iter().enumerate() {
+                    drop(run.step(op));
+                    assert_sound(&run, &format!("{error}, seed {seed}, call {nth}, step {step}: {op:?}"));
+                }
+                run.step(Op::Limit { bytes: None }).unwrap();
+                while !run.live.is_empty() {
+                    run.step(Op::Free { nth: 0 }).unwrap();
+                }
+                run.allocator.empty_cache().unwrap();
+                assert_eq!(
+                    run.allocator.reserved(),
+                    0,
+                    "{error}, seed {seed}, call {nth}: all can be given back"
+                );
+                assert_eq!(
+                    run.step(Op::Alloc { bytes: 90 * MIB, stream: 0 }).map(|addr| addr.is_some()),
+                    Ok(true)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_segment_is_asked_for_once_more() {
+    let driver = FailNth::new(SimDriver::with_capacity(64 * MIB), 1, DriverError::OutOfMemory);
+    let mut allocator = Allocator::new(Config::default(), driver, Stats::default());
+    let x = allocator.malloc(Request::of(1)).unwrap();
+    let stats = allocator.observer();
+    assert_eq!((stats.num_alloc_retries, stats.num_ooms, stats.num_sync_all_streams), (1, 0, 1));
+    allocator.free(x);
+}
+
+#[test]
+fn a_failure_other_than_want_of_memory_reaches_the_caller_at_once() {
+    let failed = DriverError::Failed("unplugged".into());
+    let driver = FailNth::new(SimDriver::with_capacity(64 * MIB), 1, failed.clone());
+    let mut allocator = Allocator::new(Config::default(), driver, Stats::default());
+    assert_eq!(allocator.malloc(Request::of(1)), Err(Error::Driver(failed)));
+    assert_eq!(allocator.observer(), &Stats::default());
+}
+
+#[test]
+fn a_segment_that_the_device_will_not_take_back_stays_usable() {
+    let driver = FailNth::new(SimDriver::with_capacity(64 * MIB), 2, DriverError::Failed("busy".into()));
+    let mut allocator = Allocator::new(Config::default(), driver, Stats::default());
+    let x = allocator.malloc(Request::of(12 * MIB)).unwrap();
+    let addr = x.addr();
+    allocator.free(x);
+    assert_eq!(allocator.empty_cache(), Err(Error::Driver(DriverError::Failed("busy".into()))));
+    assert_eq!(allocator.reserved(), 12 * MIB);
+    let again = allocator.malloc(Request::of(12 * MIB)).unwrap();
+    assert_eq!(again.addr(), addr);
+    allocator.free(again);
+    assert_eq!(allocator.empty_cache(), Ok(12 * MIB));
+}
+
+#[test]
+fn running_out_tells_every_number() {
+    let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 * MIB), ());
+    allocator.set_memory_limit(Some(50 * MIB));
+    let x = allocator.malloc(Request::of(30 * MIB - 100)).unwrap();
+    let y = allocator.malloc(Request::of(3 * MIB)).unwrap();
+    let Err(Error::OutOfMemory(why)) = allocator.malloc(Request::of(17 * MIB + 1)) else {
+        panic!("it fits?")
+    };
+    let OutOfMemory { requested_bytes, rounded_bytes, segment_bytes, .. } = *why;
+    assert_eq!((requested_bytes, rounded_bytes, segment_bytes), (17 * MIB + 1, 17 * MIB + 512, 18 * MIB));
+    assert_eq!(
+        (why.allocated_bytes, why.reserved_bytes, why.limit_bytes),
+        (33 * MIB, 50 * MIB, Some(50 * MIB))
+    );
+    assert_eq!((why.device_free_bytes, why.device_total_bytes), (14 * MIB, 64 * MIB));
+    assert_eq!((why.largest_free_block_bytes, why.by_category.total()), (17 * MIB, 33 * MIB));
+    assert_eq!(
+        why.to_string(),
+        "out of memory: asked for 17.00 MiB (a 18.00 MiB segment); 33.00 MiB allocated of 50.00 MiB reserved, \
+         largest free block 17.00 MiB; limited to 50.00 MiB; the device has 14.00 MiB of 64.00 MiB free; \
+         held by: temporaries 33.00 MiB"
+    );
+    allocator.free(x);
+    allocator.free(y);
+    let fits = allocator.malloc(Request::of(17 * MIB + 1)).unwrap();
+    assert_eq!(allocator.reserved(), 50 * MIB, "a whole 30 MiB segment was cut, none was asked for");
+    allocator.free(fits);
+}
+
+#[test]
+fn an_exbibyte_is_refused_before_anything_is_done() {
+    let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 * MIB), Vec::new());
+    assert_eq!(allocator.malloc(Request::of(1 << 60)), Err(Error::TooLarge { requested_bytes: 1 << 60 }));
+    assert_eq!(allocator.observer(), &[]);
+    assert!(matches!(allocator.malloc(Request::of((1 << 60) - 1)), Err(Error::OutOfMemory(_))));
+}

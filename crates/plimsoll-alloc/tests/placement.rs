@@ -1,0 +1,98 @@
+//! Placement against a second opinion: a naive allocator that says the same rules without any cleverness.
+//! Long programs at random, and all short ones of a small world.
+
+mod naive;
+mod programs;
+
+use naive::Naive;
+use plimsoll_alloc::{Allocator, Config, Error, Ledger, SimDriver, Stats};
+use programs::{MIB, Op, Run, program};
+
+fn run(capacity_bytes: u64, tag_seed: u64) -> Run<SimDriver, (Stats, Ledger)> {
+    let driver = SimDriver::with_capacity(capacity_bytes);
+    Run::new(Allocator::new(Config::default(), driver, Default::default()), tag_seed)
+}
+
+/// The address, or `None` where the request ran out of memory.
+fn answer(result: Result<Option<u64>, Error>) -> Option<u64> {
+    match result {
+        Ok(addr) => addr,
+        Err(Error::OutOfMemory(_)) => None,
+        Err(why) => panic!("{why}"),
+    }
+}
+
+#[test]
+fn placement_agrees_with_the_naive_allocator_at_every_step() {
+    let mut refused = 0;
+    for seed in 0..60 {
+        let (mut ours, mut naive) = (run(128 * MIB, seed), Naive::new(128 * MIB));
+        for (nth, op) in program(seed, 600).into_iter().enumerate() {
+            let (got, expected) = (answer(ours.step(op)), naive.step(op));
+            assert_eq!(got, expected, "seed {seed}, step {nth}: {op:?}");
+            assert_eq!(ours.allocator.reserved(), naive.reserved(), "seed {seed}, step {nth}: {op:?}");
+            refused += u64::from(matches!(op, Op::Alloc { .. }) && got.is_none());
+        }
+    }
+    assert!(refused > 100, "the programs should run out of memory often, and did {refused} times");
+}
+
+#[test]
+fn state_statistics_and_ledger_are_sound_after_every_step() {
+    for seed in 100..120 {
+        let mut ours = run(128 * MIB, seed);
+        for (nth, op) in program(seed, 400).into_iter().enumerate() {
+            answer(ours.step(op));
+            let at = format!("seed {seed}, step {nth}: {op:?}");
+            ours.allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
+            let segments = ours.allocator.segments();
+            let (stats, ledger) = ours.allocator.observer();
+            stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+            ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+            assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes.all.peak, "{at}");
+            assert_eq!(ledger.by_category_at_peak().total(), ledger.peak_bytes(), "{at}");
+        }
+    }
+}
+
+#[test]
+fn tags_never_move_an_address() {
+    for seed in 0..20 {
+        let (mut one, mut other) = (run(128 * MIB, 1), run(128 * MIB, 2));
+        for op in program(seed, 400) {
+            assert_eq!(answer(one.step(op)), answer(other.step(op)), "seed {seed}: {op:?}");
+        }
+        assert_eq!(one.allocator.observer().0, other.allocator.observer().0, "seed {seed}: statistics");
+        assert_ne!(one.allocator.segments(), other.allocator.segments(), "seed {seed}: the tags do differ");
+    }
+}
+
+/// Every program of six steps over seven kinds of step, on a device of 24 MiB: 137,256 programs, each
+/// prefix checked once.
+#[test]
+fn every_short_program_of_a_small_world_agrees_with_the_naive_allocator() {
+    const STEPS: [Op; 7] = [
+        Op::Alloc { bytes: 300, stream: 0 },
+        Op::Alloc { bytes: MIB, stream: 0 },
+        Op::Alloc { bytes: 2 * MIB, stream: 0 },
+        Op::Alloc { bytes: 10 * MIB, stream: 0 },
+        Op::Free { nth: 0 },
+        Op::Free { nth: 1 },
+        Op::EmptyCache,
+    ];
+    let mut programs = 0;
+    for length in 1..=6 {
+        for number in 0..7_usize.pow(length) {
+            let ops = (0..length).map(|place| STEPS[number / 7_usize.pow(place) % 7]);
+            let (mut ours, mut naive) = (run(24 * MIB, 0), Naive::new(24 * MIB));
+            for op in ops.clone() {
+                let (got, expected) = (answer(ours.step(op)), naive.step(op));
+                assert_eq!(got, expected, "{op:?} of {:?}", ops.collect::<Vec<_>>());
+            }
+            assert_eq!(ours.allocator.reserved(), naive.reserved(), "{:?}", ops.collect::<Vec<_>>());
+            ours.allocator.check().unwrap_or_else(|broken| panic!("{broken}: {:?}", ops.collect::<Vec<_>>()));
+            programs += 1;
+        }
+    }
+    assert_eq!(programs, 137_256);
+}

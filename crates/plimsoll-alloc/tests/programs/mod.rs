@@ -1,0 +1,116 @@
+//! Random programs of requests, and a way to run them: the raw material of the property tests.
+
+use plimsoll_alloc::{
+    Allocation, Allocator, Category, Driver, Error, LabelId, Observer, Request, StreamId, Tag,
+};
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// One step of a program. Live blocks are named by their age: 0 is the oldest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Op {
+    Alloc { bytes: u64, stream: u64 },
+    Free { nth: usize },
+    Retag { nth: usize },
+    EmptyCache,
+    Limit { bytes: Option<u64> },
+}
+
+/// SplitMix64: numbers that look random, the same on every machine.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// From 0 to about 32 MiB, each magnitude as likely, with the edges of the rules among them.
+    fn bytes(&mut self) -> u64 {
+        const EDGES: [u64; 8] = [0, 1, 512, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 11 * MIB];
+        match self.below(10) {
+            0 => EDGES[self.below(8) as usize],
+            1 => 512 * self.below(4),
+            _ => {
+                let magnitude = 1 << self.below(25);
+                magnitude + self.below(magnitude)
+            }
+        }
+    }
+
+    fn tag(&mut self) -> Tag {
+        Tag { category: Category::ALL[self.below(8) as usize], label: LabelId(self.below(5) as u32) }
+    }
+}
+
+/// A program of `steps` steps on up to three streams.
+pub(crate) fn program(seed: u64, steps: usize) -> Vec<Op> {
+    let mut random = Random::new(seed);
+    let streams = 1 + random.below(3);
+    let step = |random: &mut Random| match random.below(200) {
+        0 => Op::EmptyCache,
+        1 => Op::Limit { bytes: Some(random.below(160) * MIB) },
+        2 => Op::Limit { bytes: None },
+        3..10 => Op::Retag { nth: random.next() as usize },
+        10..100 => Op::Free { nth: random.next() as usize },
+        _ => Op::Alloc { bytes: random.bytes(), stream: random.below(streams) },
+    };
+    (0..steps).map(|_| step(&mut random)).collect()
+}
+
+/// A program under way.
+pub(crate) struct Run<D, O> {
+    pub(crate) allocator: Allocator<D, O>,
+    pub(crate) live: Vec<Allocation>,
+    tags: Random,
+}
+
+impl<D: Driver, O: Observer> Run<D, O> {
+    /// Runs on `allocator`; the tags given to requests follow from `tag_seed` alone.
+    pub(crate) fn new(allocator: Allocator<D, O>, tag_seed: u64) -> Self {
+        Self { allocator, live: Vec::new(), tags: Random::new(tag_seed) }
+    }
+
+    /// One step. A request answers with its address.
+    pub(crate) fn step(&mut self, op: Op) -> Result<Option<u64>, Error> {
+        match op {
+            Op::Alloc { bytes, stream } => {
+                let Tag { category, label } = self.tags.tag();
+                let allocation =
+                    self.allocator.malloc(Request { bytes, stream: StreamId(stream), category, label })?;
+                let addr = allocation.addr().0;
+                if bytes > 0 {
+                    self.live.push(allocation);
+                } else {
+                    self.allocator.free(allocation);
+                }
+                return Ok(Some(addr));
+            }
+            Op::Free { nth } if !self.live.is_empty() => {
+                let nth = nth % self.live.len();
+                self.allocator.free(self.live.remove(nth));
+            }
+            Op::Retag { nth } if !self.live.is_empty() => {
+                let Tag { category, label } = self.tags.tag();
+                self.allocator.retag(&self.live[nth % self.live.len()], category, label);
+            }
+            Op::Free { .. } | Op::Retag { .. } => {}
+            Op::EmptyCache => {
+                self.allocator.empty_cache()?;
+            }
+            Op::Limit { bytes } => self.allocator.set_memory_limit(bytes),
+        }
+        Ok(None)
+    }
+}

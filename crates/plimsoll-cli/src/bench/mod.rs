@@ -1,0 +1,22 @@
+//! `plimsoll bench`: how fast we are, beside others in the same run.
+
+mod step;
+mod table;
+
+use clap::Subcommand;
+
+use crate::exit::Failure;
+
+/// What can be measured.
+#[derive(Subcommand)]
+pub(crate) enum What {
+    /// One training step on this machine's processors, alone or in turn with peers
+    Step(step::StepArgs),
+}
+
+/// Measures; the result is text for stdout.
+pub(crate) fn run(what: What) -> Result<String, Failure> {
+    match what {
+        What::Step(args) => step::run(&args),
+    }
+}

@@ -1,0 +1,191 @@
+//! One training step of the LeNet-class network on one fixed batch of 64, SGD with momentum.
+//!
+//! Without peers it runs in this process. With peers, each command (this program among them) runs as a
+//! process of its own, in turn, round after round, so that a machine whose speed drifts is the same to
+//! all. A peer prints one line of JSON like ours: `{"ms": …, "ms_min": …, …}`.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use clap::Args;
+use plimsoll::nn::{Module, Scope};
+use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+use plimsoll::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::table;
+use crate::exit::{Exit, Failure};
+use crate::lenet::lenet;
+use crate::output;
+
+/// Images in the batch.
+const BATCH: usize = 64;
+
+#[derive(Args)]
+pub(crate) struct StepArgs {
+    /// Steps that are timed
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    steps: u32,
+    /// Steps before that
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    warmup: u32,
+    /// A command to take turns with, as NAME=COMMAND; it prints one line of JSON with `ms` and `ms_min`
+    #[arg(long = "peer", value_name = "NAME=COMMAND", value_parser = peer)]
+    peers: Vec<Peer>,
+    /// How often each takes its turn
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// The result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A program to compare with.
+#[derive(Clone, Debug)]
+struct Peer {
+    name: String,
+    command: String,
+}
+
+fn peer(text: &str) -> Result<Peer, String> {
+    let (name, command) = text.split_once('=').ok_or("write NAME=COMMAND")?;
+    if name.is_empty() || command.trim().is_empty() {
+        return Err("write NAME=COMMAND".to_owned());
+    }
+    Ok(Peer { name: name.to_owned(), command: command.to_owned() })
+}
+
+/// What one process measured. The fields are those of the peers' line, so that any of them can be read.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Measured {
+    /// Who.
+    #[serde(default)]
+    pub(crate) peer: String,
+    /// What.
+    #[serde(default)]
+    pub(crate) model: String,
+    /// Median of the timed steps, milliseconds.
+    pub(crate) ms: f64,
+    /// The fastest of them.
+    pub(crate) ms_min: f64,
+    /// Images per second at the median.
+    #[serde(default)]
+    pub(crate) per_s: f64,
+    /// Peak resident memory, MiB.
+    #[serde(default)]
+    pub(crate) hwm_mib: f64,
+    /// The same before any work.
+    #[serde(default)]
+    pub(crate) hwm_start_mib: f64,
+    /// Loss of the first step.
+    #[serde(default)]
+    pub(crate) loss_first: f64,
+    /// Loss of the last step.
+    #[serde(default)]
+    pub(crate) loss_last: f64,
+    /// Numbers in the model.
+    #[serde(default)]
+    pub(crate) params: u64,
+}
+
+/// Measures; the result is text for stdout.
+pub(crate) fn run(args: &StepArgs) -> Result<String, Failure> {
+    if args.peers.is_empty() {
+        let measured = measure(args.steps, args.warmup)?;
+        return Ok(if args.json { line(&measured) } else { table::alone(&measured) });
+    }
+    let us = Peer { name: "plimsoll".to_owned(), command: ourselves(args)? };
+    let mut rows: Vec<(String, Vec<Measured>)> = Vec::new();
+    for round in 1..=args.rounds {
+        for peer in [&us].into_iter().chain(&args.peers) {
+            output::progress(&format!("round {round}/{}: {}", args.rounds, peer.name));
+            let measured = ask(peer)?;
+            match rows.iter_mut().find(|(name, _)| *name == peer.name) {
+                Some((_, all)) => all.push(measured),
+                None => rows.push((peer.name.clone(), vec![measured])),
+            }
+        }
+    }
+    Ok(if args.json { table::json(&rows) } else { table::beside(&rows) })
+}
+
+fn measure(steps: u32, warmup: u32) -> plimsoll::Result<Measured> {
+    let hwm_start_mib = high_water_mib();
+    let device = Device::cpu();
+    let model = lenet(&Scope::new(&device, 1), 28, 28)?;
+    let parameters = model.parameters();
+    let params = parameters.iter().map(|parameter| parameter.numel() as u64).sum();
+    let mut sgd = Sgd::new(parameters, SgdOptions { lr: 0.01, momentum: 0.9, ..SgdOptions::default() });
+    device.manual_seed(2);
+    let images = Tensor::randn(&[BATCH, 1, 28, 28], &device)?;
+    let classes: Vec<i64> = (0..BATCH as i64).map(|i| i * 7 % 10).collect();
+    let labels = Tensor::from_slice(&classes, &[BATCH], &device)?;
+    let mut step = || -> plimsoll::Result<f32> {
+        let loss = model.forward(&images)?.cross_entropy(&labels)?;
+        sgd.zero_grad();
+        loss.backward()?;
+        sgd.step()?;
+        loss.item()
+    };
+    let loss_first = step()?;
+    for _ in 1..warmup {
+        step()?;
+    }
+    let (mut times, mut loss_last) = (Vec::new(), loss_first);
+    for _ in 0..steps {
+        let start = Instant::now();
+        loss_last = step()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let ms = table::median(&mut times);
+    Ok(Measured {
+        peer: "plimsoll".to_owned(),
+        model: "lenet".to_owned(),
+        ms,
+        ms_min: times[0],
+        per_s: BATCH as f64 * 1e3 / ms,
+        hwm_mib: high_water_mib(),
+        hwm_start_mib,
+        loss_first: loss_first.into(),
+        loss_last: loss_last.into(),
+        params,
+    })
+}
+
+/// One line of JSON, as every peer prints it.
+fn line(measured: &Measured) -> String {
+    serde_json::to_string(measured).unwrap_or_else(|error| unreachable!("plain numbers have JSON: {error}"))
+}
+
+/// The command that runs this benchmark alone.
+fn ourselves(args: &StepArgs) -> Result<String, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(Exit::Unreadable, format!("the path of this program: {error}")))?;
+    let quoted = program.display().to_string().replace('\'', r"'\''");
+    Ok(format!("'{quoted}' bench step --json --steps {} --warmup {}", args.steps, args.warmup))
+}
+
+/// Runs a peer and reads the line that it prints.
+fn ask(peer: &Peer) -> Result<Measured, Failure> {
+    let failed = |why: String| Failure::new(Exit::Program, format!("peer {}: {why}", peer.name));
+    let answer = Command::new("sh")
+        .args(["-c", &peer.command])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| failed(error.to_string()))?;
+    if !answer.status.success() {
+        return Err(failed(format!("{} from: {}", answer.status, peer.command)));
+    }
+    let text = String::from_utf8_lossy(&answer.stdout);
+    let json = text.lines().find(|line| line.starts_with('{'));
+    let json = json.ok_or_else(|| failed("printed no line of JSON".to_owned()))?;
+    serde_json::from_str(json).map_err(|error| failed(format!("{error} in: {json}")))
+}
+
+/// The most resident memory this process has had, MiB; 0 where the system does not say.
+fn high_water_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}

@@ -1,0 +1,60 @@
+//! Sizes as people type them: `64MiB`, `1.5 GiB`, `80GB`, plain bytes.
+
+/// Reads a size. `K`, `M`, `G`, `T` and the `iB` forms are powers of 1,024; `kB`, `MB`, `GB`, `TB` powers
+/// of 1,000. Case does not matter.
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
+    let (number, unit) = (text[..split].replace('_', ""), text[split..].trim().to_ascii_lowercase());
+    let scale: u64 = match unit.as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(format!("`{unit}` is not a unit; use B, KiB, MiB, GiB or TiB")),
+    };
+    let out_of_range = || "more bytes than 2^63 - 1".to_owned();
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(scale).filter(|&b| i64::try_from(b).is_ok()).ok_or_else(out_of_range);
+    }
+    let value: f64 = number.parse().map_err(|_| "not a size; write for example 64MiB".to_owned())?;
+    let bytes = value * scale as f64;
+    if bytes >= i64::MAX as f64 { Err(out_of_range()) } else { Ok(bytes as u64) }
+}
+
+/// [`parse`], but not zero: a limit or capacity of nothing is surely a slip.
+pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
+    parse(text).and_then(|bytes| if bytes == 0 { Err("must be more than 0".to_owned()) } else { Ok(bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        for (text, bytes) in [
+            ("64MiB", 64 << 20),
+            (" 1.5 GiB", 3 << 29),
+            ("2097152", 2 << 20),
+            ("80GB", 80_000_000_000),
+            ("1_024", 1024),
+            ("512k", 512 << 10),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "MiB", "12 parsecs", "-1", "1.2.3", "99999999TiB", "9223372036854775808", "1e9"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse_positive("0").is_err());
+    }
+}

@@ -1,0 +1,58 @@
+//! How the program ends: the documented exit codes, and a failure with its words.
+
+use std::process::ExitCode;
+
+use plimsoll::Error;
+use plimsoll::data::DataError;
+
+/// The exit codes of `plimsoll --help`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done.
+    Done = 0,
+    /// An argument that can be read but not used.
+    Usage = 2,
+    /// Input could not be read.
+    Unreadable = 3,
+    /// Out of memory.
+    OutOfMemory = 4,
+    /// A program of the user's failed.
+    Program = 5,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// Why there is no result.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// With which code to exit.
+    pub(crate) exit: Exit,
+    /// What went wrong and what to do, in words; the first line is the essence.
+    pub(crate) message: String,
+    /// The same for a program, where `--json` was asked for.
+    pub(crate) json: Option<String>,
+}
+
+impl Failure {
+    /// A failure without a JSON form.
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure { exit, message: message.into(), json: None }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let exit = if error.out_of_memory().is_some() { Exit::OutOfMemory } else { Exit::Usage };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<DataError> for Failure {
+    fn from(error: DataError) -> Failure {
+        Failure::new(Exit::Unreadable, error.to_string())
+    }
+}

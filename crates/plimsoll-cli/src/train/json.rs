@@ -1,0 +1,107 @@
+//! A finished or failed job for programs. All sizes are bytes; the schema's name carries its version.
+
+use plimsoll::memory::Report;
+use plimsoll::{Category, CategoryBytes, OutOfMemory};
+use serde_json::{Map, Value, json};
+
+use super::job::{Job, Optimizer, Outcome};
+use super::report;
+use super::smallest::Smallest;
+
+/// Changes of meaning raise the number; new fields do not.
+const SCHEMA: &str = "plimsoll.train/1";
+
+/// The result of a finished job.
+pub(crate) fn result(job: &Job, outcome: &Outcome) -> String {
+    pretty(&json!({
+        "schema": SCHEMA,
+        "verdict": "fits",
+        "summary": report::verdict(job, outcome),
+        "job": of_job(job),
+        "steps": outcome.steps,
+        "elapsed_s": outcome.elapsed.as_secs_f64(),
+        "losses": outcome.losses,
+        "correct": outcome.correct,
+        "accuracy": outcome.correct.last().map(|&right| right as f64 / job.data.split.test.len() as f64),
+        "parameter_bytes": outcome.parameters,
+        "memory": of_memory(&outcome.memory),
+    }))
+}
+
+/// A job that ran out of memory.
+pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
+    let n = &report.numbers;
+    pretty(&json!({
+        "schema": SCHEMA,
+        "verdict": "out of memory",
+        "summary": report.to_string(),
+        "job": of_job(job),
+        "asked": {
+            "bytes": n.requested_bytes,
+            "block_bytes": n.rounded_bytes,
+            "segment_bytes": n.segment_bytes,
+            "by": report.label,
+            "category": n.category.name(),
+            "op": report.op,
+        },
+        "device": report.device,
+        "capacity_bytes": n.device_total_bytes,
+        "device_free_bytes": n.device_free_bytes,
+        "limit_bytes": n.limit_bytes,
+        "allocated_bytes": n.allocated_bytes,
+        "reserved_bytes": n.reserved_bytes,
+        "largest_free_block_bytes": n.largest_free_block_bytes,
+        "held_by_category": by_category(&n.by_category),
+        "smallest_limit_bytes": smallest.map(|smallest| smallest.limit_bytes),
+        "smallest_limit_fits_device": smallest.map(|smallest| smallest.fits_device),
+    }))
+}
+
+fn of_job(job: &Job) -> Value {
+    json!({
+        "data": job.data.name,
+        "train_images": job.data.split.train.len(),
+        "test_images": job.data.split.test.len(),
+        "epochs": job.epochs,
+        "batch_size": job.batch_size,
+        "optimizer": match job.optimizer { Optimizer::Sgd => "sgd", Optimizer::Adam => "adam" },
+        "lr": job.lr,
+        "seed": job.seed,
+    })
+}
+
+fn of_memory(memory: &Report) -> Value {
+    let owners = memory.owners.iter().map(|owner| {
+        json!({
+            "name": report::owner_name(&owner.label, owner.category),
+            "label": owner.label,
+            "category": owner.category.name(),
+            "bytes": owner.bytes,
+            "blocks": owner.blocks,
+        })
+    });
+    let by_category: Map<String, Value> =
+        memory.by_category.iter().map(|share| (share.category.name().to_owned(), share.bytes.into())).collect();
+    json!({
+        "device": memory.device,
+        "capacity_bytes": memory.capacity_bytes,
+        "limit_bytes": memory.limit_bytes,
+        "spare_bytes": memory.spare_bytes(),
+        "peak_allocated_bytes": memory.peak_allocated_bytes,
+        "peak_reserved_bytes": memory.peak_reserved_bytes,
+        "allocated_bytes": memory.allocated_bytes,
+        "reserved_bytes": memory.reserved_bytes,
+        "peak_by_category": by_category,
+        "owners_at_peak": owners.collect::<Vec<_>>(),
+        "outside_allocator_bytes": memory.outside_bytes,
+    })
+}
+
+fn by_category(bytes: &CategoryBytes) -> Map<String, Value> {
+    Category::ALL.iter().map(|&category| (category.name().to_owned(), bytes[category].into())).collect()
+}
+
+fn pretty(value: &Value) -> String {
+    // A tree of strings and numbers always has a text; `Display` in its alternate form is the pretty one.
+    format!("{value:#}")
+}

@@ -1,0 +1,134 @@
+//! `plimsoll train`: run a job on a device, then say whether it fits and where every byte went.
+//!
+//! `job.rs` is the training loop, the same on every device; `source.rs` its data; `smallest.rs` finds the
+//! smallest limit by running the job on the simulated device; `progress.rs` shows it running, `report.rs`
+//! and `json.rs` say the result.
+
+mod job;
+mod json;
+mod progress;
+mod report;
+mod smallest;
+mod source;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use plimsoll::{Device, SimConfig};
+
+use self::job::{Job, Optimizer};
+use self::progress::Progress;
+use crate::bytes;
+use crate::exit::{Exit, Failure};
+
+/// What can be trained.
+#[derive(Subcommand)]
+pub(crate) enum What {
+    /// A LeNet-class convolutional network on images of digits
+    Mnist(MnistArgs),
+}
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum On {
+    /// This machine's processors and memory
+    Cpu,
+    /// A device that computes nothing and accounts for every byte
+    Sim,
+}
+
+#[derive(Args)]
+pub(crate) struct MnistArgs {
+    /// Folder with MNIST's IDX files, plain or gzip [default: digits drawn by code]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// How many digits to draw; nine in ten are for training
+    #[arg(long, value_name = "N", default_value_t = 10_000, conflicts_with = "data",
+          value_parser = clap::value_parser!(u32).range(10..))]
+    images: u32,
+    /// The most bytes to reserve, such as 64MiB [default: the whole device]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    memory_limit: Option<u64>,
+    /// Where to run
+    #[arg(long, value_enum, default_value_t = On::Cpu)]
+    device: On,
+    /// Memory of the simulated device, such as 80GiB [default: this machine's]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    capacity: Option<u64>,
+    /// Passes over the training images
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: u64,
+    /// Images per step
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// How to change the weights
+    #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
+    optimizer: Optimizer,
+    /// Learning rate [default: 0.02 for sgd (momentum 0.9), 0.001 for adam]
+    #[arg(long, value_name = "RATE", value_parser = learning_rate)]
+    lr: Option<f64>,
+    /// The same seed gives the same result, bit for bit
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Threads that prepare batches; 0 prepares them between steps
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=256))]
+    workers: u16,
+    /// The result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn learning_rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate >= 0.0 => Ok(rate),
+        _ => Err("a learning rate is a number of 0 or more".to_owned()),
+    }
+}
+
+/// Runs the job; the result is text for stdout.
+pub(crate) fn run(what: What) -> Result<String, Failure> {
+    let What::Mnist(args) = what;
+    if args.capacity.is_some() && args.device == On::Cpu {
+        let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
+                       with `--memory-limit`";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let job = Job {
+        data: match &args.data {
+            Some(dir) => source::read(dir, args.device == On::Cpu)?,
+            None => source::drawn(args.seed, args.images as usize)?,
+        },
+        epochs: args.epochs,
+        batch_size: args.batch_size as usize,
+        optimizer: args.optimizer,
+        lr: args.lr.unwrap_or(args.optimizer.default_lr()),
+        seed: args.seed,
+        workers: usize::from(args.workers),
+    };
+    let device = match args.device {
+        On::Cpu => Device::cpu(),
+        On::Sim => {
+            let capacity = args.capacity.unwrap_or_else(|| Device::cpu().memory_info().total_bytes);
+            Device::sim(SimConfig::new(capacity))
+        }
+    };
+    device.set_memory_limit(args.memory_limit);
+    let mut progress = Progress::new(&job, &device);
+    match job.run(&device, &mut progress) {
+        Ok(outcome) => {
+            progress.finish();
+            Ok(if args.json { json::result(&job, &outcome) } else { report::text(&job, &outcome) })
+        }
+        Err(job::Error::Data(error)) => Err(error.into()),
+        Err(job::Error::Tensor(error)) => match error.out_of_memory() {
+            None => Err(error.into()),
+            Some(report) => {
+                progress.finish();
+                let smallest = smallest::limit(&job, device.memory_info().total_bytes);
+                let message = report::out_of_memory(report, smallest.as_ref());
+                let json = args.json.then(|| json::out_of_memory(&job, report, smallest.as_ref()));
+                Err(Failure { exit: Exit::OutOfMemory, message, json })
+            }
+        },
+    }
+}

@@ -1,0 +1,46 @@
+//! The smallest memory limit under which a job runs, found by running it on the simulated device.
+//!
+//! Adding what was missing to a limit gives a wrong answer: with more room the allocator places everything
+//! after that request differently. So the job itself is tried, limit by limit, and what is printed has
+//! passed. The simulated device takes a fraction of a second for a run.
+
+use plimsoll::{Device, SimConfig};
+
+use super::job::Job;
+
+/// Reserved bytes are multiples of this, so limits in between add nothing.
+pub(crate) const GRAIN_BYTES: u64 = 2 << 20;
+
+/// A limit that was tried, and what the job reserved under it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Smallest {
+    /// The job passes with this limit and fails with [`GRAIN_BYTES`] less.
+    pub(crate) limit_bytes: u64,
+    /// Whether the device itself has that much.
+    pub(crate) fits_device: bool,
+    /// How many limits were tried.
+    pub(crate) tried: u32,
+}
+
+/// The smallest limit for `job`; `None` where the job fails for another reason than memory.
+pub(crate) fn limit(job: &Job, capacity_bytes: u64) -> Option<Smallest> {
+    let mut tried = 0;
+    let mut passes = |limit: u64| {
+        tried += 1;
+        let device = Device::sim(SimConfig::new(u64::MAX / 4));
+        device.set_memory_limit(limit);
+        job.run(&device, &mut ()).is_ok()
+    };
+    // Without a limit the job reserves the most that it can use: under that much it passes.
+    let device = Device::sim(SimConfig::new(u64::MAX / 4));
+    let free_run = job.run(&device, &mut ()).ok()?;
+    let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);
+    // Less than the peak of live blocks never passes, except for what rounding adds to a block; a start
+    // that fails is all that the search relies on, and nothing at all surely fails.
+    let mut too_little = 0;
+    while enough - too_little > GRAIN_BYTES {
+        let middle = too_little + (enough - too_little) / (2 * GRAIN_BYTES) * GRAIN_BYTES;
+        if passes(middle) { enough = middle } else { too_little = middle }
+    }
+    Some(Smallest { limit_bytes: enough, fits_device: enough <= capacity_bytes, tried: tried + 1 })
+}

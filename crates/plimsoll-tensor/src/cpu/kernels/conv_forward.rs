@@ -1,0 +1,106 @@
+//! Convolution forward: pixels are the tile's rows, output channels its columns.
+//!
+//! Weights are repacked once into panels `[tap][channel]`; a pixel's row of the (never built) im2col matrix is
+//! its window in the padded image plus an offset per tap. Blocks of pixels are computed channels-last in
+//! scratch that stays in the first-level cache, then transposed into the NCHW output.
+
+use super::conv::{Conv2dShape, Panels, pad};
+use super::parallel::{Cut, for_each_chunk, for_each_chunk_with, scratch_workers};
+use super::tile::{Depth, ROWS, Start, Tile};
+use super::transpose::transpose;
+
+/// Pixels computed before they are transposed: 24 KiB of results in a wide panel.
+const PIXELS: usize = 16 * ROWS;
+
+/// Floats of scratch that [`conv2d`] needs.
+pub(crate) fn conv2d_scratch_len(shape: &Conv2dShape) -> usize {
+    let panels = Panels::of(shape.out_channels);
+    let packed = panels.count() * (shape.taps() + 1) * panels.width;
+    packed + shape.padded_input_len() + scratch_workers(shape.batch * panels.count()) * PIXELS * panels.width
+}
+
+/// `out = input (*) weight + bias`.
+pub(crate) fn conv2d(
+    shape: &Conv2dShape,
+    input: &[f32],
+    weight: &[f32],
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    shape.check(input.len(), weight.len(), out.len());
+    if let Some(bias) = bias {
+        assert_eq!(bias.len(), shape.out_channels, "convolution: bias of {shape:?}");
+    }
+    let panels = Panels::of(shape.out_channels);
+    let (packed, scratch) = scratch.split_at_mut(panels.count() * (shape.taps() + 1) * panels.width);
+    let (padded, scratch) = scratch.split_at_mut(shape.padded_input_len());
+    pack(shape, panels, weight, bias, packed);
+    let input = pad(shape, input, padded);
+    let (image_len, plane) = (shape.in_channels * shape.padded_plane(), shape.out_plane());
+    let out = Cut::new(out);
+    for_each_chunk_with(shape.batch * panels.count(), scratch, PIXELS * panels.width, |chunk, block| {
+        let (image, panel) = (chunk / panels.count(), chunk % panels.count());
+        let (first, channels) = panels.channels_of(panel);
+        // SAFETY: an image's channels of one panel belong to one chunk.
+        let out = unsafe { out.range((image * shape.out_channels + first) * plane, channels * plane) };
+        let (start, weights) = packed_panel(shape, panels, packed, panel);
+        let (padded_h, padded_w) = (shape.padded_plane(), shape.padded().1);
+        let tile = Tile {
+            a: &input[image * image_len..][..image_len],
+            depth: Depth {
+                counts: [shape.in_channels, shape.kernel_h, shape.kernel_w],
+                strides: [padded_h, padded_w, 1],
+            },
+            panel: weights,
+            width: panels.width,
+            start: Start::From(start),
+        };
+        for pixel in (0..plane).step_by(PIXELS) {
+            let pixels = PIXELS.min(plane - pixel);
+            compute(shape, &tile, pixel, &mut block[..pixels * panels.width]);
+            transpose((pixels, channels), (block, panels.width), (&mut out[pixel..], plane));
+        }
+    });
+}
+
+/// Fills `block` with the pixels from `first`, channels-last.
+fn compute(shape: &Conv2dShape, tile: &Tile<'_>, first: usize, block: &mut [f32]) {
+    let pixels = block.len() / tile.width;
+    for done in (0..pixels).step_by(ROWS) {
+        let rows = ROWS.min(pixels - done);
+        let windows: [usize; ROWS] = std::array::from_fn(|i| shape.window(first + done + i));
+        let places: [usize; ROWS] = std::array::from_fn(|i| (done + i) * tile.width);
+        tile.run(&windows[..rows], block, &places[..rows]);
+    }
+}
+
+/// Packs each panel as its bias (or zeros) followed by `[tap][channel]`.
+fn pack(shape: &Conv2dShape, panels: Panels, weight: &[f32], bias: Option<&[f32]>, packed: &mut [f32]) {
+    let (taps, width) = (shape.taps(), panels.width);
+    let packed = Cut::new(packed);
+    for_each_chunk(panels.count(), |panel| {
+        let (first, channels) = panels.channels_of(panel);
+        // SAFETY: one panel, one chunk.
+        let packed = unsafe { packed.range(panel * (taps + 1) * width, (taps + 1) * width) };
+        if channels < width {
+            packed.fill(0.0);
+        }
+        let (start, weights) = packed.split_at_mut(width);
+        match bias {
+            Some(bias) => start[..channels].copy_from_slice(&bias[first..][..channels]),
+            None => start.fill(0.0),
+        }
+        transpose((channels, taps), (&weight[first * taps..], taps), (weights, width));
+    });
+}
+
+fn packed_panel<'a>(
+    shape: &Conv2dShape,
+    panels: Panels,
+    packed: &'a [f32],
+    panel: usize,
+) -> (&'a [f32], &'a [f32]) {
+    let len = (shape.taps() + 1) * panels.width;
+    packed[panel * len..][..len].split_at(panels.width)
+}

@@ -1,0 +1,111 @@
+//! Convolution backward to its input: output pixels are the tile's rows, input channels its columns.
+//!
+//! For each place in the kernel, `grad_in[window + place] += grad_out * weight[place]`, summed over output
+//! channels in registers, into one image at a time, channels-last in scratch. Nothing is multiplied with
+//! padding and nothing is scattered; at the end the image is transposed (and its frame dropped) into NCHW.
+
+use super::conv::{Conv2dShape, Panels};
+use super::parallel::{Cut, for_each_chunk, for_each_chunk_with, scratch_workers};
+use super::tile::{Depth, ROWS, Start, Tile};
+use super::transpose::transpose;
+
+/// Floats of scratch that [`conv2d_backward_input`] needs.
+pub(crate) fn conv2d_backward_input_scratch_len(shape: &Conv2dShape) -> usize {
+    let panels = Panels::of(shape.in_channels);
+    packed_len(shape, panels) + scratch_workers(shape.batch * panels.count()) * shape.padded_plane() * panels.width
+}
+
+/// Writes to `grad_in` the gradient of `conv2d` with respect to its input.
+pub(crate) fn conv2d_backward_input(
+    shape: &Conv2dShape,
+    grad_out: &[f32],
+    weight: &[f32],
+    grad_in: &mut [f32],
+    scratch: &mut [f32],
+) {
+    shape.check(grad_in.len(), weight.len(), grad_out.len());
+    let panels = Panels::of(shape.in_channels);
+    let (packed, scratch) = scratch.split_at_mut(packed_len(shape, panels));
+    pack(shape, panels, weight, packed);
+    let (in_plane, out_plane) = (shape.in_h * shape.in_w, shape.out_plane());
+    let image_len = shape.out_channels * out_plane;
+    let grad_in = Cut::new(grad_in);
+    for_each_chunk_with(
+        shape.batch * panels.count(),
+        scratch,
+        shape.padded_plane() * panels.width,
+        |chunk, image_grad| {
+            let (image, panel) = (chunk / panels.count(), chunk % panels.count());
+            let (first, channels) = panels.channels_of(panel);
+            let len = packed_len(shape, panels) / panels.count();
+            accumulate(
+                shape,
+                &grad_out[image * image_len..][..image_len],
+                &packed[panel * len..][..len],
+                panels.width,
+                image_grad,
+            );
+            // SAFETY: an image's channels of one panel belong to one chunk.
+            let grad_in =
+                unsafe { grad_in.range((image * shape.in_channels + first) * in_plane, channels * in_plane) };
+            for y in 0..shape.in_h {
+                let row = ((y + shape.padding[0]) * shape.padded().1 + shape.padding[1]) * panels.width;
+                transpose(
+                    (shape.in_w, channels),
+                    (&image_grad[row..], panels.width),
+                    (&mut grad_in[y * shape.in_w..], in_plane),
+                );
+            }
+        },
+    );
+}
+
+/// Sums one image's gradient for the channels of one panel, `[padded pixel][channel]`.
+fn accumulate(shape: &Conv2dShape, grad_out: &[f32], packed: &[f32], width: usize, image_grad: &mut [f32]) {
+    image_grad.fill(0.0);
+    let plane = shape.out_plane();
+    let place_len = shape.out_channels * width;
+    for place in 0..shape.kernel_h * shape.kernel_w {
+        let tile = Tile {
+            a: grad_out,
+            depth: Depth { counts: [1, 1, shape.out_channels], strides: [0, 0, plane] },
+            panel: &packed[place * place_len..][..place_len],
+            width,
+            start: Start::Accumulate,
+        };
+        for pixel in (0..plane).step_by(ROWS) {
+            let rows = ROWS.min(plane - pixel);
+            let from: [usize; ROWS] = std::array::from_fn(|i| pixel + i);
+            let to: [usize; ROWS] =
+                std::array::from_fn(|i| (shape.window(pixel + i) + shape.tap(place)) * width);
+            tile.run(&from[..rows], image_grad, &to[..rows]);
+        }
+    }
+}
+
+fn packed_len(shape: &Conv2dShape, panels: Panels) -> usize {
+    panels.count() * shape.kernel_h * shape.kernel_w * shape.out_channels * panels.width
+}
+
+/// Packs the weights as `[panel][place in the kernel][output channel][input channel of the panel]`.
+fn pack(shape: &Conv2dShape, panels: Panels, weight: &[f32], packed: &mut [f32]) {
+    let (area, width) = (shape.kernel_h * shape.kernel_w, panels.width);
+    let len = area * shape.out_channels * width;
+    let packed = Cut::new(packed);
+    for_each_chunk(panels.count(), |panel| {
+        let (first, channels) = panels.channels_of(panel);
+        // SAFETY: one panel, one chunk.
+        let packed = unsafe { packed.range(panel * len, len) };
+        if channels < width {
+            packed.fill(0.0);
+        }
+        for out_channel in 0..shape.out_channels {
+            let from = &weight[out_channel * shape.taps() + first * area..];
+            transpose(
+                (channels, area),
+                (from, area),
+                (&mut packed[out_channel * width..], shape.out_channels * width),
+            );
+        }
+    });
+}

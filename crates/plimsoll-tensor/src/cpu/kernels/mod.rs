@@ -1,0 +1,39 @@
+//! CPU kernels: functions from slices to slices.
+//!
+//! Nothing here knows tensors, and nothing allocates in proportion to data: outputs and scratch are the
+//! caller's, and a kernel that needs scratch has a `*_scratch_len` to ask before (in floats). Strides are in
+//! elements and 0 repeats. Results do not depend on the number of threads. A slice too short is a bug and
+//! panics; weather, such as a target out of range, is a `Result`.
+//!
+//! | file | kernels |
+//! |---|---|
+//! | [`parallel`] | the one way to use more cores |
+//! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
+//! | [`unary`], [`binary`], [`strided`] | elementwise; copies, casts, fills |
+//! | [`reduce`] | sum, max, argmax |
+//! | [`matmul`] | strided, batched products |
+//! | [`conv`] | convolution: shape, then `conv_forward`, `conv_input`, `conv_weight` over one `tile` |
+//! | [`pool`] | max pooling |
+//! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
+//! | [`optim`] | SGD and Adam steps |
+
+pub(crate) mod binary;
+pub(crate) mod conv;
+mod conv_forward;
+mod conv_input;
+mod conv_weight;
+pub(crate) mod loss;
+pub(crate) mod matmul;
+pub(crate) mod optim;
+pub(crate) mod parallel;
+pub(crate) mod pool;
+pub(crate) mod reduce;
+mod simd;
+pub(crate) mod softmax;
+pub(crate) mod strided;
+#[cfg(test)]
+mod testing;
+mod tile;
+mod transpose;
+pub(crate) mod unary;
+mod walk;

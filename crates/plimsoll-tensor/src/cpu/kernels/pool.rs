@@ -1,0 +1,316 @@
+//! Max pooling of NCHW planes, forward and backward.
+//!
+//! Forward also writes where in its window each maximum was (`ky * kernel_w + kx`), one byte for kernels up to
+//! 256 positions: a quarter of what PyTorch keeps for backward. As in PyTorch, padding counts as -inf, the
+//! first maximum wins and NaN is larger than everything.
+
+use super::parallel::{Cut, PIECE, for_each_chunk};
+use super::simd::vectorize;
+use crate::op::Pool2dShape;
+
+impl Pool2dShape {
+    fn in_plane(&self) -> usize {
+        self.in_h * self.in_w
+    }
+
+    fn out_plane(&self) -> usize {
+        self.out_h() * self.out_w()
+    }
+
+    /// Planes per chunk of parallel work.
+    fn planes_per_chunk(&self) -> usize {
+        (PIECE / self.in_plane().max(1)).max(1)
+    }
+
+    fn check(&self, input: usize, output: usize, index: usize, index_max: usize) {
+        let area = self.kernel[0] * self.kernel[1];
+        assert!(area > 0 && area - 1 <= index_max, "window of {area} with indices up to {index_max}");
+        for d in 0..2 {
+            let (padding, kernel) = (self.padding[d], self.kernel[d]);
+            assert!(padding * 2 <= kernel, "padding {padding} is more than half the kernel {kernel}");
+        }
+        assert_eq!(input, self.planes * self.in_plane(), "pooling: input of {self:?}");
+        assert_eq!(output, self.planes * self.out_plane(), "pooling: output of {self:?}");
+        assert_eq!(index, output, "pooling: indices of {self:?}");
+    }
+
+    /// Outputs along a dimension whose windows see offset `k` inside the image: a range, with the input
+    /// position of the first.
+    fn inside(&self, d: usize, k: usize) -> (usize, usize, usize) {
+        let (size, out) = if d == 0 { (self.in_h, self.out_h()) } else { (self.in_w, self.out_w()) };
+        let (stride, padding) = (self.stride[d], self.padding[d]);
+        let first = padding.saturating_sub(k).div_ceil(stride);
+        let end = (size + padding).saturating_sub(k).div_ceil(stride).min(out);
+        (first, end.max(first), (first * stride + k).saturating_sub(padding))
+    }
+}
+
+/// Where in its window a maximum was.
+pub(crate) trait WindowIndex: Copy + Send + Sync + PartialEq {
+    const MAX: usize;
+    fn new(position: usize) -> Self;
+    fn position(self) -> usize;
+}
+
+impl WindowIndex for u8 {
+    const MAX: usize = u8::MAX as usize;
+    #[inline(always)]
+    fn new(position: usize) -> Self {
+        position as Self
+    }
+    #[inline(always)]
+    fn position(self) -> usize {
+        usize::from(self)
+    }
+}
+
+impl WindowIndex for i32 {
+    const MAX: usize = i32::MAX as usize;
+    #[inline(always)]
+    fn new(position: usize) -> Self {
+        position as Self
+    }
+    #[inline(always)]
+    fn position(self) -> usize {
+        self as usize
+    }
+}
+
+/// Writes each window's maximum to `out` and its place in the window to `index`.
+///
+/// # Panics
+/// When the kernel has more positions than `I` can name, or slices are not of `shape`.
+pub(crate) fn max_pool2d<I: WindowIndex>(
+    shape: &Pool2dShape,
+    input: &[f32],
+    out: &mut [f32],
+    index: &mut [I],
+) {
+    shape.check(input.len(), out.len(), index.len(), I::MAX);
+    let (in_plane, out_plane, group) = (shape.in_plane(), shape.out_plane(), shape.planes_per_chunk());
+    let (out, index) = (Cut::new(out), Cut::new(index));
+    for_each_chunk(shape.planes.div_ceil(group), |chunk| {
+        for plane in chunk * group..shape.planes.min((chunk + 1) * group) {
+            let input = &input[plane * in_plane..][..in_plane];
+            // SAFETY: each plane belongs to one chunk.
+            let out = unsafe { out.range(plane * out_plane, out_plane) };
+            // SAFETY: as above.
+            let index = unsafe { index.range(plane * out_plane, out_plane) };
+            vectorize(
+                #[inline(always)]
+                || match (shape.kernel, shape.stride, shape.padding) {
+                    ([2, 2], [2, 2], [0, 0]) => pairs_forward(shape, input, out, index),
+                    _ => plane_forward(shape, input, out, index),
+                },
+            );
+        }
+    });
+}
+
+/// Writes to `grad_in` each input's gradient: the sum of `grad_out` over windows whose maximum it was.
+pub(crate) fn max_pool2d_backward<I: WindowIndex>(
+    shape: &Pool2dShape,
+    grad_out: &[f32],
+    index: &[I],
+    grad_in: &mut [f32],
+) {
+    shape.check(grad_in.len(), grad_out.len(), index.len(), I::MAX);
+    let (in_plane, out_plane, group) = (shape.in_plane(), shape.out_plane(), shape.planes_per_chunk());
+    let grad_in = Cut::new(grad_in);
+    for_each_chunk(shape.planes.div_ceil(group), |chunk| {
+        for plane in chunk * group..shape.planes.min((chunk + 1) * group) {
+            let (grad_out, index) = (&grad_out[plane * out_plane..], &index[plane * out_plane..]);
+            // SAFETY: each plane belongs to one chunk.
+            let grad_in = unsafe { grad_in.range(plane * in_plane, in_plane) };
+            vectorize(
+                #[inline(always)]
+                || match (shape.kernel, shape.stride, shape.padding) {
+                    ([2, 2], [2, 2], [0, 0]) => pairs_backward(shape, grad_out, index, grad_in),
+                    _ => plane_backward(shape, grad_out, index, grad_in),
+                },
+            );
+        }
+    });
+}
+
+/// The common 2 x 2 halving: every input is in at most one window, so both directions are one pass.
+#[inline(always)]
+fn pairs_forward<I: WindowIndex>(shape: &Pool2dShape, input: &[f32], out: &mut [f32], index: &mut [I]) {
+    let (in_w, out_w) = (shape.in_w, shape.out_w());
+    let rows =
+        out.chunks_exact_mut(out_w).zip(index.chunks_exact_mut(out_w)).zip(input.chunks_exact(2 * in_w));
+    for ((out, index), rows) in rows {
+        let (top, _) = rows[..in_w].as_chunks::<2>();
+        let (bottom, _) = rows[in_w..].as_chunks::<2>();
+        for (((out, index), &[a, b]), &[c, d]) in out.iter_mut().zip(index).zip(top).zip(bottom) {
+            let (mut best, mut at) = (a, 0u32);
+            for (x, k) in [(b, 1), (c, 2), (d, 3)] {
+                let wins = (x > best) | x.is_nan();
+                best = if wins { x } else { best };
+                at = if wins { k } else { at };
+            }
+            (*out, *index) = (best, I::new(at as usize));
+        }
+    }
+}
+
+#[inline(always)]
+fn pairs_backward<I: WindowIndex>(shape: &Pool2dShape, grad_out: &[f32], index: &[I], grad_in: &mut [f32]) {
+    let (in_w, out_w) = (shape.in_w, shape.out_w());
+    let mut rows = grad_in.chunks_exact_mut(2 * in_w);
+    for ((rows, grad), index) in (&mut rows).zip(grad_out.chunks_exact(out_w)).zip(index.chunks_exact(out_w))
+    {
+        let (top, bottom) = rows.split_at_mut(in_w);
+        for (row, first) in [(top, 0), (bottom, 2)] {
+            let (pairs, rest) = row.as_chunks_mut::<2>();
+            for ((pair, &g), &at) in pairs.iter_mut().zip(grad).zip(index) {
+                let at = at.position() as u32;
+                *pair = [if at == first { g } else { 0.0 }, if at == first + 1 { g } else { 0.0 }];
+            }
+            rest.fill(0.0);
+        }
+    }
+    rows.into_remainder().fill(0.0);
+}
+
+/// Any kernel: each window position is one pass along the rows of the output, held in cache.
+#[inline(always)]
+fn plane_forward<I: WindowIndex>(shape: &Pool2dShape, input: &[f32], out: &mut [f32], index: &mut [I]) {
+    let ([kernel_h, kernel_w], [_, stride], out_w) = (shape.kernel, shape.stride, shape.out_w());
+    for oy in 0..shape.out_h() {
+        let (out, index) = (&mut out[oy * out_w..][..out_w], &mut index[oy * out_w..][..out_w]);
+        out.fill(f32::NEG_INFINITY);
+        let top = shape.padding[0].saturating_sub(oy * shape.stride[0]);
+        for (ox, index) in index.iter_mut().enumerate() {
+            // A window of nothing but -inf names its first position inside the image.
+            *index = I::new(top * kernel_w + shape.padding[1].saturating_sub(ox * stride));
+        }
+        for ky in top..kernel_h.min(shape.in_h + shape.padding[0] - oy * shape.stride[0]) {
+            let row = &input[(oy * shape.stride[0] + ky - shape.padding[0]) * shape.in_w..][..shape.in_w];
+            for kx in 0..kernel_w {
+                let (first, end, at) = shape.inside(1, kx);
+                let here = I::new(ky * kernel_w + kx);
+                for (i, (out, index)) in out[first..end].iter_mut().zip(&mut index[first..end]).enumerate() {
+                    let x = row[at + i * stride];
+                    let wins = (x > *out) | x.is_nan();
+                    *out = if wins { x } else { *out };
+                    *index = if wins { here } else { *index };
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn plane_backward<I: WindowIndex>(shape: &Pool2dShape, grad_out: &[f32], index: &[I], grad_in: &mut [f32]) {
+    grad_in.fill(0.0);
+    let out_w = shape.out_w();
+    for oy in 0..shape.out_h() {
+        for ox in 0..out_w {
+            let at = index[oy * out_w + ox].position();
+            let (ky, kx) = (at / shape.kernel[1], at % shape.kernel[1]);
+            let y = oy * shape.stride[0] + ky - shape.padding[0];
+            let x = ox * shape.stride[1] + kx - shape.padding[1];
+            grad_in[y * shape.in_w + x] += grad_out[oy * out_w + ox];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    fn reference(s: &Pool2dShape, input: &[f32]) -> (Vec<f32>, Vec<i32>) {
+        let (mut out, mut index) = (vec![], vec![]);
+        for plane in input.chunks(s.in_plane().max(1)) {
+            for (oy, ox) in (0..s.out_h()).flat_map(|y| (0..s.out_w()).map(move |x| (y, x))) {
+                let mut best: Option<(f32, usize)> = None;
+                for k in 0..s.kernel[0] * s.kernel[1] {
+                    let y = (oy * s.stride[0] + k / s.kernel[1]).wrapping_sub(s.padding[0]);
+                    let x = (ox * s.stride[1] + k % s.kernel[1]).wrapping_sub(s.padding[1]);
+                    if y < s.in_h && x < s.in_w {
+                        let value = plane[y * s.in_w + x];
+                        if best.is_none_or(|(b, _)| value > b || value.is_nan()) {
+                            best = Some((value, k));
+                        }
+                    }
+                }
+                let (value, k) = best.unwrap();
+                out.push(value);
+                index.push(k as i32);
+            }
+        }
+        (out, index)
+    }
+
+    fn cases() -> Vec<Pool2dShape> {
+        let mut cases = vec![];
+        for (planes, in_h, in_w) in [(0, 4, 4), (1, 5, 7), (3, 28, 28), (2, 10, 35), (70, 33, 17)] {
+            for (kernel, stride, padding) in [
+                ([2, 2], [2, 2], [0, 0]),
+                ([3, 3], [2, 2], [1, 1]),
+                ([2, 3], [1, 2], [1, 0]),
+                ([4, 2], [3, 1], [2, 1]),
+            ] {
+                cases.push(Pool2dShape { planes, in_h, in_w, kernel, stride, padding });
+            }
+        }
+        cases
+    }
+
+    #[test]
+    fn maxima_and_indices_match_the_reference_with_nan_and_infinities() {
+        for shape in cases() {
+            let mut input = random(shape.planes * shape.in_plane(), 1);
+            for (i, x) in input.iter_mut().enumerate() {
+                match i % 11 {
+                    0 => *x = f32::NAN,
+                    1..4 => *x = f32::NEG_INFINITY,
+                    4 => *x = 0.5,
+                    5 => *x = 0.5,
+                    _ => {}
+                }
+            }
+            let (expected, places) = reference(&shape, &input);
+            let (mut out, mut bytes, mut ints) =
+                (vec![0.0; expected.len()], vec![0u8; places.len()], vec![0; places.len()]);
+            max_pool2d(&shape, &input, &mut out, &mut bytes);
+            assert_close(&out, &expected, 0.0);
+            assert!(bytes.iter().zip(&places).all(|(&a, &b)| i32::from(a) == b), "{shape:?}");
+            max_pool2d(&shape, &input, &mut out, &mut ints);
+            assert_eq!(ints, places);
+        }
+    }
+
+    #[test]
+    fn gradients_accumulate_at_each_maximum() {
+        for shape in cases() {
+            let input = random(shape.planes * shape.in_plane(), 2);
+            let grad = random(shape.planes * shape.out_plane(), 3);
+            let (_, places) = reference(&shape, &input);
+            let mut expected = vec![0.0; input.len()];
+            for (i, &k) in places.iter().enumerate() {
+                let (plane, rest) = (i / shape.out_plane(), i % shape.out_plane());
+                let (oy, ox) = (rest / shape.out_w(), rest % shape.out_w());
+                let y = oy * shape.stride[0] + k as usize / shape.kernel[1] - shape.padding[0];
+                let x = ox * shape.stride[1] + k as usize % shape.kernel[1] - shape.padding[1];
+                expected[plane * shape.in_plane() + y * shape.in_w + x] += grad[i];
+            }
+            let found = on_any_threads(|| {
+                let mut found = vec![9.0; input.len()];
+                max_pool2d_backward(&shape, &grad, &places, &mut found);
+                found
+            });
+            assert_eq!(found, expected, "{shape:?}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "window of 289 with indices up to 255")]
+    fn a_byte_does_not_name_a_large_window() {
+        let shape =
+            Pool2dShape { planes: 1, in_h: 17, in_w: 17, kernel: [17, 17], stride: [1, 1], padding: [0, 0] };
+        max_pool2d::<u8>(&shape, &[0.0; 289], &mut [0.0], &mut [0]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Random numbers into memory: the same bits on every machine, for any number of threads.
+//!
+//! ChaCha8 is counter-based: each piece of the output starts at its own word of the stream. Logarithm and
+//! cosine come from a library in Rust, because the system's differ in the last bit.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::kernels::parallel::{PIECE, for_each_piece};
+use crate::op::{Distribution, RandomStream};
+
+/// Fills `out` from the beginning of a stream: one word per uniform value, two per pair of normal ones.
+pub(super) fn fill(distribution: Distribution, from: RandomStream, out: &mut [f32]) {
+    // Pieces begin at even places, so that no pair is cut.
+    for_each_piece(out, PIECE, |start, piece| {
+        let mut words = ChaCha8Rng::seed_from_u64(from.seed);
+        words.set_stream(from.stream);
+        words.set_word_pos(start as u128);
+        match distribution {
+            Distribution::Uniform { low, high } => {
+                piece.iter_mut().for_each(|x| *x = uniform(low, high, words.next_u32()));
+            }
+            Distribution::Normal { mean, std } => {
+                for pair in piece.chunks_mut(2) {
+                    let drawn = normals(words.next_u32(), words.next_u32());
+                    pair.iter_mut().zip(drawn).for_each(|(x, z)| *x = mean + std * z);
+                }
+            }
+        }
+    });
+}
+
+/// A value in `low..high` from the upper 24 bits of a word, all that an `f32` holds.
+fn uniform(low: f32, high: f32, word: u32) -> f32 {
+    let value = low + (high - low) * ((word >> 8) as f32 * (1.0 / 16_777_216.0));
+    // Rounding can reach `high`, which is not to be drawn.
+    if value < high { value } else { high.next_down().max(low) }
+}
+
+/// Two independent standard normal values from two words: Box and Muller's transform.
+fn normals(a: u32, b: u32) -> [f32; 2] {
+    // From (0, 1], so that the logarithm is finite.
+    let u = (f64::from(a) + 1.0) / 4_294_967_296.0;
+    let angle = std::f64::consts::TAU * (f64::from(b) / 4_294_967_296.0);
+    let radius = libm::sqrt(-2.0 * libm::log(u));
+    [(radius * libm::cos(angle)) as f32, (radius * libm::sin(angle)) as f32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: RandomStream = RandomStream { seed: 7, stream: 3 };
+
+    #[test]
+    fn a_long_draw_begins_like_a_short_one() {
+        let draw = |n: usize, distribution| {
+            let mut out = vec![0.0; n];
+            fill(distribution, STREAM, &mut out);
+            out
+        };
+        for distribution in
+            [Distribution::Uniform { low: -1.0, high: 1.0 }, Distribution::Normal { mean: 0.0, std: 1.0 }]
+        {
+            assert_eq!(draw(3 * PIECE + 5, distribution)[..1001], draw(1001, distribution));
+        }
+    }
+
+    #[test]
+    fn uniform_values_fill_their_range_and_stay_inside() {
+        let mut out = vec![0.0; 100_000];
+        fill(Distribution::Uniform { low: 2.0, high: 3.0 }, STREAM, &mut out);
+        assert!(out.iter().all(|x| (2.0..3.0).contains(x)));
+        let mean = out.iter().map(|&x| f64::from(x)).sum::<f64>() / 1e5;
+        assert!((mean - 2.5).abs() < 0.005, "{mean}");
+        assert_eq!(uniform(0.0, f32::MIN_POSITIVE, u32::MAX) < f32::MIN_POSITIVE, true);
+    }
+
+    #[test]
+    fn normal_values_have_mean_and_deviation() {
+        let mut out = vec![0.0; 100_001];
+        fill(Distribution::Normal { mean: 1.0, std: 2.0 }, STREAM, &mut out);
+        let n = out.len() as f64;
+        let mean = out.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+        let variance = out.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / n;
+        assert!((mean - 1.0).abs() < 0.03 && (variance - 4.0).abs() < 0.06, "{mean} {variance}");
+    }
+}

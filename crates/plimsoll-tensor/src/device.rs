@@ -1,0 +1,229 @@
+//! Where tensors live: a cloneable handle to a back end and its allocator.
+//!
+//! `Device::cpu()` is this process's one host device; `cpu_with` and `sim` make separate ones. The
+//! memory figures have PyTorch's names and PyTorch's meaning.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use plimsoll_alloc::{CategoryBytes, DeviceMemory, MemoryInfo};
+
+use crate::backend::Backend;
+use crate::cpu::{Cpu, CpuConfig};
+use crate::error::{Error, Result};
+use crate::label::{self, Category};
+use crate::op::RandomStream;
+use crate::sim::{Sim, SimConfig};
+
+/// A device: `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
+///
+/// ```
+/// use plimsoll_tensor::{Device, SimConfig, Tensor};
+/// let gpu = Device::sim(SimConfig::new(80 << 30));
+/// let x = Tensor::zeros(&[1024, 1024], &gpu)?;
+/// assert_eq!(gpu.memory_allocated(), 4 << 20);
+/// drop(x);
+/// assert_eq!((gpu.memory_allocated(), gpu.memory_reserved()), (0, 20 << 20));
+/// gpu.empty_cache()?;
+/// assert_eq!(gpu.memory_reserved(), 0);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device(Arc<Inner>);
+
+struct Inner {
+    backend: Box<dyn Backend>,
+    seed: AtomicU64,
+    /// The next stream of `seed`: each drawn tensor takes one.
+    next_stream: AtomicU64,
+}
+
+/// Bytes that one owner held for one purpose at the peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The layer, parameter or operation; see [`crate::label`].
+    pub label: String,
+    /// What the bytes were for.
+    pub category: Category,
+    /// Bytes of its blocks, rounding included.
+    pub bytes: u64,
+    /// How many blocks.
+    pub blocks: u64,
+}
+
+impl Device {
+    /// The process's host device; every call returns the same one. Its capacity is the smaller of
+    /// physical memory and the control group's limit.
+    pub fn cpu() -> Device {
+        static CPU: OnceLock<Device> = OnceLock::new();
+        CPU.get_or_init(|| Device::cpu_with(CpuConfig::default())).clone()
+    }
+
+    /// A host device of its own, with its own cache and figures.
+    pub fn cpu_with(config: CpuConfig) -> Device {
+        Device::new(Box::new(Cpu::new(config)))
+    }
+
+    /// A device that computes nothing and accounts for every byte.
+    pub fn sim(config: SimConfig) -> Device {
+        Device::new(Box::new(Sim::new(config)))
+    }
+
+    fn new(backend: Box<dyn Backend>) -> Device {
+        Device(Arc::new(Inner { backend, seed: AtomicU64::new(0), next_stream: AtomicU64::new(0) }))
+    }
+
+    pub(crate) fn backend(&self) -> &dyn Backend {
+        self.0.backend.as_ref()
+    }
+
+    pub(crate) fn memory(&self) -> &DeviceMemory {
+        self.0.backend.memory()
+    }
+
+    /// `cpu` or `sim`, or the name given at its making.
+    pub fn name(&self) -> &str {
+        self.0.backend.name()
+    }
+
+    /// Whether tensors here have values; on a simulated device reading one is an error.
+    pub fn has_values(&self) -> bool {
+        self.0.backend.has_values()
+    }
+
+    /// Starts the device's random numbers over from `seed`, as `torch.manual_seed`. The n-th tensor
+    /// drawn after it is the same on every machine.
+    pub fn manual_seed(&self, seed: u64) {
+        self.0.seed.store(seed, Ordering::Relaxed);
+        self.0.next_stream.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn next_random(&self) -> RandomStream {
+        let stream = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
+        RandomStream { seed: self.0.seed.load(Ordering::Relaxed), stream }
+    }
+
+    /// Bytes of live blocks now, rounding included.
+    pub fn memory_allocated(&self) -> u64 {
+        self.memory().memory_allocated()
+    }
+
+    /// Bytes obtained from the system now: live blocks and cache.
+    pub fn memory_reserved(&self) -> u64 {
+        self.memory().memory_reserved()
+    }
+
+    /// The most bytes of live blocks since the start or the last reset.
+    pub fn max_memory_allocated(&self) -> u64 {
+        self.memory().max_memory_allocated()
+    }
+
+    /// The most bytes obtained from the system since the start or the last reset.
+    pub fn max_memory_reserved(&self) -> u64 {
+        self.memory().max_memory_reserved()
+    }
+
+    /// Makes the present figures the peaks, here and in the totals by category and owner.
+    pub fn reset_peak_memory_stats(&self) {
+        self.memory().reset_peak_memory_stats();
+    }
+
+    /// Sets the running totals of bytes and requests to zero; peaks and present figures stay.
+    pub fn reset_accumulated_memory_stats(&self) {
+        self.memory().reset_accumulated_memory_stats();
+    }
+
+    /// Returns every wholly unused segment to the system.
+    ///
+    /// # Errors
+    /// The driver's, should it refuse to take a segment back.
+    pub fn empty_cache(&self) -> Result<()> {
+        self.memory().empty_cache().map(drop).map_err(|source| self.allocator_error(source))
+    }
+
+    /// All statistics under PyTorch's keys (`allocated_bytes.all.peak`, `num_ooms`, …), sorted.
+    pub fn memory_stats(&self) -> BTreeMap<String, i64> {
+        self.memory().memory_stats()
+    }
+
+    /// The statistics as a table, laid out as `torch.cuda.memory_summary`.
+    pub fn memory_summary(&self) -> String {
+        self.memory().memory_summary(&format!("Plimsoll memory summary, device {}", self.name()))
+    }
+
+    /// Bytes of live blocks by what they are for; sums to [`Device::memory_allocated`].
+    pub fn memory_by_category(&self) -> CategoryBytes {
+        self.memory().by_category()
+    }
+
+    /// The same at the peak; sums to [`Device::max_memory_allocated`].
+    pub fn peak_by_category(&self) -> CategoryBytes {
+        self.memory().by_category_at_peak()
+    }
+
+    /// Who held the bytes at the peak, largest first; ties in the order of names first told.
+    pub fn owners_at_peak(&self) -> Vec<Owner> {
+        let named = |owner: plimsoll_alloc::Owner| {
+            let plimsoll_alloc::Owner { label, category, bytes, blocks } = owner;
+            Owner { label: label::text(label), category, bytes, blocks }
+        };
+        self.memory().owners_at_peak().into_iter().map(named).collect()
+    }
+
+    /// Bounds the bytes reserved from now on; `None` lifts the bound. What is already reserved stays:
+    /// a request that would add to it releases cached segments first.
+    pub fn set_memory_limit(&self, bytes: impl Into<Option<u64>>) {
+        self.memory().set_memory_limit(bytes.into());
+    }
+
+    /// Bounds the bytes reserved to a share of the device's memory; 1 lifts the bound.
+    ///
+    /// # Errors
+    /// A fraction outside 0 to 1.
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
+        self.memory().set_memory_fraction(fraction).map_err(|source| self.allocator_error(source))
+    }
+
+    /// The bound on reserved bytes in force, if any.
+    pub fn memory_limit(&self) -> Option<u64> {
+        self.memory().memory_limit()
+    }
+
+    /// Free and total bytes of the device, as `torch.cuda.mem_get_info`.
+    pub fn memory_info(&self) -> MemoryInfo {
+        self.memory().memory_info()
+    }
+
+    /// Host bytes of this device's segments that are resident now; `None` where they are not host memory
+    /// or the system does not say. Segments are given pages when first touched, so this can be less than
+    /// [`Device::memory_reserved`].
+    pub fn resident_bytes(&self) -> Option<u64> {
+        self.0.backend.resident_bytes()
+    }
+
+    fn allocator_error(&self, source: plimsoll_alloc::Error) -> Error {
+        Error::Allocator { device: self.name().to_owned(), source }
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Device {}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,183 @@
+//! What can go wrong with tensors, each with its numbers and what to do about it.
+//!
+//! Running out of memory, wrong shapes and missing values are weather: they come back as [`Error`].
+//! A broken rule of ours is a bug and asserts.
+
+use plimsoll_alloc::{self as alloc, Bytes};
+
+use crate::dtype::DType;
+
+/// The result of everything that can run out, be missing or not fit.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation on tensors failed. Nothing is left half-done: outputs that were already allocated
+/// are freed again, and the inputs are unchanged.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The device has no room, or its memory limit leaves none.
+    #[error(transparent)]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The allocator or its driver refused for another reason than room.
+    #[error("{device}: {source}")]
+    Allocator {
+        /// The device's name.
+        device: String,
+        /// The allocator's own words.
+        source: alloc::Error,
+    },
+    /// Shapes that do not go together.
+    #[error("{op}: {message}")]
+    Shape {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// What does not fit, with the shapes.
+        message: String,
+    },
+    /// An element type that the operation does not take.
+    #[error("{op}: expected {expected}, got {got}; convert with `to_dtype`")]
+    DType {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The type, or types, it takes.
+        expected: &'static str,
+        /// The type it was given.
+        got: DType,
+    },
+    /// Tensors on different devices in one operation.
+    #[error("{op}: tensors on {first} and on {second}; move one with `to_device`")]
+    Device {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Device of the first tensor.
+        first: String,
+        /// Device of the tensor that differs.
+        second: String,
+    },
+    /// A value was read where none exists: the simulated device computes nothing.
+    #[error("{op}: {device} computes no values, so there is nothing to read; run on `cpu` to get numbers")]
+    NoValues {
+        /// The operation that wanted the value.
+        op: &'static str,
+        /// The device's name.
+        device: String,
+    },
+    /// A class index outside the range of classes.
+    #[error("{op}: target {value} in row {row} is not a class: classes are 0 to {last}", last = .classes.saturating_sub(1))]
+    Target {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Index of the row.
+        row: usize,
+        /// The value found there.
+        value: i64,
+        /// The number of classes.
+        classes: usize,
+    },
+    /// A tensor kept for the backward pass was changed in place after it was saved.
+    #[error(
+        "backward of {node}: a tensor it saved was changed in place (version {found}, saved at {saved}); \
+         clone it before the change"
+    )]
+    SavedModified {
+        /// The operation whose derivative needed it.
+        node: &'static str,
+        /// Version when it was saved.
+        saved: u32,
+        /// Version found now.
+        found: u32,
+    },
+    /// A second backward pass through a graph that the first one freed.
+    #[error(
+        "backward of {node}: its saved tensors were freed by an earlier backward pass; \
+         ask that one to retain the graph if a second is meant"
+    )]
+    GraphFreed {
+        /// The operation that was reached.
+        node: &'static str,
+    },
+    /// Autograd was asked for something it does not do.
+    #[error("{op}: {message}")]
+    Autograd {
+        /// What was asked for.
+        op: &'static str,
+        /// Why it cannot be, and what to do.
+        message: String,
+    },
+    /// An argument outside its range.
+    #[error("{op}: {message}")]
+    Argument {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// What was wrong with it.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn shape(op: &'static str, message: impl Into<String>) -> Error {
+        Error::Shape { op, message: message.into() }
+    }
+
+    pub(crate) fn autograd(op: &'static str, message: impl Into<String>) -> Error {
+        Error::Autograd { op, message: message.into() }
+    }
+
+    pub(crate) fn argument(op: &'static str, message: impl Into<String>) -> Error {
+        Error::Argument { op, message: message.into() }
+    }
+
+    /// The out-of-memory report, where this is one.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match self {
+            Error::OutOfMemory(report) => Some(report),
+            _ => None,
+        }
+    }
+}
+
+/// A request that did not fit: who asked, for what, and what holds the rest.
+#[derive(Clone, Debug, thiserror::Error)]
+pub struct OutOfMemory {
+    /// The device's name.
+    pub device: String,
+    /// Who asked: the layer, or the operation where no layer was open.
+    pub label: String,
+    /// The operation that asked.
+    pub op: &'static str,
+    /// The allocator's numbers.
+    pub numbers: alloc::OutOfMemory,
+}
+
+impl std::fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let OutOfMemory { device, label, op, numbers: n } = self;
+        write!(f, "out of memory on {device}: {label} asked for {}", Bytes(n.requested_bytes))?;
+        write!(f, " ({}, by {op}); ", n.category.name())?;
+        match n.limit_bytes {
+            Some(limit) => write!(f, "the limit is {}, ", Bytes(limit))?,
+            None => write!(f, "the device has {}, ", Bytes(n.device_total_bytes))?,
+        }
+        let bound = n.limit_bytes.unwrap_or(n.device_total_bytes).min(n.device_total_bytes);
+        write!(
+            f,
+            "of which {} is reserved and {} is left, but the request needs a segment of {}; of the reserved \
+             bytes {} is cached, the largest free block {}; {} is held by",
+            Bytes(n.reserved_bytes),
+            Bytes(bound.saturating_sub(n.reserved_bytes)),
+            Bytes(n.segment_bytes),
+            Bytes(n.reserved_bytes.saturating_sub(n.allocated_bytes)),
+            Bytes(n.largest_free_block_bytes),
+            Bytes(n.allocated_bytes)
+        )?;
+        let mut separator = " ";
+        for (category, bytes) in n.by_category.iter().filter(|&(_, bytes)| bytes > 0) {
+            write!(f, "{separator}{} ({})", category.name(), Bytes(bytes))?;
+            separator = ", ";
+        }
+        if separator == " " {
+            f.write_str(" nothing")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Names of bytes, and who is asking for them right now.
+//!
+//! A label is a name told once ([`intern`]) and carried as a number: the allocator stores it and never
+//! reads it. Each thread holds a stack of owners; what is allocated while an [`Owner`] is open belongs
+//! to it. A layer opens one in `forward` ([`Owner::layer`]); the engine opens the layer's again for its
+//! derivative; the loader and module construction open one with a category ([`Owner::of`]).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use plimsoll_alloc::Tag;
+pub use plimsoll_alloc::{Category, LabelId};
+
+/// All names of the process, in the order in which they were first told. A number is never given twice.
+struct Names {
+    texts: Vec<String>,
+    ids: BTreeMap<String, LabelId>,
+}
+
+static NAMES: Mutex<Names> = Mutex::new(Names { texts: Vec::new(), ids: BTreeMap::new() });
+
+fn names() -> MutexGuard<'static, Names> {
+    // The table is whole after every step of `intern`, so a panic elsewhere cannot have broken it.
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The number of a name; the same text always has the same number. Number 0 means "no name".
+pub fn intern(text: &str) -> LabelId {
+    if text.is_empty() {
+        return LabelId(0);
+    }
+    let mut names = names();
+    if let Some(&id) = names.ids.get(text) {
+        return id;
+    }
+    names.texts.push(text.to_owned());
+    let id = LabelId(u32::try_from(names.texts.len()).unwrap_or(u32::MAX));
+    names.ids.insert(text.to_owned(), id);
+    id
+}
+
+/// The text of a label; empty for number 0.
+pub fn text(id: LabelId) -> String {
+    let at = (id.0 as usize).checked_sub(1);
+    at.and_then(|at| names().texts.get(at).cloned()).unwrap_or_default()
+}
+
+/// The label under which a layer's derivative works: `conv2` becomes `conv2 backward`.
+pub(crate) fn backward_of(id: LabelId) -> LabelId {
+    if id == LabelId(0) { id } else { intern(&format!("{} backward", text(id))) }
+}
+
+thread_local! {
+    static OWNERS: RefCell<Vec<Tag>> = const { RefCell::new(Vec::new()) };
+}
+
+/// While it lives, what this thread allocates belongs to it. Owners nest; the innermost counts.
+#[must_use = "an owner ends when it is dropped"]
+#[derive(Debug)]
+pub struct Owner {
+    // The stack belongs to this thread, so its guard must stay here.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Owner {
+    /// A layer, by its path in the model: what it allocates is temporary until someone keeps it.
+    pub fn layer(label: LabelId) -> Owner {
+        Owner::of(Category::Temporary, label)
+    }
+
+    /// An owner of everything under one category, such as the parameters of a model being built.
+    pub fn of(category: Category, label: LabelId) -> Owner {
+        OWNERS.with_borrow_mut(|stack| stack.push(Tag { category, label }));
+        Owner { _not_send: std::marker::PhantomData }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        OWNERS.with_borrow_mut(Vec::pop);
+    }
+}
+
+/// The innermost owner, or a temporary named after the operation where none is open.
+pub(crate) fn current(op: &'static str) -> Tag {
+    OWNERS
+        .with_borrow(|stack| stack.last().copied())
+        .filter(|tag| tag.label != LabelId(0))
+        .unwrap_or_else(|| Tag { category: Category::Temporary, label: intern(op) })
+}
+
+/// The label of the innermost owner, if one is open.
+pub(crate) fn current_layer() -> LabelId {
+    OWNERS.with_borrow(|stack| stack.last().map_or(LabelId(0), |tag| tag.label))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_keeps_its_number() {
+        let id = intern("test.conv1.weight");
+        assert_eq!(id, intern("test.conv1.weight"));
+        assert_eq!(text(id), "test.conv1.weight");
+        assert_eq!((intern(""), text(LabelId(0))), (LabelId(0), String::new()));
+    }
+
+    #[test]
+    fn the_innermost_owner_counts() {
+        let (a, b) = (intern("test.a"), intern("test.b"));
+        let _outer = Owner::layer(a);
+        {
+            let _inner = Owner::of(Category::Parameter, b);
+            assert_eq!(current("op"), Tag { category: Category::Parameter, label: b });
+        }
+        assert_eq!(current("op"), Tag { category: Category::Temporary, label: a });
+    }
+}

@@ -1,0 +1,289 @@
+//! Where the elements of a tensor lie in its storage: shape, strides and offset, in elements.
+//!
+//! Pure index arithmetic: nothing here touches memory or knows a dtype. Views ([`crate::Tensor`]'s
+//! `transpose`, `narrow`, `expand`, …) are a new `Layout` on the same storage. Strides are never negative.
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+
+/// Sizes or strides, one per dimension; short ones live without a heap allocation.
+pub type Dims = SmallVec<[usize; 6]>;
+
+/// Shape, strides and offset of a tensor in its storage, all in elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    shape: Dims,
+    strides: Dims,
+    offset: usize,
+}
+
+/// The number of elements of `shape`, or an error where it does not fit in memory arithmetic.
+pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
+    // A zero anywhere makes the whole product zero, however large the other sizes are.
+    if shape.contains(&0) {
+        return Ok(0);
+    }
+    shape
+        .iter()
+        .try_fold(1usize, |n, &d| n.checked_mul(d))
+        .filter(|&n| n <= (isize::MAX as usize) / 8)
+        .ok_or_else(|| Error::shape("shape", format!("{shape:?} has more elements than an address space holds")))
+}
+
+impl Layout {
+    /// Row-major, without gaps, from offset 0.
+    pub fn contiguous(shape: &[usize]) -> Layout {
+        let mut strides: Dims = SmallVec::from_elem(1, shape.len());
+        for i in (1..shape.len()).rev() {
+            // Sizes of 0 and 1 place nothing; PyTorch counts them as 1 here too.
+            strides[i - 1] = strides[i] * shape[i].max(1);
+        }
+        Layout { shape: shape.into(), strides, offset: 0 }
+    }
+
+    /// Sizes, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Distance between neighbours of each dimension, in elements; 0 where a dimension is broadcast.
+    pub fn strides(&self) -> &[usize] {
+        &self.strides
+    }
+
+    /// Index of the first element in the storage.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+
+    /// Whether the elements lie row-major without gaps (from any offset).
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1;
+        for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
+            if size == 0 {
+                return true;
+            }
+            if size != 1 {
+                if stride != expected {
+                    return false;
+                }
+                expected *= size;
+            }
+        }
+        true
+    }
+
+    /// One past the last element's index in the storage; equal to the offset when empty.
+    pub fn end(&self) -> usize {
+        if self.is_empty() {
+            return self.offset;
+        }
+        let last: usize = self.shape.iter().zip(&self.strides).map(|(&n, &s)| (n - 1) * s).sum();
+        self.offset + last + 1
+    }
+
+    /// The same elements with another shape, when that needs no copy.
+    pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Layout> {
+        if self.is_empty() || self.is_contiguous() {
+            return Some(Layout { offset: self.offset, ..Layout::contiguous(shape) });
+        }
+        // Split both shapes into the smallest groups of equal product; inside a group of the old
+        // shape the dimensions must lie contiguous. Dimensions of size 1 place nothing: leave them out.
+        let old: SmallVec<[(usize, usize); 6]> =
+            self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(n, _)| n != 1).collect();
+        let mut strides: Dims = SmallVec::from_elem(1, shape.len());
+        let (mut i, mut j) = (0, 0);
+        while i < old.len() {
+            let (mut old_len, mut new_len, first) = (old[i].0, 1, j);
+            let mut last = i;
+            while new_len != old_len || j == first {
+                if new_len < old_len || j == first {
+                    new_len *= *shape.get(j)?;
+                    j += 1;
+                } else {
+                    last += 1;
+                    let (n, stride) = *old.get(last)?;
+                    if old[last - 1].1 != n * stride {
+                        return None;
+                    }
+                    old_len *= n;
+                }
+            }
+            let mut stride = old[last].1;
+            for k in (first..j).rev() {
+                strides[k] = stride;
+                stride *= shape[k];
+            }
+            i = last + 1;
+        }
+        Some(Layout { shape: shape.into(), strides, offset: self.offset })
+    }
+
+    /// Dimensions `a` and `b` swapped. Both must be below the rank.
+    pub(crate) fn transpose(&self, a: usize, b: usize) -> Layout {
+        let mut out = self.clone();
+        out.shape.swap(a, b);
+        out.strides.swap(a, b);
+        out
+    }
+
+    /// Dimensions in the order `dims`, which must name each exactly once.
+    pub(crate) fn permute(&self, dims: &[usize]) -> Layout {
+        Layout {
+            shape: dims.iter().map(|&d| self.shape[d]).collect(),
+            strides: dims.iter().map(|&d| self.strides[d]).collect(),
+            offset: self.offset,
+        }
+    }
+
+    /// Elements `start..start + len` of dimension `dim`.
+    pub(crate) fn narrow(&self, dim: usize, start: usize, len: usize) -> Layout {
+        let mut out = self.clone();
+        out.shape[dim] = len;
+        if len > 0 {
+            out.offset += start * self.strides[dim];
+        }
+        out
+    }
+
+    /// A dimension of size 1 put in at `dim`.
+    pub(crate) fn unsqueeze(&self, dim: usize) -> Layout {
+        let mut out = self.clone();
+        let stride = if dim < self.rank() { self.shape[dim] * self.strides[dim] } else { 1 };
+        out.shape.insert(dim, 1);
+        out.strides.insert(dim, stride);
+        out
+    }
+
+    /// A dimension of size 1 taken out.
+    pub(crate) fn squeeze(&self, dim: usize) -> Layout {
+        let mut out = self.clone();
+        out.shape.remove(dim);
+        out.strides.remove(dim);
+        out
+    }
+
+    /// Broadcast to `shape` as NumPy does: missing leading dimensions and sizes of 1 repeat with stride 0.
+    pub(crate) fn expand(&self, shape: &[usize]) -> Option<Layout> {
+        let lead = shape.len().checked_sub(self.rank())?;
+        let mut strides: Dims = SmallVec::from_elem(0, shape.len());
+        for (i, (&size, &stride)) in self.shape.iter().zip(&self.strides).enumerate() {
+            match (size, shape[lead + i]) {
+                (have, want) if have == want => strides[lead + i] = stride,
+                (1, _) => {}
+                _ => return None,
+            }
+        }
+        Some(Layout { shape: shape.into(), strides, offset: self.offset })
+    }
+}
+
+/// The shape that both broadcast to, as NumPy and PyTorch define it.
+pub(crate) fn broadcast(op: &'static str, a: &[usize], b: &[usize]) -> Result<Dims> {
+    let rank = a.len().max(b.len());
+    let size = |s: &[usize], i: usize| (i + s.len()).checked_sub(rank).map_or(1, |k| s[k]);
+    (0..rank)
+        .map(|i| match (size(a, i), size(b, i)) {
+            (x, y) if x == y => Ok(x),
+            (1, y) => Ok(y),
+            (x, 1) => Ok(x),
+            (x, y) => Err(Error::shape(
+                op,
+                format!("{a:?} and {b:?} do not broadcast: {x} against {y} at dimension {i} of {rank}"),
+            )),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strides(shape: &[usize]) -> Vec<usize> {
+        Layout::contiguous(shape).strides().to_vec()
+    }
+
+    #[test]
+    fn contiguous_strides_are_row_major() {
+        assert_eq!(strides(&[2, 3, 4]), [12, 4, 1]);
+        assert_eq!(strides(&[]), [0usize; 0]);
+        assert_eq!(strides(&[3, 0, 2]), [2, 2, 1]);
+    }
+
+    #[test]
+    fn a_transpose_is_not_contiguous_until_sizes_are_one() {
+        assert!(!Layout::contiguous(&[2, 3]).transpose(0, 1).is_contiguous());
+        assert!(Layout::contiguous(&[1, 3]).transpose(0, 1).is_contiguous());
+    }
+
+    #[test]
+    fn reshape_follows_strides_where_no_copy_is_needed() {
+        // Rows 1..3 of a 4x6 matrix stay one block; its first 3 columns can split but not merge rows.
+        let m = Layout::contiguous(&[4, 6]);
+        assert_eq!(m.narrow(0, 1, 2).reshape(&[12]).map(|l| (l.offset(), l.strides().to_vec())), Some((6, vec![1])));
+        let columns = m.narrow(1, 0, 3);
+        assert_eq!(columns.reshape(&[12]), None);
+        assert_eq!(columns.reshape(&[2, 2, 3]).map(|l| l.strides().to_vec()), Some(vec![12, 6, 1]));
+        assert_eq!(columns.reshape(&[4, 1, 3, 1]).map(|l| l.end()), Some(columns.end()));
+    }
+
+    #[test]
+    fn every_reshape_names_the_same_elements_in_order() {
+        let index = |l: &Layout| -> Vec<usize> {
+            let mut all = vec![l.offset()];
+            for (&n, &s) in l.shape().iter().zip(l.strides()) {
+                all = all.iter().flat_map(|&at| (0..n).map(move |i| at + i * s)).collect();
+            }
+            all
+        };
+        let base = Layout::contiguous(&[2, 3, 4]);
+        let views = [
+            base.clone(),
+            base.permute(&[1, 0, 2]),
+            base.narrow(1, 1, 2),
+            base.transpose(1, 2),
+            base.narrow(2, 0, 1),
+            base.narrow(0, 0, 1).expand(&[5, 3, 4]).unwrap(),
+        ];
+        for view in &views {
+            let n = view.len();
+            for a in 1..=n {
+                for b in (1..=n).filter(|b| n.is_multiple_of(a * b)) {
+                    if let Some(l) = view.reshape(&[a, b, n / (a * b)]) {
+                        assert_eq!(index(&l), index(view), "{view:?} as {:?}", l.shape());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn broadcasting_is_numpys() {
+        assert_eq!(broadcast("add", &[3, 1], &[2, 1, 4]).unwrap().as_slice(), [2, 3, 4]);
+        assert_eq!(broadcast("add", &[], &[0]).unwrap().as_slice(), [0]);
+        let error = broadcast("add", &[3], &[4]).unwrap_err().to_string();
+        assert_eq!(error, "add: [3] and [4] do not broadcast: 3 against 4 at dimension 0 of 1");
+    }
+
+    #[test]
+    fn a_shape_too_large_to_count_is_an_error() {
+        assert!(checked_len(&[usize::MAX, 2]).is_err());
+        assert_eq!(checked_len(&[usize::MAX, 2, 0]).unwrap(), 0);
+    }
+}

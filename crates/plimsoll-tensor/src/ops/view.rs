@@ -1,0 +1,219 @@
+//! Other ways to look at the same storage. None of them copies, except `reshape` and `flatten` where the
+//! strides leave no other way.
+
+use smallvec::smallvec;
+
+use super::dim_index;
+use crate::autograd::{Backward, Grads, link_view};
+use crate::error::{Error, Result};
+use crate::layout::{Dims, Layout};
+use crate::tensor::Tensor;
+
+/// A shape to look at a tensor in; in the signed forms one size may be -1, which means "what is left".
+pub trait ReshapeTo {
+    /// The sizes, with -1 for what is left.
+    fn sizes(&self) -> Vec<i64>;
+}
+
+macro_rules! reshape_to {
+    ($($int:ty),*) => {$(
+        impl<const N: usize> ReshapeTo for &[$int; N] {
+            fn sizes(&self) -> Vec<i64> {
+                self.as_slice().sizes()
+            }
+        }
+        impl ReshapeTo for &[$int] {
+            fn sizes(&self) -> Vec<i64> {
+                // A size beyond i64 becomes one that no tensor has.
+                self.iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect()
+            }
+        }
+    )*};
+}
+reshape_to!(usize, i32, i64, isize);
+
+impl Tensor {
+    /// The same elements in row-major order under another shape: a view where possible, else a copy. One
+    /// size may be -1.
+    ///
+    /// ```
+    /// # use plimsoll_tensor::{Device, Tensor};
+    /// let x = Tensor::zeros(&[2, 3, 4], &Device::cpu())?;
+    /// assert_eq!(x.reshape(&[-1, 4])?.shape(), [6, 4]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A shape with another number of elements; out of memory for the copy.
+    pub fn reshape(&self, shape: impl ReshapeTo) -> Result<Tensor> {
+        let shape = self.resolve(&shape.sizes())?;
+        if shape.as_slice() == self.shape() {
+            return Ok(self.clone());
+        }
+        match self.data().layout.reshape(&shape) {
+            Some(layout) => Ok(self.viewed(layout, View::Reshape(self.shape().into()))),
+            None => self.copy()?.reshape(shape.as_slice()),
+        }
+    }
+
+    /// Dimensions `start` to `end`, both included, as one. As `torch.flatten`.
+    ///
+    /// # Errors
+    /// Dimensions that are not there; out of memory where the strides force a copy.
+    pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
+        if self.rank() == 0 {
+            return self.reshape(&[1]);
+        }
+        let (start, end) = (dim_index("flatten", start, self.rank())?, dim_index("flatten", end, self.rank())?);
+        if start > end {
+            return Err(Error::shape("flatten", format!("from dimension {start} to the earlier {end}")));
+        }
+        let mut shape: Dims = self.shape().into();
+        let merged = shape.drain(start..=end).product();
+        shape.insert(start, merged);
+        self.reshape(shape.as_slice())
+    }
+
+    /// Two dimensions swapped.
+    ///
+    /// # Errors
+    /// Dimensions that are not there.
+    pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
+        let (a, b) = (dim_index("transpose", a, self.rank())?, dim_index("transpose", b, self.rank())?);
+        Ok(self.viewed(self.data().layout.transpose(a, b), View::Transpose(a, b)))
+    }
+
+    /// The transpose of a matrix. As `Tensor.t`.
+    ///
+    /// # Errors
+    /// A tensor that is not a matrix.
+    pub fn t(&self) -> Result<Tensor> {
+        if self.rank() != 2 {
+            return Err(Error::shape("t", format!("{:?} is not a matrix", self.shape())));
+        }
+        self.transpose(0, 1)
+    }
+
+    /// The dimensions in another order, each named once.
+    ///
+    /// # Errors
+    /// An order that leaves one out, or names one twice or one that is not there.
+    pub fn permute(&self, dims: &[isize]) -> Result<Tensor> {
+        let order: Dims =
+            dims.iter().map(|&dim| dim_index("permute", dim, self.rank())).collect::<Result<_>>()?;
+        if (0..self.rank()).any(|dim| order.iter().filter(|&&d| d == dim).count() != 1) {
+            let message = format!("{dims:?} does not name each of {} dimensions once", self.rank());
+            return Err(Error::shape("permute", message));
+        }
+        Ok(self.viewed(self.data().layout.permute(&order), View::Permute(order)))
+    }
+
+    /// Elements `start..start + len` of one dimension.
+    ///
+    /// # Errors
+    /// A range outside the dimension.
+    pub fn narrow(&self, dim: isize, start: usize, len: usize) -> Result<Tensor> {
+        let dim = dim_index("narrow", dim, self.rank())?;
+        let size = self.shape()[dim];
+        if start.checked_add(len).is_none_or(|end| end > size) {
+            return Err(Error::shape("narrow", format!("{start}..{start}+{len} of dimension {dim} of size {size}")));
+        }
+        Ok(self.viewed(self.data().layout.narrow(dim, start, len), View::Narrow(self.shape().into(), dim, start)))
+    }
+
+    /// One dimension of size 1 put in before `dim` (at the end for -1).
+    ///
+    /// # Errors
+    /// A place that is not there.
+    pub fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
+        let dim = dim_index("unsqueeze", dim, self.rank() + 1)?;
+        Ok(self.viewed(self.data().layout.unsqueeze(dim), View::Reshape(self.shape().into())))
+    }
+
+    /// One dimension of size 1 taken out; itself where the size is another, as PyTorch.
+    ///
+    /// # Errors
+    /// A dimension that is not there.
+    pub fn squeeze(&self, dim: isize) -> Result<Tensor> {
+        let dim = dim_index("squeeze", dim, self.rank())?;
+        if self.shape()[dim] != 1 {
+            return Ok(self.clone());
+        }
+        Ok(self.viewed(self.data().layout.squeeze(dim), View::Reshape(self.shape().into())))
+    }
+
+    /// Broadcast to `shape` without copying: dimensions of size 1 and missing leading ones repeat.
+    ///
+    /// # Errors
+    /// A shape that this one does not broadcast to.
+    pub fn expand(&self, shape: &[usize]) -> Result<Tensor> {
+        let expanded = self.data().layout.expand(shape);
+        let layout = expanded.ok_or_else(|| {
+            Error::shape("expand", format!("{:?} does not broadcast to {shape:?}", self.shape()))
+        })?;
+        Ok(self.viewed(layout, View::Expand(self.shape().into())))
+    }
+
+    fn viewed(&self, layout: Layout, view: View) -> Tensor {
+        link_view(self, layout, || view)
+    }
+
+    /// The sizes with -1 replaced by what is left.
+    fn resolve(&self, sizes: &[i64]) -> Result<Dims> {
+        let misfit = || Error::shape("reshape", format!("{:?} into {sizes:?}", self.shape()));
+        let product = |mut sizes: Box<dyn Iterator<Item = i64> + '_>| {
+            sizes.try_fold(1usize, |n, size| n.checked_mul(usize::try_from(size).ok()?))
+        };
+        let known = product(Box::new(sizes.iter().copied().filter(|&n| n != -1))).ok_or_else(misfit)?;
+        let rest = match sizes.iter().filter(|&&n| n == -1).count() {
+            0 if known == self.numel() => 0,
+            1 if known > 0 && self.numel().is_multiple_of(known) => self.numel() / known,
+            _ => return Err(misfit()),
+        };
+        Ok(sizes.iter().map(|&n| usize::try_from(n).unwrap_or(rest)).collect())
+    }
+}
+
+/// How a view was made, and so how its gradient goes back.
+enum View {
+    /// From this shape.
+    Reshape(Dims),
+    Transpose(usize, usize),
+    Permute(Dims),
+    /// From this shape: one dimension, from this start.
+    Narrow(Dims, usize, usize),
+    /// From this shape.
+    Expand(Dims),
+}
+
+impl Backward for View {
+    fn name(&self) -> &'static str {
+        match self {
+            View::Reshape(_) => "reshape",
+            View::Transpose(..) => "transpose",
+            View::Permute(_) => "permute",
+            View::Narrow(..) => "narrow",
+            View::Expand(_) => "expand",
+        }
+    }
+
+    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
+        let Some(grad) = &grads[0] else { return Ok(smallvec![None]) };
+        let result = match self {
+            View::Reshape(from) => grad.reshape(from.as_slice())?,
+            View::Transpose(a, b) => grad.transpose(*a as isize, *b as isize)?,
+            View::Permute(order) => {
+                let mut inverse = vec![0; order.len()];
+                order.iter().enumerate().for_each(|(to, &from)| inverse[from] = to as isize);
+                grad.permute(&inverse)?
+            }
+            View::Narrow(from, dim, start) => {
+                let whole = Tensor::zeros(from, grad.device())?;
+                whole.narrow(*dim as isize, *start, grad.shape()[*dim])?.copy_(grad)?;
+                whole
+            }
+            View::Expand(from) => grad.sum_to(from)?,
+        };
+        Ok(smallvec![Some(result)])
+    }
+}

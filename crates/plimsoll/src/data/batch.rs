@@ -1,0 +1,91 @@
+//! A batch in host memory: one array per field of the data set, samples along the first dimension.
+
+use plimsoll_tensor::label::{self, Category, Owner};
+use plimsoll_tensor::{Device, Error, Tensor};
+
+use super::{DataError, Field, HostArray, HostValues};
+
+/// What the loader hands out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostBatch {
+    /// How many samples; fewer than the batch size only in the last batch of an epoch.
+    pub samples: usize,
+    /// One array per field, in the data set's order.
+    pub fields: Vec<HostField>,
+}
+
+/// A named array of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostField {
+    /// The field's name, as `images`.
+    pub name: &'static str,
+    /// Shape `[samples, ...]`.
+    pub array: HostArray,
+}
+
+impl HostBatch {
+    /// A batch of shapes without values; allocates nothing for them.
+    pub(super) fn absent(samples: usize, fields: &[Field]) -> Self {
+        let array = |field: &Field| {
+            let shape = std::iter::once(samples).chain(field.shape.iter().copied()).collect();
+            HostField { name: field.name, array: HostArray::absent(field.dtype, shape) }
+        };
+        Self { samples, fields: fields.iter().map(array).collect() }
+    }
+
+    /// Makes this a batch of that many samples, all zeros, keeping the memory where it suffices.
+    pub(super) fn reset(&mut self, samples: usize) {
+        self.samples = samples;
+        for field in &mut self.fields {
+            field.array.shape[0] = samples;
+            field.array.zero();
+        }
+    }
+
+    /// The array of a field.
+    ///
+    /// # Errors
+    /// If there is no field of that name.
+    pub fn array(&self, name: &str) -> Result<&HostArray, DataError> {
+        self.fields.iter().find(|field| field.name == name).map(|field| &field.array).ok_or_else(|| {
+            let declared = self.fields.iter().map(|field| field.name).collect();
+            DataError::NoField { name: name.to_owned(), declared }
+        })
+    }
+
+    /// All arrays on a device, in the data set's order: [`HostField::to_device`].
+    ///
+    /// # Errors
+    /// As [`HostField::to_device`].
+    pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Vec<Tensor>> {
+        self.fields.iter().map(|field| field.to_device(device)).collect()
+    }
+
+    /// Host bytes of all arrays, values present or not.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.fields.iter().map(|field| field.array.bytes()).sum()
+    }
+}
+
+impl HostField {
+    /// The array on a device, as [`Category::Input`] under the field's name. Without values it can go to a
+    /// device that has none: the memory is taken, nothing is copied.
+    ///
+    /// # Errors
+    /// Out of memory; an array without values for a device that computes with them.
+    pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Tensor> {
+        let _owner = Owner::of(Category::Input, label::intern(self.name));
+        let HostArray { dtype, shape, values } = &self.array;
+        match values {
+            HostValues::F32(values) => Tensor::from_slice(values, shape, device),
+            HostValues::I64(values) => Tensor::from_slice(values, shape, device),
+            HostValues::I32(values) => Tensor::from_slice(values, shape, device),
+            HostValues::U8(values) => Tensor::from_slice(values, shape, device),
+            HostValues::Absent if !device.has_values() => Tensor::empty(shape, *dtype, device),
+            HostValues::Absent => {
+                Err(Error::Argument { op: "to_device", message: format!("the loader made only shapes of `{}`", self.name) })
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The seam of the data room: what a data set must say and do, and views of one.
+//!
+//! A [`Dataset`] declares its [`Field`]s once, then writes sample `i` into a [`Sample`], which is a slot of the
+//! batch that is being made: a worker fills its batch in place, with no allocation per sample.
+//! To add a data set, implement the trait; everything else is the loader's.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use plimsoll_tensor::DType;
+
+use super::{DataError, HostElement, HostField};
+
+/// Samples by number.
+///
+/// ```
+/// # use plimsoll::{DType, data::{DataError, Dataset, Field, Sample}};
+/// /// The squares.
+/// struct Squares(usize);
+///
+/// impl Dataset for Squares {
+///     fn len(&self) -> usize {
+///         self.0
+///     }
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field { name: "square", dtype: DType::F32, shape: vec![] }]
+///     }
+///     fn write(&self, index: usize, out: &mut Sample<'_>) -> Result<(), DataError> {
+///         out.slot::<f32>("square")?[0] = (index * index) as f32;
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Dataset: Send + Sync {
+    /// How many samples there are.
+    fn len(&self) -> usize;
+
+    /// What each sample consists of, always the same.
+    fn fields(&self) -> Vec<Field>;
+
+    /// Writes one sample. The same index must give the same values each time, on any thread.
+    ///
+    /// # Errors
+    /// What keeps the sample from being read; [`DataError::Custom`] holds an error of your own.
+    fn write(&self, index: usize, out: &mut Sample<'_>) -> Result<(), DataError>;
+
+    /// Whether there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Host bytes that the data set holds as long as it lives, for the row "outside the allocator".
+    fn resident_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// One field of a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its name, as `images`.
+    pub name: &'static str,
+    /// Its element type.
+    pub dtype: DType,
+    /// Its shape in one sample; a batch puts the number of samples in front.
+    pub shape: Vec<usize>,
+}
+
+/// The place of one sample in a batch.
+pub struct Sample<'a> {
+    batch: &'a mut [HostField],
+    slot: usize,
+}
+
+impl<'a> Sample<'a> {
+    /// Slot `slot` of a batch whose arrays have a leading dimension of samples.
+    pub(super) fn new(batch: &'a mut [HostField], slot: usize) -> Self {
+        Self { batch, slot }
+    }
+
+    /// The elements of a field of this sample, to write; zero until written.
+    ///
+    /// # Errors
+    /// If the data set declared no such field, or one of another type.
+    pub fn slot<T: HostElement>(&mut self, name: &str) -> Result<&mut [T], DataError> {
+        let Some(at) = self.batch.iter().position(|field| field.name == name) else {
+            let declared = self.batch.iter().map(|field| field.name).collect();
+            return Err(DataError::NoField { name: name.to_owned(), declared });
+        };
+        let HostField { name, array } = &mut self.batch[at];
+        let each: usize = array.shape[1..].iter().product();
+        let declared = array.dtype;
+        let wrong_type = DataError::FieldType { name, declared, asked: T::DTYPE };
+        array.as_mut_slice().map(|all| &mut all[self.slot * each..][..each]).ok_or(wrong_type)
+    }
+}
+
+/// A range of another data set.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use plimsoll::data::{Dataset, Digits, Subset};
+/// let last = Subset::new(Arc::new(Digits::new(1, 10_000)), 9_000..10_000)?;
+/// assert_eq!(last.len(), 1_000);
+/// # Ok::<(), plimsoll::data::DataError>(())
+/// ```
+pub struct Subset {
+    whole: Arc<dyn Dataset>,
+    range: Range<usize>,
+}
+
+impl Subset {
+    /// Samples `range` of `whole`, renumbered from 0.
+    ///
+    /// # Errors
+    /// If the range is not inside the data set.
+    pub fn new(whole: Arc<dyn Dataset>, range: Range<usize>) -> Result<Self, DataError> {
+        if range.start > range.end || range.end > whole.len() {
+            return Err(DataError::BadSubset { start: range.start, end: range.end, len: whole.len() });
+        }
+        Ok(Self { whole, range })
+    }
+}
+
+impl Dataset for Subset {
+    fn len(&self) -> usize {
+        self.range.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.whole.fields()
+    }
+
+    fn write(&self, index: usize, out: &mut Sample<'_>) -> Result<(), DataError> {
+        check_index(index, self.len())?;
+        self.whole.write(self.range.start + index, out)
+    }
+
+    /// All of the whole: a view keeps everything alive.
+    fn resident_bytes(&self) -> u64 {
+        self.whole.resident_bytes()
+    }
+}
+
+/// A training part and a test part.
+#[derive(Clone)]
+pub struct Split {
+    /// What to train on.
+    pub train: Arc<dyn Dataset>,
+    /// What to test on.
+    pub test: Arc<dyn Dataset>,
+}
+
+impl Split {
+    /// The first `train` samples to train on, the rest to test on.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use plimsoll::data::{Dataset, Digits, Split};
+    /// let split = Split::at(Arc::new(Digits::new(1, 10_000)), 9_000)?;
+    /// assert_eq!((split.train.len(), split.test.len()), (9_000, 1_000));
+    /// # Ok::<(), plimsoll::data::DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the data set has fewer samples than `train`.
+    pub fn at(whole: Arc<dyn Dataset>, train: usize) -> Result<Self, DataError> {
+        let len = whole.len();
+        Ok(Self {
+            train: Arc::new(Subset::new(Arc::clone(&whole), 0..train)?),
+            test: Arc::new(Subset::new(whole, train..len)?),
+        })
+    }
+}
+
+/// A data set of which only the length and the fields are known. For simulated devices: pair it with
+/// [`DataLoader::shapes_only`](super::DataLoader::shapes_only).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use plimsoll::{DType, data::{DataLoader, Field, Shapes}};
+/// let photo = Field { name: "images", dtype: DType::F32, shape: vec![3, 224, 224] };
+/// let photos = Shapes { len: 1_281_167, fields: vec![photo] };
+/// let loader = DataLoader::new(Arc::new(photos), 256)?.shapes_only();
+/// let bytes = loader.epoch(0).next().transpose()?.map(|batch| batch.bytes());
+/// assert_eq!(bytes, Some(256 * 3 * 224 * 224 * 4));
+/// # Ok::<(), plimsoll::data::DataError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Shapes {
+    /// How many samples there would be.
+    pub len: usize,
+    /// What each would consist of.
+    pub fields: Vec<Field>,
+}
+
+impl Dataset for Shapes {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.fields.clone()
+    }
+
+    /// Always fails: there are no values.
+    fn write(&self, _: usize, _: &mut Sample<'_>) -> Result<(), DataError> {
+        Err(DataError::ShapesOnly)
+    }
+}
+
+/// The check that every data set here makes first.
+pub(super) fn check_index(index: usize, len: usize) -> Result<(), DataError> {
+    if index < len { Ok(()) } else { Err(DataError::OutOfRange { index, len }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::HostArray;
+    use super::*;
+
+    fn shapes(len: usize) -> Arc<dyn Dataset> {
+        Arc::new(Shapes { len, fields: vec![] })
+    }
+
+    #[test]
+    fn a_subset_stays_inside_its_data_set() {
+        assert_eq!(Subset::new(shapes(10), 3..10).map(|s| s.len()).ok(), Some(7));
+        assert!(matches!(Subset::new(shapes(10), 3..11), Err(DataError::BadSubset { end: 11, len: 10, .. })));
+        #[expect(clippy::reversed_empty_ranges, reason = "a caller may compute one")]
+        let reversed = Subset::new(shapes(10), 5..4);
+        assert!(matches!(reversed, Err(DataError::BadSubset { start: 5, end: 4, .. })));
+    }
+
+    #[test]
+    fn a_subset_does_not_reach_its_neighbours() {
+        let subset = Subset::new(shapes(10), 0..4).unwrap();
+        let end = subset.write(4, &mut Sample::new(&mut [], 0));
+        assert!(matches!(end, Err(DataError::OutOfRange { index: 4, len: 4 })));
+    }
+
+    #[test]
+    fn a_split_may_be_one_sided() {
+        let split = Split::at(shapes(10), 10).unwrap();
+        assert!(!split.train.is_empty() && split.test.is_empty());
+        assert!(Split::at(shapes(10), 11).is_err());
+    }
+
+    #[test]
+    fn a_sample_is_one_row_of_each_field() {
+        let mut batch = [HostField { name: "xy", array: HostArray::new(vec![2, 2], vec![1i32, 2, 3, 4]) }];
+        let mut sample = Sample::new(&mut batch, 1);
+        assert_eq!(sample.slot::<i32>("xy").unwrap(), [3, 4]);
+        assert!(matches!(sample.slot::<u8>("xy"), Err(DataError::FieldType { name: "xy", .. })));
+        let message = sample.slot::<u8>("z").unwrap_err().to_string();
+        assert_eq!(message, "no field `z`; the data set declares [\"xy\"]");
+    }
+}

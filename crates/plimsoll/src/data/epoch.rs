@@ -1,0 +1,201 @@
+//! One pass over the data: the batches in order, made here or by worker threads.
+//!
+//! Note [Who makes which batch]: of n workers, worker w makes batches w, w + n, w + 2n, … and sends them down
+//! a bounded channel of its own; the consumer takes from the channels in turn. So batches arrive in order with
+//! no reordering buffer, each worker is at most `prefetch_factor` batches ahead, and which thread made a batch
+//! cannot show in it. Ending is the channels' doing too: dropping the receivers makes each worker's next `send`
+//! fail, and it returns. Dropping an epoch thus waits for the batches that are being made, no longer.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use super::{DataError, Dataset, Field, HostBatch, Sample};
+
+/// The batches of one epoch, in order. Made by [`DataLoader::epoch`](super::DataLoader::epoch).
+///
+/// The first error is the last item. Dropping an epoch early ends and joins its threads, after the batches
+/// that they are making.
+pub struct Epoch {
+    plan: Arc<Plan>,
+    workers: Vec<Worker>,
+    next: usize,
+    cannot_start: Option<DataError>,
+}
+
+/// A thread and the channel that its batches come from.
+struct Worker {
+    batches: Receiver<Result<HostBatch, DataError>>,
+    thread: JoinHandle<()>,
+}
+
+impl Epoch {
+    pub(super) fn start(plan: Plan, workers: usize, prefetch_factor: usize) -> Self {
+        let plan = Arc::new(plan);
+        let count = workers.min(plan.batches);
+        let mut epoch = Self { plan, workers: Vec::with_capacity(count), next: 0, cannot_start: None };
+        for worker in 0..count {
+            match Worker::start(&epoch.plan, worker, count, prefetch_factor) {
+                Ok(started) => epoch.workers.push(started),
+                Err(error) => {
+                    epoch.cannot_start = Some(error);
+                    break;
+                }
+            }
+        }
+        epoch
+    }
+
+    fn take(&mut self, number: usize) -> Result<HostBatch, DataError> {
+        if let Some(error) = self.cannot_start.take() {
+            return Err(error);
+        }
+        if self.workers.is_empty() {
+            return self.plan.batch(number);
+        }
+        let worker = &self.workers[number % self.workers.len()];
+        // A worker sends a result for each of its batches, a panic included, so the channel closes early only
+        // if the thread was ended from outside.
+        let lost = || DataError::Panicked { batch: number, message: "its thread ended".to_owned() };
+        worker.batches.recv().unwrap_or_else(|_| Err(lost()))
+    }
+
+    /// Ends the threads: closes every channel first, so that they stop together.
+    fn stop(&mut self) {
+        let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
+        for thread in threads {
+            // A panic of the data set has already come out as an error; there is nothing more to say here.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Iterator for Epoch {
+    type Item = Result<HostBatch, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.next == self.plan.batches {
+            return None;
+        }
+        let batch = self.take(self.next);
+        self.next += 1;
+        if batch.is_err() {
+            self.next = self.plan.batches;
+        }
+        if self.next == self.plan.batches {
+            self.stop();
+        }
+        Some(batch)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.plan.batches - self.next;
+        (left.min(1), Some(left))
+    }
+}
+
+impl Drop for Epoch {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Worker {
+    fn start(
+        plan: &Arc<Plan>,
+        worker: usize,
+        workers: usize,
+        prefetch_factor: usize,
+    ) -> Result<Self, DataError> {
+        // One batch is in the worker's hand while it waits for room.
+        let (to, batches) = sync_channel(prefetch_factor - 1);
+        let plan = Arc::clone(plan);
+        let work = move || {
+            for number in (worker..plan.batches).step_by(workers) {
+                if to.send(plan.batch(number)).is_err() {
+                    return;
+                }
+            }
+        };
+        let named = Builder::new().name(format!("plimsoll-data-{worker}"));
+        let thread = named.spawn(work).map_err(|source| DataError::Worker { worker, source })?;
+        Ok(Self { batches, thread })
+    }
+}
+
+/// Whether batches get values or only shapes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Making {
+    Values,
+    Shapes,
+}
+
+/// All that is needed to make any batch of an epoch, in any thread.
+pub(super) struct Plan {
+    pub(super) dataset: Arc<dyn Dataset>,
+    pub(super) fields: Arc<[Field]>,
+    /// The sample at each place; `None` is the data set's own order.
+    pub(super) order: Option<Vec<usize>>,
+    pub(super) batch_size: usize,
+    pub(super) batches: usize,
+    pub(super) making: Making,
+    pub(super) spares: Arc<Spares>,
+}
+
+impl Plan {
+    /// Makes a batch. A panic of the data set is an error, here as in a worker, so that the number of workers
+    /// changes nothing.
+    fn batch(&self, number: usize) -> Result<HostBatch, DataError> {
+        // Unwind safety: what a panic leaves half done is the batch, which is dropped, and the data set, which
+        // is shared read-only.
+        catch_unwind(AssertUnwindSafe(|| self.write_batch(number)))
+            .unwrap_or_else(|panic| Err(DataError::Panicked { batch: number, message: message_of(&*panic) }))
+    }
+
+    fn write_batch(&self, number: usize) -> Result<HostBatch, DataError> {
+        let start = number * self.batch_size;
+        let samples = self.batch_size.min(self.dataset.len() - start);
+        if let Making::Shapes = self.making {
+            return Ok(HostBatch::absent(samples, &self.fields));
+        }
+        let mut batch = self.spares.take().unwrap_or_else(|| HostBatch::absent(samples, &self.fields));
+        batch.reset(samples);
+        for slot in 0..samples {
+            let index = self.order.as_ref().map_or(start + slot, |order| order[start + slot]);
+            self.dataset
+                .write(index, &mut Sample::new(&mut batch.fields, slot))
+                .map_err(|source| DataError::Sample { batch: number, index, source: Box::new(source) })?;
+        }
+        Ok(batch)
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
+}
+
+/// Batches given back, whose memory waits for the next one.
+#[derive(Default)]
+pub(super) struct Spares(Mutex<Vec<HostBatch>>);
+
+impl Spares {
+    /// Keeps a batch, if it is one of ours and fewer than `most` are kept.
+    pub(super) fn put(&self, batch: HostBatch, fields: &[Field], most: usize) {
+        let ours = batch.fields.len() == fields.len()
+            && batch.fields.iter().zip(fields).all(|(have, want)| {
+                let inner = have.array.shape.get(1..).unwrap_or_default();
+                have.name == want.name && have.array.dtype == want.dtype && inner == want.shape
+            });
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ours && kept.len() < most {
+            kept.push(batch);
+        }
+    }
+
+    fn take(&self) -> Option<HostBatch> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    }
+}

@@ -1,0 +1,187 @@
+//! The data loader: which samples make which batch, in which order, and who makes them.
+//!
+//! [`DataLoader`] is a description; [`DataLoader::epoch`] starts an [`Epoch`], which does the work
+//! (`epoch.rs`). Order and content depend only on the data set, the batch size, the seed and the epoch:
+//! never on the number of workers.
+
+use std::sync::Arc;
+
+use super::epoch::{Making, Plan, Spares};
+use super::random::{Purpose, Stream};
+use super::{DataError, Dataset, Epoch, Field, HostBatch};
+
+/// Batches of a data set. As PyTorch: `torch.utils.data.DataLoader`.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use plimsoll::data::{DataLoader, Digits};
+/// let loader = DataLoader::new(Arc::new(Digits::new(1, 100)), 32)?.shuffle(7).workers(2);
+/// for epoch in 0..2 {
+///     for batch in loader.epoch(epoch) {
+///         let batch = batch?;
+///         assert_eq!(batch.array("images")?.shape, [batch.samples, 1, 28, 28]);
+///     }
+/// }
+/// # Ok::<(), plimsoll::data::DataError>(())
+/// ```
+#[derive(Clone)]
+pub struct DataLoader {
+    dataset: Arc<dyn Dataset>,
+    fields: Arc<[Field]>,
+    batch_size: usize,
+    shuffle_seed: Option<u64>,
+    workers: usize,
+    prefetch_factor: usize,
+    last: LastBatch,
+    making: Making,
+    spares: Arc<Spares>,
+}
+
+/// What to do with the samples that do not fill a batch.
+#[derive(Clone, Copy, Debug)]
+enum LastBatch {
+    Keep,
+    Drop,
+}
+
+impl DataLoader {
+    /// A loader that goes through the data set in order, in the caller's thread, and keeps a partial last
+    /// batch. A batch size beyond the data set makes one partial batch.
+    ///
+    /// # Errors
+    /// If `batch_size` is 0.
+    pub fn new(dataset: Arc<dyn Dataset>, batch_size: usize) -> Result<Self, DataError> {
+        if batch_size == 0 {
+            return Err(DataError::BatchSize);
+        }
+        Ok(Self {
+            fields: dataset.fields().into(),
+            dataset,
+            batch_size,
+            shuffle_seed: None,
+            workers: 0,
+            prefetch_factor: 2,
+            last: LastBatch::Keep,
+            making: Making::Values,
+            spares: Arc::default(),
+        })
+    }
+
+    /// Puts the samples in a new order each epoch, by this seed and the epoch's number alone.
+    #[must_use]
+    pub fn shuffle(mut self, seed: u64) -> Self {
+        self.shuffle_seed = Some(seed);
+        self
+    }
+
+    /// Lets this many threads make batches ahead of the consumer; 0 makes them in its own thread.
+    /// As PyTorch: `num_workers`.
+    #[must_use]
+    pub fn workers(mut self, workers: usize) -> Self {
+        self.workers = workers;
+        self
+    }
+
+    /// How many batches each worker may be ahead, the one it is making included; 2 unless said otherwise,
+    /// never less than 1.
+    #[must_use]
+    pub fn prefetch_factor(mut self, batches: usize) -> Self {
+        self.prefetch_factor = batches.max(1);
+        self
+    }
+
+    /// Leaves out a last batch that is not full.
+    #[must_use]
+    pub fn drop_last(mut self) -> Self {
+        self.last = LastBatch::Drop;
+        self
+    }
+
+    /// Yields batches of the same shapes and byte counts without values: no sample is read, no thread started.
+    #[must_use]
+    pub fn shapes_only(mut self) -> Self {
+        self.making = Making::Shapes;
+        self
+    }
+
+    /// How many batches an epoch has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self.last {
+            LastBatch::Keep => self.dataset.len().div_ceil(self.batch_size),
+            LastBatch::Drop => self.dataset.len() / self.batch_size,
+        }
+    }
+
+    /// Whether an epoch has no batches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The data set.
+    #[must_use]
+    pub fn dataset(&self) -> &Arc<dyn Dataset> {
+        &self.dataset
+    }
+
+    /// Host bytes of one full batch.
+    #[must_use]
+    pub fn batch_bytes(&self) -> u64 {
+        HostBatch::absent(self.batch_size.min(self.dataset.len()), &self.fields).bytes()
+    }
+
+    /// The most host bytes that an epoch's batches take at once, when the consumer holds one at a time.
+    /// Recycled batches and the data set's own bytes are not in it.
+    #[must_use]
+    pub fn buffer_bytes(&self) -> u64 {
+        match self.making {
+            Making::Shapes => 0,
+            Making::Values => (1 + self.ahead()) as u64 * self.batch_bytes(),
+        }
+    }
+
+    /// Starts an epoch; its batches are the same each time it is asked for. Threads start here and end when
+    /// the [`Epoch`] is dropped. What goes wrong comes out of the iterator, in its place.
+    #[must_use]
+    pub fn epoch(&self, epoch: u64) -> Epoch {
+        let order = match (self.making, self.shuffle_seed) {
+            (Making::Values, Some(seed)) => Some(shuffled(seed, epoch, self.dataset.len())),
+            _ => None,
+        };
+        let plan = Plan {
+            dataset: Arc::clone(&self.dataset),
+            fields: Arc::clone(&self.fields),
+            order,
+            batch_size: self.batch_size,
+            batches: self.len(),
+            making: self.making,
+            spares: Arc::clone(&self.spares),
+        };
+        match self.making {
+            Making::Shapes => Epoch::start(plan, 0, self.prefetch_factor),
+            Making::Values => Epoch::start(plan, self.workers, self.prefetch_factor),
+        }
+    }
+
+    /// Gives a batch back, so that its memory serves a later one. Optional; a dropped batch is merely freed.
+    pub fn recycle(&self, batch: HostBatch) {
+        self.spares.put(batch, &self.fields, self.ahead().max(1));
+    }
+
+    /// Batches that may exist beyond the consumer's.
+    fn ahead(&self) -> usize {
+        self.workers.min(self.len()) * self.prefetch_factor
+    }
+}
+
+/// The order of an epoch.
+fn shuffled(seed: u64, epoch: u64, len: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..len).collect();
+    Stream::new(seed, Purpose::EpochOrder, epoch).shuffle(&mut order);
+    order
+}
+
+#[cfg(test)]
+#[path = "loader_tests.rs"]
+mod tests;

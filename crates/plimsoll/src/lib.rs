@@ -1,0 +1,40 @@
+//! Train within a memory limit, with every byte accounted for.
+//!
+//! The library to import: layers ([`nn`]), optimizers ([`optim`]), data ([`data`]) and memory reports
+//! ([`memory`]) on top of the tensors of `plimsoll-tensor`, which are re-exported here. Names are PyTorch's
+//! where PyTorch has one.
+//!
+//! ```
+//! use plimsoll::nn::{self, Module};
+//! use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+//! use plimsoll::{Device, Tensor};
+//!
+//! let device = Device::cpu();
+//! device.set_memory_limit(64 << 20);
+//! let model = nn::Sequential::new(&nn::Scope::new(&device, 1))
+//!     .add("fc1", |s| nn::Linear::new(s, 4, 32))?
+//!     .add("relu", nn::ReLU::new)?
+//!     .add("fc2", |s| nn::Linear::new(s, 32, 1))?;
+//! let mut sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.1, ..SgdOptions::default() });
+//! let (x, y) = (Tensor::randn(&[16, 4], &device)?, Tensor::ones(&[16, 1], &device)?);
+//! let mut last = f32::INFINITY;
+//! for _ in 0..20 {
+//!     let loss = model.forward(&x)?.mse_loss(&y)?;
+//!     sgd.zero_grad();
+//!     loss.backward()?;
+//!     sgd.step()?;
+//!     last = loss.item()?;
+//! }
+//! assert!(last < 0.1);
+//! println!("{}", device.memory_summary());
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod memory;
+pub mod nn;
+pub mod optim;
+
+pub use plimsoll_tensor::*;

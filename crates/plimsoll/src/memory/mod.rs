@@ -1,0 +1,165 @@
+//! Where every byte went: a device's account as data.
+//!
+//! [`Report`] is what a run says at its end; [`outside_bytes`] is the one thing that the allocator cannot
+//! know. How a report looks on a screen is not decided here.
+
+use std::fs;
+
+use plimsoll_tensor::{Category, Device, Owner};
+
+/// A device's memory at its peak and now, in bytes.
+///
+/// ```
+/// use plimsoll::{Category, CpuConfig, Device, Tensor, memory::Report};
+/// let device = Device::cpu_with(CpuConfig::default());
+/// let x = Tensor::zeros(&[1024, 1024], &device)?;
+/// let report = Report::of(&device);
+/// assert_eq!(report.peak_allocated_bytes, 4 << 20);
+/// let whole: u64 = report.by_category.iter().map(|share| share.bytes).sum();
+/// assert_eq!(whole, report.peak_allocated_bytes);
+/// assert_eq!((report.owners[0].label.as_str(), report.owners[0].category), ("zeros", Category::Temporary));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The device's name.
+    pub device: String,
+    /// The device's memory.
+    pub capacity_bytes: u64,
+    /// The bound on reserved bytes, if one was set.
+    pub limit_bytes: Option<u64>,
+    /// The most bytes in live blocks.
+    pub peak_allocated_bytes: u64,
+    /// The most bytes obtained from the system.
+    pub peak_reserved_bytes: u64,
+    /// Bytes in live blocks now.
+    pub allocated_bytes: u64,
+    /// Bytes obtained from the system now.
+    pub reserved_bytes: u64,
+    /// What the peak of live blocks was for: every category, in the order of [`Category::ALL`]. Sums to
+    /// `peak_allocated_bytes`.
+    pub by_category: Vec<CategoryShare>,
+    /// Whose it was, largest first. Sums to `peak_allocated_bytes`.
+    pub owners: Vec<Owner>,
+    /// What the process holds beside the allocator, where the system says: see [`outside_bytes`].
+    pub outside_bytes: Option<u64>,
+}
+
+/// Bytes of one category at the peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CategoryShare {
+    /// What the bytes were for.
+    pub category: Category,
+    /// How many.
+    pub bytes: u64,
+}
+
+impl Report {
+    /// The account of a device since it was made or its peaks were last reset.
+    pub fn of(device: &Device) -> Report {
+        let by_category = device.peak_by_category();
+        Report {
+            device: device.name().to_owned(),
+            capacity_bytes: device.memory_info().total_bytes,
+            limit_bytes: device.memory_limit(),
+            peak_allocated_bytes: device.max_memory_allocated(),
+            peak_reserved_bytes: device.max_memory_reserved(),
+            allocated_bytes: device.memory_allocated(),
+            reserved_bytes: device.memory_reserved(),
+            by_category: by_category.iter().map(|(category, bytes)| CategoryShare { category, bytes }).collect(),
+            owners: device.owners_at_peak(),
+            outside_bytes: outside_bytes(device),
+        }
+    }
+
+    /// The bound that counts: the limit, or the whole device.
+    pub fn bound_bytes(&self) -> u64 {
+        self.limit_bytes.map_or(self.capacity_bytes, |limit| limit.min(self.capacity_bytes))
+    }
+
+    /// How much of the bound was never reserved.
+    pub fn spare_bytes(&self) -> u64 {
+        self.bound_bytes().saturating_sub(self.peak_reserved_bytes)
+    }
+
+    /// Bytes of one category at the peak.
+    pub fn peak_of(&self, category: Category) -> u64 {
+        self.by_category.iter().filter(|share| share.category == category).map(|share| share.bytes).sum()
+    }
+
+    /// What the peak held beyond the parameters, largest first: each category with the reason why training
+    /// needs it.
+    pub fn beyond_parameters(&self) -> Vec<(CategoryShare, &'static str)> {
+        let mut rest: Vec<_> = self
+            .by_category
+            .iter()
+            .filter(|share| share.category != Category::Parameter && share.bytes > 0)
+            .map(|&share| (share, why(share.category)))
+            .collect();
+        rest.sort_by_key(|(share, _)| std::cmp::Reverse(share.bytes));
+        rest
+    }
+}
+
+/// Why training holds bytes of a category.
+pub fn why(category: Category) -> &'static str {
+    match category {
+        Category::Parameter => "the weights themselves",
+        Category::Buffer => "state of layers that is not trained",
+        Category::Gradient => "one number per weight, kept from the backward pass to the step",
+        Category::OptimizerState => "what the optimizer remembers of each weight between steps",
+        Category::Activation => "outputs of layers, kept until the backward pass has used them",
+        Category::Temporary => "values in passing: outputs nobody keeps, gradients on their way back",
+        Category::Workspace => "scratch of the kernel that was running",
+        Category::Input => "the batch being worked on",
+    }
+}
+
+/// Resident bytes of this process that `device` did not obtain: the program, its data set, its threads,
+/// the matrix library's packing buffers, and other devices. `None` where the system does not say (it is
+/// asked through `/proc`). A simulated device obtains nothing, so all of the process is outside.
+pub fn outside_bytes(device: &Device) -> Option<u64> {
+    let resident = process_resident_bytes()?;
+    let ours = if device.has_values() { device.resident_bytes()? } else { 0 };
+    Some(resident.saturating_sub(ours))
+}
+
+/// Bytes of this process that are in physical memory now.
+pub fn process_resident_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_tensor::{CpuConfig, SimConfig, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn what_a_device_obtained_is_not_outside() {
+        let device = Device::cpu_with(CpuConfig::default());
+        let Some(before) = outside_bytes(&device) else {
+            eprintln!("skipped: this system has no /proc/self/status");
+            return;
+        };
+        let x = Tensor::ones(&[32 << 20], &device).unwrap();
+        let resident = device.resident_bytes().unwrap();
+        assert!(resident >= 128 << 20, "{resident} bytes of a tensor of 128 MiB are resident");
+        let after = outside_bytes(&device).unwrap();
+        assert!(after < before + (64 << 20), "outside grew from {before} to {after} by a tensor");
+        drop(x);
+    }
+
+    #[test]
+    fn spare_is_what_the_bound_leaves() {
+        let device = Device::sim(SimConfig::new(1 << 30));
+        device.set_memory_limit(64 << 20);
+        let _x = Tensor::zeros(&[1024, 1024], &device).unwrap();
+        let report = Report::of(&device);
+        assert_eq!((report.bound_bytes(), report.spare_bytes()), (64 << 20, 44 << 20));
+        assert_eq!(report.beyond_parameters()[0].0.category, Category::Temporary);
+    }
+}

@@ -1,0 +1,61 @@
+//! The convolution layer.
+
+use plimsoll_tensor::label::{LabelId, Owner};
+use plimsoll_tensor::{Conv2dOptions, Result, Tensor};
+
+use super::{Init, Module, Scope};
+
+/// Convolution of `[batch, channels, height, width]` with square filters. As `torch.nn.Conv2d`.
+#[derive(Debug)]
+pub struct Conv2d {
+    label: LabelId,
+    weight: Tensor,
+    bias: Option<Tensor>,
+    options: Conv2dOptions,
+}
+
+impl Conv2d {
+    /// From `inputs` to `outputs` channels with filters of `kernel` × `kernel`, stride 1, no padding, and
+    /// a bias.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> Result<Conv2d> {
+        let layer = Conv2d::without_bias(scope, inputs, outputs, kernel)?;
+        let bias = scope.parameter("bias", &[outputs], Init::default_for(inputs * kernel * kernel))?;
+        Ok(Conv2d { bias: Some(bias), ..layer })
+    }
+
+    /// [`Conv2d::new`] without the bias; `bias=False` in PyTorch.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn without_bias(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> Result<Conv2d> {
+        let init = Init::default_for(inputs * kernel * kernel);
+        let weight = scope.parameter("weight", &[outputs, inputs, kernel, kernel], init)?;
+        Ok(Conv2d { label: scope.label(), weight, bias: None, options: Conv2dOptions::default() })
+    }
+
+    /// The same layer with windows this far apart in both directions.
+    pub fn stride(mut self, stride: usize) -> Conv2d {
+        self.options.stride = [stride; 2];
+        self
+    }
+
+    /// The same layer with this many zeros on every side.
+    pub fn padding(mut self, padding: usize) -> Conv2d {
+        self.options.padding = [padding; 2];
+        self
+    }
+}
+
+impl Module for Conv2d {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Owner::layer(self.label);
+        input.conv2d(&self.weight, self.bias.as_ref(), self.options)
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        [Some(&self.weight), self.bias.as_ref()].into_iter().flatten().cloned().collect()
+    }
+}

@@ -1,0 +1,35 @@
+//! Start values of parameters.
+
+use plimsoll_tensor::op::RandomStream;
+use plimsoll_tensor::{Result, Tensor};
+
+/// A rule for start values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// All zero.
+    Zeros,
+    /// All one.
+    Ones,
+    /// Evenly from `-bound` up to `bound`.
+    Uniform(f32),
+    /// Normal around zero with this standard deviation.
+    Normal(f32),
+}
+
+impl Init {
+    /// PyTorch's default for the weight and bias of `Linear` and `Conv2d`: evenly within
+    /// `1/sqrt(fan_in)`, where `fan_in` is the number of inputs of one output. (`reset_parameters` of both
+    /// layers: `kaiming_uniform_(a=sqrt(5))` has the bound `sqrt(6 / ((1 + 5) fan_in))`, the bias the same.)
+    pub fn default_for(fan_in: usize) -> Init {
+        Init::Uniform(if fan_in == 0 { 0.0 } else { (1.0 / (fan_in as f64).sqrt()) as f32 })
+    }
+
+    pub(super) fn fill(self, tensor: &Tensor, from: RandomStream) -> Result<()> {
+        match self {
+            Init::Zeros => tensor.fill_(0.0),
+            Init::Ones => tensor.fill_(1.0),
+            Init::Uniform(bound) => tensor.uniform_(-bound, bound, from),
+            Init::Normal(std) => tensor.normal_(0.0, std, from),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Where a layer is in its model: its path, its device, and the seed of its parameters.
+
+use plimsoll_tensor::label::{self, Category, LabelId, Owner};
+use plimsoll_tensor::op::RandomStream;
+use plimsoll_tensor::{DType, Device, Result, Tensor};
+
+use super::Init;
+
+/// A place in a model under construction.
+///
+/// Each parameter draws from a random stream of its own, chosen by its path: adding or reordering layers
+/// leaves the start values of the others as they were.
+///
+/// ```
+/// use plimsoll::{Device, nn::Scope};
+/// let root = Scope::new(&Device::cpu(), 42);
+/// assert_eq!(root.at("blocks").at("3").path(), "blocks.3");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Scope {
+    device: Device,
+    seed: u64,
+    path: String,
+}
+
+impl Scope {
+    /// The root of a model on a device; all start values follow from `seed`.
+    pub fn new(device: &Device, seed: u64) -> Scope {
+        Scope { device: device.clone(), seed, path: String::new() }
+    }
+
+    /// The place called `name` inside this one.
+    pub fn at(&self, name: &str) -> Scope {
+        Scope { path: self.name(name), ..self.clone() }
+    }
+
+    /// The names from the root to here, with dots between them; empty at the root.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The device that parameters are made on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The label under which a layer built here allocates.
+    pub fn label(&self) -> LabelId {
+        label::intern(&self.path)
+    }
+
+    /// A new parameter of this place, drawn as `init` says, that wants a gradient.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
+        let path = self.name(name);
+        let _owner = Owner::of(Category::Parameter, label::intern(&path));
+        let tensor = Tensor::empty(shape, DType::F32, &self.device)?;
+        init.fill(&tensor, RandomStream { seed: self.seed, stream: stream_of(&path) })?;
+        tensor.requires_grad_(true)
+    }
+
+    fn name(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+}
+
+/// FNV-1a, 64 bits: the same number for the same path on every machine and in every version.
+fn stream_of(path: &str) -> u64 {
+    path.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameters_values_depend_on_its_path_and_seed_alone() {
+        let draw = |seed, path: &str| {
+            let scope = Scope::new(&Device::cpu(), seed);
+            scope.at(path).parameter("weight", &[4], Init::Uniform(1.0)).unwrap().to_vec::<f32>().unwrap()
+        };
+        let first = draw(1, "a");
+        assert_ne!(first, draw(1, "b"));
+        assert_ne!(first, draw(2, "a"));
+        assert_eq!(first, draw(1, "a"));
+    }
+
+    #[test]
+    fn the_hash_is_fnv_1a() {
+        assert_eq!(stream_of(""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(stream_of("a"), 0xaf63_dc4c_8601_ec8c);
+    }
+}

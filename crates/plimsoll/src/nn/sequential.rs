@@ -1,0 +1,64 @@
+//! Layers one after the other.
+
+use plimsoll_tensor::{Result, Tensor};
+
+use super::{Module, Scope};
+
+/// A chain of layers, each fed the output of the one before. As `torch.nn.Sequential`.
+///
+/// ```
+/// use plimsoll::{Device, Tensor, nn, nn::Module};
+/// let device = Device::cpu();
+/// let model = nn::Sequential::new(&nn::Scope::new(&device, 1))
+///     .add("fc1", |s| nn::Linear::new(s, 4, 8))?
+///     .add("relu", nn::ReLU::new)?
+///     .add("fc2", |s| nn::Linear::new(s, 8, 2))?;
+/// let names: Vec<_> = model.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]);
+/// assert_eq!(model.forward(&Tensor::ones(&[3, 4], &device)?)?.shape(), [3, 2]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub struct Sequential {
+    scope: Scope,
+    layers: Vec<Box<dyn Module>>,
+}
+
+impl Sequential {
+    /// A chain without layers, which gives its input back.
+    pub fn new(scope: &Scope) -> Sequential {
+        Sequential { scope: scope.clone(), layers: Vec::new() }
+    }
+
+    /// The chain with one more layer at its end, built at `name` inside this chain's scope.
+    ///
+    /// # Errors
+    /// What building the layer reports.
+    pub fn add<M, F>(mut self, name: &str, build: F) -> Result<Sequential>
+    where
+        M: Module + 'static,
+        F: FnOnce(&Scope) -> Result<M>,
+    {
+        self.layers.push(Box::new(build(&self.scope.at(name))?));
+        Ok(self)
+    }
+
+    /// The number of layers.
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there are no layers.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+}
+
+impl Module for Sequential {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.layers.iter().try_fold(input.clone(), |x, layer| layer.forward(&x))
+    }
+
+    fn parameters(&self) -> Vec<Tensor> {
+        self.layers.iter().flat_map(|layer| layer.parameters()).collect()
+    }
+}

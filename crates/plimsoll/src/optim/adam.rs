@@ -1,0 +1,81 @@
+//! Adam.
+
+use plimsoll_tensor::op::{AdamStep, Decay};
+use plimsoll_tensor::{Result, Tensor};
+
+use super::{Optimizer, state};
+
+/// The settings of [`Adam`], with PyTorch's defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the running averages of the gradient and of its square.
+    pub betas: (f64, f64),
+    /// Added to the denominator.
+    pub eps: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamOptions {
+    fn default() -> AdamOptions {
+        AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+/// Adam. As `torch.optim.Adam`; two buffers per parameter, nothing else.
+#[derive(Debug)]
+pub struct Adam {
+    /// May be changed between steps.
+    pub options: AdamOptions,
+    parameters: Vec<Tensor>,
+    moments: Vec<Option<Moments>>,
+}
+
+#[derive(Debug)]
+struct Moments {
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    steps: u64,
+}
+
+impl Moments {
+    fn new(parameter: &Tensor) -> Result<Moments> {
+        let (exp_avg, exp_avg_sq) = (state(parameter, "exp_avg")?, state(parameter, "exp_avg_sq")?);
+        exp_avg.zero_()?;
+        exp_avg_sq.zero_()?;
+        Ok(Moments { exp_avg, exp_avg_sq, steps: 0 })
+    }
+}
+
+impl Adam {
+    /// An optimizer of these parameters. State is allocated at the first step.
+    pub fn new(parameters: Vec<Tensor>, options: AdamOptions) -> Adam {
+        let moments = parameters.iter().map(|_| None).collect();
+        Adam { options, parameters, moments }
+    }
+}
+
+impl Optimizer for Adam {
+    fn step(&mut self) -> Result<()> {
+        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = self.options;
+        for (parameter, moments) in self.parameters.iter().zip(&mut self.moments) {
+            if moments.is_none() && parameter.grad().is_some() {
+                *moments = Some(Moments::new(parameter)?);
+            }
+        }
+        for (parameter, moments) in self.parameters.iter().zip(&mut self.moments) {
+            let (Some(grad), Some(moments)) = (parameter.grad(), moments) else { continue };
+            moments.steps += 1;
+            let (step, decay) = (moments.steps, Decay::InGradient);
+            let step = AdamStep { lr, beta1, beta2, eps, weight_decay, decay, step };
+            parameter.adam_step_(&grad, &moments.exp_avg, &moments.exp_avg_sq, step)?;
+        }
+        Ok(())
+    }
+
+    fn parameters(&self) -> &[Tensor] {
+        &self.parameters
+    }
+}

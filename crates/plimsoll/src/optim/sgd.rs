@@ -1,0 +1,77 @@
+//! Stochastic gradient descent.
+
+use plimsoll_tensor::op::SgdStep;
+use plimsoll_tensor::{Result, Tensor};
+
+use super::{Optimizer, state};
+
+/// The settings of [`Sgd`], with PyTorch's defaults.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SgdOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum factor; 0 keeps no state.
+    pub momentum: f64,
+    /// Dampening of the gradient that enters the momentum buffer.
+    pub dampening: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// Nesterov's form; needs a momentum and no dampening to differ.
+    pub nesterov: bool,
+}
+
+impl Default for SgdOptions {
+    fn default() -> SgdOptions {
+        SgdOptions { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
+    }
+}
+
+/// Stochastic gradient descent, with momentum where asked. As `torch.optim.SGD`.
+#[derive(Debug)]
+pub struct Sgd {
+    /// May be changed between steps.
+    pub options: SgdOptions,
+    parameters: Vec<Tensor>,
+    momentum_buffers: Vec<Option<Tensor>>,
+}
+
+impl Sgd {
+    /// An optimizer of these parameters. State is allocated at the first step.
+    pub fn new(parameters: Vec<Tensor>, options: SgdOptions) -> Sgd {
+        let momentum_buffers = vec![None; parameters.len()];
+        Sgd { options, parameters, momentum_buffers }
+    }
+
+    /// A buffer, not yet filled, for each parameter that needs one and has none.
+    fn missing_buffers(&self) -> Result<Vec<Option<Tensor>>> {
+        let slots = self.parameters.iter().zip(&self.momentum_buffers);
+        slots
+            .map(|(parameter, buffer)| {
+                let missing = self.options.momentum != 0.0 && buffer.is_none() && parameter.grad().is_some();
+                missing.then(|| state(parameter, "momentum_buffer")).transpose()
+            })
+            .collect()
+    }
+}
+
+impl Optimizer for Sgd {
+    fn step(&mut self) -> Result<()> {
+        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = self.options;
+        let fresh = self.missing_buffers()?;
+        let first: Vec<bool> = fresh.iter().map(Option::is_some).collect();
+        for (slot, buffer) in self.momentum_buffers.iter_mut().zip(fresh) {
+            *slot = slot.take().or(buffer);
+        }
+        for ((parameter, buffer), first) in self.parameters.iter().zip(&self.momentum_buffers).zip(first) {
+            let Some(grad) = parameter.grad() else { continue };
+            let buffer = buffer.as_ref().filter(|_| momentum != 0.0);
+            let step = SgdStep { lr, momentum, dampening, weight_decay, nesterov, first };
+            parameter.sgd_step_(&grad, buffer, step)?;
+        }
+        Ok(())
+    }
+
+    fn parameters(&self) -> &[Tensor] {
+        &self.parameters
+    }
+}
