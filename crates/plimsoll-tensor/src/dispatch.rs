@@ -61,7 +61,13 @@ pub(crate) fn run_two(op: &Op, ins: &[&Data], outs: [(&[usize], DType); 2]) -> R
 }
 
 /// Runs an operation that has no inputs into a new tensor.
-pub(crate) fn create(device: &Device, op: &Op, shape: &[usize], dtype: DType, name: &'static str) -> Result<Data> {
+pub(crate) fn create(
+    device: &Device,
+    op: &Op,
+    shape: &[usize],
+    dtype: DType,
+    name: &'static str,
+) -> Result<Data> {
     let out = Data::alloc(device, shape, dtype, name)?;
     on_device(device, op, &[], &[&out])?;
     Ok(out)

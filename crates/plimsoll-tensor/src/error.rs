@@ -172,7 +172,7 @@ impl std::fmt::Display for OutOfMemory {
         )?;
         let mut separator = " ";
         for (category, bytes) in n.by_category.iter().filter(|&(_, bytes)| bytes > 0) {
-            write!(f, "{separator}{} ({})", category.name(), Bytes(bytes))?;
+            write!(f, "{separator}{} ({})", category.plural(), Bytes(bytes))?;
             separator = ", ";
         }
         if separator == " " {

@@ -82,12 +82,13 @@ impl Drop for Owner {
     }
 }
 
-/// The innermost owner, or a temporary named after the operation where none is open.
+/// The innermost owner, or a temporary where none is open; named after the operation where it has no name.
 pub(crate) fn current(op: &'static str) -> Tag {
-    OWNERS
-        .with_borrow(|stack| stack.last().copied())
-        .filter(|tag| tag.label != LabelId(0))
-        .unwrap_or_else(|| Tag { category: Category::Temporary, label: intern(op) })
+    let innermost = OWNERS.with_borrow(|stack| stack.last().copied());
+    match innermost.unwrap_or(Tag { category: Category::Temporary, label: LabelId(0) }) {
+        Tag { category, label: LabelId(0) } => Tag { category, label: intern(op) },
+        named => named,
+    }
 }
 
 /// The label of the innermost owner, if one is open.

@@ -28,7 +28,9 @@ pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
         .iter()
         .try_fold(1usize, |n, &d| n.checked_mul(d))
         .filter(|&n| n <= (isize::MAX as usize) / 8)
-        .ok_or_else(|| Error::shape("shape", format!("{shape:?} has more elements than an address space holds")))
+        .ok_or_else(|| {
+            Error::shape("shape", format!("{shape:?} has more elements than an address space holds"))
+        })
 }
 
 impl Layout {
@@ -236,7 +238,10 @@ mod tests {
     fn reshape_follows_strides_where_no_copy_is_needed() {
         // Rows 1..3 of a 4x6 matrix stay one block; its first 3 columns can split but not merge rows.
         let m = Layout::contiguous(&[4, 6]);
-        assert_eq!(m.narrow(0, 1, 2).reshape(&[12]).map(|l| (l.offset(), l.strides().to_vec())), Some((6, vec![1])));
+        assert_eq!(
+            m.narrow(0, 1, 2).reshape(&[12]).map(|l| (l.offset(), l.strides().to_vec())),
+            Some((6, vec![1]))
+        );
         let columns = m.narrow(1, 0, 3);
         assert_eq!(columns.reshape(&[12]), None);
         assert_eq!(columns.reshape(&[2, 2, 3]).map(|l| l.strides().to_vec()), Some(vec![12, 6, 1]));

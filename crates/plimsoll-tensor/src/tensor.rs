@@ -84,7 +84,7 @@ impl Tensor {
     /// # Errors
     /// Out of memory.
     pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
-        Data::alloc(device, shape, dtype, "empty").map(Tensor::from_data)
+        Data::alloc(device, shape, dtype, "tensor").map(Tensor::from_data)
     }
 
     /// Zeros in 32-bit floating point. As `torch.zeros`.
@@ -127,7 +127,13 @@ impl Tensor {
         Tensor::filled(self.shape(), 1.0, self.dtype(), "ones_like", self.device())
     }
 
-    fn filled(shape: &[usize], value: f64, dtype: DType, name: &'static str, device: &Device) -> Result<Tensor> {
+    fn filled(
+        shape: &[usize],
+        value: f64,
+        dtype: DType,
+        name: &'static str,
+        device: &Device,
+    ) -> Result<Tensor> {
         dispatch::create(device, &Op::Fill(value), shape, dtype, name).map(Tensor::from_data)
     }
 
@@ -211,7 +217,10 @@ impl Tensor {
     /// As [`Tensor::to_vec`]; more or fewer elements than one.
     pub fn item<T: Element>(&self) -> Result<T> {
         if self.numel() != 1 {
-            return Err(Error::shape("item", format!("{:?} has {} elements, not one", self.shape(), self.numel())));
+            return Err(Error::shape(
+                "item",
+                format!("{:?} has {} elements, not one", self.shape(), self.numel()),
+            ));
         }
         Ok(self.read::<T>("item")?[0])
     }
@@ -280,6 +289,12 @@ impl Tensor {
     pub fn set_grad(&self, grad: Option<Tensor>) {
         let old = std::mem::replace(&mut *self.0.grad.lock().unwrap_or_else(PoisonError::into_inner), grad);
         drop(old); // after the lock: freeing may take the allocator's
+    }
+
+    /// Changes the gradient while no other thread can: two backward passes that reach a leaf at once must
+    /// not both find it without one.
+    pub(crate) fn change_grad<T>(&self, change: impl FnOnce(&mut Option<Tensor>) -> T) -> T {
+        change(&mut self.0.grad.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The same values outside the graph: shares storage, wants no gradient. As `Tensor.detach`.

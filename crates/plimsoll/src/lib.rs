@@ -38,3 +38,8 @@ pub mod nn;
 pub mod optim;
 
 pub use plimsoll_tensor::*;
+
+/// The README's example is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -71,7 +71,14 @@ fn rows(measured: &[(String, Vec<Measured>)]) -> Vec<Row<'_>> {
             let mut ms: Vec<f64> = all.iter().map(|m| m.ms).collect();
             let median = median(&mut ms);
             let fastest = all.iter().map(|m| m.ms_min).fold(f64::INFINITY, f64::min);
-            Some(Row { name, ms: median, lowest: ms[0], highest: ms[ms.len() - 1], fastest, last: all.last()? })
+            Some(Row {
+                name,
+                ms: median,
+                lowest: ms[0],
+                highest: ms[ms.len() - 1],
+                fastest,
+                last: all.last()?,
+            })
         })
         .collect();
     rows.sort_by(|a, b| a.ms.total_cmp(&b.ms));
@@ -91,7 +98,10 @@ pub(crate) fn beside(measured: &[(String, Vec<Measured>)]) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     if let Some((ratio, best)) = ratio(&rows) {
-        let _ = writeln!(out, "{BOLD}plimsoll takes {ratio:.2} times as long as the fastest peer, {best}{RESET}\n");
+        let _ = writeln!(
+            out,
+            "{BOLD}plimsoll takes {ratio:.2} times as long as the fastest peer, {best}{RESET}\n"
+        );
     }
     let _ = writeln!(
         out,

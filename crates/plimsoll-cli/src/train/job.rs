@@ -22,7 +22,7 @@ pub(crate) struct Job {
     pub(crate) batch_size: usize,
     /// How weights change.
     pub(crate) optimizer: Optimizer,
-    /// Learning rate.
+    /// Learning rate of the first step; it falls to 0 along half a cosine.
     pub(crate) lr: f64,
     /// Of start values and order.
     pub(crate) seed: u64,
@@ -43,7 +43,7 @@ impl Optimizer {
     /// A learning rate that suits the job.
     pub(crate) fn default_lr(self) -> f64 {
         match self {
-            Optimizer::Sgd => 0.02,
+            Optimizer::Sgd => 0.03,
             Optimizer::Adam => 0.001,
         }
     }
@@ -125,6 +125,7 @@ impl Job {
             let mut sum = 0.0;
             for batch in train.epoch(epoch) {
                 let batch = batch?;
+                optimizer.set_lr(self.lr * cosine(steps, self.epochs * train.len() as u64));
                 let loss = step(&model, optimizer.as_mut(), &batch.to_device(device)?, device)?;
                 sum += f64::from(loss.unwrap_or(0.0)) * batch.samples as f64;
                 steps += 1;
@@ -149,6 +150,11 @@ impl Job {
         let loader = DataLoader::new(part.clone(), self.batch_size)?;
         Ok(if device.has_values() { loader.workers(self.workers) } else { loader.shapes_only() })
     }
+}
+
+/// The share of the learning rate at a step: from 1 to 0 along half a cosine.
+fn cosine(step: u64, of: u64) -> f64 {
+    0.5 * (1.0 + (std::f64::consts::PI * step as f64 / of as f64).cos())
 }
 
 /// One step on one batch; the loss where there is one to read.

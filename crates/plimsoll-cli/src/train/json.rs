@@ -80,8 +80,11 @@ fn of_memory(memory: &Report) -> Value {
             "blocks": owner.blocks,
         })
     });
-    let by_category: Map<String, Value> =
-        memory.by_category.iter().map(|share| (share.category.name().to_owned(), share.bytes.into())).collect();
+    let by_category: Map<String, Value> = memory
+        .by_category
+        .iter()
+        .map(|share| (share.category.name().to_owned(), share.bytes.into()))
+        .collect();
     json!({
         "device": memory.device,
         "capacity_bytes": memory.capacity_bytes,

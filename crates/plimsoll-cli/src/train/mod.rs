@@ -20,6 +20,7 @@ use self::job::{Job, Optimizer};
 use self::progress::Progress;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
+use crate::output;
 
 /// What can be trained.
 #[derive(Subcommand)]
@@ -64,7 +65,7 @@ pub(crate) struct MnistArgs {
     /// How to change the weights
     #[arg(long, value_enum, default_value_t = Optimizer::Sgd)]
     optimizer: Optimizer,
-    /// Learning rate [default: 0.02 for sgd (momentum 0.9), 0.001 for adam]
+    /// Learning rate at the start; it falls to 0 along a cosine [default: 0.03 for sgd, 0.001 for adam]
     #[arg(long, value_name = "RATE", value_parser = learning_rate)]
     lr: Option<f64>,
     /// The same seed gives the same result, bit for bit
@@ -124,6 +125,7 @@ pub(crate) fn run(what: What) -> Result<String, Failure> {
             None => Err(error.into()),
             Some(report) => {
                 progress.finish();
+                output::progress("out of memory; looking for the smallest limit that would have passed");
                 let smallest = smallest::limit(&job, device.memory_info().total_bytes);
                 let message = report::out_of_memory(report, smallest.as_ref());
                 let json = args.json.then(|| json::out_of_memory(&job, report, smallest.as_ref()));

@@ -70,12 +70,17 @@ impl Watch for Progress {
         self.last_shown = Some(Instant::now());
         let loss = loss.map_or_else(String::new, |loss| format!("loss {loss:.4}  "));
         let (rate, gauge) = (self.images_per_second(), gauge(device));
-        self.bar.set_message(format!("epoch {}/{}  {loss}{rate:.0} images/s  {gauge}", epoch + 1, self.epochs));
+        self.bar.set_message(format!(
+            "epoch {}/{}  {loss}{rate:.0} images/s  {gauge}",
+            epoch + 1,
+            self.epochs
+        ));
     }
 
     fn epoch(&mut self, epoch: u64, loss: Option<f64>, correct: Option<usize>, device: &Device) {
         let loss = loss.map_or_else(String::new, |loss| format!("loss {loss:.4}  "));
-        let right = correct.map_or_else(String::new, |right| format!("test {}  ", percent(right, self.test_images)));
+        let right =
+            correct.map_or_else(String::new, |right| format!("test {}  ", percent(right, self.test_images)));
         let (rate, gauge) = (self.images_per_second(), gauge(device));
         let line = format!("epoch {}/{}  {loss}{right}{rate:.0} images/s  {gauge}", epoch + 1, self.epochs);
         self.bar.suspend(|| output::progress(&line));
@@ -88,7 +93,8 @@ fn gauge(device: &Device) -> String {
     let (allocated, reserved) = (device.memory_allocated(), device.memory_reserved());
     let bound = device.memory_limit().unwrap_or(u64::MAX).min(device.memory_info().total_bytes).max(1);
     // Something is never drawn as nothing.
-    let cells = |bytes: u64| (bytes.min(bound) as u128 * u128::from(GAUGE)).div_ceil(u128::from(bound)) as usize;
+    let cells =
+        |bytes: u64| (u128::from(bytes.min(bound)) * u128::from(GAUGE)).div_ceil(u128::from(bound)) as usize;
     let (full, held) = (cells(allocated), cells(reserved));
     let bar = "█".repeat(full) + &"▒".repeat(held - full) + &" ".repeat(GAUGE as usize - held);
     let (allocated, cached) = (Bytes(allocated), Bytes(reserved - allocated));

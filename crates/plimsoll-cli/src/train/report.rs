@@ -67,7 +67,13 @@ fn reserved(out: &mut String, memory: &Report) {
     let (peak, reserved) = (memory.peak_allocated_bytes, memory.peak_reserved_bytes);
     let _ = writeln!(out, "\n{BOLD}Allocated against reserved{RESET}");
     row(out, "allocated at the peak", peak, reserved, "max_memory_allocated");
-    row(out, "cached, beyond that", reserved.saturating_sub(peak), reserved, "free blocks and the rest of segments");
+    row(
+        out,
+        "cached, beyond that",
+        reserved.saturating_sub(peak),
+        reserved,
+        "free blocks and the rest of segments",
+    );
     row(out, "reserved at the peak", reserved, reserved, "max_memory_reserved: what the limit bounds");
     match memory.outside_bytes {
         Some(bytes) => {
@@ -79,7 +85,8 @@ fn reserved(out: &mut String, memory: &Report) {
             );
         }
         None => {
-            let _ = writeln!(out, "  outside the allocator        unknown: this system has no /proc/self/status");
+            let _ =
+                writeln!(out, "  outside the allocator        unknown: this system has no /proc/self/status");
         }
     }
 }

@@ -62,7 +62,10 @@ fn starting_gradient(root: &Tensor, given: Option<Tensor>) -> Result<Tensor> {
         None if root.numel() == 1 => root.ones_like(),
         None => Err(Error::autograd(
             "backward",
-            format!("{:?} is not a scalar: reduce it first, or give the gradient to start from", root.shape()),
+            format!(
+                "{:?} is not a scalar: reduce it first, or give the gradient to start from",
+                root.shape()
+            ),
         )),
         Some(grad) if grad.shape() == root.shape() && grad.dtype() == root.dtype() => Ok(grad.detach()),
         Some(grad) => Err(Error::shape(
@@ -88,9 +91,8 @@ fn send(waiting: &mut Waiting, edge: &Edge, grad: Tensor) -> Result<()> {
     match edge {
         Edge::Leaf(leaf) => accumulate(leaf, grad),
         Edge::Node(node, output) => {
-            let (_, grads) = waiting
-                .entry(node.sequence)
-                .or_insert_with(|| (node.clone(), smallvec![None; node.outputs]));
+            let (_, grads) =
+                waiting.entry(node.sequence).or_insert_with(|| (node.clone(), smallvec![None; node.outputs]));
             grads[*output] = Some(match grads[*output].take() {
                 None => grad,
                 Some(first) if first.is_unique() && first.is_contiguous() => {
@@ -107,17 +109,19 @@ fn send(waiting: &mut Waiting, edge: &Edge, grad: Tensor) -> Result<()> {
 /// Adds to a leaf's gradient.
 fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
     assert_eq!(leaf.shape(), grad.shape(), "a gradient's shape is its tensor's");
-    if let Some(sum) = leaf.grad() {
-        return sum.add_(&grad);
-    }
+    leaf.change_grad(|slot| match slot {
+        Some(sum) => sum.add_(&grad),
+        None => first_gradient(leaf, grad).map(|first| *slot = Some(first)),
+    })
+}
+
+/// A gradient that nobody else looks at, as the leaf's own.
+fn first_gradient(leaf: &Tensor, grad: Tensor) -> Result<Tensor> {
     let (category, label) = (Category::Gradient, leaf.label_id());
-    let own = if grad.is_unique() && grad.is_contiguous() {
+    if grad.is_unique() && grad.is_contiguous() {
         grad.set_owner(category, label);
-        grad
-    } else {
-        let _owner = Owner::of(category, label);
-        grad.copy()?
-    };
-    leaf.set_grad(Some(own));
-    Ok(())
+        return Ok(grad);
+    }
+    let _owner = Owner::of(category, label);
+    grad.copy()
 }

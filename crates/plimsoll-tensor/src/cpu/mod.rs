@@ -19,7 +19,7 @@ use crate::op::Op;
 use crate::view::View;
 
 /// How much memory a host device may take.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct CpuConfig {
     /// Bytes of memory; by default the smaller of physical memory and the control group's limit.
     pub capacity_bytes: Option<u64>,

@@ -73,7 +73,7 @@ mod tests {
         assert!(out.iter().all(|x| (2.0..3.0).contains(x)));
         let mean = out.iter().map(|&x| f64::from(x)).sum::<f64>() / 1e5;
         assert!((mean - 2.5).abs() < 0.005, "{mean}");
-        assert_eq!(uniform(0.0, f32::MIN_POSITIVE, u32::MAX) < f32::MIN_POSITIVE, true);
+        assert!(uniform(0.0, f32::MIN_POSITIVE, u32::MAX) < f32::MIN_POSITIVE);
     }
 
     #[test]

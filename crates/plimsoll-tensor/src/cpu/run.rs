@@ -199,6 +199,10 @@ fn run_matmul(a: &View<'_>, b: &View<'_>, out: &View<'_>) {
     let lead = out.shape().len() - 2;
     let [m, n] = [out.shape()[lead], out.shape()[lead + 1]];
     let k = a.shape()[lead + 1];
+    if k == 0 || out.layout().is_empty() {
+        // Sums of nothing, or no sums: an input without elements has no place to begin a matrix at.
+        return fill(edit::<f32>(out), 0.0);
+    }
     let matrix = |view: &View<'_>, batch: usize| MatrixStrides {
         batch,
         row: view.strides()[lead],
@@ -243,7 +247,8 @@ fn lead_stride(view: &View<'_>, lead: usize) -> Option<usize> {
 fn linear(x: &View<'_>, w: &View<'_>, bias: Option<&View<'_>>, out: &View<'_>) {
     let [rows, k] = [x.shape()[0], x.shape()[1]];
     let n = w.shape()[0];
-    let strides = |view: &View<'_>| MatrixStrides { batch: 0, row: view.strides()[0], col: view.strides()[1] };
+    let strides =
+        |view: &View<'_>| MatrixStrides { batch: 0, row: view.strides()[0], col: view.strides()[1] };
     let shape = MatmulShape { batch: 1, m: rows, k, n };
     let (a, b) = ((read(x), strides(x)), (read(w), strides(w).transposed()));
     matmul(&shape, a, b, bias.map(floats), (edit(out), MatrixStrides::row_major(rows, n)));

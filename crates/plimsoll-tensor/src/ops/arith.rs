@@ -150,7 +150,11 @@ impl Backward for DivBack {
         let Some(grad) = &grads[0] else { return Ok(smallvec![None, None]) };
         let b = self.b.get("div")?;
         let over_b = grad.div(&b)?;
-        let to_b = |a: &Saved| over_b.mul(&a.get("div")?)?.div(&b)?.neg()?.sum_to(&self.shapes.b);
+        let to_b = |a: &Saved| {
+            let slope = a.get("div")?.div(&b)?;
+            slope.mul_(&over_b)?;
+            slope.sum_to(&self.shapes.b)?.neg()
+        };
         let grad_b = self.a.as_ref().map(to_b).transpose()?;
         let grad_a = wanted[0].then(|| over_b.sum_to(&self.shapes.a)).transpose()?;
         Ok(smallvec![grad_a, grad_b])

@@ -55,9 +55,13 @@ impl Tensor {
 fn conv_shape(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> Result<Conv2dShape> {
     let misfit = |why: &str| {
         let bias = bias.map_or_else(String::new, |b| format!(" and bias {:?}", b.shape()));
-        Error::shape("conv2d", format!("{why}: input {:?}, weight {:?}{bias}, {options:?}", x.shape(), w.shape()))
+        Error::shape(
+            "conv2d",
+            format!("{why}: input {:?}, weight {:?}{bias}, {options:?}", x.shape(), w.shape()),
+        )
     };
-    let (&[batch, in_channels, in_h, in_w], &[out_channels, w_channels, kernel_h, kernel_w]) = (x.shape(), w.shape())
+    let (&[batch, in_channels, in_h, in_w], &[out_channels, w_channels, kernel_h, kernel_w]) =
+        (x.shape(), w.shape())
     else {
         return Err(misfit("needs an input [batch, in, h, w] and a weight [out, in, kh, kw]"));
     };

@@ -119,9 +119,13 @@ impl Tensor {
                  `no_grad`, or on a detached tensor",
             ));
         }
-        let strides_repeat = self.shape().iter().zip(self.strides()).any(|(&n, &stride)| n > 1 && stride == 0);
+        let strides_repeat =
+            self.shape().iter().zip(self.strides()).any(|(&n, &stride)| n > 1 && stride == 0);
         if strides_repeat {
-            return Err(Error::shape(op.name(), "several elements of an expanded tensor are one: copy it first"));
+            return Err(Error::shape(
+                op.name(),
+                "several elements of an expanded tensor are one: copy it first",
+            ));
         }
         if !self.is_contiguous() && !matches!(op, Op::Fill(_) | Op::Copy) {
             // Kernels change dense memory; a strided view is gathered, changed and put back.

@@ -52,7 +52,8 @@ impl Tensor {
             );
             return Err(Error::shape("linear", message));
         }
-        let [rows, inner, outer] = [self.numel() / weight.shape()[1].max(1), weight.shape()[1], weight.shape()[0]];
+        let rows = leading(self.shape());
+        let [outer, inner] = [weight.shape()[0], weight.shape()[1]];
         let x = self.detach().reshape(&[rows, inner])?;
         let bias = bias.map(Tensor::contiguous).transpose()?;
         let mut ins = vec![x.data(), weight.data()];
@@ -71,6 +72,11 @@ impl Tensor {
     }
 }
 
+/// How many rows there are, which also holds where a row has no elements.
+fn leading(shape: &[usize]) -> usize {
+    shape[..shape.len() - 1].iter().product()
+}
+
 /// The product without recording it.
 fn matmul(a: &Tensor, b: &Tensor) -> Result<Data> {
     want_float("matmul", a)?;
@@ -81,7 +87,8 @@ fn matmul(a: &Tensor, b: &Tensor) -> Result<Data> {
         return Err(misfit());
     }
     let lead = layout::broadcast("matmul", a_lead, b_lead)?;
-    let with_lead = |rows: usize, columns: usize| -> Dims { lead.iter().copied().chain([rows, columns]).collect() };
+    let with_lead =
+        |rows: usize, columns: usize| -> Dims { lead.iter().copied().chain([rows, columns]).collect() };
     let expand = |t: &Tensor, shape: &[usize]| -> Result<Data> {
         let layout = t.data().layout.expand(shape).ok_or_else(misfit)?;
         Ok(Data { layout, ..t.data().clone() })
@@ -124,9 +131,7 @@ impl Backward for LinearBack {
 
     fn backward(&self, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let Some(grad) = &grads[0] else { return Ok(smallvec![None; wanted.len()]) };
-        let outer = grad.shape()[grad.rank() - 1];
-        let rows = grad.numel() / outer.max(1);
-        let grad = grad.reshape(&[rows, outer])?;
+        let grad = grad.reshape(&[leading(grad.shape()), grad.shape()[grad.rank() - 1]])?;
         let to_x = |w: &Saved| grad.matmul(&w.get("linear")?)?.reshape(self.x_shape.as_slice());
         let to_w = |x: &Saved| grad.t()?.matmul(&x.get("linear")?);
         let mut results: Grads =

@@ -62,7 +62,8 @@ impl Tensor {
         want_float("mse_loss", self)?;
         want_float("mse_loss", target)?;
         if self.shape() != target.shape() {
-            let message = format!("{:?} against {:?}: the shapes must be equal", self.shape(), target.shape());
+            let message =
+                format!("{:?} against {:?}: the shapes must be equal", self.shape(), target.shape());
             return Err(Error::shape("mse_loss", message));
         }
         let (x, t) = (self.detach().contiguous()?, target.detach().contiguous()?);

@@ -16,7 +16,6 @@ mod step;
 mod unary;
 mod view;
 
-
 pub use conv::Conv2dOptions;
 pub use pool::MaxPool2dOptions;
 pub use view::ReshapeTo;
@@ -29,7 +28,13 @@ use crate::tensor::Tensor;
 pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {
     let at = if dim < 0 { dim + rank as isize } else { dim };
     usize::try_from(at).ok().filter(|&at| at < rank).ok_or_else(|| {
-        Error::shape(op, format!("dimension {dim} of a tensor with {rank} dimensions: use -{rank} to {}", rank as isize - 1))
+        Error::shape(
+            op,
+            format!(
+                "dimension {dim} of a tensor with {rank} dimensions: use -{rank} to {}",
+                rank as isize - 1
+            ),
+        )
     })
 }
 

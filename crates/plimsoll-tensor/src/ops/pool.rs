@@ -57,8 +57,7 @@ fn index_dtype(shape: &Pool2dShape) -> DType {
 
 /// The sizes, with batch and channels apart.
 fn pool_shape(x: &Tensor, options: MaxPool2dOptions) -> Result<(Pool2dShape, [usize; 2])> {
-    let misfit =
-        |why: &str| Error::shape("max_pool2d", format!("{why}: input {:?}, {options:?}", x.shape()));
+    let misfit = |why: &str| Error::shape("max_pool2d", format!("{why}: input {:?}, {options:?}", x.shape()));
     let &[batch, channels, in_h, in_w] = x.shape() else {
         return Err(misfit("needs an input [batch, channels, h, w]"));
     };
@@ -67,7 +66,9 @@ fn pool_shape(x: &Tensor, options: MaxPool2dOptions) -> Result<(Pool2dShape, [us
         kernel[i] > 0 && stride[i] > 0 && padding[i] <= kernel[i] / 2 && size + 2 * padding[i] >= kernel[i]
     };
     if !fits(in_h, 0) || !fits(in_w, 1) {
-        return Err(misfit("the window must be inside the padded image, move by at least 1, and be padded by at most half"));
+        return Err(misfit(
+            "the window must be inside the padded image, move by at least 1, and be padded by at most half",
+        ));
     }
     let planes = batch * channels;
     Ok((Pool2dShape { planes, in_h, in_w, kernel, stride, padding }, [batch, channels]))

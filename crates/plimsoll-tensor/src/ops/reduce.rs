@@ -75,7 +75,10 @@ impl Tensor {
         want_float("argmax", self)?;
         let dim = dim_index("argmax", dim, self.rank())?;
         if self.shape()[dim] == 0 {
-            return Err(Error::shape("argmax", format!("dimension {dim} of {:?} has no elements", self.shape())));
+            return Err(Error::shape(
+                "argmax",
+                format!("dimension {dim} of {:?} has no elements", self.shape()),
+            ));
         }
         // The kernel works on rows: the dimension goes last.
         let mut order: Vec<isize> = (0..self.rank() as isize).filter(|&d| d != dim as isize).collect();
@@ -99,7 +102,8 @@ impl Tensor {
             }
             marks[dim] = 1;
         }
-        let kept: Dims = self.shape().iter().zip(&marks).map(|(&n, &mark)| if mark == 1 { 1 } else { n }).collect();
+        let kept: Dims =
+            self.shape().iter().zip(&marks).map(|(&n, &mark)| if mark == 1 { 1 } else { n }).collect();
         let dropped: SmallVec<[usize; 6]> =
             self.shape().iter().zip(&marks).filter(|&(_, &mark)| mark == 0).map(|(&n, _)| n).collect();
         let shape = if reduced == Reduced::Kept { &kept } else { &dropped };

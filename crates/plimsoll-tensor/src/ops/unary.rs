@@ -127,9 +127,21 @@ fn derivative(f: UnaryFn, grad: &Tensor, saved: Option<&Tensor>) -> Result<Tenso
         UnaryFn::Exp => grad.mul(v),
         UnaryFn::Ln => grad.div(v),
         UnaryFn::Sqrt => grad.div(v)?.mul_scalar(0.5),
-        UnaryFn::Square => grad.mul(v)?.mul_scalar(2.0),
-        UnaryFn::Tanh => grad.mul(&v.square()?.affine(-1.0, 1.0)?),
-        UnaryFn::Sigmoid => grad.mul(v)?.mul(&v.affine(-1.0, 1.0)?),
+        // The slope is a new tensor: it becomes the gradient in place, instead of one temporary more.
+        UnaryFn::Square => times(v.mul_scalar(2.0)?, &[grad]),
+        UnaryFn::Tanh => {
+            let square = v.square()?;
+            let slope = square.affine(-1.0, 1.0)?;
+            drop(square);
+            times(slope, &[grad])
+        }
+        UnaryFn::Sigmoid => times(v.affine(-1.0, 1.0)?, &[v, grad]),
         UnaryFn::Neg | UnaryFn::Affine { .. } => unreachable!("{} saves nothing", f.name()),
     }
+}
+
+/// `product`, which nobody else looks at, multiplied by each of `factors` in place.
+fn times(product: Tensor, factors: &[&Tensor]) -> Result<Tensor> {
+    factors.iter().try_for_each(|factor| product.mul_(factor))?;
+    Ok(product)
 }

@@ -45,6 +45,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A shape with another number of elements; out of memory for the copy.
+    #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn reshape(&self, shape: impl ReshapeTo) -> Result<Tensor> {
         let shape = self.resolve(&shape.sizes())?;
         if shape.as_slice() == self.shape() {
@@ -64,7 +65,8 @@ impl Tensor {
         if self.rank() == 0 {
             return self.reshape(&[1]);
         }
-        let (start, end) = (dim_index("flatten", start, self.rank())?, dim_index("flatten", end, self.rank())?);
+        let (start, end) =
+            (dim_index("flatten", start, self.rank())?, dim_index("flatten", end, self.rank())?);
         if start > end {
             return Err(Error::shape("flatten", format!("from dimension {start} to the earlier {end}")));
         }
@@ -116,9 +118,15 @@ impl Tensor {
         let dim = dim_index("narrow", dim, self.rank())?;
         let size = self.shape()[dim];
         if start.checked_add(len).is_none_or(|end| end > size) {
-            return Err(Error::shape("narrow", format!("{start}..{start}+{len} of dimension {dim} of size {size}")));
+            return Err(Error::shape(
+                "narrow",
+                format!("{start}..{start}+{len} of dimension {dim} of size {size}"),
+            ));
         }
-        Ok(self.viewed(self.data().layout.narrow(dim, start, len), View::Narrow(self.shape().into(), dim, start)))
+        Ok(self.viewed(
+            self.data().layout.narrow(dim, start, len),
+            View::Narrow(self.shape().into(), dim, start),
+        ))
     }
 
     /// One dimension of size 1 put in before `dim` (at the end for -1).

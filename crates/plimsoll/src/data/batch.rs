@@ -83,9 +83,10 @@ impl HostField {
             HostValues::I32(values) => Tensor::from_slice(values, shape, device),
             HostValues::U8(values) => Tensor::from_slice(values, shape, device),
             HostValues::Absent if !device.has_values() => Tensor::empty(shape, *dtype, device),
-            HostValues::Absent => {
-                Err(Error::Argument { op: "to_device", message: format!("the loader made only shapes of `{}`", self.name) })
-            }
+            HostValues::Absent => Err(Error::Argument {
+                op: "to_device",
+                message: format!("the loader made only shapes of `{}`", self.name),
+            }),
         }
     }
 }

@@ -151,9 +151,7 @@ mod tests {
 
     #[test]
     fn bytes_do_not_depend_on_values() {
-        for (dtype, bytes) in
-            [(DType::U8, 6), (DType::I32, 24), (DType::F32, 24), (DType::I64, 48)]
-        {
+        for (dtype, bytes) in [(DType::U8, 6), (DType::I32, 24), (DType::F32, 24), (DType::I64, 48)] {
             assert_eq!(HostArray::absent(dtype, vec![2, 3]).bytes(), bytes);
             assert_eq!(HostArray::zeros(dtype, vec![2, 3]).bytes(), bytes);
         }

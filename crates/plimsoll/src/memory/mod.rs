@@ -66,7 +66,10 @@ impl Report {
             peak_reserved_bytes: device.max_memory_reserved(),
             allocated_bytes: device.memory_allocated(),
             reserved_bytes: device.memory_reserved(),
-            by_category: by_category.iter().map(|(category, bytes)| CategoryShare { category, bytes }).collect(),
+            by_category: by_category
+                .iter()
+                .map(|(category, bytes)| CategoryShare { category, bytes })
+                .collect(),
             owners: device.owners_at_peak(),
             outside_bytes: outside_bytes(device),
         }

@@ -55,15 +55,25 @@ impl Adam {
         let moments = parameters.iter().map(|_| None).collect();
         Adam { options, parameters, moments }
     }
+
+    /// Moments for each parameter that has a gradient and no moments yet; all of them or none.
+    fn missing_moments(&self) -> Result<Vec<Option<Moments>>> {
+        let slots = self.parameters.iter().zip(&self.moments);
+        slots
+            .map(|(parameter, moments)| {
+                let missing = moments.is_none() && parameter.grad().is_some();
+                missing.then(|| Moments::new(parameter)).transpose()
+            })
+            .collect()
+    }
 }
 
 impl Optimizer for Adam {
     fn step(&mut self) -> Result<()> {
         let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = self.options;
-        for (parameter, moments) in self.parameters.iter().zip(&mut self.moments) {
-            if moments.is_none() && parameter.grad().is_some() {
-                *moments = Some(Moments::new(parameter)?);
-            }
+        let fresh = self.missing_moments()?;
+        for (slot, moments) in self.moments.iter_mut().zip(fresh) {
+            *slot = slot.take().or(moments);
         }
         for (parameter, moments) in self.parameters.iter().zip(&mut self.moments) {
             let (Some(grad), Some(moments)) = (parameter.grad(), moments) else { continue };
@@ -73,6 +83,10 @@ impl Optimizer for Adam {
             parameter.adam_step_(&grad, &moments.exp_avg, &moments.exp_avg_sq, step)?;
         }
         Ok(())
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.options.lr = lr;
     }
 
     fn parameters(&self) -> &[Tensor] {

@@ -19,6 +19,9 @@ pub trait Optimizer {
     /// Out of memory, at the first step.
     fn step(&mut self) -> Result<()>;
 
+    /// The learning rate of the next step; a schedule sets it before each.
+    fn set_lr(&mut self, lr: f64);
+
     /// The parameters that it changes.
     fn parameters(&self) -> &[Tensor];
 

@@ -58,17 +58,20 @@ impl Optimizer for Sgd {
     fn step(&mut self) -> Result<()> {
         let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = self.options;
         let fresh = self.missing_buffers()?;
-        let first: Vec<bool> = fresh.iter().map(Option::is_some).collect();
-        for (slot, buffer) in self.momentum_buffers.iter_mut().zip(fresh) {
+        for ((parameter, slot), fresh) in self.parameters.iter().zip(&mut self.momentum_buffers).zip(fresh) {
+            let Some(grad) = parameter.grad() else { continue };
+            let first = fresh.is_some();
+            let buffer = slot.clone().or(fresh).filter(|_| momentum != 0.0);
+            let step = SgdStep { lr, momentum, dampening, weight_decay, nesterov, first };
+            parameter.sgd_step_(&grad, buffer.as_ref(), step)?;
+            // Only now: the next step must not find a buffer that this one did not fill.
             *slot = slot.take().or(buffer);
         }
-        for ((parameter, buffer), first) in self.parameters.iter().zip(&self.momentum_buffers).zip(first) {
-            let Some(grad) = parameter.grad() else { continue };
-            let buffer = buffer.as_ref().filter(|_| momentum != 0.0);
-            let step = SgdStep { lr, momentum, dampening, weight_decay, nesterov, first };
-            parameter.sgd_step_(&grad, buffer, step)?;
-        }
         Ok(())
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.options.lr = lr;
     }
 
     fn parameters(&self) -> &[Tensor] {

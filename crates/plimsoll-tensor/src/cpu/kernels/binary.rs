@@ -6,8 +6,8 @@
 
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
-use crate::op::BinaryFn;
 use super::walk::Walk;
+use crate::op::BinaryFn;
 
 /// A strided view of floats to read.
 #[derive(Debug, Clone, Copy)]

@@ -2,7 +2,7 @@
 //! passes share.
 //!
 //! The passes are [`conv2d`], [`conv2d_backward_input`] and [`conv2d_backward_weight`], each in its own file;
-//! all three are loops over the register tile of `tile.rs`, without im2col. The bias gradient is a sum.
+//! all three are loops over the register tile of `tile.rs`, without im2col. The bias gradient is a sum (`reduce.rs`).
 
 use super::parallel::{PIECE, for_each_piece};
 use super::tile::panel_width;
@@ -104,6 +104,10 @@ impl Panels {
         let first = panel * self.width;
         (first, self.width.min(self.channels - first))
     }
+}
+
+pub(super) fn check_scratch(len: usize, needed: usize) {
+    assert!(len >= needed, "convolution: scratch of {len} floats where {needed} are needed");
 }
 
 /// Copies every image of `input` into a zero frame in `scratch`; the input itself when there is no padding.

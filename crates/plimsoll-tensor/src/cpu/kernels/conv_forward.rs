@@ -4,7 +4,8 @@
 //! its window in the padded image plus an offset per tap. Blocks of pixels are computed channels-last in
 //! scratch that stays in the first-level cache, then transposed into the NCHW output.
 
-use super::conv::{Conv2dShape, Panels, pad};
+use super::conv::{Conv2dShape, Panels, check_scratch, pad};
+use super::conv_few_taps;
 use super::parallel::{Cut, for_each_chunk, for_each_chunk_with, scratch_workers};
 use super::tile::{Depth, ROWS, Start, Tile};
 use super::transpose::transpose;
@@ -14,6 +15,9 @@ const PIXELS: usize = 16 * ROWS;
 
 /// Floats of scratch that [`conv2d`] needs.
 pub(crate) fn conv2d_scratch_len(shape: &Conv2dShape) -> usize {
+    if conv_few_taps::suits(shape) {
+        return shape.padded_input_len();
+    }
     let panels = Panels::of(shape.out_channels);
     let packed = panels.count() * (shape.taps() + 1) * panels.width;
     packed + shape.padded_input_len() + scratch_workers(shape.batch * panels.count()) * PIXELS * panels.width
@@ -29,8 +33,12 @@ pub(crate) fn conv2d(
     scratch: &mut [f32],
 ) {
     shape.check(input.len(), weight.len(), out.len());
+    check_scratch(scratch.len(), conv2d_scratch_len(shape));
     if let Some(bias) = bias {
         assert_eq!(bias.len(), shape.out_channels, "convolution: bias of {shape:?}");
+    }
+    if conv_few_taps::suits(shape) {
+        return conv_few_taps::conv2d(shape, input, weight, bias, out, scratch);
     }
     let panels = Panels::of(shape.out_channels);
     let (packed, scratch) = scratch.split_at_mut(panels.count() * (shape.taps() + 1) * panels.width);
@@ -45,16 +53,16 @@ pub(crate) fn conv2d(
         // SAFETY: an image's channels of one panel belong to one chunk.
         let out = unsafe { out.range((image * shape.out_channels + first) * plane, channels * plane) };
         let (start, weights) = packed_panel(shape, panels, packed, panel);
-        let (padded_h, padded_w) = (shape.padded_plane(), shape.padded().1);
         let tile = Tile {
             a: &input[image * image_len..][..image_len],
-            depth: Depth {
-                counts: [shape.in_channels, shape.kernel_h, shape.kernel_w],
-                strides: [padded_h, padded_w, 1],
-            },
-            panel: weights,
+            b: weights,
+            depth: Depth::packed(
+                [shape.in_channels, shape.kernel_h, shape.kernel_w],
+                [shape.padded_plane(), shape.padded().1, 1],
+                panels.width,
+            ),
             width: panels.width,
-            start: Start::From(start),
+            start: Start::Columns(start),
         };
         for pixel in (0..plane).step_by(PIXELS) {
             let pixels = PIXELS.min(plane - pixel);

@@ -4,7 +4,7 @@
 //! channels in registers, into one image at a time, channels-last in scratch. Nothing is multiplied with
 //! padding and nothing is scattered; at the end the image is transposed (and its frame dropped) into NCHW.
 
-use super::conv::{Conv2dShape, Panels};
+use super::conv::{Conv2dShape, Panels, check_scratch};
 use super::parallel::{Cut, for_each_chunk, for_each_chunk_with, scratch_workers};
 use super::tile::{Depth, ROWS, Start, Tile};
 use super::transpose::transpose;
@@ -12,7 +12,8 @@ use super::transpose::transpose;
 /// Floats of scratch that [`conv2d_backward_input`] needs.
 pub(crate) fn conv2d_backward_input_scratch_len(shape: &Conv2dShape) -> usize {
     let panels = Panels::of(shape.in_channels);
-    packed_len(shape, panels) + scratch_workers(shape.batch * panels.count()) * shape.padded_plane() * panels.width
+    packed_len(shape, panels)
+        + scratch_workers(shape.batch * panels.count()) * shape.padded_plane() * panels.width
 }
 
 /// Writes to `grad_in` the gradient of `conv2d` with respect to its input.
@@ -24,6 +25,7 @@ pub(crate) fn conv2d_backward_input(
     scratch: &mut [f32],
 ) {
     shape.check(grad_in.len(), weight.len(), grad_out.len());
+    check_scratch(scratch.len(), conv2d_backward_input_scratch_len(shape));
     let panels = Panels::of(shape.in_channels);
     let (packed, scratch) = scratch.split_at_mut(packed_len(shape, panels));
     pack(shape, panels, weight, packed);
@@ -48,12 +50,17 @@ pub(crate) fn conv2d_backward_input(
             // SAFETY: an image's channels of one panel belong to one chunk.
             let grad_in =
                 unsafe { grad_in.range((image * shape.in_channels + first) * in_plane, channels * in_plane) };
-            for y in 0..shape.in_h {
+            // Rows without a frame between them are moved as one.
+            let (rows, row_len) = match shape.padding[1] {
+                0 => (1, in_plane),
+                _ => (shape.in_h, shape.in_w),
+            };
+            for y in 0..rows {
                 let row = ((y + shape.padding[0]) * shape.padded().1 + shape.padding[1]) * panels.width;
                 transpose(
-                    (shape.in_w, channels),
+                    (row_len, channels),
                     (&image_grad[row..], panels.width),
-                    (&mut grad_in[y * shape.in_w..], in_plane),
+                    (&mut grad_in[y * row_len..], in_plane),
                 );
             }
         },
@@ -64,21 +71,14 @@ pub(crate) fn conv2d_backward_input(
 fn accumulate(shape: &Conv2dShape, grad_out: &[f32], packed: &[f32], width: usize, image_grad: &mut [f32]) {
     image_grad.fill(0.0);
     let plane = shape.out_plane();
-    let place_len = shape.out_channels * width;
-    for place in 0..shape.kernel_h * shape.kernel_w {
-        let tile = Tile {
-            a: grad_out,
-            depth: Depth { counts: [1, 1, shape.out_channels], strides: [0, 0, plane] },
-            panel: &packed[place * place_len..][..place_len],
-            width,
-            start: Start::Accumulate,
-        };
-        for pixel in (0..plane).step_by(ROWS) {
-            let rows = ROWS.min(plane - pixel);
-            let from: [usize; ROWS] = std::array::from_fn(|i| pixel + i);
-            let to: [usize; ROWS] =
-                std::array::from_fn(|i| (shape.window(pixel + i) + shape.tap(place)) * width);
-            tile.run(&from[..rows], image_grad, &to[..rows]);
+    let depth = Depth::packed([1, 1, shape.out_channels], [0, 0, plane], width);
+    for pixel in (0..plane).step_by(ROWS) {
+        let rows = ROWS.min(plane - pixel);
+        let from: [usize; ROWS] = std::array::from_fn(|i| pixel + i);
+        let windows: [usize; ROWS] = std::array::from_fn(|i| shape.window(pixel + i) * width);
+        for (place, weights) in packed.chunks_exact(shape.out_channels * width).enumerate() {
+            let tile = Tile { a: grad_out, b: weights, depth, width, start: Start::Accumulate };
+            tile.run(&from[..rows], &mut image_grad[shape.tap(place) * width..], &windows[..rows]);
         }
     }
 }

@@ -2,26 +2,33 @@
 //!
 //! Nothing here knows tensors, and nothing allocates in proportion to data: outputs and scratch are the
 //! caller's, and a kernel that needs scratch has a `*_scratch_len` to ask before (in floats). Strides are in
-//! elements and 0 repeats. Results do not depend on the number of threads. A slice too short is a bug and
-//! panics; weather, such as a target out of range, is a `Result`.
+//! elements and 0 repeats. A slice too short is a bug and panics; weather, such as a target out of range, is a
+//! `Result`.
+//!
+//! Results do not depend on the number of threads: what is added in which order is a matter of shapes. They may
+//! differ in the last bits between processors, as products in matmul and convolution are fused with sums only
+//! where there is an instruction for it.
 //!
 //! | file | kernels |
 //! |---|---|
 //! | [`parallel`] | the one way to use more cores |
 //! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
 //! | [`unary`], [`binary`], [`strided`] | elementwise; copies, casts, fills |
-//! | [`reduce`] | sum, max, argmax |
+//! | `exp` | exponential and tanh that vectorise |
+//! | [`reduce`] | sum, argmax |
 //! | [`matmul`] | strided, batched products |
-//! | [`conv`] | convolution: shape, then `conv_forward`, `conv_input`, `conv_weight` over one `tile` |
+//! | [`conv`] | convolution: sizes, then `conv_forward`, `conv_few_taps`, `conv_input`, `conv_weight` over one `tile` |
 //! | [`pool`] | max pooling |
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
 //! | [`optim`] | SGD and Adam steps |
 
 pub(crate) mod binary;
 pub(crate) mod conv;
+mod conv_few_taps;
 mod conv_forward;
 mod conv_input;
 mod conv_weight;
+mod exp;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod optim;

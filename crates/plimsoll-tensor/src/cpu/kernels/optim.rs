@@ -159,7 +159,13 @@ mod tests {
                 let found = on_any_threads(|| {
                     let (mut param, mut m, mut v) = (start.clone(), vec![0.0; len], vec![0.0; len]);
                     for step in 1..=3 {
-                        adam_step(&AdamStep { step, ..options }, &mut param, &random(len, 5 + step), &mut m, &mut v);
+                        adam_step(
+                            &AdamStep { step, ..options },
+                            &mut param,
+                            &random(len, 5 + step),
+                            &mut m,
+                            &mut v,
+                        );
                     }
                     param
                 });

@@ -22,10 +22,13 @@ fn workers() -> usize {
     rayon::current_num_threads()
 }
 
+/// Workers that a kernel's scratch has room for, at most.
+pub(crate) const SCRATCH_WORKERS: usize = 8;
+
 /// Workers that a kernel's scratch has room for. By shape alone, never by the number of threads: a simulated
 /// device must ask for the same scratch as any machine. More threads than this find no scratch and stay out.
 pub(crate) fn scratch_workers(chunks: usize) -> usize {
-    chunks.clamp(1, 8)
+    chunks.clamp(1, SCRATCH_WORKERS)
 }
 
 /// Runs `body(chunk)` once for each chunk in `0..chunks`, on this thread and on the pool's.

@@ -1,4 +1,4 @@
-//! Reductions over any set of dimensions of a strided input: sum, max, and argmax over one dimension.
+//! Reductions of a strided input: sum over any set of dimensions, and argmax over one.
 //!
 //! Sums stay as exact as pairwise summation without its recursion: `f32` lanes add at most [`BLOCK`] values
 //! each, and the blocks' results are added in `f64`. The order depends on the shape only.
@@ -9,15 +9,65 @@ use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 use super::walk::Walk;
 
+/// Values one `f32` lane adds before it joins the total.
+const BLOCK: usize = 64;
+/// Lanes of a contiguous sum, and columns of a tile.
+const LANES: usize = 64;
+/// Parts of one long sum that may run in parallel.
+const PARTS: usize = 64;
+
 /// `out` = sum of `src` over the dimensions where `reduced` is set; the others keep their order.
 /// A sum over no elements is 0.
 pub(crate) fn sum(shape: &[usize], src: &[f32], strides: &[usize], reduced: &[bool], out: &mut [f32]) {
-    reduce::<Sum>(shape, src, strides, reduced, out);
-}
-
-/// `out` = largest of `src` over the dimensions where `reduced` is set; NaN wins. Of no elements: -inf.
-pub(crate) fn max(shape: &[usize], src: &[f32], strides: &[usize], reduced: &[bool], out: &mut [f32]) {
-    reduce::<Max>(shape, src, strides, reduced, out);
+    assert_eq!(strides.len(), shape.len(), "sum: strides against rank");
+    assert_eq!(reduced.len(), shape.len(), "sum: mask against rank");
+    let dims = |wanted: bool| {
+        let chosen = (0..shape.len()).filter(move |&d| reduced[d] == wanted);
+        Walk::of_dims(chosen.map(|d| (shape[d], [strides[d]])))
+    };
+    let (kept, folded) = (dims(false), dims(true));
+    assert_eq!(out.len(), kept.len(), "sum: out against kept dimensions of {shape:?}");
+    if folded.len() == 0 {
+        return out.fill(0.0);
+    }
+    let reads = kept.span(0) + folded.span(0);
+    assert!(
+        out.is_empty() || src.len() + 1 >= reads,
+        "sum: src of {} where {} are read",
+        src.len(),
+        reads - 1
+    );
+    let columns = kept.run_strides() == [1] && folded.run_strides() != [1] && kept.run_len() >= 8;
+    if out.len() == 1 && folded.len() > PIECE {
+        out[0] = add_in_parts(src, &folded);
+        return;
+    }
+    let piece_len = (PIECE / folded.len()).max(if columns { LANES } else { 1 });
+    let [kept_step] = kept.run_strides();
+    for_each_piece(out, piece_len, |start, piece| {
+        vectorize(
+            #[inline(always)]
+            || {
+                kept.for_each_run(
+                    start..start + piece.len(),
+                    #[inline(always)]
+                    |at, [from], len| {
+                        let out = &mut piece[at - start..][..len];
+                        if columns {
+                            for (i, out) in out.chunks_mut(LANES).enumerate() {
+                                add_columns(&src[from + i * LANES..], &folded, out);
+                            }
+                        } else {
+                            for (i, out) in out.iter_mut().enumerate() {
+                                let src = &src[from + i * kept_step..];
+                                *out = add(src, &folded, 0..folded.len()) as f32;
+                            }
+                        }
+                    },
+                );
+            },
+        );
+    });
 }
 
 /// `out` = index along `dim` of the largest value, the first if several; the first NaN wins.
@@ -44,152 +94,25 @@ pub(crate) fn argmax(shape: &[usize], src: &[f32], strides: &[usize], dim: usize
     });
 }
 
-/// An associative fold: `f32` within a block, a [`Fold::Total`] across blocks.
-trait Fold: Sync {
-    type Total: Copy + Send;
-    const START: f32;
-    fn step(a: f32, b: f32) -> f32;
-    fn total(total: Self::Total, block: f32) -> Self::Total;
-    fn join(a: Self::Total, b: Self::Total) -> Self::Total;
-    fn start() -> Self::Total;
-    fn finish(total: Self::Total) -> f32;
-}
-
-struct Sum;
-
-impl Fold for Sum {
-    type Total = f64;
-    const START: f32 = 0.0;
-    #[inline(always)]
-    fn step(a: f32, b: f32) -> f32 {
-        a + b
-    }
-    #[inline(always)]
-    fn total(total: f64, block: f32) -> f64 {
-        total + f64::from(block)
-    }
-    #[inline(always)]
-    fn join(a: f64, b: f64) -> f64 {
-        a + b
-    }
-    #[inline(always)]
-    fn start() -> f64 {
-        0.0
-    }
-    #[inline(always)]
-    fn finish(total: f64) -> f32 {
-        total as f32
-    }
-}
-
-struct Max;
-
-impl Fold for Max {
-    type Total = f32;
-    const START: f32 = f32::NEG_INFINITY;
-    #[inline(always)]
-    fn step(a: f32, b: f32) -> f32 {
-        if a > b || a.is_nan() { a } else { b }
-    }
-    #[inline(always)]
-    fn total(total: f32, block: f32) -> f32 {
-        Self::step(total, block)
-    }
-    #[inline(always)]
-    fn join(a: f32, b: f32) -> f32 {
-        Self::step(a, b)
-    }
-    #[inline(always)]
-    fn start() -> f32 {
-        Self::START
-    }
-    #[inline(always)]
-    fn finish(total: f32) -> f32 {
-        total
-    }
-}
-
-/// Values one `f32` lane folds before it joins the total.
-const BLOCK: usize = 64;
-/// Lanes of a contiguous fold, and columns of a tile.
-const LANES: usize = 64;
-/// Parts of one long fold that may run in parallel.
-const PARTS: usize = 64;
-
-fn reduce<F: Fold>(shape: &[usize], src: &[f32], strides: &[usize], reduced: &[bool], out: &mut [f32]) {
-    assert_eq!(shape.len(), strides.len(), "reduce: strides against rank");
-    assert_eq!(shape.len(), reduced.len(), "reduce: mask against rank");
-    let dims = |wanted: bool| {
-        let chosen = (0..shape.len()).filter(move |&d| reduced[d] == wanted);
-        Walk::of_dims(chosen.map(|d| (shape[d], [strides[d]])))
-    };
-    let (kept, folded) = (dims(false), dims(true));
-    assert_eq!(out.len(), kept.len(), "reduce: out against kept dimensions of {shape:?}");
-    if folded.len() == 0 {
-        return out.fill(F::finish(F::start()));
-    }
-    let reads = kept.span(0) + folded.span(0);
-    assert!(
-        out.is_empty() || src.len() + 1 >= reads,
-        "reduce: src of {} where {} are read",
-        src.len(),
-        reads - 1
-    );
-    let columns = kept.run_strides() == [1] && folded.run_strides() != [1] && kept.run_len() >= 8;
-    if out.len() == 1 && folded.len() > PIECE {
-        out[0] = fold_in_parts::<F>(src, &folded);
-        return;
-    }
-    let piece_len = (PIECE / folded.len()).max(if columns { LANES } else { 1 });
-    let [kept_step] = kept.run_strides();
-    for_each_piece(out, piece_len, |start, piece| {
-        vectorize(
-            #[inline(always)]
-            || {
-                kept.for_each_run(
-                    start..start + piece.len(),
-                    #[inline(always)]
-                    |at, [from], len| {
-                        let out = &mut piece[at - start..][..len];
-                        if columns {
-                            for (i, out) in out.chunks_mut(LANES).enumerate() {
-                                fold_columns::<F>(&src[from + i * LANES..], &folded, out);
-                            }
-                        } else {
-                            for (i, out) in out.iter_mut().enumerate() {
-                                *out = F::finish(fold::<F>(
-                                    &src[from + i * kept_step..],
-                                    &folded,
-                                    0..folded.len(),
-                                ));
-                            }
-                        }
-                    },
-                );
-            },
-        );
-    });
-}
-
-/// Folds everything `folded` visits, in fixed parts that run in parallel and join in order.
-fn fold_in_parts<F: Fold>(src: &[f32], folded: &Walk<1>) -> f32 {
+/// Adds everything `folded` visits, in fixed parts that run in parallel and join in order.
+fn add_in_parts(src: &[f32], folded: &Walk<1>) -> f32 {
     let part_len = folded.len().div_ceil(PARTS).max(PIECE);
-    let mut totals = [F::start(); PARTS];
+    let mut totals = [0f64; PARTS];
     for_each_piece(&mut totals[..folded.len().div_ceil(part_len)], 1, |part, total| {
         let positions = part * part_len..folded.len().min((part + 1) * part_len);
         vectorize(
             #[inline(always)]
-            || total[0] = fold::<F>(src, folded, positions),
+            || total[0] = add(src, folded, positions),
         );
     });
-    F::finish(totals.into_iter().reduce(F::join).unwrap_or(F::start()))
+    totals.into_iter().sum::<f64>() as f32
 }
 
-/// Folds the values at `positions` into one total.
+/// Adds the values at `positions`.
 #[inline(always)]
-fn fold<F: Fold>(src: &[f32], folded: &Walk<1>, positions: Range<usize>) -> F::Total {
+fn add(src: &[f32], folded: &Walk<1>, positions: Range<usize>) -> f64 {
     let [step] = folded.run_strides();
-    let mut total = F::start();
+    let mut total = 0.0;
     folded.for_each_run(
         positions,
         #[inline(always)]
@@ -197,19 +120,16 @@ fn fold<F: Fold>(src: &[f32], folded: &Walk<1>, positions: Range<usize>) -> F::T
             let src = &src[from..];
             if step == 1 && len >= LANES {
                 for block in src[..len].chunks(BLOCK * LANES) {
-                    total = F::total(total, fold_block::<F>(block));
+                    total += f64::from(add_block(block));
                 }
             } else {
                 for block in (0..len).step_by(BLOCK) {
                     let block = block..len.min(block + BLOCK);
-                    total = F::total(
-                        total,
-                        block.fold(
-                            F::START,
-                            #[inline(always)]
-                            |acc, i| F::step(acc, src[i * step]),
-                        ),
-                    );
+                    total += f64::from(block.fold(
+                        0.0,
+                        #[inline(always)]
+                        |sum, i| sum + src[i * step],
+                    ));
                 }
             }
         },
@@ -217,35 +137,35 @@ fn fold<F: Fold>(src: &[f32], folded: &Walk<1>, positions: Range<usize>) -> F::T
     total
 }
 
-/// Folds contiguous values in [`LANES`] interleaved lanes, then the lanes by halves.
+/// Adds contiguous values in [`LANES`] interleaved lanes, then the lanes by halves.
 #[inline(always)]
-fn fold_block<F: Fold>(block: &[f32]) -> f32 {
-    let mut lanes = [F::START; LANES];
+fn add_block(block: &[f32]) -> f32 {
+    let mut lanes = [0f32; LANES];
     let (rows, rest) = block.as_chunks::<LANES>();
     for row in rows {
         for i in 0..LANES {
-            lanes[i] = F::step(lanes[i], row[i]);
+            lanes[i] += row[i];
         }
     }
     for (lane, &x) in lanes.iter_mut().zip(rest) {
-        *lane = F::step(*lane, x);
+        *lane += x;
     }
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
-            lanes[i] = F::step(lanes[i], lanes[i + half]);
+            lanes[i] += lanes[i + half];
         }
         half /= 2;
     }
     lanes[0]
 }
 
-/// Folds up to [`LANES`] neighbouring columns at once.
+/// Adds up to [`LANES`] neighbouring columns at once.
 #[inline(always)]
-fn fold_columns<F: Fold>(src: &[f32], folded: &Walk<1>, out: &mut [f32]) {
+fn add_columns(src: &[f32], folded: &Walk<1>, out: &mut [f32]) {
     let [step] = folded.run_strides();
     let width = out.len();
-    let (mut totals, mut lanes, mut rows) = ([F::start(); LANES], [F::START; LANES], 0);
+    let (mut totals, mut lanes, mut rows) = ([0f64; LANES], [0f32; LANES], 0);
     folded.for_each_run(
         0..folded.len(),
         #[inline(always)]
@@ -254,25 +174,25 @@ fn fold_columns<F: Fold>(src: &[f32], folded: &Walk<1>, out: &mut [f32]) {
                 let row = &src[from + i * step..][..width];
                 if let Some(row) = row.as_array::<LANES>() {
                     for i in 0..LANES {
-                        lanes[i] = F::step(lanes[i], row[i]);
+                        lanes[i] += row[i];
                     }
                 } else {
                     for (lane, &x) in lanes.iter_mut().zip(row) {
-                        *lane = F::step(*lane, x);
+                        *lane += x;
                     }
                 }
                 rows += 1;
                 if rows == BLOCK {
                     for i in 0..LANES {
-                        totals[i] = F::total(totals[i], lanes[i]);
+                        totals[i] += f64::from(lanes[i]);
                     }
-                    (lanes, rows) = ([F::START; LANES], 0);
+                    (lanes, rows) = ([0.0; LANES], 0);
                 }
             }
         },
     );
     for (i, out) in out.iter_mut().enumerate() {
-        *out = F::finish(F::total(totals[i], lanes[i]));
+        *out = (totals[i] + f64::from(lanes[i])) as f32;
     }
 }
 
@@ -281,22 +201,15 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// Reference: folds in `f64`, one element at a time.
-    fn reference(
-        shape: &[usize],
-        src: &[f32],
-        strides: &[usize],
-        mask: &[bool],
-        f: fn(f64, f64) -> f64,
-        start: f64,
-    ) -> Vec<f32> {
+    /// Reference: adds in `f64`, one element at a time.
+    fn reference(shape: &[usize], src: &[f32], strides: &[usize], mask: &[bool]) -> Vec<f32> {
         let kept_shape: Vec<usize> = (0..shape.len()).filter(|&d| !mask[d]).map(|d| shape[d]).collect();
         let kept = contiguous(&kept_shape);
         let mut next = kept.iter();
         let to: Vec<usize> = mask.iter().map(|&m| if m { 0 } else { *next.next().unwrap() }).collect();
-        let mut out = vec![start; kept_shape.iter().product()];
+        let mut out = vec![0.0; kept_shape.iter().product()];
         for (from, to) in offsets(shape, strides).zip(offsets(shape, &to)) {
-            out[to] = f(out[to], f64::from(src[from]));
+            out[to] += f64::from(src[from]);
         }
         out.into_iter().map(|x| x as f32).collect()
     }
@@ -307,13 +220,10 @@ mod tests {
         for (shape, strides) in strided_cases() {
             for bits in 0..1 << shape.len() {
                 let mask: Vec<bool> = (0..shape.len()).map(|d| bits >> d & 1 == 1).collect();
-                let expected = reference(&shape, &src, &strides, &mask, |a, b| a + b, 0.0);
+                let expected = reference(&shape, &src, &strides, &mask);
                 let mut out = vec![9.0; expected.len()];
                 sum(&shape, &src, &strides, &mask, &mut out);
                 assert_close(&out, &expected, 1e-6);
-                let expected = reference(&shape, &src, &strides, &mask, f64::max, f64::NEG_INFINITY);
-                max(&shape, &src, &strides, &mask, &mut out);
-                assert_close(&out, &expected, 0.0);
             }
         }
     }
@@ -336,7 +246,7 @@ mod tests {
             [(vec![1000, 130], vec![true, false]), (vec![7, 20, 300], vec![true, false, true])]
         {
             let (src, strides) = (random(shape.iter().product(), 3), contiguous(&shape));
-            let expected = reference(&shape, &src, &strides, &mask, |a, b| a + b, 0.0);
+            let expected = reference(&shape, &src, &strides, &mask);
             let out = on_any_threads(|| {
                 let mut out = vec![0.0; expected.len()];
                 sum(&shape, &src, &strides, &mask, &mut out);
@@ -344,13 +254,6 @@ mod tests {
             });
             assert_close(&out, &expected, 1e-5);
         }
-    }
-
-    #[test]
-    fn nan_wins_a_max() {
-        let mut out = [0.0];
-        max(&[3], &[1.0, f32::NAN, 2.0], &[1], &[true], &mut out);
-        assert!(out[0].is_nan());
     }
 
     #[test]

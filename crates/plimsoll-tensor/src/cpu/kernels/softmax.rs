@@ -2,6 +2,7 @@
 //!
 //! Each row is shifted by its maximum first, as in PyTorch, so that nothing overflows.
 
+use super::exp::exp;
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 
@@ -15,9 +16,9 @@ pub(crate) fn softmax(cols: usize, src: &[f32], out: &mut [f32]) {
         |src, out| {
             let max = row_max(src);
             for (out, &x) in out.iter_mut().zip(src) {
-                *out = (x - max).exp();
+                *out = exp(x - max);
             }
-            let scale = 1.0 / row_sum(out.iter().copied());
+            let scale = 1.0 / row_sum(out);
             for out in out {
                 *out *= scale;
             }
@@ -34,7 +35,10 @@ pub(crate) fn log_softmax(cols: usize, src: &[f32], out: &mut [f32]) {
         #[inline(always)]
         |src, out| {
             let max = row_max(src);
-            let log_sum = row_sum(src.iter().map(|&x| (x - max).exp())).ln();
+            for (out, &x) in out.iter_mut().zip(src) {
+                *out = exp(x - max);
+            }
+            let log_sum = row_sum(out).ln();
             for (out, &x) in out.iter_mut().zip(src) {
                 *out = x - max - log_sum;
             }
@@ -52,7 +56,10 @@ pub(crate) fn softmax_backward(cols: usize, grad: &[f32], y: &[f32], out: &mut [
         #[inline(always)]
         |at, grad, out| {
             let y = &y[at..][..cols];
-            let dot = row_sum(grad.iter().zip(y).map(|(g, y)| g * y));
+            for ((out, g), y) in out.iter_mut().zip(grad).zip(y) {
+                *out = g * y;
+            }
+            let dot = row_sum(out);
             for ((out, &g), &y) in out.iter_mut().zip(grad).zip(y) {
                 *out = y * (g - dot);
             }
@@ -69,9 +76,9 @@ pub(crate) fn log_softmax_backward(cols: usize, grad: &[f32], y: &[f32], out: &m
         out,
         #[inline(always)]
         |at, grad, out| {
-            let sum = row_sum(grad.iter().copied());
+            let sum = row_sum(grad);
             for ((out, &g), &y) in out.iter_mut().zip(grad).zip(&y[at..]) {
-                *out = g - y.exp() * sum;
+                *out = g - exp(y) * sum;
             }
         },
     );
@@ -111,19 +118,37 @@ fn rows_at(cols: usize, src: &[f32], out: &mut [f32], row: impl Fn(usize, &[f32]
     });
 }
 
+/// Lanes in which a row is folded: the compiler does not reorder a fold by itself.
+const LANES: usize = 16;
+
 #[inline(always)]
 fn row_max(row: &[f32]) -> f32 {
-    row.iter().fold(
-        f32::NEG_INFINITY,
-        #[inline(always)]
-        |a, &b| if a > b { a } else { b },
-    )
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let (blocks, rest) = row.as_chunks::<LANES>();
+    let max = rest.iter().copied().fold(f32::NEG_INFINITY, larger);
+    let Some((first, blocks)) = blocks.split_first() else { return max };
+    let mut lanes = *first;
+    for block in blocks {
+        for i in 0..LANES {
+            lanes[i] = larger(lanes[i], block[i]);
+        }
+    }
+    lanes.into_iter().fold(max, larger)
 }
 
-/// Sums in `f64`: rows may be long, and the loop waits for `exp` anyway.
+/// Sums in `f64`: rows may be long.
 #[inline(always)]
-fn row_sum(values: impl Iterator<Item = f32>) -> f32 {
-    values.map(f64::from).sum::<f64>() as f32
+fn row_sum(row: &[f32]) -> f32 {
+    let (blocks, rest) = row.as_chunks::<LANES>();
+    let sum: f64 = rest.iter().copied().map(f64::from).sum();
+    let Some((first, blocks)) = blocks.split_first() else { return sum as f32 };
+    let mut lanes = first.map(f64::from);
+    for block in blocks {
+        for i in 0..LANES {
+            lanes[i] += f64::from(block[i]);
+        }
+    }
+    (lanes.iter().sum::<f64>() + sum) as f32
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
-//! The one inner loop of convolution: rows of a tile, gathered from anywhere, times a packed panel.
+//! The one inner loop of convolution: rows of a tile, gathered from anywhere, times rows of `width` columns.
 //!
-//! `c[c_rows[i]][v] += sum over t of a[a_rows[i] + offset(t)] * b[t][v]`, where `t` runs through a nest of three
-//! loops ([`Depth`]). With pixels as rows and weights as panel this is the forward pass without im2col; the
-//! other two passes are the same product with the roles exchanged (see `conv_input`, `conv_weight`).
+//! `c[c_rows[i]][v] += sum over t of a[a_rows[i] + a_offset(t)] * b[b_offset(t)][v]`, where `t` runs through a
+//! nest of three loops ([`Depth`]). With pixels as rows and a packed panel of weights as `b` this is the
+//! forward pass without im2col; the other passes are the same product with the roles exchanged (see
+//! `conv_rows`, `conv_input`, `conv_weight`).
 //!
-//! With AVX-512 a tile of 12 rows and 32 columns keeps 24 accumulators in registers: per step two loads of the
-//! panel and twelve broadcasts feed 24 multiply-adds.
+//! With AVX-512 a tile of 12 rows and 32 columns keeps 24 accumulators in registers: per step two loads of `b`
+//! and twelve broadcasts of `a` feed 24 multiply-adds.
 
 use super::simd::{Kernel, Simd, dispatch};
 
-/// Columns of a panel: `width` is [`NARROW`] or [`WIDE`], padded with zeros.
+/// Columns of a tile: a `width` from [`NARROW`] to [`WIDE`]. In between, registers overlap and columns in both
+/// are computed twice, which [`Start::Accumulate`] forbids.
 pub(super) const NARROW: usize = 16;
 pub(super) const WIDE: usize = 32;
 /// Rows that [`Tile::run`] takes at most.
@@ -20,22 +22,28 @@ pub(super) fn panel_width(cols: usize) -> usize {
     if cols <= NARROW { NARROW } else { WIDE }
 }
 
-/// Where the sum's terms are: three nested loops, outermost first, with the step of `a` in each. The panel's
-/// rows are in the same order.
+/// Where the sum's terms are: three nested loops, outermost first, with the step of `a` and `b` in each.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Depth {
     pub(super) counts: [usize; 3],
-    pub(super) strides: [usize; 3],
+    pub(super) a_strides: [usize; 3],
+    pub(super) b_strides: [usize; 3],
 }
 
 impl Depth {
-    fn len(&self) -> usize {
-        self.counts.iter().product()
+    /// Over a packed panel: `b`'s rows of `width` lie one after the other.
+    pub(super) fn packed(counts: [usize; 3], a_strides: [usize; 3], width: usize) -> Self {
+        Self { counts, a_strides, b_strides: [counts[1] * counts[2] * width, counts[2] * width, width] }
     }
 
-    /// The largest offset.
-    fn reach(&self) -> usize {
-        (0..3).map(|i| self.counts[i].saturating_sub(1) * self.strides[i]).sum()
+    fn is_empty(&self) -> bool {
+        self.counts.contains(&0)
+    }
+
+    /// The largest offsets in `a` and `b`.
+    fn reach(&self) -> [usize; 2] {
+        [self.a_strides, self.b_strides]
+            .map(|strides| (0..3).map(|i| self.counts[i].saturating_sub(1) * strides[i]).sum())
     }
 }
 
@@ -44,17 +52,18 @@ impl Depth {
 pub(super) enum Start<'a> {
     /// What `c` holds: accumulate.
     Accumulate,
-    /// These values, `width` of them, for every row: a bias.
-    From(&'a [f32]),
+    /// These values, `width` of them, for every row: a bias of the columns.
+    Columns(&'a [f32]),
+    /// One value per row, in all its columns: a bias of the rows.
+    Rows(&'a [f32]),
 }
 
 /// The operands that stay the same from tile to tile.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<'a> {
     pub(super) a: &'a [f32],
+    pub(super) b: &'a [f32],
     pub(super) depth: Depth,
-    /// `depth.len()` rows of `width`.
-    pub(super) panel: &'a [f32],
     pub(super) width: usize,
     pub(super) start: Start<'a>,
 }
@@ -72,23 +81,32 @@ impl Tile<'_> {
     /// Checks that every access of the tile is inside its slice.
     #[inline(always)]
     fn check<'a>(&'a self, a_rows: &'a [usize], c: &'a mut [f32], c_rows: &'a [usize]) -> Rows<'a> {
-        assert!(self.width == NARROW || self.width == WIDE, "panel width {}", self.width);
+        let accumulates = matches!(self.start, Start::Accumulate);
+        let in_between = NARROW < self.width && self.width < WIDE && !accumulates;
+        assert!(self.width == NARROW || self.width == WIDE || in_between, "tile width {}", self.width);
         assert!(a_rows.len() <= ROWS && a_rows.len() == c_rows.len(), "tile of {} rows", a_rows.len());
-        assert!(self.panel.len() >= self.depth.len() * self.width, "panel of {}", self.panel.len());
-        if let Start::From(row) = self.start {
-            assert!(row.len() >= self.width, "start of {} where {} are read", row.len(), self.width);
-        }
-        let a_max = a_rows.iter().fold(0, |max, &at| max.max(at)) + self.depth.reach();
-        let c_max = c_rows.iter().fold(0, |max, &at| max.max(at)) + self.width;
-        assert!(a_max < self.a.len() || self.depth.len() == 0, "tile reads {a_max} of {}", self.a.len());
-        assert!(c_max <= c.len(), "tile writes to {c_max} of {}", c.len());
-        Rows { tile: self, a_rows, c, c_rows }
+        let (start, reads) = match self.start {
+            Start::Accumulate => (0, 0),
+            Start::Columns(row) => (row.len(), self.width),
+            Start::Rows(column) => (column.len(), a_rows.len()),
+        };
+        assert!(start >= reads, "tile starts from {start} values where {reads} are read");
+        let largest = |rows: &[usize]| rows.iter().fold(0, |max, &at| max.max(at));
+        let [a_reach, b_reach] = self.depth.reach();
+        let (a_end, b_end) = (largest(a_rows) + a_reach + 1, b_reach + self.width);
+        let nothing = self.depth.is_empty();
+        assert!(nothing || a_end <= self.a.len(), "tile reads a to {a_end} of {}", self.a.len());
+        assert!(nothing || b_end <= self.b.len(), "tile reads b to {b_end} of {}", self.b.len());
+        let c_end = largest(c_rows) + self.width;
+        assert!(c_end <= c.len(), "tile writes to {c_end} of {}", c.len());
+        Rows { tile: self, start: self.start, a_rows, c, c_rows }
     }
 }
 
 /// A checked call of [`Tile::run`].
 struct Rows<'a> {
     tile: &'a Tile<'a>,
+    start: Start<'a>,
     a_rows: &'a [usize],
     c: &'a mut [f32],
     c_rows: &'a [usize],
@@ -98,16 +116,19 @@ impl Kernel for Rows<'_> {
     /// Cuts the tile to what fits this processor's registers: 12 x 2 vectors in 32 of them, 4 x 2 in 16.
     #[inline(always)]
     fn run<S: Simd>(mut self) {
-        let vectors = self.tile.width / S::LANES;
-        match (S::LANES, vectors) {
-            (16, 1) => self.fit::<S, 1>(0),
+        let width = self.tile.width;
+        match (S::LANES, width) {
+            (16, NARROW) => self.fit::<S, 1>(0),
             (16, _) => self.fit::<S, 2>(0),
             _ => {
                 let (a_rows, c_rows) = (self.a_rows, self.c_rows);
                 for (a_rows, c_rows) in a_rows.chunks(4).zip(c_rows.chunks(4)) {
                     (self.a_rows, self.c_rows) = (a_rows, c_rows);
-                    for column in (0..self.tile.width).step_by(2 * S::LANES) {
-                        self.fit::<S, 2>(column);
+                    for column in (0..width).step_by(2 * S::LANES) {
+                        self.fit::<S, 2>(column.min(width - 2 * S::LANES));
+                    }
+                    if let Start::Rows(column) = &mut self.start {
+                        *column = &column[a_rows.len()..];
                     }
                 }
             }
@@ -131,43 +152,44 @@ impl Rows<'_> {
     #[inline(always)]
     fn registers<S: Simd, const R: usize, const V: usize>(&mut self, column: usize) {
         let tile = self.tile;
-        let Depth { counts, strides } = tile.depth;
+        let Depth { counts, a_strides, b_strides } = tile.depth;
         // Spare rows repeat row 0 in full: they compute and store the same values once more.
-        let row = |rows: &[usize], i: usize| rows[if i < rows.len() { i } else { 0 }];
+        let spare = |i: usize| if i < self.a_rows.len() { i } else { 0 };
         // SAFETY: `Tile::run` checked all reaches, and `S` comes from `dispatch`.
         unsafe {
             let a: [*const f32; R] =
-                std::array::from_fn(|i| tile.a.as_ptr().wrapping_add(row(self.a_rows, i)));
+                std::array::from_fn(|i| tile.a.as_ptr().wrapping_add(self.a_rows[spare(i)]));
             let c: [*mut f32; R] =
-                std::array::from_fn(|i| self.c.as_mut_ptr().add(row(self.c_rows, i) + column));
-            let mut sums: [[S::Vector; V]; R] = std::array::from_fn(|i| {
-                let from = match tile.start {
-                    Start::Accumulate => c[i].cast_const(),
-                    Start::From(row) => row.as_ptr().add(column),
-                };
-                std::array::from_fn(|v| S::load(from.add(v * S::LANES)))
-            });
-            let mut panel = tile.panel.as_ptr().add(column);
+                std::array::from_fn(|i| self.c.as_mut_ptr().add(self.c_rows[spare(i)] + column));
+            let last = (tile.width - column).min(V * S::LANES) - S::LANES;
+            let at = |v: usize| if v == 0 { 0 } else { last };
+            let load = |from: *const f32| std::array::from_fn(|v| S::load(from.add(at(v))));
+            let mut sums: [[S::Vector; V]; R] = match self.start {
+                Start::Accumulate => std::array::from_fn(|i| load(c[i])),
+                Start::Columns(row) => [load(row.as_ptr().add(column)); R],
+                Start::Rows(column) => std::array::from_fn(|i| [S::splat(*column.as_ptr().add(spare(i))); V]),
+            };
+            let b = tile.b.as_ptr().wrapping_add(column);
             for outer in 0..counts[0] {
                 for middle in 0..counts[1] {
-                    let mut at = outer * strides[0] + middle * strides[1];
+                    let mut a_at = outer * a_strides[0] + middle * a_strides[1];
+                    let mut b = b.wrapping_add(outer * b_strides[0] + middle * b_strides[1]);
                     for _ in 0..counts[2] {
-                        let weights: [S::Vector; V] =
-                            std::array::from_fn(|v| S::load(panel.add(v * S::LANES)));
+                        let columns: [S::Vector; V] = load(b);
                         for i in 0..R {
-                            let x = S::splat(*a[i].add(at));
-                            for (sum, &weights) in sums[i].iter_mut().zip(&weights) {
-                                *sum = S::mul_add(x, weights, *sum);
+                            let x = S::splat(*a[i].add(a_at));
+                            for (sum, &y) in sums[i].iter_mut().zip(&columns) {
+                                *sum = S::mul_add(x, y, *sum);
                             }
                         }
-                        at += strides[2];
-                        panel = panel.wrapping_add(tile.width);
+                        a_at += a_strides[2];
+                        b = b.wrapping_add(b_strides[2]);
                     }
                 }
             }
             for (to, sums) in c.into_iter().zip(sums) {
                 for (v, sum) in sums.into_iter().enumerate() {
-                    S::store(to.add(v * S::LANES), sum);
+                    S::store(to.add(at(v)), sum);
                 }
             }
         }
@@ -188,44 +210,57 @@ mod tests {
         vec![Level::Portable]
     }
 
-    #[test]
-    fn any_number_of_rows_matches_the_reference() {
-        let depth = Depth { counts: [3, 2, 5], strides: [40, 9, 2] };
-        for width in [NARROW, WIDE] {
-            let (a, panel, bias) = (random(300, 1), random(30 * width, 2), random(width, 3));
-            for rows in 0..=ROWS {
-                let a_rows: Vec<usize> = (0..rows).map(|i| i * 7 % 50).collect();
-                let c_rows: Vec<usize> = (0..rows).map(|i| i * (width + 1)).collect();
-                for start in [Start::Accumulate, Start::From(&bias)] {
-                    let c = random(ROWS * (width + 1), 4);
-                    let mut expected = c.clone();
-                    for (&from, &to) in a_rows.iter().zip(&c_rows) {
-                        for v in 0..width {
-                            let mut sum = match start {
-                                Start::Accumulate => c[to + v],
-                                Start::From(row) => row[v],
-                            };
-                            for t in 0..30 {
-                                let at = from + t / 10 * 40 + t / 5 % 2 * 9 + t % 5 * 2;
-                                sum += a[at] * panel[t * width + v];
-                            }
-                            expected[to + v] = sum;
-                        }
-                    }
-                    let tile = Tile { a: &a, depth, panel: &panel, width, start };
-                    let mut found = c.clone();
-                    tile.run(&a_rows, &mut found, &c_rows);
-                    assert_close(&found, &expected, 1e-5);
-                    for level in narrower_levels() {
-                        let mut found = c.clone();
-                        if rows > 0 {
-                            // SAFETY: `narrower_levels` asked the processor.
-                            unsafe { dispatch_at(level, tile.check(&a_rows, &mut found, &c_rows)) };
-                            assert_close(&found, &expected, 1e-5);
-                        }
-                    }
+    /// The sums one by one against the tile, from every start and at every level.
+    fn check(depth: Depth, width: usize, rows: usize) {
+        let [_, b_reach] = depth.reach();
+        let (a, b, bias) = (random(300, 1), random(b_reach + width, 2), random(width.max(ROWS), 3));
+        let a_rows: Vec<usize> = (0..rows).map(|i| i * 7 % 50).collect();
+        let c_rows: Vec<usize> = (0..rows).map(|i| i * (width + 1)).collect();
+        let at =
+            |strides: [usize; 3], [i, j, k]: [usize; 3]| i * strides[0] + j * strides[1] + k * strides[2];
+        let [outer, middle, inner] = depth.counts;
+        let terms: Vec<[usize; 2]> = (0..outer * middle * inner)
+            .map(|t| [t / inner / middle, t / inner % middle, t % inner])
+            .map(|index| [at(depth.a_strides, index), at(depth.b_strides, index)])
+            .collect();
+        let starts = [Start::Columns(&bias), Start::Rows(&bias), Start::Accumulate];
+        for start in starts.into_iter().take(if width == NARROW || width == WIDE { 3 } else { 2 }) {
+            let c = random(ROWS * (width + 1), 4);
+            let mut expected = c.clone();
+            for (i, (&from, &to)) in a_rows.iter().zip(&c_rows).enumerate() {
+                for v in 0..width {
+                    let first = match start {
+                        Start::Accumulate => c[to + v],
+                        Start::Columns(row) => row[v],
+                        Start::Rows(values) => values[i],
+                    };
+                    expected[to + v] = terms.iter().fold(first, |sum, [x, y]| sum + a[from + x] * b[y + v]);
                 }
             }
+            let tile = Tile { a: &a, b: &b, depth, width, start };
+            let mut found = c.clone();
+            tile.run(&a_rows, &mut found, &c_rows);
+            assert_close(&found, &expected, 1e-5);
+            for level in narrower_levels().into_iter().filter(|_| rows > 0) {
+                let mut found = c.clone();
+                // SAFETY: `narrower_levels` asked the processor.
+                unsafe { dispatch_at(level, tile.check(&a_rows, &mut found, &c_rows)) };
+                assert_close(&found, &expected, 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn any_number_of_rows_matches_the_reference() {
+        for (width, rows) in [NARROW, WIDE].into_iter().flat_map(|w| (0..=ROWS).map(move |r| (w, r))) {
+            check(Depth::packed([3, 2, 5], [40, 9, 2], width), width, rows);
+        }
+    }
+
+    #[test]
+    fn overlapping_columns_are_computed_alike() {
+        for (width, rows) in (NARROW..=WIDE).flat_map(|w| [1, 4, ROWS].map(move |r| (w, r))) {
+            check(Depth { counts: [3, 2, 5], a_strides: [40, 9, 2], b_strides: [31, 7, 1] }, width, rows);
         }
     }
 }

@@ -17,16 +17,19 @@ pub(super) fn transpose(
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx") {
         done = (rows & !7, cols & !7);
-        for row in (0..done.0).step_by(8) {
-            for col in (0..done.1).step_by(8) {
-                // SAFETY: the processor has AVX; the block lies inside both slices, whose lengths were checked.
-                unsafe {
-                    let (src, dst) = (
-                        src.as_ptr().add(row * src_stride + col),
-                        dst.as_mut_ptr().add(col * dst_stride + row),
-                    );
-                    transpose_8x8(src, src_stride, dst, dst_stride);
-                }
+        let (down, across) = (done.0 / 8, done.1 / 8);
+        for block in 0..down * across {
+            // Along the larger stride first: the pieces of a line are then moved one after the other.
+            let (row, col) = if src_stride > dst_stride {
+                (block % down * 8, block / down * 8)
+            } else {
+                (block / across * 8, block % across * 8)
+            };
+            // SAFETY: the processor has AVX; the block lies inside both slices, whose lengths were checked.
+            unsafe {
+                let (src, dst) =
+                    (src.as_ptr().add(row * src_stride + col), dst.as_mut_ptr().add(col * dst_stride + row));
+                transpose_8x8(src, src_stride, dst, dst_stride);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! A function is one line in [`unary`]; the loops are shared and vectorised per instruction set. The gradient
 //! of relu lives here too, next to the function it mirrors.
 
+use super::exp::{exp, tanh};
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 use super::walk::Walk;
@@ -37,12 +38,12 @@ macro_rules! with_function {
         match $function {
             UnaryFn::Neg => with_function!(|x| -x, $f, $body),
             UnaryFn::Relu => with_function!(|x| if x < 0.0 { 0.0 } else { x }, $f, $body),
-            UnaryFn::Exp => with_function!(|x| x.exp(), $f, $body),
+            UnaryFn::Exp => with_function!(|x| exp(x), $f, $body),
             UnaryFn::Ln => with_function!(|x| x.ln(), $f, $body),
             UnaryFn::Sqrt => with_function!(|x| x.sqrt(), $f, $body),
             UnaryFn::Square => with_function!(|x| x * x, $f, $body),
-            UnaryFn::Sigmoid => with_function!(|x| 1.0 / (1.0 + (-x).exp()), $f, $body),
-            UnaryFn::Tanh => with_function!(|x| x.tanh(), $f, $body),
+            UnaryFn::Sigmoid => with_function!(|x| 1.0 / (1.0 + exp(-x)), $f, $body),
+            UnaryFn::Tanh => with_function!(|x| tanh(x), $f, $body),
             UnaryFn::Affine { mul, add } => with_function!(|x| x * mul + add, $f, $body),
         }
     };

@@ -1,0 +1,175 @@
+//! The rules of the house that a compiler does not enforce: who may use whom, where unsafe code may be,
+//! how long a file may grow, that no file is dead and no link leads nowhere.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Lines that a source file may have. Tests and tables are files like any other.
+const MOST_LINES: usize = 500;
+
+/// Which of our crates each crate may use, apart from its tests.
+const EDGES: [(&str, &[&str]); 4] = [
+    ("plimsoll-alloc", &[]),
+    ("plimsoll-tensor", &["plimsoll-alloc"]),
+    ("plimsoll", &["plimsoll-tensor"]),
+    ("plimsoll-cli", &["plimsoll"]),
+];
+
+/// Where unsafe code may be: the CPU back end and its view type.
+const UNSAFE: [&str; 2] = ["plimsoll-tensor/src/cpu/", "plimsoll-tensor/src/view.rs"];
+
+fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.canonicalize().expect("the workspace")
+}
+
+/// Every file below `dir` with this ending, hidden folders and build output left out.
+fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        if path.is_dir() {
+            if !name.starts_with('.') && name != "target" {
+                found.extend(files(&path, ending));
+            }
+        } else if name.ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn short(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+#[test]
+fn crates_use_only_the_crates_below_them() {
+    for (name, allowed) in EDGES {
+        let manifest = read(&root().join("crates").join(name).join("Cargo.toml"));
+        let dependencies = manifest.split("[dependencies]").nth(1).expect("dependencies");
+        let dependencies = dependencies.split("\n[").next().unwrap_or_default();
+        let ours = dependencies.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name);
+        let ours: Vec<&str> = ours.filter(|dependency| dependency.starts_with("plimsoll")).collect();
+        assert_eq!(ours, allowed, "dependencies of {name}");
+    }
+    let crates = fs::read_dir(root().join("crates")).expect("crates").count();
+    assert_eq!(crates, EDGES.len(), "a crate has no line in EDGES");
+}
+
+#[test]
+fn every_dependency_says_why_it_is_there() {
+    for manifest in files(&root().join("crates"), "Cargo.toml") {
+        let text = read(&manifest);
+        let mut section = "";
+        let mut before = "";
+        for line in text.lines() {
+            if line.starts_with('[') {
+                section = line;
+            } else if section.contains("dependencies") && line.contains('=') {
+                assert!(
+                    before.starts_with('#') || line.contains(" # "),
+                    "{}: no reason above `{line}`",
+                    short(&manifest)
+                );
+            }
+            before = line;
+        }
+    }
+}
+
+#[test]
+fn files_stay_short_and_begin_with_their_story() {
+    for file in files(&root().join("crates"), ".rs") {
+        let text = read(&file);
+        let lines = text.lines().count();
+        assert!(lines <= MOST_LINES, "{}: {lines} lines; look for the second idea in it", short(&file));
+        assert!(text.starts_with("//!"), "{}: does not begin with its story", short(&file));
+    }
+}
+
+#[test]
+fn unsafe_code_stays_in_its_places() {
+    for file in files(&root().join("crates"), ".rs") {
+        let name = short(&file);
+        if UNSAFE.iter().any(|place| name.contains(place)) || name.ends_with("tests/tidy.rs") {
+            continue;
+        }
+        let code = read(&file);
+        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let found = lines.find(|line| {
+            line.contains("unsafe {") || line.contains("unsafe fn") || line.contains("unsafe impl")
+        });
+        assert_eq!(found, None, "{name}: unsafe code outside its places");
+    }
+}
+
+#[test]
+fn every_source_file_is_part_of_its_crate() {
+    for (name, _) in EDGES {
+        let src = root().join("crates").join(name).join("src");
+        let mut reached = BTreeSet::new();
+        for entry in ["lib.rs", "main.rs"].map(|entry| src.join(entry)) {
+            reach(&entry, &mut reached);
+        }
+        for file in files(&src, ".rs") {
+            assert!(reached.contains(&file), "{}: no `mod` leads here", short(&file));
+        }
+    }
+}
+
+/// Adds a file and what its `mod` lines lead to.
+fn reach(file: &Path, reached: &mut BTreeSet<PathBuf>) {
+    if !file.is_file() || !reached.insert(file.to_path_buf()) {
+        return;
+    }
+    let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let folder = file.parent().expect("a folder");
+    let below = if ["lib", "main", "mod"].contains(&stem.as_str()) {
+        folder.to_path_buf()
+    } else {
+        folder.join(stem)
+    };
+    let mut path = None;
+    for line in read(file).lines().map(str::trim) {
+        if let Some(named) = line.strip_prefix("#[path = \"") {
+            path = named.split('"').next().map(|named| folder.join(named));
+        }
+        let module = line
+            .trim_start_matches("pub(crate) ")
+            .trim_start_matches("pub(super) ")
+            .trim_start_matches("pub ");
+        if let Some(module) = module.strip_prefix("mod ").and_then(|module| module.strip_suffix(';')) {
+            match path.take() {
+                Some(path) => reach(&path, reached),
+                None => {
+                    reach(&below.join(format!("{module}.rs")), reached);
+                    reach(&below.join(module).join("mod.rs"), reached);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn links_in_documents_lead_somewhere() {
+    for document in files(&root(), ".md") {
+        let text = read(&document);
+        // Only links to files: `](` up to `)`, without a scheme, without the part after `#`.
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") || link.starts_with('#') {
+                continue;
+            }
+            let target = link.split('#').next().unwrap_or_default();
+            let path = document.parent().expect("a folder").join(target);
+            assert!(path.exists(), "{}: the link to {link} leads nowhere", short(&document));
+        }
+    }
+}

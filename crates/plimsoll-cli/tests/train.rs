@@ -1,0 +1,235 @@
+//! `plimsoll train` as its users meet it: a process, its streams and its exit code.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says so")]
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn plimsoll(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("the program starts")
+}
+
+fn train(args: &[&str]) -> Output {
+    plimsoll(&[&["train", "mnist"], args].concat())
+}
+
+/// Runs a job that must succeed; its JSON.
+fn result(args: &[&str]) -> Value {
+    let output = train(&[args, &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("stdout is text")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The real images, which lie beside the project where it is developed and in CI.
+fn real_data() -> Option<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");
+    if dir.is_dir() {
+        return Some(dir.display().to_string());
+    }
+    eprintln!("skipped: no MNIST files in ../shared/data/mnist");
+    None
+}
+
+/// An empty folder that goes when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a path in UTF-8")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A result's account of memory, apart from the two things that differ between devices by nature.
+fn account(result: &Value) -> Value {
+    let mut memory = result["memory"].clone();
+    let fields = memory.as_object_mut().expect("an account");
+    fields.remove("device");
+    fields.remove("outside_allocator_bytes");
+    memory
+}
+
+#[test]
+fn the_simulated_device_gives_the_same_account_as_the_cpu() {
+    // Both with a partial last batch, one with a batch larger than the data.
+    for more in [
+        &["--images", "300", "--batch-size", "64"][..],
+        &["--images", "100", "--batch-size", "1000"],
+        &["--images", "300", "--optimizer", "adam", "--memory-limit", "40MiB"],
+        &["--images", "10", "--batch-size", "1", "--epochs", "1"],
+    ] {
+        let job = [more, &["--epochs", "2", "--device"]].concat();
+        let job: Vec<&str> = if more.contains(&"--epochs") { [more, &["--device"]].concat() } else { job };
+        let run = |device| result(&[&job[..], &[device]].concat());
+        let (cpu, sim) = (run("cpu"), run("sim"));
+        assert_eq!(account(&cpu), account(&sim), "{more:?}");
+        assert_eq!(cpu["steps"], sim["steps"]);
+        assert_eq!(sim["accuracy"], Value::Null);
+        assert_eq!(sim["losses"], Value::Array(vec![]));
+    }
+}
+
+#[test]
+fn the_account_sums_to_the_peak() {
+    let run = result(&["--images", "200", "--epochs", "1"]);
+    let memory = &run["memory"];
+    let bytes = |value: &Value| value.as_u64().expect("bytes");
+    let categories = memory["peak_by_category"].as_object().expect("categories").values().map(bytes);
+    let owners =
+        memory["owners_at_peak"].as_array().expect("owners").iter().map(|owner| bytes(&owner["bytes"]));
+    let peak = bytes(&memory["peak_allocated_bytes"]);
+    assert_eq!((categories.sum::<u64>(), owners.sum::<u64>()), (peak, peak));
+    assert!(bytes(&memory["peak_reserved_bytes"]) >= peak);
+    // Ten parameters of 255,230 numbers, each rounded up to 512 bytes.
+    assert_eq!(bytes(&run["parameter_bytes"]), 1_022_976);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_result_for_any_number_of_workers() {
+    let run = |workers| {
+        let run = result(&["--images", "500", "--epochs", "2", "--seed", "7", "--workers", workers]);
+        (run["losses"].clone(), run["correct"].clone())
+    };
+    let alone = run("0");
+    assert_eq!(alone, run("1"));
+    assert_eq!(alone, run("3"));
+    let other = result(&["--images", "500", "--epochs", "2", "--seed", "8"]);
+    assert_ne!(alone.0, other["losses"]);
+}
+
+#[test]
+fn the_smallest_limit_passes_and_two_mebibytes_less_fail() {
+    for device in ["cpu", "sim"] {
+        let job = ["--images", "200", "--epochs", "1", "--device", device, "--memory-limit"];
+        let with = |limit: &str| train(&[&job[..], &[limit, "--json"]].concat());
+        let refused = with("8MiB");
+        assert_eq!(refused.status.code(), Some(4), "{}", stderr(&refused));
+        let why: Value = serde_json::from_slice(&refused.stdout).expect("stdout is one JSON value");
+        let smallest = why["smallest_limit_bytes"].as_u64().expect("a limit");
+        assert_eq!((&why["verdict"], &why["limit_bytes"]), (&"out of memory".into(), &(8u64 << 20).into()));
+        assert_eq!(with(&smallest.to_string()).status.code(), Some(0), "{smallest} on {device}");
+        let less = smallest - (2 << 20);
+        assert_eq!(with(&less.to_string()).status.code(), Some(4), "{less} on {device}");
+    }
+}
+
+#[test]
+fn an_out_of_memory_error_says_who_asked_and_what_holds_the_rest() {
+    let refused = train(&["--images", "200", "--epochs", "1", "--memory-limit", "8MiB"]);
+    assert_eq!(refused.status.code(), Some(4));
+    assert_eq!(stdout(&refused), "");
+    let error = stderr(&refused);
+    for part in [
+        "error: out of memory on cpu: conv1 asked for 6.12 MiB (temporary, by conv2d)",
+        "the limit is 8.00 MiB",
+        "held by parameters (999.00 KiB)",
+        "the smallest limit that this job passes with is ",
+        "try: --memory-limit ",
+    ] {
+        assert!(error.contains(part), "`{part}` is not in: {error}");
+    }
+}
+
+#[test]
+fn the_first_line_is_the_verdict() {
+    let run = train(&["--images", "200", "--epochs", "1", "--memory-limit", "64MiB"]);
+    let text = stdout(&run);
+    let verdict = text.lines().next().expect("a line");
+    assert!(verdict.starts_with("fits with ") && verdict.contains("of the limit of 64.00 MiB"), "{verdict}");
+    assert!(verdict.ends_with(" of 20 test images)"), "{verdict}");
+    assert!(text.contains("outside the allocator"), "{text}");
+    assert!(!text.contains('\x1b') && !stderr(&run).contains('\x1b'), "colour off a terminal");
+    let sim = stdout(&train(&["--images", "200", "--epochs", "1", "--device", "sim", "--capacity", "80GiB"]));
+    let verdict = sim.lines().next().expect("a line");
+    assert!(
+        verdict.ends_with("of this device's 80.00 GiB (memory only: sim computes no values)"),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn jobs_larger_than_this_machine_run_on_the_simulated_device() {
+    let run = result(&[
+        "--device",
+        "sim",
+        "--images",
+        "4000000000",
+        "--batch-size",
+        "1000000",
+        "--epochs",
+        "1",
+        "--capacity",
+        "1TiB",
+    ]);
+    assert_eq!(run["steps"], 3600);
+    assert!(run["memory"]["peak_allocated_bytes"].as_u64() > Some(280 << 30), "{}", run["memory"]);
+}
+
+#[test]
+fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
+    let check = |args: &[&str], code: i32, part: &str| {
+        let output = train(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "`{part}` is not in: {}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    };
+    check(&["--memory-limit", "12 parsecs"], 2, "`parsecs` is not a unit");
+    check(&["--batch-size", "0"], 2, "--batch-size");
+    check(&["--lr", "fast"], 2, "learning rate");
+    check(&["--capacity", "1GiB"], 2, "--device sim");
+    check(&["--data", "x", "--images", "100"], 2, "cannot be used with");
+    let folder = Folder::new("no-data");
+    check(&["--data", folder.path()], 3, folder.path());
+    fs::write(folder.0.join("t10k-images-idx3-ubyte"), [0, 0, 8, 3, 0, 0]).expect("a file");
+    fs::write(folder.0.join("t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 5]).expect("a file");
+    check(&["--data", folder.path()], 3, "t10k-images-idx3-ubyte");
+    check(&["--data", "/no/such/folder"], 3, "/no/such/folder");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["train", "mnist", "--device", "sim", "--images", "200"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+    let mut errors = String::new();
+    child.stderr.take().expect("stderr").read_to_string(&mut errors).expect("text");
+    assert_eq!(child.wait().expect("an end").code(), Some(0), "{errors}");
+    assert!(!errors.contains("panicked") && !errors.contains("error"), "{errors}");
+}
+
+#[test]
+fn five_epochs_on_the_real_images_reach_97_percent_within_a_limit() {
+    let Some(data) = real_data() else { return };
+    let run = result(&["--data", &data, "--memory-limit", "64MiB"]);
+    assert_eq!((&run["job"]["train_images"], &run["job"]["test_images"]), (&9000.into(), &1000.into()));
+    assert!(run["accuracy"].as_f64() >= Some(0.97), "{}", run["summary"]);
+    let sim = result(&["--data", &data, "--memory-limit", "64MiB", "--device", "sim"]);
+    assert_eq!(account(&run), account(&sim));
+}

@@ -1,0 +1,99 @@
+//! Making and reading tensors, and what is refused with a sentence instead of a panic.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::{CpuConfig, DType, Device, Error, Result, SimConfig, Tensor};
+
+fn text<T>(result: Result<T>) -> String {
+    result.err().expect("an error").to_string()
+}
+
+fn zeros(shape: &[usize]) -> Tensor {
+    Tensor::zeros(shape, &Device::cpu()).unwrap()
+}
+
+#[test]
+fn a_tensor_has_the_values_it_was_made_with() {
+    let device = Device::cpu();
+    assert_eq!(
+        Tensor::from_slice(&[1u8, 2, 3], &[3, 1], &device).unwrap().to_vec::<u8>().unwrap(),
+        [1, 2, 3]
+    );
+    assert_eq!(Tensor::from_slice(&[-5i64], &[], &device).unwrap().item::<i64>().unwrap(), -5);
+    assert_eq!(Tensor::arange(4, &device).unwrap().to_vec::<i64>().unwrap(), [0, 1, 2, 3]);
+    assert_eq!(Tensor::full(&[2], -1.9, DType::I32, &device).unwrap().to_vec::<i32>().unwrap(), [-1, -1]);
+    let x = Tensor::full(&[2, 2], 2.5, DType::F32, &device).unwrap();
+    assert_eq!(x.zeros_like().unwrap().to_vec::<f32>().unwrap(), [0.0; 4]);
+    assert_eq!(x.ones_like().unwrap().to_vec::<f32>().unwrap(), [1.0; 4]);
+    assert_eq!((x.rank(), x.numel(), x.strides(), x.dtype()), (2, 4, &[2, 1][..], DType::F32));
+    assert_eq!(format!("{x:?}"), "Tensor([2, 2], float32, cpu)");
+}
+
+#[test]
+fn values_that_do_not_fill_the_shape_are_refused() {
+    let short = Tensor::from_slice(&[1.0f32, 2.0], &[3], &Device::cpu());
+    assert_eq!(text(short), "from_bytes: shape [3] of float32 has 12 bytes, the values have 8");
+}
+
+#[test]
+fn reading_asks_for_the_right_type_and_number() {
+    let x = zeros(&[2]);
+    assert_eq!(text(x.to_vec::<i64>()), "to_vec: expected int64, got float32; convert with `to_dtype`");
+    assert_eq!(text(x.item::<f32>()), "item: [2] has 2 elements, not one");
+}
+
+#[test]
+fn shapes_that_do_not_go_together_are_named() {
+    let (x, y) = (zeros(&[2, 3]), zeros(&[4, 5]));
+    assert_eq!(text(&x + &y), "add: [2, 3] and [4, 5] do not broadcast: 2 against 4 at dimension 0 of 2");
+    assert_eq!(text(x.matmul(&y)), "matmul: [2, 3] times [4, 5]");
+    assert_eq!(text(x.add_(&y)), "add_: [4, 5] does not broadcast to [2, 3]");
+    assert_eq!(text(x.reshape(&[4])), "reshape: [2, 3] into [4]");
+    assert_eq!(text(x.reshape(&[-1, -1])), "reshape: [2, 3] into [-1, -1]");
+    assert_eq!(text(x.sum_dims(&[2])), "sum: dimension 2 of a tensor with 2 dimensions: use -2 to 1");
+    assert_eq!(text(x.sum_dims(&[0, -2])), "sum: dimension 0 is named twice in [0, -2]");
+    assert_eq!(text(x.narrow(1, 2, 2)), "narrow: 2..2+2 of dimension 1 of size 3");
+    assert_eq!(text(x.permute(&[0, 0])), "permute: [0, 0] does not name each of 2 dimensions once");
+    assert_eq!(text(x.expand(&[3, 3])), "expand: [2, 3] does not broadcast to [3, 3]");
+    assert_eq!(text(x.mse_loss(&y)), "mse_loss: [2, 3] against [4, 5]: the shapes must be equal");
+    assert_eq!(text(zeros(&[2, 0]).argmax(1)), "argmax: dimension 1 of [2, 0] has no elements");
+}
+
+#[test]
+fn a_type_that_an_operation_does_not_take_is_named() {
+    let (x, n) = (zeros(&[2]), Tensor::arange(2, &Device::cpu()).unwrap());
+    let expected = |op: &str| format!("{op}: expected float32, got int64; convert with `to_dtype`");
+    assert_eq!(text(&x + &n), expected("add"));
+    assert_eq!(text(n.exp()), expected("exp"));
+    assert_eq!(text(n.sum()), expected("sum"));
+    assert_eq!(text(n.softmax(0)), expected("softmax"));
+    assert_eq!(text(x.add_(&n)), expected("add_"));
+    assert!(matches!(zeros(&[2, 2]).cross_entropy(&x), Err(Error::DType { op: "nll_loss", .. })));
+}
+
+#[test]
+fn a_target_that_is_no_class_is_named_and_nothing_stays() {
+    let device = Device::cpu_with(CpuConfig::default());
+    let x = Tensor::zeros(&[2, 3], &device).unwrap();
+    let target = Tensor::from_slice(&[0i64, 3], &[2], &device).unwrap();
+    let loss = x.nll_loss(&target, Reduction::Mean);
+    assert_eq!(text(loss), "nll_loss: target 3 in row 1 is not a class: classes are 0 to 2");
+    let target = Tensor::from_slice(&[-1i64, 0], &[2], &device).unwrap();
+    assert!(matches!(x.cross_entropy(&target), Err(Error::Target { row: 0, value: -1, classes: 3, .. })));
+    drop(target);
+    assert_eq!(device.memory_allocated(), 1024, "the input and the first target");
+}
+
+#[test]
+fn a_size_beyond_all_memory_is_an_error() {
+    let device = Device::sim(SimConfig::new(1 << 30));
+    let max = usize::MAX;
+    assert!(matches!(Tensor::zeros(&[max, max], &device), Err(Error::Shape { .. })));
+    assert!(matches!(Tensor::zeros(&[1 << 59], &device), Err(Error::Allocator { .. })));
+    assert!(matches!(Tensor::zeros(&[1 << 40], &device), Err(Error::OutOfMemory(_))));
+    assert_eq!(Tensor::zeros(&[max, 0], &device).unwrap().numel(), 0);
+    let one = Tensor::zeros(&[1], &device).unwrap();
+    assert!(one.expand(&[1 << 40]).unwrap().exp().is_err());
+    assert!(one.expand(&[1 << 40, 1 << 40]).and_then(|huge| huge.exp()).is_err());
+}

@@ -1,0 +1,68 @@
+//! The simulated device tells the truth: one training program, and the same account to the last key.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+mod world;
+
+use plimsoll::nn::Module;
+use plimsoll::optim::{Adam, AdamOptions, Optimizer};
+use plimsoll::{Device, SimConfig};
+use world::{batch, cnn, devices};
+
+/// Two steps, an evaluation and an emptied cache: most of what the runtime can do.
+fn train(device: &Device) {
+    let model = cnn(device);
+    let mut adam = Adam::new(model.parameters(), AdamOptions::default());
+    for _ in 0..2 {
+        let (images, labels) = batch(device);
+        let loss = model.forward(&images).unwrap().cross_entropy(&labels).unwrap();
+        adam.zero_grad();
+        loss.backward().unwrap();
+        adam.step().unwrap();
+    }
+    device.empty_cache().unwrap();
+    let (images, _) = batch(device);
+    plimsoll::no_grad(|| model.forward(&images)?.argmax(1)).unwrap();
+}
+
+#[test]
+fn a_training_run_is_the_same_to_the_allocator_on_both_devices() {
+    let [cpu, sim] = devices();
+    train(&cpu);
+    train(&sim);
+    assert_eq!(cpu.memory_stats(), sim.memory_stats());
+    assert_eq!(cpu.memory_stats().len(), 123);
+    assert_eq!(cpu.owners_at_peak(), sim.owners_at_peak());
+    assert_eq!(cpu.peak_by_category(), sim.peak_by_category());
+    assert_eq!((cpu.memory_allocated(), sim.memory_allocated()), (0, 0));
+}
+
+#[test]
+fn running_out_happens_at_the_same_request_on_both_devices() {
+    let refused = |device: &Device| {
+        let model = cnn(device);
+        let (images, labels) = batch(device);
+        device.set_memory_limit(device.memory_reserved());
+        let mut kept = Vec::new();
+        loop {
+            // Each output kept holds its graph, so some request fails in the end.
+            let loss = match model.forward(&images).and_then(|output| output.cross_entropy(&labels)) {
+                Ok(loss) => loss,
+                Err(error) => break (kept.len(), error.to_string().replace("on cpu", "on sim")),
+            };
+            kept.push(loss);
+        }
+    };
+    let [cpu, sim] = devices();
+    assert_eq!(refused(&cpu), refused(&sim));
+}
+
+#[test]
+fn the_size_of_a_simulated_device_changes_no_figure() {
+    let figures = |capacity_bytes| {
+        let device = Device::sim(SimConfig::new(capacity_bytes));
+        train(&device);
+        (device.memory_stats(), device.owners_at_peak())
+    };
+    assert_eq!(figures(64 << 20), figures(1 << 50));
+}

@@ -1,0 +1,177 @@
+//! Optimizers: step for step where PyTorch's go, and nowhere when there is no room.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+mod recorded;
+
+use plimsoll::label::{self, Owner};
+use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::{Category, CpuConfig, Device, Result, SimConfig, Tensor};
+use recorded::{assert_near, table, tensor};
+use serde_json::Value;
+
+const NAMES: [&str; 3] = ["w", "b", "late"];
+const MIB: u64 = 1 << 20;
+
+/// PyTorch's optimizer of this name with these options; what is not named has its default.
+fn optimizer(kind: &str, options: &Value, parameters: Vec<Tensor>) -> Box<dyn Optimizer> {
+    let number = |name: &str, default: f64| options[name].as_f64().unwrap_or(default);
+    if kind == "SGD" {
+        let default = SgdOptions::default();
+        return Box::new(Sgd::new(
+            parameters,
+            SgdOptions {
+                lr: number("lr", default.lr),
+                momentum: number("momentum", default.momentum),
+                dampening: number("dampening", default.dampening),
+                weight_decay: number("weight_decay", default.weight_decay),
+                nesterov: options["nesterov"].as_bool().unwrap_or(default.nesterov),
+            },
+        ));
+    }
+    let default = AdamOptions::default();
+    let beta = |i: usize, default: f64| options["betas"][i].as_f64().unwrap_or(default);
+    Box::new(Adam::new(
+        parameters,
+        AdamOptions {
+            lr: number("lr", default.lr),
+            betas: (beta(0, default.betas.0), beta(1, default.betas.1)),
+            eps: number("eps", default.eps),
+            weight_decay: number("weight_decay", default.weight_decay),
+        },
+    ))
+}
+
+/// The loss of the recorded problem: `late` takes part from the third step on.
+fn loss(p: &[Tensor], x: &Tensor, y: &Tensor, step: usize) -> Result<Tensor> {
+    let loss = (&x.matmul(&p[0])? + &p[1])?.tanh()?.mse_loss(y)?;
+    if step >= 2 { &loss + &p[2].square()?.sum()? } else { Ok(loss) }
+}
+
+#[test]
+fn every_optimizer_walks_pytorchs_path() {
+    let (device, table) = (Device::cpu(), table());
+    let problem = &table["problem"];
+    let (x, y) = (tensor(&problem["x"], &device), tensor(&problem["y"], &device));
+    for case in table["optimizers"].as_array().unwrap() {
+        let start = NAMES.map(|name| tensor(&problem["start"][name], &device).requires_grad_(true).unwrap());
+        let mut optimizer = optimizer(case["kind"].as_str().unwrap(), &case["options"], start.to_vec());
+        for (step, expected) in case["steps"].as_array().unwrap().iter().enumerate() {
+            optimizer.zero_grad();
+            loss(&start, &x, &y, step).unwrap().backward().unwrap();
+            optimizer.step().unwrap();
+            for (name, parameter) in NAMES.iter().zip(&start) {
+                assert_near(
+                    &format!("{}: {name} after step {step}", case["name"]),
+                    parameter,
+                    &expected[name],
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_defaults_are_pytorchs() {
+    let sgd = SgdOptions { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false };
+    assert_eq!(SgdOptions::default(), sgd);
+    let adam = AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 };
+    assert_eq!(AdamOptions::default(), adam);
+}
+
+/// Two parameters of one mebibyte, each with a gradient.
+fn two_parameters(device: &Device) -> Vec<Tensor> {
+    let parameter = |name: &str| {
+        let _owner = Owner::of(Category::Parameter, label::intern(name));
+        let parameter = Tensor::ones(&[512, 512], device).unwrap().requires_grad_(true).unwrap();
+        parameter.set_grad(Some(parameter.ones_like().unwrap()));
+        parameter
+    };
+    ["fc1.weight", "fc2.weight"].map(parameter).to_vec()
+}
+
+fn momentum(parameters: Vec<Tensor>) -> Sgd {
+    Sgd::new(parameters, SgdOptions { lr: 0.5, momentum: 0.9, ..SgdOptions::default() })
+}
+
+fn devices() -> [Device; 2] {
+    [Device::cpu_with(CpuConfig::default()), Device::sim(SimConfig::new(1 << 30))]
+}
+
+/// Who holds optimizer state, in the order of names.
+fn state(device: &Device) -> Vec<(String, u64)> {
+    device.reset_peak_memory_stats();
+    let owners = device.owners_at_peak().into_iter();
+    let mut state: Vec<_> = owners
+        .filter(|owner| owner.category == Category::OptimizerState)
+        .map(|owner| (owner.label, owner.bytes))
+        .collect();
+    state.sort();
+    state
+}
+
+#[test]
+fn state_comes_with_the_first_step_and_has_its_parameters_name() {
+    for device in devices() {
+        let mut sgd = momentum(two_parameters(&device));
+        assert_eq!(state(&device), []);
+        for _ in 0..2 {
+            sgd.step().unwrap();
+            let expected = ["fc1.weight momentum_buffer", "fc2.weight momentum_buffer"];
+            assert_eq!(state(&device), expected.map(|name| (name.to_owned(), MIB)));
+        }
+        drop(sgd);
+        let mut adam = Adam::new(two_parameters(&device), AdamOptions::default());
+        adam.step().unwrap();
+        let expected =
+            ["fc1.weight exp_avg", "fc1.weight exp_avg_sq", "fc2.weight exp_avg", "fc2.weight exp_avg_sq"];
+        assert_eq!(state(&device), expected.map(|name| (name.to_owned(), MIB)));
+        drop(adam);
+        assert_eq!(device.memory_allocated(), 0);
+    }
+}
+
+#[test]
+fn plain_descent_keeps_nothing() {
+    for device in devices() {
+        let parameters = two_parameters(&device);
+        let mut sgd = Sgd::new(parameters, SgdOptions::default());
+        device.reset_peak_memory_stats();
+        let before = device.memory_allocated();
+        sgd.step().unwrap();
+        assert_eq!((device.memory_allocated(), device.max_memory_allocated()), (before, before));
+    }
+}
+
+/// Fails a first step with room for `room_bytes` of state, for want of the piece named; then takes it with room.
+fn check_out_of_room(optimizer: fn(Vec<Tensor>) -> Box<dyn Optimizer>, room_bytes: u64, missing: &str) {
+    for device in devices() {
+        let parameters = two_parameters(&device);
+        let (before, start) = (device.memory_allocated(), parameters.clone());
+        let mut optimizer = optimizer(parameters);
+        assert_eq!(before, device.memory_reserved(), "the cache must not help");
+        device.set_memory_limit(before + room_bytes);
+        let error = optimizer.step().unwrap_err();
+        let report = error.out_of_memory().unwrap();
+        assert_eq!((report.label.as_str(), report.numbers.category), (missing, Category::OptimizerState));
+        assert_eq!(device.memory_allocated(), before, "the state that did fit is given back");
+        for parameter in start.iter().filter(|_| device.has_values()) {
+            assert!(parameter.to_vec::<f32>().unwrap().iter().all(|&x| x == 1.0), "a parameter moved");
+        }
+        device.set_memory_limit(None);
+        optimizer.step().unwrap();
+        for parameter in start.iter().filter(|_| device.has_values()) {
+            let values = parameter.to_vec::<f32>().unwrap();
+            assert!(values.iter().all(|&x| (x - 0.5).abs() < 1e-6), "a first step is one learning rate long");
+        }
+    }
+}
+
+#[test]
+fn a_step_without_room_for_its_state_changes_nothing() {
+    check_out_of_room(|parameters| Box::new(momentum(parameters)), 0, "fc1.weight momentum_buffer");
+    let adam = |parameters| -> Box<dyn Optimizer> {
+        Box::new(Adam::new(parameters, AdamOptions { lr: 0.5, ..AdamOptions::default() }))
+    };
+    check_out_of_room(adam, 2 * MIB, "fc2.weight exp_avg");
+}
