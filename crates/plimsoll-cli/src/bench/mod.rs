@@ -1,5 +1,6 @@
 //! `plimsoll bench`: how fast we are, beside others in the same run.
 
+mod floor;
 mod step;
 mod table;
 

@@ -13,6 +13,7 @@ use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::floor::Floor;
 use super::table;
 use crate::exit::{Exit, Failure};
 use crate::lenet::lenet;
@@ -92,7 +93,7 @@ pub(crate) struct Measured {
 pub(crate) fn run(args: &StepArgs) -> Result<String, Failure> {
     if args.peers.is_empty() {
         let measured = measure(args.steps, args.warmup)?;
-        return Ok(if args.json { line(&measured) } else { table::alone(&measured) });
+        return Ok(if args.json { line(&measured) } else { table::alone(&measured, Floor::measure()?) });
     }
     let us = Peer { name: "plimsoll".to_owned(), command: ourselves(args)? };
     let mut rows: Vec<(String, Vec<Measured>)> = Vec::new();
@@ -106,7 +107,8 @@ pub(crate) fn run(args: &StepArgs) -> Result<String, Failure> {
             }
         }
     }
-    Ok(if args.json { table::json(&rows) } else { table::beside(&rows) })
+    let floor = Floor::measure()?;
+    Ok(if args.json { table::json(&rows, floor) } else { table::beside(&rows, floor) })
 }
 
 fn measure(steps: u32, warmup: u32) -> plimsoll::Result<Measured> {

@@ -5,31 +5,9 @@ use std::fmt::Write;
 
 use serde_json::json;
 
+use super::floor::{BYTES, FLOP, Floor};
 use super::step::Measured;
 use crate::output::{BOLD, RESET};
-
-/// Images in a batch.
-const N: f64 = 64.0;
-/// Multiply-adds per image of the two convolutions and of the fully connected layers.
-const CONV1: f64 = 32.0 * 25.0 * 28.0 * 28.0;
-const CONV2: f64 = 64.0 * 800.0 * 10.0 * 10.0;
-const FC: f64 = 1600.0 * 120.0 + 120.0 * 84.0 + 84.0 * 10.0;
-/// Operations of a step: forward, gradient of the weights, and gradient of every input but the images'; a
-/// multiply-add counts as two.
-const FLOP: f64 = 2.0 * N * (2.0 * CONV1 + 3.0 * CONV2 + 3.0 * FC);
-
-/// Numbers in what conv1, pool1, conv2 and pool2 give for a batch, and in all weights.
-const C1: f64 = N * 32.0 * 784.0;
-const P1: f64 = N * 32.0 * 196.0;
-const C2: f64 = N * 64.0 * 100.0;
-const P2: f64 = N * 64.0 * 25.0;
-const WEIGHTS: f64 = 255_230.0;
-/// Bytes of a step when each kernel reads its inputs and writes its outputs once. Each convolution's output
-/// is written, read and written by relu, read by the pooling; on the way back written by the pooling, read
-/// with relu's output and written by relu, and read for weight and bias (conv2: for its input too). The
-/// pooled output is written, with an index of a byte, and read three times. Weights are read twice, their
-/// gradients written, and the step reads three arrays and writes two.
-const BYTES: f64 = 4.0 * (10.0 * C1 + 11.0 * C2 + 4.5 * (P1 + P2) + 8.0 * WEIGHTS);
 
 /// The median; sorts what it is given.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
@@ -38,10 +16,10 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
 }
 
 /// One line about ourselves.
-pub(crate) fn alone(m: &Measured) -> String {
+pub(crate) fn alone(m: &Measured, floor: Floor) -> String {
     format!(
         "{BOLD}{:.2} ms a step{RESET} (median; fastest {:.2}), {:.0} images/s, {:.0} GFLOP/s, loss {:.4} to {:.4}, \
-         {} parameters, at most {:.0} MiB resident",
+         {} parameters, at most {:.0} MiB resident\n{}",
         m.ms,
         m.ms_min,
         m.per_s,
@@ -49,7 +27,8 @@ pub(crate) fn alone(m: &Measured) -> String {
         m.loss_first,
         m.loss_last,
         m.params,
-        m.hwm_mib
+        m.hwm_mib,
+        floor.text()
     )
 }
 
@@ -93,7 +72,7 @@ fn ratio(rows: &[Row<'_>]) -> Option<(f64, String)> {
 }
 
 /// The comparison in words.
-pub(crate) fn beside(measured: &[(String, Vec<Measured>)]) -> String {
+pub(crate) fn beside(measured: &[(String, Vec<Measured>)], floor: Floor) -> String {
     let rows = rows(measured);
     let mut out = String::new();
     // Writing to a `String` cannot fail.
@@ -125,16 +104,15 @@ pub(crate) fn beside(measured: &[(String, Vec<Measured>)]) -> String {
     }
     let _ = writeln!(
         out,
-        "\nthe floor: {:.2} GFLOP, and {:.0} MB between kernels, a step; medians over {} rounds in turn",
-        FLOP / 1e9,
-        BYTES / 1e6,
+        "\n{}; medians over {} rounds in turn",
+        floor.text(),
         measured.first().map_or(0, |(_, all)| all.len())
     );
     out
 }
 
 /// The comparison for programs.
-pub(crate) fn json(measured: &[(String, Vec<Measured>)]) -> String {
+pub(crate) fn json(measured: &[(String, Vec<Measured>)], floor: Floor) -> String {
     let rows = rows(measured);
     let ratio = ratio(&rows);
     let value = json!({
@@ -142,6 +120,9 @@ pub(crate) fn json(measured: &[(String, Vec<Measured>)]) -> String {
         "ratio_to_fastest_peer": ratio.as_ref().map(|(ratio, _)| ratio),
         "fastest_peer": ratio.as_ref().map(|(_, name)| name),
         "flop": FLOP,
+        "bytes": BYTES,
+        "floor_compute_ms": floor.compute_ms(),
+        "floor_memory_ms": floor.memory_ms(),
         "rows": rows.iter().map(|row| json!({
             "name": row.name,
             "ms": row.ms,
