@@ -46,13 +46,20 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        let exit = if error.out_of_memory().is_some() { Exit::OutOfMemory } else { Exit::Usage };
+        let exit = match error {
+            Error::OutOfMemory(_) | Error::Allocator { .. } => Exit::OutOfMemory,
+            _ => Exit::Usage,
+        };
         Failure::new(exit, error.to_string())
     }
 }
 
 impl From<DataError> for Failure {
     fn from(error: DataError) -> Failure {
-        Failure::new(Exit::Unreadable, error.to_string())
+        let exit = match error {
+            DataError::OutOfHostMemory { .. } => Exit::OutOfMemory,
+            _ => Exit::Unreadable,
+        };
+        Failure::new(exit, error.to_string())
     }
 }

@@ -27,7 +27,6 @@ Results go to stdout, progress to stderr. Colour only on a terminal, never with 
 
 Exit codes:
   0  done
-  1  an assertion of yours failed
   2  the command line was not understood
   3  input could not be read
   4  out of memory

@@ -207,6 +207,43 @@ fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
     fs::write(folder.0.join("t10k-labels-idx1-ubyte"), [0, 0, 8, 1, 0, 0, 0, 1, 5]).expect("a file");
     check(&["--data", folder.path()], 3, "t10k-images-idx3-ubyte");
     check(&["--data", "/no/such/folder"], 3, "/no/such/folder");
+    // A program gets its reason too.
+    let failed = train(&["--data", "/no/such/folder", "--json"]);
+    let why: Value = serde_json::from_slice(&failed.stdout).expect("stdout is one JSON value");
+    assert_eq!((&why["verdict"], &why["exit"]), (&"failed".into(), &3.into()));
+}
+
+#[test]
+fn images_too_small_for_the_network_are_unreadable_data() {
+    let folder = Folder::new("small-images");
+    let images = [&[0u8, 0, 8, 3, 0, 0, 0, 10, 0, 0, 0, 3, 0, 0, 0, 3][..], &[7; 90]].concat();
+    let labels = [&[0u8, 0, 8, 1, 0, 0, 0, 10][..], &[1; 10]].concat();
+    fs::write(folder.0.join("t10k-images-idx3-ubyte"), images).expect("a file");
+    fs::write(folder.0.join("t10k-labels-idx1-ubyte"), labels).expect("a file");
+    let output = train(&["--data", folder.path()]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        stderr(&output).contains("images of 3 × 3; this network needs at least 12 × 12"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_simulated_job_ends_when_its_epochs_repeat() {
+    let job = ["--device", "sim", "--images", "300", "--epochs"];
+    let run = |epochs: &'static str| result(&[&job[..], &[epochs]].concat());
+    let (few, many) = (run("40"), run("18446744073709551615"));
+    assert_eq!(account(&few), account(&many));
+    assert_eq!((&few["steps"], &many["steps"]), (&200.into(), &u64::MAX.into()));
+}
+
+#[test]
+fn a_batch_that_the_host_cannot_hold_is_out_of_memory() {
+    let huge =
+        ["--images", "4000000000", "--batch-size", "4000000000", "--epochs", "1", "--memory-limit", "64MiB"];
+    let output = train(&huge);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use plimsoll_alloc::{CategoryBytes, DeviceMemory, MemoryInfo};
+use plimsoll_alloc::{CategoryBytes, DeviceMemory, MemoryInfo, Segment};
 
 use crate::backend::Backend;
 use crate::cpu::{Cpu, CpuConfig};
@@ -170,6 +170,11 @@ impl Device {
             Owner { label: label::text(label), category, bytes, blocks }
         };
         self.memory().owners_at_peak().into_iter().map(named).collect()
+    }
+
+    /// Every segment with its blocks, by address. As `torch.cuda.memory_snapshot`.
+    pub fn memory_snapshot(&self) -> Vec<Segment> {
+        self.memory().segments()
     }
 
     /// Bounds the bytes reserved from now on; `None` lifts the bound. What is already reserved stays:

@@ -149,7 +149,11 @@ fn device_of<'a>(op: &Op, tensors: &[&'a Data]) -> Result<&'a Device> {
         Some(other) => Err(Error::Device {
             op: op.name(),
             first: device.name().to_owned(),
-            second: other.storage.device().name().to_owned(),
+            second: match other.storage.device().name() {
+                // Names need not differ.
+                name if name == device.name() => format!("another device called {name}"),
+                name => name.to_owned(),
+            },
         }),
     }
 }

@@ -10,8 +10,10 @@ use crate::dtype::DType;
 /// The result of everything that can run out, be missing or not fit.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on tensors failed. Nothing is left half-done: outputs that were already allocated
-/// are freed again, and the inputs are unchanged.
+/// Why an operation on tensors failed. One operation leaves nothing half-done: outputs that were already
+/// allocated are freed again, and the inputs are unchanged. A backward pass is many operations: after an
+/// error some leaves have their gradients and the graph is gone, as in PyTorch; drop the gradients and run
+/// forward again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -89,8 +91,8 @@ pub enum Error {
     },
     /// A second backward pass through a graph that the first one freed.
     #[error(
-        "backward of {node}: its saved tensors were freed by an earlier backward pass; \
-         ask that one to retain the graph if a second is meant"
+        "backward of {node}: its saved tensors were freed by an earlier backward pass, finished or failed; \
+         ask that one to retain the graph if a second is meant, or run forward again"
     )]
     GraphFreed {
         /// The operation that was reached.

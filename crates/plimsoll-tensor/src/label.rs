@@ -1,9 +1,9 @@
 //! Names of bytes, and who is asking for them right now.
 //!
 //! A label is a name told once ([`intern`]) and carried as a number: the allocator stores it and never
-//! reads it. Each thread holds a stack of owners; what is allocated while an [`Owner`] is open belongs
-//! to it. A layer opens one in `forward` ([`Owner::layer`]); the engine opens the layer's again for its
-//! derivative; the loader and module construction open one with a category ([`Owner::of`]).
+//! reads it. Each thread holds a stack of spans; what is allocated while a [`Span`] is open belongs
+//! to it. A layer opens one in `forward` ([`Span::layer`]); the engine opens the layer's again for its
+//! derivative; the loader and module construction open one with a category ([`Span::of`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -52,39 +52,45 @@ pub(crate) fn backward_of(id: LabelId) -> LabelId {
 }
 
 thread_local! {
-    static OWNERS: RefCell<Vec<Tag>> = const { RefCell::new(Vec::new()) };
+    static SPANS: RefCell<Vec<Tag>> = const { RefCell::new(Vec::new()) };
 }
 
-/// While it lives, what this thread allocates belongs to it. Owners nest; the innermost counts.
-#[must_use = "an owner ends when it is dropped"]
+/// While it lives, what this thread allocates belongs to its name. Spans nest; the innermost counts.
+#[must_use = "a span ends when it is dropped"]
 #[derive(Debug)]
-pub struct Owner {
+pub struct Span {
+    /// How many spans were open before this one.
+    depth: usize,
     // The stack belongs to this thread, so its guard must stay here.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 
-impl Owner {
+impl Span {
     /// A layer, by its path in the model: what it allocates is temporary until someone keeps it.
-    pub fn layer(label: LabelId) -> Owner {
-        Owner::of(Category::Temporary, label)
+    pub fn layer(label: LabelId) -> Span {
+        Span::of(Category::Temporary, label)
     }
 
-    /// An owner of everything under one category, such as the parameters of a model being built.
-    pub fn of(category: Category, label: LabelId) -> Owner {
-        OWNERS.with_borrow_mut(|stack| stack.push(Tag { category, label }));
-        Owner { _not_send: std::marker::PhantomData }
+    /// Everything under one category, such as the parameters of a model being built.
+    pub fn of(category: Category, label: LabelId) -> Span {
+        let depth = SPANS.with_borrow_mut(|stack| {
+            stack.push(Tag { category, label });
+            stack.len() - 1
+        });
+        Span { depth, _not_send: std::marker::PhantomData }
     }
 }
 
-impl Drop for Owner {
+impl Drop for Span {
+    /// Ends the spans inside it too, should one be dropped later.
     fn drop(&mut self) {
-        OWNERS.with_borrow_mut(Vec::pop);
+        SPANS.with_borrow_mut(|stack| stack.truncate(self.depth));
     }
 }
 
 /// The innermost owner, or a temporary where none is open; named after the operation where it has no name.
 pub(crate) fn current(op: &'static str) -> Tag {
-    let innermost = OWNERS.with_borrow(|stack| stack.last().copied());
+    let innermost = SPANS.with_borrow(|stack| stack.last().copied());
     match innermost.unwrap_or(Tag { category: Category::Temporary, label: LabelId(0) }) {
         Tag { category, label: LabelId(0) } => Tag { category, label: intern(op) },
         named => named,
@@ -93,7 +99,7 @@ pub(crate) fn current(op: &'static str) -> Tag {
 
 /// The label of the innermost owner, if one is open.
 pub(crate) fn current_layer() -> LabelId {
-    OWNERS.with_borrow(|stack| stack.last().map_or(LabelId(0), |tag| tag.label))
+    SPANS.with_borrow(|stack| stack.last().map_or(LabelId(0), |tag| tag.label))
 }
 
 #[cfg(test)]
@@ -109,13 +115,23 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_owner_counts() {
+    fn the_innermost_span_counts() {
         let (a, b) = (intern("test.a"), intern("test.b"));
-        let _outer = Owner::layer(a);
+        let _outer = Span::layer(a);
         {
-            let _inner = Owner::of(Category::Parameter, b);
+            let _inner = Span::of(Category::Parameter, b);
             assert_eq!(current("op"), Tag { category: Category::Parameter, label: b });
         }
         assert_eq!(current("op"), Tag { category: Category::Temporary, label: a });
+    }
+
+    #[test]
+    fn a_span_dropped_early_ends_those_inside_it() {
+        let outer = Span::layer(intern("test.a"));
+        let inner = Span::layer(intern("test.b"));
+        drop(outer);
+        assert_eq!(current_layer(), LabelId(0));
+        drop(inner);
+        assert_eq!(current_layer(), LabelId(0));
     }
 }

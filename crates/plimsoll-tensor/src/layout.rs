@@ -38,8 +38,9 @@ impl Layout {
     pub fn contiguous(shape: &[usize]) -> Layout {
         let mut strides: Dims = SmallVec::from_elem(1, shape.len());
         for i in (1..shape.len()).rev() {
-            // Sizes of 0 and 1 place nothing; PyTorch counts them as 1 here too.
-            strides[i - 1] = strides[i] * shape[i].max(1);
+            // A size of 0 counts as 1 here, as in PyTorch. Only an empty shape can be too large to count
+            // (see `checked_len`), and then the strides place nothing.
+            strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
         }
         Layout { shape: shape.into(), strides, offset: 0 }
     }
@@ -66,7 +67,7 @@ impl Layout {
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        self.shape.iter().product()
+        if self.is_empty() { 0 } else { self.shape.iter().product() }
     }
 
     /// Whether there are no elements.
@@ -167,7 +168,7 @@ impl Layout {
     /// A dimension of size 1 put in at `dim`.
     pub(crate) fn unsqueeze(&self, dim: usize) -> Layout {
         let mut out = self.clone();
-        let stride = if dim < self.rank() { self.shape[dim] * self.strides[dim] } else { 1 };
+        let stride = if dim < self.rank() { self.shape[dim].saturating_mul(self.strides[dim]) } else { 1 };
         out.shape.insert(dim, 1);
         out.strides.insert(dim, stride);
         out
@@ -290,5 +291,7 @@ mod tests {
     fn a_shape_too_large_to_count_is_an_error() {
         assert!(checked_len(&[usize::MAX, 2]).is_err());
         assert_eq!(checked_len(&[usize::MAX, 2, 0]).unwrap(), 0);
+        assert_eq!(Layout::contiguous(&[usize::MAX, 2, 0]).len(), 0);
+        assert_eq!(Layout::contiguous(&[0, usize::MAX, 2]).end(), 0);
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_alloc::Tag;
+use smallvec::smallvec;
 
 use crate::autograd::{self, Edge, Node};
 use crate::device::Device;
@@ -236,7 +237,8 @@ impl Tensor {
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
 
-    /// The same values on another device; itself where it is there already. Gradients do not flow back.
+    /// The same values on another device; itself where it is there already. Gradients flow back, as through
+    /// PyTorch's `Tensor.to`.
     ///
     /// # Errors
     /// Out of memory; a source without values, unless the target has none either.
@@ -244,19 +246,22 @@ impl Tensor {
         if self.device() == device {
             return Ok(self.clone());
         }
-        if !device.has_values() {
-            return Tensor::empty(self.shape(), self.dtype(), device);
-        }
-        let bytes = dispatch::read(self.detach().contiguous()?.data(), "to_device")?;
-        Tensor::from_bytes(&bytes, self.dtype(), self.shape(), device)
+        let moved = if device.has_values() {
+            let bytes = dispatch::read(self.detach().contiguous()?.data(), "to_device")?;
+            Tensor::from_bytes(&bytes, self.dtype(), self.shape(), device)?
+        } else {
+            Tensor::empty(self.shape(), self.dtype(), device)?
+        };
+        let back = ToDeviceBack { device: self.device().clone() };
+        Ok(autograd::link(moved.data().clone(), &[self], |_, _| back))
     }
 
-    /// Marks a leaf as wanting a gradient, or not. As `Tensor.requires_grad_`.
+    /// Marks a leaf as wanting a gradient, or not; gives back a handle of it. As `Tensor.requires_grad_`.
     ///
     /// # Errors
     /// A tensor that an operation made (it wants what its inputs want; `detach` it first); a type through
     /// which no gradient flows.
-    pub fn requires_grad_(self, requires_grad: bool) -> Result<Tensor> {
+    pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
         if self.0.made_by.is_some() {
             return Err(Error::autograd(
                 "requires_grad_",
@@ -267,7 +272,7 @@ impl Tensor {
             return Err(Error::DType { op: "requires_grad_", expected: "float32", got: self.dtype() });
         }
         self.0.requires_grad.store(requires_grad, Ordering::Relaxed);
-        Ok(self)
+        Ok(self.clone())
     }
 
     /// Whether gradients flow to or through this tensor.
@@ -355,6 +360,20 @@ impl Tensor {
     /// Whether both are handles of one tensor (not merely equal values or shared storage).
     pub fn is_same(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+struct ToDeviceBack {
+    device: Device,
+}
+
+impl autograd::Backward for ToDeviceBack {
+    fn name(&self) -> &'static str {
+        "to_device"
+    }
+
+    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<autograd::Grads> {
+        Ok(smallvec![grads[0].as_ref().map(|grad| grad.to_device(&self.device)).transpose()?])
     }
 }
 

@@ -98,8 +98,8 @@ fn a_second_backward_pass_names_where_the_graph_ended() {
     y.sum().unwrap().backward().unwrap();
     assert_eq!(
         text(y.sum().unwrap().backward()),
-        "backward of exp: its saved tensors were freed by an earlier backward pass; ask that one to retain the \
-         graph if a second is meant"
+        "backward of exp: its saved tensors were freed by an earlier backward pass, finished or failed; ask \
+         that one to retain the graph if a second is meant, or run forward again"
     );
     assert_eq!(grad(&x), y.to_vec::<f32>().unwrap(), "the failed pass added nothing");
 }
@@ -367,4 +367,19 @@ fn threads_that_reach_a_leaf_at_once_lose_no_gradient() {
         });
         assert!(grad(&x).iter().all(|&x| x == 2.0));
     }
+}
+
+#[test]
+fn a_change_in_place_never_drops_a_gradient_silently() {
+    let device = Device::cpu();
+    let w = Tensor::ones(&[2], &device).unwrap().requires_grad_(true).unwrap();
+    let total = Tensor::zeros(&[2], &device).unwrap();
+    let refused = [total.add_(&w), total.add_scaled_(&w, 2.0), total.mul_(&w), total.copy_(&w)];
+    for result in refused {
+        assert!(matches!(result, Err(Error::Autograd { .. })), "{result:?}");
+    }
+    assert_eq!(total.to_vec::<f32>().unwrap(), [0.0, 0.0]);
+    no_grad(|| total.add_(&w)).unwrap();
+    total.add_(&w.detach()).unwrap();
+    assert_eq!(total.to_vec::<f32>().unwrap(), [2.0, 2.0]);
 }

@@ -74,7 +74,10 @@ fn a_tensor_moves_between_devices_with_its_values() {
         (counted.shape(), counted.dtype(), counted.device().memory_allocated()),
         (&[2, 3][..], DType::U8, 512)
     );
-    assert!(!x.requires_grad_(true).unwrap().to_device(&b).unwrap().requires_grad());
+    let w = x.copy().unwrap().requires_grad_(true).unwrap();
+    w.to_device(&b).unwrap().square().unwrap().sum().unwrap().backward().unwrap();
+    let grad = w.grad().unwrap();
+    assert_eq!((grad.device(), values(&grad)), (&a, values(&w.mul_scalar(2.0).unwrap())));
 }
 
 #[test]

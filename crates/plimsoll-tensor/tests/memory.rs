@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
-use plimsoll_tensor::label::{self, Owner};
+use plimsoll_tensor::label::{self, Span};
 use plimsoll_tensor::op::{Reduction, SgdStep};
 use plimsoll_tensor::{
     BackwardOptions, Category, Conv2dOptions, CpuConfig, DType, Device, Error, MaxPool2dOptions, OutOfMemory,
@@ -136,7 +136,7 @@ fn what_two_operations_saved_is_an_activation_until_both_let_go() {
 fn what_has_a_purpose_keeps_it_when_saved() {
     for device in devices() {
         let named = |category, name: &str| {
-            let _owner = Owner::of(category, label::intern(name));
+            let _owner = Span::of(category, label::intern(name));
             mebibyte(&device)
         };
         let w = named(Category::Parameter, "fc.weight").requires_grad_(true).unwrap();
@@ -155,7 +155,7 @@ fn what_has_a_purpose_keeps_it_when_saved() {
 #[test]
 fn an_owner_without_a_name_still_says_what_for() {
     for device in devices() {
-        let _owner = Owner::of(Category::Input, label::intern(""));
+        let _owner = Span::of(Category::Input, label::intern(""));
         let x = mebibyte(&device);
         assert_eq!((x.category(), x.label()), (Category::Input, "ones".to_owned()));
     }
@@ -314,7 +314,7 @@ fn a_layer_that_runs_out_is_named() {
     for device in devices() {
         device.set_memory_limit(2 * MIB);
         let (x, y) = (mebibyte(&device), mebibyte(&device));
-        let _layer = Owner::layer(label::intern("encoder.fc1"));
+        let _layer = Span::layer(label::intern("encoder.fc1"));
         let report = out_of_memory(x.matmul(&x));
         assert_eq!((report.label.as_str(), report.op), ("encoder.fc1", "matmul"));
         drop(y);

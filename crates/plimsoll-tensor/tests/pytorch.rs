@@ -61,7 +61,7 @@ fn difference(what: &str, got: &Tensor, expected: &Value) -> Option<String> {
     Some(format!("{what}[{at}] is {}, PyTorch's {}", got[at], expected[at]))
 }
 
-fn wants_grad(tensor: Tensor, entry: &Value) -> Tensor {
+fn wants_grad(tensor: &Tensor, entry: &Value) -> Tensor {
     let wants = entry["grads"].is_array() && tensor.dtype().is_float();
     tensor.requires_grad_(wants).unwrap()
 }
@@ -69,7 +69,7 @@ fn wants_grad(tensor: Tensor, entry: &Value) -> Tensor {
 fn run(case: &Value, form: Form, device: &Device) -> Option<String> {
     let inputs = case["inputs"].as_array().unwrap();
     let inputs: Vec<Tensor> =
-        inputs.iter().map(|input| wants_grad(tensor(input, form, device), case)).collect();
+        inputs.iter().map(|input| wants_grad(&tensor(input, form, device), case)).collect();
     let output = match call::call(case["op"].as_str().unwrap(), &case["args"], &inputs) {
         Ok(output) => output,
         Err(error) => return Some(format!("error: {error}")),
@@ -112,7 +112,7 @@ fn without_recording_the_outputs_are_the_same() {
             .as_array()
             .unwrap()
             .iter()
-            .map(|input| wants_grad(tensor(input, Form::Dense, &device), case))
+            .map(|input| wants_grad(&tensor(input, Form::Dense, &device), case))
             .collect();
         let output = no_grad(|| call::call(case["op"].as_str().unwrap(), &case["args"], &inputs)).unwrap();
         assert_eq!(difference("output", &output, &case["output"]), None, "{}", case["name"]);

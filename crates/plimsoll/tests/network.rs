@@ -6,7 +6,7 @@ mod recorded;
 
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{Device, Result, Tensor, no_grad};
+use plimsoll::{Device, Error, Result, Tensor, no_grad};
 use recorded::{assert_near, table, tensor};
 
 /// The network of `fixtures/make.py`.
@@ -122,4 +122,45 @@ fn a_layer_refuses_what_does_not_fit_and_says_the_sizes() {
         error.to_string(),
         "linear: input [1, 4] with weight [2, 3] and bias Some([2]): needs […, in], [out, in] and [out]"
     );
+}
+
+/// Fails unless this is the refusal of a second parameter of this path.
+fn assert_taken<T>(result: Result<T>, path: &str) {
+    let error = result.err().unwrap();
+    assert!(matches!(error, Error::Argument { op: "parameter", .. }), "{error:?}");
+    assert!(error.to_string().contains(&format!("`{path}` was already made")), "{error}");
+}
+
+#[test]
+fn two_layers_of_one_path_are_refused() {
+    let device = Device::cpu();
+    let twice = Sequential::new(&Scope::new(&device, 0))
+        .add("fc", |s| Linear::new(s, 4, 4))
+        .unwrap()
+        .add("relu", ReLU::new)
+        .unwrap()
+        .add("fc", |s| Linear::new(s, 4, 4));
+    assert_taken(twice, "fc.weight");
+
+    let scope = Scope::new(&device, 0);
+    let first = Linear::new(&scope, 2, 2).unwrap();
+    assert_taken(Linear::new(&scope, 2, 2), "weight");
+    assert_taken(Conv2d::new(&scope.clone(), 1, 1, 3), "weight");
+    assert_eq!(first.named_parameters()[0].0, "weight");
+
+    // Two chains in one scope are one model.
+    let chain = |scope: &Scope| Sequential::new(scope).add("head", |s| Linear::new(s, 2, 2));
+    chain(&scope).unwrap();
+    assert_taken(chain(&scope), "head.weight");
+    chain(&Scope::new(&device, 0)).unwrap();
+}
+
+#[test]
+fn layers_show_their_weight_and_bias() {
+    let scope = Scope::new(&Device::cpu(), 0);
+    let conv = Conv2d::new(&scope.at("conv"), 3, 8, 5).unwrap().stride(2);
+    assert_eq!(conv.weight().shape(), [8, 3, 5, 5]);
+    assert_eq!((conv.weight().label(), conv.weight().requires_grad()), ("conv.weight".to_owned(), true));
+    assert_eq!(conv.bias().map(|bias| bias.shape().to_vec()), Some(vec![8]));
+    assert!(Conv2d::without_bias(&scope.at("bare"), 3, 8, 5).unwrap().bias().is_none());
 }

@@ -4,9 +4,9 @@
 
 mod recorded;
 
-use plimsoll::label::{self, Owner};
+use plimsoll::label::{self, Span};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
-use plimsoll::{Category, CpuConfig, Device, Result, SimConfig, Tensor};
+use plimsoll::{Category, CpuConfig, Device, Error, Result, SimConfig, Tensor};
 use recorded::{assert_near, table, tensor};
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ fn the_defaults_are_pytorchs() {
 /// Two parameters of one mebibyte, each with a gradient.
 fn two_parameters(device: &Device) -> Vec<Tensor> {
     let parameter = |name: &str| {
-        let _owner = Owner::of(Category::Parameter, label::intern(name));
+        let _owner = Span::of(Category::Parameter, label::intern(name));
         let parameter = Tensor::ones(&[512, 512], device).unwrap().requires_grad_(true).unwrap();
         parameter.set_grad(Some(parameter.ones_like().unwrap()));
         parameter
@@ -174,4 +174,80 @@ fn a_step_without_room_for_its_state_changes_nothing() {
         Box::new(Adam::new(parameters, AdamOptions { lr: 0.5, ..AdamOptions::default() }))
     };
     check_out_of_room(adam, 2 * MIB, "fc2.weight exp_avg");
+}
+
+/// Fails unless a step with these options is refused with this message and changes nothing, and a step with good
+/// ones then goes through.
+fn check_refused<O: Optimizer>(
+    new: impl Fn(Vec<Tensor>) -> O,
+    spoil: fn(&mut O),
+    mend: fn(&mut O),
+    message: &str,
+) {
+    for device in devices() {
+        let parameters = two_parameters(&device);
+        let (before, start) = (device.memory_allocated(), parameters.clone());
+        let mut optimizer = new(parameters);
+        spoil(&mut optimizer);
+        let error = optimizer.step().unwrap_err();
+        assert!(matches!(error, Error::Argument { .. }), "{error:?}");
+        assert_eq!(error.to_string(), message);
+        assert_eq!(device.memory_allocated(), before, "{message}: no state is made");
+        for parameter in start.iter().filter(|_| device.has_values()) {
+            assert!(
+                parameter.to_vec::<f32>().unwrap().iter().all(|&x| x == 1.0),
+                "{message}: a parameter moved"
+            );
+        }
+        mend(&mut optimizer);
+        optimizer.step().unwrap();
+    }
+}
+
+#[test]
+fn sgd_refuses_the_options_that_pytorch_refuses() {
+    let check = |spoil: fn(&mut Sgd), message: &str| {
+        check_refused(momentum, spoil, |sgd| sgd.options = SgdOptions::default(), message);
+    };
+    check(|sgd| sgd.options.lr = -0.1, "sgd: lr is -0.1; it must be 0 or more");
+    check(|sgd| sgd.set_lr(f64::NAN), "sgd: lr is NaN; it must be 0 or more");
+    check(|sgd| sgd.options.momentum = -0.9, "sgd: momentum is -0.9; it must be 0 or more");
+    check(|sgd| sgd.options.momentum = f64::NAN, "sgd: momentum is NaN; it must be 0 or more");
+    check(|sgd| sgd.options.weight_decay = -1.0, "sgd: weight_decay is -1; it must be 0 or more");
+    check(|sgd| sgd.options.weight_decay = f64::NAN, "sgd: weight_decay is NaN; it must be 0 or more");
+    check(|sgd| sgd.options.dampening = f64::NAN, "sgd: dampening is NaN; it must be a number");
+    let nesterov =
+        |momentum, dampening| SgdOptions { nesterov: true, momentum, dampening, ..Default::default() };
+    let mut sgd = Sgd::new(vec![], nesterov(0.0, 0.0));
+    assert_eq!(sgd.step().unwrap_err().to_string(), "sgd: momentum is 0; it must be above 0 for nesterov");
+    sgd.options = nesterov(0.9, 0.5);
+    assert_eq!(sgd.step().unwrap_err().to_string(), "sgd: dampening is 0.5; it must be 0 for nesterov");
+    sgd.options = nesterov(0.9, 0.0);
+    sgd.step().unwrap();
+}
+
+#[test]
+fn adam_refuses_the_options_that_pytorch_refuses() {
+    let check = |spoil: fn(&mut Adam), message: &str| {
+        let new = |parameters| Adam::new(parameters, AdamOptions::default());
+        check_refused(new, spoil, |adam| adam.options = AdamOptions::default(), message);
+    };
+    check(|adam| adam.set_lr(-1.0), "adam: lr is -1; it must be 0 or more");
+    check(|adam| adam.options.lr = f64::NAN, "adam: lr is NaN; it must be 0 or more");
+    check(|adam| adam.options.eps = -1e-3, "adam: eps is -0.001; it must be 0 or more");
+    check(|adam| adam.options.eps = f64::NAN, "adam: eps is NaN; it must be 0 or more");
+    check(|adam| adam.options.weight_decay = -0.5, "adam: weight_decay is -0.5; it must be 0 or more");
+    check(|adam| adam.options.betas.0 = 1.0, "adam: betas.0 is 1; it must be at least 0 and below 1");
+    check(|adam| adam.options.betas.0 = -0.1, "adam: betas.0 is -0.1; it must be at least 0 and below 1");
+    check(|adam| adam.options.betas.1 = 1.5, "adam: betas.1 is 1.5; it must be at least 0 and below 1");
+    check(|adam| adam.options.betas.1 = f64::NAN, "adam: betas.1 is NaN; it must be at least 0 and below 1");
+}
+
+#[test]
+fn the_edges_that_pytorch_allows_are_allowed() {
+    let device = Device::cpu();
+    let zeros = SgdOptions { lr: 0.0, momentum: 0.0, dampening: -1.0, weight_decay: 0.0, nesterov: false };
+    Sgd::new(two_parameters(&device), zeros).step().unwrap();
+    let zeros = AdamOptions { lr: 0.0, betas: (0.0, 0.0), eps: 0.0, weight_decay: 0.0 };
+    Adam::new(two_parameters(&device), zeros).step().unwrap();
 }

@@ -1,13 +1,14 @@
 //! The training loop. It is the same on every device: on the simulated one it merely cannot read values.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use plimsoll::data::{DataError, DataLoader};
-use plimsoll::memory::Report;
+use plimsoll::data::{DataError, DataLoader, Dataset};
+use plimsoll::memory::{self, Report};
 use plimsoll::nn::{Module, Scope, Sequential};
 use plimsoll::optim::{self, Adam, AdamOptions, Sgd, SgdOptions};
-use plimsoll::{Device, no_grad};
+use plimsoll::{Device, Segment, Tensor, no_grad};
 
 use super::source::Source;
 use crate::lenet::lenet;
@@ -82,10 +83,14 @@ impl From<plimsoll::Error> for Error {
 
 /// What a finished job has to say.
 pub(crate) struct Outcome {
-    /// The device's account.
+    /// The device's account. What is outside the allocator is the most seen while the job ran.
     pub(crate) memory: Report,
     /// Bytes of the parameters' blocks.
     pub(crate) parameters: u64,
+    /// Host bytes of the data set, which lie outside the allocator.
+    pub(crate) data_set_bytes: u64,
+    /// Host bytes that batches in preparation take at most, also outside.
+    pub(crate) batches_bytes: u64,
     /// How often the loop stepped.
     pub(crate) steps: u64,
     /// Correct answers on the test images after each epoch; empty on a device without values.
@@ -102,93 +107,149 @@ pub(crate) trait Watch {
     fn step(&mut self, epoch: u64, images: usize, loss: Option<f32>, device: &Device);
     /// An epoch is done: its mean loss and the correct answers on the test images.
     fn epoch(&mut self, epoch: u64, loss: Option<f64>, correct: Option<usize>, device: &Device);
+    /// All later epochs would repeat earlier ones: see Note [Repeating epochs].
+    fn repeats(&mut self, epoch: u64);
 }
 
 /// Nobody watches.
 impl Watch for () {
     fn step(&mut self, _: u64, _: usize, _: Option<f32>, _: &Device) {}
     fn epoch(&mut self, _: u64, _: Option<f64>, _: Option<usize>, _: &Device) {}
+    fn repeats(&mut self, _: u64) {}
 }
+
+// Note [Repeating epochs]
+// Every epoch makes the same requests. On the simulated device nothing else happens, so once an epoch ends
+// with the segments and blocks that an earlier one ended with, all that follow go round the same states,
+// and the job is over, however many epochs were asked for. (Blocks change places between epochs, so it need
+// not be the epoch just before.)
 
 impl Job {
     /// Trains and tests on a device.
     pub(crate) fn run(&self, device: &Device, watch: &mut impl Watch) -> Result<Outcome, Error> {
         let start = Instant::now();
-        let [rows, columns] = self.data.size;
-        let model = lenet(&Scope::new(device, self.seed), rows, columns)?;
-        let parameters = device.memory_allocated();
-        let mut optimizer = self.optimizer.build(&model, self.lr);
-        let train = self.loader(device, &self.data.split.train)?.shuffle(self.seed);
-        let test = self.loader(device, &self.data.split.test)?;
-        let (mut steps, mut losses, mut correct) = (0, Vec::new(), Vec::new());
+        let mut run = Run::new(self, device)?;
+        let (mut losses, mut correct) = (Vec::new(), Vec::new());
+        let mut seen: Vec<Vec<Segment>> = Vec::new();
         for epoch in 0..self.epochs {
-            let mut sum = 0.0;
-            for batch in train.epoch(epoch) {
-                let batch = batch?;
-                optimizer.set_lr(self.lr * cosine(steps, self.epochs * train.len() as u64));
-                let loss = step(&model, optimizer.as_mut(), &batch.to_device(device)?, device)?;
-                sum += f64::from(loss.unwrap_or(0.0)) * batch.samples as f64;
-                steps += 1;
-                watch.step(epoch, batch.samples, loss, device);
-                train.recycle(batch);
-            }
-            let loss = device.has_values().then(|| sum / self.data.split.train.len() as f64);
-            let right = test_accuracy(&model, &test, epoch, device)?;
+            let loss = run.train(epoch, watch)?;
+            let right = run.test(epoch)?;
             losses.extend(loss);
             correct.extend(right);
             watch.epoch(epoch, loss, right, device);
+            if !device.has_values() {
+                let state = device.memory_snapshot();
+                if seen.contains(&state) {
+                    run.steps = run.steps_of_all_epochs();
+                    watch.repeats(epoch);
+                    break;
+                }
+                seen.push(state);
+            }
         }
-        let memory = Report::of(device);
-        Ok(Outcome { memory, parameters, steps, correct, losses, elapsed: start.elapsed() })
+        Ok(Outcome {
+            memory: Report { outside_bytes: run.outside_bytes, ..Report::of(device) },
+            parameters: run.parameters,
+            data_set_bytes: if device.has_values() { self.data.split.train.resident_bytes() } else { 0 },
+            batches_bytes: if device.has_values() { run.training.buffer_bytes() } else { 0 },
+            steps: run.steps,
+            correct,
+            losses,
+            elapsed: start.elapsed(),
+        })
     }
 
-    fn loader(
-        &self,
-        device: &Device,
-        part: &std::sync::Arc<dyn plimsoll::data::Dataset>,
-    ) -> Result<DataLoader, DataError> {
+    fn loader(&self, device: &Device, part: &Arc<dyn Dataset>) -> Result<DataLoader, DataError> {
         let loader = DataLoader::new(part.clone(), self.batch_size)?;
         Ok(if device.has_values() { loader.workers(self.workers) } else { loader.shapes_only() })
     }
 }
 
-/// The share of the learning rate at a step: from 1 to 0 along half a cosine.
-fn cosine(step: u64, of: u64) -> f64 {
-    0.5 * (1.0 + (std::f64::consts::PI * step as f64 / of as f64).cos())
+/// A job on its device.
+struct Run<'a> {
+    job: &'a Job,
+    device: &'a Device,
+    model: Sequential,
+    optimizer: Box<dyn optim::Optimizer>,
+    training: DataLoader,
+    testing: DataLoader,
+    parameters: u64,
+    steps: u64,
+    /// The most seen so far.
+    outside_bytes: Option<u64>,
 }
 
-/// One step on one batch; the loss where there is one to read.
-fn step(
-    model: &Sequential,
-    optimizer: &mut dyn optim::Optimizer,
-    batch: &[plimsoll::Tensor],
-    device: &Device,
-) -> plimsoll::Result<Option<f32>> {
-    let [images, labels] = batch else { unreachable!("a batch has images and labels") };
-    let loss = model.forward(images)?.cross_entropy(labels)?;
-    optimizer.zero_grad();
-    loss.backward()?;
-    optimizer.step()?;
-    device.has_values().then(|| loss.item()).transpose()
-}
-
-/// How many test images the model gets right, where the device can say.
-fn test_accuracy(
-    model: &Sequential,
-    test: &DataLoader,
-    epoch: u64,
-    device: &Device,
-) -> Result<Option<usize>, Error> {
-    let mut correct = 0;
-    for batch in test.epoch(epoch) {
-        let batch = batch?;
-        let tensors = batch.to_device(device)?;
-        let answers = no_grad(|| model.forward(&tensors[0])?.argmax(1))?;
-        if device.has_values() {
-            let (answers, labels) = (answers.to_vec::<i64>()?, tensors[1].to_vec::<i64>()?);
-            correct += answers.iter().zip(&labels).filter(|(answer, label)| answer == label).count();
-        }
-        test.recycle(batch);
+impl<'a> Run<'a> {
+    fn new(job: &'a Job, device: &'a Device) -> Result<Run<'a>, Error> {
+        let [rows, columns] = job.data.size;
+        let model = lenet(&Scope::new(device, job.seed), rows, columns)?;
+        Ok(Run {
+            optimizer: job.optimizer.build(&model, job.lr),
+            training: job.loader(device, &job.data.split.train)?.shuffle(job.seed),
+            testing: job.loader(device, &job.data.split.test)?,
+            parameters: device.memory_allocated(),
+            steps: 0,
+            outside_bytes: None,
+            job,
+            device,
+            model,
+        })
     }
-    Ok(device.has_values().then_some(correct))
+
+    fn steps_of_all_epochs(&self) -> u64 {
+        self.job.epochs.saturating_mul(self.training.len() as u64)
+    }
+
+    /// One pass over the training images; their mean loss, where there is one to read.
+    fn train(&mut self, epoch: u64, watch: &mut impl Watch) -> Result<Option<f64>, Error> {
+        let training = self.training.clone();
+        let mut sum = 0.0;
+        for batch in training.epoch(epoch) {
+            let batch = batch?;
+            let loss = self.step(&batch.to_device(self.device)?)?;
+            sum += f64::from(loss.unwrap_or(0.0)) * batch.samples as f64;
+            watch.step(epoch, batch.samples, loss, self.device);
+            training.recycle(batch);
+        }
+        Ok(self.device.has_values().then(|| sum / self.job.data.split.train.len() as f64))
+    }
+
+    /// One step on one batch; the loss where there is one to read.
+    fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
+        let [images, labels] = batch else { unreachable!("a batch has images and labels") };
+        self.optimizer.set_lr(self.job.lr * self.cosine());
+        let loss = self.model.forward(images)?.cross_entropy(labels)?;
+        self.optimizer.zero_grad();
+        loss.backward()?;
+        self.optimizer.step()?;
+        // Often enough to see batches in preparation, too seldom to cost anything.
+        if self.steps.is_multiple_of(64) {
+            self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
+        }
+        self.steps += 1;
+        self.device.has_values().then(|| loss.item()).transpose()
+    }
+
+    /// The share of the learning rate at this step: from 1 to 0 along half a cosine.
+    fn cosine(&self) -> f64 {
+        let done = self.steps as f64 / self.steps_of_all_epochs() as f64;
+        0.5 * (1.0 + (std::f64::consts::PI * done).cos())
+    }
+
+    /// How many test images the model gets right, where the device can say.
+    fn test(&mut self, epoch: u64) -> Result<Option<usize>, Error> {
+        let mut correct = 0;
+        for batch in self.testing.epoch(epoch) {
+            let batch = batch?;
+            let tensors = batch.to_device(self.device)?;
+            let answers = no_grad(|| self.model.forward(&tensors[0])?.argmax(1))?;
+            if self.device.has_values() {
+                let (answers, labels) = (answers.to_vec::<i64>()?, tensors[1].to_vec::<i64>()?);
+                correct += answers.iter().zip(&labels).filter(|(answer, label)| answer == label).count();
+            }
+            self.testing.recycle(batch);
+        }
+        self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
+        Ok(self.device.has_values().then_some(correct))
+    }
 }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::job::{Job, Optimizer, Outcome};
 use super::report;
 use super::smallest::Smallest;
+use crate::exit::Failure;
 
 /// Changes of meaning raise the number; new fields do not.
 const SCHEMA: &str = "plimsoll.train/1";
@@ -24,6 +25,8 @@ pub(crate) fn result(job: &Job, outcome: &Outcome) -> String {
         "correct": outcome.correct,
         "accuracy": outcome.correct.last().map(|&right| right as f64 / job.data.split.test.len() as f64),
         "parameter_bytes": outcome.parameters,
+        "data_set_bytes": outcome.data_set_bytes,
+        "batches_bytes": outcome.batches_bytes,
         "memory": of_memory(&outcome.memory),
     }))
 }
@@ -54,6 +57,16 @@ pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&S
         "held_by_category": by_category(&n.by_category),
         "smallest_limit_bytes": smallest.map(|smallest| smallest.limit_bytes),
         "smallest_limit_fits_device": smallest.map(|smallest| smallest.fits_device),
+    }))
+}
+
+/// A job that could not be run.
+pub(crate) fn failed(failure: &Failure) -> String {
+    pretty(&json!({
+        "schema": SCHEMA,
+        "verdict": "failed",
+        "summary": failure.message,
+        "exit": failure.exit as u8,
     }))
 }
 

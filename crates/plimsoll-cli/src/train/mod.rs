@@ -14,10 +14,11 @@ mod source;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use plimsoll::{Device, SimConfig};
+use plimsoll::{Device, OutOfMemory, SimConfig};
 
 use self::job::{Job, Optimizer};
 use self::progress::Progress;
+use self::source::Want;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -50,7 +51,7 @@ pub(crate) struct MnistArgs {
     /// The most bytes to reserve, such as 64MiB [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
-    /// Where to run
+    /// Where to run; on `sim`, files are read no further than their headers
     #[arg(long, value_enum, default_value_t = On::Cpu)]
     device: On,
     /// Memory of the simulated device, such as 80GiB [default: this machine's]
@@ -89,14 +90,49 @@ fn learning_rate(text: &str) -> Result<f64, String> {
 /// Runs the job; the result is text for stdout.
 pub(crate) fn run(what: What) -> Result<String, Failure> {
     let What::Mnist(args) = what;
-    if args.capacity.is_some() && args.device == On::Cpu {
-        let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
-                       with `--memory-limit`";
-        return Err(Failure::new(Exit::Usage, message));
+    attempt(&args).map_err(|failure| {
+        let json = args.json.then(|| failure.json.clone().unwrap_or_else(|| json::failed(&failure)));
+        Failure { json, ..failure }
+    })
+}
+
+fn attempt(args: &MnistArgs) -> Result<String, Failure> {
+    let device = device(args)?;
+    let job = job(args)?;
+    let mut progress = Progress::new(&job, &device);
+    let outcome = job.run(&device, &mut progress);
+    progress.finish();
+    match outcome {
+        Ok(outcome) if args.json => Ok(json::result(&job, &outcome)),
+        Ok(outcome) => Ok(report::text(&job, &outcome)),
+        Err(job::Error::Data(error)) => Err(error.into()),
+        Err(job::Error::Tensor(error)) => match error.out_of_memory() {
+            Some(report) => Err(out_of_memory(&job, &device, report)),
+            None => Err(error.into()),
+        },
     }
-    let job = Job {
+}
+
+fn device(args: &MnistArgs) -> Result<Device, Failure> {
+    let device = match (args.device, args.capacity) {
+        (On::Cpu, None) => Device::cpu(),
+        (On::Cpu, Some(_)) => {
+            let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
+                           with `--memory-limit`";
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        (On::Sim, Some(capacity)) => Device::sim(SimConfig::new(capacity)),
+        (On::Sim, None) => Device::sim(SimConfig::new(Device::cpu().memory_info().total_bytes)),
+    };
+    device.set_memory_limit(args.memory_limit);
+    Ok(device)
+}
+
+fn job(args: &MnistArgs) -> Result<Job, Failure> {
+    let want = if args.device == On::Cpu { Want::Values } else { Want::Shapes };
+    Ok(Job {
         data: match &args.data {
-            Some(dir) => source::read(dir, args.device == On::Cpu)?,
+            Some(dir) => source::read(dir, want)?,
             None => source::drawn(args.seed, args.images as usize)?,
         },
         epochs: args.epochs,
@@ -105,32 +141,16 @@ pub(crate) fn run(what: What) -> Result<String, Failure> {
         lr: args.lr.unwrap_or(args.optimizer.default_lr()),
         seed: args.seed,
         workers: usize::from(args.workers),
-    };
-    let device = match args.device {
-        On::Cpu => Device::cpu(),
-        On::Sim => {
-            let capacity = args.capacity.unwrap_or_else(|| Device::cpu().memory_info().total_bytes);
-            Device::sim(SimConfig::new(capacity))
-        }
-    };
-    device.set_memory_limit(args.memory_limit);
-    let mut progress = Progress::new(&job, &device);
-    match job.run(&device, &mut progress) {
-        Ok(outcome) => {
-            progress.finish();
-            Ok(if args.json { json::result(&job, &outcome) } else { report::text(&job, &outcome) })
-        }
-        Err(job::Error::Data(error)) => Err(error.into()),
-        Err(job::Error::Tensor(error)) => match error.out_of_memory() {
-            None => Err(error.into()),
-            Some(report) => {
-                progress.finish();
-                output::progress("out of memory; looking for the smallest limit that would have passed");
-                let smallest = smallest::limit(&job, device.memory_info().total_bytes);
-                let message = report::out_of_memory(report, smallest.as_ref());
-                let json = args.json.then(|| json::out_of_memory(&job, report, smallest.as_ref()));
-                Err(Failure { exit: Exit::OutOfMemory, message, json })
-            }
-        },
+    })
+}
+
+/// The failure of a job that ran out, with the smallest limit that would have passed.
+fn out_of_memory(job: &Job, device: &Device, report: &OutOfMemory) -> Failure {
+    output::progress("out of memory; looking for the smallest limit that would have passed");
+    let smallest = smallest::limit(job, device.memory_info().total_bytes);
+    Failure {
+        exit: Exit::OutOfMemory,
+        message: report::out_of_memory(report, smallest.as_ref()),
+        json: Some(json::out_of_memory(job, report, smallest.as_ref())),
     }
 }

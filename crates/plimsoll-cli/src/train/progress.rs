@@ -86,6 +86,13 @@ impl Watch for Progress {
         self.bar.suspend(|| output::progress(&line));
         (self.epoch_start, self.epoch_images) = (Instant::now(), 0);
     }
+
+    fn repeats(&mut self, epoch: u64) {
+        if epoch + 1 < self.epochs {
+            let line = format!("epochs {} to {} repeat earlier ones to the byte", epoch + 2, self.epochs);
+            self.bar.suspend(|| output::progress(&line));
+        }
+    }
 }
 
 /// Allocated, cached and bound: `[████▒▒▒▒            ] 8.1 MiB allocated + 12.0 MiB cached of 64.00 MiB`.

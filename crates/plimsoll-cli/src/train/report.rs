@@ -18,7 +18,7 @@ pub(crate) fn text(job: &Job, outcome: &Outcome) -> String {
     let memory = &outcome.memory;
     let mut out = format!("{BOLD}{}{RESET}\n\n", verdict(job, outcome));
     categories(&mut out, memory);
-    reserved(&mut out, memory);
+    reserved(&mut out, outcome);
     owners(&mut out, memory);
     beyond(&mut out, outcome);
     out
@@ -63,7 +63,8 @@ fn categories(out: &mut String, memory: &Report) {
     row(out, "allocated at the peak", peak, peak, "");
 }
 
-fn reserved(out: &mut String, memory: &Report) {
+fn reserved(out: &mut String, outcome: &Outcome) {
+    let memory = &outcome.memory;
     let (peak, reserved) = (memory.peak_allocated_bytes, memory.peak_reserved_bytes);
     let _ = writeln!(out, "\n{BOLD}Allocated against reserved{RESET}");
     row(out, "allocated at the peak", peak, reserved, "max_memory_allocated");
@@ -75,19 +76,22 @@ fn reserved(out: &mut String, memory: &Report) {
         "free blocks and the rest of segments",
     );
     row(out, "reserved at the peak", reserved, reserved, "max_memory_reserved: what the limit bounds");
-    match memory.outside_bytes {
-        Some(bytes) => {
-            let name = "outside the allocator";
-            let _ = writeln!(
-                out,
-                "  {name:<28} {:>12}             program, data set, threads, packing buffers: resident now, beside the above",
-                Bytes(bytes).to_string()
-            );
-        }
-        None => {
-            let _ =
-                writeln!(out, "  outside the allocator        unknown: this system has no /proc/self/status");
-        }
+    let Some(outside) = memory.outside_bytes else {
+        let _ = writeln!(out, "  outside the allocator        unknown: this system has no /proc/self/status");
+        return;
+    };
+    let rows = [
+        (
+            "outside the allocator",
+            outside,
+            "resident beside the above, at most: program, threads, packing buffers, …",
+        ),
+        ("  of it the data set", outcome.data_set_bytes, ""),
+        ("  of it batches, at most", outcome.batches_bytes, "being prepared by the loader"),
+    ];
+    for (name, bytes, note) in rows.into_iter().filter(|&(_, bytes, _)| bytes > 0) {
+        let line = format!("  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
+        let _ = writeln!(out, "{}", line.trim_end());
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Adding what was missing to a limit gives a wrong answer: with more room the allocator places everything
 //! after that request differently. So the job itself is tried, limit by limit, and what is printed has
-//! passed. The simulated device takes a fraction of a second for a run.
+//! passed. The simulated device takes a fraction of a second for a run, and stops where
+//! epochs begin to repeat (Note [Repeating epochs] in `job.rs`).
 
 use plimsoll::{Device, SimConfig};
 
@@ -35,8 +36,7 @@ pub(crate) fn limit(job: &Job, capacity_bytes: u64) -> Option<Smallest> {
     let device = Device::sim(SimConfig::new(u64::MAX / 4));
     let free_run = job.run(&device, &mut ()).ok()?;
     let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);
-    // Less than the peak of live blocks never passes, except for what rounding adds to a block; a start
-    // that fails is all that the search relies on, and nothing at all surely fails.
+    // Nothing at all surely fails.
     let mut too_little = 0;
     while enough - too_little > GRAIN_BYTES {
         let middle = too_little + (enough - too_little) / (2 * GRAIN_BYTES) * GRAIN_BYTES;

@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll::data::{DataError, Dataset, Digits, MnistDir, Split};
+use plimsoll::data::{Dataset, Digits, MnistDir, Split};
+
+use crate::exit::{Exit, Failure};
 
 /// What to train and test on, and what to call it.
 pub(crate) struct Source {
@@ -15,17 +17,36 @@ pub(crate) struct Source {
     pub(crate) size: [usize; 2],
 }
 
-/// MNIST's files in `dir`; the pixels are read only where they are wanted.
-pub(crate) fn read(dir: &Path, want_values: bool) -> Result<Source, DataError> {
-    let files = MnistDir::open(dir)?;
-    let split = if want_values { files.load()? } else { files.shapes()? };
-    Ok(Source { name: dir.display().to_string(), size: size_of(split.train.as_ref()), split })
+/// What is wanted of a data set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// Pixels and labels.
+    Values,
+    /// How many images there are and of what size.
+    Shapes,
 }
 
-/// `count` drawn digits, the first nine tenths to train on.
-pub(crate) fn drawn(seed: u64, count: usize) -> Result<Source, DataError> {
-    let digits = Arc::new(Digits::new(seed, count));
-    let split = Split::at(digits, count / 10 * 9)?;
+/// The network's windows and poolings leave nothing of smaller images.
+const SMALLEST: usize = 12;
+
+/// MNIST's files in `dir`; the pixels are read only where they are wanted.
+pub(crate) fn read(dir: &Path, want: Want) -> Result<Source, Failure> {
+    let files = MnistDir::open(dir)?;
+    let split = if want == Want::Values { files.load()? } else { files.shapes()? };
+    let size @ [rows, columns] = size_of(split.train.as_ref());
+    if rows < SMALLEST || columns < SMALLEST {
+        let message = format!(
+            "{}: images of {rows} × {columns}; this network needs at least {SMALLEST} × {SMALLEST}",
+            dir.display()
+        );
+        return Err(Failure::new(Exit::Unreadable, message));
+    }
+    Ok(Source { name: dir.display().to_string(), size, split })
+}
+
+/// `count` drawn digits, nine in ten to train on.
+pub(crate) fn drawn(seed: u64, count: usize) -> Result<Source, Failure> {
+    let split = Split::nine_to_one(Arc::new(Digits::new(seed, count)))?;
     Ok(Source { name: "digits drawn by code".to_owned(), size: size_of(split.train.as_ref()), split })
 }
 

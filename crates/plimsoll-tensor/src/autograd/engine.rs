@@ -19,7 +19,7 @@ use smallvec::{SmallVec, smallvec};
 use super::grad_mode::no_grad;
 use super::node::{Edge, Grads, Keep, Node};
 use crate::error::{Error, Result};
-use crate::label::{self, Category, Owner};
+use crate::label::{self, Category, Span};
 use crate::tensor::Tensor;
 
 /// How a backward pass starts and ends.
@@ -77,7 +77,7 @@ fn starting_gradient(root: &Tensor, given: Option<Tensor>) -> Result<Tensor> {
 
 /// Calls one derivative, under its layer's name.
 fn run(node: &Node, grads: Grads, keep: Keep) -> Result<Grads> {
-    let _owner = Owner::layer(label::backward_of(node.layer));
+    let _owner = Span::layer(label::backward_of(node.layer));
     let derivative = node.derivative(keep)?;
     let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(Option::is_some).collect();
     let results = derivative.backward(&grads, &wanted)?;
@@ -122,6 +122,6 @@ fn first_gradient(leaf: &Tensor, grad: Tensor) -> Result<Tensor> {
         grad.set_owner(category, label);
         return Ok(grad);
     }
-    let _owner = Owner::of(category, label);
+    let _owner = Span::of(category, label);
     grad.copy()
 }

@@ -183,6 +183,27 @@ operator!(Sub, sub, |value: f32| (1.0, -value));
 operator!(Mul, mul, |value| (value, 0.0));
 operator!(Div, div, |value: f32| (1.0 / value, 0.0));
 
+impl std::ops::Add<&Tensor> for f32 {
+    type Output = Result<Tensor>;
+    fn add(self, tensor: &Tensor) -> Result<Tensor> {
+        tensor.affine(1.0, self)
+    }
+}
+
+impl std::ops::Sub<&Tensor> for f32 {
+    type Output = Result<Tensor>;
+    fn sub(self, tensor: &Tensor) -> Result<Tensor> {
+        tensor.affine(-1.0, self)
+    }
+}
+
+impl std::ops::Mul<&Tensor> for f32 {
+    type Output = Result<Tensor>;
+    fn mul(self, tensor: &Tensor) -> Result<Tensor> {
+        tensor.affine(self, 0.0)
+    }
+}
+
 impl std::ops::Neg for &Tensor {
     type Output = Result<Tensor>;
     fn neg(self) -> Result<Tensor> {

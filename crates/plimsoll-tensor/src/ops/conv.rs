@@ -72,7 +72,10 @@ fn conv_shape(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, options: Conv2dOpti
         return Err(misfit("the bias is not one number per output channel"));
     }
     let Conv2dOptions { stride, padding } = options;
-    let fits = |size: usize, kernel: usize, padding: usize| kernel > 0 && size + 2 * padding >= kernel;
+    let fits = |size: usize, kernel: usize, padding: usize| {
+        let padded = padding.checked_mul(2).and_then(|both| size.checked_add(both));
+        kernel > 0 && padded.is_some_and(|padded| padded >= kernel)
+    };
     if stride.contains(&0) || !fits(in_h, kernel_h, padding[0]) || !fits(in_w, kernel_w, padding[1]) {
         return Err(misfit("the window must be inside the padded image and move by at least 1"));
     }

@@ -56,7 +56,8 @@ impl Tensor {
     /// # Errors
     /// A tensor that takes part in recording; shapes that do not broadcast to this one.
     pub fn copy_(&self, other: &Tensor) -> Result<()> {
-        let other = other.detach().to_dtype(self.dtype())?;
+        refuse_to_record("copy_", other)?;
+        let other = other.to_dtype(self.dtype())?;
         self.overwrite(Op::Copy, &[&self.broadcast_to_me("copy_", &other)?])
     }
 
@@ -99,6 +100,7 @@ impl Tensor {
         for tensor in [self, other] {
             want_float(op.name(), tensor)?;
         }
+        refuse_to_record(op.name(), other)?;
         let other = self.broadcast_to_me(op.name(), other)?;
         self.overwrite(op, &[&other])
     }
@@ -112,13 +114,7 @@ impl Tensor {
     }
 
     fn overwrite(&self, op: Op, ins: &[&Data]) -> Result<()> {
-        if is_grad_enabled() && self.requires_grad() {
-            return Err(Error::autograd(
-                op.name(),
-                "a change in place of a tensor that wants a gradient cannot be recorded; do it under \
-                 `no_grad`, or on a detached tensor",
-            ));
-        }
+        refuse_to_record(op.name(), self)?;
         let strides_repeat =
             self.shape().iter().zip(self.strides()).any(|(&n, &stride)| n > 1 && stride == 0);
         if strides_repeat {
@@ -135,6 +131,18 @@ impl Tensor {
         }
         dispatch::run_in_place(&op, ins, &[self.data()])
     }
+}
+
+/// A change in place is not recorded: done silently, it would cut a gradient off.
+fn refuse_to_record(op: &'static str, tensor: &Tensor) -> Result<()> {
+    if !is_grad_enabled() || !tensor.requires_grad() {
+        return Ok(());
+    }
+    Err(Error::autograd(
+        op,
+        "a change in place that involves a tensor which wants a gradient cannot be recorded; do it under \
+         `no_grad`, or on a detached tensor",
+    ))
 }
 
 struct CopyBack;

@@ -27,6 +27,9 @@ use crate::tensor::Tensor;
 /// A dimension counted from the front, or from the back where negative, as an index below `rank`.
 pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {
     let at = if dim < 0 { dim + rank as isize } else { dim };
+    if rank == 0 {
+        return Err(Error::shape(op, format!("dimension {dim} of a scalar, which has none")));
+    }
     usize::try_from(at).ok().filter(|&at| at < rank).ok_or_else(|| {
         Error::shape(
             op,

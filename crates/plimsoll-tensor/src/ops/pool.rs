@@ -63,7 +63,10 @@ fn pool_shape(x: &Tensor, options: MaxPool2dOptions) -> Result<(Pool2dShape, [us
     };
     let MaxPool2dOptions { kernel, stride, padding } = options;
     let fits = |size: usize, i: usize| {
-        kernel[i] > 0 && stride[i] > 0 && padding[i] <= kernel[i] / 2 && size + 2 * padding[i] >= kernel[i]
+        kernel[i] > 0
+            && stride[i] > 0
+            && padding[i] <= kernel[i] / 2
+            && size.saturating_add(2 * padding[i]) >= kernel[i]
     };
     if !fits(in_h, 0) || !fits(in_w, 1) {
         return Err(misfit(

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use super::dim_index;
 use crate::autograd::{Backward, Grads, link_view};
 use crate::error::{Error, Result};
-use crate::layout::{Dims, Layout};
+use crate::layout::{self, Dims, Layout};
 use crate::tensor::Tensor;
 
 /// A shape to look at a tensor in; in the signed forms one size may be -1, which means "what is left".
@@ -155,6 +155,7 @@ impl Tensor {
     /// # Errors
     /// A shape that this one does not broadcast to.
     pub fn expand(&self, shape: &[usize]) -> Result<Tensor> {
+        layout::checked_len(shape)?;
         let expanded = self.data().layout.expand(shape);
         let layout = expanded.ok_or_else(|| {
             Error::shape("expand", format!("{:?} does not broadcast to {shape:?}", self.shape()))

@@ -1,6 +1,6 @@
 //! A batch in host memory: one array per field of the data set, samples along the first dimension.
 
-use plimsoll_tensor::label::{self, Category, Owner};
+use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::{Device, Error, Tensor};
 
 use super::{DataError, Field, HostArray, HostValues};
@@ -34,12 +34,16 @@ impl HostBatch {
     }
 
     /// Makes this a batch of that many samples, all zeros, keeping the memory where it suffices.
-    pub(super) fn reset(&mut self, samples: usize) {
+    ///
+    /// # Errors
+    /// Out of host memory; the batch is then of no use.
+    pub(super) fn reset(&mut self, samples: usize) -> Result<(), DataError> {
         self.samples = samples;
-        for field in &mut self.fields {
-            field.array.shape[0] = samples;
-            field.array.zero();
+        for HostField { name, array } in &mut self.fields {
+            array.shape[0] = samples;
+            array.zero(&format!("a batch's `{name}`"))?;
         }
+        Ok(())
     }
 
     /// The array of a field.
@@ -61,10 +65,10 @@ impl HostBatch {
         self.fields.iter().map(|field| field.to_device(device)).collect()
     }
 
-    /// Host bytes of all arrays, values present or not.
+    /// Host bytes of all arrays, values present or not; `u64::MAX` if there are more.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.fields.iter().map(|field| field.array.bytes()).sum()
+        self.fields.iter().fold(0, |bytes: u64, field| bytes.saturating_add(field.array.bytes()))
     }
 }
 
@@ -75,7 +79,7 @@ impl HostField {
     /// # Errors
     /// Out of memory; an array without values for a device that computes with them.
     pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Tensor> {
-        let _owner = Owner::of(Category::Input, label::intern(self.name));
+        let _owner = Span::of(Category::Input, label::intern(self.name));
         let HostArray { dtype, shape, values } = &self.array;
         match values {
             HostValues::F32(values) => Tensor::from_slice(values, shape, device),

@@ -171,6 +171,24 @@ impl Split {
             test: Arc::new(Subset::new(whole, train..len)?),
         })
     }
+
+    /// All but the last tenth to train on, the last tenth, rounded up, to test on: the rule for a data set that
+    /// comes without a test part. Of two samples, one each; of one, the test part has it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use plimsoll::data::{Dataset, Digits, Split};
+    /// let split = Split::nine_to_one(Arc::new(Digits::new(1, 101)))?;
+    /// assert_eq!((split.train.len(), split.test.len()), (90, 11));
+    /// # Ok::<(), plimsoll::data::DataError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None today; a `Result` like that of [`Split::at`], which does the work.
+    pub fn nine_to_one(whole: Arc<dyn Dataset>) -> Result<Self, DataError> {
+        let len = whole.len();
+        Self::at(whole, len - len.div_ceil(10))
+    }
 }
 
 /// A data set of which only the length and the fields are known. For simulated devices: pair it with
@@ -244,6 +262,16 @@ mod tests {
         let split = Split::at(shapes(10), 10).unwrap();
         assert!(!split.train.is_empty() && split.test.is_empty());
         assert!(Split::at(shapes(10), 11).is_err());
+    }
+
+    #[test]
+    fn nine_to_one_tests_on_the_last_tenth_rounded_up() {
+        for (len, expected) in
+            [(0, (0, 0)), (1, (0, 1)), (2, (1, 1)), (10, (9, 1)), (11, (9, 2)), (60, (54, 6))]
+        {
+            let split = Split::nine_to_one(shapes(len)).unwrap();
+            assert_eq!((split.train.len(), split.test.len()), expected, "of {len}");
+        }
     }
 
     #[test]

@@ -48,6 +48,11 @@ impl Epoch {
         epoch
     }
 
+    /// An epoch of which only this error comes.
+    pub(super) fn refused(plan: Plan, error: DataError) -> Self {
+        Self { plan: Arc::new(plan), workers: Vec::new(), next: 0, cannot_start: Some(error) }
+    }
+
     fn take(&mut self, number: usize) -> Result<HostBatch, DataError> {
         if let Some(error) = self.cannot_start.take() {
             return Err(error);
@@ -161,7 +166,7 @@ impl Plan {
             return Ok(HostBatch::absent(samples, &self.fields));
         }
         let mut batch = self.spares.take().unwrap_or_else(|| HostBatch::absent(samples, &self.fields));
-        batch.reset(samples);
+        batch.reset(samples)?;
         for slot in 0..samples {
             let index = self.order.as_ref().map_or(start + slot, |order| order[start + slot]);
             self.dataset

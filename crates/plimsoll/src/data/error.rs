@@ -249,6 +249,17 @@ pub enum DataError {
     #[error("the batch size is 0; give at least 1")]
     BatchSize,
 
+    /// The host has no room for a buffer of the loader.
+    #[error("no host memory for {what}: {bytes} bytes are needed; {remedy}")]
+    OutOfHostMemory {
+        /// What could not be held.
+        what: String,
+        /// How many bytes it takes; `u64::MAX` if they are beyond counting.
+        bytes: u64,
+        /// What to try.
+        remedy: &'static str,
+    },
+
     /// A sample of a batch failed; the cause is the source.
     #[error("batch {batch}, sample {index}: {source}")]
     Sample {

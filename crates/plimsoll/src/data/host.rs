@@ -4,7 +4,11 @@
 //! both: `values` may be [`HostValues::Absent`], and [`HostArray::bytes`] answers the same either way.
 //! Arrays are dense and row-major. No arithmetic lives here.
 
+use std::collections::TryReserveError;
+
 use plimsoll_tensor::{DType, Element};
+
+use super::DataError;
 
 /// One dense row-major array, or only its shape.
 ///
@@ -59,23 +63,25 @@ impl HostArray {
     }
 
     /// An array of zeros.
-    #[must_use]
-    pub fn zeros(dtype: DType, shape: Vec<usize>) -> Self {
+    ///
+    /// # Errors
+    /// Out of host memory.
+    pub fn zeros(dtype: DType, shape: Vec<usize>) -> Result<Self, DataError> {
         let mut array = Self::absent(dtype, shape);
-        array.zero();
-        array
+        array.zero("an array")?;
+        Ok(array)
     }
 
-    /// How many elements the shape holds.
+    /// How many elements the shape holds; `usize::MAX` if there are more.
     #[must_use]
     pub fn elements(&self) -> usize {
-        self.shape.iter().product()
+        self.shape.iter().fold(1, |elements, &extent| elements.saturating_mul(extent))
     }
 
-    /// Bytes of the elements, present or not.
+    /// Bytes of the elements, present or not; `u64::MAX` if there are more.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        (self.elements() * self.dtype.size()) as u64
+        (self.elements() as u64).saturating_mul(self.dtype.size() as u64)
     }
 
     /// The elements, unless they are absent or of another type.
@@ -89,15 +95,24 @@ impl HostArray {
         T::values_mut(&mut self.values)
     }
 
-    /// Makes the values as many zeros as the shape holds, keeping their memory where it suffices.
-    pub(super) fn zero(&mut self) {
+    /// Makes the values as many zeros as the shape holds, keeping their memory where it suffices. `what` is
+    /// this array's name in the error.
+    ///
+    /// # Errors
+    /// Out of host memory; the values are then gone.
+    pub(super) fn zero(&mut self, what: &str) -> Result<(), DataError> {
         let elements = self.elements();
-        match self.dtype {
+        let zeroed = match self.dtype {
             DType::F32 => f32::zeroed(&mut self.values, elements),
             DType::I64 => i64::zeroed(&mut self.values, elements),
             DType::I32 => i32::zeroed(&mut self.values, elements),
             DType::U8 => u8::zeroed(&mut self.values, elements),
-        }
+        };
+        zeroed.map_err(|_| DataError::OutOfHostMemory {
+            what: format!("{what} of shape {:?}", self.shape),
+            bytes: self.bytes(),
+            remedy: "try a smaller batch, or fewer workers",
+        })
     }
 }
 
@@ -109,8 +124,11 @@ pub trait HostElement: Element {
     fn values(values: &HostValues) -> Option<&[Self]>;
     /// The elements to write, if they are of this type.
     fn values_mut(values: &mut HostValues) -> Option<&mut [Self]>;
-    /// Makes `values` that many zeros of this type.
-    fn zeroed(values: &mut HostValues, elements: usize);
+    /// Makes `values` that many zeros of this type, keeping their memory where it suffices.
+    ///
+    /// # Errors
+    /// If the host has no room for them; `values` then are none.
+    fn zeroed(values: &mut HostValues, elements: usize) -> Result<(), TryReserveError>;
 }
 
 macro_rules! element {
@@ -128,13 +146,14 @@ macro_rules! element {
                 if let HostValues::$variant(elements) = values { Some(elements) } else { None }
             }
 
-            fn zeroed(values: &mut HostValues, elements: usize) {
-                if let HostValues::$variant(old) = values {
-                    old.clear();
-                    old.resize(elements, Self::default());
-                } else {
-                    *values = HostValues::$variant(vec![Self::default(); elements]);
-                }
+            fn zeroed(values: &mut HostValues, elements: usize) -> Result<(), TryReserveError> {
+                let old = std::mem::replace(values, HostValues::Absent);
+                let mut zeros = if let HostValues::$variant(old) = old { old } else { Vec::new() };
+                zeros.clear();
+                zeros.try_reserve_exact(elements)?;
+                zeros.resize(elements, Self::default());
+                *values = HostValues::$variant(zeros);
+                Ok(())
             }
         }
     };
@@ -153,13 +172,13 @@ mod tests {
     fn bytes_do_not_depend_on_values() {
         for (dtype, bytes) in [(DType::U8, 6), (DType::I32, 24), (DType::F32, 24), (DType::I64, 48)] {
             assert_eq!(HostArray::absent(dtype, vec![2, 3]).bytes(), bytes);
-            assert_eq!(HostArray::zeros(dtype, vec![2, 3]).bytes(), bytes);
+            assert_eq!(HostArray::zeros(dtype, vec![2, 3]).unwrap().bytes(), bytes);
         }
     }
 
     #[test]
     fn a_scalar_has_one_element() {
-        assert_eq!(HostArray::zeros(DType::F32, vec![]).as_slice::<f32>(), Some(&[0.0][..]));
+        assert_eq!(HostArray::zeros(DType::F32, vec![]).unwrap().as_slice::<f32>(), Some(&[0.0][..]));
     }
 
     #[test]
@@ -173,8 +192,35 @@ mod tests {
     fn a_zeroed_array_has_forgotten_its_values() {
         let mut array = HostArray::new(vec![2, 2], vec![1u8, 2, 3, 4]);
         array.shape = vec![1, 2];
-        array.zero();
-        assert_eq!(array, HostArray::zeros(DType::U8, vec![1, 2]));
+        array.zero("an array").unwrap();
+        assert_eq!(array, HostArray::zeros(DType::U8, vec![1, 2]).unwrap());
+    }
+
+    #[test]
+    fn no_room_is_an_error_that_says_how_much() {
+        let check = |dtype, shape: Vec<usize>, expected: u64| {
+            let error = HostArray::zeros(dtype, shape).unwrap_err();
+            assert!(
+                matches!(error, DataError::OutOfHostMemory { bytes, .. } if bytes == expected),
+                "{error}"
+            );
+        };
+        check(DType::U8, vec![1 << 62], 1 << 62);
+        check(DType::I64, vec![1 << 59, 2], 1 << 63);
+        // Beyond counting: neither a wrapped number nor a panic.
+        check(DType::F32, vec![1 << 40, 1 << 40], u64::MAX);
+        let message = HostArray::zeros(DType::U8, vec![1 << 62]).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "no host memory for an array of shape [4611686018427387904]: 4611686018427387904 bytes are needed; \
+             try a smaller batch, or fewer workers"
+        );
+    }
+
+    #[test]
+    fn an_extent_of_zero_holds_nothing_whatever_the_others_are() {
+        let empty = HostArray::zeros(DType::F32, vec![usize::MAX, usize::MAX, 0]).unwrap();
+        assert_eq!((empty.elements(), empty.bytes()), (0, 0));
     }
 
     #[test]

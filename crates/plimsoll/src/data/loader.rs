@@ -137,7 +137,7 @@ impl DataLoader {
     pub fn buffer_bytes(&self) -> u64 {
         match self.making {
             Making::Shapes => 0,
-            Making::Values => (1 + self.ahead()) as u64 * self.batch_bytes(),
+            Making::Values => (self.ahead() as u64).saturating_add(1).saturating_mul(self.batch_bytes()),
         }
     }
 
@@ -146,10 +146,17 @@ impl DataLoader {
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> Epoch {
         let order = match (self.making, self.shuffle_seed) {
-            (Making::Values, Some(seed)) => Some(shuffled(seed, epoch, self.dataset.len())),
-            _ => None,
+            (Making::Values, Some(seed)) => shuffled(seed, epoch, self.dataset.len()).map(Some),
+            _ => Ok(None),
         };
-        let plan = Plan {
+        match order {
+            Ok(order) => self.start(self.plan(order)),
+            Err(error) => Epoch::refused(self.plan(None), error),
+        }
+    }
+
+    fn plan(&self, order: Option<Vec<usize>>) -> Plan {
+        Plan {
             dataset: Arc::clone(&self.dataset),
             fields: Arc::clone(&self.fields),
             order,
@@ -157,7 +164,10 @@ impl DataLoader {
             batches: self.len(),
             making: self.making,
             spares: Arc::clone(&self.spares),
-        };
+        }
+    }
+
+    fn start(&self, plan: Plan) -> Epoch {
         match self.making {
             Making::Shapes => Epoch::start(plan, 0, self.prefetch_factor),
             Making::Values => Epoch::start(plan, self.workers, self.prefetch_factor),
@@ -171,15 +181,21 @@ impl DataLoader {
 
     /// Batches that may exist beyond the consumer's.
     fn ahead(&self) -> usize {
-        self.workers.min(self.len()) * self.prefetch_factor
+        self.workers.min(self.len()).saturating_mul(self.prefetch_factor)
     }
 }
 
 /// The order of an epoch.
-fn shuffled(seed: u64, epoch: u64, len: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..len).collect();
+fn shuffled(seed: u64, epoch: u64, len: usize) -> Result<Vec<usize>, DataError> {
+    let mut order: Vec<usize> = Vec::new();
+    order.try_reserve_exact(len).map_err(|_| DataError::OutOfHostMemory {
+        what: format!("the shuffled order of {len} samples"),
+        bytes: (len as u64).saturating_mul(size_of::<usize>() as u64),
+        remedy: "try a subset, or the data set's own order",
+    })?;
+    order.extend(0..len);
     Stream::new(seed, Purpose::EpochOrder, epoch).shuffle(&mut order);
-    order
+    Ok(order)
 }
 
 #[cfg(test)]

@@ -182,3 +182,54 @@ fn a_stranger_is_not_recycled() {
     loader.recycle(HostBatch { samples: 1, fields: vec![] });
     assert_eq!(batches(&loader, 0)[0].fields.len(), 2);
 }
+
+fn first_error(loader: &DataLoader) -> (String, u64) {
+    let mut epoch = loader.epoch(0);
+    let error = epoch.next().unwrap().unwrap_err();
+    assert!(epoch.next().is_none());
+    match error {
+        DataError::OutOfHostMemory { what, bytes, .. } => (what, bytes),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn an_order_that_the_host_cannot_hold_is_an_error_of_the_epoch() {
+    let len = usize::MAX / 16;
+    for workers in [0, 2] {
+        let loader = loader(len, 1).workers(workers).shuffle(1);
+        let what = format!("the shuffled order of {len} samples");
+        assert_eq!(first_error(&loader), (what, len as u64 * 8), "{workers} workers");
+        // Shapes need no order.
+        assert_eq!(loader.shapes_only().epoch(0).next().unwrap().unwrap().samples, 1);
+    }
+}
+
+#[test]
+fn a_batch_that_the_host_cannot_hold_is_an_error_of_the_epoch() {
+    let len = usize::MAX / 16;
+    for workers in [0, 2] {
+        let loader = loader(len, usize::MAX).workers(workers);
+        let what = format!("a batch's `number` of shape [{len}]");
+        assert_eq!(first_error(&loader), (what, len as u64 * 8), "{workers} workers");
+        assert_eq!(loader.batch_bytes(), len as u64 * 16);
+    }
+    let endless = Field { name: "images", dtype: DType::F32, shape: vec![1 << 20, 1 << 20] };
+    let endless = super::super::Shapes { len, fields: vec![endless] };
+    let loader = DataLoader::new(Arc::new(endless), usize::MAX).unwrap().workers(2);
+    assert_eq!(first_error(&loader).1, u64::MAX);
+    assert_eq!((loader.batch_bytes(), loader.buffer_bytes()), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn after_a_batch_that_did_not_fit_the_next_epoch_starts_afresh() {
+    // The spare batch is spent on the failure; another loader of the same spares makes its own.
+    let loader = loader(usize::MAX / 16, usize::MAX);
+    loader.recycle(HostBatch::absent(1, &loader.fields));
+    first_error(&loader);
+    let small = DataLoader { batch_size: 2, ..loader };
+    assert_eq!(
+        small.epoch(0).next().unwrap().unwrap().array("number").unwrap().as_slice(),
+        Some(&[0i64, 1][..])
+    );
+}

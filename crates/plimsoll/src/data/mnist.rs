@@ -15,7 +15,7 @@ use super::{DataError, Dataset, Field, Sample, Shapes, Split, grey};
 ///
 /// Expected are `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or the same with `t10k`, or both
 /// pairs; plain, or with `.gz` (if both are there, the plain one is read). With both pairs, `train` trains and
-/// `t10k` tests. With one, its first 90 % train and the rest test.
+/// `t10k` tests. With one, it is split by [`Split::nine_to_one`].
 ///
 /// ```no_run
 /// # use plimsoll::data::{DataLoader, MnistDir};
@@ -91,8 +91,7 @@ impl MnistDir {
     ) -> Result<Split, DataError> {
         match &self.test {
             Some(pair) => Ok(Split { train, test: of(pair)? }),
-            // All but the last tenth; of two images, one each.
-            None => Split::at(train, self.train.count - self.train.count.div_ceil(10)),
+            None => Split::nine_to_one(train),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Layers without parameters that change each element, or only the shape.
 
-use plimsoll_tensor::label::{LabelId, Owner};
+use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor};
 
 use super::{Module, Scope};
@@ -23,7 +23,7 @@ impl ReLU {
 
 impl Module for ReLU {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _owner = Owner::layer(self.label);
+        let _owner = Span::layer(self.label);
         input.relu()
     }
 }
@@ -46,7 +46,7 @@ impl Flatten {
 
 impl Module for Flatten {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _owner = Owner::layer(self.label);
+        let _owner = Span::layer(self.label);
         input.flatten(1, -1)
     }
 }

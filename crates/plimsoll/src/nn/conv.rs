@@ -1,6 +1,6 @@
 //! The convolution layer.
 
-use plimsoll_tensor::label::{LabelId, Owner};
+use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Conv2dOptions, Result, Tensor};
 
 use super::{Init, Module, Scope};
@@ -19,7 +19,7 @@ impl Conv2d {
     /// a bias.
     ///
     /// # Errors
-    /// Out of memory.
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> Result<Conv2d> {
         let layer = Conv2d::without_bias(scope, inputs, outputs, kernel)?;
         let bias = scope.parameter("bias", &[outputs], Init::default_for(inputs * kernel * kernel))?;
@@ -29,7 +29,7 @@ impl Conv2d {
     /// [`Conv2d::new`] without the bias; `bias=False` in PyTorch.
     ///
     /// # Errors
-    /// Out of memory.
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
     pub fn without_bias(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> Result<Conv2d> {
         let init = Init::default_for(inputs * kernel * kernel);
         let weight = scope.parameter("weight", &[outputs, inputs, kernel, kernel], init)?;
@@ -47,11 +47,21 @@ impl Conv2d {
         self.options.padding = [padding; 2];
         self
     }
+
+    /// The weight, `[outputs, inputs, kernel, kernel]`.
+    pub fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    /// The bias, `[outputs]`.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.bias.as_ref()
+    }
 }
 
 impl Module for Conv2d {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _owner = Owner::layer(self.label);
+        let _owner = Span::layer(self.label);
         input.conv2d(&self.weight, self.bias.as_ref(), self.options)
     }
 

@@ -1,6 +1,6 @@
 //! The fully connected layer.
 
-use plimsoll_tensor::label::{LabelId, Owner};
+use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor};
 
 use super::{Init, Module, Scope};
@@ -17,7 +17,7 @@ impl Linear {
     /// From `inputs` to `outputs` features, with a bias.
     ///
     /// # Errors
-    /// Out of memory.
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
         let layer = Linear::without_bias(scope, inputs, outputs)?;
         let bias = scope.parameter("bias", &[outputs], Init::default_for(inputs))?;
@@ -27,7 +27,7 @@ impl Linear {
     /// From `inputs` to `outputs` features; `bias=False` in PyTorch.
     ///
     /// # Errors
-    /// Out of memory.
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
     pub fn without_bias(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
         let weight = scope.parameter("weight", &[outputs, inputs], Init::default_for(inputs))?;
         Ok(Linear { label: scope.label(), weight, bias: None })
@@ -46,7 +46,7 @@ impl Linear {
 
 impl Module for Linear {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _owner = Owner::layer(self.label);
+        let _owner = Span::layer(self.label);
         input.linear(&self.weight, self.bias.as_ref())
     }
 

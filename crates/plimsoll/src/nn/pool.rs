@@ -1,6 +1,6 @@
 //! The pooling layer.
 
-use plimsoll_tensor::label::{LabelId, Owner};
+use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{MaxPool2dOptions, Result, Tensor};
 
 use super::{Module, Scope};
@@ -36,7 +36,7 @@ impl MaxPool2d {
 
 impl Module for MaxPool2d {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _owner = Owner::layer(self.label);
+        let _owner = Span::layer(self.label);
         input.max_pool2d(self.options)
     }
 }

@@ -1,15 +1,19 @@
 //! Where a layer is in its model: its path, its device, and the seed of its parameters.
 
-use plimsoll_tensor::label::{self, Category, LabelId, Owner};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plimsoll_tensor::label::{self, Category, LabelId, Span};
 use plimsoll_tensor::op::RandomStream;
-use plimsoll_tensor::{DType, Device, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::Init;
 
 /// A place in a model under construction.
 ///
 /// Each parameter draws from a random stream of its own, chosen by its path: adding or reordering layers
-/// leaves the start values of the others as they were.
+/// leaves the start values of the others as they were. So a path names one parameter: clones and places of a
+/// root remember together which paths are taken, and a second parameter of the same path is refused.
 ///
 /// ```
 /// use plimsoll::{Device, nn::Scope};
@@ -21,12 +25,14 @@ pub struct Scope {
     device: Device,
     seed: u64,
     path: String,
+    /// The paths of all parameters made from this root.
+    taken: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Scope {
-    /// The root of a model on a device; all start values follow from `seed`.
+    /// The root of a new model on a device, with no path taken; all start values follow from `seed`.
     pub fn new(device: &Device, seed: u64) -> Scope {
-        Scope { device: device.clone(), seed, path: String::new() }
+        Scope { device: device.clone(), seed, path: String::new(), taken: Arc::default() }
     }
 
     /// The place called `name` inside this one.
@@ -52,13 +58,27 @@ impl Scope {
     /// A new parameter of this place, drawn as `init` says, that wants a gradient.
     ///
     /// # Errors
-    /// Out of memory.
+    /// A path that is taken in this model; out of memory. The path stays taken whatever becomes of the
+    /// parameter: to build again, start from a new root.
     pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
         let path = self.name(name);
-        let _owner = Owner::of(Category::Parameter, label::intern(&path));
+        self.take(&path)?;
+        let _owner = Span::of(Category::Parameter, label::intern(&path));
         let tensor = Tensor::empty(shape, DType::F32, &self.device)?;
         init.fill(&tensor, RandomStream { seed: self.seed, stream: stream_of(&path) })?;
         tensor.requires_grad_(true)
+    }
+
+    fn take(&self, path: &str) -> Result<()> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if taken.insert(path.to_owned()) {
+            return Ok(());
+        }
+        let message = format!(
+            "`{path}` was already made in this model; give each layer a name of its own, \
+             or start another model from a new Scope"
+        );
+        Err(Error::Argument { op: "parameter", message })
     }
 
     fn name(&self, name: &str) -> String {
@@ -87,6 +107,22 @@ mod tests {
         assert_ne!(first, draw(1, "b"));
         assert_ne!(first, draw(2, "a"));
         assert_eq!(first, draw(1, "a"));
+    }
+
+    #[test]
+    fn a_path_names_one_parameter_of_its_root() {
+        let make =
+            |scope: &Scope, name| scope.parameter(name, &[1], Init::Zeros).map(|tensor| tensor.label());
+        let root = Scope::new(&Device::cpu(), 1);
+        assert_eq!(make(&root.at("a"), "weight").unwrap(), "a.weight");
+        assert_eq!(make(&root.at("b"), "weight").unwrap(), "b.weight");
+        for again in [root.at("a"), root.clone().at("a")] {
+            let error = make(&again, "weight").unwrap_err();
+            assert!(matches!(error, Error::Argument { op: "parameter", .. }), "{error:?}");
+            assert!(error.to_string().starts_with("parameter: `a.weight` was already made"), "{error}");
+        }
+        assert!(make(&root, "a.weight").is_err(), "a dot in a name is a dot in the path");
+        assert!(make(&Scope::new(&Device::cpu(), 1).at("a"), "weight").is_ok(), "a new root is a new model");
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use plimsoll_tensor::op::{AdamStep, Decay};
 use plimsoll_tensor::{Result, Tensor};
 
-use super::{Optimizer, state};
+use super::{Optimizer, require, require_not_negative, state};
 
 /// The settings of [`Adam`], with PyTorch's defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamOptions {
     /// Learning rate.
     pub lr: f64,
-    /// Decay of the running averages of the gradient and of its square.
+    /// Decay of the running averages of the gradient and of its square; each from 0 up to, not including, 1.
     pub betas: (f64, f64),
     /// Added to the denominator.
     pub eps: f64,
@@ -21,6 +21,20 @@ pub struct AdamOptions {
 impl Default for AdamOptions {
     fn default() -> AdamOptions {
         AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+impl AdamOptions {
+    /// See Note [Options are checked at each step] in `optim/mod.rs`.
+    fn check(&self) -> Result<()> {
+        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = *self;
+        require_not_negative("adam", "lr", lr)?;
+        require_not_negative("adam", "eps", eps)?;
+        require_not_negative("adam", "weight_decay", weight_decay)?;
+        for (name, beta) in [("betas.0", beta1), ("betas.1", beta2)] {
+            require("adam", (0.0..1.0).contains(&beta), name, beta, "at least 0 and below 1")?;
+        }
+        Ok(())
     }
 }
 
@@ -70,6 +84,7 @@ impl Adam {
 
 impl Optimizer for Adam {
     fn step(&mut self) -> Result<()> {
+        self.options.check()?;
         let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = self.options;
         let fresh = self.missing_moments()?;
         for (slot, moments) in self.moments.iter_mut().zip(fresh) {

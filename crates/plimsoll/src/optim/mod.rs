@@ -7,8 +7,8 @@ mod sgd;
 pub use adam::{Adam, AdamOptions};
 pub use sgd::{Sgd, SgdOptions};
 
-use plimsoll_tensor::label::{self, Category, Owner};
-use plimsoll_tensor::{DType, Result, Tensor};
+use plimsoll_tensor::label::{self, Category, Span};
+use plimsoll_tensor::{DType, Error, Result, Tensor};
 
 /// Something that changes parameters by their gradients. As `torch.optim.Optimizer`.
 pub trait Optimizer {
@@ -16,7 +16,7 @@ pub trait Optimizer {
     /// them first, so running out of memory leaves every parameter as it was.
     ///
     /// # Errors
-    /// Out of memory, at the first step.
+    /// Options that PyTorch would refuse, before anything changes; out of memory, at the first step.
     fn step(&mut self) -> Result<()>;
 
     /// The learning rate of the next step; a schedule sets it before each.
@@ -31,9 +31,26 @@ pub trait Optimizer {
     }
 }
 
+// Note [Options are checked at each step]
+// Options are public and may change between steps, so there is no other place where they are final. The rules
+// are those of PyTorch's constructors; NaN, which passes PyTorch's comparisons, is refused too.
+
+/// Refuses an option for which `holds` is false; `rule` says what it must be.
+fn require(op: &'static str, holds: bool, option: &str, value: f64, rule: &str) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(Error::Argument { op, message: format!("{option} is {value}; it must be {rule}") })
+}
+
+/// Refuses an option that is negative or NaN.
+fn require_not_negative(op: &'static str, option: &str, value: f64) -> Result<()> {
+    require(op, value >= 0.0, option, value, "0 or more")
+}
+
 /// Room for one piece of a parameter's state, named after both: `conv2.weight exp_avg`.
 fn state(parameter: &Tensor, name: &str) -> Result<Tensor> {
     let label = label::intern(&format!("{} {name}", parameter.label()));
-    let _owner = Owner::of(Category::OptimizerState, label);
+    let _owner = Span::of(Category::OptimizerState, label);
     Tensor::empty(parameter.shape(), DType::F32, parameter.device())
 }

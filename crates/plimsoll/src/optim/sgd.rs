@@ -3,7 +3,7 @@
 use plimsoll_tensor::op::SgdStep;
 use plimsoll_tensor::{Result, Tensor};
 
-use super::{Optimizer, state};
+use super::{Optimizer, require, require_not_negative, state};
 
 /// The settings of [`Sgd`], with PyTorch's defaults.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,13 +16,26 @@ pub struct SgdOptions {
     pub dampening: f64,
     /// L2 penalty.
     pub weight_decay: f64,
-    /// Nesterov's form; needs a momentum and no dampening to differ.
+    /// Nesterov's form; needs a momentum and no dampening.
     pub nesterov: bool,
 }
 
 impl Default for SgdOptions {
     fn default() -> SgdOptions {
         SgdOptions { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
+    }
+}
+
+impl SgdOptions {
+    /// See Note [Options are checked at each step] in `optim/mod.rs`.
+    fn check(&self) -> Result<()> {
+        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = *self;
+        require_not_negative("sgd", "lr", lr)?;
+        require_not_negative("sgd", "momentum", momentum)?;
+        require_not_negative("sgd", "weight_decay", weight_decay)?;
+        require("sgd", !dampening.is_nan(), "dampening", dampening, "a number")?;
+        require("sgd", !nesterov || momentum > 0.0, "momentum", momentum, "above 0 for nesterov")?;
+        require("sgd", !nesterov || dampening == 0.0, "dampening", dampening, "0 for nesterov")
     }
 }
 
@@ -56,6 +69,7 @@ impl Sgd {
 
 impl Optimizer for Sgd {
     fn step(&mut self) -> Result<()> {
+        self.options.check()?;
         let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = self.options;
         let fresh = self.missing_buffers()?;
         for ((parameter, slot), fresh) in self.parameters.iter().zip(&mut self.momentum_buffers).zip(fresh) {

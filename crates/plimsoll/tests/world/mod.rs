@@ -1,6 +1,6 @@
 //! Small models and batches that several tests train.
 
-use plimsoll::label::{self, Owner};
+use plimsoll::label::{self, Span};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, ReLU, Scope, Sequential};
 use plimsoll::{Category, CpuConfig, Device, SimConfig, Tensor};
 
@@ -24,7 +24,7 @@ pub(crate) fn cnn(device: &Device) -> Sequential {
 
 /// Sixteen images and their classes, as a loader would make them.
 pub(crate) fn batch(device: &Device) -> (Tensor, Tensor) {
-    let _owner = Owner::of(Category::Input, label::intern("batch"));
+    let _owner = Span::of(Category::Input, label::intern("batch"));
     let labels: Vec<i64> = (0..16).map(|i| i % 10).collect();
     (Tensor::randn(&[16, 1, 12, 12], device).unwrap(), Tensor::from_slice(&labels, &[16], device).unwrap())
 }
