@@ -1,13 +1,15 @@
 //! The blocks and where they are kept: a [`Slab`], addressed by [`BlockId`].
 //!
 //! A segment is a chain of blocks, linked by `prev` and `next` in address order. Ids are stable, and slots
-//! are used again, so that a steady state needs no heap. What the links mean is kept true by `pool.rs`.
+//! are used again, so that a steady state needs no heap. What the links mean is kept true by `pieces.rs`.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-use crate::pool::PoolKind;
-use crate::request::{Addr, StreamId, Tag};
+use crate::expandable::RangeId;
+use crate::pool::PoolRef;
+use crate::request::{Addr, StackId, StreamId, Tag};
+use crate::streams::UseId;
 
 /// A slot in the slab, counted from 1 so that `Option<BlockId>` takes four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,14 +26,18 @@ impl BlockId {
 pub(crate) enum State {
     /// Held by a caller.
     Active,
+    /// Given back, but another stream may still use it: `streams.rs`.
+    Pending,
     /// In its pool's free set.
     Cached,
+    /// Address space of an expandable segment without memory behind it.
+    Unmapped,
     /// No block: the slot waits to be used again.
     Vacant,
 }
 
 /// One piece of a segment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Block {
     pub(crate) addr: Addr,
     pub(crate) bytes: u64,
@@ -39,18 +45,32 @@ pub(crate) struct Block {
     pub(crate) requested_bytes: u64,
     /// Which segment this was cut from, counted in the order of creation (PyTorch's `registration_counter`).
     pub(crate) segment_number: u64,
+    /// The pool's count of searches when this was cached last: its age for `collect.rs`.
+    pub(crate) cached_at: u64,
     pub(crate) stream: StreamId,
     pub(crate) prev: Option<BlockId>,
     pub(crate) next: Option<BlockId>,
-    pub(crate) tag: Tag,
-    pub(crate) pool: PoolKind,
+    /// The expandable segment that this is a part of.
+    pub(crate) range: Option<RangeId>,
+    /// Recorded events that are still to come before a pending block is free.
+    pub(crate) events: u32,
+    /// Uses on other streams for which no event is recorded yet: `streams.rs`.
+    pub(crate) uses: Option<UseId>,
+    pub(crate) pool: PoolRef,
     pub(crate) state: State,
+    pub(crate) tag: Tag,
+    pub(crate) stack: Option<StackId>,
 }
 
 impl Block {
     /// Whether the block is a part of its segment rather than the whole of it.
     pub(crate) fn is_piece(&self) -> bool {
         self.prev.is_some() || self.next.is_some()
+    }
+
+    /// Whether memory lies behind the block.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.state != State::Unmapped
     }
 }
 
@@ -90,6 +110,12 @@ impl Slab {
     /// Every block, in the order of slots: fit for sums, not for output.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Block> {
         self.slots.iter().filter(|block| block.state != State::Vacant)
+    }
+
+    /// The ids of every block, in the order of slots.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let ids = (1..=self.slots.len() as u32).filter_map(NonZeroU32::new).map(BlockId);
+        ids.filter(|&id| self[id].state != State::Vacant)
     }
 
     /// `first` and the blocks behind it in its segment.

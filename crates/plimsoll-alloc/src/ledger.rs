@@ -145,7 +145,7 @@ impl Observer for Ledger {
                 self.now.total_bytes += block.bytes;
                 self.at_peak |= self.now.total_bytes > self.peak.total_bytes;
             }
-            Event::Free { block } => {
+            Event::Free { block, .. } => {
                 self.leave_peak();
                 self.take(block.tag, block.bytes);
                 self.now.total_bytes -= block.bytes;

@@ -9,8 +9,12 @@
 mod keys;
 mod summary;
 
-use crate::event::{Event, Observer, SplitChange};
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::event::{DeviceRange, Event, Observer, SplitChange};
 use crate::pool::PoolKind;
+use crate::request::PoolId;
 
 /// One statistic. `current` is `allocated - freed` until [`Stats::reset_accumulated`].
 ///
@@ -109,24 +113,39 @@ pub struct Stats {
     pub active_bytes: PoolStats,
     /// Bytes in cached pieces of split segments.
     pub inactive_split_bytes: PoolStats,
-    /// Bytes that callers asked for and hold.
+    /// Bytes that callers asked for, in blocks not in the cache.
     pub requested_bytes: PoolStats,
+    /// Bytes in segments, for each private pool that ever had one.
+    pub reserved_bytes_by_private_pools: BTreeMap<PoolId, PoolStats>,
+    /// Blocks beyond `max_split_size` that callers hold.
+    pub oversize_allocations: Stat,
+    /// Segments beyond `max_split_size`. Can fall below 0 when that option changes, as in PyTorch.
+    pub oversize_segments: Stat,
     /// How often the device was asked again after a release of the cache.
     pub num_alloc_retries: i64,
     /// How many requests failed for want of memory.
     pub num_ooms: i64,
     /// How often all streams were waited for to release the cache.
     pub num_sync_all_streams: i64,
-    /// How many segments the device gave.
+    /// How often the device gave a segment, or pages of one.
     pub num_device_alloc: i64,
-    /// How many segments went back to the device.
+    /// How often a segment, or pages of one, went back to the device.
     pub num_device_free: i64,
+    /// How many requests were refused without a try.
+    pub num_oom_rejections: i64,
+    /// `max_split_size` when the counting began; none is no bound.
+    pub max_split_bytes: Option<u64>,
 }
 
 impl Stats {
+    /// Nothing counted yet, for an allocator with these options.
+    pub fn new(config: &Config) -> Self {
+        Self { max_split_bytes: config.max_split_bytes(), ..Self::default() }
+    }
+
     /// Makes every peak what is current. As PyTorch: `reset_peak_memory_stats`.
     pub fn reset_peak(&mut self) {
-        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
+        for stat in self.every_mut() {
             stat.peak = stat.current;
         }
     }
@@ -134,7 +153,7 @@ impl Stats {
     /// Makes every `allocated`, `freed` and counter 0; what is current and the peaks stay.
     /// As PyTorch: `reset_accumulated_memory_stats`.
     pub fn reset_accumulated(&mut self) {
-        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
+        for stat in self.every_mut() {
             stat.allocated = 0;
             stat.freed = 0;
         }
@@ -143,10 +162,11 @@ impl Stats {
         self.num_sync_all_streams = 0;
         self.num_device_alloc = 0;
         self.num_device_free = 0;
+        self.num_oom_rejections = 0;
     }
 
-    fn arrays_mut(&mut self) -> [&mut PoolStats; 9] {
-        [
+    fn every_mut(&mut self) -> impl Iterator<Item = &mut Stat> {
+        let arrays = [
             &mut self.allocation,
             &mut self.segment,
             &mut self.active,
@@ -156,7 +176,24 @@ impl Stats {
             &mut self.active_bytes,
             &mut self.inactive_split_bytes,
             &mut self.requested_bytes,
-        ]
+        ];
+        let by_pool = self.reserved_bytes_by_private_pools.values_mut();
+        let oversize = [&mut self.oversize_allocations, &mut self.oversize_segments];
+        arrays.into_iter().chain(by_pool).flat_map(PoolStats::each_mut).chain(oversize)
+    }
+
+    /// Memory that the device gave (more than 0) or took back.
+    fn change_reserved(&mut self, memory: DeviceRange, by: i64) {
+        self.reserved_bytes.change(memory.pool, by);
+        if memory.pool_id != PoolId::DEFAULT {
+            let stats = self.reserved_bytes_by_private_pools.entry(memory.pool_id).or_default();
+            stats.change(memory.pool, by);
+        }
+        if by > 0 {
+            self.num_device_alloc += 1;
+        } else {
+            self.num_device_free += 1;
+        }
     }
 
     fn change_inactive_split(&mut self, pool: PoolKind, change: SplitChange) {
@@ -168,17 +205,23 @@ impl Stats {
 impl Observer for Stats {
     fn on(&mut self, event: &Event) {
         match *event {
-            Event::Alloc { block, inactive_split } => {
+            Event::Alloc { block, inactive_split, oversize } => {
                 self.change_inactive_split(block.pool, inactive_split);
                 self.allocation.change(block.pool, 1);
                 self.allocated_bytes.change(block.pool, block.bytes as i64);
                 self.active.change(block.pool, 1);
                 self.active_bytes.change(block.pool, block.bytes as i64);
                 self.requested_bytes.change(block.pool, block.requested_bytes as i64);
+                if oversize {
+                    self.oversize_allocations.change(1);
+                }
             }
-            Event::Free { block } => {
+            Event::Free { block, oversize } => {
                 self.allocation.change(block.pool, -1);
                 self.allocated_bytes.change(block.pool, -(block.bytes as i64));
+                if oversize {
+                    self.oversize_allocations.change(-1);
+                }
             }
             Event::FreeCompleted { block, inactive_split } => {
                 self.change_inactive_split(block.pool, inactive_split);
@@ -186,20 +229,27 @@ impl Observer for Stats {
                 self.active_bytes.change(block.pool, -(block.bytes as i64));
                 self.requested_bytes.change(block.pool, -(block.requested_bytes as i64));
             }
-            Event::SegmentAlloc { bytes, pool, .. } => {
-                self.num_device_alloc += 1;
-                self.segment.change(pool, 1);
-                self.reserved_bytes.change(pool, bytes as i64);
+            Event::SegmentAlloc { memory, oversize, .. } => {
+                self.segment.change(memory.pool, 1);
+                self.change_reserved(memory, memory.bytes as i64);
+                if oversize {
+                    self.oversize_segments.change(1);
+                }
             }
-            Event::SegmentFree { bytes, pool, .. } => {
-                self.num_device_free += 1;
-                self.segment.change(pool, -1);
-                self.reserved_bytes.change(pool, -(bytes as i64));
+            Event::SegmentFree { memory, oversize } => {
+                self.segment.change(memory.pool, -1);
+                self.change_reserved(memory, -(memory.bytes as i64));
+                if oversize {
+                    self.oversize_segments.change(-1);
+                }
             }
+            Event::SegmentMap { memory, .. } => self.change_reserved(memory, memory.bytes as i64),
+            Event::SegmentUnmap { memory } => self.change_reserved(memory, -(memory.bytes as i64)),
             Event::SyncAllStreams => self.num_sync_all_streams += 1,
             Event::Retry { .. } => self.num_alloc_retries += 1,
             Event::OutOfMemory { .. } => self.num_ooms += 1,
-            Event::Retag { .. } => {}
+            Event::Rejected { .. } => self.num_oom_rejections += 1,
+            Event::Retag { .. } | Event::Snapshot { .. } | Event::StepMark { .. } => {}
         }
     }
 }

@@ -21,9 +21,13 @@ impl Stats {
             lines.push(single.clone());
             lines.extend(group(metric, stats, write));
         }
-        for metric in ["Oversize allocations", "Oversize GPU segments"] {
+        let oversize = [
+            ("Oversize allocations", self.oversize_allocations),
+            ("Oversize GPU segments", self.oversize_segments),
+        ];
+        for (metric, stat) in oversize {
             lines.push(single.clone());
-            lines.push(row(metric, Stat::default(), Stat::default(), count));
+            lines.push(row(metric, stat, stat, count));
         }
         lines.push(double);
         lines.iter().map(|line| format!("|{line}|\n")).collect()
