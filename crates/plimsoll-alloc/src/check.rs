@@ -116,16 +116,26 @@ impl<D, O> Allocator<D, O> {
     /// The free set holds exactly the pool's blocks that are not active.
     fn check_cache(&self, pool: PoolKind) -> Result<(), Violation> {
         let cached = self.pools.cached(pool);
-        for id in cached.iter() {
+        for id in cached.iter(&self.pools.blocks) {
             let block = &self.pools.blocks[id];
             let at = Some(block.addr);
-            equal("a cached block is filed under its size and address", at, true, cached.holds(id, block))?;
+            equal(
+                "a cached block is filed under its size and address",
+                at,
+                true,
+                cached.holds(&self.pools.blocks, id),
+            )?;
             let fits = block.state == State::Cached && block.pool == pool;
             equal("the free set holds cached blocks of its pool", at, true, fits)?;
         }
         let blocks = self.pools.blocks.iter();
         let expected = blocks.filter(|block| block.state == State::Cached && block.pool == pool).count();
-        equal("the free set holds every cached block", None, count(expected), count(cached.len()))
+        equal(
+            "the free set holds every cached block",
+            None,
+            count(expected),
+            count(cached.len(&self.pools.blocks)),
+        )
     }
 }
 
@@ -137,15 +147,15 @@ impl Stats {
     pub fn check(&self, segments: &[Segment]) -> Result<(), Violation> {
         let sums = Sums::of(segments);
         let rules = [
-            ("allocation counts the active blocks", sums.active_blocks, &self.allocation),
-            ("active counts the active blocks", sums.active_blocks, &self.active),
-            ("allocated_bytes sums the active blocks", sums.active_bytes, &self.allocated_bytes),
-            ("active_bytes sums the active blocks", sums.active_bytes, &self.active_bytes),
-            ("requested_bytes sums what was asked", sums.requested_bytes, &self.requested_bytes),
-            ("segment counts the segments", sums.segments, &self.segment),
-            ("reserved_bytes sums the segments", sums.segment_bytes, &self.reserved_bytes),
-            ("inactive_split counts the cached pieces", sums.pieces, &self.inactive_split),
-            ("inactive_split_bytes sums the cached pieces", sums.piece_bytes, &self.inactive_split_bytes),
+            ("allocation counts the active blocks", sums.active_blocks, self.allocation()),
+            ("active counts the active blocks", sums.active_blocks, self.active()),
+            ("allocated_bytes sums the active blocks", sums.active_bytes, self.allocated_bytes()),
+            ("active_bytes sums the active blocks", sums.active_bytes, self.active_bytes()),
+            ("requested_bytes sums what was asked", sums.requested_bytes, self.requested_bytes()),
+            ("segment counts the segments", sums.segments, self.segment()),
+            ("reserved_bytes sums the segments", sums.segment_bytes, self.reserved_bytes()),
+            ("inactive_split counts the cached pieces", sums.pieces, self.inactive_split()),
+            ("inactive_split_bytes sums the cached pieces", sums.piece_bytes, self.inactive_split_bytes()),
         ];
         for (rule, expected, stats) in rules {
             equal(rule, None, expected, stats.all.current)?;

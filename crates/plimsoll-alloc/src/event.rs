@@ -173,6 +173,7 @@ impl Observer for () {
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
+    #[inline(always)] // it is a call to each, and no work of its own
     fn on(&mut self, event: &Event) {
         self.0.on(event);
         self.1.on(event);

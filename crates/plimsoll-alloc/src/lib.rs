@@ -17,7 +17,7 @@
 //! | `driver.rs`, `sim.rs`, `limit.rs`, `fail_nth.rs` | the device seam, the simulated device, wrappers |
 //! | `event.rs`, `stats.rs`, `stats/`, `ledger.rs` | what happened, PyTorch's statistics, bytes by owner |
 //! | `segment.rs`, `check.rs` | a picture of the state, and whether it is sound |
-//! | `shared.rs` | [`DeviceMemory`]: the one lock |
+//! | `shared.rs`, `lock.rs` | [`DeviceMemory`]: the allocator for many threads; its one lock |
 //!
 //! ```
 //! use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
@@ -46,6 +46,7 @@ mod free_set;
 mod ladder;
 mod ledger;
 mod limit;
+mod lock;
 mod pool;
 mod request;
 mod segment;

@@ -60,7 +60,7 @@ impl Pools {
 
     /// Takes the best fit out of the cache.
     pub(crate) fn take_fit(&mut self, ask: &Ask) -> Option<BlockId> {
-        let id = self.cached(ask.pool).best_fit(ask.request.stream, ask.block_bytes)?;
+        let id = self.cached(ask.pool).first_from(&self.blocks, ask.request.stream, ask.block_bytes)?;
         self.uncache(id);
         Some(id)
     }
@@ -77,6 +77,8 @@ impl Pools {
             stream: ask.request.stream,
             prev: None,
             next: None,
+            lower: None,
+            upper: None,
             tag: Tag::default(),
             pool: ask.pool,
             state: State::Cached,
@@ -112,16 +114,13 @@ impl Pools {
     /// Cuts the first `bytes` off an uncached block. The front is a new block; the old one becomes the
     /// remainder and goes to the cache.
     fn split(&mut self, rest: BlockId, bytes: u64) -> BlockId {
-        let mut front = self.blocks[rest].clone();
-        front.bytes = bytes;
-        front.next = Some(rest);
-        let prev = front.prev;
-        let front = self.blocks.insert(front);
+        let Block { addr, prev, .. } = self.blocks[rest];
+        let front = self.blocks.insert(Block { addr, bytes, prev, next: Some(rest), ..self.blocks[rest] });
         if let Some(prev) = prev {
             self.blocks[prev].next = Some(front);
         }
         let block = &mut self.blocks[rest];
-        block.addr = block.addr.plus(bytes);
+        block.addr = addr.plus(bytes);
         block.bytes -= bytes;
         block.prev = Some(front);
         self.cache(rest);
@@ -151,7 +150,7 @@ impl Pools {
     /// Merges a cached neighbour into `id`, whose block lives on.
     fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
         self.uncache(neighbour);
-        let gone = self.blocks[neighbour].clone();
+        let gone = self.blocks[neighbour];
         self.blocks.remove(neighbour);
         let block = &mut self.blocks[id];
         block.bytes += gone.bytes;
@@ -171,7 +170,7 @@ impl Pools {
 
     /// The pool's cached blocks that are whole segments, in the order of the cache.
     pub(crate) fn whole_segments(&self, pool: PoolKind) -> Vec<BlockId> {
-        self.cached(pool).iter().filter(|&id| !self.blocks[id].is_piece()).collect()
+        self.cached(pool).iter(&self.blocks).filter(|&id| !self.blocks[id].is_piece()).collect()
     }
 
     /// Forgets a cached whole segment.
@@ -182,17 +181,20 @@ impl Pools {
 
     /// The largest cached block of `stream` in either pool, bytes; 0 if it has none.
     pub(crate) fn largest_cached_bytes(&self, stream: StreamId) -> u64 {
-        self.cached.iter().map(|pool| pool.largest_bytes(stream)).max().unwrap_or(0)
+        self.cached.iter().map(|pool| pool.largest_bytes(&self.blocks, stream)).max().unwrap_or(0)
     }
 
+    #[inline]
     fn cache(&mut self, id: BlockId) {
-        self.blocks[id].state = State::Cached;
-        let block = &self.blocks[id];
-        self.cached[block.pool as usize].insert(id, block);
+        let block = &mut self.blocks[id];
+        block.state = State::Cached;
+        let pool = block.pool;
+        self.cached[pool as usize].insert(&mut self.blocks, id);
     }
 
+    #[inline]
     fn uncache(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        self.cached[block.pool as usize].remove(id, block);
+        let pool = self.blocks[id].pool;
+        self.cached[pool as usize].remove(&mut self.blocks, id);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::allocator::Allocator;
 use crate::category::{Category, CategoryBytes};
@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
 use crate::ledger::{Ledger, Owner};
+use crate::lock::{Guard, Lock};
 use crate::request::{Allocation, LabelId, Request};
 use crate::segment::Segment;
 use crate::stats::Stats;
@@ -34,14 +35,14 @@ type Shared = Allocator<Box<dyn Driver + Send>, (Stats, Ledger)>;
 /// ```
 #[derive(Clone)]
 pub struct DeviceMemory {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Lock<Shared>>,
 }
 
 impl DeviceMemory {
     /// The memory of the device behind `driver`; nothing is held yet.
     pub fn new(config: Config, driver: impl Driver + Send + 'static) -> Self {
         let driver: Box<dyn Driver + Send> = Box::new(driver);
-        Self { shared: Arc::new(Mutex::new(Allocator::new(config, driver, Default::default()))) }
+        Self { shared: Arc::new(Lock::new(Allocator::new(config, driver, Default::default()))) }
     }
 
     /// Serves a request: [`Allocator::malloc`].
@@ -101,12 +102,12 @@ impl DeviceMemory {
 
     /// Bytes in blocks that callers hold.
     pub fn memory_allocated(&self) -> u64 {
-        bytes(self.lock().observer().0.allocated_bytes.all.current)
+        bytes(self.lock().observer().0.allocated_bytes().all.current)
     }
 
     /// The most bytes in blocks that callers held, since the start or the last reset.
     pub fn max_memory_allocated(&self) -> u64 {
-        bytes(self.lock().observer().0.allocated_bytes.all.peak)
+        bytes(self.lock().observer().0.allocated_bytes().all.peak)
     }
 
     /// Bytes in segments held of the device.
@@ -116,7 +117,7 @@ impl DeviceMemory {
 
     /// The most bytes in segments held of the device, since the start or the last reset.
     pub fn max_memory_reserved(&self) -> u64 {
-        bytes(self.lock().observer().0.reserved_bytes.all.peak)
+        bytes(self.lock().observer().0.reserved_bytes().all.peak)
     }
 
     /// Makes every peak what is current, in the statistics and in the ledger.
@@ -180,9 +181,9 @@ impl DeviceMemory {
         ledger.check(&segments)
     }
 
-    /// A thread that panicked here has told its story already; the others go on rather than panic again.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    fn lock(&self) -> Guard<'_, Shared> {
+        self.shared.lock()
     }
 }
 

@@ -6,11 +6,13 @@
 //! As PyTorch: `c10::CachingAllocator::Stat` and the updates in `alloc_found_block`, `free`, `free_block`,
 //! `alloc_block`, `release_block`.
 
+mod counters;
 mod keys;
 mod summary;
 
 use crate::event::{Event, Observer, SplitChange};
 use crate::pool::PoolKind;
+use counters::Counters;
 
 /// One statistic. `current` is `allocated - freed` until [`Stats::reset_accumulated`].
 ///
@@ -30,26 +32,13 @@ pub struct Stat {
     pub freed: i64,
 }
 
-impl Stat {
-    /// Moves by a net amount: one increase, or one decrease.
-    fn change(&mut self, by: i64) {
-        self.current += by;
-        if by >= 0 {
-            self.peak = self.peak.max(self.current);
-            self.allocated += by;
-        } else {
-            self.freed -= by;
-        }
-    }
-}
-
 /// One statistic for both pools together, and for each.
 ///
 /// ```
 /// # use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
 /// # let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), Stats::default());
 /// let x = allocator.malloc(Request::of(3 << 20))?;
-/// let allocation = &allocator.observer().allocation;
+/// let allocation = allocator.observer().allocation();
 /// assert_eq!((allocation.all.current, allocation.large_pool.current, allocation.small_pool.current), (1, 1, 0));
 /// # allocator.free(x);
 /// # Ok::<(), plimsoll_alloc::Error>(())
@@ -64,20 +53,6 @@ pub struct PoolStats {
     pub large_pool: Stat,
 }
 
-impl PoolStats {
-    fn change(&mut self, pool: PoolKind, by: i64) {
-        self.all.change(by);
-        match pool {
-            PoolKind::Small => self.small_pool.change(by),
-            PoolKind::Large => self.large_pool.change(by),
-        }
-    }
-
-    fn each_mut(&mut self) -> [&mut Stat; 3] {
-        [&mut self.all, &mut self.small_pool, &mut self.large_pool]
-    }
-}
-
 /// PyTorch's statistics, under PyTorch's names. Sizes are in bytes, signed as PyTorch's are.
 ///
 /// ```
@@ -87,30 +62,21 @@ impl PoolStats {
 /// let x = allocator.malloc(Request::of(4000))?;
 /// allocator.free(x);
 /// let stats = allocator.observer();
-/// assert_eq!((stats.allocated_bytes.all.current, stats.allocated_bytes.all.peak), (0, 4096));
-/// assert_eq!(stats.reserved_bytes.small_pool.current, 2 << 20);
+/// assert_eq!((stats.allocated_bytes().all.current, stats.allocated_bytes().all.peak), (0, 4096));
+/// assert_eq!(stats.reserved_bytes().small_pool.current, 2 << 20);
 /// # Ok::<(), plimsoll_alloc::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Blocks that callers hold.
-    pub allocation: PoolStats,
-    /// Segments held of the device.
-    pub segment: PoolStats,
-    /// Blocks not in the cache.
-    pub active: PoolStats,
-    /// Cached pieces of split segments: free here, but not returnable to the device.
-    pub inactive_split: PoolStats,
-    /// Bytes in blocks that callers hold, with what rounding added.
-    pub allocated_bytes: PoolStats,
-    /// Bytes in segments.
-    pub reserved_bytes: PoolStats,
-    /// Bytes in blocks not in the cache.
-    pub active_bytes: PoolStats,
-    /// Bytes in cached pieces of split segments.
-    pub inactive_split_bytes: PoolStats,
-    /// Bytes that callers asked for and hold.
-    pub requested_bytes: PoolStats,
+    allocation: Counters,
+    segment: Counters,
+    active: Counters,
+    inactive_split: Counters,
+    allocated_bytes: Counters,
+    reserved_bytes: Counters,
+    active_bytes: Counters,
+    inactive_split_bytes: Counters,
+    requested_bytes: Counters,
     /// How often the device was asked again after a release of the cache.
     pub num_alloc_retries: i64,
     /// How many requests failed for want of memory.
@@ -124,20 +90,60 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Blocks that callers hold.
+    pub fn allocation(&self) -> PoolStats {
+        self.allocation.read()
+    }
+
+    /// Segments held of the device.
+    pub fn segment(&self) -> PoolStats {
+        self.segment.read()
+    }
+
+    /// Blocks not in the cache.
+    pub fn active(&self) -> PoolStats {
+        self.active.read()
+    }
+
+    /// Cached pieces of split segments: free here, but not returnable to the device.
+    pub fn inactive_split(&self) -> PoolStats {
+        self.inactive_split.read()
+    }
+
+    /// Bytes in blocks that callers hold, with what rounding added.
+    pub fn allocated_bytes(&self) -> PoolStats {
+        self.allocated_bytes.read()
+    }
+
+    /// Bytes in segments.
+    pub fn reserved_bytes(&self) -> PoolStats {
+        self.reserved_bytes.read()
+    }
+
+    /// Bytes in blocks not in the cache.
+    pub fn active_bytes(&self) -> PoolStats {
+        self.active_bytes.read()
+    }
+
+    /// Bytes in cached pieces of split segments.
+    pub fn inactive_split_bytes(&self) -> PoolStats {
+        self.inactive_split_bytes.read()
+    }
+
+    /// Bytes that callers asked for and hold.
+    pub fn requested_bytes(&self) -> PoolStats {
+        self.requested_bytes.read()
+    }
+
     /// Makes every peak what is current. As PyTorch: `reset_peak_memory_stats`.
     pub fn reset_peak(&mut self) {
-        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
-            stat.peak = stat.current;
-        }
+        self.arrays_mut().into_iter().for_each(Counters::reset_peak);
     }
 
     /// Makes every `allocated`, `freed` and counter 0; what is current and the peaks stay.
     /// As PyTorch: `reset_accumulated_memory_stats`.
     pub fn reset_accumulated(&mut self) {
-        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
-            stat.allocated = 0;
-            stat.freed = 0;
-        }
+        self.arrays_mut().into_iter().for_each(Counters::reset_accumulated);
         self.num_alloc_retries = 0;
         self.num_ooms = 0;
         self.num_sync_all_streams = 0;
@@ -145,7 +151,7 @@ impl Stats {
         self.num_device_free = 0;
     }
 
-    fn arrays_mut(&mut self) -> [&mut PoolStats; 9] {
+    fn arrays_mut(&mut self) -> [&mut Counters; 9] {
         [
             &mut self.allocation,
             &mut self.segment,
@@ -166,35 +172,36 @@ impl Stats {
 }
 
 impl Observer for Stats {
+    #[inline(always)] // then of the match only the arm is left that the caller announces
     fn on(&mut self, event: &Event) {
         match *event {
             Event::Alloc { block, inactive_split } => {
                 self.change_inactive_split(block.pool, inactive_split);
-                self.allocation.change(block.pool, 1);
-                self.allocated_bytes.change(block.pool, block.bytes as i64);
-                self.active.change(block.pool, 1);
-                self.active_bytes.change(block.pool, block.bytes as i64);
-                self.requested_bytes.change(block.pool, block.requested_bytes as i64);
+                self.allocation.increase(block.pool, 1);
+                self.allocated_bytes.increase(block.pool, block.bytes);
+                self.active.increase(block.pool, 1);
+                self.active_bytes.increase(block.pool, block.bytes);
+                self.requested_bytes.increase(block.pool, block.requested_bytes);
             }
             Event::Free { block } => {
-                self.allocation.change(block.pool, -1);
-                self.allocated_bytes.change(block.pool, -(block.bytes as i64));
+                self.allocation.decrease(block.pool, 1);
+                self.allocated_bytes.decrease(block.pool, block.bytes);
             }
             Event::FreeCompleted { block, inactive_split } => {
                 self.change_inactive_split(block.pool, inactive_split);
-                self.active.change(block.pool, -1);
-                self.active_bytes.change(block.pool, -(block.bytes as i64));
-                self.requested_bytes.change(block.pool, -(block.requested_bytes as i64));
+                self.active.decrease(block.pool, 1);
+                self.active_bytes.decrease(block.pool, block.bytes);
+                self.requested_bytes.decrease(block.pool, block.requested_bytes);
             }
             Event::SegmentAlloc { bytes, pool, .. } => {
                 self.num_device_alloc += 1;
-                self.segment.change(pool, 1);
-                self.reserved_bytes.change(pool, bytes as i64);
+                self.segment.increase(pool, 1);
+                self.reserved_bytes.increase(pool, bytes);
             }
             Event::SegmentFree { bytes, pool, .. } => {
                 self.num_device_free += 1;
-                self.segment.change(pool, -1);
-                self.reserved_bytes.change(pool, -(bytes as i64));
+                self.segment.decrease(pool, 1);
+                self.reserved_bytes.decrease(pool, bytes);
             }
             Event::SyncAllStreams => self.num_sync_all_streams += 1,
             Event::Retry { .. } => self.num_alloc_retries += 1,

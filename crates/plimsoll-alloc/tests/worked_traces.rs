@@ -21,14 +21,14 @@ fn alloc(allocator: &mut Traced, bytes: u64) -> Allocation {
 fn assert_bytes(allocator: &Traced, expected: [i64; 5]) {
     let stats = &allocator.observer().0;
     let got = [
-        stats.allocated_bytes.all.current,
-        stats.reserved_bytes.all.current,
-        stats.inactive_split.all.current,
-        stats.inactive_split_bytes.all.current,
-        stats.requested_bytes.all.current,
+        stats.allocated_bytes().all.current,
+        stats.reserved_bytes().all.current,
+        stats.inactive_split().all.current,
+        stats.inactive_split_bytes().all.current,
+        stats.requested_bytes().all.current,
     ];
     assert_eq!(got, expected);
-    assert_eq!(stats.active_bytes.all.current, expected[0]);
+    assert_eq!(stats.active_bytes().all.current, expected[0]);
     allocator.check().unwrap();
     stats.check(&allocator.segments()).unwrap();
 }
@@ -157,9 +157,9 @@ fn a_split_block_merges_back() {
     let [first, second, third, fourth] = <[Allocation; 4]>::try_from(blocks).unwrap();
     a.free(first);
     a.free(third);
-    assert_eq!(a.observer().0.inactive_split.all.current, 3, "first, third, tail");
+    assert_eq!(a.observer().0.inactive_split().all.current, 3, "first, third, tail");
     a.free(second);
-    assert_eq!(a.observer().0.inactive_split.all.current, 2, "three in one, tail");
+    assert_eq!(a.observer().0.inactive_split().all.current, 2, "three in one, tail");
     a.free(fourth);
     let segments = a.segments();
     assert_eq!(segments[0].blocks.len(), 1);
