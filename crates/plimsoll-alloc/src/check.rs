@@ -137,14 +137,14 @@ impl<D, O> Allocator<D, O> {
     /// The sets of one half of a pool hold exactly its cached and its unmapped blocks.
     fn check_half(&self, half: PoolRef) -> Result<(), Violation> {
         let pool = self.pools.pool(half);
-        for id in pool.cached.iter() {
+        for id in pool.cached.iter(&self.pools.blocks) {
             let block = &self.pools.blocks[id];
             let at = Some(block.addr);
             equal(
                 "a cached block is filed under its size and address",
                 at,
                 true,
-                pool.cached.holds(id, block),
+                pool.cached.holds(&self.pools.blocks, id),
             )?;
             let fits = block.state == State::Cached && block.pool == half;
             equal("the free set holds cached blocks of its pool", at, true, fits)?;
@@ -161,7 +161,7 @@ impl<D, O> Allocator<D, O> {
             "the free set holds every cached block",
             None,
             in_state(State::Cached),
-            count(pool.cached.len()),
+            count(pool.cached.len(&self.pools.blocks)),
         )?;
         let unmapped = count(pool.unmapped.len());
         equal("the unmapped set holds every unmapped block", None, in_state(State::Unmapped), unmapped)?;
@@ -207,29 +207,29 @@ impl Stats {
     pub fn check(&self, segments: &[Segment]) -> Result<(), Violation> {
         let sums = Sums::of(segments);
         let rules = [
-            ("allocation counts the active blocks", sums.active_blocks, &self.allocation),
-            ("active counts the blocks not cached", sums.active_blocks + sums.pending_blocks, &self.active),
-            ("allocated_bytes sums the active blocks", sums.active_bytes, &self.allocated_bytes),
+            ("allocation counts the active blocks", sums.active_blocks, self.allocation()),
+            ("active counts the blocks not cached", sums.active_blocks + sums.pending_blocks, self.active()),
+            ("allocated_bytes sums the active blocks", sums.active_bytes, self.allocated_bytes()),
             (
                 "active_bytes sums the blocks not cached",
                 sums.active_bytes + sums.pending_bytes,
-                &self.active_bytes,
+                self.active_bytes(),
             ),
-            ("requested_bytes sums what was asked", sums.requested_bytes, &self.requested_bytes),
-            ("segment counts the segments that do not expand", sums.segments, &self.segment),
-            ("reserved_bytes sums the segments", sums.segment_bytes, &self.reserved_bytes),
-            ("inactive_split counts the cached pieces", sums.pieces, &self.inactive_split),
-            ("inactive_split_bytes sums the cached pieces", sums.piece_bytes, &self.inactive_split_bytes),
+            ("requested_bytes sums what was asked", sums.requested_bytes, self.requested_bytes()),
+            ("segment counts the segments that do not expand", sums.segments, self.segment()),
+            ("reserved_bytes sums the segments", sums.segment_bytes, self.reserved_bytes()),
+            ("inactive_split counts the cached pieces", sums.pieces, self.inactive_split()),
+            ("inactive_split_bytes sums the cached pieces", sums.piece_bytes, self.inactive_split_bytes()),
         ];
         for (rule, expected, stats) in rules {
             equal(rule, None, expected, stats.all.current)?;
         }
-        for (id, stats) in &self.reserved_bytes_by_private_pools {
+        for (id, stats) in &self.reserved_bytes_by_private_pools() {
             let of_pool = segments.iter().filter(|segment| segment.pool_id == *id);
             let sum: u64 = of_pool.map(|segment| segment.bytes).sum();
             equal("a private pool's reserved_bytes sums its segments", None, sum, stats.all.current)?;
         }
-        let by_pool = self.reserved_bytes_by_private_pools.values();
+        let by_pool = self.reserved_bytes_by_private_pools().into_values();
         for PoolStats { all, small_pool, large_pool } in
             self.arrays().map(|(_, stats)| stats).into_iter().chain(by_pool)
         {

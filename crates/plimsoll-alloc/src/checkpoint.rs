@@ -180,7 +180,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
 
     /// Gives every mapped piece of one segment out, from a pool in which nothing is held.
     fn give_out_again(&mut self, halves: [PoolRef; 2], pieces: &[Piece]) -> Vec<(Piece, Allocation)> {
-        let cached = halves.iter().flat_map(|&half| self.pools.pool(half).cached.iter());
+        let cached = halves.iter().flat_map(|&half| self.pools.pool(half).cached.iter(&self.pools.blocks));
         let firsts: std::collections::BTreeMap<Addr, BlockId> =
             cached.map(|id| (self.pools.blocks[id].addr, id)).collect();
         let (mut given, mut rest) = (Vec::new(), None);

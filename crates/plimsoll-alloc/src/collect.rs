@@ -56,7 +56,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Cached blocks that are no pieces, in the order of the cache. A whole block of an expandable segment
     /// counts in the average, but is never released.
     fn whole_blocks(&self, pool: PoolRef) -> impl Iterator<Item = BlockId> + '_ {
-        self.pools.pool(pool).cached.iter().filter(|&id| !self.pools.blocks[id].is_piece())
+        self.pools.pool(pool).cached.iter(&self.pools.blocks).filter(|&id| !self.pools.blocks[id].is_piece())
     }
 
     /// Searches since a cached block was put in the cache.

@@ -225,6 +225,7 @@ impl Observer for () {
 }
 
 impl<A: Observer, B: Observer, C: Observer> Observer for (A, B, C) {
+    #[inline(always)] // as for two
     fn on(&mut self, event: &Event) {
         self.0.on(event);
         self.1.on(event);
@@ -233,6 +234,7 @@ impl<A: Observer, B: Observer, C: Observer> Observer for (A, B, C) {
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
+    #[inline(always)] // it is a call to each, and no work of its own
     fn on(&mut self, event: &Event) {
         self.0.on(event);
         self.1.on(event);

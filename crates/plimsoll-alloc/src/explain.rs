@@ -92,11 +92,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     pub fn explain(&self, request: Request) -> Result<Explanation, Error> {
         let ask = self.ask(request)?;
         let fit = self.pools.find_fit(&ask);
-        let cached = &self.pools.pool(ask.pool).cached;
-        let mut at = cached.first_from(request.stream, ask.block_bytes);
+        let (blocks, cached) = (&self.pools.blocks, &self.pools.pool(ask.pool).cached);
+        let mut at = cached.first_from(blocks, request.stream, ask.block_bytes);
         let (mut candidates, mut before_fit) = (Vec::new(), true);
-        while let Some(id) = at.filter(|&id| self.pools.blocks[id].stream == request.stream) {
-            let block = &self.pools.blocks[id];
+        while let Some(id) = at {
+            let block = &blocks[id];
             let verdict = if Some(id) == fit {
                 before_fit = false;
                 self.verdict_of_fit(ask.block_bytes, block.bytes)
@@ -109,7 +109,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             };
             let (addr, bytes, segment_number) = (block.addr, block.bytes, block.segment_number);
             candidates.push(Candidate { addr, bytes, segment_number, verdict });
-            at = cached.after(block);
+            at = cached.after(blocks, id);
         }
         Ok(Explanation { block_bytes: ask.block_bytes, segment_bytes: ask.segment_bytes, candidates })
     }

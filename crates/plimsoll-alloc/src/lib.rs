@@ -22,7 +22,7 @@
 //! | `driver.rs`, `sim.rs`, `limit.rs`, `fail_nth.rs` | the device seam, the simulated device, wrappers |
 //! | `event.rs`, `stats/`, `ledger.rs`, `history.rs` | what happened: counted, by owner, kept in a ring |
 //! | `segment.rs`, `explain.rs`, `check.rs` | a picture of the state, why it would answer so, whether it is sound |
-//! | `shared.rs`, `shared/` | [`DeviceMemory`]: the one lock |
+//! | `shared.rs`, `shared/`, `lock.rs` | [`DeviceMemory`]: the allocator for many threads; its one lock |
 //! | `pinned/` | [`PinnedMemory`]: page-locked staging memory of the host |
 //!
 //! Note [Differences from PyTorch]: where PyTorch 2.15 has no defined order, ours is ascending: events by
@@ -68,6 +68,7 @@ mod history;
 mod ladder;
 mod ledger;
 mod limit;
+mod lock;
 mod out_of_memory;
 mod pieces;
 mod pinned;

@@ -9,7 +9,7 @@ use crate::block::{Block, BlockId, State};
 use crate::event::SplitChange;
 use crate::expandable::RangeId;
 use crate::pool::{PoolRef, Pools};
-use crate::request::{Addr, Request, StreamId, Tag};
+use crate::request::{Addr, Request, StreamId};
 
 /// Whether the rest of a block becomes a block of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,19 +41,12 @@ impl Pools {
         self.blocks.insert(Block {
             addr,
             bytes,
-            requested_bytes: 0,
             segment_number,
-            cached_at: 0,
             stream,
-            prev: None,
-            next: None,
             range,
-            events: 0,
-            uses: None,
             pool,
             state: if range.is_some() { State::Unmapped } else { State::Cached },
-            tag: Tag::default(),
-            stack: None,
+            ..Block::VACANT
         })
     }
 
@@ -101,10 +94,14 @@ impl Pools {
     /// Cuts the first `bytes` off a block that is in no set, and caches the rest. The front is a new block.
     fn cut_front(&mut self, rest: BlockId, bytes: u64) -> BlockId {
         let Block { addr, prev, .. } = self.blocks[rest];
-        let front = self.insert_between(prev, Some(rest), Block { addr, bytes, ..self.blocks[rest] });
+        let front = self.blocks.insert(Block { addr, bytes, prev, next: Some(rest), ..self.blocks[rest] });
+        if let Some(prev) = prev {
+            self.blocks[prev].next = Some(front);
+        }
         let block = &mut self.blocks[rest];
         block.addr = addr.plus(bytes);
         block.bytes -= bytes;
+        block.prev = Some(front);
         self.file(rest);
         front
     }

@@ -50,7 +50,7 @@ pub(crate) struct PoolRef(u32);
 
 impl PoolRef {
     /// The half of the default pool.
-    pub(crate) fn default_half(kind: PoolKind) -> Self {
+    pub(crate) const fn default_half(kind: PoolKind) -> Self {
         Self(kind as u32)
     }
 }
@@ -139,13 +139,14 @@ impl Pools {
     }
 
     /// Puts a block where its state says: among the cached ones or the unmapped ones of its pool.
+    #[inline]
     pub(crate) fn file(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
         let pool = &mut self.pools[block.pool.0 as usize];
         match block.state {
             State::Cached => {
                 block.cached_at = pool.searches;
-                pool.cached.insert(id, block);
+                pool.cached.insert(&mut self.blocks, id);
             }
             State::Unmapped => {
                 let before = pool.unmapped.insert((block.stream, block.addr), id);
@@ -156,11 +157,12 @@ impl Pools {
     }
 
     /// Takes a block from where [`file`](Self::file) put it; its size and address must be as they were.
+    #[inline]
     pub(crate) fn unfile(&mut self, id: BlockId) {
         let block = &self.blocks[id];
         let pool = &mut self.pools[block.pool.0 as usize];
         match block.state {
-            State::Cached => pool.cached.remove(id, block),
+            State::Cached => pool.cached.remove(&mut self.blocks, id),
             State::Unmapped => {
                 let found = pool.unmapped.remove(&(block.stream, block.addr));
                 assert_eq!(found, Some(id), "the unmapped block at {}", block.addr);
@@ -172,6 +174,10 @@ impl Pools {
     /// The largest cached block of `stream` in either half of the default pool, bytes; 0 if it has none.
     pub(crate) fn largest_cached_bytes(&self, stream: StreamId) -> u64 {
         let halves = [PoolKind::Small, PoolKind::Large].map(PoolRef::default_half);
-        halves.into_iter().map(|half| self.pool(half).cached.largest_bytes(stream)).max().unwrap_or(0)
+        halves
+            .into_iter()
+            .map(|half| self.pool(half).cached.largest_bytes(&self.blocks, stream))
+            .max()
+            .unwrap_or(0)
     }
 }

@@ -67,7 +67,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Releases one half of a pool: whole segments in the order of the cache, then pages.
     fn release_pool_memory(&mut self, pool: PoolRef) -> Result<(), Error> {
         let blocks = &self.pools.blocks;
-        let cached = self.pools.pool(pool).cached.iter();
+        let cached = self.pools.pool(pool).cached.iter(blocks);
         let (expandable, others): (Vec<BlockId>, Vec<BlockId>) =
             cached.partition(|&id| blocks[id].range.is_some());
         let whole: Vec<BlockId> = others.into_iter().filter(|&id| !blocks[id].is_piece()).collect();
@@ -97,20 +97,20 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let stream = ask.request.stream;
         let wanted_bytes = ask.block_bytes.max(max_split_bytes);
         let cached = &self.pools.pool(ask.pool).cached;
-        if let Some(id) = cached.first_from(stream, wanted_bytes)
-            && self.pools.blocks[id].stream == stream
+        if let Some(id) = cached.first_from(&self.pools.blocks, stream, wanted_bytes)
             && self.is_releasable(id)
         {
             self.release_segment(id)?;
             return Ok(true);
         }
-        let (mut released_bytes, mut at) = (0, cached.last_before(stream, wanted_bytes));
+        let mut at = cached.last_before(&self.pools.blocks, stream, wanted_bytes);
+        let mut released_bytes = 0;
         while let Some(id) = at.filter(|_| released_bytes < wanted_bytes) {
             let block = self.pools.blocks[id];
-            if block.bytes < max_split_bytes || block.stream != stream {
+            if block.bytes < max_split_bytes {
                 break;
             }
-            at = self.pools.pool(ask.pool).cached.before(&block);
+            at = self.pools.pool(ask.pool).cached.before(&self.pools.blocks, id);
             if self.is_releasable(id) {
                 self.release_segment(id)?;
                 released_bytes += block.bytes;

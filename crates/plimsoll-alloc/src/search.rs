@@ -39,15 +39,15 @@ impl Pools {
     /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) where there are
     /// expandable segments.
     pub(crate) fn find_fit(&self, ask: &Ask) -> Option<BlockId> {
-        let first = self.pool(ask.pool).cached.first_from(ask.request.stream, ask.block_bytes)?;
-        let first = self.of_stream(first, ask)?;
+        let first =
+            self.pool(ask.pool).cached.first_from(&self.blocks, ask.request.stream, ask.block_bytes)?;
         if ask.expandable { Some(self.least_growing(first, ask)) } else { self.not_expandable(first, ask) }
     }
 
     /// Skips blocks of expandable segments.
     fn not_expandable(&self, mut id: BlockId, ask: &Ask) -> Option<BlockId> {
         while self.blocks[id].range.is_some() {
-            id = self.of_stream(self.pool(ask.pool).cached.after(&self.blocks[id])?, ask)?;
+            id = self.pool(ask.pool).cached.after(&self.blocks, id)?;
         }
         Some(id)
     }
@@ -56,8 +56,7 @@ impl Pools {
     /// the end at which a segment grows. Stops at the first that is not smaller.
     fn least_growing(&self, mut id: BlockId, ask: &Ask) -> BlockId {
         while self.blocks[id].range.is_some() {
-            let next = self.pool(ask.pool).cached.after(&self.blocks[id]);
-            match next.and_then(|next| self.of_stream(next, ask)) {
+            match self.pool(ask.pool).cached.after(&self.blocks, id) {
                 Some(next) if self.with_growth(next) < self.with_growth(id) => id = next,
                 _ => break,
             }
@@ -70,10 +69,6 @@ impl Pools {
         let block = &self.blocks[id];
         let behind = block.next.map(|next| &self.blocks[next]).filter(|next| !next.is_mapped());
         block.bytes + behind.map_or(0, |next: &Block| next.bytes)
-    }
-
-    fn of_stream(&self, id: BlockId, ask: &Ask) -> Option<BlockId> {
-        (self.blocks[id].stream == ask.request.stream).then_some(id)
     }
 }
 

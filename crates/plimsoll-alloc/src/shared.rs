@@ -1,4 +1,4 @@
-//! The allocator behind a lock: [`DeviceMemory`]. The one file with a lock.
+//! The allocator behind a lock: [`DeviceMemory`].
 //!
 //! Everything is decided in the core; here a call takes the lock, asks, and lets go. Two kinds of guests are
 //! called with the lock released, so that they may call back: those that can give memory back before the
@@ -13,7 +13,7 @@ mod report;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::allocator::{Allocator, GivenBack, Step, Unserved};
 use crate::category::Category;
@@ -22,6 +22,7 @@ use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
 use crate::history::History;
 use crate::ledger::Ledger;
+use crate::lock::{Guard, Lock};
 use crate::out_of_memory::OutOfMemory;
 use crate::request::{Allocation, LabelId, Request, StackId, StreamId};
 use crate::stats::Stats;
@@ -48,7 +49,7 @@ type SeeOutOfMemory = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
 /// ```
 #[derive(Clone)]
 pub struct DeviceMemory {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Lock<Shared>>,
 }
 
 /// What the lock guards.
@@ -90,7 +91,7 @@ impl DeviceMemory {
             free_memory: Vec::new(),
             see_out_of_memory: Vec::new(),
         };
-        Self { shared: Arc::new(Mutex::new(shared)) }
+        Self { shared: Arc::new(Lock::new(shared)) }
     }
 
     /// Serves a request: [`Allocator::malloc`]. One that names no pool is served from the pool that this
@@ -113,11 +114,7 @@ impl DeviceMemory {
     }
 
     /// Lets every callback give memory back, with the lock released, then goes on with the request.
-    fn ask_for_memory(
-        &self,
-        shared: MutexGuard<'_, Shared>,
-        unserved: Unserved,
-    ) -> Result<Allocation, Error> {
+    fn ask_for_memory(&self, shared: Guard<'_, Shared>, unserved: Unserved) -> Result<Allocation, Error> {
         let callbacks = shared.free_memory.clone();
         drop(shared);
         let mut given_back = GivenBack::Nothing;
@@ -208,9 +205,9 @@ impl DeviceMemory {
         self.lock().core.memory_info()
     }
 
-    /// A thread that panicked here has told its story already; the others go on rather than panic again.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    fn lock(&self) -> Guard<'_, Shared> {
+        self.shared.lock()
     }
 }
 
@@ -228,7 +225,7 @@ impl Shared {
 }
 
 /// Lets go of the lock and shows a failure to those who want to see it.
-fn shown(shared: MutexGuard<'_, Shared>, answer: Result<Allocation, Error>) -> Result<Allocation, Error> {
+fn shown(shared: Guard<'_, Shared>, answer: Result<Allocation, Error>) -> Result<Allocation, Error> {
     if let Err(Error::OutOfMemory(why)) = &answer {
         let observers = shared.see_out_of_memory.clone();
         drop(shared);

@@ -32,12 +32,12 @@ fn layout(allocator: &Traced, pool: PoolId) -> Vec<String> {
 fn stats(allocator: &Traced) -> [i64; 7] {
     let stats = &allocator.observer().0;
     [
-        stats.allocation.all.current,
-        stats.allocation.all.allocated,
-        stats.allocated_bytes.all.current,
-        stats.requested_bytes.all.current,
-        stats.inactive_split.all.current,
-        stats.inactive_split_bytes.all.current,
+        stats.allocation().all.current,
+        stats.allocation().all.allocated,
+        stats.allocated_bytes().all.current,
+        stats.requested_bytes().all.current,
+        stats.inactive_split().all.current,
+        stats.inactive_split_bytes().all.current,
         stats.num_device_alloc,
     ]
 }

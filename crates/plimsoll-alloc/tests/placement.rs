@@ -51,7 +51,7 @@ fn state_statistics_and_ledger_are_sound_after_every_step() {
             let (stats, ledger) = ours.allocator.observer();
             stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
             ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
-            assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes.all.peak, "{at}");
+            assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes().all.peak, "{at}");
             assert_eq!(ledger.by_category_at_peak().total(), ledger.peak_bytes(), "{at}");
         }
     }

@@ -113,7 +113,7 @@ fn an_expandable_pool_is_counted_right_and_forgotten_when_it_is_empty() {
     let mut a = device(1024 * MIB, "expandable_segments:True");
     a.create_pool(POOL).unwrap();
     let blocks: Vec<Allocation> = (0..5).map(|_| alloc_in(&mut a, POOL, 15 * MIB)).collect();
-    assert_eq!(a.observer().0.reserved_bytes_by_private_pools[&POOL].all.current, 80 << 20);
+    assert_eq!(a.observer().0.reserved_bytes_by_private_pools()[&POOL].all.current, 80 << 20);
     for (nth, block) in blocks.into_iter().enumerate() {
         a.free(block);
         assert_sound(&a);
@@ -137,7 +137,7 @@ fn a_capture_takes_the_segments_that_pytorchs_test_asserts() {
         a.begin_capture();
         let blocks: Vec<_> = (0..3).map(|_| alloc_in(&mut a, POOL, bytes)).collect();
         assert_eq!(a.reserved(), segments * segment_bytes, "{bytes}");
-        assert_eq!(a.observer().0.segment.all.current as u64, segments, "{bytes}");
+        assert_eq!(a.observer().0.segment().all.current as u64, segments, "{bytes}");
         a.end_capture();
         a.end_allocate_to_pool(POOL).unwrap();
         a.release_pool(POOL).unwrap();

@@ -22,7 +22,7 @@ fn a_block_used_on_a_busy_stream_is_active_until_the_stream_has_passed_it() {
         a.check().unwrap();
         stats.check(&a.segments()).unwrap();
         let all =
-            [&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes, &stats.inactive_split];
+            [stats.allocated_bytes(), stats.active_bytes(), stats.requested_bytes(), stats.inactive_split()];
         all.map(|stat| stat.all.current)
     };
     let x = a.malloc(Request::of(3 * MIB)).unwrap();

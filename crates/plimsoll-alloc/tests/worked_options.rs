@@ -30,7 +30,7 @@ fn blocks_beyond_the_split_limit_are_kept_whole_for_requests_beyond_it() {
     let z = alloc(&mut a, 45 * MIB);
     let stats = &a.observer().0;
     assert_eq!(z.bytes(), 62_914_560, "15 MiB over is less than 20");
-    assert_eq!(stats.requested_bytes.all.current, (5 * MIB + 47_185_920) as i64);
+    assert_eq!(stats.requested_bytes().all.current, (5 * MIB + 47_185_920) as i64);
     assert_eq!((stats.oversize_allocations.current, stats.oversize_segments.current), (1, 1));
     free(&mut a, z);
     let w = alloc(&mut a, 55 * MIB);
@@ -119,7 +119,7 @@ fn an_expandable_segment_grows_and_shrinks_by_the_page() {
     assert_eq!(a.empty_cache(), Ok(100 * MIB));
     assert_bytes(&a, [0, 0, 0, 0, 0, 0]);
     assert_counters(&a, [0, 0, 2, 3, 3]);
-    assert_eq!(a.observer().0.segment.all.allocated, 0);
+    assert_eq!(a.observer().0.segment().all.allocated, 0);
     let device_calls: Vec<_> =
         trace(&a).into_iter().filter(|(action, _)| action.starts_with("segment")).collect();
     assert_eq!(

@@ -116,9 +116,9 @@ fn a_split_block_merges_back() {
     let [first, second, third, fourth] = <[Allocation; 4]>::try_from(blocks).unwrap();
     a.free(first);
     a.free(third);
-    assert_eq!(a.observer().0.inactive_split.all.current, 3, "first, third, tail");
+    assert_eq!(a.observer().0.inactive_split().all.current, 3, "first, third, tail");
     a.free(second);
-    assert_eq!(a.observer().0.inactive_split.all.current, 2, "three in one, tail");
+    assert_eq!(a.observer().0.inactive_split().all.current, 2, "three in one, tail");
     a.free(fourth);
     let segments = a.segments();
     assert_eq!(segments[0].blocks.len(), 1);

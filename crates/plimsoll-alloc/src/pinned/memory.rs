@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::allocator::PinnedAllocator;
 use super::driver::HostDriver;
@@ -15,6 +15,7 @@ use super::segment::PinnedSegment;
 use super::stats::PinnedStats;
 use crate::check::Violation;
 use crate::config::PinnedConfig;
+use crate::lock::{Guard, Lock};
 use crate::request::{Addr, PoolId};
 
 type Shared = PinnedAllocator<Box<dyn HostDriver + Send>, PinnedStats>;
@@ -33,14 +34,14 @@ type Shared = PinnedAllocator<Box<dyn HostDriver + Send>, PinnedStats>;
 /// ```
 #[derive(Clone)]
 pub struct PinnedMemory {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Lock<Shared>>,
 }
 
 impl PinnedMemory {
     /// The memory that `driver` can pin; none is yet.
     pub fn new(config: PinnedConfig, driver: impl HostDriver + Send + 'static) -> Self {
         let driver: Box<dyn HostDriver + Send> = Box::new(driver);
-        Self { shared: Arc::new(Mutex::new(PinnedAllocator::new(config, driver, PinnedStats::default()))) }
+        Self { shared: Arc::new(Lock::new(PinnedAllocator::new(config, driver, PinnedStats::default()))) }
     }
 
     /// Serves a request: [`PinnedAllocator::alloc`].
@@ -137,9 +138,8 @@ impl PinnedMemory {
         memory.observer().check(&memory.segments())
     }
 
-    /// A thread that panicked here has told its story already; the others go on rather than panic again.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Shared> {
+        self.shared.lock()
     }
 }
 

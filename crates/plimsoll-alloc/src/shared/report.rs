@@ -15,12 +15,12 @@ use crate::segment::Segment;
 impl DeviceMemory {
     /// Bytes in blocks that callers hold.
     pub fn memory_allocated(&self) -> u64 {
-        bytes(self.lock().core.observer().0.allocated_bytes.all.current)
+        bytes(self.lock().core.observer().0.allocated_bytes().all.current)
     }
 
     /// The most bytes in blocks that callers held, since the start or the last reset.
     pub fn max_memory_allocated(&self) -> u64 {
-        bytes(self.lock().core.observer().0.allocated_bytes.all.peak)
+        bytes(self.lock().core.observer().0.allocated_bytes().all.peak)
     }
 
     /// Bytes in segments held of the device.
@@ -30,7 +30,7 @@ impl DeviceMemory {
 
     /// The most bytes in segments held of the device, since the start or the last reset.
     pub fn max_memory_reserved(&self) -> u64 {
-        bytes(self.lock().core.observer().0.reserved_bytes.all.peak)
+        bytes(self.lock().core.observer().0.reserved_bytes().all.peak)
     }
 
     /// Makes every peak what is current, in the statistics and in the ledger.

@@ -14,7 +14,7 @@ impl Stats {
                 add(&mut entries, &format!("{name}.{pool}"), stat);
             }
         }
-        for (pool_id, stats) in &self.reserved_bytes_by_private_pools {
+        for (pool_id, stats) in self.reserved_bytes_by_private_pools() {
             for (pool, stat) in stats.each() {
                 add(&mut entries, &format!("reserved_bytes_by_private_pools.{pool_id}.{pool}"), stat);
             }
@@ -35,17 +35,17 @@ impl Stats {
     }
 
     /// The statistics by PyTorch's names.
-    pub(crate) fn arrays(&self) -> [(&'static str, &PoolStats); 9] {
+    pub(crate) fn arrays(&self) -> [(&'static str, PoolStats); 9] {
         [
-            ("allocation", &self.allocation),
-            ("segment", &self.segment),
-            ("active", &self.active),
-            ("inactive_split", &self.inactive_split),
-            ("allocated_bytes", &self.allocated_bytes),
-            ("reserved_bytes", &self.reserved_bytes),
-            ("active_bytes", &self.active_bytes),
-            ("inactive_split_bytes", &self.inactive_split_bytes),
-            ("requested_bytes", &self.requested_bytes),
+            ("allocation", self.allocation()),
+            ("segment", self.segment()),
+            ("active", self.active()),
+            ("inactive_split", self.inactive_split()),
+            ("allocated_bytes", self.allocated_bytes()),
+            ("reserved_bytes", self.reserved_bytes()),
+            ("active_bytes", self.active_bytes()),
+            ("inactive_split_bytes", self.inactive_split_bytes()),
+            ("requested_bytes", self.requested_bytes()),
         ]
     }
 }

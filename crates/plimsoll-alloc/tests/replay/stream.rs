@@ -121,20 +121,20 @@ fn shown(addr: Option<u64>) -> String {
 /// Our statistics in the order of [`COLUMNS`].
 fn columns(stats: &Stats) -> [i64; 15] {
     [
-        stats.allocated_bytes.all.current,
-        stats.reserved_bytes.all.current,
-        stats.active_bytes.all.current,
-        stats.inactive_split_bytes.all.current,
-        stats.requested_bytes.all.current,
-        stats.allocation.all.current,
-        stats.segment.all.current,
-        stats.active.all.current,
-        stats.inactive_split.all.current,
+        stats.allocated_bytes().all.current,
+        stats.reserved_bytes().all.current,
+        stats.active_bytes().all.current,
+        stats.inactive_split_bytes().all.current,
+        stats.requested_bytes().all.current,
+        stats.allocation().all.current,
+        stats.segment().all.current,
+        stats.active().all.current,
+        stats.inactive_split().all.current,
         stats.num_alloc_retries,
         stats.num_ooms,
         stats.num_device_alloc,
         stats.num_device_free,
-        stats.allocated_bytes.all.peak,
-        stats.reserved_bytes.all.peak,
+        stats.allocated_bytes().all.peak,
+        stats.reserved_bytes().all.peak,
     ]
 }

@@ -26,12 +26,12 @@ pub(crate) fn assert_bytes(allocator: &Traced, expected: [i64; 6]) {
     assert_sound(allocator);
     let stats = &allocator.observer().0;
     let got = [
-        stats.allocated_bytes.all.current,
-        stats.active_bytes.all.current,
-        stats.reserved_bytes.all.current,
-        stats.inactive_split.all.current,
-        stats.inactive_split_bytes.all.current,
-        stats.requested_bytes.all.current,
+        stats.allocated_bytes().all.current,
+        stats.active_bytes().all.current,
+        stats.reserved_bytes().all.current,
+        stats.inactive_split().all.current,
+        stats.inactive_split_bytes().all.current,
+        stats.requested_bytes().all.current,
     ];
     assert_eq!(got, expected);
 }
