@@ -1,19 +1,26 @@
 //! The allocator itself: [`Allocator`], with malloc, free, retag and the limits.
 //!
-//! A request is sized (`size.rs`), served from the cache if it can be (`pool.rs`), and otherwise climbs the
-//! ladder (`ladder.rs`) to a new segment or an error. Each step is announced to the observer.
+//! A request is sized (`size.rs`), served from the cache if it can be (`search.rs`), and otherwise climbs the
+//! ladder (`ladder.rs`) to more memory or an error. Each step is announced to the observer. Uses on several
+//! streams are in `streams.rs`, private pools in `private.rs`.
 //!
 //! As PyTorch: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`, for one device.
 
 use crate::Category;
-use crate::block::{BlockId, State};
-use crate::config::Config;
+use crate::block::{Block, BlockId, State};
+use crate::config::{CaptureTest, Config};
 use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
-use crate::event::{Event, LiveBlock, Observer};
+use crate::event::{DeviceRange, Event, LiveBlock, Observer};
+use crate::expandable::Ranges;
+use crate::grow::fraction_of;
+use crate::pieces::Cut;
 use crate::pool::Pools;
+use crate::private::Privates;
 use crate::request::{Allocation, LabelId, Request, Tag};
-use crate::size::{Ask, ONE_EXBIBYTE};
+use crate::search::{Ask, cut};
+use crate::size::{ONE_EXBIBYTE, block_bytes, is_oversize, kind_of, segment_bytes};
+use crate::streams::Streams;
 
 /// A caching allocator for one device, as a state machine.
 ///
@@ -36,49 +43,198 @@ pub struct Allocator<D, O> {
     pub(crate) driver: D,
     pub(crate) observer: O,
     pub(crate) pools: Pools,
+    pub(crate) ranges: Ranges,
+    pub(crate) privates: Privates,
+    pub(crate) streams: Streams,
+    /// Captures that have begun and not ended.
+    captures: u32,
     /// What the segments take of the device: the one total that the ladder reads.
     pub(crate) reserved_bytes: u64,
     pub(crate) limit_bytes: Option<u64>,
 }
 
+/// What became of a request that was started: [`Allocator::start`].
+///
+/// ```
+/// use plimsoll_alloc::{Allocator, Config, GivenBack, Request, SimDriver, Step};
+///
+/// let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), ());
+/// let kept = allocator.malloc(Request::of(60 << 20))?;
+/// let Step::CallbacksWanted(unserved) = allocator.start(Request::of(50 << 20))? else {
+///     panic!("nothing is cached")
+/// };
+/// allocator.free(kept); // somebody gives memory back in between
+/// let x = allocator.resume(unserved, GivenBack::Something)?;
+/// assert_eq!(allocator.reserved(), 60 << 20);
+/// # allocator.free(x);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "an allocation that is dropped instead of freed is leaked"]
+pub enum Step {
+    /// It was served from the cache.
+    Done(Allocation),
+    /// No cached block serves it. Whoever holds memory that could be given back may do so now; then the
+    /// request goes on with [`Allocator::resume`].
+    CallbacksWanted(Unserved),
+}
+
+/// A request that waits for [`Allocator::resume`]; see [`Step`] for an example.
+#[derive(Debug)]
+pub struct Unserved(Request);
+
+/// Whether anything was given back while a request waited; see [`Step`] for an example.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GivenBack {
+    /// Nothing: the cache need not be searched again.
+    Nothing,
+    /// Something that may be in the cache now.
+    Something,
+}
+
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// An allocator that holds nothing yet, without a limit.
+    /// An allocator that holds nothing yet, with a limit if `per_process_memory_fraction` sets one.
     pub fn new(config: Config, driver: D, observer: O) -> Self {
-        Self { config, driver, observer, pools: Pools::default(), reserved_bytes: 0, limit_bytes: None }
+        let fraction = config.per_process_memory_fraction();
+        let limit_bytes = (fraction < 1.0).then(|| fraction_of(fraction, driver.memory().total_bytes));
+        Self {
+            pools: Pools::new(config.tie_order()),
+            config,
+            driver,
+            observer,
+            ranges: Ranges::default(),
+            privates: Privates::default(),
+            streams: Streams::default(),
+            captures: 0,
+            reserved_bytes: 0,
+            limit_bytes,
+        }
     }
 
     /// Serves a request. One of 0 bytes takes nothing, changes nothing and announces nothing.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] if there is no room after the cache was released, [`Error::TooLarge`] from
-    /// one exbibyte on, [`Error::Driver`] if the device failed. Nothing is allocated then.
+    /// one exbibyte on, [`Error::Pool`] if the request's pool does not exist, [`Error::Driver`] if the
+    /// device failed. Nothing is allocated then.
     pub fn malloc(&mut self, request: Request) -> Result<Allocation, Error> {
+        match self.start(request)? {
+            Step::Done(allocation) => Ok(allocation),
+            Step::CallbacksWanted(unserved) => self.resume(unserved, GivenBack::Nothing),
+        }
+    }
+
+    /// The first half of [`malloc`](Self::malloc): what needs neither the device's memory nor a callback.
+    ///
+    /// # Errors
+    /// As [`malloc`](Self::malloc), but for want of memory.
+    pub fn start(&mut self, request: Request) -> Result<Step, Error> {
         if request.bytes == 0 {
-            return Ok(Allocation::nothing());
+            return Ok(Step::Done(Allocation::nothing()));
         }
         if request.bytes >= ONE_EXBIBYTE {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
         }
-        let ask = Ask::new(&self.config, request);
-        let found = match self.pools.take_fit(&ask) {
-            Some(found) => found,
-            None => self.make_room(&ask)?,
-        };
-        let (id, inactive_split) = self.pools.occupy(found, &ask);
-        let block = self.live(id);
-        self.observer.on(&Event::Alloc { block, inactive_split });
-        Ok(Allocation::of_block(id, &block))
+        if !self.in_capture() {
+            self.poll_events()?;
+        }
+        let ask = self.ask(request)?;
+        match self.search(&ask) {
+            Some(id) => Ok(Step::Done(self.give(id, &ask))),
+            None => Ok(Step::CallbacksWanted(Unserved(request))),
+        }
     }
 
-    /// Takes a block back into the cache, merged with its cached neighbours.
+    /// The second half of [`malloc`](Self::malloc): another look, if something was given back, and the
+    /// ladder. Other calls may have come between the halves.
+    ///
+    /// # Errors
+    /// As [`malloc`](Self::malloc).
+    #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes it go on only once")]
+    pub fn resume(&mut self, unserved: Unserved, given_back: GivenBack) -> Result<Allocation, Error> {
+        let Unserved(request) = unserved;
+        let mut ask = self.ask(request)?;
+        let found = match given_back {
+            GivenBack::Something => self.search(&ask),
+            GivenBack::Nothing => None,
+        };
+        let id = match found {
+            Some(id) => id,
+            None => self.make_room(&mut ask)?,
+        };
+        Ok(self.give(id, &ask))
+    }
+
+    /// Sizes a request and finds its pool.
+    pub(crate) fn ask(&self, request: Request) -> Result<Ask, Error> {
+        if request.bytes >= ONE_EXBIBYTE {
+            return Err(Error::TooLarge { requested_bytes: request.bytes });
+        }
+        let block_bytes = block_bytes(&self.config, request.bytes);
+        let kind = kind_of(block_bytes);
+        Ok(Ask {
+            request,
+            block_bytes,
+            segment_bytes: segment_bytes(&self.config, block_bytes),
+            kind,
+            pool: self.half_of(request.pool, kind)?,
+            expandable: self.config.expandable_segments(),
+        })
+    }
+
+    /// Takes a cached block that serves the request. Searches are counted while ages count.
+    pub(crate) fn search(&mut self, ask: &Ask) -> Option<BlockId> {
+        if self.collected_limit().is_some() {
+            self.pools.pool_mut(ask.pool).searches += 1;
+        }
+        self.pools.take_fit(ask, &self.config)
+    }
+
+    /// Gives a found block to the request, cut if the rest is worth it.
+    fn give(&mut self, found: BlockId, ask: &Ask) -> Allocation {
+        let cut = if self.privates.is_unsplit(self.pools.pool(ask.pool).id) {
+            Cut::Whole
+        } else {
+            cut(&self.config, ask, self.pools.blocks[found].bytes)
+        };
+        self.give_cut(found, ask.block_bytes, &ask.request, cut)
+    }
+
+    /// Gives a found block to the request, and announces it.
+    pub(crate) fn give_cut(&mut self, found: BlockId, bytes: u64, request: &Request, cut: Cut) -> Allocation {
+        let (id, inactive_split) = self.pools.occupy(found, bytes, request, cut);
+        let block = self.live(id);
+        let oversize = is_oversize(&self.config, block.bytes);
+        self.observer.on(&Event::Alloc { block, inactive_split, oversize });
+        Allocation::of_block(id, &block)
+    }
+
+    /// Takes a block back: into the cache, merged with its cached neighbours, or, if other streams use it,
+    /// into waiting for them.
     ///
     /// # Panics
     /// If the allocation is another allocator's.
     #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes a double free impossible")]
     pub fn free(&mut self, allocation: Allocation) {
-        let Some(id) = self.held(&allocation) else { return };
+        if let Some(id) = self.held(&allocation) {
+            self.free_block(id);
+        }
+    }
+
+    pub(crate) fn free_block(&mut self, id: BlockId) {
         let block = self.live(id);
-        self.observer.on(&Event::Free { block });
+        let oversize = is_oversize(&self.config, block.bytes);
+        self.observer.on(&Event::Free { block, oversize });
+        if self.pools.blocks[id].uses.is_some() {
+            self.wait_for_uses(id);
+        } else {
+            self.complete_free(id);
+        }
+    }
+
+    /// Puts a block that was given back, and that no stream uses any more, in the cache.
+    pub(crate) fn complete_free(&mut self, id: BlockId) {
+        let block = self.live(id);
         let inactive_split = self.pools.vacate(id);
         self.observer.on(&Event::FreeCompleted { block, inactive_split });
     }
@@ -93,6 +249,55 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.observer.on(&Event::Retag { block: self.live(id), from });
     }
 
+    /// Announces a step of the program, for the history. Placement never reads it.
+    pub fn mark_step(&mut self, number: u64) {
+        self.observer.on(&Event::StepMark { number });
+    }
+
+    /// Announces that a picture of the state was taken, for the history. As PyTorch: a trace's `snapshot`.
+    pub fn mark_snapshot(&mut self) {
+        let blocks = self.pools.blocks.iter();
+        let active = blocks.filter(|block| matches!(block.state, State::Active | State::Pending));
+        let active_bytes = active.map(|block| block.bytes).sum();
+        self.observer.on(&Event::Snapshot { active_bytes });
+    }
+
+    /// Says that work is captured rather than run from now on, until as many
+    /// [`end_capture`](Self::end_capture)s. Meanwhile no event is asked about or waited for, blocks used on
+    /// other streams stay pending, and the cache is not released.
+    /// As PyTorch: `markCaptureBegin`; PyTorch asks besides whether the calling thread's stream is captured.
+    pub fn begin_capture(&mut self) {
+        self.captures += 1;
+    }
+
+    /// Says that a capture ended. As PyTorch: `markCaptureEnd`.
+    ///
+    /// # Panics
+    /// If none had begun.
+    pub fn end_capture(&mut self) {
+        assert!(self.captures > 0, "a capture ends that had not begun");
+        self.captures -= 1;
+    }
+
+    pub(crate) fn in_capture(&self) -> bool {
+        let redirected = match self.config.capture_test() {
+            CaptureTest::Capture => false,
+            CaptureTest::AnyRedirection => self.privates.is_recording(),
+        };
+        self.captures > 0 || redirected
+    }
+
+    /// The options in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Changes the options from now on. Two are read only when an allocator is made: `tie_order` and, as in
+    /// PyTorch, the limit of `per_process_memory_fraction`.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
     /// Bounds the reserved bytes to a fraction of the device: the whole of `fraction` × total, rounded down.
     /// 1 lifts the bound. What is reserved already stays. As PyTorch: `setMemoryFraction`.
     ///
@@ -103,7 +308,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             return Err(Error::InvalidFraction(fraction));
         }
         let total_bytes = self.driver.memory().total_bytes;
-        self.limit_bytes = (fraction < 1.0).then_some((fraction * total_bytes as f64) as u64);
+        self.limit_bytes = (fraction < 1.0).then(|| fraction_of(fraction, total_bytes));
         Ok(())
     }
 
@@ -149,7 +354,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// The block that an allocation stands for; none for a request of 0 bytes.
-    fn held(&self, allocation: &Allocation) -> Option<BlockId> {
+    pub(crate) fn held(&self, allocation: &Allocation) -> Option<BlockId> {
         let id = allocation.block()?;
         let block = self.pools.blocks.get(id).map(|block| (block.addr, block.state));
         assert_eq!(block, Some((allocation.addr(), State::Active)), "the allocation is another allocator's");
@@ -159,13 +364,23 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// An active block as events show it.
     fn live(&self, id: BlockId) -> LiveBlock {
         let block = &self.pools.blocks[id];
+        let pool = self.pools.pool(block.pool);
         LiveBlock {
             addr: block.addr,
             bytes: block.bytes,
             requested_bytes: block.requested_bytes,
             stream: block.stream,
-            pool: block.pool,
+            pool: pool.kind,
+            pool_id: pool.id,
             tag: block.tag,
+            stack: block.stack,
         }
+    }
+
+    /// A block as memory of the device, as events show it.
+    pub(crate) fn memory_of(&self, block: &Block) -> DeviceRange {
+        let pool = self.pools.pool(block.pool);
+        let Block { addr, bytes, stream, .. } = *block;
+        DeviceRange { addr, bytes, stream, pool: pool.kind, pool_id: pool.id }
     }
 }

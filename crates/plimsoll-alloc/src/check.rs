@@ -4,13 +4,14 @@
 //! It walks everything, so it is for tests and for hunting a bug, not for each request. The rules are
 //! those that PyTorch's allocator keeps after every operation.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::allocator::Allocator;
-use crate::block::{Block, State};
+use crate::block::{Block, BlockId, State};
 use crate::category::CategoryBytes;
 use crate::ledger::Ledger;
-use crate::pool::PoolKind;
+use crate::pool::{PoolKind, PoolRef};
 use crate::request::Addr;
 use crate::segment::{BlockState, Segment, SegmentBlock};
 use crate::size::{MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES};
@@ -58,19 +59,15 @@ fn equal(
 }
 
 impl<D, O> Allocator<D, O> {
-    /// Whether the blocks, the cache and `reserved` agree.
+    /// Whether the blocks, the sets that they are kept in, the events and `reserved` agree.
     ///
     /// # Errors
     /// The first rule that does not hold.
     pub fn check(&self) -> Result<(), Violation> {
         let segments = self.segments();
         let in_segments: usize = segments.iter().map(|segment| segment.blocks.len()).sum();
-        equal(
-            "every block is in a segment",
-            None,
-            count(self.pools.blocks.iter().count()),
-            count(in_segments),
-        )?;
+        let mapped = self.pools.blocks.iter().filter(|block| block.is_mapped());
+        equal("every mapped block is in a segment", None, count(mapped.count()), count(in_segments))?;
         let sum: u64 = segments.iter().map(|segment| segment.bytes).sum();
         equal("reserved is the sum of the segments", None, sum, self.reserved_bytes)?;
         for pair in segments.windows(2) {
@@ -80,24 +77,23 @@ impl<D, O> Allocator<D, O> {
         for first in self.pools.blocks.iter().filter(|block| block.prev.is_none()) {
             self.check_chain(first)?;
         }
-        self.check_cache(PoolKind::Small)?;
-        self.check_cache(PoolKind::Large)
+        self.pools.halves().try_for_each(|half| self.check_half(half))?;
+        self.check_events()
     }
 
     /// The rules of one segment.
     fn check_chain(&self, first: &Block) -> Result<(), Violation> {
         let chain: Vec<&Block> = self.pools.blocks.chain(first).collect();
-        if first.pool == PoolKind::Small {
-            let sum: u64 = chain.iter().map(|block| block.bytes).sum();
-            equal("a small segment is 2 MiB", Some(first.addr), SMALL_SEGMENT_BYTES, sum)?;
+        let sum: u64 = chain.iter().map(|block| block.bytes).sum();
+        let at = Some(first.addr);
+        if let Some(range) = first.range.map(|range| self.ranges.get(range)) {
+            equal("an expandable segment fills its range", at, range.bytes, sum)?;
+            equal("an expandable segment starts its range", at, range.addr.0, first.addr.0)?;
+        } else if self.pools.pool(first.pool).kind == PoolKind::Small {
+            equal("a small segment is 2 MiB", at, SMALL_SEGMENT_BYTES, sum)?;
         }
         for block in &chain {
-            let at = Some(block.addr);
-            equal("sizes are multiples of 512", at, 0, block.bytes % MIN_BLOCK_BYTES)?;
-            equal("no block is empty", at, true, block.bytes > 0)?;
-            if block.state == State::Active {
-                equal("a block holds what was asked", at, true, block.requested_bytes <= block.bytes)?;
-            }
+            self.check_block(block)?;
         }
         for pair in chain.windows(2) {
             let (left, right) = (pair[0], pair[1]);
@@ -105,27 +101,101 @@ impl<D, O> Allocator<D, O> {
             equal("blocks lie end to end", at, left.addr.0 + left.bytes, right.addr.0)?;
             let back = right.prev.map(|id| &self.pools.blocks[id]);
             equal("links go both ways", at, true, back.is_some_and(|back| std::ptr::eq(back, left)))?;
-            let both_cached = left.state == State::Cached && right.state == State::Cached;
-            equal("no two neighbours are both cached", at, false, both_cached)?;
-            let owner = |block: &Block| (block.stream, block.pool, block.segment_number);
-            equal("a segment has one stream, pool and number", at, true, owner(left) == owner(right))?;
+            let unmerged = left.state == right.state && matches!(left.state, State::Cached | State::Unmapped);
+            equal("no two neighbours are both cached, or both unmapped", at, false, unmerged)?;
+            let owner = |block: &Block| (block.stream, block.pool, block.segment_number, block.range);
+            equal("a segment has one stream, pool, number and range", at, true, owner(left) == owner(right))?;
         }
         Ok(())
     }
 
-    /// The free set holds exactly the pool's blocks that are not active.
-    fn check_cache(&self, pool: PoolKind) -> Result<(), Violation> {
-        let cached = self.pools.cached(pool);
-        for id in cached.iter() {
+    fn check_block(&self, block: &Block) -> Result<(), Violation> {
+        let at = Some(block.addr);
+        equal("sizes are multiples of 512", at, 0, block.bytes % MIN_BLOCK_BYTES)?;
+        equal("no block is empty", at, true, block.bytes > 0)?;
+        match block.state {
+            State::Active => {
+                equal("a block holds what was asked", at, true, block.requested_bytes <= block.bytes)
+            }
+            State::Pending => Ok(()),
+            State::Unmapped => {
+                let range = block.range.map(|range| self.ranges.get(range));
+                let page_bytes = range.map_or(0, |range| range.page_bytes);
+                equal("only a range has unmapped blocks", at, true, page_bytes > 0)?;
+                let start = block.addr.0 - range.map_or(0, |range| range.addr.0);
+                equal(
+                    "an unmapped block is whole pages",
+                    at,
+                    0,
+                    start % page_bytes + block.bytes % page_bytes,
+                )
+            }
+            State::Cached | State::Vacant => Ok(()),
+        }
+    }
+
+    /// The sets of one half of a pool hold exactly its cached and its unmapped blocks.
+    fn check_half(&self, half: PoolRef) -> Result<(), Violation> {
+        let pool = self.pools.pool(half);
+        for id in pool.cached.iter(&self.pools.blocks) {
             let block = &self.pools.blocks[id];
             let at = Some(block.addr);
-            equal("a cached block is filed under its size and address", at, true, cached.holds(id, block))?;
-            let fits = block.state == State::Cached && block.pool == pool;
+            equal(
+                "a cached block is filed under its size and address",
+                at,
+                true,
+                pool.cached.holds(&self.pools.blocks, id),
+            )?;
+            let fits = block.state == State::Cached && block.pool == half;
             equal("the free set holds cached blocks of its pool", at, true, fits)?;
         }
-        let blocks = self.pools.blocks.iter();
-        let expected = blocks.filter(|block| block.state == State::Cached && block.pool == pool).count();
-        equal("the free set holds every cached block", None, count(expected), count(cached.len()))
+        for (&(stream, addr), &id) in &pool.unmapped {
+            let block = &self.pools.blocks[id];
+            let fits = block.state == State::Unmapped && block.pool == half;
+            let filed = (block.stream, block.addr) == (stream, addr);
+            equal("the unmapped set holds unmapped blocks of its pool", Some(addr), true, fits && filed)?;
+        }
+        let here = || self.pools.blocks.iter().filter(|block| block.pool == half);
+        let in_state = |state| count(here().filter(|block| block.state == state).count());
+        equal(
+            "the free set holds every cached block",
+            None,
+            in_state(State::Cached),
+            count(pool.cached.len(&self.pools.blocks)),
+        )?;
+        let unmapped = count(pool.unmapped.len());
+        equal("the unmapped set holds every unmapped block", None, in_state(State::Unmapped), unmapped)?;
+        let firsts = here().filter(|block| block.prev.is_none()).count();
+        equal("a pool counts its segments", None, count(firsts), pool.segments)
+    }
+
+    /// A block is pending exactly while events or uses on other streams are outstanding.
+    fn check_events(&self) -> Result<(), Violation> {
+        let mut waiting: BTreeMap<BlockId, u32> = BTreeMap::new();
+        for id in self.streams.waiting() {
+            *waiting.entry(id).or_default() += 1;
+        }
+        for id in self.streams.deferred() {
+            waiting.entry(id).or_default();
+            let uses = self.pools.blocks[id].uses.is_some();
+            equal("a deferred block has uses to record", Some(self.pools.blocks[id].addr), true, uses)?;
+        }
+        for (&id, &events) in &waiting {
+            let block = &self.pools.blocks[id];
+            equal(
+                "an event belongs to a pending block",
+                Some(block.addr),
+                true,
+                block.state == State::Pending,
+            )?;
+            equal("a pending block counts its events", Some(block.addr), events, block.events)?;
+        }
+        let pending = self.pools.blocks.iter().filter(|block| block.state == State::Pending).count();
+        equal("every pending block waits for something", None, count(waiting.len()), count(pending))?;
+        let idle = |block: &&Block| matches!(block.state, State::Cached | State::Unmapped);
+        let in_use = |block: &Block| block.events > 0 || block.uses.is_some();
+        let wrong = self.pools.blocks.iter().filter(idle).filter(|block| in_use(block)).count();
+        equal("what is in a set is used by no stream", None, 0, count(wrong))
     }
 }
 
@@ -137,20 +207,32 @@ impl Stats {
     pub fn check(&self, segments: &[Segment]) -> Result<(), Violation> {
         let sums = Sums::of(segments);
         let rules = [
-            ("allocation counts the active blocks", sums.active_blocks, &self.allocation),
-            ("active counts the active blocks", sums.active_blocks, &self.active),
-            ("allocated_bytes sums the active blocks", sums.active_bytes, &self.allocated_bytes),
-            ("active_bytes sums the active blocks", sums.active_bytes, &self.active_bytes),
-            ("requested_bytes sums what was asked", sums.requested_bytes, &self.requested_bytes),
-            ("segment counts the segments", sums.segments, &self.segment),
-            ("reserved_bytes sums the segments", sums.segment_bytes, &self.reserved_bytes),
-            ("inactive_split counts the cached pieces", sums.pieces, &self.inactive_split),
-            ("inactive_split_bytes sums the cached pieces", sums.piece_bytes, &self.inactive_split_bytes),
+            ("allocation counts the active blocks", sums.active_blocks, self.allocation()),
+            ("active counts the blocks not cached", sums.active_blocks + sums.pending_blocks, self.active()),
+            ("allocated_bytes sums the active blocks", sums.active_bytes, self.allocated_bytes()),
+            (
+                "active_bytes sums the blocks not cached",
+                sums.active_bytes + sums.pending_bytes,
+                self.active_bytes(),
+            ),
+            ("requested_bytes sums what was asked", sums.requested_bytes, self.requested_bytes()),
+            ("segment counts the segments that do not expand", sums.segments, self.segment()),
+            ("reserved_bytes sums the segments", sums.segment_bytes, self.reserved_bytes()),
+            ("inactive_split counts the cached pieces", sums.pieces, self.inactive_split()),
+            ("inactive_split_bytes sums the cached pieces", sums.piece_bytes, self.inactive_split_bytes()),
         ];
         for (rule, expected, stats) in rules {
             equal(rule, None, expected, stats.all.current)?;
         }
-        for (_, PoolStats { all, small_pool, large_pool }) in self.arrays() {
+        for (id, stats) in &self.reserved_bytes_by_private_pools() {
+            let of_pool = segments.iter().filter(|segment| segment.pool_id == *id);
+            let sum: u64 = of_pool.map(|segment| segment.bytes).sum();
+            equal("a private pool's reserved_bytes sums its segments", None, sum, stats.all.current)?;
+        }
+        let by_pool = self.reserved_bytes_by_private_pools().into_values();
+        for PoolStats { all, small_pool, large_pool } in
+            self.arrays().map(|(_, stats)| stats).into_iter().chain(by_pool)
+        {
             let rule = "all is the small pool plus the large pool";
             equal(rule, None, all.current, small_pool.current + large_pool.current)?;
             equal(rule, None, all.allocated, small_pool.allocated + large_pool.allocated)?;
@@ -185,6 +267,8 @@ impl Ledger {
 struct Sums {
     active_blocks: i128,
     active_bytes: i128,
+    pending_blocks: i128,
+    pending_bytes: i128,
     requested_bytes: i128,
     segments: i128,
     segment_bytes: i128,
@@ -196,22 +280,35 @@ impl Sums {
     fn of(segments: &[Segment]) -> Self {
         let mut sums = Self::default();
         for segment in segments {
-            sums.segments += 1;
+            sums.segments += i128::from(!segment.is_expandable);
             sums.segment_bytes += i128::from(segment.bytes);
-        }
-        for block in active(segments) {
-            sums.active_blocks += 1;
-            sums.active_bytes += i128::from(block.bytes);
-            sums.requested_bytes += i128::from(block.requested_bytes);
-        }
-        let split = segments.iter().filter(|segment| segment.blocks.len() > 1);
-        for piece in
-            split.flat_map(|segment| &segment.blocks).filter(|piece| piece.state == BlockState::Cached)
-        {
-            sums.pieces += 1;
-            sums.piece_bytes += i128::from(piece.bytes);
+            for block in &segment.blocks {
+                sums.add(segment, block);
+            }
         }
         sums
+    }
+
+    fn add(&mut self, segment: &Segment, block: &SegmentBlock) {
+        let bytes = i128::from(block.bytes);
+        match block.state {
+            BlockState::Active => {
+                self.active_blocks += 1;
+                self.active_bytes += bytes;
+            }
+            BlockState::Pending => {
+                self.pending_blocks += 1;
+                self.pending_bytes += bytes;
+            }
+            BlockState::Cached => {
+                if segment.blocks.len() > 1 && !segment.is_expandable {
+                    self.pieces += 1;
+                    self.piece_bytes += bytes;
+                }
+                return;
+            }
+        }
+        self.requested_bytes += i128::from(block.requested_bytes);
     }
 }
 

@@ -5,9 +5,14 @@
 
 use std::fmt;
 
-use crate::request::Addr;
+use crate::request::{Addr, StreamId};
 
-/// A device's memory, by the segment. Every call can fail; a failed call has changed nothing.
+/// A device's memory, by the segment or by the page, and the events of its streams. Every call can fail; a
+/// failed call has changed nothing.
+///
+/// A driver without virtual memory keeps the defaults of [`reserve`](Self::reserve) to
+/// [`unmap`](Self::unmap): expandable segments then fail, in words. One whose streams do nothing on their
+/// own keeps those of [`record`](Self::record) to [`wait`](Self::wait): every event is done at once.
 ///
 /// ```
 /// use plimsoll_alloc::{Addr, Driver, DriverError, MemoryInfo};
@@ -48,9 +53,87 @@ pub trait Driver {
     /// If the device refuses; the segment then stays in the cache.
     fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError>;
 
+    /// Sets `bytes` of address space aside, without memory behind it, and returns its start: not 0, a
+    /// multiple of 512, apart from all others.
+    ///
+    /// # Errors
+    /// [`DriverError::OutOfMemory`] if there is no such space left, [`DriverError::Failed`] for anything else.
+    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        Err(no_pages(&format!("asked to reserve {bytes} bytes")))
+    }
+
+    /// Gives back the address space at `at`, all of it and without memory behind it.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
+        Err(no_pages(&format!("asked to release {bytes} bytes at {at}")))
+    }
+
+    /// Puts `pages` pages of `page_bytes` each behind the reserved address space from `at` on: all or none.
+    ///
+    /// # Errors
+    /// [`DriverError::OutOfMemory`] if they do not fit, [`DriverError::Failed`] for anything else.
+    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
+        Err(no_pages(&format!("asked to map {pages} pages of {page_bytes} bytes at {at}")))
+    }
+
+    /// Takes the memory behind `pages` pages from `at` on back, after the work on stream `on` is done.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        let _ = on;
+        Err(no_pages(&format!("asked to unmap {pages} pages of {page_bytes} bytes at {at}")))
+    }
+
+    /// Marks the end of what is now on a stream. The event is the allocator's until
+    /// [`is_done`](Self::is_done) said yes or [`wait`](Self::wait) succeeded; its id may then come again.
+    ///
+    /// # Errors
+    /// If the device refuses. The allocator tries again before the next request.
+    fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
+        let _ = stream;
+        Ok(EventId(0))
+    }
+
+    /// Whether the stream has passed an event. Does not wait.
+    ///
+    /// # Errors
+    /// If the device refuses; the event is then still to come.
+    fn is_done(&mut self, event: EventId) -> Result<bool, DriverError> {
+        let _ = event;
+        Ok(true)
+    }
+
+    /// Waits until the stream has passed an event.
+    ///
+    /// # Errors
+    /// If the device refuses; the event is then still to come.
+    fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
+        let _ = event;
+        Ok(())
+    }
+
     /// What the device has.
     fn memory(&self) -> MemoryInfo;
 }
+
+fn no_pages(asked: &str) -> DriverError {
+    DriverError::Failed(format!("it has no pages to map ({asked}); set expandable_segments:False"))
+}
+
+/// A mark on a stream, named by its driver.
+///
+/// ```
+/// # use plimsoll_alloc::{Driver, SimDriver, StreamId};
+/// let mut device = SimDriver::with_capacity(64 << 20);
+/// let event = device.record(StreamId(1))?;
+/// assert!(device.is_done(event)?); // a simulated stream has nothing to do
+/// # Ok::<(), plimsoll_alloc::DriverError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId(pub u64);
 
 impl<D: Driver + ?Sized> Driver for Box<D> {
     fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
@@ -59,6 +142,34 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
 
     fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
         (**self).segment_free(addr)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        (**self).reserve(bytes)
+    }
+
+    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
+        (**self).release(at, bytes)
+    }
+
+    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
+        (**self).map(at, page_bytes, pages)
+    }
+
+    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        (**self).unmap(at, page_bytes, pages, on)
+    }
+
+    fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
+        (**self).record(stream)
+    }
+
+    fn is_done(&mut self, event: EventId) -> Result<bool, DriverError> {
+        (**self).is_done(event)
+    }
+
+    fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
+        (**self).wait(event)
     }
 
     fn memory(&self) -> MemoryInfo {

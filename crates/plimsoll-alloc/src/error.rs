@@ -1,11 +1,13 @@
-//! What can go wrong for a caller: [`Error`], and [`OutOfMemory`] with its numbers.
+//! What can go wrong for a caller: [`Error`]. Running out of memory, with all its numbers:
+//! `out_of_memory.rs`.
 
 use std::fmt;
 
 use crate::bytes::Bytes;
-use crate::category::{Category, CategoryBytes};
+use crate::checkpoint::CheckpointError;
 use crate::driver::DriverError;
-use crate::request::{LabelId, StreamId};
+use crate::out_of_memory::OutOfMemory;
+use crate::private::PoolError;
 
 /// Why a call to the allocator failed. The allocator stays usable after any of them.
 ///
@@ -28,11 +30,20 @@ pub enum Error {
     Driver(DriverError),
     /// A memory fraction outside 0 to 1.
     InvalidFraction(f64),
-    /// A large segment must be more than 10 MiB and a multiple of 512.
-    InvalidLargeSegment {
-        /// What was asked for, bytes.
-        bytes: u64,
+    /// Refused without a try: the request would pass `per_process_memory_fraction`, and
+    /// `throw_on_cudamalloc_oom` is on. The cache was not released.
+    Rejected {
+        /// What the device would have been asked for, bytes.
+        segment_bytes: u64,
+        /// What the allocator holds of the device, bytes.
+        reserved_bytes: u64,
+        /// What it may hold, bytes.
+        allowed_bytes: u64,
     },
+    /// A call about a private pool that cannot be done.
+    Pool(PoolError),
+    /// A pool cannot be brought back to a checkpoint.
+    Checkpoint(CheckpointError),
 }
 
 impl fmt::Display for Error {
@@ -46,12 +57,16 @@ impl fmt::Display for Error {
             Self::InvalidFraction(fraction) => {
                 write!(f, "a memory fraction must be between 0 and 1, not {fraction}")
             }
-            Self::InvalidLargeSegment { bytes } => {
-                write!(
-                    f,
-                    "a large segment must be more than 10 MiB and a multiple of 512 bytes, not {bytes} bytes"
-                )
-            }
+            Self::Rejected { segment_bytes, reserved_bytes, allowed_bytes } => write!(
+                f,
+                "refused: {} more than the {} that are reserved would pass the {} of \
+                 per_process_memory_fraction",
+                Bytes(*segment_bytes),
+                Bytes(*reserved_bytes),
+                Bytes(*allowed_bytes)
+            ),
+            Self::Pool(why) => why.fmt(f),
+            Self::Checkpoint(why) => why.fmt(f),
         }
     }
 }
@@ -64,78 +79,14 @@ impl From<DriverError> for Error {
     }
 }
 
-/// A request that did not fit, and how things stood when it failed (after the release of the cache).
-///
-/// ```
-/// # use plimsoll_alloc::{Allocator, Bytes, Config, Error, Request, SimDriver};
-/// let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), ());
-/// let x = allocator.malloc(Request::of(50 << 20))?;
-/// let Err(why) = allocator.malloc(Request::of(3 << 19)) else { panic!("it fits?") };
-/// assert_eq!(
-///     why.to_string(),
-///     "out of memory: asked for 1.50 MiB (a 20.00 MiB segment); 50.00 MiB allocated of 50.00 MiB reserved, \
-///      largest free block 0 bytes; the device has 14.00 MiB of 64.00 MiB free; \
-///      held by: temporaries 50.00 MiB"
-/// );
-/// # allocator.free(x);
-/// # Ok::<(), Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutOfMemory {
-    /// What the caller asked for, bytes.
-    pub requested_bytes: u64,
-    /// The block that this needs, bytes.
-    pub rounded_bytes: u64,
-    /// What the device was asked for, bytes.
-    pub segment_bytes: u64,
-    /// The stream of the request.
-    pub stream: StreamId,
-    /// What the bytes were to be for.
-    pub category: Category,
-    /// Whose they were to be.
-    pub label: LabelId,
-    /// What callers hold, in whole blocks, bytes.
-    pub allocated_bytes: u64,
-    /// What the allocator holds of the device, bytes.
-    pub reserved_bytes: u64,
-    /// The bound on `reserved_bytes`, if one is set, bytes.
-    pub limit_bytes: Option<u64>,
-    /// What the device has free, bytes.
-    pub device_free_bytes: u64,
-    /// All that the device has, bytes.
-    pub device_total_bytes: u64,
-    /// The largest cached block of the request's stream, bytes; 0 if there is none.
-    pub largest_free_block_bytes: u64,
-    /// `allocated_bytes` by what they are for.
-    pub by_category: CategoryBytes,
-}
-
-impl fmt::Display for OutOfMemory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "out of memory: asked for {} (a {} segment); {} allocated of {} reserved, largest free block {}; ",
-            Bytes(self.requested_bytes),
-            Bytes(self.segment_bytes),
-            Bytes(self.allocated_bytes),
-            Bytes(self.reserved_bytes),
-            Bytes(self.largest_free_block_bytes),
-        )?;
-        if let Some(limit_bytes) = self.limit_bytes {
-            write!(f, "limited to {}; ", Bytes(limit_bytes))?;
-        }
-        write!(
-            f,
-            "the device has {} of {} free",
-            Bytes(self.device_free_bytes),
-            Bytes(self.device_total_bytes)
-        )?;
-        for (nth, (category, bytes)) in self.by_category.iter().filter(|&(_, bytes)| bytes > 0).enumerate() {
-            let before = if nth == 0 { "; held by: " } else { ", " };
-            write!(f, "{before}{} {}", category.plural(), Bytes(bytes))?;
-        }
-        Ok(())
+impl From<PoolError> for Error {
+    fn from(why: PoolError) -> Self {
+        Self::Pool(why)
     }
 }
 
-impl std::error::Error for OutOfMemory {}
+impl From<CheckpointError> for Error {
+    fn from(why: CheckpointError) -> Self {
+        Self::Checkpoint(why)
+    }
+}

@@ -4,7 +4,7 @@
 //! (`stats.rs`), so that an observer never has to ask back. An observer cannot call the allocator.
 
 use crate::pool::PoolKind;
-use crate::request::{Addr, StreamId, Tag};
+use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 
 /// One thing that the allocator did. `Free` and `FreeCompleted` are PyTorch's `free_requested` and
 /// `free_completed`.
@@ -14,10 +14,10 @@ use crate::request::{Addr, StreamId, Tag};
 ///
 /// let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), Vec::new());
 /// let x = allocator.malloc(Request::of(3 << 20))?;
-/// let [Event::SegmentAlloc { bytes, .. }, Event::Alloc { block, .. }] = allocator.observer()[..] else {
+/// let [Event::SegmentAlloc { memory, .. }, Event::Alloc { block, .. }] = allocator.observer()[..] else {
 ///     panic!("a first request makes a segment");
 /// };
-/// assert_eq!((bytes, block.addr), (20 << 20, x.addr()));
+/// assert_eq!((memory.bytes, block.addr), (20 << 20, x.addr()));
 /// # allocator.free(x);
 /// # Ok::<(), plimsoll_alloc::Error>(())
 /// ```
@@ -29,13 +29,17 @@ pub enum Event {
         block: LiveBlock,
         /// What cutting or using up a piece did to the cached pieces.
         inactive_split: SplitChange,
+        /// Whether the block is beyond `max_split_size`.
+        oversize: bool,
     },
     /// A caller gave a block back.
     Free {
         /// The block, as it was held.
         block: LiveBlock,
+        /// Whether the block is beyond `max_split_size` now.
+        oversize: bool,
     },
-    /// A block that was given back is in the cache, merged with its neighbours.
+    /// A block that was given back, and that no stream uses any more, is in the cache, merged with its neighbours.
     FreeCompleted {
         /// The block, as it was held.
         block: LiveBlock,
@@ -51,25 +55,31 @@ pub enum Event {
     },
     /// The device gave a segment.
     SegmentAlloc {
-        /// Where it starts.
-        addr: Addr,
-        /// Its size, bytes.
-        bytes: u64,
-        /// The stream that it serves.
-        stream: StreamId,
-        /// The pool that it serves.
-        pool: PoolKind,
+        /// What it gave.
+        memory: DeviceRange,
+        /// Whether the segment is beyond `max_split_size`.
+        oversize: bool,
+        /// Who asked.
+        stack: Option<StackId>,
     },
     /// A segment went back to the device.
     SegmentFree {
-        /// Where it started.
-        addr: Addr,
-        /// Its size, bytes.
-        bytes: u64,
-        /// The stream that it served.
-        stream: StreamId,
-        /// The pool that it served.
-        pool: PoolKind,
+        /// What went back.
+        memory: DeviceRange,
+        /// Whether the segment is beyond `max_split_size` now.
+        oversize: bool,
+    },
+    /// The device put memory behind a part of an expandable segment.
+    SegmentMap {
+        /// Where, and how much.
+        memory: DeviceRange,
+        /// Who asked.
+        stack: Option<StackId>,
+    },
+    /// The device took the memory behind a part of an expandable segment back.
+    SegmentUnmap {
+        /// Where, and how much.
+        memory: DeviceRange,
     },
     /// The cache is about to be released, which waits for all streams first.
     SyncAllStreams,
@@ -77,6 +87,21 @@ pub enum Event {
     Retry {
         /// What it is asked for, bytes.
         segment_bytes: u64,
+    },
+    /// A request was refused without a try, because it would pass `per_process_memory_fraction`.
+    Rejected {
+        /// What the device would have been asked for, bytes.
+        segment_bytes: u64,
+    },
+    /// A picture of the state was taken.
+    Snapshot {
+        /// Bytes in blocks not in the cache.
+        active_bytes: u64,
+    },
+    /// The program says that a step begins.
+    StepMark {
+        /// The step's number.
+        number: u64,
     },
     /// A request failed for want of memory.
     OutOfMemory {
@@ -88,26 +113,27 @@ pub enum Event {
         segment_bytes: u64,
         /// The stream of the request.
         stream: StreamId,
+        /// The pool of the request.
+        pool_id: PoolId,
         /// What the bytes were to be for.
         tag: Tag,
+        /// Who asked.
+        stack: Option<StackId>,
         /// What the device had free, bytes.
         device_free_bytes: u64,
     },
 }
 
-/// A block that a caller holds.
+/// A block that a caller holds, or gave back last.
 ///
 /// ```
-/// # use plimsoll_alloc::{Addr, LiveBlock, PoolKind, StreamId, Tag};
-/// let block = LiveBlock {
-///     addr: Addr(0x5000_0000_0000),
-///     bytes: 1024,
-///     requested_bytes: 1000,
-///     stream: StreamId(0),
-///     pool: PoolKind::Small,
-///     tag: Tag::default(),
-/// };
-/// assert_eq!(block.bytes - block.requested_bytes, 24);
+/// # use plimsoll_alloc::{Allocator, Config, Event, PoolId, PoolKind, Request, SimDriver};
+/// # let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), Vec::new());
+/// let x = allocator.malloc(Request::of(1000))?;
+/// let Some(Event::Alloc { block, .. }) = allocator.observer().last() else { panic!("it was the last") };
+/// assert_eq!((block.bytes - block.requested_bytes, block.pool), (24, PoolKind::Small));
+/// # allocator.free(x);
+/// # Ok::<(), plimsoll_alloc::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveBlock {
@@ -119,10 +145,36 @@ pub struct LiveBlock {
     pub requested_bytes: u64,
     /// The stream that it serves.
     pub stream: StreamId,
-    /// The pool that it is from.
+    /// The half of the pool that it is from.
     pub pool: PoolKind,
+    /// The pool that it is from.
+    pub pool_id: PoolId,
     /// What it is for.
     pub tag: Tag,
+    /// Who asked for it.
+    pub stack: Option<StackId>,
+}
+
+/// Memory that the device gave or took back: a segment, or pages of an expandable one.
+///
+/// ```
+/// # use plimsoll_alloc::{Addr, DeviceRange, PoolId, PoolKind, StreamId};
+/// let (addr, stream) = (Addr(0x5000_0000_0000), StreamId(0));
+/// let memory = DeviceRange { addr, bytes: 2 << 20, stream, pool: PoolKind::Small, pool_id: PoolId::DEFAULT };
+/// assert_eq!(memory.bytes, 2 << 20);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceRange {
+    /// Where it starts.
+    pub addr: Addr,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// The stream that it serves.
+    pub stream: StreamId,
+    /// The half of the pool that it serves.
+    pub pool: PoolKind,
+    /// The pool that it serves.
+    pub pool_id: PoolId,
 }
 
 /// The net change that one step made to the cached pieces of split segments (PyTorch's `inactive_split`):
@@ -172,7 +224,17 @@ impl Observer for () {
     fn on(&mut self, _: &Event) {}
 }
 
+impl<A: Observer, B: Observer, C: Observer> Observer for (A, B, C) {
+    #[inline(always)] // as for two
+    fn on(&mut self, event: &Event) {
+        self.0.on(event);
+        self.1.on(event);
+        self.2.on(event);
+    }
+}
+
 impl<A: Observer, B: Observer> Observer for (A, B) {
+    #[inline(always)] // it is a call to each, and no work of its own
     fn on(&mut self, event: &Event) {
         self.0.on(event);
         self.1.on(event);

@@ -1,7 +1,7 @@
 //! A device that fails once, on purpose: [`FailNth`].
 
-use crate::driver::{Driver, DriverError, MemoryInfo};
-use crate::request::Addr;
+use crate::driver::{Driver, DriverError, EventId, MemoryInfo};
+use crate::request::{Addr, StreamId};
 
 /// Answers the `nth` call that can fail (from 1) with an error, and passes on all the others. Walking `nth`
 /// over a program shows what each failure leaves behind.
@@ -48,6 +48,41 @@ impl<D: Driver> Driver for FailNth<D> {
     fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
         self.count()?;
         self.driver.segment_free(addr)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        self.count()?;
+        self.driver.reserve(bytes)
+    }
+
+    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
+        self.count()?;
+        self.driver.release(at, bytes)
+    }
+
+    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
+        self.count()?;
+        self.driver.map(at, page_bytes, pages)
+    }
+
+    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        self.count()?;
+        self.driver.unmap(at, page_bytes, pages, on)
+    }
+
+    fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
+        self.count()?;
+        self.driver.record(stream)
+    }
+
+    fn is_done(&mut self, event: EventId) -> Result<bool, DriverError> {
+        self.count()?;
+        self.driver.is_done(event)
+    }
+
+    fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
+        self.count()?;
+        self.driver.wait(event)
     }
 
     fn memory(&self) -> MemoryInfo {

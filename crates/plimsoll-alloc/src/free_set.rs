@@ -1,79 +1,179 @@
 //! The cached blocks of one pool, in the order in which they are tried: [`FreeSet`].
 //!
-//! The order is the allocator's behaviour, see Note [Best fit order]; the structure behind it is not, and
-//! may be replaced by a faster one that finds the same lower bound.
+//! The order is the allocator's behaviour, see Note [Best fit order]. The structure behind it is not: each
+//! stream has a table of bins by size (`free_set/bins.rs`), and each bin is a tree whose links lie in the
+//! blocks themselves (`free_set/tree.rs`). So nothing here touches the heap once a pool has seen its
+//! streams and its largest block.
+//!
+//! Every answer costs a few steps in one tree, logarithmic in its blocks however many are alike.
 
-use std::collections::BTreeMap;
+mod bins;
+#[cfg(test)]
+mod model;
+mod tree;
 
-use crate::block::{Block, BlockId};
-use crate::request::{Addr, StreamId};
+use crate::block::{Block, BlockId, Slab};
+use crate::config::TieOrder;
+use crate::request::StreamId;
+use bins::{Bins, bin_of};
 
 // Note [Best fit order]
 // Of the cached blocks of a request's own stream, the smallest that holds it is taken. Among equal sizes:
 // the oldest segment first, then the lowest address inside it. So an answer does not depend on what
 // addresses the device happens to return, and traces replay on any machine.
-// As PyTorch 2.15: `BlockComparatorSizeCounterAddress`; until 2.12 the address alone broke ties.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
-    stream: StreamId,
-    bytes: u64,
-    segment_number: u64,
-    addr: Addr,
-}
+// As PyTorch 2.15: `BlockComparatorSizeCounterAddress`. Until about 2.12 the address alone broke ties:
+// `TieOrder::Address`, for which every segment counts as number 0.
 
-impl Key {
-    fn of(block: &Block) -> Self {
-        let Block { stream, bytes, segment_number, addr, .. } = *block;
-        Self { stream, bytes, segment_number, addr }
+impl TieOrder {
+    /// A block's place in the order among its stream's.
+    fn rank(self, block: &Block) -> (u64, u64, u64) {
+        match self {
+            Self::RegistrationCounter => (block.bytes, block.segment_number, block.addr.0),
+            Self::Address => (block.bytes, 0, block.addr.0),
+        }
     }
 }
 
-/// The cached blocks of one pool, by Note [Best fit order].
+/// The cached blocks of one pool, by Note [Best fit order]. A block's size, segment and address must stay
+/// as they are while it is in here.
 #[derive(Debug, Default)]
 pub(crate) struct FreeSet {
-    blocks: BTreeMap<Key, BlockId>,
+    order: TieOrder,
+    /// The default stream's, which most requests are for.
+    default: Bins,
+    /// The other streams', in their order. One that was seen once stays, so that a steady state needs no
+    /// heap.
+    others: Vec<(StreamId, Bins)>,
 }
 
 impl FreeSet {
+    /// Nothing, to be kept in `order`.
+    pub(crate) fn new(order: TieOrder) -> Self {
+        Self { order, ..Self::default() }
+    }
+
     /// Adds a block, under the size and address that it has now.
-    pub(crate) fn insert(&mut self, id: BlockId, block: &Block) {
-        let before = self.blocks.insert(Key::of(block), id);
-        assert_eq!(before, None, "two cached blocks at {} with {} bytes", block.addr, block.bytes);
+    #[inline]
+    pub(crate) fn insert(&mut self, blocks: &mut Slab, id: BlockId) {
+        let order = self.order;
+        self.bins_mut(blocks[id].stream).insert(blocks, order, id);
     }
 
-    /// Takes a block out; its size and address must be those it was added with.
-    pub(crate) fn remove(&mut self, id: BlockId, block: &Block) {
-        let found = self.blocks.remove(&Key::of(block));
-        assert_eq!(found, Some(id), "the cached block at {} with {} bytes", block.addr, block.bytes);
+    /// Takes a block out.
+    ///
+    /// # Panics
+    /// If it is not here, or no longer as it was when it was added.
+    #[inline]
+    pub(crate) fn remove(&mut self, blocks: &mut Slab, id: BlockId) {
+        let order = self.order;
+        self.bins_mut(blocks[id].stream).remove(blocks, order, id);
     }
 
-    /// The first block of `stream` with at least `bytes`.
-    pub(crate) fn best_fit(&self, stream: StreamId, bytes: u64) -> Option<BlockId> {
-        let least = Key { stream, bytes, segment_number: 0, addr: Addr(0) };
-        let (key, &id) = self.blocks.range(least..).next()?;
-        (key.stream == stream).then_some(id)
+    /// The first block of `stream` with at least `bytes`: the best fit.
+    #[inline]
+    pub(crate) fn first_from(&self, blocks: &Slab, stream: StreamId, bytes: u64) -> Option<BlockId> {
+        self.first(blocks, stream, bytes, |block| block.bytes >= bytes)
+    }
+
+    /// The last block of `stream` with less than `bytes`.
+    pub(crate) fn last_before(&self, blocks: &Slab, stream: StreamId, bytes: u64) -> Option<BlockId> {
+        self.last(blocks, stream, bytes, |block| block.bytes < bytes)
+    }
+
+    /// The block that follows a cached one of the same stream in the order.
+    pub(crate) fn after(&self, blocks: &Slab, id: BlockId) -> Option<BlockId> {
+        let block = &blocks[id];
+        let rank = self.order.rank(block);
+        self.first(blocks, block.stream, block.bytes, |other| self.order.rank(other) > rank)
+    }
+
+    /// The block that precedes a cached one of the same stream in the order.
+    pub(crate) fn before(&self, blocks: &Slab, id: BlockId) -> Option<BlockId> {
+        let block = &blocks[id];
+        let rank = self.order.rank(block);
+        self.last(blocks, block.stream, block.bytes, |other| self.order.rank(other) < rank)
     }
 
     /// The size of the largest block of `stream`, bytes; 0 if it has none.
-    pub(crate) fn largest_bytes(&self, stream: StreamId) -> u64 {
-        let most = Key { stream, bytes: u64::MAX, segment_number: u64::MAX, addr: Addr(u64::MAX) };
-        match self.blocks.range(..=most).next_back() {
-            Some((key, _)) if key.stream == stream => key.bytes,
-            _ => 0,
-        }
+    pub(crate) fn largest_bytes(&self, blocks: &Slab, stream: StreamId) -> u64 {
+        self.last_before(blocks, stream, u64::MAX).map_or(0, |id| blocks[id].bytes)
     }
 
-    /// All of them, in order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.blocks.values().copied()
+    /// All of them: by stream, then in order.
+    pub(crate) fn iter<'a>(&'a self, blocks: &'a Slab) -> impl Iterator<Item = BlockId> + 'a {
+        let others = self.others.iter().map(|&(stream, _)| stream);
+        std::iter::once(StreamId::default()).chain(others).flat_map(move |stream| {
+            let first = self.first_from(blocks, stream, 0);
+            std::iter::successors(first, move |&id| self.after(blocks, id))
+        })
     }
 
     /// Whether a block is here, under the size and address that it has now.
-    pub(crate) fn holds(&self, id: BlockId, block: &Block) -> bool {
-        self.blocks.get(&Key::of(block)) == Some(&id)
+    pub(crate) fn holds(&self, blocks: &Slab, id: BlockId) -> bool {
+        let block = &blocks[id];
+        let rank = self.order.rank(block);
+        let found = self.first(blocks, block.stream, block.bytes, |other| self.order.rank(other) >= rank);
+        found == Some(id)
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.blocks.len()
+    /// How many there are, counted one by one.
+    pub(crate) fn len(&self, blocks: &Slab) -> usize {
+        self.iter(blocks).count()
+    }
+
+    /// The first block of `stream` that is `far` enough, which no block of a bin before that of `bytes` is,
+    /// and every block of a bin behind it.
+    #[inline]
+    fn first(
+        &self,
+        blocks: &Slab,
+        stream: StreamId,
+        bytes: u64,
+        far: impl Fn(&Block) -> bool,
+    ) -> Option<BlockId> {
+        let bins = self.bins(stream)?;
+        let bin = bins.first_from(bin_of(bytes))?;
+        let here = tree::first(blocks, bins.tree(bin), &far);
+        here.or_else(|| tree::first(blocks, bins.tree(bins.first_from(bin + 1)?), &far))
+    }
+
+    /// The last block of `stream` that is `near` enough, which every block of a bin before that of `bytes`
+    /// is, and no block of a bin behind it.
+    fn last(
+        &self,
+        blocks: &Slab,
+        stream: StreamId,
+        bytes: u64,
+        near: impl Fn(&Block) -> bool,
+    ) -> Option<BlockId> {
+        let bins = self.bins(stream)?;
+        let bin = bins.last_before(bin_of(bytes) + 1)?;
+        let here = tree::last(blocks, bins.tree(bin), &near);
+        here.or_else(|| tree::last(blocks, bins.tree(bins.last_before(bin)?), &near))
+    }
+
+    #[inline]
+    fn bins(&self, stream: StreamId) -> Option<&Bins> {
+        if stream == StreamId::default() { Some(&self.default) } else { self.other(stream) }
+    }
+
+    #[inline]
+    fn bins_mut(&mut self, stream: StreamId) -> &mut Bins {
+        if stream == StreamId::default() { &mut self.default } else { self.other_mut(stream) }
+    }
+
+    #[inline(never)]
+    fn other(&self, stream: StreamId) -> Option<&Bins> {
+        let nth = self.others.binary_search_by_key(&stream, |&(stream, _)| stream).ok()?;
+        Some(&self.others[nth].1)
+    }
+
+    #[inline(never)]
+    fn other_mut(&mut self, stream: StreamId) -> &mut Bins {
+        let nth = self.others.binary_search_by_key(&stream, |&(stream, _)| stream).unwrap_or_else(|nth| {
+            self.others.insert(nth, (stream, Bins::default()));
+            nth
+        });
+        &mut self.others[nth].1
     }
 }

@@ -48,8 +48,7 @@ pub struct Owner {
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
-    /// The row of each tag ever seen. Rows are never given up, so that a steady state needs no heap.
-    index: BTreeMap<Tag, usize>,
+    index: Index,
     now: Book,
     /// The state at the peak, unless `at_peak`.
     peak: Book,
@@ -58,14 +57,14 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Allocated bytes by category.
+    /// Allocated bytes by category: a sum over all tags ever seen.
     pub fn by_category(&self) -> CategoryBytes {
-        self.now.by_category
+        self.by_category_in(&self.now)
     }
 
     /// Allocated bytes by category when the total was at its peak.
     pub fn by_category_at_peak(&self) -> CategoryBytes {
-        self.book_at_peak().by_category
+        self.by_category_in(self.book_at_peak())
     }
 
     /// The peak of the total, bytes: `allocated_bytes.all.peak`, when both were reset together.
@@ -92,52 +91,64 @@ impl Ledger {
         if self.at_peak { &self.now } else { &self.peak }
     }
 
+    /// What each tag holds. A book copied earlier lacks the rows of tags seen later.
+    fn rows<'a>(&'a self, book: &'a Book) -> impl Iterator<Item = (Tag, Held)> + 'a {
+        self.index.tags.iter().copied().zip(book.rows.iter().copied())
+    }
+
+    fn by_category_in(&self, book: &Book) -> CategoryBytes {
+        let mut by_category = CategoryBytes::default();
+        for (tag, held) in self.rows(book) {
+            by_category[tag.category] += held.bytes;
+        }
+        by_category
+    }
+
     fn owners_in(&self, book: &Book) -> Vec<Owner> {
-        let mut owners: Vec<Owner> = self
-            .index
-            .iter()
-            .filter_map(|(&Tag { category, label }, &row)| {
-                let Held { bytes, blocks } = *book.rows.get(row)?;
-                (blocks > 0).then_some(Owner { label, category, bytes, blocks })
-            })
+        let held = self.rows(book).filter(|(_, held)| held.blocks > 0);
+        let mut owners: Vec<Owner> = held
+            .map(|(Tag { category, label }, Held { bytes, blocks })| Owner { label, category, bytes, blocks })
             .collect();
         owners.sort_by_key(|owner| (std::cmp::Reverse(owner.bytes), owner.label, owner.category));
         owners
     }
 
+    #[inline]
     fn row(&mut self, tag: Tag) -> &mut Held {
-        let next = self.now.rows.len();
-        let row = *self.index.entry(tag).or_insert(next);
-        if row == next {
-            self.now.rows.push(Held::default());
-        }
-        &mut self.now.rows[row]
+        let row = self.index.row(tag).unwrap_or_else(|| self.add_row(tag));
+        &mut self.now.rows[row as usize]
     }
 
+    #[cold]
+    fn add_row(&mut self, tag: Tag) -> u32 {
+        self.now.rows.push(Held::default());
+        self.index.add(tag)
+    }
+
+    #[inline]
     fn add(&mut self, tag: Tag, bytes: u64) {
         let held = self.row(tag);
         held.bytes += bytes;
         held.blocks += 1;
-        self.now.by_category[tag.category] += bytes;
     }
 
+    #[inline]
     fn take(&mut self, tag: Tag, bytes: u64) {
         let held = self.row(tag);
         held.bytes -= bytes;
         held.blocks -= 1;
-        self.now.by_category[tag.category] -= bytes;
     }
 
     /// Note [Peak capture].
+    #[cold]
     fn leave_peak(&mut self) {
-        if self.at_peak {
-            self.peak.clone_from(&self.now);
-            self.at_peak = false;
-        }
+        self.peak.clone_from(&self.now);
+        self.at_peak = false;
     }
 }
 
 impl Observer for Ledger {
+    #[inline(always)] // then of the match only the arm is left that the caller announces
     fn on(&mut self, event: &Event) {
         match *event {
             Event::Alloc { block, .. } => {
@@ -145,8 +156,10 @@ impl Observer for Ledger {
                 self.now.total_bytes += block.bytes;
                 self.at_peak |= self.now.total_bytes > self.peak.total_bytes;
             }
-            Event::Free { block } => {
-                self.leave_peak();
+            Event::Free { block, .. } => {
+                if self.at_peak {
+                    self.leave_peak();
+                }
                 self.take(block.tag, block.bytes);
                 self.now.total_bytes -= block.bytes;
             }
@@ -159,24 +172,66 @@ impl Observer for Ledger {
     }
 }
 
+/// The row of each tag ever seen. Rows are never given up, so that a steady state needs no heap.
+#[derive(Debug, Clone, Default)]
+struct Index {
+    /// By row.
+    tags: Vec<Tag>,
+    /// By label, then by category: the row, from 1; 0 for a tag never seen.
+    near: Vec<[u32; Category::ALL.len()]>,
+    /// The same for labels too large to be in a table.
+    far: BTreeMap<Tag, u32>,
+}
+
+impl Index {
+    /// Labels are counted from 0 by those who give them, so that a table is small; but nothing checks it.
+    const NEAR_LABELS: u32 = 1 << 16;
+
+    #[inline]
+    fn row(&self, tag: Tag) -> Option<u32> {
+        match self.near.get(tag.label.0 as usize) {
+            Some(rows) => rows[tag.category as usize].checked_sub(1),
+            None => self.far_row(tag),
+        }
+    }
+
+    #[cold]
+    fn far_row(&self, tag: Tag) -> Option<u32> {
+        self.far.get(&tag).copied()
+    }
+
+    fn add(&mut self, tag: Tag) -> u32 {
+        let row = self.tags.len() as u32;
+        self.tags.push(tag);
+        if tag.label.0 < Self::NEAR_LABELS {
+            let label = tag.label.0 as usize;
+            if label >= self.near.len() {
+                self.near.resize(label + 1, Default::default());
+            }
+            self.near[label][tag.category as usize] = row + 1;
+        } else {
+            self.far.insert(tag, row);
+        }
+        row
+    }
+}
+
 /// The ledger's numbers at one time.
 #[derive(Debug, Default)]
 struct Book {
     total_bytes: u64,
-    by_category: CategoryBytes,
-    /// By the index of the ledger. A book copied earlier lacks the rows of tags seen later.
+    /// By [`Index`].
     rows: Vec<Held>,
 }
 
 impl Clone for Book {
     fn clone(&self) -> Self {
-        Self { total_bytes: self.total_bytes, by_category: self.by_category, rows: self.rows.clone() }
+        Self { total_bytes: self.total_bytes, rows: self.rows.clone() }
     }
 
     /// Reuses the rows' memory.
     fn clone_from(&mut self, other: &Self) {
         self.total_bytes = other.total_bytes;
-        self.by_category = other.by_category;
         self.rows.clone_from(&other.rows);
     }
 }

@@ -9,15 +9,31 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `request.rs`, `category.rs` | what is asked ([`Request`], [`Category`]) and what is answered ([`Allocation`]) |
-//! | `config.rs`, `size.rs`, `bytes.rs` | options, rounding, sizes for people to read |
+//! | `config/`, `size.rs`, `bytes.rs` | options and their configuration string, rounding, sizes for people to read |
 //! | `allocator.rs` | [`Allocator`]: malloc, free, retag, limits |
-//! | `pool.rs`, `block.rs`, `free_set.rs` | best fit, split and merge; the blocks; the order of the cached ones |
-//! | `ladder.rs` | what happens when no cached block fits: the device, the release, the retry, the refusal |
-//! | `error.rs` | [`Error`] and [`OutOfMemory`], which carries its numbers |
+//! | `search.rs`, `free_set.rs` | which cached block serves a request; the order in which they are tried |
+//! | `pool.rs`, `block.rs`, `pieces.rs` | the pools and their sets; the blocks; how they are cut and merged |
+//! | `ladder.rs` | what is tried, in which order, when no cached block fits |
+//! | `grow.rs`, `expandable.rs` | memory from the device: by the segment, by the page |
+//! | `release.rs`, `collect.rs` | memory back to the device: on demand, by age |
+//! | `streams.rs` | blocks that several streams use, and events |
+//! | `private.rs`, `checkpoint.rs` | private pools; their layout, taken down and brought back |
+//! | `error.rs`, `out_of_memory.rs` | [`Error`]; [`OutOfMemory`] with its numbers and what follows from them |
 //! | `driver.rs`, `sim.rs`, `limit.rs`, `fail_nth.rs` | the device seam, the simulated device, wrappers |
-//! | `event.rs`, `stats.rs`, `stats/`, `ledger.rs` | what happened, PyTorch's statistics, bytes by owner |
-//! | `segment.rs`, `check.rs` | a picture of the state, and whether it is sound |
-//! | `shared.rs` | [`DeviceMemory`]: the one lock |
+//! | `event.rs`, `stats/`, `ledger.rs`, `history.rs` | what happened: counted, by owner, kept in a ring |
+//! | `segment.rs`, `explain.rs`, `check.rs` | a picture of the state, why it would answer so, whether it is sound |
+//! | `shared.rs`, `shared/`, `lock.rs` | [`DeviceMemory`]: the allocator for many threads; its one lock |
+//! | `pinned/` | [`PinnedMemory`]: page-locked staging memory of the host |
+//!
+//! Note [Differences from PyTorch]: where PyTorch 2.15 has no defined order, ours is ascending: events by
+//! stream id, private pools by pool id, segments of a checkpoint by address. Where PyTorch corrupts itself or
+//! asserts, ours stays sound: a piece of a segment is never released, although `max_split_size` was lowered
+//! at run time (`release.rs`); a private pool is forgotten when it holds no segment (`private.rs`), and is
+//! not emptied during a capture (`release.rs`). A capture is what [`Allocator::begin_capture`] and
+//! [`Allocator::end_capture`] say; PyTorch asks besides whether the thread's stream is captured now. A use on
+//! another stream that was recorded before a capture still counts if it is recorded again within
+//! (`streams.rs`). And one is deliberate, an option that is off by default: Note [No search after the
+//! release] in `ladder.rs`.
 //!
 //! ```
 //! use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
@@ -37,37 +53,64 @@ mod block;
 mod bytes;
 mod category;
 mod check;
+mod checkpoint;
+mod collect;
 mod config;
 mod driver;
 mod error;
 mod event;
+mod expandable;
+mod explain;
 mod fail_nth;
 mod free_set;
+mod grow;
+mod history;
 mod ladder;
 mod ledger;
 mod limit;
+mod lock;
+mod out_of_memory;
+mod pieces;
+mod pinned;
 mod pool;
+mod private;
+mod release;
 mod request;
+mod search;
 mod segment;
 mod shared;
 mod sim;
 mod size;
 mod stats;
+mod streams;
 
-pub use allocator::Allocator;
+pub use allocator::{Allocator, GivenBack, Step, Unserved};
 pub use bytes::Bytes;
 pub use category::{Category, CategoryBytes};
 pub use check::Violation;
-pub use config::Config;
-pub use driver::{Driver, DriverError, MemoryInfo};
-pub use error::{Error, OutOfMemory};
-pub use event::{Event, LiveBlock, Observer, SplitChange};
+pub use checkpoint::{Checkpoint, CheckpointError, Restored};
+pub use config::{
+    CaptureTest, Config, ConfigError, ConfigProblem, ConfigWarning, InvalidOption, NotApplicable, Parsed,
+    PinnedConfig, Reserve, RoundupRest, Setting, Slip, TieOrder,
+};
+pub use driver::{Driver, DriverError, EventId, MemoryInfo};
+pub use error::Error;
+pub use event::{DeviceRange, Event, LiveBlock, Observer, SplitChange};
+pub use explain::{Candidate, Explanation, Verdict};
 pub use fail_nth::FailNth;
+pub use history::{Action, Clock, Entry, History, HistoryOptions};
 pub use ledger::{Ledger, Owner};
 pub use limit::Limit;
+pub use out_of_memory::{Conclusion, OutOfMemory};
+pub use pinned::{
+    DeviceStream, DurationStat, During, HostDriver, PinnedAllocation, PinnedAllocator, PinnedError,
+    PinnedEvent, PinnedMemory, PinnedObserver, PinnedRequest, PinnedSegment, PinnedState, PinnedStats,
+    SimHost, Timed,
+};
 pub use pool::PoolKind;
-pub use request::{Addr, Allocation, LabelId, Request, StreamId, Tag};
+pub use private::PoolError;
+pub use request::{Addr, Allocation, LabelId, PoolId, Request, StackId, StreamId, Tag};
 pub use segment::{BlockState, Segment, SegmentBlock};
-pub use shared::DeviceMemory;
+pub use shared::{Callers, DeviceMemory, Pool, PoolGuard, Redirect};
 pub use sim::{Sim, SimDriver};
 pub use stats::{PoolStats, Stat, Stats};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::driver::{Driver, DriverError, MemoryInfo};
-use crate::request::Addr;
+use crate::driver::{Driver, DriverError, EventId, MemoryInfo};
+use crate::request::{Addr, StreamId};
 use crate::size::SEGMENT_GRAIN_BYTES;
 
-/// Refuses what would take more than a capacity. Each segment counts rounded up to 2 MiB, the grain in
-/// which real devices give memory.
+/// Refuses what would take more than a capacity. Each segment and each page counts rounded up to 2 MiB, the
+/// grain in which real devices give memory; address space without memory counts nothing.
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, DriverError, Limit, Sim};
@@ -51,6 +51,43 @@ impl<D: Driver> Driver for Limit<D> {
         self.driver.segment_free(addr)?;
         self.used_bytes -= self.segments.remove(&addr).unwrap_or(0);
         Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        self.driver.reserve(bytes)
+    }
+
+    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
+        self.driver.release(at, bytes)
+    }
+
+    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
+        let taken = page_bytes.checked_next_multiple_of(SEGMENT_GRAIN_BYTES);
+        let taken = taken.and_then(|page| page.checked_mul(pages)).ok_or(DriverError::OutOfMemory)?;
+        if taken > self.free_bytes() {
+            return Err(DriverError::OutOfMemory);
+        }
+        self.driver.map(at, page_bytes, pages)?;
+        self.used_bytes += taken;
+        Ok(())
+    }
+
+    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        self.driver.unmap(at, page_bytes, pages, on)?;
+        self.used_bytes -= page_bytes.next_multiple_of(SEGMENT_GRAIN_BYTES) * pages;
+        Ok(())
+    }
+
+    fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
+        self.driver.record(stream)
+    }
+
+    fn is_done(&mut self, event: EventId) -> Result<bool, DriverError> {
+        self.driver.is_done(event)
+    }
+
+    fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
+        self.driver.wait(event)
     }
 
     fn memory(&self) -> MemoryInfo {

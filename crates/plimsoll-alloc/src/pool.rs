@@ -1,19 +1,20 @@
-//! Pools and the life of their blocks: find the best fit, cut it, give it out, take it back, merge it.
+//! The pools: [`Pools`], which holds every block, and in which set of which pool each is kept.
 //!
-//! There is no driver and no event here: segments come and go as `ladder.rs` says, and what a step did to
-//! the pieces is returned as a [`SplitChange`], for `allocator.rs` to announce.
+//! There is a default pool and any number of private ones (`private.rs`); each is a pair, one for small
+//! blocks and one for large ones. How blocks are cut and merged: `pieces.rs`. Which one serves a request:
+//! `search.rs`. There is no driver and no event here.
 //!
-//! As PyTorch: `get_free_block`, `alloc_found_block`, `free_block`, `try_merge_blocks`.
+//! As PyTorch: `BlockPool`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::block::{Block, BlockId, Slab, State};
-use crate::event::SplitChange;
+use crate::block::{BlockId, Slab, State};
+use crate::config::TieOrder;
 use crate::free_set::FreeSet;
-use crate::request::{Addr, StreamId, Tag};
-use crate::size::{Ask, worth_splitting};
+use crate::request::{Addr, PoolId, StreamId};
 
-/// Which of the two pools a block belongs to, for life.
+/// Which half of a pool a block belongs to, for life.
 ///
 /// ```
 /// # use plimsoll_alloc::PoolKind;
@@ -43,156 +44,140 @@ impl fmt::Display for PoolKind {
     }
 }
 
-/// All blocks, active and cached.
-#[derive(Debug, Default)]
+/// A place in [`Pools`]: one half of one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PoolRef(u32);
+
+impl PoolRef {
+    /// The half of the default pool.
+    pub(crate) const fn default_half(kind: PoolKind) -> Self {
+        Self(kind as u32)
+    }
+}
+
+/// One half of one pool.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) id: PoolId,
+    pub(crate) kind: PoolKind,
+    pub(crate) cached: FreeSet,
+    /// Unmapped pieces of expandable segments, in the order in which growth is tried.
+    pub(crate) unmapped: BTreeMap<(StreamId, Addr), BlockId>,
+    /// How often the cache was searched while ages count: `collect.rs`.
+    pub(crate) searches: u64,
+    /// Segments, expandable ones included.
+    pub(crate) segments: u64,
+}
+
+/// All blocks, and all pools.
+#[derive(Debug)]
 pub(crate) struct Pools {
     pub(crate) blocks: Slab,
-    /// Indexed by [`PoolKind`].
-    cached: [FreeSet; 2],
-    segments_made: u64,
+    /// The default pool's halves, then pairs of halves of private pools.
+    pools: Vec<Pool>,
+    /// Places of pools that are gone: the first of each pair.
+    vacant: Vec<u32>,
+    order: TieOrder,
+    pub(crate) segments_made: u64,
 }
 
 impl Pools {
-    /// The pool's cached blocks.
-    pub(crate) fn cached(&self, pool: PoolKind) -> &FreeSet {
-        &self.cached[pool as usize]
+    /// The default pool, empty.
+    pub(crate) fn new(order: TieOrder) -> Self {
+        let mut pools =
+            Self { blocks: Slab::default(), pools: Vec::new(), vacant: Vec::new(), order, segments_made: 0 };
+        pools.add_pool(PoolId::DEFAULT);
+        pools
     }
 
-    /// Takes the best fit out of the cache.
-    pub(crate) fn take_fit(&mut self, ask: &Ask) -> Option<BlockId> {
-        let id = self.cached(ask.pool).best_fit(ask.request.stream, ask.block_bytes)?;
-        self.uncache(id);
-        Some(id)
-    }
-
-    /// Makes a new segment's one block. It is not put in the cache: it was made for the request at hand.
-    pub(crate) fn add_segment(&mut self, ask: &Ask, addr: Addr) -> BlockId {
-        let segment_number = self.segments_made;
-        self.segments_made += 1;
-        self.blocks.insert(Block {
-            addr,
-            bytes: ask.segment_bytes,
-            requested_bytes: 0,
-            segment_number,
-            stream: ask.request.stream,
-            prev: None,
-            next: None,
-            tag: Tag::default(),
-            pool: ask.pool,
-            state: State::Cached,
-        })
-    }
-
-    /// Gives `found` (from [`take_fit`](Self::take_fit) or [`add_segment`](Self::add_segment)) to the
-    /// request, cutting off what is worth it. Returns the block given and the change in cached pieces.
-    pub(crate) fn occupy(&mut self, found: BlockId, ask: &Ask) -> (BlockId, SplitChange) {
-        let Block { bytes, pool, .. } = self.blocks[found];
-        let was_piece = self.blocks[found].is_piece();
-        let remainder = bytes - ask.block_bytes;
-        let (id, change) = if worth_splitting(pool, remainder) {
-            let front = self.split(found, ask.block_bytes);
-            let change = if was_piece {
-                SplitChange { blocks: 0, bytes: -(ask.block_bytes as i64) }
-            } else {
-                SplitChange { blocks: 1, bytes: remainder as i64 }
-            };
-            (front, change)
-        } else if was_piece {
-            (found, SplitChange { blocks: -1, bytes: -(bytes as i64) })
-        } else {
-            (found, SplitChange::default())
-        };
-        let block = &mut self.blocks[id];
-        block.state = State::Active;
-        block.requested_bytes = ask.request.bytes;
-        block.tag = ask.request.tag();
-        (id, change)
-    }
-
-    /// Cuts the first `bytes` off an uncached block. The front is a new block; the old one becomes the
-    /// remainder and goes to the cache.
-    fn split(&mut self, rest: BlockId, bytes: u64) -> BlockId {
-        let mut front = self.blocks[rest].clone();
-        front.bytes = bytes;
-        front.next = Some(rest);
-        let prev = front.prev;
-        let front = self.blocks.insert(front);
-        if let Some(prev) = prev {
-            self.blocks[prev].next = Some(front);
+    fn half(&self, id: PoolId, kind: PoolKind) -> Pool {
+        Pool {
+            id,
+            kind,
+            cached: FreeSet::new(self.order),
+            unmapped: BTreeMap::new(),
+            searches: 0,
+            segments: 0,
         }
-        let block = &mut self.blocks[rest];
-        block.addr = block.addr.plus(bytes);
-        block.bytes -= bytes;
-        block.prev = Some(front);
-        self.cache(rest);
-        front
     }
 
-    /// Takes an active block back into the cache, merged with its cached neighbours.
-    /// Returns the change in cached pieces.
-    pub(crate) fn vacate(&mut self, id: BlockId) -> SplitChange {
-        let mut change = SplitChange::default();
-        let Block { prev, next, .. } = self.blocks[id];
-        for neighbour in [prev, next].into_iter().flatten() {
-            if self.blocks[neighbour].state == State::Cached {
-                change.blocks -= 1;
-                change.bytes -= self.blocks[neighbour].bytes as i64;
-                self.absorb(id, neighbour);
+    /// Makes an empty pool. Returns its small half and its large half.
+    pub(crate) fn add_pool(&mut self, id: PoolId) -> [PoolRef; 2] {
+        let halves = [self.half(id, PoolKind::Small), self.half(id, PoolKind::Large)];
+        let first = match self.vacant.pop() {
+            Some(first) => {
+                for (place, half) in halves.into_iter().enumerate() {
+                    self.pools[first as usize + place] = half;
+                }
+                first
             }
-        }
-        if self.blocks[id].is_piece() {
-            change.blocks += 1;
-            change.bytes += self.blocks[id].bytes as i64;
-        }
-        self.cache(id);
-        change
+            None => {
+                self.pools.extend(halves);
+                self.pools.len() as u32 - 2
+            }
+        };
+        [PoolRef(first), PoolRef(first + 1)]
     }
 
-    /// Merges a cached neighbour into `id`, whose block lives on.
-    fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
-        self.uncache(neighbour);
-        let gone = self.blocks[neighbour].clone();
-        self.blocks.remove(neighbour);
+    /// Forgets an empty private pool, by its small half.
+    pub(crate) fn remove_pool(&mut self, small: PoolRef) {
+        self.vacant.push(small.0);
+    }
+
+    pub(crate) fn pool(&self, pool: PoolRef) -> &Pool {
+        &self.pools[pool.0 as usize]
+    }
+
+    pub(crate) fn pool_mut(&mut self, pool: PoolRef) -> &mut Pool {
+        &mut self.pools[pool.0 as usize]
+    }
+
+    /// Every half of every pool that is there.
+    pub(crate) fn halves(&self) -> impl Iterator<Item = PoolRef> + '_ {
+        let places = 0..self.pools.len() as u32;
+        places.filter(|place| !self.vacant.contains(&(place & !1))).map(PoolRef)
+    }
+
+    /// Puts a block where its state says: among the cached ones or the unmapped ones of its pool.
+    #[inline]
+    pub(crate) fn file(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
-        block.bytes += gone.bytes;
-        if gone.next == Some(id) {
-            block.addr = gone.addr;
-            block.prev = gone.prev;
-        } else {
-            block.next = gone.next;
-        }
-        if let Some(before) = self.blocks[id].prev {
-            self.blocks[before].next = Some(id);
-        }
-        if let Some(after) = self.blocks[id].next {
-            self.blocks[after].prev = Some(id);
+        let pool = &mut self.pools[block.pool.0 as usize];
+        match block.state {
+            State::Cached => {
+                block.cached_at = pool.searches;
+                pool.cached.insert(&mut self.blocks, id);
+            }
+            State::Unmapped => {
+                let before = pool.unmapped.insert((block.stream, block.addr), id);
+                assert_eq!(before, None, "two unmapped blocks at {}", block.addr);
+            }
+            state => panic!("a block that is {state:?} is not kept in a set"),
         }
     }
 
-    /// The pool's cached blocks that are whole segments, in the order of the cache.
-    pub(crate) fn whole_segments(&self, pool: PoolKind) -> Vec<BlockId> {
-        self.cached(pool).iter().filter(|&id| !self.blocks[id].is_piece()).collect()
+    /// Takes a block from where [`file`](Self::file) put it; its size and address must be as they were.
+    #[inline]
+    pub(crate) fn unfile(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let pool = &mut self.pools[block.pool.0 as usize];
+        match block.state {
+            State::Cached => pool.cached.remove(&mut self.blocks, id),
+            State::Unmapped => {
+                let found = pool.unmapped.remove(&(block.stream, block.addr));
+                assert_eq!(found, Some(id), "the unmapped block at {}", block.addr);
+            }
+            state => panic!("a block that is {state:?} is not kept in a set"),
+        }
     }
 
-    /// Forgets a cached whole segment.
-    pub(crate) fn remove_segment(&mut self, id: BlockId) {
-        self.uncache(id);
-        self.blocks.remove(id);
-    }
-
-    /// The largest cached block of `stream` in either pool, bytes; 0 if it has none.
+    /// The largest cached block of `stream` in either half of the default pool, bytes; 0 if it has none.
     pub(crate) fn largest_cached_bytes(&self, stream: StreamId) -> u64 {
-        self.cached.iter().map(|pool| pool.largest_bytes(stream)).max().unwrap_or(0)
-    }
-
-    fn cache(&mut self, id: BlockId) {
-        self.blocks[id].state = State::Cached;
-        let block = &self.blocks[id];
-        self.cached[block.pool as usize].insert(id, block);
-    }
-
-    fn uncache(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        self.cached[block.pool as usize].remove(id, block);
+        let halves = [PoolKind::Small, PoolKind::Large].map(PoolRef::default_half);
+        halves
+            .into_iter()
+            .map(|half| self.pool(half).cached.largest_bytes(&self.blocks, stream))
+            .max()
+            .unwrap_or(0)
     }
 }

@@ -1,7 +1,8 @@
 //! What a caller asks for and what it is given: [`Request`], [`Allocation`], and the plain names in them.
 //!
-//! These are values without behaviour. The placement reads `bytes` and `stream`; the [`Tag`] (category and
-//! label) is stored and announced, never read by it. What is done with a request: `allocator.rs`.
+//! These are values without behaviour. The placement reads `bytes`, `stream` and `pool`; the [`Tag`]
+//! (category and label) and the stack are stored and announced, never read by it. What is done with a
+//! request: `allocator.rs`.
 
 use std::fmt;
 
@@ -49,6 +50,36 @@ pub struct StreamId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LabelId(pub u32);
 
+/// A pool's name, as PyTorch's pair: (0, 0) is the default pool, (n, 0) a graph's own, (0, n) a user's.
+///
+/// ```
+/// # use plimsoll_alloc::PoolId;
+/// assert_eq!(PoolId::DEFAULT, PoolId(0, 0));
+/// assert_eq!(PoolId(0, 7).to_string(), "0_7");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PoolId(pub u64, pub u64);
+
+impl PoolId {
+    /// The pool that serves requests which name no other.
+    pub const DEFAULT: Self = Self(0, 0);
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", self.0, self.1)
+    }
+}
+
+/// Where in a program a request was made: a number that someone else can resolve; opaque here.
+///
+/// ```
+/// # use plimsoll_alloc::{Request, StackId};
+/// assert_eq!(Request { stack: Some(StackId(3)), ..Request::of(512) }.stack, Some(StackId(3)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StackId(pub u32);
+
 /// What a block's bytes are for and whose they are. Never moves an address.
 ///
 /// ```
@@ -77,17 +108,22 @@ pub struct Request {
     pub bytes: u64,
     /// The stream whose work will use the block.
     pub stream: StreamId,
+    /// The pool to serve it from.
+    pub pool: PoolId,
     /// What the bytes are for.
     pub category: Category,
     /// Whose they are.
     pub label: LabelId,
+    /// Who asks, for the history.
+    pub stack: Option<StackId>,
 }
 
 impl Request {
-    /// An unlabelled temporary of `bytes` on the default stream; set the other fields by struct update.
+    /// An unlabelled temporary of `bytes` from the default pool on the default stream; set the other fields
+    /// by struct update.
     pub fn of(bytes: u64) -> Self {
         let Tag { category, label } = Tag::default();
-        Self { bytes, stream: StreamId::default(), category, label }
+        Self { bytes, stream: StreamId::default(), pool: PoolId::DEFAULT, category, label, stack: None }
     }
 
     /// Category and label as one value.

@@ -5,9 +5,10 @@
 use crate::allocator::Allocator;
 use crate::block::{Block, State};
 use crate::pool::PoolKind;
-use crate::request::{Addr, StreamId, Tag};
+use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 
-/// Memory held of the device, and how it is cut.
+/// Memory held of the device, and how it is cut. Of an expandable segment, each run of pages that have memory
+/// is one of these, as in PyTorch's snapshots.
 ///
 /// ```
 /// use plimsoll_alloc::{Allocator, BlockState, Config, Request, SimDriver};
@@ -29,8 +30,12 @@ pub struct Segment {
     pub bytes: u64,
     /// The stream that it serves.
     pub stream: StreamId,
-    /// The pool that it serves.
+    /// The half of the pool that it serves.
     pub pool: PoolKind,
+    /// The pool that it serves.
+    pub pool_id: PoolId,
+    /// Whether it can grow and shrink by the page.
+    pub is_expandable: bool,
     /// Its blocks, by address.
     pub blocks: Vec<SegmentBlock>,
 }
@@ -65,6 +70,8 @@ pub struct SegmentBlock {
     pub state: BlockState,
     /// What it is for. A cached block keeps its last holder's tag.
     pub tag: Tag,
+    /// Who asked for it. A cached block keeps its last holder's.
+    pub stack: Option<StackId>,
 }
 
 /// Whether a block is held.
@@ -77,6 +84,8 @@ pub struct SegmentBlock {
 pub enum BlockState {
     /// A caller holds it.
     Active,
+    /// It was given back, but other streams still use it.
+    Pending,
     /// It waits for a caller.
     Cached,
 }
@@ -85,23 +94,37 @@ impl<D, O> Allocator<D, O> {
     /// All segments and their blocks, by address.
     pub fn segments(&self) -> Vec<Segment> {
         let blocks = &self.pools.blocks;
-        let firsts = blocks.iter().filter(|block| block.prev.is_none());
-        let mut segments: Vec<Segment> = firsts.map(|first| picture(first, blocks.chain(first))).collect();
+        let starts_segment =
+            |block: &&Block| block.is_mapped() && block.prev.is_none_or(|prev| !blocks[prev].is_mapped());
+        let firsts = blocks.iter().filter(starts_segment);
+        let mut segments: Vec<Segment> = firsts.map(|first| self.picture(first)).collect();
         segments.sort_by_key(|segment| segment.addr);
         segments
     }
+
+    /// A run of blocks with memory behind them, from its first on.
+    fn picture(&self, first: &Block) -> Segment {
+        let run = self.pools.blocks.chain(first).take_while(|block| block.is_mapped());
+        let blocks: Vec<SegmentBlock> = run.map(block_picture).collect();
+        let pool = self.pools.pool(first.pool);
+        Segment {
+            addr: first.addr,
+            bytes: blocks.iter().map(|block| block.bytes).sum(),
+            stream: first.stream,
+            pool: pool.kind,
+            pool_id: pool.id,
+            is_expandable: first.range.is_some(),
+            blocks,
+        }
+    }
 }
 
-fn picture<'a>(first: &Block, chain: impl Iterator<Item = &'a Block>) -> Segment {
-    let blocks: Vec<SegmentBlock> = chain
-        .map(|block| SegmentBlock {
-            addr: block.addr,
-            bytes: block.bytes,
-            requested_bytes: block.requested_bytes,
-            state: if block.state == State::Active { BlockState::Active } else { BlockState::Cached },
-            tag: block.tag,
-        })
-        .collect();
-    let bytes = blocks.iter().map(|block| block.bytes).sum();
-    Segment { addr: first.addr, bytes, stream: first.stream, pool: first.pool, blocks }
+fn block_picture(block: &Block) -> SegmentBlock {
+    let Block { addr, bytes, requested_bytes, tag, stack, .. } = *block;
+    let state = match block.state {
+        State::Active => BlockState::Active,
+        State::Pending => BlockState::Pending,
+        State::Cached | State::Unmapped | State::Vacant => BlockState::Cached,
+    };
+    SegmentBlock { addr, bytes, requested_bytes, state, tag, stack }
 }

@@ -1,24 +1,39 @@
-//! The allocator behind a lock: [`DeviceMemory`]. The one file with a lock.
+//! The allocator behind a lock: [`DeviceMemory`].
 //!
-//! Everything is decided in the core; here a call takes the lock, asks, and lets go. PyTorch's names are
-//! used where PyTorch has one.
+//! Everything is decided in the core; here a call takes the lock, asks, and lets go. Two kinds of guests are
+//! called with the lock released, so that they may call back: those that can give memory back before the
+//! device is asked, and those that want to see an [`OutOfMemory`]. PyTorch's names are used where PyTorch
+//! has one.
+//!
+//! Which pool serves whom: `shared/pools.rs`. Numbers and pictures: `shared/report.rs`.
+
+mod pools;
+mod report;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::panic::Location;
+use std::sync::Arc;
 
-use crate::allocator::Allocator;
-use crate::category::{Category, CategoryBytes};
-use crate::check::Violation;
+use crate::allocator::{Allocator, GivenBack, Step, Unserved};
+use crate::category::Category;
 use crate::config::Config;
 use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
-use crate::ledger::{Ledger, Owner};
-use crate::request::{Allocation, LabelId, Request};
-use crate::segment::Segment;
+use crate::history::History;
+use crate::ledger::Ledger;
+use crate::lock::{Guard, Lock};
+use crate::out_of_memory::OutOfMemory;
+use crate::request::{Allocation, LabelId, Request, StackId, StreamId};
 use crate::stats::Stats;
 
-type Shared = Allocator<Box<dyn Driver + Send>, (Stats, Ledger)>;
+pub use pools::{Pool, PoolGuard, Redirect};
+pub use report::Callers;
+
+/// Gives memory back, if it can: [`DeviceMemory::on_memory_wanted`].
+type FreeMemory = Arc<dyn Fn() -> GivenBack + Send + Sync>;
+/// Sees a request that failed: [`DeviceMemory::on_out_of_memory`].
+type SeeOutOfMemory = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
 
 /// One device's memory, for many threads. Clones are handles to the same memory.
 ///
@@ -34,22 +49,83 @@ type Shared = Allocator<Box<dyn Driver + Send>, (Stats, Ledger)>;
 /// ```
 #[derive(Clone)]
 pub struct DeviceMemory {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Lock<Shared>>,
+}
+
+/// What the lock guards.
+struct Shared {
+    core: Allocator<Box<dyn Driver + Send>, (Stats, Ledger, History)>,
+    pools: pools::Pools,
+    locations: Option<Locations>,
+    free_memory: Vec<FreeMemory>,
+    see_out_of_memory: Vec<SeeOutOfMemory>,
+}
+
+/// The places in the program that requests came from, numbered as they were first seen.
+#[derive(Default)]
+struct Locations {
+    ids: BTreeMap<&'static Location<'static>, StackId>,
+    places: Vec<&'static Location<'static>>,
+}
+
+impl Locations {
+    fn id(&mut self, place: &'static Location<'static>) -> StackId {
+        let next = StackId(self.places.len() as u32);
+        let id = *self.ids.entry(place).or_insert(next);
+        if id == next {
+            self.places.push(place);
+        }
+        id
+    }
 }
 
 impl DeviceMemory {
     /// The memory of the device behind `driver`; nothing is held yet.
     pub fn new(config: Config, driver: impl Driver + Send + 'static) -> Self {
         let driver: Box<dyn Driver + Send> = Box::new(driver);
-        Self { shared: Arc::new(Mutex::new(Allocator::new(config, driver, Default::default()))) }
+        let observer = (Stats::new(&config), Ledger::default(), History::default());
+        let shared = Shared {
+            core: Allocator::new(config, driver, observer),
+            pools: pools::Pools::default(),
+            locations: None,
+            free_memory: Vec::new(),
+            see_out_of_memory: Vec::new(),
+        };
+        Self { shared: Arc::new(Lock::new(shared)) }
     }
 
-    /// Serves a request: [`Allocator::malloc`].
+    /// Serves a request: [`Allocator::malloc`]. One that names no pool is served from the pool that this
+    /// thread or the request's stream is sent to, if any.
     ///
     /// # Errors
     /// As [`Allocator::malloc`].
+    #[track_caller]
     pub fn alloc(&self, request: Request) -> Result<Allocation, Error> {
-        self.lock().malloc(request)
+        let mut shared = self.lock();
+        let request = shared.resolve(request, Location::caller());
+        match shared.core.start(request)? {
+            Step::Done(allocation) => Ok(allocation),
+            Step::CallbacksWanted(unserved) if shared.free_memory.is_empty() => {
+                let answer = shared.core.resume(unserved, GivenBack::Nothing);
+                shown(shared, answer)
+            }
+            Step::CallbacksWanted(unserved) => self.ask_for_memory(shared, unserved),
+        }
+    }
+
+    /// Lets every callback give memory back, with the lock released, then goes on with the request.
+    fn ask_for_memory(&self, shared: Guard<'_, Shared>, unserved: Unserved) -> Result<Allocation, Error> {
+        let callbacks = shared.free_memory.clone();
+        drop(shared);
+        let mut given_back = GivenBack::Nothing;
+        for callback in callbacks {
+            if callback() == GivenBack::Something {
+                given_back = GivenBack::Something;
+            }
+        }
+        let mut shared = self.lock();
+        let answer = shared.core.resume(unserved, given_back);
+        shown(shared, answer)
     }
 
     /// Takes a block back: [`Allocator::free`].
@@ -57,7 +133,7 @@ impl DeviceMemory {
     /// # Panics
     /// If the allocation is another allocator's.
     pub fn free(&self, allocation: Allocation) {
-        self.lock().free(allocation);
+        self.lock().core.free(allocation);
     }
 
     /// Says that a live block is now for something else: [`Allocator::retag`].
@@ -65,7 +141,27 @@ impl DeviceMemory {
     /// # Panics
     /// If the allocation is another allocator's.
     pub fn retag(&self, allocation: &Allocation, category: Category, label: LabelId) {
-        self.lock().retag(allocation, category, label);
+        self.lock().core.retag(allocation, category, label);
+    }
+
+    /// Says that work on `stream` uses a block, too: [`Allocator::record_stream`].
+    ///
+    /// # Panics
+    /// If the allocation is another allocator's.
+    pub fn record_stream(&self, allocation: &Allocation, stream: StreamId) {
+        self.lock().core.record_stream(allocation, stream);
+    }
+
+    /// Calls `callback` from now on when no cached block serves a request, before the device is asked. It may
+    /// free memory of this very allocator: the lock is not held. As PyTorch: `FreeMemoryCallback`.
+    pub fn on_memory_wanted(&self, callback: impl Fn() -> GivenBack + Send + Sync + 'static) {
+        self.lock().free_memory.push(Arc::new(callback));
+    }
+
+    /// Calls `observer` from now on when a request failed for want of memory, before its error is returned.
+    /// The lock is not held. As PyTorch: `attachOutOfMemoryObserver`.
+    pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
+        self.lock().see_out_of_memory.push(Arc::new(observer));
     }
 
     /// Returns cached segments to the device; bytes released: [`Allocator::empty_cache`].
@@ -73,7 +169,17 @@ impl DeviceMemory {
     /// # Errors
     /// As [`Allocator::empty_cache`].
     pub fn empty_cache(&self) -> Result<u64, Error> {
-        self.lock().empty_cache()
+        self.lock().core.empty_cache()
+    }
+
+    /// The options in force.
+    pub fn config(&self) -> Config {
+        self.lock().core.config().clone()
+    }
+
+    /// Changes the options from now on: [`Allocator::set_config`].
+    pub fn set_config(&self, config: Config) {
+        self.lock().core.set_config(config);
     }
 
     /// Bounds the reserved bytes to a fraction of the device: [`Allocator::set_memory_fraction`].
@@ -81,109 +187,51 @@ impl DeviceMemory {
     /// # Errors
     /// As [`Allocator::set_memory_fraction`].
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
-        self.lock().set_memory_fraction(fraction)
+        self.lock().core.set_memory_fraction(fraction)
     }
 
     /// Bounds the reserved bytes, or lifts the bound: [`Allocator::set_memory_limit`].
     pub fn set_memory_limit(&self, limit_bytes: Option<u64>) {
-        self.lock().set_memory_limit(limit_bytes);
+        self.lock().core.set_memory_limit(limit_bytes);
     }
 
     /// The bound on the reserved bytes, if there is one.
     pub fn memory_limit(&self) -> Option<u64> {
-        self.lock().memory_limit()
+        self.lock().core.memory_limit()
     }
 
     /// What the device has.
     pub fn memory_info(&self) -> MemoryInfo {
-        self.lock().memory_info()
+        self.lock().core.memory_info()
     }
 
-    /// Bytes in blocks that callers hold.
-    pub fn memory_allocated(&self) -> u64 {
-        bytes(self.lock().observer().0.allocated_bytes.all.current)
+    #[inline]
+    fn lock(&self) -> Guard<'_, Shared> {
+        self.shared.lock()
     }
+}
 
-    /// The most bytes in blocks that callers held, since the start or the last reset.
-    pub fn max_memory_allocated(&self) -> u64 {
-        bytes(self.lock().observer().0.allocated_bytes.all.peak)
+impl Shared {
+    /// Fills in what only the handle knows: the pool that this request is sent to, and who asks.
+    fn resolve(&mut self, request: Request, caller: &'static Location<'static>) -> Request {
+        let request = self.pools.redirect(request);
+        match &mut self.locations {
+            Some(locations) if self.core.observer().2.is_recording() => {
+                Request { stack: Some(locations.id(caller)), ..request }
+            }
+            _ => request,
+        }
     }
+}
 
-    /// Bytes in segments held of the device.
-    pub fn memory_reserved(&self) -> u64 {
-        self.lock().reserved()
+/// Lets go of the lock and shows a failure to those who want to see it.
+fn shown(shared: Guard<'_, Shared>, answer: Result<Allocation, Error>) -> Result<Allocation, Error> {
+    if let Err(Error::OutOfMemory(why)) = &answer {
+        let observers = shared.see_out_of_memory.clone();
+        drop(shared);
+        observers.iter().for_each(|observer| observer(why));
     }
-
-    /// The most bytes in segments held of the device, since the start or the last reset.
-    pub fn max_memory_reserved(&self) -> u64 {
-        bytes(self.lock().observer().0.reserved_bytes.all.peak)
-    }
-
-    /// Makes every peak what is current, in the statistics and in the ledger.
-    pub fn reset_peak_memory_stats(&self) {
-        let mut memory = self.lock();
-        let (stats, ledger) = memory.observer_mut();
-        stats.reset_peak();
-        ledger.reset_peak();
-    }
-
-    /// Makes every accumulated statistic 0: [`Stats::reset_accumulated`].
-    pub fn reset_accumulated_memory_stats(&self) {
-        self.lock().observer_mut().0.reset_accumulated();
-    }
-
-    /// PyTorch's 123 statistics by key: [`Stats::memory_stats`].
-    pub fn memory_stats(&self) -> BTreeMap<String, i64> {
-        self.lock().observer().0.memory_stats()
-    }
-
-    /// PyTorch's table of statistics: [`Stats::summary`].
-    pub fn memory_summary(&self, title: &str) -> String {
-        self.lock().observer().0.summary(title)
-    }
-
-    /// Allocated bytes by category.
-    pub fn by_category(&self) -> CategoryBytes {
-        self.lock().observer().1.by_category()
-    }
-
-    /// Allocated bytes by category when they were at their peak.
-    pub fn by_category_at_peak(&self) -> CategoryBytes {
-        self.lock().observer().1.by_category_at_peak()
-    }
-
-    /// Who holds how much: [`Ledger::owners`].
-    pub fn owners(&self) -> Vec<Owner> {
-        self.lock().observer().1.owners()
-    }
-
-    /// Who held how much at the peak: [`Ledger::owners_at_peak`].
-    pub fn owners_at_peak(&self) -> Vec<Owner> {
-        self.lock().observer().1.owners_at_peak()
-    }
-
-    /// All segments and their blocks, by address: [`Allocator::segments`].
-    pub fn segments(&self) -> Vec<Segment> {
-        self.lock().segments()
-    }
-
-    /// Whether state, statistics and ledger are sound and agree.
-    ///
-    /// # Errors
-    /// The first rule that does not hold.
-    pub fn check(&self) -> Result<(), Violation> {
-        let memory = self.lock();
-        memory.check()?;
-        let segments = memory.segments();
-        let (stats, ledger) = memory.observer();
-        stats.check(&segments)?;
-        ledger.check(&segments)
-    }
-
-    /// A thread that panicked here has told its story already; the others go on rather than panic again.
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    answer
 }
 
 impl fmt::Debug for DeviceMemory {
@@ -192,10 +240,4 @@ impl fmt::Debug for DeviceMemory {
             .field("reserved_bytes", &self.memory_reserved())
             .finish_non_exhaustive()
     }
-}
-
-/// A statistic that is never negative, as bytes.
-fn bytes(statistic: i64) -> u64 {
-    assert!(statistic >= 0, "a sum of block sizes is {statistic}");
-    statistic as u64
 }

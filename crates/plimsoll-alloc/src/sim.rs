@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::driver::{Driver, DriverError, MemoryInfo};
 use crate::limit::Limit;
-use crate::request::Addr;
+use crate::request::{Addr, StreamId};
 use crate::size::SEGMENT_GRAIN_BYTES;
 
 /// The first address. The same as in the conformance corpus, so that the two can be read side by side.
@@ -15,7 +15,8 @@ const BASE: Addr = Addr(0x5000_0000_0000);
 /// out after some hundred fillings of a large device.
 const SPACE_BYTES: u64 = (1 << 63) - BASE.0;
 
-/// Address space without a capacity: segments in order, each on a multiple of 2 MiB, none used twice.
+/// Address space without a capacity: segments and reserved ranges in order, each on a multiple of 2 MiB,
+/// none used twice. Its streams do nothing, so that every event is done at once.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, Driver, Sim};
@@ -27,17 +28,39 @@ const SPACE_BYTES: u64 = (1 << 63) - BASE.0;
 pub struct Sim {
     handed_out_bytes: u64,
     segments: BTreeMap<Addr, u64>,
+    ranges: BTreeMap<Addr, u64>,
+    /// Start and size of each mapped page.
+    pages: BTreeMap<Addr, u64>,
 }
 
-impl Driver for Sim {
-    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+impl Sim {
+    fn hand_out(&mut self, bytes: u64) -> Result<Addr, DriverError> {
         let taken = bytes.checked_next_multiple_of(SEGMENT_GRAIN_BYTES).ok_or(DriverError::OutOfMemory)?;
         if taken > SPACE_BYTES - self.handed_out_bytes {
             return Err(DriverError::OutOfMemory);
         }
         let addr = BASE.plus(self.handed_out_bytes);
         self.handed_out_bytes += taken;
-        self.segments.insert(addr, taken);
+        Ok(addr)
+    }
+
+    /// The reserved range that holds `bytes` from `at` on.
+    fn range_around(&self, at: Addr, bytes: u64) -> Result<(), DriverError> {
+        match self.ranges.range(..=at).next_back() {
+            Some((&start, &space)) if at.0 + bytes <= start.0 + space => Ok(()),
+            _ => Err(DriverError::Failed(format!("no range is reserved for {bytes} bytes at {at}"))),
+        }
+    }
+
+    fn pages_in(&self, at: Addr, bytes: u64) -> usize {
+        self.pages.range(at..at.plus(bytes)).count()
+    }
+}
+
+impl Driver for Sim {
+    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        let addr = self.hand_out(bytes)?;
+        self.segments.insert(addr, bytes);
         Ok(addr)
     }
 
@@ -46,6 +69,40 @@ impl Driver for Sim {
             Some(_) => Ok(()),
             None => Err(DriverError::Failed(format!("no segment starts at {addr}"))),
         }
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        let addr = self.hand_out(bytes)?;
+        self.ranges.insert(addr, bytes);
+        Ok(addr)
+    }
+
+    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
+        if self.ranges.get(&at) != Some(&bytes) || self.pages_in(at, bytes) > 0 {
+            return Err(DriverError::Failed(format!("no unmapped range of {bytes} bytes starts at {at}")));
+        }
+        self.ranges.remove(&at);
+        Ok(())
+    }
+
+    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
+        self.range_around(at, page_bytes * pages)?;
+        if self.pages_in(at, page_bytes * pages) > 0 {
+            return Err(DriverError::Failed(format!("a page at {at} is mapped already")));
+        }
+        self.pages.extend((0..pages).map(|page| (at.plus(page * page_bytes), page_bytes)));
+        Ok(())
+    }
+
+    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, _on: StreamId) -> Result<(), DriverError> {
+        let starts = (0..pages).map(|page| at.plus(page * page_bytes));
+        if !starts.clone().all(|start| self.pages.get(&start) == Some(&page_bytes)) {
+            return Err(DriverError::Failed(format!("not all of {pages} pages at {at} are mapped")));
+        }
+        for start in starts {
+            self.pages.remove(&start);
+        }
+        Ok(())
     }
 
     fn memory(&self) -> MemoryInfo {

@@ -1,11 +1,10 @@
-//! Sizes: how a request is rounded to a block, which pool it belongs to, how large a segment it needs,
-//! and when a block is worth cutting. Pure arithmetic on bytes; who calls it: `allocator.rs`, `pool.rs`.
+//! Sizes: how a request is rounded to a block, which half of a pool it belongs to, and how large a segment
+//! it needs. Pure arithmetic on bytes; who calls it: `search.rs`, `grow.rs`.
 //!
-//! As PyTorch: `round_size`, `get_allocation_size`, `should_split`.
+//! As PyTorch: `round_size`, `get_allocation_size`.
 
 use crate::config::Config;
 use crate::pool::PoolKind;
-use crate::request::Request;
 
 /// Every block's size is a multiple of this (`kMinBlockSize`).
 pub(crate) const MIN_BLOCK_BYTES: u64 = 512;
@@ -24,31 +23,37 @@ pub(crate) const SEGMENT_GRAIN_BYTES: u64 = 2 << 20;
 /// Requests from here on are refused before anything else is done.
 pub(crate) const ONE_EXBIBYTE: u64 = 1 << 60;
 
-/// A request with what follows from its size alone.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask {
-    pub(crate) request: Request,
-    pub(crate) block_bytes: u64,
-    pub(crate) segment_bytes: u64,
-    pub(crate) pool: PoolKind,
+/// Which half of a pool serves blocks of a size.
+pub(crate) fn kind_of(block_bytes: u64) -> PoolKind {
+    if block_bytes <= SMALL_BYTES { PoolKind::Small } else { PoolKind::Large }
 }
 
-impl Ask {
-    /// Sizes `request`, which must be below [`ONE_EXBIBYTE`] for the sums to hold.
-    pub(crate) fn new(config: &Config, request: Request) -> Self {
-        let block_bytes = block_bytes(request.bytes);
-        let pool = if block_bytes <= SMALL_BYTES { PoolKind::Small } else { PoolKind::Large };
-        Self { request, block_bytes, segment_bytes: segment_bytes(config, block_bytes), pool }
+/// The block that `bytes` need: at least 512, in steps of 512, or rounded up to a part of a power of two
+/// where the options say so. `bytes` must be below [`ONE_EXBIBYTE`] for the sums to hold.
+pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
+    if bytes < MIN_BLOCK_BYTES {
+        return MIN_BLOCK_BYTES;
+    }
+    let divisions = divisions_at(&config.roundup_power2_divisions(), bytes);
+    if divisions > 1 && bytes > MIN_BLOCK_BYTES.saturating_mul(divisions) {
+        bytes.next_multiple_of(floor_power_of_two(bytes) / divisions)
+    } else {
+        bytes.next_multiple_of(MIN_BLOCK_BYTES)
     }
 }
 
-/// The block that `bytes` need: at least 512, in steps of 512.
-fn block_bytes(bytes: u64) -> u64 {
-    bytes.max(1).next_multiple_of(MIN_BLOCK_BYTES)
+/// The table's entry for `bytes`: one for each power of two from 1 MiB on, the ends for all beyond them.
+fn divisions_at(table: &[u64], bytes: u64) -> u64 {
+    let entry = bytes.ilog2().saturating_sub(20) as usize;
+    table[entry.min(table.len() - 1)]
+}
+
+fn floor_power_of_two(bytes: u64) -> u64 {
+    1 << bytes.ilog2()
 }
 
 /// The segment to ask the device for when no cached block holds `block_bytes`.
-fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
+pub(crate) fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     if block_bytes <= SMALL_BYTES {
         SMALL_SEGMENT_BYTES
     } else if block_bytes < MIN_OWN_SEGMENT_BYTES {
@@ -58,13 +63,9 @@ fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     }
 }
 
-/// Whether a remainder is worth a block of its own. The large pool gives up to 1 MiB away rather than keep
-/// a piece that only the small pool could use.
-pub(crate) fn worth_splitting(pool: PoolKind, remainder_bytes: u64) -> bool {
-    match pool {
-        PoolKind::Small => remainder_bytes >= MIN_BLOCK_BYTES,
-        PoolKind::Large => remainder_bytes > SMALL_BYTES,
-    }
+/// Whether a size is beyond what may be cut: `max_split_size`.
+pub(crate) fn is_oversize(config: &Config, bytes: u64) -> bool {
+    config.max_split_bytes().is_some_and(|max_split_bytes| bytes >= max_split_bytes)
 }
 
 #[cfg(test)]
@@ -75,9 +76,10 @@ mod tests {
 
     #[test]
     fn the_worked_examples_of_the_specification_hold() {
-        let check = |request, block, pool, segment| {
-            let ask = Ask::new(&Config::default(), Request::of(request));
-            assert_eq!((ask.block_bytes, ask.pool, ask.segment_bytes), (block, pool, segment), "{request}");
+        let check = |request, block, kind, segment| {
+            let config = Config::default();
+            let bytes = block_bytes(&config, request);
+            assert_eq!((bytes, kind_of(bytes), segment_bytes(&config, bytes)), (block, kind, segment));
         };
         check(1, 512, PoolKind::Small, 2 * MIB);
         check(1_048_576, 1_048_576, PoolKind::Small, 2 * MIB);
@@ -87,6 +89,7 @@ mod tests {
         check(10_485_760, 10_485_760, PoolKind::Large, 10 * MIB);
         check(10_485_761, 10_486_272, PoolKind::Large, 12 * MIB);
         check(11_534_336, 11_534_336, PoolKind::Large, 12 * MIB);
+        check(ONE_EXBIBYTE - 1, ONE_EXBIBYTE, PoolKind::Large, ONE_EXBIBYTE);
     }
 
     #[test]
@@ -97,16 +100,29 @@ mod tests {
     }
 
     #[test]
-    fn the_large_pool_splits_only_above_one_mebibyte() {
-        assert!(worth_splitting(PoolKind::Small, 512));
-        assert!(!worth_splitting(PoolKind::Small, 0));
-        assert!(!worth_splitting(PoolKind::Large, MIB));
-        assert!(worth_splitting(PoolKind::Large, MIB + 512));
+    fn divisions_round_up_to_a_part_of_a_power_of_two() {
+        let check = |divisions, request, expected| {
+            let config = Config::default().with_roundup_power2_divisions([divisions; 16]).unwrap();
+            assert_eq!(block_bytes(&config, request), expected, "{divisions} divisions of {request}");
+        };
+        check(4, 100, 512);
+        check(4, 1200, 1536); // not more than 512 * 4: the plain rule
+        check(4, 3_000_000, 3_145_728);
+        check(4, 1_048_577, 1_310_720);
+        check(4, 1_048_576, 1_048_576);
+        check(1, 1_048_577, 1_049_088);
+        check(0, 1_048_577, 1_049_088);
+        check(1024, ONE_EXBIBYTE - 1, ONE_EXBIBYTE);
     }
 
     #[test]
-    fn the_largest_request_does_not_overflow() {
-        let ask = Ask::new(&Config::default(), Request::of(ONE_EXBIBYTE - 1));
-        assert_eq!((ask.block_bytes, ask.segment_bytes), (ONE_EXBIBYTE, ONE_EXBIBYTE));
+    fn each_power_of_two_has_its_own_entry_and_the_ends_reach_further() {
+        let table: [u64; 16] = std::array::from_fn(|entry| entry as u64);
+        let check = |bytes, entry| assert_eq!(divisions_at(&table, bytes), entry, "{bytes}");
+        check(512, 0);
+        check(2 * MIB - 1, 0);
+        check(2 * MIB, 1);
+        check((64 << 30) - 1, 15);
+        check(1 << 59, 15);
     }
 }

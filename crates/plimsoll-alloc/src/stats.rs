@@ -6,11 +6,17 @@
 //! As PyTorch: `c10::CachingAllocator::Stat` and the updates in `alloc_found_block`, `free`, `free_block`,
 //! `alloc_block`, `release_block`.
 
+mod counters;
 mod keys;
 mod summary;
 
-use crate::event::{Event, Observer, SplitChange};
+use std::collections::BTreeMap;
+
+use crate::config::Config;
+use crate::event::{DeviceRange, Event, Observer, SplitChange};
 use crate::pool::PoolKind;
+use crate::request::PoolId;
+use counters::Counters;
 
 /// One statistic. `current` is `allocated - freed` until [`Stats::reset_accumulated`].
 ///
@@ -49,7 +55,7 @@ impl Stat {
 /// # use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
 /// # let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), Stats::default());
 /// let x = allocator.malloc(Request::of(3 << 20))?;
-/// let allocation = &allocator.observer().allocation;
+/// let allocation = allocator.observer().allocation();
 /// assert_eq!((allocation.all.current, allocation.large_pool.current, allocation.small_pool.current), (1, 1, 0));
 /// # allocator.free(x);
 /// # Ok::<(), plimsoll_alloc::Error>(())
@@ -64,20 +70,6 @@ pub struct PoolStats {
     pub large_pool: Stat,
 }
 
-impl PoolStats {
-    fn change(&mut self, pool: PoolKind, by: i64) {
-        self.all.change(by);
-        match pool {
-            PoolKind::Small => self.small_pool.change(by),
-            PoolKind::Large => self.large_pool.change(by),
-        }
-    }
-
-    fn each_mut(&mut self) -> [&mut Stat; 3] {
-        [&mut self.all, &mut self.small_pool, &mut self.large_pool]
-    }
-}
-
 /// PyTorch's statistics, under PyTorch's names. Sizes are in bytes, signed as PyTorch's are.
 ///
 /// ```
@@ -87,46 +79,103 @@ impl PoolStats {
 /// let x = allocator.malloc(Request::of(4000))?;
 /// allocator.free(x);
 /// let stats = allocator.observer();
-/// assert_eq!((stats.allocated_bytes.all.current, stats.allocated_bytes.all.peak), (0, 4096));
-/// assert_eq!(stats.reserved_bytes.small_pool.current, 2 << 20);
+/// assert_eq!((stats.allocated_bytes().all.current, stats.allocated_bytes().all.peak), (0, 4096));
+/// assert_eq!(stats.reserved_bytes().small_pool.current, 2 << 20);
 /// # Ok::<(), plimsoll_alloc::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Blocks that callers hold.
-    pub allocation: PoolStats,
-    /// Segments held of the device.
-    pub segment: PoolStats,
-    /// Blocks not in the cache.
-    pub active: PoolStats,
-    /// Cached pieces of split segments: free here, but not returnable to the device.
-    pub inactive_split: PoolStats,
-    /// Bytes in blocks that callers hold, with what rounding added.
-    pub allocated_bytes: PoolStats,
-    /// Bytes in segments.
-    pub reserved_bytes: PoolStats,
-    /// Bytes in blocks not in the cache.
-    pub active_bytes: PoolStats,
-    /// Bytes in cached pieces of split segments.
-    pub inactive_split_bytes: PoolStats,
-    /// Bytes that callers asked for and hold.
-    pub requested_bytes: PoolStats,
+    allocation: Counters,
+    segment: Counters,
+    active: Counters,
+    inactive_split: Counters,
+    allocated_bytes: Counters,
+    reserved_bytes: Counters,
+    active_bytes: Counters,
+    inactive_split_bytes: Counters,
+    requested_bytes: Counters,
+    reserved_bytes_by_private_pools: BTreeMap<PoolId, Counters>,
+    /// Blocks beyond `max_split_size` that callers hold.
+    pub oversize_allocations: Stat,
+    /// Segments beyond `max_split_size`. Can fall below 0 when that option changes, as in PyTorch.
+    pub oversize_segments: Stat,
     /// How often the device was asked again after a release of the cache.
     pub num_alloc_retries: i64,
     /// How many requests failed for want of memory.
     pub num_ooms: i64,
     /// How often all streams were waited for to release the cache.
     pub num_sync_all_streams: i64,
-    /// How many segments the device gave.
+    /// How often the device gave a segment, or pages of one.
     pub num_device_alloc: i64,
-    /// How many segments went back to the device.
+    /// How often a segment, or pages of one, went back to the device.
     pub num_device_free: i64,
+    /// How many requests were refused without a try.
+    pub num_oom_rejections: i64,
+    /// `max_split_size` when the counting began; none is no bound.
+    pub max_split_bytes: Option<u64>,
 }
 
 impl Stats {
+    /// Nothing counted yet, for an allocator with these options.
+    pub fn new(config: &Config) -> Self {
+        Self { max_split_bytes: config.max_split_bytes(), ..Self::default() }
+    }
+
+    /// Blocks that callers hold.
+    pub fn allocation(&self) -> PoolStats {
+        self.allocation.read()
+    }
+
+    /// Segments held of the device.
+    pub fn segment(&self) -> PoolStats {
+        self.segment.read()
+    }
+
+    /// Blocks not in the cache.
+    pub fn active(&self) -> PoolStats {
+        self.active.read()
+    }
+
+    /// Cached pieces of split segments: free here, but not returnable to the device.
+    pub fn inactive_split(&self) -> PoolStats {
+        self.inactive_split.read()
+    }
+
+    /// Bytes in blocks that callers hold, with what rounding added.
+    pub fn allocated_bytes(&self) -> PoolStats {
+        self.allocated_bytes.read()
+    }
+
+    /// Bytes in segments.
+    pub fn reserved_bytes(&self) -> PoolStats {
+        self.reserved_bytes.read()
+    }
+
+    /// Bytes in blocks not in the cache.
+    pub fn active_bytes(&self) -> PoolStats {
+        self.active_bytes.read()
+    }
+
+    /// Bytes in cached pieces of split segments.
+    pub fn inactive_split_bytes(&self) -> PoolStats {
+        self.inactive_split_bytes.read()
+    }
+
+    /// Bytes that callers asked for, in blocks not in the cache.
+    pub fn requested_bytes(&self) -> PoolStats {
+        self.requested_bytes.read()
+    }
+
+    /// Bytes in segments, for each private pool that ever had one.
+    pub fn reserved_bytes_by_private_pools(&self) -> BTreeMap<PoolId, PoolStats> {
+        let stats = self.reserved_bytes_by_private_pools.iter();
+        stats.map(|(&id, counters)| (id, counters.read())).collect()
+    }
+
     /// Makes every peak what is current. As PyTorch: `reset_peak_memory_stats`.
     pub fn reset_peak(&mut self) {
-        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
+        self.arrays_mut().for_each(Counters::reset_peak);
+        for stat in [&mut self.oversize_allocations, &mut self.oversize_segments] {
             stat.peak = stat.current;
         }
     }
@@ -134,7 +183,8 @@ impl Stats {
     /// Makes every `allocated`, `freed` and counter 0; what is current and the peaks stay.
     /// As PyTorch: `reset_accumulated_memory_stats`.
     pub fn reset_accumulated(&mut self) {
-        for stat in self.arrays_mut().into_iter().flat_map(PoolStats::each_mut) {
+        self.arrays_mut().for_each(Counters::reset_accumulated);
+        for stat in [&mut self.oversize_allocations, &mut self.oversize_segments] {
             stat.allocated = 0;
             stat.freed = 0;
         }
@@ -143,10 +193,11 @@ impl Stats {
         self.num_sync_all_streams = 0;
         self.num_device_alloc = 0;
         self.num_device_free = 0;
+        self.num_oom_rejections = 0;
     }
 
-    fn arrays_mut(&mut self) -> [&mut PoolStats; 9] {
-        [
+    fn arrays_mut(&mut self) -> impl Iterator<Item = &mut Counters> {
+        let arrays = [
             &mut self.allocation,
             &mut self.segment,
             &mut self.active,
@@ -156,7 +207,23 @@ impl Stats {
             &mut self.active_bytes,
             &mut self.inactive_split_bytes,
             &mut self.requested_bytes,
-        ]
+        ];
+        let by_pool = self.reserved_bytes_by_private_pools.values_mut();
+        arrays.into_iter().chain(by_pool)
+    }
+
+    /// Memory that the device gave (more than 0) or took back.
+    fn change_reserved(&mut self, memory: DeviceRange, by: i64) {
+        self.reserved_bytes.change(memory.pool, by);
+        if memory.pool_id != PoolId::DEFAULT {
+            let stats = self.reserved_bytes_by_private_pools.entry(memory.pool_id).or_default();
+            stats.change(memory.pool, by);
+        }
+        if by > 0 {
+            self.num_device_alloc += 1;
+        } else {
+            self.num_device_free += 1;
+        }
     }
 
     fn change_inactive_split(&mut self, pool: PoolKind, change: SplitChange) {
@@ -166,40 +233,54 @@ impl Stats {
 }
 
 impl Observer for Stats {
+    #[inline(always)] // then of the match only the arm is left that the caller announces
     fn on(&mut self, event: &Event) {
         match *event {
-            Event::Alloc { block, inactive_split } => {
+            Event::Alloc { block, inactive_split, oversize } => {
                 self.change_inactive_split(block.pool, inactive_split);
-                self.allocation.change(block.pool, 1);
-                self.allocated_bytes.change(block.pool, block.bytes as i64);
-                self.active.change(block.pool, 1);
-                self.active_bytes.change(block.pool, block.bytes as i64);
-                self.requested_bytes.change(block.pool, block.requested_bytes as i64);
+                self.allocation.increase(block.pool, 1);
+                self.allocated_bytes.increase(block.pool, block.bytes);
+                self.active.increase(block.pool, 1);
+                self.active_bytes.increase(block.pool, block.bytes);
+                self.requested_bytes.increase(block.pool, block.requested_bytes);
+                if oversize {
+                    self.oversize_allocations.change(1);
+                }
             }
-            Event::Free { block } => {
-                self.allocation.change(block.pool, -1);
-                self.allocated_bytes.change(block.pool, -(block.bytes as i64));
+            Event::Free { block, oversize } => {
+                self.allocation.decrease(block.pool, 1);
+                self.allocated_bytes.decrease(block.pool, block.bytes);
+                if oversize {
+                    self.oversize_allocations.change(-1);
+                }
             }
             Event::FreeCompleted { block, inactive_split } => {
                 self.change_inactive_split(block.pool, inactive_split);
-                self.active.change(block.pool, -1);
-                self.active_bytes.change(block.pool, -(block.bytes as i64));
-                self.requested_bytes.change(block.pool, -(block.requested_bytes as i64));
+                self.active.decrease(block.pool, 1);
+                self.active_bytes.decrease(block.pool, block.bytes);
+                self.requested_bytes.decrease(block.pool, block.requested_bytes);
             }
-            Event::SegmentAlloc { bytes, pool, .. } => {
-                self.num_device_alloc += 1;
-                self.segment.change(pool, 1);
-                self.reserved_bytes.change(pool, bytes as i64);
+            Event::SegmentAlloc { memory, oversize, .. } => {
+                self.segment.increase(memory.pool, 1);
+                self.change_reserved(memory, memory.bytes as i64);
+                if oversize {
+                    self.oversize_segments.change(1);
+                }
             }
-            Event::SegmentFree { bytes, pool, .. } => {
-                self.num_device_free += 1;
-                self.segment.change(pool, -1);
-                self.reserved_bytes.change(pool, -(bytes as i64));
+            Event::SegmentFree { memory, oversize } => {
+                self.segment.decrease(memory.pool, 1);
+                self.change_reserved(memory, -(memory.bytes as i64));
+                if oversize {
+                    self.oversize_segments.change(-1);
+                }
             }
+            Event::SegmentMap { memory, .. } => self.change_reserved(memory, memory.bytes as i64),
+            Event::SegmentUnmap { memory } => self.change_reserved(memory, -(memory.bytes as i64)),
             Event::SyncAllStreams => self.num_sync_all_streams += 1,
             Event::Retry { .. } => self.num_alloc_retries += 1,
             Event::OutOfMemory { .. } => self.num_ooms += 1,
-            Event::Retag { .. } => {}
+            Event::Rejected { .. } => self.num_oom_rejections += 1,
+            Event::Retag { .. } | Event::Snapshot { .. } | Event::StepMark { .. } => {}
         }
     }
 }

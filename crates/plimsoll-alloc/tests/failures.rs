@@ -1,17 +1,63 @@
 //! A device that misbehaves: every call that can fail fails once, in every way, and the allocator goes on.
 
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
 mod programs;
 
 use plimsoll_alloc::{
-    Allocator, Config, Driver, DriverError, Error, FailNth, Ledger, OutOfMemory, Request, SimDriver, Stats,
+    Addr, Allocator, Config, Driver, DriverError, Error, EventId, FailNth, Ledger, MemoryInfo, OutOfMemory,
+    Request, SimDriver, Stats, StreamId,
 };
-use programs::{MIB, Op, Run, program};
+use programs::{MIB, Op, Run, program, program_with_uses};
 
-type Walk = Run<FailNth<SimDriver>, (Stats, Ledger)>;
+/// A device whose events take their time: each is done the third time that one is asked about.
+struct Slow {
+    driver: SimDriver,
+    asked: u64,
+}
 
-fn walk(nth: u64, error: &DriverError) -> Walk {
-    let driver = FailNth::new(SimDriver::with_capacity(96 * MIB), nth, error.clone());
-    Run::new(Allocator::new(Config::default(), driver, Default::default()), 0)
+impl Driver for Slow {
+    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        self.driver.segment_alloc(bytes)
+    }
+
+    fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
+        self.driver.segment_free(addr)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        self.driver.reserve(bytes)
+    }
+
+    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
+        self.driver.release(at, bytes)
+    }
+
+    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
+        self.driver.map(at, page_bytes, pages)
+    }
+
+    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
+        self.driver.unmap(at, page_bytes, pages, on)
+    }
+
+    fn is_done(&mut self, _: EventId) -> Result<bool, DriverError> {
+        self.asked += 1;
+        Ok(self.asked.is_multiple_of(3))
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        self.driver.memory()
+    }
+}
+
+type Walk = Run<FailNth<Slow>, (Stats, Ledger)>;
+
+fn walk(options: &str, nth: u64, error: &DriverError) -> Walk {
+    let driver = Slow { driver: SimDriver::with_capacity(96 * MIB), asked: 0 };
+    let driver = FailNth::new(driver, nth, error.clone());
+    let config = Config::parse(options).unwrap().config;
+    Run::new(Allocator::new(config, driver, Default::default()), 0)
 }
 
 fn assert_sound(walk: &Walk, at: &str) {
@@ -26,36 +72,54 @@ fn assert_sound(walk: &Walk, at: &str) {
 
 #[test]
 fn every_failure_of_the_device_leaves_a_sound_state() {
-    for error in [DriverError::OutOfMemory, DriverError::Failed("unplugged".into())] {
-        for seed in 0..4 {
-            let ops = program(seed, 300);
-            let mut whole = walk(0, &error);
-            ops.iter().for_each(|&op| drop(whole.step(op)));
-            let calls = whole.allocator.driver().calls();
-            assert!(calls > 4, "the program makes {calls} device calls");
-            for nth in 1..=calls {
-                let mut run = walk(nth, &error);
-                for (step, &op) in ops.iter().enumerate() {
-                    drop(run.step(op));
-                    assert_sound(&run, &format!("{error}, seed {seed}, call {nth}, step {step}: {op:?}"));
+    for options in ["", "expandable_segments:True", "max_split_size_mb:20,garbage_collection_threshold:0.5"] {
+        for error in [DriverError::OutOfMemory, DriverError::Failed("unplugged".into())] {
+            for seed in 0..3 {
+                let plain = program(seed, 200);
+                let ops = if seed == 0 { plain } else { program_with_uses(seed, 200) };
+                let mut whole = walk(options, 0, &error);
+                ops.iter().for_each(|&op| drop(whole.step(op)));
+                let calls = whole.allocator.driver().calls();
+                assert!(calls > 4, "the program makes {calls} device calls");
+                for nth in 1..=calls {
+                    fail_once(&ops, walk(options, nth, &error), &format!("{options} {error} {seed} {nth}"));
                 }
-                run.step(Op::Limit { bytes: None }).unwrap();
-                while !run.live.is_empty() {
-                    run.step(Op::Free { nth: 0 }).unwrap();
-                }
-                run.allocator.empty_cache().unwrap();
-                assert_eq!(
-                    run.allocator.reserved(),
-                    0,
-                    "{error}, seed {seed}, call {nth}: all can be given back"
-                );
-                assert_eq!(
-                    run.step(Op::Alloc { bytes: 90 * MIB, stream: 0 }).map(|addr| addr.is_some()),
-                    Ok(true)
-                );
             }
         }
     }
+}
+
+/// Runs a program in which one call fails; then all can be given back, and the next request works.
+fn fail_once(ops: &[Op], mut run: Walk, at: &str) {
+    for (step, &op) in ops.iter().enumerate() {
+        drop(run.step(op));
+        assert_sound(&run, &format!("{at}, step {step}: {op:?}"));
+    }
+    run.step(Op::Limit { bytes: None }).unwrap();
+    while !run.live.is_empty() {
+        run.step(Op::Free { nth: 0 }).unwrap();
+    }
+    // The one failure may come only now, in the release itself.
+    let _ = run.allocator.empty_cache();
+    run.allocator.empty_cache().unwrap();
+    assert_sound(&run, at);
+    assert_eq!(run.allocator.reserved(), 0, "{at}: all can be given back");
+    let request = Op::Alloc { bytes: 80 * MIB, stream: 0 };
+    assert_eq!(run.step(request).map(|addr| addr.is_some()), Ok(true), "{at}: the next request works");
+}
+
+#[test]
+fn an_event_that_cannot_be_recorded_is_recorded_before_the_next_request() {
+    let driver = FailNth::new(SimDriver::with_capacity(64 * MIB), 2, DriverError::Failed("busy".into()));
+    let mut allocator = Allocator::new(Config::default(), driver, ());
+    let x = allocator.malloc(Request::of(3 * MIB)).unwrap();
+    let addr = x.addr();
+    allocator.record_stream(&x, StreamId(1));
+    allocator.free(x);
+    allocator.check().unwrap();
+    let y = allocator.malloc(Request::of(3 * MIB)).unwrap();
+    assert_eq!(y.addr(), addr, "recorded, done, and free again");
+    allocator.free(y);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn categories_sum_to_the_allocated_bytes() {
     let (stats, ledger) = a.observer();
     assert_eq!(ledger.by_category()[Category::Gradient], 1024, "rounding belongs to the holder");
     assert_eq!(ledger.by_category()[Category::Input], 12 * MIB, "so does an unsplit rest");
-    assert_eq!(ledger.by_category().total() as i64, stats.allocated_bytes.all.current);
+    assert_eq!(ledger.by_category().total() as i64, stats.allocated_bytes().all.current);
     [weight, gradient, unsplit].into_iter().for_each(|block| a.free(block));
     assert_eq!(a.observer().1.by_category().total(), 0);
     assert_eq!(a.observer().1.owners(), []);
@@ -61,7 +61,7 @@ fn a_retag_moves_bytes_without_moving_the_total() {
     a.retag(&x, Category::Gradient, LabelId(5));
     let (stats, ledger) = a.observer();
     assert_eq!(ledger.owners(), [owner(5, Category::Gradient, 4 * MIB, 1)]);
-    assert_eq!(stats.allocated_bytes.all.allocated, 4 * 1024 * 1024);
+    assert_eq!(stats.allocated_bytes().all.allocated, 4 * 1024 * 1024);
     assert_eq!(a.segments()[0].blocks[0].tag.label, LabelId(5));
     a.free(x);
 }
@@ -104,7 +104,20 @@ fn a_reset_makes_now_the_peak() {
     a.free(more);
     a.free(small);
     let (stats, ledger) = a.observer();
-    assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes.all.peak);
+    assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes().all.peak);
     let at_peak = [owner(2, Category::Input, 3 * MIB, 1), owner(1, Category::Parameter, 2 * MIB, 1)];
     assert_eq!(ledger.owners_at_peak(), at_peak);
+}
+
+#[test]
+fn a_label_may_be_any_number() {
+    let mut a = device();
+    let labels = [0, 7, (1 << 16) - 1, 1 << 16, u32::MAX].map(LabelId);
+    let held = labels.map(|label| a.malloc(Request { label, ..Request::of(512) }).unwrap());
+    let owners = a.observer().1.owners();
+    assert_eq!(owners.iter().map(|owner| owner.label).collect::<Vec<_>>(), labels);
+    for allocation in held {
+        a.free(allocation);
+    }
+    assert_eq!(a.observer().1.owners(), []);
 }

@@ -4,9 +4,11 @@
 mod naive;
 mod programs;
 
+use std::collections::BTreeMap;
+
 use naive::Naive;
-use plimsoll_alloc::{Allocator, Config, Error, Ledger, SimDriver, Stats};
-use programs::{MIB, Op, Run, program};
+use plimsoll_alloc::{Allocator, Config, Error, Event, Ledger, Request, SimDriver, Stats, Tag};
+use programs::{MIB, Op, Run, program, program_with_uses};
 
 fn run(capacity_bytes: u64, tag_seed: u64) -> Run<SimDriver, (Stats, Ledger)> {
     let driver = SimDriver::with_capacity(capacity_bytes);
@@ -49,7 +51,7 @@ fn state_statistics_and_ledger_are_sound_after_every_step() {
             let (stats, ledger) = ours.allocator.observer();
             stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
             ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
-            assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes.all.peak, "{at}");
+            assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes().all.peak, "{at}");
             assert_eq!(ledger.by_category_at_peak().total(), ledger.peak_bytes(), "{at}");
         }
     }
@@ -64,6 +66,69 @@ fn tags_never_move_an_address() {
         }
         assert_eq!(one.allocator.observer().0, other.allocator.observer().0, "seed {seed}: statistics");
         assert_ne!(one.allocator.segments(), other.allocator.segments(), "seed {seed}: the tags do differ");
+    }
+}
+
+/// The trace of requests and frees alone makes the same trace again: nothing else moves an address.
+#[test]
+fn a_trace_replayed_makes_the_same_trace() {
+    for seed in 200..220 {
+        let ops = program(seed, 400);
+        let only = |op: &Op| matches!(op, Op::Alloc { .. } | Op::Free { .. });
+        let driver = || SimDriver::with_capacity(1 << 40);
+        let mut ours = Run::new(Allocator::new(Config::default(), driver(), Vec::new()), 1);
+        for &op in ops.iter().filter(|op| only(op)) {
+            answer(ours.step(op));
+        }
+        let mut again = Allocator::new(Config::default(), driver(), Vec::new());
+        let mut live = BTreeMap::new();
+        for event in ours.allocator.observer() {
+            match *event {
+                Event::Alloc { block, .. } => {
+                    let Tag { category, label } = block.tag;
+                    let (bytes, stream) = (block.requested_bytes, block.stream);
+                    let request = Request { stream, category, label, ..Request::of(bytes) };
+                    let allocation = again.malloc(request);
+                    live.insert(block.addr, allocation.expect("there is room, as there was"));
+                }
+                Event::Free { block, .. } => {
+                    again.free(live.remove(&block.addr).expect("each lands where it landed"));
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(again.observer(), ours.allocator.observer(), "seed {seed}");
+    }
+}
+
+/// With every kind of option, and with blocks used on several streams.
+#[test]
+fn the_state_is_sound_after_every_step_under_every_option() {
+    let options = [
+        "expandable_segments:True",
+        "expandable_segments:True,max_split_size_mb:20,expandable_segments_reserve:0.4",
+        "max_split_size_mb:20,max_non_split_rounding_mb:25",
+        "roundup_power2_divisions:[1:4,4:2,>:8],large_segment_size_mb:12",
+        "garbage_collection_threshold:0.3,per_process_memory_fraction:0.7",
+        "throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.9",
+    ];
+    for (seed, options) in (300..).zip(options) {
+        let config = Config::parse(options).expect("PyTorch takes these options").config;
+        let observer = (Stats::new(&config), Ledger::default());
+        let allocator = Allocator::new(config, SimDriver::with_capacity(128 * MIB), observer);
+        let mut ours = Run::new(allocator, seed);
+        for (nth, op) in program_with_uses(seed, 1500).into_iter().enumerate() {
+            match ours.step(op) {
+                Ok(_) | Err(Error::OutOfMemory(_) | Error::Rejected { .. }) => {}
+                Err(why) => panic!("{options}, step {nth}, {op:?}: {why}"),
+            }
+            let at = format!("{options}, step {nth}, {op:?}");
+            ours.allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
+            let segments = ours.allocator.segments();
+            let (stats, ledger) = ours.allocator.observer();
+            stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+            ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+        }
     }
 }
 

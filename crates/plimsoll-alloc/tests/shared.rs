@@ -1,9 +1,13 @@
 //! The shared handle: many threads, one memory, and a lock that survives a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
-use plimsoll_alloc::{Category, Config, DeviceMemory, Error, LabelId, Request, SimDriver};
+use plimsoll_alloc::{
+    Allocation, Category, Config, DeviceMemory, Error, GivenBack, LabelId, PoolId, Redirect, Request,
+    SimDriver, StreamId,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -77,4 +81,84 @@ fn a_panic_under_the_lock_does_not_make_the_next_call_panic() {
     let x = memory.alloc(Request::of(1)).unwrap();
     memory.free(x);
     memory.check().unwrap();
+}
+
+/// Callbacks run without the lock: one that frees into the same memory serves the request that wanted it.
+#[test]
+fn a_callback_that_frees_saves_a_request() {
+    let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 * MIB));
+    let kept: Arc<Mutex<Vec<Allocation>>> = Arc::default();
+    let (theirs, handle) = (Arc::clone(&kept), memory.clone());
+    memory.on_memory_wanted(|| GivenBack::Nothing);
+    memory.on_memory_wanted(move || match theirs.lock().unwrap().pop() {
+        Some(allocation) => {
+            handle.free(allocation);
+            GivenBack::Something
+        }
+        None => GivenBack::Nothing,
+    });
+    let x = memory.alloc(Request::of(60 * MIB)).unwrap();
+    kept.lock().unwrap().push(x);
+    let y = memory.alloc(Request::of(50 * MIB)).unwrap();
+    assert_eq!(memory.memory_stats()["num_alloc_retries"], 0, "it was in the cache on the second look");
+    assert!(memory.alloc(Request::of(50 * MIB)).is_err(), "nothing was left to give back");
+    memory.free(y);
+    memory.check().unwrap();
+}
+
+#[test]
+fn an_observer_of_failures_may_ask_the_memory_that_failed() {
+    let memory = device();
+    let (seen, handle) = (Arc::new(Mutex::new(Vec::new())), memory.clone());
+    let theirs = Arc::clone(&seen);
+    memory.on_out_of_memory(move |why| {
+        theirs.lock().unwrap().push((why.requested_bytes, handle.memory_reserved()));
+    });
+    assert!(memory.alloc(Request::of(300 * MIB)).is_err());
+    assert_eq!(*seen.lock().unwrap(), [(300 * MIB, 0)]);
+}
+
+#[test]
+fn a_pool_serves_the_thread_that_uses_it_and_the_newest_use_wins() {
+    let memory = device();
+    let (outer, inner) = (memory.new_pool().unwrap(), memory.new_pool().unwrap());
+    assert_eq!((outer.id(), inner.id()), (PoolId(0, 1), PoolId(0, 2)));
+    let in_outer = outer.use_here().unwrap();
+    let in_inner = inner.use_here().unwrap();
+    assert_eq!(memory.pool_use_count(inner.id()), Some(2));
+    let x = memory.alloc(Request::of(1)).unwrap();
+    drop(in_inner);
+    let y = memory.alloc(Request::of(1)).unwrap();
+    let z = thread::scope(|scope| scope.spawn(|| memory.alloc(Request::of(1)).unwrap()).join().unwrap());
+    let named = memory.alloc(Request { pool: inner.id(), ..Request::of(1) }).unwrap();
+    let pools: Vec<PoolId> = memory.segments().iter().map(|segment| segment.pool_id).collect();
+    assert_eq!(pools, [inner.id(), outer.id(), PoolId::DEFAULT]);
+    assert_eq!(named.addr().0, x.addr().0 + 512, "a request that names its pool is not sent elsewhere");
+    assert_eq!((outer.segments().len(), outer.segments()[0].pool_id), (1, outer.id()));
+    drop(in_outer);
+    [x, y, z, named].into_iter().for_each(|block| memory.free(block));
+    drop((outer, inner));
+    assert_eq!(memory.memory_reserved(), 2 * MIB, "what the default pool has");
+    memory.check().unwrap();
+}
+
+#[test]
+fn a_stream_or_everyone_can_be_sent_to_a_pool() {
+    let memory = device();
+    let pool = PoolId(1, 0);
+    let pool_of = |stream: u64| {
+        let x = memory.alloc(Request { stream: StreamId(stream), ..Request::of(1) }).unwrap();
+        let segments = memory.segments();
+        let holds = |segment: &&plimsoll_alloc::Segment| segment.addr == x.addr();
+        let found = segments.iter().find(holds).map(|segment| segment.pool_id);
+        memory.free(x);
+        found
+    };
+    memory.begin_allocate_to_pool(pool, Redirect::Stream(StreamId(1))).unwrap();
+    assert_eq!((pool_of(0), pool_of(1)), (Some(PoolId::DEFAULT), Some(pool)));
+    memory.end_allocate_to_pool(pool).unwrap();
+    memory.begin_allocate_to_pool(pool, Redirect::Everyone).unwrap();
+    assert_eq!(pool_of(2), Some(pool));
+    memory.end_allocate_to_pool(pool).unwrap();
+    assert_eq!(pool_of(3), Some(PoolId::DEFAULT));
 }

@@ -68,10 +68,10 @@ fn one_tensor_of_a_thousand_floats_counts_as_in_pytorch() {
     assert_eq!((stats["num_device_alloc"], stats["num_ooms"], stats["max_split_size"]), (1, 0, -1));
     a.free(x);
     let stats = a.observer();
-    assert_eq!(stats.requested_bytes.all, Stat { current: 0, peak: 4000, allocated: 4000, freed: 4000 });
+    assert_eq!(stats.requested_bytes().all, Stat { current: 0, peak: 4000, allocated: 4000, freed: 4000 });
     let piece = Stat { current: 0, peak: 2_093_056, allocated: 2_093_056, freed: 2_093_056 };
-    assert_eq!(stats.inactive_split_bytes.all, piece);
-    assert_eq!(stats.reserved_bytes.all.current, 2_097_152);
+    assert_eq!(stats.inactive_split_bytes().all, piece);
+    assert_eq!(stats.reserved_bytes().all.current, 2_097_152);
 }
 
 /// A free that merges two neighbours moves `inactive_split` by one net decrease, not by two and one back.
@@ -80,12 +80,12 @@ fn merging_moves_a_statistic_once_by_the_net_amount() {
     let mut a = device();
     let (x, y, z) = (alloc(&mut a, 4 * MIB), alloc(&mut a, 4 * MIB), alloc(&mut a, 4 * MIB));
     a.free(x);
-    let before = a.observer().inactive_split.all;
+    let before = a.observer().inactive_split().all;
     assert_eq!(before, Stat { current: 2, peak: 2, allocated: 2, freed: 0 });
     a.free(z);
-    assert_eq!(a.observer().inactive_split.all, before, "z joins the tail: no net change in pieces");
+    assert_eq!(a.observer().inactive_split().all, before, "z joins the tail: no net change in pieces");
     a.free(y);
-    assert_eq!(a.observer().inactive_split.all, Stat { current: 0, freed: 2, ..before });
+    assert_eq!(a.observer().inactive_split().all, Stat { current: 0, freed: 2, ..before });
 }
 
 #[test]
@@ -105,12 +105,12 @@ fn resets_leave_what_is_current() {
     let before = a.observer().clone();
     a.observer_mut().reset_peak();
     let peak_reset = a.observer().clone();
-    assert_eq!(peak_reset.allocated_bytes.all, Stat { peak: 1024, ..before.allocated_bytes.all });
-    assert_eq!(peak_reset.segment.large_pool, Stat { peak: 0, ..before.segment.large_pool });
+    assert_eq!(peak_reset.allocated_bytes().all, Stat { peak: 1024, ..before.allocated_bytes().all });
+    assert_eq!(peak_reset.segment().large_pool, Stat { peak: 0, ..before.segment().large_pool });
     assert_eq!(peak_reset.num_device_alloc, 2);
     a.observer_mut().reset_accumulated();
     let both_reset = a.observer();
-    assert_eq!(both_reset.allocated_bytes.all, Stat { current: 1024, peak: 1024, allocated: 0, freed: 0 });
+    assert_eq!(both_reset.allocated_bytes().all, Stat { current: 1024, peak: 1024, allocated: 0, freed: 0 });
     assert_eq!((both_reset.num_device_alloc, both_reset.num_device_free), (0, 0));
     assert_eq!(both_reset.num_sync_all_streams, 0);
     a.free(y);

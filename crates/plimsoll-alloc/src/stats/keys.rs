@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{PoolStats, Stat, Stats};
 
 impl Stats {
-    /// The 123 entries of `torch.cuda.memory_stats()` in a process without private pools, under the same
-    /// keys. Entries of what this allocator does not do are 0; `max_split_size` is -1, which means no limit.
+    /// The entries of `torch.cuda.memory_stats()` under the same keys: 123, and 12 more for each private pool
+    /// that ever had memory. `max_split_size` is -1 where there is no bound.
     pub fn memory_stats(&self) -> BTreeMap<String, i64> {
         let mut entries = BTreeMap::new();
         for (name, stats) in self.arrays() {
@@ -14,33 +14,38 @@ impl Stats {
                 add(&mut entries, &format!("{name}.{pool}"), stat);
             }
         }
-        add(&mut entries, "oversize_allocations", Stat::default());
-        add(&mut entries, "oversize_segments", Stat::default());
+        for (pool_id, stats) in self.reserved_bytes_by_private_pools() {
+            for (pool, stat) in stats.each() {
+                add(&mut entries, &format!("reserved_bytes_by_private_pools.{pool_id}.{pool}"), stat);
+            }
+        }
+        add(&mut entries, "oversize_allocations", self.oversize_allocations);
+        add(&mut entries, "oversize_segments", self.oversize_segments);
         let scalars = [
             ("num_alloc_retries", self.num_alloc_retries),
             ("num_ooms", self.num_ooms),
             ("num_sync_all_streams", self.num_sync_all_streams),
             ("num_device_alloc", self.num_device_alloc),
             ("num_device_free", self.num_device_free),
-            ("num_oom_rejections", 0),
-            ("max_split_size", -1),
+            ("num_oom_rejections", self.num_oom_rejections),
+            ("max_split_size", self.max_split_bytes.map_or(-1, |bytes| bytes as i64)),
         ];
         entries.extend(scalars.map(|(name, value)| (name.to_owned(), value)));
         entries
     }
 
     /// The statistics by PyTorch's names.
-    pub(crate) fn arrays(&self) -> [(&'static str, &PoolStats); 9] {
+    pub(crate) fn arrays(&self) -> [(&'static str, PoolStats); 9] {
         [
-            ("allocation", &self.allocation),
-            ("segment", &self.segment),
-            ("active", &self.active),
-            ("inactive_split", &self.inactive_split),
-            ("allocated_bytes", &self.allocated_bytes),
-            ("reserved_bytes", &self.reserved_bytes),
-            ("active_bytes", &self.active_bytes),
-            ("inactive_split_bytes", &self.inactive_split_bytes),
-            ("requested_bytes", &self.requested_bytes),
+            ("allocation", self.allocation()),
+            ("segment", self.segment()),
+            ("active", self.active()),
+            ("inactive_split", self.inactive_split()),
+            ("allocated_bytes", self.allocated_bytes()),
+            ("reserved_bytes", self.reserved_bytes()),
+            ("active_bytes", self.active_bytes()),
+            ("inactive_split_bytes", self.inactive_split_bytes()),
+            ("requested_bytes", self.requested_bytes()),
         ]
     }
 }

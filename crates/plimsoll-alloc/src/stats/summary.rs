@@ -19,27 +19,31 @@ impl Stats {
         lines.push("        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  ".to_owned());
         for (metric, stats, write) in self.metrics() {
             lines.push(single.clone());
-            lines.extend(group(metric, stats, write));
+            lines.extend(group(metric, &stats, write));
         }
-        for metric in ["Oversize allocations", "Oversize GPU segments"] {
+        let oversize = [
+            ("Oversize allocations", self.oversize_allocations),
+            ("Oversize GPU segments", self.oversize_segments),
+        ];
+        for (metric, stat) in oversize {
             lines.push(single.clone());
-            lines.push(row(metric, Stat::default(), Stat::default(), count));
+            lines.push(row(metric, stat, stat, count));
         }
         lines.push(double);
         lines.iter().map(|line| format!("|{line}|\n")).collect()
     }
 
-    fn metrics(&self) -> [(&'static str, &PoolStats, Write); 9] {
+    fn metrics(&self) -> [(&'static str, PoolStats, Write); 9] {
         [
-            ("Allocated memory", &self.allocated_bytes, size),
-            ("Active memory", &self.active_bytes, size),
-            ("Requested memory", &self.requested_bytes, size),
-            ("GPU reserved memory", &self.reserved_bytes, size),
-            ("Non-releasable memory", &self.inactive_split_bytes, size),
-            ("Allocations", &self.allocation, count),
-            ("Active allocs", &self.active, count),
-            ("GPU reserved segments", &self.segment, count),
-            ("Non-releasable allocs", &self.inactive_split, count),
+            ("Allocated memory", self.allocated_bytes(), size),
+            ("Active memory", self.active_bytes(), size),
+            ("Requested memory", self.requested_bytes(), size),
+            ("GPU reserved memory", self.reserved_bytes(), size),
+            ("Non-releasable memory", self.inactive_split_bytes(), size),
+            ("Allocations", self.allocation(), count),
+            ("Active allocs", self.active(), count),
+            ("GPU reserved segments", self.segment(), count),
+            ("Non-releasable allocs", self.inactive_split(), count),
         ]
     }
 }

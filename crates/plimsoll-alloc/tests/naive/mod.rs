@@ -57,7 +57,7 @@ impl Naive {
             }
             Op::EmptyCache => self.empty_cache(),
             Op::Limit { bytes } => self.limit_bytes = bytes,
-            Op::Free { .. } | Op::Retag { .. } => {}
+            Op::Free { .. } | Op::Retag { .. } | Op::Use { .. } => {}
         }
         None
     }

@@ -1,5 +1,7 @@
 //! Random programs of requests, and a way to run them: the raw material of the property tests.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use plimsoll_alloc::{
     Allocation, Allocator, Category, Driver, Error, LabelId, Observer, Request, StreamId, Tag,
 };
@@ -9,11 +11,25 @@ pub(crate) const MIB: u64 = 1 << 20;
 /// One step of a program. Live blocks are named by their age: 0 is the oldest.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Op {
-    Alloc { bytes: u64, stream: u64 },
-    Free { nth: usize },
-    Retag { nth: usize },
+    Alloc {
+        bytes: u64,
+        stream: u64,
+    },
+    Free {
+        nth: usize,
+    },
+    Retag {
+        nth: usize,
+    },
     EmptyCache,
-    Limit { bytes: Option<u64> },
+    Limit {
+        bytes: Option<u64>,
+    },
+    /// Another stream uses a live block, too. Only in [`program_with_uses`].
+    Use {
+        nth: usize,
+        stream: u64,
+    },
 }
 
 /// SplitMix64: numbers that look random, the same on every machine.
@@ -69,6 +85,16 @@ pub(crate) fn program(seed: u64, steps: usize) -> Vec<Op> {
     (0..steps).map(|_| step(&mut random)).collect()
 }
 
+/// The same, where some blocks are used on other streams as well.
+pub(crate) fn program_with_uses(seed: u64, steps: usize) -> Vec<Op> {
+    let mut random = Random::new(!seed);
+    let uses = |op| {
+        let used = Op::Use { nth: random.next() as usize, stream: random.below(4) };
+        if random.below(4) == 0 { vec![used, op] } else { vec![op] }
+    };
+    program(seed, steps).into_iter().flat_map(uses).collect()
+}
+
 /// A program under way.
 pub(crate) struct Run<D, O> {
     pub(crate) allocator: Allocator<D, O>,
@@ -87,8 +113,12 @@ impl<D: Driver, O: Observer> Run<D, O> {
         match op {
             Op::Alloc { bytes, stream } => {
                 let Tag { category, label } = self.tags.tag();
-                let allocation =
-                    self.allocator.malloc(Request { bytes, stream: StreamId(stream), category, label })?;
+                let allocation = self.allocator.malloc(Request {
+                    stream: StreamId(stream),
+                    category,
+                    label,
+                    ..Request::of(bytes)
+                })?;
                 let addr = allocation.addr().0;
                 if bytes > 0 {
                     self.live.push(allocation);
@@ -105,7 +135,10 @@ impl<D: Driver, O: Observer> Run<D, O> {
                 let Tag { category, label } = self.tags.tag();
                 self.allocator.retag(&self.live[nth % self.live.len()], category, label);
             }
-            Op::Free { .. } | Op::Retag { .. } => {}
+            Op::Use { nth, stream } if !self.live.is_empty() => {
+                self.allocator.record_stream(&self.live[nth % self.live.len()], StreamId(stream));
+            }
+            Op::Free { .. } | Op::Retag { .. } | Op::Use { .. } => {}
             Op::EmptyCache => {
                 self.allocator.empty_cache()?;
             }

@@ -1,9 +1,5 @@
 //! A corpus file as values: [`Corpus`]. The format is told in `shared/conformance/README.md`.
 
-use std::io::Read as _;
-use std::path::Path;
-
-use flate2::read::GzDecoder;
 use plimsoll_alloc::Config;
 
 /// The statistics of a row, in the order of the file's columns.
@@ -46,72 +42,109 @@ pub(crate) struct Row {
 pub(crate) enum Op {
     Alloc { id: u64, bytes: u64, stream: u64, addr: Option<u64> },
     Free { id: u64 },
+    RecordStream { id: u64, stream: u64 },
+    Pending { on: bool },
     EmptyCache,
     ResetPeak,
     SetFraction { percent: f64 },
 }
 
-/// What was asked of the device.
+/// What was asked of the device. The release of a range leaves no record; pages are listed one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Malloc { addr: u64, bytes: u64 },
     Free { addr: u64 },
+    Reserve { addr: u64, bytes: u64 },
+    Map { addr: u64, bytes: u64 },
+    Unmap { addr: u64, bytes: u64 },
 }
 
 impl Corpus {
-    pub(crate) fn read(path: &Path) -> Self {
-        let mut text = String::new();
-        GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
-        let (mut config, mut device_bytes) = (Config::default(), 0);
-        let (mut rows, mut calls) = (Vec::new(), Vec::new());
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// The line that is not as it should be, in words.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut corpus = Self { config: Config::default(), device_bytes: 0, rows: Vec::new() };
+        let mut calls = Vec::new();
         for (number, text) in text.lines().enumerate() {
-            let fields: Vec<&str> = text.split(',').collect();
-            match fields[0] {
-                "#config" => config = parse_config(fields[1]),
-                "#device_bytes" => device_bytes = fields[1].parse().unwrap(),
-                "#malloc" => {
-                    calls.push(Call::Malloc { addr: hex(fields[1]), bytes: fields[2].parse().unwrap() });
+            corpus.line(number + 1, text, &mut calls).map_err(|why| format!("line {}: {why}", number + 1))?;
+        }
+        if calls.is_empty() {
+            Ok(corpus)
+        } else {
+            Err(format!("device calls behind the last row: {calls:?}"))
+        }
+    }
+
+    fn line(&mut self, line: usize, text: &str, calls: &mut Vec<Call>) -> Result<(), String> {
+        if let Some(settings) = text.strip_prefix("#config,") {
+            self.config = Config::parse(settings).map_err(|why| why.to_string())?.config;
+            return Ok(());
+        }
+        let fields = Fields(text.split(',').collect());
+        match fields.0[0] {
+            "#device_bytes" => self.device_bytes = fields.number(1)?,
+            name if name.starts_with('#') => calls.push(fields.call()?),
+            "op" if fields.0.get(5..) == Some(&COLUMNS) => {}
+            "op" => return Err("the columns are others".to_owned()),
+            _ => {
+                let mut statistics = [0; 15];
+                for (column, statistic) in statistics.iter_mut().enumerate() {
+                    *statistic = fields.parse(5 + column)?;
                 }
-                "#free" => calls.push(Call::Free { addr: hex(fields[1]) }),
-                "op" => assert_eq!(fields[5..], COLUMNS, "columns"),
-                _ => rows.push(Row {
-                    line: number + 1,
-                    text: text.to_owned(),
-                    op: parse_op(&fields),
-                    calls: std::mem::take(&mut calls),
-                    statistics: std::array::from_fn(|column| fields[5 + column].parse().unwrap()),
-                }),
+                let calls = std::mem::take(calls);
+                self.rows.push(Row { line, text: text.to_owned(), op: fields.op()?, calls, statistics });
             }
         }
-        assert!(calls.is_empty(), "device calls behind the last row: {calls:?}");
-        Self { config, device_bytes, rows }
+        Ok(())
     }
 }
 
-fn parse_config(text: &str) -> Config {
-    match text.split_once(':') {
-        Some(("backend", "native")) => Config::default(),
-        Some(("large_segment_size_mb", mb)) => {
-            Config::default().with_large_segment_bytes(mb.parse::<u64>().unwrap() << 20).unwrap()
+/// The fields of one line.
+struct Fields<'a>(Vec<&'a str>);
+
+impl Fields<'_> {
+    fn parse<T: std::str::FromStr>(&self, field: usize) -> Result<T, String> {
+        let text = self.0.get(field).ok_or_else(|| format!("there is no field {field}"))?;
+        text.parse().map_err(|_| format!("not a number: {text:?}"))
+    }
+
+    fn number(&self, field: usize) -> Result<u64, String> {
+        self.parse(field)
+    }
+
+    fn addr(&self, field: usize) -> Result<u64, String> {
+        let text = self.0.get(field).ok_or_else(|| format!("there is no field {field}"))?;
+        u64::from_str_radix(text, 16).map_err(|_| format!("not an address: {text:?}"))
+    }
+
+    fn call(&self) -> Result<Call, String> {
+        let (addr, bytes) = (self.addr(1)?, self.number(2)?);
+        match self.0[0] {
+            "#malloc" => Ok(Call::Malloc { addr, bytes }),
+            "#free" => Ok(Call::Free { addr }),
+            "#reserve" => Ok(Call::Reserve { addr, bytes }),
+            "#map" => Ok(Call::Map { addr, bytes }),
+            "#unmap" => Ok(Call::Unmap { addr, bytes }),
+            other => Err(format!("a device call that is not known: {other}")),
         }
-        _ => panic!("a configuration that this allocator does not have: {text}"),
     }
-}
 
-fn parse_op(fields: &[&str]) -> Op {
-    let number = |field: usize| fields[field].parse::<u64>().unwrap();
-    let alloc = |addr| Op::Alloc { id: number(1), bytes: number(2), stream: number(3), addr };
-    match fields[0] {
-        "alloc" => alloc(Some(hex(fields[4]))),
-        "alloc_oom" => alloc(None),
-        "free" => Op::Free { id: number(1) },
-        "empty_cache" => Op::EmptyCache,
-        "reset_peak" => Op::ResetPeak,
-        "set_fraction" => Op::SetFraction { percent: fields[2].parse().unwrap() },
-        other => panic!("a request that this allocator does not have: {other}"),
+    fn op(&self) -> Result<Op, String> {
+        let alloc = |addr| {
+            Ok(Op::Alloc { id: self.number(1)?, bytes: self.number(2)?, stream: self.number(3)?, addr })
+        };
+        match self.0[0] {
+            "alloc" => alloc(Some(self.addr(4)?)),
+            "alloc_oom" => alloc(None),
+            "free" => Ok(Op::Free { id: self.number(1)? }),
+            "record_stream" => Ok(Op::RecordStream { id: self.number(1)?, stream: self.number(3)? }),
+            "pending" => Ok(Op::Pending { on: self.number(1)? == 1 }),
+            "empty_cache" => Ok(Op::EmptyCache),
+            "reset_peak" => Ok(Op::ResetPeak),
+            "set_fraction" => Ok(Op::SetFraction { percent: self.parse(2)? }),
+            other => Err(format!("a request that is not known: {other}")),
+        }
     }
-}
-
-fn hex(text: &str) -> u64 {
-    u64::from_str_radix(text, 16).unwrap()
 }

@@ -1,0 +1,172 @@
+//! The configuration string: [`Config::parse`] and [`Config::apply`], and the frame in which options are
+//! read. The options themselves are in `options.rs`.
+//!
+//! Accepted is exactly what PyTorch 2.15 accepts, with the same values; `tests/config.rs` compares several
+//! hundred strings. One difference is meant: where a string is refused, nothing of it is applied. PyTorch
+//! applies what stands before the mistake, and forgets what the string would have reset.
+//!
+//! Note [Two readings]: PyTorch looks for `large_segment_size_mb` among all words, even inside values, then
+//! reads the string once for the options of every accelerator and once for those of CUDA. Each time it steps
+//! over the others' values without a look inside. Strange strings are cut differently by the two readings,
+//! and then the second refuses what the first took; so we read twice as well.
+
+use std::collections::BTreeSet;
+
+use super::reader::{Named, Reader};
+use super::{Config, ConfigError, ConfigProblem, ConfigWarning, NotApplicable, Slip, keys};
+
+/// What a configuration string says.
+///
+/// ```
+/// # use plimsoll_alloc::Config;
+/// let parsed = Config::parse("max_split_size_mb:40MB,pinned_num_register_threads:8")?;
+/// assert_eq!(parsed.config.max_split_bytes(), Some(40 << 20));
+/// assert_eq!(parsed.warnings[0].slip().to_string(), "read as 40; the rest is ignored");
+/// assert_eq!(parsed.not_applicable[0].option(), "pinned_num_register_threads");
+/// # Ok::<(), plimsoll_alloc::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parsed {
+    /// The options.
+    pub config: Config,
+    /// What was surely meant otherwise, in the order of the string.
+    pub warnings: Vec<ConfigWarning>,
+    /// The options that have no effect here, in the order of the string.
+    pub not_applicable: Vec<NotApplicable>,
+}
+
+/// When a string is read: only then does it matter which backend it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moment {
+    Start,
+    RunTime,
+}
+
+impl Config {
+    /// Reads `text` as PyTorch 2.15 reads `PYTORCH_ALLOC_CONF` when a process starts.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Config;
+    /// let parsed = Config::parse("max_split_size_mb:128, roundup_power2_divisions:[256:1,>:4]")?;
+    /// assert_eq!(parsed.config.max_split_bytes(), Some(128 << 20));
+    /// assert_eq!(parsed.config.roundup_power2_divisions()[8..10], [1, 4]);
+    /// # Ok::<(), plimsoll_alloc::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError`] where PyTorch refuses it.
+    pub fn parse(text: &str) -> Result<Parsed, ConfigError> {
+        Self::default().read(text, Moment::Start)
+    }
+
+    /// What these options become when `text` is set at run time.
+    ///
+    /// Back to its default goes, unless `text` sets it: `max_split_size_mb`, `max_non_split_rounding_mb` (to
+    /// the size of a large segment), `garbage_collection_threshold`, `roundup_power2_divisions`. All others
+    /// stay. As PyTorch: `setAllocatorSettings`.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Config;
+    /// let config = Config::parse("max_split_size_mb:128,expandable_segments:True")?.config;
+    /// assert_eq!(config.apply("")?.config.to_string(), "expandable_segments:True");
+    /// # Ok::<(), plimsoll_alloc::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError`] where PyTorch refuses it. All stays as it is then; in PyTorch the part before the
+    /// mistake is applied.
+    pub fn apply(&self, text: &str) -> Result<Parsed, ConfigError> {
+        self.clone().read(text, Moment::RunTime)
+    }
+
+    fn read(self, text: &str, moment: Moment) -> Result<Parsed, ConfigError> {
+        let fresh = Self::default();
+        let config = Self {
+            max_split_bytes: fresh.max_split_bytes,
+            garbage_collection_threshold: fresh.garbage_collection_threshold,
+            roundup_power2_divisions: fresh.roundup_power2_divisions,
+            max_non_split_rounding_bytes: self.large_segment_bytes,
+            ..self
+        };
+        let backend = (moment == Moment::RunTime).then(|| keys::NATIVE.to_owned());
+        let mut parser = Parser { reader: Reader::new(text), config, not_applicable: Vec::new(), backend };
+        parser.large_segment()?;
+        let names = parser.reading(Parser::common)?;
+        parser.reading(Parser::of_cuda)?;
+        parser.look_at_names(&names);
+        let Parser { reader, config, mut not_applicable, .. } = parser;
+        not_applicable.sort_by_key(NotApplicable::offset); // two readings
+        Ok(Parsed { config, warnings: reader.into_warnings(), not_applicable })
+    }
+}
+
+/// A reading under way.
+#[derive(Debug)]
+pub(super) struct Parser {
+    pub(super) reader: Reader,
+    pub(super) config: Config,
+    pub(super) not_applicable: Vec<NotApplicable>,
+    /// The backend that is in use, once known.
+    pub(super) backend: Option<String>,
+}
+
+/// The frame: note [Two readings].
+impl Parser {
+    /// The size of a large segment bounds other options, so it is looked for first; the last one counts.
+    fn large_segment(&mut self) -> Result<(), ConfigError> {
+        for at in 0..self.reader.len() {
+            if self.reader.word(at) == Some(keys::LARGE_SEGMENT) {
+                let option = Named { at };
+                let value_at = self.reader.value_at(option, at)?;
+                let bytes = self.reader.mebibytes(option, value_at)?;
+                self.set(option, |config| config.with_large_segment_bytes(bytes))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One reading: `read` takes an option and says where its value ends. Returns where the options stand.
+    fn reading(
+        &mut self,
+        read: impl Fn(&mut Self, Named) -> Result<usize, ConfigError>,
+    ) -> Result<Vec<Named>, ConfigError> {
+        let (mut at, mut names) = (0, Vec::new());
+        while at < self.reader.len() {
+            let option = Named { at };
+            names.push(option);
+            let end = read(self, option)?;
+            at = self.reader.after(end);
+        }
+        Ok(names)
+    }
+
+    /// Steps over a value that is for the other reading.
+    pub(super) fn skip(&mut self, option: Named) -> Result<usize, ConfigError> {
+        if !self.reader.word(option.at).is_some_and(keys::is_known) {
+            let nearest = self.reader.word(option.at).and_then(keys::nearest);
+            return Err(self.reader.fail(option, option.at, ConfigProblem::UnknownOption { nearest }));
+        }
+        let value_at = self.reader.value_at(option, option.at)?;
+        if self.reader.word(value_at) != Some("[") {
+            return Ok(value_at);
+        }
+        let end = (value_at..self.reader.len()).find(|&at| self.reader.word(at) == Some("]"));
+        end.ok_or_else(|| self.reader.fail(option, value_at, ConfigProblem::ListNotClosed))
+    }
+
+    /// Warns of options that stand twice, or where none can.
+    fn look_at_names(&mut self, names: &[Named]) {
+        let mut seen = BTreeSet::new();
+        let again = |option: &&Named| !seen.insert(self.reader.word(option.at));
+        let repeated: Vec<Named> = names.iter().filter(again).copied().collect();
+        for option in repeated {
+            self.reader.warn(option.at, Slip::SetAgain);
+        }
+        for at in 0..self.reader.len() {
+            let is_name = || names.binary_search_by_key(&at, |option| option.at).is_ok();
+            if self.reader.word(at) == Some(keys::LARGE_SEGMENT) && !is_name() {
+                self.reader.warn(at, Slip::HeededInsideAValue);
+            }
+        }
+    }
+}

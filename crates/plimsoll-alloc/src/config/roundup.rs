@@ -1,0 +1,100 @@
+//! The rounding table, `roundup_power2_divisions`, in and out: one number for all sizes, or a list
+//! `[size:divisions,…,>:divisions]` with sizes in MiB.
+//!
+//! An entry of the list sets one entry of the table. The first also sets all for smaller sizes, `>` all for
+//! larger sizes than the one before it; the rest stays as it was, so gaps are off, not filled.
+
+use super::reader::{Named, Reader};
+use super::{ConfigError, ConfigProblem, InvalidOption, ROUNDUP_ENTRIES, RoundupRest, Slip};
+
+/// The divisions by size, as [`super::Config::roundup_power2_divisions`] has them.
+pub(super) type Table = [u64; ROUNDUP_ENTRIES];
+
+/// Reads the value of `option` into `table`. Returns the place of its last word.
+pub(super) fn read(
+    reader: &mut Reader,
+    option: Named,
+    rest: RoundupRest,
+    table: &mut Table,
+) -> Result<usize, ConfigError> {
+    let at = option.at + 2;
+    if reader.needed(option, at)? == "[" {
+        return read_list(reader, option, rest, table);
+    }
+    let divisions = reader.whole(option, at)?;
+    *table = [power_of_two(reader, option, at, divisions)?; ROUNDUP_ENTRIES];
+    Ok(at)
+}
+
+fn read_list(
+    reader: &mut Reader,
+    option: Named,
+    rest: RoundupRest,
+    table: &mut Table,
+) -> Result<usize, ConfigError> {
+    let (mut at, mut last, mut first) = (option.at + 3, 0, true);
+    loop {
+        let word = reader.word(at);
+        let is_rest = match word.ok_or_else(|| reader.fail(option, at, ConfigProblem::ListNotClosed))? {
+            "]" => return Ok(at),
+            word => word == ">",
+        };
+        let value_at = reader.value_at(option, at)?;
+        let divisions = match reader.whole(option, value_at)? {
+            0 => 0,
+            divisions => power_of_two(reader, option, value_at, divisions)?,
+        };
+        if is_rest {
+            table[last + usize::from(rest == RoundupRest::AfterLast)..].fill(divisions);
+        } else {
+            last = entry(reader, option, at)?;
+            let fill_from = if first { 0 } else { last };
+            table[fill_from..=last].fill(divisions);
+            first = false;
+        }
+        at = match reader.needed(option, value_at + 1)? {
+            "]" => value_at + 1,
+            _ => reader.after(value_at),
+        };
+    }
+}
+
+/// The entry of the table for the size in MiB at `at`.
+fn entry(reader: &mut Reader, option: Named, at: usize) -> Result<usize, ConfigError> {
+    let mebibytes = reader.whole(option, at)?;
+    let index = power_of_two(reader, option, at, mebibytes)?.ilog2() as usize;
+    if index >= ROUNDUP_ENTRIES {
+        reader.warn(at, Slip::Capped { value: 1 << (ROUNDUP_ENTRIES - 1) });
+    }
+    Ok(index.min(ROUNDUP_ENTRIES - 1))
+}
+
+fn power_of_two(reader: &Reader, option: Named, at: usize, value: u64) -> Result<u64, ConfigError> {
+    if value.is_power_of_two() {
+        return Ok(value);
+    }
+    Err(reader.invalid(option, at, InvalidOption::NotAPowerOfTwo { value }))
+}
+
+/// The shortest value that reads as `table`; None if all of it is off, as it is without the option.
+pub(super) fn write(table: &Table, rest: RoundupRest) -> Option<String> {
+    let end = table[ROUNDUP_ENTRIES - 1];
+    let tail = table.iter().rposition(|&divisions| divisions != end).map_or(0, |before| before + 1);
+    if tail == 0 {
+        return (end != 0).then(|| end.to_string());
+    }
+    let head = table.iter().position(|&divisions| divisions != table[0]).unwrap_or(ROUNDUP_ENTRIES) - 1;
+    // What `>` can say is said by it; before it stands the entry that it counts from.
+    let by_rest = end != 0 && tail < ROUNDUP_ENTRIES - 1;
+    let counts_from = if rest == RoundupRest::AfterLast { tail - 1 } else { tail };
+    // A head that is off needs no more than its first entry, which keeps the next one from filling it.
+    let first = if table[0] == 0 && !(by_rest && head == counts_from) { 0 } else { head };
+    let said = |&index: &usize| match index {
+        _ if by_rest && index >= counts_from => index == counts_from && (index, table[0]) != (0, 0),
+        _ => index == first || (index > head && table[index] != 0),
+    };
+    let entries =
+        (0..ROUNDUP_ENTRIES).filter(said).map(|index| format!("{}:{}", 1u64 << index, table[index]));
+    let entries: Vec<_> = entries.chain(by_rest.then(|| format!(">:{end}"))).collect();
+    Some(format!("[{}]", entries.join(",")))
+}

@@ -1,0 +1,248 @@
+//! Expandable segments: address space reserved once, memory mapped into it page by page.
+//!
+//! Such a segment is one chain of blocks like any other; some of its blocks are unmapped. A block grows by
+//! mapping the pages that the unmapped piece behind it needs. All that a segment is beyond its blocks is a
+//! [`Range`]: where it lies, and how large its pages are.
+//!
+//! As PyTorch: `ExpandableSegment`, `try_allocate_expandable_block`, `map_block`, `unmap_block`.
+
+use std::num::NonZeroU32;
+
+use crate::allocator::Allocator;
+use crate::block::{Block, BlockId, State};
+use crate::config::Config;
+use crate::driver::{Driver, DriverError};
+use crate::error::Error;
+use crate::event::{Event, Observer};
+use crate::grow::assert_start;
+use crate::pieces::NewSegment;
+use crate::pool::PoolKind;
+use crate::request::Addr;
+use crate::search::Ask;
+use crate::size::SMALL_SEGMENT_BYTES;
+
+/// A place in [`Ranges`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RangeId(NonZeroU32);
+
+/// The address space of one expandable segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) addr: Addr,
+    pub(crate) bytes: u64,
+    pub(crate) page_bytes: u64,
+}
+
+/// The address space of all expandable segments.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges {
+    slots: Vec<Range>,
+    vacant: Vec<RangeId>,
+}
+
+impl Ranges {
+    fn insert(&mut self, range: Range) -> RangeId {
+        if let Some(id) = self.vacant.pop() {
+            self.slots[id.0.get() as usize - 1] = range;
+            return id;
+        }
+        self.slots.push(range);
+        let number = u32::try_from(self.slots.len()).ok().and_then(NonZeroU32::new);
+        RangeId(number.expect("fewer than 2^32 expandable segments at one time"))
+    }
+
+    pub(crate) fn get(&self, id: RangeId) -> Range {
+        self.slots[id.0.get() as usize - 1]
+    }
+
+    fn remove(&mut self, id: RangeId) {
+        self.vacant.push(id);
+    }
+}
+
+impl Range {
+    /// The whole pages inside `block`: the first one, and how many.
+    fn pages_inside(&self, block: &Block) -> (u64, u64) {
+        let from = block.addr.0 - self.addr.0;
+        let (first, end) = (from.div_ceil(self.page_bytes), (from + block.bytes) / self.page_bytes);
+        (first, end.saturating_sub(first))
+    }
+
+    fn page(&self, nth: u64) -> Addr {
+        self.addr.plus(nth * self.page_bytes)
+    }
+}
+
+impl<D: Driver, O: Observer> Allocator<D, O> {
+    /// Grows an expandable segment until a cached block of it holds the request, and takes that block.
+    /// `None` if the device has no memory left. What was mapped before it ran out stays mapped and cached.
+    pub(crate) fn grow_range(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
+        let mut block = match self.find_growable(ask) {
+            Some(block) => block,
+            None => match self.reserve_range(ask)? {
+                Some(block) => block,
+                None => return Ok(None),
+            },
+        };
+        if !self.pools.blocks[block].is_mapped() && !self.map_front(block, ask.block_bytes, ask)? {
+            return Ok(None);
+        }
+        while self.pools.blocks[block].bytes < ask.block_bytes {
+            let missing = ask.block_bytes - self.pools.blocks[block].bytes;
+            let next = self.pools.blocks[block].next.expect("the range was found large enough");
+            if !self.map_front(next, missing, ask)? {
+                return Ok(None);
+            }
+            block = next; // it absorbed `block`
+        }
+        self.pools.unfile(block);
+        Ok(Some(block))
+    }
+
+    /// The first place, by address, where cached and unmapped neighbours together hold the request. It
+    /// begins with a cached block, if there is one right in front of the unmapped one.
+    fn find_growable(&self, ask: &Ask) -> Option<BlockId> {
+        let stream = ask.request.stream;
+        let unmapped = &self.pools.pool(ask.pool).unmapped;
+        let of_stream = unmapped.range((stream, Addr(0))..=(stream, Addr(u64::MAX)));
+        let mut starts = of_stream.map(|(_, &id)| match self.pools.blocks[id].prev {
+            Some(prev) if self.is_unused(prev) => prev,
+            _ => id,
+        });
+        starts.find(|&start| self.unused_bytes_from(start, ask.block_bytes) >= ask.block_bytes)
+    }
+
+    fn is_unused(&self, id: BlockId) -> bool {
+        matches!(self.pools.blocks[id].state, State::Cached | State::Unmapped)
+    }
+
+    /// The bytes of `start` and the unused blocks behind it, counted until there are `enough`.
+    fn unused_bytes_from(&self, start: BlockId, enough: u64) -> u64 {
+        let (mut sum, mut at) = (0, Some(start));
+        while let Some(id) = at.filter(|&id| sum < enough && self.is_unused(id)) {
+            sum += self.pools.blocks[id].bytes;
+            at = self.pools.blocks[id].next;
+        }
+        sum
+    }
+
+    /// Reserves address space for a new expandable segment. Returns its one block, unmapped.
+    fn reserve_range(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
+        let total_bytes = self.driver.memory().total_bytes;
+        let (page_bytes, bytes) = range_and_page_bytes(&self.config, ask.kind, total_bytes);
+        let addr = match self.driver.reserve(bytes) {
+            Ok(addr) => addr,
+            Err(DriverError::OutOfMemory) => return Ok(None),
+            Err(why) => return Err(why.into()),
+        };
+        assert_start(addr);
+        let range = self.ranges.insert(Range { addr, bytes, page_bytes });
+        let (stream, pool) = (ask.request.stream, ask.pool);
+        let id = self.pools.add_segment(NewSegment { addr, bytes, stream, pool, range: Some(range) });
+        self.pools.file(id);
+        if bytes < ask.block_bytes {
+            self.release_range(id)?;
+            return Ok(None);
+        }
+        Ok(Some(id))
+    }
+
+    /// Maps the first pages of an unmapped block that hold `bytes`, or all of it, and caches them, merged
+    /// with its neighbours. False if the device has no memory left; nothing was mapped then.
+    fn map_front(&mut self, id: BlockId, bytes: u64, ask: &Ask) -> Result<bool, Error> {
+        let block = self.pools.blocks[id];
+        let range = self.ranges.get(block.range.expect("only expandable segments have unmapped blocks"));
+        let pages = bytes.min(block.bytes).div_ceil(range.page_bytes);
+        let mapped_bytes = pages * range.page_bytes;
+        match self.driver.map(block.addr, range.page_bytes, pages) {
+            Ok(()) => {}
+            Err(DriverError::OutOfMemory) => return Ok(false),
+            Err(why) => return Err(why.into()),
+        }
+        self.pools.unfile(id);
+        if mapped_bytes < block.bytes {
+            let (addr, bytes) = (block.addr.plus(mapped_bytes), block.bytes - mapped_bytes);
+            let rest = Block { addr, bytes, requested_bytes: 0, ..block };
+            let rest = self.pools.insert_between(Some(id), block.next, rest);
+            self.pools.file(rest);
+        }
+        let front = &mut self.pools.blocks[id];
+        (front.bytes, front.state) = (mapped_bytes, State::Cached);
+        self.pools.merge_and_file(id);
+        self.reserved_bytes += mapped_bytes;
+        let memory = self.memory_of(&Block { bytes: mapped_bytes, ..block });
+        self.observer.on(&Event::SegmentMap { memory, stack: ask.request.stack });
+        Ok(true)
+    }
+
+    /// Unmaps the whole pages inside a cached block, and gives the address space back if nothing else is
+    /// left of the segment. What lies before and behind those pages stays cached.
+    pub(crate) fn unmap_pages(&mut self, id: BlockId) -> Result<(), Error> {
+        let block = self.pools.blocks[id];
+        let range = self.ranges.get(block.range.expect("only expandable segments are unmapped"));
+        let (first, pages) = range.pages_inside(&block);
+        if pages > 0 {
+            let (addr, bytes) = (range.page(first), pages * range.page_bytes);
+            self.driver.unmap(addr, range.page_bytes, pages, block.stream)?;
+            self.leave_unmapped(id, addr, bytes);
+            self.reserved_bytes -= bytes;
+            let memory = self.memory_of(&Block { addr, bytes, ..block });
+            self.observer.on(&Event::SegmentUnmap { memory });
+        }
+        self.release_range(id)
+    }
+
+    /// Cuts a cached block in up to three: the middle is unmapped, what is around it stays cached.
+    fn leave_unmapped(&mut self, id: BlockId, addr: Addr, bytes: u64) {
+        self.pools.unfile(id);
+        let block = self.pools.blocks[id];
+        let before_bytes = addr.0 - block.addr.0;
+        let behind_bytes = block.bytes - before_bytes - bytes;
+        if before_bytes > 0 {
+            let before = Block { bytes: before_bytes, requested_bytes: 0, ..block };
+            let before = self.pools.insert_between(block.prev, Some(id), before);
+            self.pools.file(before);
+        }
+        if behind_bytes > 0 {
+            let behind = Block { addr: addr.plus(bytes), bytes: behind_bytes, requested_bytes: 0, ..block };
+            let behind = self.pools.insert_between(Some(id), block.next, behind);
+            self.pools.file(behind);
+        }
+        let middle = &mut self.pools.blocks[id];
+        (middle.addr, middle.bytes, middle.state) = (addr, bytes, State::Unmapped);
+        self.pools.merge_and_file(id);
+    }
+
+    /// Gives the address space of a segment back, if `id` is unmapped and all of it.
+    fn release_range(&mut self, id: BlockId) -> Result<(), Error> {
+        let block = self.pools.blocks[id];
+        let (Some(range_id), State::Unmapped, false) = (block.range, block.state, block.is_piece()) else {
+            return Ok(());
+        };
+        let range = self.ranges.get(range_id);
+        self.driver.release(range.addr, range.bytes)?;
+        self.pools.remove_segment(id);
+        self.ranges.remove(range_id);
+        Ok(())
+    }
+}
+
+/// The page of a new range, and its size: what the option says, or 9/8 of the device, in whole pages.
+fn range_and_page_bytes(config: &Config, kind: PoolKind, total_bytes: u64) -> (u64, u64) {
+    let page_bytes = match kind {
+        PoolKind::Small => SMALL_SEGMENT_BYTES,
+        PoolKind::Large => config.large_segment_bytes(),
+    };
+    let wanted_bytes = match config.expandable_segments_reserve() {
+        Some(reserve) => reserve.bytes(total_bytes),
+        None => total_bytes.saturating_add(total_bytes / 8),
+    };
+    (page_bytes, wanted_bytes.div_ceil(page_bytes).saturating_mul(page_bytes))
+}
+
+/// The reserve that an option sets, if `ask` needs more than a range of it can hold, bytes.
+pub(crate) fn exceeded_reserve(config: &Config, ask: &Ask, total_bytes: u64) -> Option<u64> {
+    let reserve = config.expandable_segments_reserve().filter(|_| ask.expandable)?;
+    let (_, range_bytes) = range_and_page_bytes(config, ask.kind, total_bytes);
+    (ask.block_bytes > range_bytes).then(|| reserve.bytes(total_bytes))
+}

@@ -1,0 +1,170 @@
+//! A table of trees by size: [`Bins`].
+//!
+//! A bin holds the blocks of one size below 64 KiB, and from there on those within a 64th of a power of
+//! two. Bits tell which bins hold anything, so that the next one is found without looking at those between.
+
+use super::tree::{self, Tree};
+use crate::block::{BlockId, Slab};
+use crate::config::TieOrder;
+use crate::size::MIN_BLOCK_BYTES;
+
+/// How many bins there are from a power of two to the next: as many as a word has bits.
+const STEPS: usize = u64::BITS as usize;
+
+/// The bin for blocks of `bytes`. A larger block never has a lower bin.
+#[inline]
+pub(super) fn bin_of(bytes: u64) -> usize {
+    let grains = bytes / MIN_BLOCK_BYTES;
+    // The shift leaves 7 bits, the first of them a 1. It counts as one more octave; below 64 there is none.
+    let shift = (grains | STEPS as u64).ilog2() - STEPS.ilog2();
+    shift as usize * STEPS + (grains >> shift) as usize
+}
+
+/// The cached blocks of one stream, by size.
+#[derive(Debug)]
+pub(super) struct Bins {
+    /// As many as the largest block seen so far needs.
+    trees: Vec<Tree>,
+    /// Which trees hold anything: bit n of word m for tree `m * STEPS + n`.
+    words: [u64; STEPS],
+    /// Which words are not 0.
+    occupied: u64,
+}
+
+impl Default for Bins {
+    fn default() -> Self {
+        Self { trees: Vec::new(), words: [0; STEPS], occupied: 0 }
+    }
+}
+
+impl Bins {
+    /// What a bin holds.
+    #[inline]
+    pub(super) fn tree(&self, bin: usize) -> Tree {
+        *self.trees.get(bin)?
+    }
+
+    /// Adds a block.
+    #[inline]
+    pub(super) fn insert(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId) {
+        let bin = bin_of(blocks[id].bytes);
+        match self.trees.get_mut(bin) {
+            Some(Some(root)) => *root = tree::insert(blocks, order, *root, id),
+            Some(tree) => {
+                *tree = Some(tree::single(blocks, id));
+                self.words[bin / STEPS] |= 1 << (bin % STEPS);
+                self.occupied |= 1 << (bin / STEPS);
+            }
+            None => self.grow(blocks, order, id),
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId) {
+        self.trees.resize(bin_of(blocks[id].bytes) + 1, None);
+        self.insert(blocks, order, id);
+    }
+
+    /// Takes a block out.
+    #[inline]
+    pub(super) fn remove(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId) {
+        let bin = bin_of(blocks[id].bytes);
+        let tree = &mut self.trees[bin];
+        *tree = tree::remove(blocks, order, *tree, id);
+        if tree.is_none() {
+            let word = &mut self.words[bin / STEPS];
+            *word &= !(1 << (bin % STEPS));
+            if *word == 0 {
+                self.occupied &= !(1 << (bin / STEPS));
+            }
+        }
+    }
+
+    /// The first bin from `bin` on that holds anything.
+    #[inline]
+    pub(super) fn first_from(&self, bin: usize) -> Option<usize> {
+        let (nth, step) = (bin / STEPS, bin % STEPS);
+        let here = self.words[nth] & from(step);
+        if here != 0 {
+            return Some(nth * STEPS + lowest(here));
+        }
+        let above = self.occupied & from(nth) & !(1 << nth);
+        (above != 0).then(|| lowest(above) * STEPS + lowest(self.words[lowest(above)]))
+    }
+
+    /// The last bin before `bin` that holds anything.
+    pub(super) fn last_before(&self, bin: usize) -> Option<usize> {
+        let (nth, step) = (bin / STEPS, bin % STEPS);
+        let here = self.words[nth] & !from(step);
+        if here != 0 {
+            return Some(nth * STEPS + highest(here));
+        }
+        let below = self.occupied & !from(nth);
+        (below != 0).then(|| highest(below) * STEPS + highest(self.words[highest(below)]))
+    }
+}
+
+/// The bits from `nth` on.
+fn from(nth: usize) -> u64 {
+    u64::MAX << nth
+}
+
+fn lowest(bits: u64) -> usize {
+    bits.trailing_zeros() as usize
+}
+
+fn highest(bits: u64) -> usize {
+    bits.ilog2() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model;
+    use super::*;
+
+    #[test]
+    fn bins_are_exact_below_64_kib_and_a_64th_of_a_power_of_two_above() {
+        let check = |bytes: u64, expected| assert_eq!(bin_of(bytes), expected, "{bytes} bytes");
+        check(512, 1);
+        check(1024, 2);
+        check((64 << 10) - 512, 127);
+        check(64 << 10, 128);
+        check((64 << 10) + 512, 128);
+        check((64 << 10) + 1024, 129);
+        check(128 << 10, 192);
+        check((128 << 10) + 2048, 193);
+        check(u64::MAX, 49 * STEPS + 63);
+    }
+
+    #[test]
+    fn a_larger_block_never_has_a_lower_bin() {
+        let sizes = (0..55).flat_map(|power| [(1 << power) - 1, 1 << power, 3 << power >> 1]);
+        let mut bins: Vec<(u64, usize)> = sizes.map(|grains| (grains, bin_of(grains * 512))).collect();
+        bins.sort_unstable();
+        assert!(bins.is_sorted_by_key(|&(_, bin)| bin), "{bins:?}");
+    }
+
+    #[test]
+    fn the_next_occupied_bin_is_found_across_octaves() {
+        let mut bins = Bins::default();
+        let mut blocks = Slab::default();
+        for bytes in [3 * 512, 63 * 512, 64 * 512, 700 * 512] {
+            let id = blocks.insert(model::block_of(bytes));
+            bins.insert(&mut blocks, TieOrder::Address, id);
+        }
+        let check = |bins: &Bins, bin, first_from, last_before| {
+            assert_eq!((bins.first_from(bin), bins.last_before(bin)), (first_from, last_before), "{bin}");
+        };
+        let last = bin_of(700 * 512);
+        check(&bins, 0, Some(3), None);
+        check(&bins, 3, Some(3), None);
+        check(&bins, 4, Some(63), Some(3));
+        check(&bins, 64, Some(64), Some(63));
+        check(&bins, 65, Some(last), Some(64));
+        check(&bins, last + 1, None, Some(last));
+        check(&bins, 3199, None, Some(last));
+        let root = bins.tree(last).expect("the block of 700 grains");
+        bins.remove(&mut blocks, TieOrder::Address, root);
+        check(&bins, 65, None, Some(64));
+    }
+}

@@ -1,0 +1,137 @@
+//! The blocks of one bin in order: a treap, whose links lie in the blocks.
+//!
+//! A treap is a search tree by rank that is also a heap by [`priority`], a number that looks random. That
+//! makes it the tree which inserting in a random order would have made: its depth is logarithmic, whatever
+//! the order in which blocks really come and go, and nothing needs to be stored for it but the two links.
+
+use crate::block::{Block, BlockId, Slab};
+use crate::config::TieOrder;
+
+/// A tree by its root.
+pub(super) type Tree = Option<BlockId>;
+
+/// The tree of one block: its root.
+#[inline]
+pub(super) fn single(blocks: &mut Slab, id: BlockId) -> BlockId {
+    set_links(blocks, id, (None, None))
+}
+
+/// The tree below `root` with one block more: its root.
+#[inline(never)] // most bins hold one block: what is done for more should not burden that
+pub(super) fn insert(blocks: &mut Slab, order: TieOrder, root: BlockId, id: BlockId) -> BlockId {
+    let rank = order.rank(&blocks[id]);
+    if priority(root) < priority(id) {
+        let links = split(blocks, order, Some(root), rank);
+        return set_links(blocks, id, links);
+    }
+    let Block { lower, upper, .. } = blocks[root];
+    let put = |blocks: &mut Slab, below: Tree| match below {
+        Some(root) => insert(blocks, order, root, id),
+        None => single(blocks, id),
+    };
+    if rank < order.rank(&blocks[root]) {
+        blocks[root].lower = Some(put(blocks, lower));
+    } else {
+        blocks[root].upper = Some(put(blocks, upper));
+    }
+    root
+}
+
+/// `tree` with one block less.
+///
+/// # Panics
+/// If the block is not there.
+#[inline]
+pub(super) fn remove(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId) -> Tree {
+    if tree != Some(id) {
+        return remove_below(blocks, order, tree, id);
+    }
+    match blocks[id] {
+        Block { lower: None, upper: None, .. } => None,
+        Block { lower, upper, .. } => join(blocks, lower, upper),
+    }
+}
+
+#[inline(never)]
+fn remove_below(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId) -> Tree {
+    let Some(root) = tree else { panic!("no block is cached at {}", blocks[id].addr) };
+    let Block { lower, upper, .. } = blocks[root];
+    if order.rank(&blocks[id]) < order.rank(&blocks[root]) {
+        blocks[root].lower = remove(blocks, order, lower, id);
+    } else {
+        blocks[root].upper = remove(blocks, order, upper, id);
+    }
+    tree
+}
+
+#[inline]
+fn set_links(blocks: &mut Slab, id: BlockId, links: (Tree, Tree)) -> BlockId {
+    let block = &mut blocks[id];
+    (block.lower, block.upper) = links;
+    id
+}
+
+/// The first block that is `far` enough: one that is has only such behind it.
+#[inline]
+pub(super) fn first(blocks: &Slab, mut tree: Tree, far: impl Fn(&Block) -> bool) -> Option<BlockId> {
+    let mut found = None;
+    while let Some(root) = tree {
+        let block = &blocks[root];
+        if far(block) {
+            (found, tree) = (tree, block.lower);
+        } else {
+            tree = block.upper;
+        }
+    }
+    found
+}
+
+/// The last block that is `near` enough: one that is has only such before it.
+#[inline]
+pub(super) fn last(blocks: &Slab, mut tree: Tree, near: impl Fn(&Block) -> bool) -> Option<BlockId> {
+    let mut found = None;
+    while let Some(root) = tree {
+        let block = &blocks[root];
+        if near(block) {
+            (found, tree) = (tree, block.upper);
+        } else {
+            tree = block.lower;
+        }
+    }
+    found
+}
+
+/// The blocks before `rank`, and those behind it.
+fn split(blocks: &mut Slab, order: TieOrder, tree: Tree, rank: (u64, u64, u64)) -> (Tree, Tree) {
+    let Some(root) = tree else { return (None, None) };
+    let Block { lower, upper, .. } = blocks[root];
+    if order.rank(&blocks[root]) < rank {
+        let (near, far) = split(blocks, order, upper, rank);
+        blocks[root].upper = near;
+        (tree, far)
+    } else {
+        let (near, far) = split(blocks, order, lower, rank);
+        blocks[root].lower = far;
+        (near, tree)
+    }
+}
+
+/// One tree of two, of which the first lies before the second.
+fn join(blocks: &mut Slab, near: Tree, far: Tree) -> Tree {
+    let (Some(left), Some(right)) = (near, far) else { return near.or(far) };
+    if priority(left) > priority(right) {
+        blocks[left].upper = join(blocks, blocks[left].upper, far);
+        near
+    } else {
+        blocks[right].lower = join(blocks, near, blocks[right].lower);
+        far
+    }
+}
+
+/// The id's bits, stirred: no two ids have the same (`lowbias32` of Chris Wellons' hash prospector).
+fn priority(id: BlockId) -> u32 {
+    let x = id.number();
+    let x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);
+    let x = (x ^ (x >> 15)).wrapping_mul(0x846c_a68b);
+    x ^ (x >> 16)
+}

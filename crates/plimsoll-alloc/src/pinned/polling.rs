@@ -1,0 +1,158 @@
+//! The way back: free, the events that it waits for, the cache, the system.
+//!
+//! Note [A driver that fails on the way back]
+//! A failed call changes nothing, and no block is lost track of. Where PyTorch has the behaviour, it is kept:
+//! an event that cannot be recorded retires the block. In three places PyTorch's exception leaves a block in
+//! no list, to be found by nobody; here
+//! - an event that cannot be queried stays where it was, first to be asked about next time;
+//! - a block that the system does not take back stays in (or goes to) the cache;
+//! - so do those that would have been released after it.
+
+use std::mem;
+
+use super::allocator::PinnedAllocator;
+use super::block::State;
+use super::driver::HostDriver;
+use super::error::PinnedError;
+use super::event::{PinnedEvent, PinnedObserver};
+use super::pool::Cached;
+use super::request::{During, PinnedAllocation};
+use super::size::BUCKETS;
+use crate::request::{Addr, PoolId};
+
+impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
+    /// Takes a block back. If no stream used it, it is cached at once (or released, above the largest cached
+    /// size); else one event is recorded on each stream, in the order of first use (PyTorch: in that of a
+    /// hash table), and a later request or `empty_cache` finds it done.
+    /// As PyTorch: `CachingHostAllocatorImpl::free`.
+    ///
+    /// # Errors
+    /// If the driver fails: Note [A driver that fails on the way back]. The block was taken back all the same.
+    ///
+    /// # Panics
+    /// If nothing is held at its address here: it is another allocator's.
+    #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes a double free impossible")]
+    pub fn free(&mut self, allocation: PinnedAllocation) -> Result<(), PinnedError> {
+        if allocation == PinnedAllocation::nothing() {
+            return Ok(());
+        }
+        let addr = allocation.addr();
+        let block = self.block(addr);
+        assert!(block.state == State::Held, "{addr} was not handed out: it is {:?}", block.state);
+        let (used, during, block) = (!block.streams.is_empty(), block.during, block.seen(addr));
+        self.observer.on(&PinnedEvent::FreeRequested { block });
+        match (used, during) {
+            (false, _) => self.settle(addr),
+            (true, During::Eager) => self.wait_for_streams(addr),
+            (true, During::Capture) => {
+                self.retire(addr);
+                Ok(())
+            }
+        }
+    }
+
+    /// Records an event on each stream that used a block, for `poll` to find done.
+    fn wait_for_streams(&mut self, addr: Addr) -> Result<(), PinnedError> {
+        let mut streams = mem::take(&mut self.block(addr).streams);
+        let events = streams.len();
+        let pool = self.block(addr).pool;
+        self.block(addr).state = State::Waiting { events };
+        let recorded = streams.iter().try_for_each(|&on| {
+            let event = self.driver.record(on)?;
+            self.pool(pool).waiting.push_back((event, addr));
+            Ok(())
+        });
+        streams.clear();
+        self.block(addr).streams = streams; // empty, but with room for the next holder's
+        if recorded.is_err() {
+            self.retire(addr);
+        }
+        recorded
+    }
+
+    /// Gives a block up: it stays active for ever, since nothing can tell when it is done with.
+    fn retire(&mut self, addr: Addr) {
+        let block = self.block(addr);
+        block.streams.clear();
+        block.state = State::Retired;
+    }
+
+    /// Asks about a pool's events, the oldest first, up to the first that is not done: those behind it wait,
+    /// done or not. As PyTorch: `process_events`.
+    pub(super) fn poll(&mut self, id: PoolId) -> Result<(), PinnedError> {
+        while let Some(&(event, addr)) = self.pool(id).waiting.front() {
+            if !self.driver.is_done(event)? {
+                break;
+            }
+            self.pool(id).waiting.pop_front();
+            if self.block(addr).event_is_done() {
+                self.settle(addr)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a block goes that nobody uses any more: to the cache, or to the system if it is too large for
+    /// it. As PyTorch: `maybe_cache_block`.
+    fn settle(&mut self, addr: Addr) -> Result<(), PinnedError> {
+        let block = self.block(addr).seen(addr);
+        self.observer.on(&PinnedEvent::FreeCompleted { block });
+        self.block(addr).state = State::Cached;
+        let too_large = self.config.max_cached_bytes().is_some_and(|most_bytes| block.bytes > most_bytes);
+        let released = if too_large { self.release(addr) } else { Ok(0) };
+        if self.blocks.contains_key(&addr) {
+            self.pool(block.pool).put(Cached { addr, bytes: block.bytes });
+        }
+        released.map(|_| ())
+    }
+
+    /// Ends a block that is in no bucket; bytes that the system got. Of the reserve it gets nothing.
+    fn release(&mut self, addr: Addr) -> Result<u64, PinnedError> {
+        let elapsed_us = match self.reserve.owns(addr) {
+            true => None,
+            false => Some(self.driver.unpin(addr)?.elapsed_us),
+        };
+        let (pool, bytes) = (self.block(addr).pool, self.block(addr).bytes);
+        self.blocks.remove(&addr);
+        self.observer.on(&PinnedEvent::SegmentFree { addr, bytes, pool, elapsed_us });
+        Ok(if elapsed_us.is_some() { bytes } else { 0 })
+    }
+
+    /// Gives cached blocks back to the system, after polling for those that have become free: of the default
+    /// pool, and of pools that no graph holds any more, which are erased with their last block. Bytes that
+    /// the system got. As PyTorch: `empty_cache`.
+    ///
+    /// # Errors
+    /// If the driver fails; what was not released is still cached.
+    pub fn empty_cache(&mut self) -> Result<u64, PinnedError> {
+        let mut bytes = self.empty_pool(PoolId::DEFAULT)?;
+        let released = self.pools.iter().filter(|(_, pool)| pool.users == 0).map(|(&id, _)| id);
+        for id in released.collect::<Vec<_>>() {
+            bytes += self.empty_pool(id)?;
+            if self.blocks.values().all(|block| block.pool != id) {
+                self.pools.remove(&id);
+                self.observer.on(&PinnedEvent::PoolErased { pool: id });
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn empty_pool(&mut self, id: PoolId) -> Result<u64, PinnedError> {
+        self.poll(id)?;
+        (0..BUCKETS).try_fold(0, |bytes, bucket| Ok(bytes + self.empty_bucket(id, bucket)?))
+    }
+
+    /// The oldest first.
+    fn empty_bucket(&mut self, id: PoolId, bucket: usize) -> Result<u64, PinnedError> {
+        let mut cached = mem::take(&mut self.pool(id).buckets[bucket]);
+        let (mut gone, mut bytes) = (0, 0);
+        let result = cached.iter().try_for_each(|block| {
+            bytes += self.release(block.addr)?;
+            gone += 1;
+            Ok(())
+        });
+        cached.drain(..gone);
+        self.pool(id).buckets[bucket] = cached;
+        result.map(|()| bytes)
+    }
+}

@@ -1,0 +1,42 @@
+//! The segment that is pinned up front: [`Reserve`]. Small blocks are carved from it, which costs no call.
+//!
+//! It only ever grows fuller: a carved block that is released leaves a hole which is not used again. As
+//! PyTorch: `PinnedReserveSegment`.
+
+use crate::request::Addr;
+
+/// Pieces are multiples of this, bytes.
+pub(super) const PIECE_GRAIN_BYTES: u64 = 4096;
+
+/// Whether there is a reserve. Decided once, when a block is first needed; later options change nothing.
+#[derive(Debug)]
+pub(super) enum Reserve {
+    /// No block was needed yet.
+    Undecided,
+    /// There is none.
+    None,
+    /// This one.
+    Segment { addr: Addr, bytes: u64, used_bytes: u64 },
+}
+
+impl Reserve {
+    /// A piece of at least `bytes`, if there is room.
+    pub(super) fn carve(&mut self, bytes: u64) -> Option<Addr> {
+        let Self::Segment { addr, bytes: all_bytes, used_bytes } = self else { return None };
+        let piece_bytes = bytes.checked_next_multiple_of(PIECE_GRAIN_BYTES)?;
+        if piece_bytes > *all_bytes - *used_bytes {
+            return None;
+        }
+        let at = Addr(addr.0 + *used_bytes);
+        *used_bytes += piece_bytes;
+        Some(at)
+    }
+
+    /// Whether `at` lies in it.
+    pub(super) fn owns(&self, at: Addr) -> bool {
+        match *self {
+            Self::Segment { addr, bytes, .. } => at >= addr && at.0 - addr.0 < bytes,
+            Self::Undecided | Self::None => false,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! PyTorch's statistics of pinned memory, counted from events: [`PinnedStats`].
+//!
+//! Note [Peaks of pinned memory]
+//! PyTorch counts what is active by pool and bucket and adds the buckets up when asked, the peaks too. So the
+//! peaks of `active_requests` and `active_bytes` are a sum of peaks that may lie at different times: an upper
+//! bound. A pool that is erased leaves its counts to the default pool's buckets, peaks added to peaks.
+
+use std::collections::BTreeMap;
+
+use super::event::{PinnedEvent, PinnedObserver};
+use super::segment::PinnedSegment;
+use super::size::{BUCKETS, bucket};
+use crate::request::PoolId;
+use crate::stats::Stat;
+
+/// How long calls of the driver took, microseconds.
+///
+/// ```
+/// # use plimsoll_alloc::DurationStat;
+/// let pins = DurationStat { total: 90, max: 80, min: 10, count: 2 };
+/// assert_eq!(pins.avg(), 45);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DurationStat {
+    /// All of them together, since the start or [`PinnedStats::reset_accumulated`].
+    pub total: i64,
+    /// The longest, since the start or [`PinnedStats::reset_peak`].
+    pub max: i64,
+    /// The shortest, likewise. 0 stands for "none yet", so that one of 0 is forgotten, as in PyTorch.
+    pub min: i64,
+    /// How many, as `total`.
+    pub count: i64,
+}
+
+impl DurationStat {
+    /// The mean, rounded down; 0 if there was none.
+    pub fn avg(&self) -> i64 {
+        if self.count == 0 { 0 } else { self.total / self.count }
+    }
+
+    fn add(&mut self, elapsed_us: u64) {
+        let elapsed_us = elapsed_us as i64;
+        self.total += elapsed_us;
+        self.count += 1;
+        self.max = self.max.max(elapsed_us);
+        self.min = if self.min == 0 { elapsed_us } else { self.min.min(elapsed_us) };
+    }
+
+    fn reset_peak(&mut self) {
+        (self.min, self.max) = (0, 0);
+    }
+
+    fn reset_accumulated(&mut self) {
+        (self.total, self.count) = (0, 0);
+    }
+}
+
+/// PyTorch's statistics of pinned memory, under PyTorch's names.
+///
+/// ```
+/// use plimsoll_alloc::{PinnedAllocator, PinnedConfig, PinnedRequest, PinnedStats, SimHost};
+///
+/// let host = SimHost::with_capacity(1 << 20);
+/// let mut pinned = PinnedAllocator::new(PinnedConfig::default(), host, PinnedStats::default());
+/// let x = pinned.alloc(PinnedRequest::of(4000))?;
+/// pinned.free(x)?;
+/// let stats = pinned.observer().host_memory_stats();
+/// assert_eq!(stats.len(), 28);
+/// assert_eq!((stats["allocated_bytes.current"], stats["active_bytes.current"]), (4096, 0));
+/// # Ok::<(), plimsoll_alloc::PinnedError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PinnedStats {
+    /// Blocks, held and cached.
+    pub allocations: Stat,
+    /// Bytes in blocks, held and cached.
+    pub allocated_bytes: Stat,
+    /// How long pinning took. Blocks that are carved from the reserve do not count, the reserve does.
+    pub host_alloc_time: DurationStat,
+    /// How long unpinning took.
+    pub host_free_time: DurationStat,
+    active: BTreeMap<PoolId, Vec<Active>>,
+}
+
+/// What is active of one bucket of one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Active {
+    requests: Stat,
+    bytes: Stat,
+}
+
+impl PinnedStats {
+    /// Blocks that callers hold or streams may still use: Note [Peaks of pinned memory].
+    pub fn active_requests(&self) -> Stat {
+        self.buckets().fold(Stat::default(), |sum, bucket| plus(sum, bucket.requests))
+    }
+
+    /// Bytes in blocks that callers hold or streams may still use: Note [Peaks of pinned memory].
+    pub fn active_bytes(&self) -> Stat {
+        self.buckets().fold(Stat::default(), |sum, bucket| plus(sum, bucket.bytes))
+    }
+
+    /// The 28 entries of `torch.cuda.host_memory_stats()`, under the same keys. `num_host_alloc` and
+    /// `num_host_free` count blocks, not calls: those from the reserve too.
+    pub fn host_memory_stats(&self) -> BTreeMap<String, i64> {
+        let counts = [
+            ("allocations", self.allocations),
+            ("allocated_bytes", self.allocated_bytes),
+            ("active_requests", self.active_requests()),
+            ("active_bytes", self.active_bytes()),
+        ];
+        let counts = counts.into_iter().flat_map(|(name, Stat { current, peak, allocated, freed })| {
+            let parts = [("current", current), ("peak", peak), ("allocated", allocated), ("freed", freed)];
+            parts.map(|(part, value)| (format!("{name}.{part}"), value))
+        });
+        let times = [("host_alloc_time", self.host_alloc_time), ("host_free_time", self.host_free_time)];
+        let times = times.into_iter().flat_map(|(name, time)| {
+            let DurationStat { total, max, min, count } = time;
+            let parts = [("total", total), ("max", max), ("min", min), ("count", count), ("avg", time.avg())];
+            parts.map(|(part, value)| (format!("{name}.{part}"), value))
+        });
+        let blocks =
+            [("num_host_alloc", self.allocations.allocated), ("num_host_free", self.allocations.freed)];
+        counts.chain(times).chain(blocks.map(|(name, value)| (name.to_owned(), value))).collect()
+    }
+
+    /// Makes every peak what is current (the sum's too: each bucket's becomes what is current there), and
+    /// forgets the longest and shortest time. As PyTorch: `reset_peak_host_memory_stats`.
+    pub fn reset_peak(&mut self) {
+        self.each_mut(|stat| stat.peak = stat.current);
+        self.host_alloc_time.reset_peak();
+        self.host_free_time.reset_peak();
+    }
+
+    /// Makes every `allocated`, `freed`, `total` and `count` 0; what is current and the peaks stay.
+    /// As PyTorch: `reset_accumulated_host_memory_stats`.
+    pub fn reset_accumulated(&mut self) {
+        self.each_mut(|stat| (stat.allocated, stat.freed) = (0, 0));
+        self.host_alloc_time.reset_accumulated();
+        self.host_free_time.reset_accumulated();
+    }
+
+    fn each_mut(&mut self, mut change: impl FnMut(&mut Stat)) {
+        change(&mut self.allocations);
+        change(&mut self.allocated_bytes);
+        for bucket in self.active.values_mut().flatten() {
+            change(&mut bucket.requests);
+            change(&mut bucket.bytes);
+        }
+    }
+
+    fn buckets(&self) -> impl Iterator<Item = &Active> {
+        self.active.values().flatten()
+    }
+
+    fn of_pool(&mut self, pool: PoolId) -> &mut Vec<Active> {
+        self.active.entry(pool).or_insert_with(|| vec![Active::default(); BUCKETS])
+    }
+
+    fn change_active(&mut self, block: &PinnedSegment, blocks: i64) {
+        let Active { requests, bytes } = &mut self.of_pool(block.pool)[bucket(block.bytes)];
+        change(requests, blocks);
+        change(bytes, blocks * block.bytes as i64);
+    }
+
+    fn change_allocated(&mut self, bytes: u64, blocks: i64) {
+        change(&mut self.allocations, blocks);
+        change(&mut self.allocated_bytes, blocks * bytes as i64);
+    }
+
+    fn inherit(&mut self, pool: PoolId) {
+        let gone = self.active.remove(&pool).unwrap_or_default();
+        for (heir, gone) in self.of_pool(PoolId::DEFAULT).iter_mut().zip(gone) {
+            heir.requests = plus(heir.requests, gone.requests);
+            heir.bytes = plus(heir.bytes, gone.bytes);
+        }
+    }
+}
+
+impl PinnedObserver for PinnedStats {
+    fn on(&mut self, event: &PinnedEvent) {
+        match *event {
+            PinnedEvent::Alloc { block } => self.change_active(&block, 1),
+            PinnedEvent::FreeRequested { .. } => {}
+            PinnedEvent::FreeCompleted { block } => self.change_active(&block, -1),
+            PinnedEvent::SegmentAlloc { bytes, elapsed_us, .. } => {
+                self.change_allocated(bytes, 1);
+                elapsed_us.into_iter().for_each(|elapsed_us| self.host_alloc_time.add(elapsed_us));
+            }
+            PinnedEvent::SegmentFree { bytes, elapsed_us, .. } => {
+                self.change_allocated(bytes, -1);
+                elapsed_us.into_iter().for_each(|elapsed_us| self.host_free_time.add(elapsed_us));
+            }
+            PinnedEvent::ReserveAlloc { elapsed_us, .. } => self.host_alloc_time.add(elapsed_us),
+            PinnedEvent::PoolErased { pool } => self.inherit(pool),
+        }
+    }
+}
+
+/// Moves by a net amount: one increase, or one decrease.
+fn change(stat: &mut Stat, by: i64) {
+    stat.current += by;
+    if by >= 0 {
+        stat.peak = stat.peak.max(stat.current);
+        stat.allocated += by;
+    } else {
+        stat.freed -= by;
+    }
+}
+
+fn plus(a: Stat, b: Stat) -> Stat {
+    Stat {
+        current: a.current + b.current,
+        peak: a.peak + b.peak,
+        allocated: a.allocated + b.allocated,
+        freed: a.freed + b.freed,
+    }
+}

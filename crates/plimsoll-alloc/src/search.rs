@@ -1,0 +1,95 @@
+//! The search: which cached block serves a request, if any, and whether it is cut.
+//!
+//! As PyTorch: `get_free_block`, `should_split`.
+
+use crate::block::{Block, BlockId};
+use crate::config::Config;
+use crate::pieces::Cut;
+use crate::pool::{PoolKind, PoolRef, Pools};
+use crate::request::Request;
+use crate::size::{MIN_BLOCK_BYTES, SMALL_BYTES, is_oversize};
+
+/// A request with what follows from its size and the options.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) request: Request,
+    pub(crate) block_bytes: u64,
+    /// What the device is asked for if no cached block serves.
+    pub(crate) segment_bytes: u64,
+    pub(crate) kind: PoolKind,
+    /// Where it is looked for; the ladder may turn to another pool.
+    pub(crate) pool: PoolRef,
+    /// Whether expandable segments may serve it.
+    pub(crate) expandable: bool,
+}
+
+impl Pools {
+    /// Takes the block that serves a request out of the cache. Only the one that
+    /// [`find_fit`](Self::find_fit) finds is tested for the oversize rules: if it fails, none is taken.
+    pub(crate) fn take_fit(&mut self, ask: &Ask, config: &Config) -> Option<BlockId> {
+        let found = self.find_fit(ask)?;
+        if !fits_oversize_rules(config, ask.block_bytes, self.blocks[found].bytes) {
+            return None;
+        }
+        self.unfile(found);
+        Some(found)
+    }
+
+    /// The first block that holds a request in Note [Best fit order], passed on by
+    /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) where there are
+    /// expandable segments.
+    pub(crate) fn find_fit(&self, ask: &Ask) -> Option<BlockId> {
+        let first =
+            self.pool(ask.pool).cached.first_from(&self.blocks, ask.request.stream, ask.block_bytes)?;
+        if ask.expandable { Some(self.least_growing(first, ask)) } else { self.not_expandable(first, ask) }
+    }
+
+    /// Skips blocks of expandable segments.
+    fn not_expandable(&self, mut id: BlockId, ask: &Ask) -> Option<BlockId> {
+        while self.blocks[id].range.is_some() {
+            id = self.pool(ask.pool).cached.after(&self.blocks, id)?;
+        }
+        Some(id)
+    }
+
+    /// Walks on while the next block, with the unmapped piece behind it, is smaller: a hole is better than
+    /// the end at which a segment grows. Stops at the first that is not smaller.
+    fn least_growing(&self, mut id: BlockId, ask: &Ask) -> BlockId {
+        while self.blocks[id].range.is_some() {
+            match self.pool(ask.pool).cached.after(&self.blocks, id) {
+                Some(next) if self.with_growth(next) < self.with_growth(id) => id = next,
+                _ => break,
+            }
+        }
+        id
+    }
+
+    /// A block's bytes with those of the unmapped piece behind it.
+    fn with_growth(&self, id: BlockId) -> u64 {
+        let block = &self.blocks[id];
+        let behind = block.next.map(|next| &self.blocks[next]).filter(|next| !next.is_mapped());
+        block.bytes + behind.map_or(0, |next: &Block| next.bytes)
+    }
+}
+
+/// Oversize blocks serve only oversize requests, which take no more than `max_non_split_rounding` over
+/// what they need. The sum wraps around, as PyTorch's does.
+pub(crate) fn fits_oversize_rules(config: &Config, wanted_bytes: u64, found_bytes: u64) -> bool {
+    if is_oversize(config, wanted_bytes) {
+        found_bytes < wanted_bytes.wrapping_add(config.max_non_split_rounding_bytes())
+    } else {
+        !is_oversize(config, found_bytes)
+    }
+}
+
+/// Whether the rest of a found block is worth a block of its own. The large half gives up to 1 MiB away
+/// rather than keep a piece that only the small half could use; expandable segments cut to the last 512.
+pub(crate) fn cut(config: &Config, ask: &Ask, found_bytes: u64) -> Cut {
+    let rest_bytes = found_bytes - ask.block_bytes;
+    let worth = if ask.kind == PoolKind::Small || ask.expandable {
+        rest_bytes >= MIN_BLOCK_BYTES
+    } else {
+        !is_oversize(config, ask.block_bytes) && rest_bytes > SMALL_BYTES
+    };
+    if worth { Cut::Front } else { Cut::Whole }
+}

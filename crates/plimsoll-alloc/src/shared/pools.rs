@@ -1,0 +1,260 @@
+//! Private pools for users: [`Pool`], and which requests go to it.
+//!
+//! The core serves each request from the pool that it names. Here threads and streams are sent to pools, and
+//! a request that names none is given the pool of the newest sending that means it.
+//!
+//! As PyTorch: `MemPool`, `use_mem_pool`, and the filters of `beginAllocateToPool`.
+
+use std::thread::{self, ThreadId};
+
+use super::DeviceMemory;
+use crate::checkpoint::{Checkpoint, Restored};
+use crate::error::Error;
+use crate::request::{PoolId, Request, StreamId};
+use crate::segment::Segment;
+
+/// Whose requests are sent to a pool.
+///
+/// ```
+/// use plimsoll_alloc::{Config, DeviceMemory, PoolId, Redirect, Request, SimDriver, StreamId};
+///
+/// let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 << 20));
+/// memory.begin_allocate_to_pool(PoolId(1, 0), Redirect::Stream(StreamId(3)))?;
+/// let x = memory.alloc(Request { stream: StreamId(3), ..Request::of(1) })?;
+/// assert_eq!(memory.segments()[0].pool_id, PoolId(1, 0));
+/// # memory.free(x);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redirect {
+    /// Those of the thread that says so. As PyTorch: `use_mem_pool`.
+    ThisThread,
+    /// Those of one stream. As PyTorch: a graph's capture.
+    Stream(StreamId),
+    /// All.
+    Everyone,
+}
+
+/// Which requests are sent where.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    /// The newest last.
+    redirections: Vec<(PoolId, Filter)>,
+    made: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Filter {
+    Thread(ThreadId),
+    Stream(StreamId),
+    Everyone,
+}
+
+impl Pools {
+    /// The request with its pool: the one it names, or that of the newest sending that means it.
+    pub(super) fn redirect(&self, request: Request) -> Request {
+        if self.redirections.is_empty() || request.pool != PoolId::DEFAULT {
+            return request;
+        }
+        let means = |filter| match filter {
+            Filter::Thread(id) => id == thread::current().id(),
+            Filter::Stream(stream) => stream == request.stream,
+            Filter::Everyone => true,
+        };
+        let newest = self.redirections.iter().rev().find(|&&(_, filter)| means(filter));
+        Request { pool: newest.map_or(PoolId::DEFAULT, |&(pool, _)| pool), ..request }
+    }
+}
+
+/// A private pool of one user, who gives it up by dropping it.
+///
+/// ```
+/// use plimsoll_alloc::{Config, DeviceMemory, Request, SimDriver};
+///
+/// let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 << 20));
+/// let pool = memory.new_pool()?;
+/// let guard = pool.use_here()?;
+/// let x = memory.alloc(Request::of(3 << 20))?; // from the pool
+/// drop(guard);
+/// let y = memory.alloc(Request::of(3 << 20))?; // not from the pool, although it has room
+/// assert_eq!(memory.memory_reserved(), 40 << 20);
+/// memory.free(x);
+/// drop(pool); // and its memory goes back to the device
+/// assert_eq!(memory.memory_reserved(), 20 << 20);
+/// # memory.free(y);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Pool {
+    memory: DeviceMemory,
+    id: PoolId,
+}
+
+impl Pool {
+    /// Its name, for requests that name a pool.
+    pub fn id(&self) -> PoolId {
+        self.id
+    }
+
+    /// Sends this thread's requests to the pool until the guard is dropped.
+    ///
+    /// # Errors
+    /// As [`DeviceMemory::begin_allocate_to_pool`].
+    pub fn use_here(&self) -> Result<PoolGuard, Error> {
+        self.memory.begin_allocate_to_pool(self.id, Redirect::ThisThread)?;
+        Ok(PoolGuard { memory: self.memory.clone(), id: self.id })
+    }
+
+    /// Its segments and their blocks, by address. As PyTorch: `MemPool.snapshot`.
+    pub fn segments(&self) -> Vec<Segment> {
+        let mut segments = self.memory.segments();
+        segments.retain(|segment| segment.pool_id == self.id);
+        segments
+    }
+
+    /// Returns what the pool has cached to the device, which is nothing while it is in use:
+    /// [`Allocator::empty_pool`](crate::Allocator::empty_pool).
+    ///
+    /// # Errors
+    /// As [`Allocator::empty_pool`](crate::Allocator::empty_pool).
+    pub fn empty_cache(&self) -> Result<u64, Error> {
+        self.memory.empty_pool(self.id)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // The pool is there and in use by this value; a device that will not take memory back keeps it
+        // cached, for the next release.
+        let _ = self.memory.release_pool(self.id);
+        let _ = self.memory.empty_pool(self.id);
+    }
+}
+
+/// While it lives, a thread's requests go to a pool: [`Pool::use_here`]; see [`Pool`] for an example.
+#[derive(Debug)]
+#[must_use = "the sending ends when the guard is dropped"]
+pub struct PoolGuard {
+    memory: DeviceMemory,
+    id: PoolId,
+}
+
+impl Drop for PoolGuard {
+    fn drop(&mut self) {
+        // Both undo what `use_here` did, and fail only if the caller undid it before.
+        let _ = self.memory.end_allocate_to_pool(self.id);
+        let _ = self.memory.release_pool(self.id);
+    }
+}
+
+/// Private pools by id.
+impl DeviceMemory {
+    /// A private pool with a new id, (0, n).
+    ///
+    /// # Errors
+    /// As [`Allocator::create_pool`](crate::Allocator::create_pool).
+    pub fn new_pool(&self) -> Result<Pool, Error> {
+        let mut shared = self.lock();
+        shared.pools.made += 1;
+        let id = PoolId(0, shared.pools.made);
+        shared.core.create_pool(id)?;
+        Ok(Pool { memory: self.clone(), id })
+    }
+
+    /// Makes a pool with one user, or adds a user: [`Allocator::create_pool`](crate::Allocator::create_pool).
+    ///
+    /// # Errors
+    /// As [`Allocator::create_pool`](crate::Allocator::create_pool).
+    pub fn create_pool(&self, id: PoolId) -> Result<(), Error> {
+        self.lock().core.create_pool(id)
+    }
+
+    /// Sends requests to a pool from now on:
+    /// [`Allocator::begin_allocate_to_pool`](crate::Allocator::begin_allocate_to_pool).
+    ///
+    /// # Errors
+    /// As [`Allocator::begin_allocate_to_pool`](crate::Allocator::begin_allocate_to_pool).
+    pub fn begin_allocate_to_pool(&self, id: PoolId, whose: Redirect) -> Result<(), Error> {
+        let mut shared = self.lock();
+        shared.core.begin_allocate_to_pool(id)?;
+        let filter = match whose {
+            Redirect::ThisThread => Filter::Thread(thread::current().id()),
+            Redirect::Stream(stream) => Filter::Stream(stream),
+            Redirect::Everyone => Filter::Everyone,
+        };
+        shared.pools.redirections.push((id, filter));
+        Ok(())
+    }
+
+    /// Sends no more requests to a pool:
+    /// [`Allocator::end_allocate_to_pool`](crate::Allocator::end_allocate_to_pool).
+    ///
+    /// # Errors
+    /// As [`Allocator::end_allocate_to_pool`](crate::Allocator::end_allocate_to_pool).
+    pub fn end_allocate_to_pool(&self, id: PoolId) -> Result<(), Error> {
+        let mut shared = self.lock();
+        shared.core.end_allocate_to_pool(id)?;
+        shared.pools.redirections.retain(|&(pool, _)| pool != id);
+        Ok(())
+    }
+
+    /// Takes a user away: [`Allocator::release_pool`](crate::Allocator::release_pool).
+    ///
+    /// # Errors
+    /// As [`Allocator::release_pool`](crate::Allocator::release_pool).
+    pub fn release_pool(&self, id: PoolId) -> Result<(), Error> {
+        self.lock().core.release_pool(id)
+    }
+
+    /// How many users a pool has: [`Allocator::pool_use_count`](crate::Allocator::pool_use_count).
+    pub fn pool_use_count(&self, id: PoolId) -> Option<u64> {
+        self.lock().core.pool_use_count(id)
+    }
+
+    /// Says whether the default pool may use a pool's cached blocks when the device has no more memory.
+    pub fn set_use_on_oom(&self, id: PoolId, lends: bool) {
+        self.lock().core.set_use_on_oom(id, lends);
+    }
+
+    /// Says that a pool gives out whole segments only.
+    pub fn set_no_split(&self, id: PoolId) {
+        self.lock().core.set_no_split(id);
+    }
+
+    /// Returns what an unused pool has cached: [`Allocator::empty_pool`](crate::Allocator::empty_pool).
+    ///
+    /// # Errors
+    /// As [`Allocator::empty_pool`](crate::Allocator::empty_pool).
+    pub fn empty_pool(&self, id: PoolId) -> Result<u64, Error> {
+        self.lock().core.empty_pool(id)
+    }
+
+    /// Takes a pool's layout down: [`Allocator::checkpoint`](crate::Allocator::checkpoint).
+    ///
+    /// # Errors
+    /// As [`Allocator::checkpoint`](crate::Allocator::checkpoint).
+    pub fn checkpoint(&self, id: PoolId) -> Result<Checkpoint, Error> {
+        self.lock().core.checkpoint(id)
+    }
+
+    /// Brings a pool back to a layout: [`Allocator::restore`](crate::Allocator::restore).
+    ///
+    /// # Errors
+    /// As [`Allocator::restore`](crate::Allocator::restore).
+    pub fn restore(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
+        self.lock().core.restore(checkpoint)
+    }
+
+    /// Says that work is captured from now on: [`Allocator::begin_capture`](crate::Allocator::begin_capture).
+    pub fn begin_capture(&self) {
+        self.lock().core.begin_capture();
+    }
+
+    /// Says that a capture ended: [`Allocator::end_capture`](crate::Allocator::end_capture).
+    ///
+    /// # Panics
+    /// If none had begun.
+    pub fn end_capture(&self) {
+        self.lock().core.end_capture();
+    }
+}

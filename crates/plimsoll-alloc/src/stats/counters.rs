@@ -1,0 +1,97 @@
+//! One statistic while it is counted: [`Counters`].
+//!
+//! Kept is only what cannot be told from the rest: for each pool what is current, its peak and what was
+//! freed, and the peak of both together. All else is computed when it is read.
+
+use super::{PoolStats, Stat};
+use crate::pool::PoolKind;
+
+/// One statistic of both pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counters {
+    /// Indexed by [`PoolKind`].
+    pools: [Counter; 2],
+    /// Of both together.
+    peak: i64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Counter {
+    current: i64,
+    peak: i64,
+    freed: i64,
+    /// What was current at the last reset of the accumulated ones.
+    base: i64,
+}
+
+impl Counter {
+    fn read(&self) -> Stat {
+        let Self { current, peak, freed, base } = *self;
+        Stat { current, peak, allocated: current - base + freed, freed }
+    }
+}
+
+impl Counters {
+    #[inline]
+    pub(super) fn increase(&mut self, pool: PoolKind, by: u64) {
+        let counter = &mut self.pools[pool as usize];
+        counter.current += by as i64;
+        raise(&mut counter.peak, counter.current);
+        let current = self.current();
+        raise(&mut self.peak, current);
+    }
+
+    #[inline]
+    pub(super) fn decrease(&mut self, pool: PoolKind, by: u64) {
+        let counter = &mut self.pools[pool as usize];
+        counter.current -= by as i64;
+        counter.freed += by as i64;
+    }
+
+    /// Moves by a net amount: one increase, or one decrease.
+    #[inline]
+    pub(super) fn change(&mut self, pool: PoolKind, by: i64) {
+        let gained = by.max(0);
+        self.decrease(pool, (gained - by) as u64);
+        self.increase(pool, gained as u64);
+    }
+
+    pub(super) fn reset_peak(&mut self) {
+        for counter in &mut self.pools {
+            counter.peak = counter.current;
+        }
+        self.peak = self.current();
+    }
+
+    pub(super) fn reset_accumulated(&mut self) {
+        for counter in &mut self.pools {
+            counter.freed = 0;
+            counter.base = counter.current;
+        }
+    }
+
+    pub(super) fn read(&self) -> PoolStats {
+        let [small_pool, large_pool] = self.pools.map(|counter| counter.read());
+        let all = Stat {
+            current: self.current(),
+            peak: self.peak,
+            allocated: small_pool.allocated + large_pool.allocated,
+            freed: small_pool.freed + large_pool.freed,
+        };
+        PoolStats { all, small_pool, large_pool }
+    }
+
+    #[inline]
+    fn current(&self) -> i64 {
+        let [small_pool, large_pool] = &self.pools;
+        small_pool.current + large_pool.current
+    }
+}
+
+/// As `max`, but without a store where nothing changes: mostly there is no new peak.
+#[inline]
+fn raise(peak: &mut i64, to: i64) {
+    if to > *peak {
+        *peak = to;
+    }
+}

@@ -1,0 +1,77 @@
+//! Pools of graph captures: what is refused, and what becomes of a pool that dies. What happens to blocks in a
+//! capture is compared with PyTorch in `oracle.rs`.
+
+use plimsoll_alloc::{
+    DeviceStream, During, PinnedAllocator, PinnedConfig, PinnedError, PinnedEvent, PinnedRequest,
+    PinnedState, PoolError, PoolId, SimHost,
+};
+
+type Pinned = PinnedAllocator<SimHost, Vec<PinnedEvent>>;
+
+const POOL: PoolId = PoolId(1, 0);
+const CAPTURED: PinnedRequest = PinnedRequest { bytes: 1000, pool: POOL, during: During::Capture };
+
+fn pinned() -> Pinned {
+    PinnedAllocator::new(PinnedConfig::default(), SimHost::with_capacity(1 << 20), Vec::new())
+}
+
+fn refused<T>(why: PoolError) -> Result<T, PinnedError> {
+    Err(PinnedError::Pool(why))
+}
+
+#[test]
+fn a_pool_is_begun_ended_and_released_in_turn() {
+    let mut pinned = pinned();
+    assert_eq!(pinned.alloc(CAPTURED), refused(PoolError::Unknown(POOL)));
+    assert_eq!(pinned.release_pool(POOL), refused(PoolError::Unknown(POOL)));
+    assert_eq!(pinned.end_allocate_to_pool(POOL), refused(PoolError::NotRecording(POOL)));
+    pinned.begin_allocate_to_pool(POOL).unwrap();
+    assert_eq!(pinned.begin_allocate_to_pool(POOL), refused(PoolError::AlreadyRecording(POOL)));
+    pinned.end_allocate_to_pool(POOL).unwrap();
+    assert_eq!(pinned.alloc(CAPTURED), refused(PoolError::NotRecording(POOL)));
+    pinned.release_pool(POOL).unwrap();
+    assert_eq!(pinned.release_pool(POOL), refused(PoolError::Unused(POOL)));
+    assert_eq!(pinned.begin_allocate_to_pool(POOL), refused(PoolError::Unused(POOL)));
+    pinned.empty_cache().unwrap();
+    assert_eq!(pinned.observer()[..], [PinnedEvent::PoolErased { pool: POOL }]);
+    pinned.begin_allocate_to_pool(POOL).unwrap(); // a new one
+}
+
+#[test]
+fn the_default_pool_is_nobodys_to_begin_or_release() {
+    let mut pinned = pinned();
+    let unknown = PoolError::Unknown(PoolId::DEFAULT);
+    assert_eq!(pinned.begin_allocate_to_pool(PoolId::DEFAULT), refused(unknown));
+    assert_eq!(pinned.release_pool(PoolId::DEFAULT), refused(unknown));
+    pinned.check().unwrap();
+}
+
+#[test]
+fn a_block_that_a_graph_uses_stays_for_good_and_its_pool_too() {
+    let mut pinned = pinned();
+    pinned.begin_allocate_to_pool(POOL).unwrap();
+    let block = pinned.alloc(CAPTURED).unwrap();
+    assert!(pinned.record_event(block.addr(), DeviceStream::default()));
+    pinned.end_allocate_to_pool(POOL).unwrap();
+    pinned.free(block).unwrap();
+    pinned.release_pool(POOL).unwrap();
+    assert_eq!(pinned.empty_cache(), Ok(0));
+    assert_eq!(pinned.segments()[0].state, PinnedState::Retired);
+    assert!(!pinned.observer().contains(&PinnedEvent::PoolErased { pool: POOL }));
+    pinned.check().unwrap();
+}
+
+#[test]
+fn an_unused_block_of_a_capture_is_used_again_in_its_pool_only() {
+    let mut pinned = pinned();
+    pinned.begin_allocate_to_pool(POOL).unwrap();
+    let block = pinned.alloc(CAPTURED).unwrap();
+    let addr = block.addr();
+    pinned.free(block).unwrap();
+    let other = pinned.alloc(PinnedRequest::of(1000)).unwrap();
+    let again = pinned.alloc(CAPTURED).unwrap();
+    assert_ne!(other.addr(), addr);
+    assert_eq!(again.addr(), addr);
+    pinned.free(other).unwrap();
+    pinned.free(again).unwrap();
+}

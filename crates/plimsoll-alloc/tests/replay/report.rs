@@ -1,0 +1,120 @@
+//! What a replay found: [`Report`], and the first difference, explained ([`Divergence`]).
+
+use std::fmt;
+
+use plimsoll_alloc::Explanation;
+
+/// A replay from its first row to its last, or to the first that differs.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// How many rows were compared, the one that differs included.
+    pub(crate) rows: usize,
+    pub(crate) divergence: Option<Divergence>,
+}
+
+/// The first row on which the two allocators differ.
+#[derive(Debug)]
+pub(crate) struct Divergence {
+    /// The line of the file, or the step of the program.
+    pub(crate) at: usize,
+    /// What was asked.
+    pub(crate) asked: String,
+    pub(crate) differences: Vec<Difference>,
+    /// For a request: what could have served it.
+    pub(crate) choice: Option<Choice>,
+}
+
+/// One thing that is not the same.
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) what: String,
+    pub(crate) theirs: String,
+    pub(crate) ours: String,
+}
+
+/// Which free blocks were candidates, and where each allocator put the request.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) explanation: Explanation,
+    pub(crate) theirs: Answer,
+    pub(crate) ours: Answer,
+}
+
+/// Where a request landed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    At(u64),
+    OutOfMemory,
+    /// The record does not say. It shows in what differs.
+    Untold,
+}
+
+impl Answer {
+    /// Where it landed, if it did.
+    pub(crate) fn of(addr: Option<u64>) -> Self {
+        addr.map_or(Self::OutOfMemory, Self::At)
+    }
+}
+
+impl Difference {
+    /// The difference, if the two are not the same.
+    pub(crate) fn between<T: PartialEq + fmt::Display + ?Sized>(
+        what: &str,
+        theirs: &T,
+        ours: &T,
+    ) -> Option<Self> {
+        let differ = theirs != ours;
+        differ.then(|| Self { what: what.to_owned(), theirs: theirs.to_string(), ours: ours.to_string() })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.divergence {
+            None => write!(f, "{} rows, no difference", self.rows),
+            Some(divergence) => write!(f, "{} rows, the last differs\n{divergence}", self.rows),
+        }
+    }
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "at {}: {}", self.at, self.asked)?;
+        for Difference { what, theirs, ours } in &self.differences {
+            writeln!(f, "  {what}: PyTorch {theirs}, ours {ours}")?;
+        }
+        match &self.choice {
+            Some(choice) => choice.fmt(f),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { block_bytes, segment_bytes, candidates } = &self.explanation;
+        writeln!(
+            f,
+            "  needs {block_bytes} bytes, or a segment of {segment_bytes}; free blocks that hold it:"
+        )?;
+        for candidate in candidates {
+            let mark = |answer, name| if answer == Answer::At(candidate.addr.0) { name } else { "" };
+            let (theirs, ours) = (mark(self.theirs, " <- PyTorch"), mark(self.ours, " <- ours"));
+            writeln!(
+                f,
+                "    {} {} bytes, segment {}: {}{theirs}{ours}",
+                candidate.addr, candidate.bytes, candidate.segment_number, candidate.verdict
+            )?;
+        }
+        for (name, answer) in [("PyTorch", self.theirs), ("ours", self.ours)] {
+            match answer {
+                Answer::OutOfMemory => writeln!(f, "  {name} ran out of memory")?,
+                Answer::At(addr) if !candidates.iter().any(|candidate| candidate.addr.0 == addr) => {
+                    writeln!(f, "  {name} took new memory, at {addr:#x}")?;
+                }
+                Answer::At(_) | Answer::Untold => {}
+            }
+        }
+        Ok(())
+    }
+}
