@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use plimsoll_alloc::{Addr, Allocation, Category, Error as AllocError, LabelId, Request, StreamId, Tag};
+use plimsoll_alloc::{Addr, Allocation, Category, Error as AllocError, LabelId, Request, Tag};
 
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
@@ -42,8 +42,7 @@ impl Storage {
 
     /// Allocates `bytes` under a category and label.
     pub(crate) fn alloc_as(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<Storage> {
-        let request =
-            Request { bytes, stream: StreamId::default(), category: tag.category, label: tag.label };
+        let request = Request { category: tag.category, label: tag.label, ..Request::of(bytes) };
         let allocation = device.memory().alloc(request).map_err(|error| refused(device, op, tag, error))?;
         Ok(Storage(Arc::new(Inner {
             device: device.clone(),

@@ -49,10 +49,6 @@ impl Program {
         format!("{} {}", self.0["mode"].as_str().unwrap_or("?"), self.0["seed"])
     }
 
-    pub(crate) fn mode(&self) -> &str {
-        self.0["mode"].as_str().unwrap_or("?")
-    }
-
     fn steps(&self) -> &[Value] {
         self.0["steps"].as_array().map_or(&[], Vec::as_slice)
     }
@@ -176,13 +172,14 @@ impl Run {
                 Ok(())
             }
             "rs" => {
+                let stream = self.stream(&op[2])?;
                 if let Some(allocation) = self.live.get(text(1)) {
-                    self.allocator.record_stream(allocation, self.streams[number(2) as usize]);
+                    self.allocator.record_stream(allocation, stream);
                 }
                 Ok(())
             }
             "busy" => {
-                let stream = self.streams[number(1) as usize];
+                let stream = self.stream(&op[1])?;
                 self.allocator.driver_mut().set_busy(stream, number(2) == 1);
                 Ok(())
             }
@@ -224,10 +221,17 @@ impl Run {
         done.map_err(|why: Error| why.to_string())
     }
 
+    /// The handle of a stream told by its index.
+    fn stream(&self, index: &Value) -> Result<StreamId, String> {
+        let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
+        let stream = index.and_then(|index| self.streams.get(index));
+        stream.copied().ok_or_else(|| "a stream that the program does not have".to_owned())
+    }
+
     /// The request of a step, if it is one.
     fn request(&self, op: &Value) -> Option<Request> {
         (op[0] == "a").then(|| {
-            let stream = self.streams[op[3].as_u64().unwrap_or(0) as usize];
+            let stream = self.stream(&op[3]).unwrap_or_default();
             let pool = self.recording.last().copied().unwrap_or_default();
             Request { stream, pool, ..Request::of(op[2].as_u64().unwrap_or(0)) }
         })

@@ -6,44 +6,54 @@ use plimsoll_alloc::Explanation;
 
 /// A replay from its first row to its last, or to the first that differs.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub struct Report {
     /// How many rows were compared, the one that differs included.
-    pub(crate) rows: usize,
-    pub(crate) divergence: Option<Divergence>,
+    pub rows: usize,
+    /// The first difference, if there is one.
+    pub divergence: Option<Divergence>,
 }
 
 /// The first row on which the two allocators differ.
 #[derive(Debug)]
-pub(crate) struct Divergence {
+pub struct Divergence {
     /// The line of the file, or the step of the program.
-    pub(crate) at: usize,
+    pub at: usize,
     /// What was asked.
-    pub(crate) asked: String,
-    pub(crate) differences: Vec<Difference>,
+    pub asked: String,
+    /// What is not the same after it.
+    pub differences: Vec<Difference>,
     /// For a request: what could have served it.
-    pub(crate) choice: Option<Choice>,
+    pub choice: Option<Choice>,
 }
 
 /// One thing that is not the same.
 #[derive(Debug)]
-pub(crate) struct Difference {
-    pub(crate) what: String,
-    pub(crate) theirs: String,
-    pub(crate) ours: String,
+pub struct Difference {
+    /// Which statistic, address or list of calls.
+    pub what: String,
+    /// PyTorch's.
+    pub theirs: String,
+    /// Ours.
+    pub ours: String,
 }
 
 /// Which free blocks were candidates, and where each allocator put the request.
 #[derive(Debug)]
-pub(crate) struct Choice {
-    pub(crate) explanation: Explanation,
-    pub(crate) theirs: Answer,
-    pub(crate) ours: Answer,
+pub struct Choice {
+    /// The free blocks, and which of them ours takes, with the reason.
+    pub explanation: Explanation,
+    /// Where PyTorch put it.
+    pub theirs: Answer,
+    /// Where ours did.
+    pub ours: Answer,
 }
 
 /// Where a request landed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// At this address.
     At(u64),
+    /// Nowhere.
     OutOfMemory,
     /// The record does not say. It shows in what differs.
     Untold,
