@@ -22,6 +22,11 @@ use crate::search::{Ask, cut};
 use crate::size::{ONE_EXBIBYTE, block_bytes, is_oversize, kind_of, segment_bytes};
 use crate::streams::Streams;
 
+// Note [Laid out once]
+// What a request is sized to and what it is given are each a few words. Returned through several functions,
+// such a value is written to the stack and read back at once in other widths, and each time the processor
+// waits for the store. So the functions between the call and the answer are always inlined.
+
 /// A caching allocator for one device, as a state machine.
 ///
 /// ```
@@ -128,6 +133,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     ///
     /// # Errors
     /// As [`malloc`](Self::malloc), but for want of memory.
+    #[inline(always)] // Note [Laid out once]
     pub fn start(&mut self, request: Request) -> Result<Step, Error> {
         if request.bytes == 0 {
             return Ok(Step::Done(Allocation::nothing()));
@@ -166,6 +172,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Sizes a request and finds its pool.
+    #[inline(always)] // Note [Laid out once]
     pub(crate) fn ask(&self, request: Request) -> Result<Ask, Error> {
         if request.bytes >= ONE_EXBIBYTE {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
@@ -191,6 +198,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Gives a found block to the request, cut if the rest is worth it.
+    #[inline(always)] // Note [Laid out once]
     fn give(&mut self, found: BlockId, ask: &Ask) -> Allocation {
         let cut = if self.privates.is_unsplit(self.pools.pool(ask.pool).id) {
             Cut::Whole
@@ -201,6 +209,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Gives a found block to the request, and announces it.
+    #[inline(always)] // Note [Laid out once]
     pub(crate) fn give_cut(&mut self, found: BlockId, bytes: u64, request: &Request, cut: Cut) -> Allocation {
         let (id, inactive_split) = self.pools.occupy(found, bytes, request, cut);
         let block = self.live(id);
@@ -228,13 +237,17 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         if self.pools.blocks[id].uses.is_some() {
             self.wait_for_uses(id);
         } else {
-            self.complete_free(id);
+            self.put_back(id, block);
         }
     }
 
     /// Puts a block that was given back, and that no stream uses any more, in the cache.
     pub(crate) fn complete_free(&mut self, id: BlockId) {
-        let block = self.live(id);
+        self.put_back(id, self.live(id));
+    }
+
+    #[inline]
+    fn put_back(&mut self, id: BlockId, block: LiveBlock) {
         let inactive_split = self.pools.vacate(id);
         self.observer.on(&Event::FreeCompleted { block, inactive_split });
     }
@@ -362,6 +375,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// An active block as events show it.
+    #[inline]
     fn live(&self, id: BlockId) -> LiveBlock {
         let block = &self.pools.blocks[id];
         let pool = self.pools.pool(block.pool);

@@ -193,6 +193,13 @@ impl History {
 }
 
 impl Recorder {
+    #[inline(never)]
+    fn see(&mut self, event: Event) {
+        if let Some(entry) = entry(&event) {
+            self.push(entry);
+        }
+    }
+
     fn push(&mut self, mut entry: Entry) {
         if self.options.skip.contains(&entry.action.name()) {
             return;
@@ -209,11 +216,10 @@ impl Recorder {
 }
 
 impl Observer for History {
+    #[inline(always)] // it is off mostly: then nothing needs to be laid out for it
     fn on(&mut self, event: &Event) {
-        if let Some(recorder) = &mut self.recorder
-            && let Some(entry) = entry(event)
-        {
-            recorder.push(entry);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.see(*event);
         }
     }
 }

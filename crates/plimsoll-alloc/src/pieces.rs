@@ -61,6 +61,7 @@ impl Pools {
 
     /// Gives `found`, a mapped block in no set, to the request. Returns the block given, of `bytes` if it
     /// was cut, and the change in cached pieces.
+    #[inline]
     pub(crate) fn occupy(
         &mut self,
         found: BlockId,
@@ -141,8 +142,10 @@ impl Pools {
     pub(crate) fn merge_and_file(&mut self, id: BlockId) -> SplitChange {
         let mut change = SplitChange::default();
         let Block { prev, next, state, .. } = self.blocks[id];
-        for neighbour in [prev, next].into_iter().flatten() {
-            if self.blocks[neighbour].state == state {
+        for neighbour in [prev, next] {
+            if let Some(neighbour) = neighbour
+                && self.blocks[neighbour].state == state
+            {
                 change.blocks -= 1;
                 change.bytes -= self.blocks[neighbour].bytes as i64;
                 self.absorb(id, neighbour);
@@ -155,21 +158,21 @@ impl Pools {
     /// Merges a neighbour that is in a set into `id`, whose block lives on.
     fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
         self.unfile(neighbour);
-        let gone = self.blocks[neighbour];
+        let Block { addr, bytes, prev, next, .. } = self.blocks[neighbour];
         self.blocks.remove(neighbour);
         let block = &mut self.blocks[id];
-        block.bytes += gone.bytes;
-        if gone.next == Some(id) {
-            block.addr = gone.addr;
-            block.prev = gone.prev;
+        block.bytes += bytes;
+        if next == Some(id) {
+            block.addr = addr;
+            block.prev = prev;
+            if let Some(before) = prev {
+                self.blocks[before].next = Some(id);
+            }
         } else {
-            block.next = gone.next;
-        }
-        if let Some(before) = self.blocks[id].prev {
-            self.blocks[before].next = Some(id);
-        }
-        if let Some(after) = self.blocks[id].next {
-            self.blocks[after].prev = Some(id);
+            block.next = next;
+            if let Some(after) = next {
+                self.blocks[after].prev = Some(id);
+            }
         }
     }
 }

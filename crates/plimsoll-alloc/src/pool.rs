@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::block::{BlockId, Slab, State};
+use crate::block::{Block, BlockId, Slab, State};
 use crate::config::TieOrder;
 use crate::free_set::FreeSet;
 use crate::request::{Addr, PoolId, StreamId};
@@ -148,11 +148,7 @@ impl Pools {
                 block.cached_at = pool.searches;
                 pool.cached.insert(&mut self.blocks, id);
             }
-            State::Unmapped => {
-                let before = pool.unmapped.insert((block.stream, block.addr), id);
-                assert_eq!(before, None, "two unmapped blocks at {}", block.addr);
-            }
-            state => panic!("a block that is {state:?} is not kept in a set"),
+            _ => self.file_unmapped(id),
         }
     }
 
@@ -163,12 +159,24 @@ impl Pools {
         let pool = &mut self.pools[block.pool.0 as usize];
         match block.state {
             State::Cached => pool.cached.remove(&mut self.blocks, id),
-            State::Unmapped => {
-                let found = pool.unmapped.remove(&(block.stream, block.addr));
-                assert_eq!(found, Some(id), "the unmapped block at {}", block.addr);
-            }
-            state => panic!("a block that is {state:?} is not kept in a set"),
+            _ => self.unfile_unmapped(id),
         }
+    }
+
+    #[inline(never)] // most segments have no unmapped blocks
+    fn file_unmapped(&mut self, id: BlockId) {
+        let Block { addr, stream, pool, state, .. } = self.blocks[id];
+        assert_eq!(state, State::Unmapped, "the block at {addr} is not to be kept in a set");
+        let before = self.pool_mut(pool).unmapped.insert((stream, addr), id);
+        assert_eq!(before, None, "two unmapped blocks at {addr}");
+    }
+
+    #[inline(never)] // as above
+    fn unfile_unmapped(&mut self, id: BlockId) {
+        let Block { addr, stream, pool, state, .. } = self.blocks[id];
+        assert_eq!(state, State::Unmapped, "the block at {addr} is not kept in a set");
+        let found = self.pool_mut(pool).unmapped.remove(&(stream, addr));
+        assert_eq!(found, Some(id), "the unmapped block at {addr}");
     }
 
     /// The largest cached block of `stream` in either half of the default pool, bytes; 0 if it has none.

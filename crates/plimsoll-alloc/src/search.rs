@@ -26,6 +26,7 @@ pub(crate) struct Ask {
 impl Pools {
     /// Takes the block that serves a request out of the cache. Only the one that
     /// [`find_fit`](Self::find_fit) finds is tested for the oversize rules: if it fails, none is taken.
+    #[inline]
     pub(crate) fn take_fit(&mut self, ask: &Ask, config: &Config) -> Option<BlockId> {
         let found = self.find_fit(ask)?;
         if !fits_oversize_rules(config, ask.block_bytes, self.blocks[found].bytes) {
@@ -38,10 +39,15 @@ impl Pools {
     /// The first block that holds a request in Note [Best fit order], passed on by
     /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) where there are
     /// expandable segments.
+    #[inline]
     pub(crate) fn find_fit(&self, ask: &Ask) -> Option<BlockId> {
         let first =
             self.pool(ask.pool).cached.first_from(&self.blocks, ask.request.stream, ask.block_bytes)?;
-        if ask.expandable { Some(self.least_growing(first, ask)) } else { self.not_expandable(first, ask) }
+        match (ask.expandable, self.blocks[first].range) {
+            (_, None) => Some(first),
+            (true, Some(_)) => Some(self.least_growing(first, ask)),
+            (false, Some(_)) => self.not_expandable(first, ask),
+        }
     }
 
     /// Skips blocks of expandable segments.

@@ -52,6 +52,7 @@ enum Filter {
 
 impl Pools {
     /// The request with its pool: the one it names, or that of the newest sending that means it.
+    #[inline]
     pub(super) fn redirect(&self, request: Request) -> Request {
         if self.redirections.is_empty() || request.pool != PoolId::DEFAULT {
             return request;
