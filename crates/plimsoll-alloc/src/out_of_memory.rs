@@ -60,7 +60,8 @@ pub struct OutOfMemory {
     pub device_free_bytes: u64,
     /// All that the device has, bytes.
     pub device_total_bytes: u64,
-    /// The largest cached block of the request's stream in the default pool, bytes; 0 if there is none.
+    /// The largest cached block of the request's own pool (small blocks and large ones have their own) and
+    /// stream, bytes; 0 if there is none.
     pub largest_free_block_bytes: u64,
     /// `allocated_bytes` by what they are for.
     pub by_category: CategoryBytes,
@@ -294,7 +295,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             limit_bytes: self.limit_bytes,
             device_free_bytes: device.free_bytes,
             device_total_bytes: device.total_bytes,
-            largest_free_block_bytes: self.pools.largest_cached_bytes(ask.request.stream),
+            largest_free_block_bytes: self
+                .pools
+                .pool(ask.pool)
+                .cached
+                .largest_bytes(&self.pools.blocks, ask.request.stream),
             by_category,
             expandable_segments: self.config.expandable_segments(),
             exceeded_reserve_bytes: exceeded_reserve(&self.config, ask, device.total_bytes),

@@ -178,14 +178,4 @@ impl Pools {
         let found = self.pool_mut(pool).unmapped.remove(&(stream, addr));
         assert_eq!(found, Some(id), "the unmapped block at {addr}");
     }
-
-    /// The largest cached block of `stream` in either half of the default pool, bytes; 0 if it has none.
-    pub(crate) fn largest_cached_bytes(&self, stream: StreamId) -> u64 {
-        let halves = [PoolKind::Small, PoolKind::Large].map(PoolRef::default_half);
-        halves
-            .into_iter()
-            .map(|half| self.pool(half).cached.largest_bytes(&self.blocks, stream))
-            .max()
-            .unwrap_or(0)
-    }
 }

@@ -10,6 +10,8 @@ use plimsoll::data::DataError;
 pub(crate) enum Exit {
     /// Done.
     Done = 0,
+    /// An assertion failed; the result says which.
+    Assertion = 1,
     /// An argument that can be read but not used.
     Usage = 2,
     /// Input could not be read.
@@ -23,6 +25,21 @@ pub(crate) enum Exit {
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit as u8)
+    }
+}
+
+/// A result for stdout, and the code to exit with.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// What to print.
+    pub(crate) text: String,
+    /// 0, or 1 where the result is that something was not as asserted.
+    pub(crate) exit: Exit,
+}
+
+impl From<String> for Answer {
+    fn from(text: String) -> Answer {
+        Answer { text, exit: Exit::Done }
     }
 }
 

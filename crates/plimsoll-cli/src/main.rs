@@ -5,6 +5,7 @@
 
 mod bench;
 mod bytes;
+mod conformance;
 mod exit;
 mod lenet;
 mod output;
@@ -12,7 +13,7 @@ mod train;
 
 use clap::{Parser, Subcommand};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::{Answer, Failure};
 
 /// Train within a memory limit, and know where every byte went.
 #[derive(Parser)]
@@ -27,6 +28,7 @@ Results go to stdout, progress to stderr. Colour only on a terminal, never with 
 
 Exit codes:
   0  done
+  1  an assertion failed: a recording that diverged
   2  the command line was not understood
   3  input could not be read
   4  out of memory
@@ -39,6 +41,8 @@ enum Verb {
         #[command(subcommand)]
         what: train::What,
     },
+    /// Replay what PyTorch's allocator was asked, and compare every answer
+    Conformance(conformance::ConformanceArgs),
     /// Measure speed
     Bench {
         #[command(subcommand)]
@@ -49,11 +53,15 @@ enum Verb {
 fn main() -> std::process::ExitCode {
     // clap prints usage errors itself and exits with 2.
     let outcome = match Cli::parse().verb {
-        Verb::Train { what } => train::run(what),
-        Verb::Bench { what } => bench::run(what),
+        Verb::Train { what } => train::run(what).map(Answer::from),
+        Verb::Conformance(args) => conformance::run(&args),
+        Verb::Bench { what } => bench::run(what).map(Answer::from),
     };
     match outcome {
-        Ok(text) => output::result(&text).map_or_else(|failure| failed(&failure), |()| Exit::Done.into()),
+        Ok(answer) => match output::result(&answer.text) {
+            Ok(()) => answer.exit.into(),
+            Err(failure) => failed(&failure),
+        },
         Err(failure) => failed(&failure),
     }
 }

@@ -151,34 +151,56 @@ pub struct OutOfMemory {
     pub numbers: alloc::OutOfMemory,
 }
 
+impl OutOfMemory {
+    /// What bounded the request: the limit where it is less than the device, and the device otherwise.
+    pub fn bound_bytes(&self) -> u64 {
+        self.numbers.limit_bytes.unwrap_or(u64::MAX).min(self.numbers.device_total_bytes)
+    }
+
+    /// Whether the bound left room for what was asked, and the system gave no memory all the same: another
+    /// limit of the process, or memory that others hold.
+    pub fn is_system_refusal(&self) -> bool {
+        self.bound_bytes().saturating_sub(self.numbers.reserved_bytes) >= self.numbers.segment_bytes
+    }
+}
+
+/// A size with its bytes where two decimals would round it.
+struct Exactly(u64);
+
+impl std::fmt::Display for Exactly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            bytes if bytes.is_multiple_of(1 << 20) => Bytes(bytes).fmt(f),
+            bytes => write!(f, "{} ({bytes} bytes)", Bytes(bytes)),
+        }
+    }
+}
+
 impl std::fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let OutOfMemory { device, label, op, numbers: n } = self;
         write!(f, "out of memory on {device}: {label} asked for {}", Bytes(n.requested_bytes))?;
         write!(f, " ({}, by {op}); ", n.category.name())?;
         match n.limit_bytes {
-            Some(limit) => write!(f, "the limit is {}, ", Bytes(limit))?,
-            None => write!(f, "the device has {}, ", Bytes(n.device_total_bytes))?,
+            Some(limit) if limit <= n.device_total_bytes => write!(f, "the limit is {}", Exactly(limit))?,
+            _ => write!(f, "the device has {}", Bytes(n.device_total_bytes))?,
         }
-        let bound = n.limit_bytes.unwrap_or(n.device_total_bytes).min(n.device_total_bytes);
+        let left = self.bound_bytes().saturating_sub(n.reserved_bytes);
+        write!(f, ", of which {} is reserved and {} is left, but ", Bytes(n.reserved_bytes), Exactly(left))?;
+        match self.is_system_refusal() {
+            true => write!(f, "the system gave no segment of {}", Bytes(n.segment_bytes))?,
+            false => write!(f, "the request needs a segment of {}", Bytes(n.segment_bytes))?,
+        }
         write!(
             f,
-            "of which {} is reserved and {} is left, but the request needs a segment of {}; of the reserved \
-             bytes {} is cached, the largest free block {}; {} is held by",
-            Bytes(n.reserved_bytes),
-            Bytes(bound.saturating_sub(n.reserved_bytes)),
-            Bytes(n.segment_bytes),
+            "; of the reserved bytes {} is cached, the largest free block for this size of request {}",
             Bytes(n.reserved_bytes.saturating_sub(n.allocated_bytes)),
             Bytes(n.largest_free_block_bytes),
-            Bytes(n.allocated_bytes)
         )?;
-        let mut separator = " ";
+        let mut before = format!("; {} is held by ", Bytes(n.allocated_bytes));
         for (category, bytes) in n.by_category.iter().filter(|&(_, bytes)| bytes > 0) {
-            write!(f, "{separator}{} ({})", category.plural(), Bytes(bytes))?;
-            separator = ", ";
-        }
-        if separator == " " {
-            f.write_str(" nothing")?;
+            write!(f, "{before}{} ({})", category.plural(), Bytes(bytes))?;
+            ", ".clone_into(&mut before);
         }
         Ok(())
     }

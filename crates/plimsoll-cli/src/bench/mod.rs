@@ -1,6 +1,8 @@
 //! `plimsoll bench`: how fast we are, beside others in the same run.
 
+mod allocator;
 mod floor;
+mod mt19937;
 mod step;
 mod table;
 
@@ -11,6 +13,8 @@ use crate::exit::Failure;
 /// What can be measured.
 #[derive(Subcommand)]
 pub(crate) enum What {
+    /// The cost of a request to the allocator, beside PyTorch's where it is at hand
+    Allocator(allocator::AllocatorArgs),
     /// One training step on this machine's processors, alone or in turn with peers
     Step(step::StepArgs),
 }
@@ -18,6 +22,7 @@ pub(crate) enum What {
 /// Measures; the result is text for stdout.
 pub(crate) fn run(what: What) -> Result<String, Failure> {
     match what {
+        What::Allocator(args) => allocator::run(&args),
         What::Step(args) => step::run(&args),
     }
 }

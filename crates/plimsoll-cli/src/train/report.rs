@@ -133,23 +133,24 @@ fn beyond(out: &mut String, outcome: &Outcome) {
 
 /// Why a job ran out, who asked, and what would have been enough.
 pub(crate) fn out_of_memory(report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
-    let mut out = report.to_string();
-    match smallest {
-        Some(&Smallest { limit_bytes, fits_device, tried }) => {
-            let _ = write!(
-                out,
-                "\nthe smallest limit that this job passes with is {} ({limit_bytes} bytes); with {} less it fails \
-                 (found by {tried} runs on the simulated device)",
-                Bytes(limit_bytes),
-                Bytes(GRAIN_BYTES)
-            );
-            let advice = match fits_device {
-                true => format!("\ntry: --memory-limit {}MiB, or a smaller --batch-size", limit_bytes >> 20),
-                false => "\nthis device has less than that; try a smaller --batch-size".to_owned(),
-            };
-            out.push_str(&advice);
-        }
-        None => out.push_str("\nno limit was found under which this job passes; try a smaller --batch-size"),
-    }
-    out
+    let Some(&Smallest { limit_bytes, fits_device, tried }) = smallest else {
+        return format!(
+            "{report}\nno limit was found under which this job passes; try a smaller --batch-size"
+        );
+    };
+    let advice = if report.is_system_refusal() {
+        "the system refused although the device has room: look at the limits of the process (ulimit -v) and at \
+         what others hold"
+            .to_owned()
+    } else if fits_device {
+        format!("try: --memory-limit {}MiB, or a smaller --batch-size", limit_bytes >> 20)
+    } else {
+        "this device has less than that; try a smaller --batch-size".to_owned()
+    };
+    format!(
+        "{report}\nthe smallest limit that this job passes with is {} ({limit_bytes} bytes); with {} less it fails \
+         (found by {tried} runs on the simulated device)\n{advice}",
+        Bytes(limit_bytes),
+        Bytes(GRAIN_BYTES)
+    )
 }
