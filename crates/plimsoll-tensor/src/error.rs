@@ -181,12 +181,21 @@ impl std::fmt::Display for OutOfMemory {
         let OutOfMemory { device, label, op, numbers: n } = self;
         write!(f, "out of memory on {device}: {label} asked for {}", Bytes(n.requested_bytes))?;
         write!(f, " ({}, by {op}); ", n.category.name())?;
-        match n.limit_bytes {
-            Some(limit) if limit <= n.device_total_bytes => write!(f, "the limit is {}", Exactly(limit))?,
-            _ => write!(f, "the device has {}", Bytes(n.device_total_bytes))?,
-        }
         let left = self.bound_bytes().saturating_sub(n.reserved_bytes);
-        write!(f, ", of which {} is reserved and {} is left, but ", Bytes(n.reserved_bytes), Exactly(left))?;
+        let reserved = Bytes(n.reserved_bytes);
+        match n.limit_bytes {
+            Some(limit) if limit <= n.device_total_bytes => {
+                let (limit, left) = (Exactly(limit), Exactly(left));
+                write!(f, "the limit is {limit}, of which {reserved} is reserved and {left} is left, but ")?;
+            }
+            _ => {
+                let (device, left) = (Bytes(n.device_total_bytes), Bytes(left));
+                write!(
+                    f,
+                    "the device has {device}, of which {reserved} is reserved and {left} is left, but "
+                )?;
+            }
+        }
         match self.is_system_refusal() {
             true => write!(f, "the system gave no segment of {}", Bytes(n.segment_bytes))?,
             false => write!(f, "the request needs a segment of {}", Bytes(n.segment_bytes))?,
