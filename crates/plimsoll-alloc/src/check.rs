@@ -48,7 +48,8 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-fn equal(
+/// The rule that two numbers are the same.
+pub(crate) fn equal(
     rule: &'static str,
     at: Option<Addr>,
     expected: impl Into<i128>,
@@ -317,6 +318,6 @@ fn active(segments: &[Segment]) -> impl Iterator<Item = &SegmentBlock> {
     blocks.filter(|block| block.state == BlockState::Active)
 }
 
-fn count(number: usize) -> i128 {
+pub(crate) fn count(number: usize) -> i128 {
     number as i128
 }

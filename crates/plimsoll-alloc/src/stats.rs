@@ -38,7 +38,7 @@ pub struct Stat {
 
 impl Stat {
     /// Moves by a net amount: one increase, or one decrease.
-    fn change(&mut self, by: i64) {
+    pub(crate) fn change(&mut self, by: i64) {
         self.current += by;
         if by >= 0 {
             self.peak = self.peak.max(self.current);

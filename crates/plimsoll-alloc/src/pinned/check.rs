@@ -7,18 +7,8 @@ use super::reserve::{PIECE_GRAIN_BYTES, Reserve};
 use super::segment::PinnedSegment;
 use super::size::bucket;
 use super::stats::PinnedStats;
-use crate::check::Violation;
+use crate::check::{Violation, count, equal};
 use crate::request::{Addr, PoolId};
-
-fn equal(
-    rule: &'static str,
-    at: Option<Addr>,
-    expected: impl Into<i128>,
-    found: impl Into<i128>,
-) -> Result<(), Violation> {
-    let (expected, found) = (expected.into(), found.into());
-    if expected == found { Ok(()) } else { Err(Violation { rule, expected, found, at }) }
-}
 
 impl<D, O> PinnedAllocator<D, O> {
     /// Whether blocks, buckets, waiting events and the reserve agree.
@@ -114,8 +104,4 @@ impl PinnedStats {
         }
         Ok(())
     }
-}
-
-fn count(number: usize) -> i128 {
-    number as i128
 }

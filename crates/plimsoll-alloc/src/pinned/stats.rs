@@ -159,13 +159,13 @@ impl PinnedStats {
 
     fn change_active(&mut self, block: &PinnedSegment, blocks: i64) {
         let Active { requests, bytes } = &mut self.of_pool(block.pool)[bucket(block.bytes)];
-        change(requests, blocks);
-        change(bytes, blocks * block.bytes as i64);
+        requests.change(blocks);
+        bytes.change(blocks * block.bytes as i64);
     }
 
     fn change_allocated(&mut self, bytes: u64, blocks: i64) {
-        change(&mut self.allocations, blocks);
-        change(&mut self.allocated_bytes, blocks * bytes as i64);
+        self.allocations.change(blocks);
+        self.allocated_bytes.change(blocks * bytes as i64);
     }
 
     fn inherit(&mut self, pool: PoolId) {
@@ -194,17 +194,6 @@ impl PinnedObserver for PinnedStats {
             PinnedEvent::ReserveAlloc { elapsed_us, .. } => self.host_alloc_time.add(elapsed_us),
             PinnedEvent::PoolErased { pool } => self.inherit(pool),
         }
-    }
-}
-
-/// Moves by a net amount: one increase, or one decrease.
-fn change(stat: &mut Stat, by: i64) {
-    stat.current += by;
-    if by >= 0 {
-        stat.peak = stat.peak.max(stat.current);
-        stat.allocated += by;
-    } else {
-        stat.freed -= by;
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use clap::Args;
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{Device, Tensor};
+use plimsoll::{Device, Tensor, memory};
 use serde::{Deserialize, Serialize};
 
 use super::floor::Floor;
@@ -187,7 +187,5 @@ fn ask(peer: &Peer) -> Result<Measured, Failure> {
 
 /// The most resident memory this process has had, MiB; 0 where the system does not say.
 fn high_water_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+    memory::max_process_resident_bytes().unwrap_or(0) as f64 / f64::from(1 << 20)
 }

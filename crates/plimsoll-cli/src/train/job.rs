@@ -147,11 +147,17 @@ impl Job {
                 seen.push(state);
             }
         }
+        let (data_set_bytes, batches_bytes) = match device.has_values() {
+            true => (self.data.split.train.resident_bytes(), run.training.buffer_bytes()),
+            false => (0, 0),
+        };
+        let mut memory = Report::of(device);
+        memory.outside_bytes = memory.outside_bytes.max(run.outside_bytes);
         Ok(Outcome {
-            memory: Report { outside_bytes: run.outside_bytes, ..Report::of(device) },
+            memory,
             parameters: run.parameters,
-            data_set_bytes: if device.has_values() { self.data.split.train.resident_bytes() } else { 0 },
-            batches_bytes: if device.has_values() { run.training.buffer_bytes() } else { 0 },
+            data_set_bytes,
+            batches_bytes,
             steps: run.steps,
             correct,
             losses,
@@ -224,7 +230,7 @@ impl<'a> Run<'a> {
         self.optimizer.step()?;
         // Often enough to see batches in preparation, too seldom to cost anything.
         if self.steps.is_multiple_of(64) {
-            self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
+            self.look_outside();
         }
         self.steps += 1;
         self.device.has_values().then(|| loss.item()).transpose()
@@ -249,7 +255,12 @@ impl<'a> Run<'a> {
             }
             self.testing.recycle(batch);
         }
-        self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
+        self.look_outside();
         Ok(self.device.has_values().then_some(correct))
+    }
+
+    /// Notes what the process holds beside the allocator, should it be more than before.
+    fn look_outside(&mut self) {
+        self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
     }
 }

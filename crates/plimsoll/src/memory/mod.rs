@@ -85,11 +85,6 @@ impl Report {
         self.bound_bytes().saturating_sub(self.peak_reserved_bytes)
     }
 
-    /// Bytes of one category at the peak.
-    pub fn peak_of(&self, category: Category) -> u64 {
-        self.by_category.iter().filter(|share| share.category == category).map(|share| share.bytes).sum()
-    }
-
     /// What the peak held beyond the parameters, largest first: each category with the reason why training
     /// needs it.
     pub fn beyond_parameters(&self) -> Vec<(CategoryShare, &'static str)> {
@@ -129,8 +124,18 @@ pub fn outside_bytes(device: &Device) -> Option<u64> {
 
 /// Bytes of this process that are in physical memory now.
 pub fn process_resident_bytes() -> Option<u64> {
+    process_status_bytes("VmRSS:")
+}
+
+/// The most bytes of this process that were in physical memory at one time.
+pub fn max_process_resident_bytes() -> Option<u64> {
+    process_status_bytes("VmHWM:")
+}
+
+/// A size in this process's `/proc` status, which is told in KiB.
+fn process_status_bytes(field: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
 }
