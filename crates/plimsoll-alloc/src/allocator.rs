@@ -15,7 +15,7 @@ use crate::event::{DeviceRange, Event, LiveBlock, Observer};
 use crate::expandable::Ranges;
 use crate::grow::fraction_of;
 use crate::pieces::Cut;
-use crate::pool::Pools;
+use crate::pool::{Pool, Pools};
 use crate::private::Privates;
 use crate::request::{Allocation, LabelId, Request, Tag};
 use crate::search::{Ask, cut};
@@ -141,7 +141,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         if request.bytes >= ONE_EXBIBYTE {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
         }
-        if !self.in_capture() {
+        if !self.streams.is_idle() && !self.in_capture() {
             self.poll_events()?;
         }
         let ask = self.ask(request)?;
@@ -189,12 +189,13 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         })
     }
 
-    /// Takes a cached block that serves the request. Searches are counted while ages count.
+    /// The cached block that serves the request. Searches are counted while ages count.
+    #[inline(always)] // Note [Laid out once]
     pub(crate) fn search(&mut self, ask: &Ask) -> Option<BlockId> {
         if self.collected_limit().is_some() {
             self.pools.pool_mut(ask.pool).searches += 1;
         }
-        self.pools.take_fit(ask, &self.config)
+        self.pools.serving(ask, &self.config)
     }
 
     /// Gives a found block to the request, cut if the rest is worth it.
@@ -212,7 +213,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     #[inline(always)] // Note [Laid out once]
     pub(crate) fn give_cut(&mut self, found: BlockId, bytes: u64, request: &Request, cut: Cut) -> Allocation {
         let (id, inactive_split) = self.pools.occupy(found, bytes, request, cut);
-        let block = self.live(id);
+        let Block { addr, bytes, pool, .. } = self.pools.blocks[id];
+        let Pool { kind, id: pool_id, .. } = *self.pools.pool(pool);
+        let Request { bytes: requested_bytes, stream, stack, .. } = *request;
+        let tag = request.tag();
+        let block = LiveBlock { addr, bytes, requested_bytes, stream, pool: kind, pool_id, tag, stack };
         let oversize = is_oversize(&self.config, block.bytes);
         self.observer.on(&Event::Alloc { block, inactive_split, oversize });
         Allocation::of_block(id, &block)
@@ -230,6 +235,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
+    #[inline(always)] // Note [Laid out once]
     pub(crate) fn free_block(&mut self, id: BlockId) {
         let block = self.live(id);
         let oversize = is_oversize(&self.config, block.bytes);

@@ -140,12 +140,14 @@ impl Slab {
         BlockId(number.expect("fewer than 2^32 blocks live at one time"))
     }
 
-    /// Vacates a slot; its id may come back for another block.
-    pub(crate) fn remove(&mut self, id: BlockId) {
+    /// Vacates a slot; its id may come back for another block. Returns what is left in it.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: BlockId) -> &Block {
         let before = self.vacant.replace(id);
         let slot = &mut self[id];
         slot.state = State::Vacant;
         slot.next = before;
+        slot
     }
 
     /// The block in a slot, if the slot was ever used: for ids that a caller brings.

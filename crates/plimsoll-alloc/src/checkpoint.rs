@@ -186,7 +186,6 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let (mut given, mut rest) = (Vec::new(), None);
         for &piece in pieces.iter().filter(|piece| piece.state != State::Unmapped) {
             let found = rest.or_else(|| firsts.get(&piece.addr).copied()).expect("the layout was compared");
-            self.pools.unfile(found);
             let whole = self.pools.blocks[found].bytes == piece.bytes;
             let request = Request { stream: piece.stream, ..Request::of(piece.bytes) };
             let cut = if whole { Cut::Whole } else { Cut::Front };

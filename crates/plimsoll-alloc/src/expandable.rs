@@ -74,7 +74,7 @@ impl Range {
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Grows an expandable segment until a cached block of it holds the request, and takes that block.
+    /// Grows an expandable segment until a cached block of it holds the request, and returns that block.
     /// `None` if the device has no memory left. What was mapped before it ran out stays mapped and cached.
     pub(crate) fn grow_range(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
         let mut block = match self.find_growable(ask) {
@@ -95,7 +95,6 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             }
             block = next; // it absorbed `block`
         }
-        self.pools.unfile(block);
         Ok(Some(block))
     }
 

@@ -14,7 +14,7 @@ mod tree;
 
 use crate::block::{Block, BlockId, Slab};
 use crate::config::TieOrder;
-use crate::request::StreamId;
+use crate::request::{Addr, StreamId};
 use bins::{Bins, bin_of};
 
 // Note [Best fit order]
@@ -69,8 +69,18 @@ impl FreeSet {
         self.bins_mut(blocks[id].stream).remove(blocks, order, id);
     }
 
+    /// Gives a block that is here another size and address.
+    ///
+    /// # Panics
+    /// As [`remove`](Self::remove).
+    #[inline(always)] // as above
+    pub(crate) fn resize(&mut self, blocks: &mut Slab, id: BlockId, addr: Addr, bytes: u64) {
+        let order = self.order;
+        self.bins_mut(blocks[id].stream).resize(blocks, order, id, addr, bytes);
+    }
+
     /// The first block of `stream` with at least `bytes`: the best fit.
-    #[inline]
+    #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(crate) fn first_from(&self, blocks: &Slab, stream: StreamId, bytes: u64) -> Option<BlockId> {
         self.first(blocks, stream, bytes, |block| block.bytes >= bytes)
     }
@@ -123,7 +133,7 @@ impl FreeSet {
 
     /// The first block of `stream` that is `far` enough, which no block of a bin before that of `bytes` is,
     /// and every block of a bin behind it.
-    #[inline]
+    #[inline(always)] // as above
     fn first(
         &self,
         blocks: &Slab,

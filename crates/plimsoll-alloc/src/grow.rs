@@ -53,6 +53,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.reserved_bytes += bytes;
         let (stream, pool) = (ask.request.stream, ask.pool);
         let id = self.pools.add_segment(NewSegment { addr, bytes, stream, pool, range: None });
+        self.pools.file(id);
         let memory = self.memory_of(&self.pools.blocks[id]);
         let oversize = is_oversize(&self.config, bytes);
         self.observer.on(&Event::SegmentAlloc { memory, oversize, stack: ask.request.stack });

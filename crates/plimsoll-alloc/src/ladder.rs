@@ -18,7 +18,7 @@ use crate::request::PoolId;
 use crate::search::Ask;
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Climbs the ladder until there is an uncached block for the request. Where it comes from is noted in
+    /// Climbs the ladder until there is a cached block for the request. Where it comes from is noted in
     /// `ask`: a lending pool's rules go with its block.
     pub(crate) fn make_room(&mut self, ask: &mut Ask) -> Result<BlockId, Error> {
         if let Some(limit_bytes) = self.collected_limit() {

@@ -113,7 +113,7 @@ impl Ledger {
         owners
     }
 
-    #[inline]
+    #[inline(always)] // as `on`
     fn row(&mut self, tag: Tag) -> &mut Held {
         let row = self.index.row(tag).unwrap_or_else(|| self.add_row(tag));
         &mut self.now.rows[row as usize]

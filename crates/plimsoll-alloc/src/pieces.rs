@@ -32,7 +32,7 @@ pub(crate) struct NewSegment {
 }
 
 impl Pools {
-    /// Makes a new segment's one block. It is in no set: the caller files it or gives it out.
+    /// Makes a new segment's one block. It is in no set: the caller files it.
     pub(crate) fn add_segment(&mut self, segment: NewSegment) -> BlockId {
         let NewSegment { addr, bytes, stream, pool, range } = segment;
         let segment_number = self.segments_made;
@@ -59,9 +59,9 @@ impl Pools {
         self.pool_mut(pool).segments -= 1;
     }
 
-    /// Gives `found`, a mapped block in no set, to the request. Returns the block given, of `bytes` if it
-    /// was cut, and the change in cached pieces.
-    #[inline]
+    /// Gives a cached block to the request. Returns the block given, of `bytes` if it was cut, and the change
+    /// in cached pieces.
+    #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(crate) fn occupy(
         &mut self,
         found: BlockId,
@@ -69,21 +69,23 @@ impl Pools {
         request: &Request,
         cut: Cut,
     ) -> (BlockId, SplitChange) {
-        let whole = self.blocks[found];
-        let (id, mut change) = match (cut, whole.is_piece()) {
-            (Cut::Front, true) => {
-                (self.cut_front(found, bytes), SplitChange { blocks: 0, bytes: -(bytes as i64) })
-            }
-            (Cut::Front, false) => {
-                let rest_bytes = whole.bytes - bytes;
-                (self.cut_front(found, bytes), SplitChange { blocks: 1, bytes: rest_bytes as i64 })
-            }
-            (Cut::Whole, true) => (found, SplitChange { blocks: -1, bytes: -(whole.bytes as i64) }),
-            (Cut::Whole, false) => (found, SplitChange::default()),
+        let whole = &self.blocks[found];
+        let (is_piece, is_expandable, found_bytes) =
+            (whole.is_piece(), whole.range.is_some(), whole.bytes as i64);
+        let change = match (cut, is_piece) {
+            _ if is_expandable => SplitChange::default(),
+            (Cut::Front, true) => SplitChange { blocks: 0, bytes: -(bytes as i64) },
+            (Cut::Front, false) => SplitChange { blocks: 1, bytes: found_bytes - bytes as i64 },
+            (Cut::Whole, true) => SplitChange { blocks: -1, bytes: -found_bytes },
+            (Cut::Whole, false) => SplitChange::default(),
         };
-        if whole.range.is_some() {
-            change = SplitChange::default();
-        }
+        let id = match cut {
+            Cut::Front => self.cut_front(found, bytes),
+            Cut::Whole => {
+                self.unfile(found);
+                found
+            }
+        };
         let block = &mut self.blocks[id];
         block.state = State::Active;
         block.requested_bytes = request.bytes;
@@ -92,18 +94,19 @@ impl Pools {
         (id, change)
     }
 
-    /// Cuts the first `bytes` off a block that is in no set, and caches the rest. The front is a new block.
+    /// Cuts the first `bytes` off a cached block, whose rest stays cached. The front is a new block.
+    #[inline(always)] // as above
     fn cut_front(&mut self, rest: BlockId, bytes: u64) -> BlockId {
-        let Block { addr, prev, .. } = self.blocks[rest];
-        let front = self.blocks.insert(Block { addr, bytes, prev, next: Some(rest), ..self.blocks[rest] });
+        let whole = &self.blocks[rest];
+        let &Block { addr, bytes: whole_bytes, segment_number, stream, prev, range, pool, .. } = whole;
+        let next = Some(rest);
+        let front = Block { addr, bytes, segment_number, stream, prev, next, range, pool, ..Block::VACANT };
+        let front = self.blocks.insert(front);
         if let Some(prev) = prev {
             self.blocks[prev].next = Some(front);
         }
-        let block = &mut self.blocks[rest];
-        block.addr = addr.plus(bytes);
-        block.bytes -= bytes;
-        block.prev = Some(front);
-        self.file(rest);
+        self.blocks[rest].prev = Some(front);
+        self.resize(rest, addr.plus(bytes), whole_bytes - bytes);
         front
     }
 
@@ -126,53 +129,82 @@ impl Pools {
 
     /// Takes a block that nobody uses any more into the cache, merged with its cached neighbours.
     /// Returns the change in cached pieces.
+    ///
+    /// A cached neighbour grows over the block rather than the block over it, so that it can stay where it is
+    /// in its set. What of the block outlives it is what would have, as in PyTorch, where the block grows.
+    #[inline]
     pub(crate) fn vacate(&mut self, id: BlockId) -> SplitChange {
-        self.blocks[id].state = State::Cached;
-        let mut change = self.merge_and_file(id);
-        let block = &self.blocks[id];
-        if block.is_piece() {
-            change.blocks += 1;
-            change.bytes += block.bytes as i64;
+        let block = &mut self.blocks[id];
+        block.state = State::Cached;
+        let &mut Block { prev, next, range, bytes, .. } = block;
+        let is_cached = |id: &BlockId| self.blocks[*id].state == State::Cached;
+        let (before, behind) = (prev.filter(is_cached), next.filter(is_cached));
+        let Some(kept) = before.or(behind) else {
+            self.file(id);
+            let is_split = range.is_none() && (prev.is_some() || next.is_some());
+            return if is_split {
+                SplitChange { blocks: 1, bytes: bytes as i64 }
+            } else {
+                SplitChange::default()
+            };
+        };
+        let mut merged = SplitChange::default();
+        if let (Some(_), Some(behind)) = (before, behind) {
+            merged = SplitChange { blocks: -1, bytes: -(self.absorb(id, behind) as i64) };
         }
-        if block.range.is_some() { SplitChange::default() } else { change }
+        let kept_bytes = self.grow_over(kept, id);
+        if range.is_some() {
+            SplitChange::default()
+        } else if self.blocks[kept].is_piece() {
+            SplitChange { blocks: merged.blocks, bytes: bytes as i64 }
+        } else {
+            SplitChange { blocks: merged.blocks - 1, bytes: merged.bytes - kept_bytes as i64 }
+        }
     }
 
-    /// Files a cached or unmapped block, merged with those of its neighbours that are the same. Returns
-    /// what was absorbed, as a loss.
-    pub(crate) fn merge_and_file(&mut self, id: BlockId) -> SplitChange {
-        let mut change = SplitChange::default();
+    /// Merges a block in no set into a cached neighbour, which lives on under its own id, with the block's
+    /// last request. Returns the bytes that the neighbour had.
+    #[inline]
+    fn grow_over(&mut self, kept: BlockId, id: BlockId) -> u64 {
+        let Block { addr, bytes, requested_bytes, tag, stack, .. } = *self.unlink(id);
+        let block = &mut self.blocks[kept];
+        (block.requested_bytes, block.tag, block.stack) = (requested_bytes, tag, stack);
+        let (addr, kept_bytes) = (addr.min(block.addr), block.bytes);
+        self.resize(kept, addr, kept_bytes + bytes);
+        kept_bytes
+    }
+
+    /// Files a cached or unmapped block, merged with those of its neighbours that are the same.
+    pub(crate) fn merge_and_file(&mut self, id: BlockId) {
         let Block { prev, next, state, .. } = self.blocks[id];
-        for neighbour in [prev, next] {
-            if let Some(neighbour) = neighbour
-                && self.blocks[neighbour].state == state
-            {
-                change.blocks -= 1;
-                change.bytes -= self.blocks[neighbour].bytes as i64;
+        for neighbour in [prev, next].into_iter().flatten() {
+            if self.blocks[neighbour].state == state {
                 self.absorb(id, neighbour);
             }
         }
         self.file(id);
-        change
     }
 
-    /// Merges a neighbour that is in a set into `id`, whose block lives on.
-    fn absorb(&mut self, id: BlockId, neighbour: BlockId) {
+    /// Merges a neighbour that is in a set into `id`, whose block lives on. Returns the neighbour's bytes.
+    fn absorb(&mut self, id: BlockId, neighbour: BlockId) -> u64 {
         self.unfile(neighbour);
-        let Block { addr, bytes, prev, next, .. } = self.blocks[neighbour];
-        self.blocks.remove(neighbour);
+        let Block { addr, bytes, .. } = *self.unlink(neighbour);
         let block = &mut self.blocks[id];
+        block.addr = block.addr.min(addr);
         block.bytes += bytes;
-        if next == Some(id) {
-            block.addr = addr;
-            block.prev = prev;
-            if let Some(before) = prev {
-                self.blocks[before].next = Some(id);
-            }
-        } else {
-            block.next = next;
-            if let Some(after) = next {
-                self.blocks[after].prev = Some(id);
-            }
+        bytes
+    }
+
+    /// Takes a block out of its segment and vacates its slot. Returns what is left in the slot.
+    #[inline]
+    fn unlink(&mut self, id: BlockId) -> &Block {
+        let Block { prev, next, .. } = self.blocks[id];
+        if let Some(before) = prev {
+            self.blocks[before].next = next;
         }
+        if let Some(behind) = next {
+            self.blocks[behind].prev = prev;
+        }
+        self.blocks.remove(id)
     }
 }

@@ -163,6 +163,15 @@ impl Pools {
         }
     }
 
+    /// Gives a cached block another size and address, as if it were taken out and put back.
+    #[inline(always)] // Note [Laid out once] in `allocator.rs`
+    pub(crate) fn resize(&mut self, id: BlockId, addr: Addr, bytes: u64) {
+        let block = &mut self.blocks[id];
+        let pool = &mut self.pools[block.pool.0 as usize];
+        block.cached_at = pool.searches;
+        pool.cached.resize(&mut self.blocks, id, addr, bytes);
+    }
+
     #[inline(never)] // most segments have no unmapped blocks
     fn file_unmapped(&mut self, id: BlockId) {
         let Block { addr, stream, pool, state, .. } = self.blocks[id];

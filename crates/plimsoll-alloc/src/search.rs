@@ -5,7 +5,7 @@
 use crate::block::{Block, BlockId};
 use crate::config::Config;
 use crate::pieces::Cut;
-use crate::pool::{PoolKind, PoolRef, Pools};
+use crate::pool::{Pool, PoolKind, PoolRef, Pools};
 use crate::request::Request;
 use crate::size::{MIN_BLOCK_BYTES, SMALL_BYTES, is_oversize};
 
@@ -24,45 +24,40 @@ pub(crate) struct Ask {
 }
 
 impl Pools {
-    /// Takes the block that serves a request out of the cache. Only the one that
-    /// [`find_fit`](Self::find_fit) finds is tested for the oversize rules: if it fails, none is taken.
-    #[inline]
-    pub(crate) fn take_fit(&mut self, ask: &Ask, config: &Config) -> Option<BlockId> {
-        let found = self.find_fit(ask)?;
-        if !fits_oversize_rules(config, ask.block_bytes, self.blocks[found].bytes) {
-            return None;
-        }
-        self.unfile(found);
-        Some(found)
+    /// The cached block that serves a request. Only the one that [`find_fit`](Self::find_fit) finds is
+    /// tested for the oversize rules: if it fails, none does.
+    #[inline(always)] // Note [Laid out once] in `allocator.rs`
+    pub(crate) fn serving(&self, ask: &Ask, config: &Config) -> Option<BlockId> {
+        self.find_fit(ask).filter(|&id| fits_oversize_rules(config, ask.block_bytes, self.blocks[id].bytes))
     }
 
     /// The first block that holds a request in Note [Best fit order], passed on by
     /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) where there are
     /// expandable segments.
-    #[inline]
+    #[inline(always)] // as above
     pub(crate) fn find_fit(&self, ask: &Ask) -> Option<BlockId> {
-        let first =
-            self.pool(ask.pool).cached.first_from(&self.blocks, ask.request.stream, ask.block_bytes)?;
+        let pool = self.pool(ask.pool);
+        let first = pool.cached.first_from(&self.blocks, ask.request.stream, ask.block_bytes)?;
         match (ask.expandable, self.blocks[first].range) {
             (_, None) => Some(first),
-            (true, Some(_)) => Some(self.least_growing(first, ask)),
-            (false, Some(_)) => self.not_expandable(first, ask),
+            (true, Some(_)) => Some(self.least_growing(first, pool)),
+            (false, Some(_)) => self.not_expandable(first, pool),
         }
     }
 
     /// Skips blocks of expandable segments.
-    fn not_expandable(&self, mut id: BlockId, ask: &Ask) -> Option<BlockId> {
+    fn not_expandable(&self, mut id: BlockId, pool: &Pool) -> Option<BlockId> {
         while self.blocks[id].range.is_some() {
-            id = self.pool(ask.pool).cached.after(&self.blocks, id)?;
+            id = pool.cached.after(&self.blocks, id)?;
         }
         Some(id)
     }
 
     /// Walks on while the next block, with the unmapped piece behind it, is smaller: a hole is better than
     /// the end at which a segment grows. Stops at the first that is not smaller.
-    fn least_growing(&self, mut id: BlockId, ask: &Ask) -> BlockId {
+    fn least_growing(&self, mut id: BlockId, pool: &Pool) -> BlockId {
         while self.blocks[id].range.is_some() {
-            match self.pool(ask.pool).cached.after(&self.blocks, id) {
+            match pool.cached.after(&self.blocks, id) {
                 Some(next) if self.with_growth(next) < self.with_growth(id) => id = next,
                 _ => break,
             }

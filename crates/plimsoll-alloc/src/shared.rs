@@ -69,6 +69,7 @@ struct Locations {
 }
 
 impl Locations {
+    #[inline(never)] // requests are seldom told apart by place
     fn id(&mut self, place: &'static Location<'static>) -> StackId {
         let next = StackId(self.places.len() as u32);
         let id = *self.ids.entry(place).or_insert(next);
@@ -213,14 +214,13 @@ impl DeviceMemory {
 
 impl Shared {
     /// Fills in what only the handle knows: the pool that this request is sent to, and who asks.
+    #[inline(always)] // Note [Laid out once] in `allocator.rs`
     fn resolve(&mut self, request: Request, caller: &'static Location<'static>) -> Request {
-        let request = self.pools.redirect(request);
-        match &mut self.locations {
-            Some(locations) if self.core.observer().2.is_recording() => {
-                Request { stack: Some(locations.id(caller)), ..request }
-            }
-            _ => request,
-        }
+        let stack = match &mut self.locations {
+            Some(locations) if self.core.observer().2.is_recording() => Some(locations.id(caller)),
+            _ => request.stack,
+        };
+        Request { pool: self.pools.serving(&request), stack, ..request }
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
     if bytes < MIN_BLOCK_BYTES {
         return MIN_BLOCK_BYTES;
     }
-    let divisions = divisions_at(&config.roundup_power2_divisions(), bytes);
+    let divisions = divisions_at(config.roundup_power2_divisions(), bytes);
     if divisions > 1 && bytes > MIN_BLOCK_BYTES.saturating_mul(divisions) {
         bytes.next_multiple_of(floor_power_of_two(bytes) / divisions)
     } else {

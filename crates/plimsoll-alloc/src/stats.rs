@@ -226,6 +226,7 @@ impl Stats {
         }
     }
 
+    #[inline(always)] // as `on`
     fn change_inactive_split(&mut self, pool: PoolKind, change: SplitChange) {
         self.inactive_split.change(pool, change.blocks);
         self.inactive_split_bytes.change(pool, change.bytes);

@@ -65,7 +65,9 @@ struct Queue {
 }
 
 impl Streams {
-    fn is_idle(&self) -> bool {
+    /// Whether no block waits for another stream.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
         self.events == 0 && self.deferred.is_empty()
     }
 
@@ -165,10 +167,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Frees the blocks whose events are done. As PyTorch: `process_events`.
+    #[inline(never)] // mostly there is none: ask `is_idle` first
     pub(crate) fn poll_events(&mut self) -> Result<(), Error> {
-        if self.streams.is_idle() {
-            return Ok(());
-        }
         self.record_deferred()?;
         for queue in 0..self.streams.queues.len() {
             while let Some(&(event, id)) = self.streams.queues[queue].events.front() {

@@ -115,8 +115,8 @@ impl Config {
     /// In how many steps a power of two is divided for rounding, by size; each a power of two, or 0 for off.
     /// Entry `i` is for sizes from 2^(20+i) to 2^(21+i) bytes, the first for all smaller ones too, the last
     /// for all larger ones. As PyTorch: `roundup_power2_divisions`.
-    pub fn roundup_power2_divisions(&self) -> [u64; ROUNDUP_ENTRIES] {
-        self.roundup_power2_divisions
+    pub fn roundup_power2_divisions(&self) -> &[u64; ROUNDUP_ENTRIES] {
+        &self.roundup_power2_divisions
     }
 
     /// From which part of the memory limit on the cache is collected before the device is asked, 0 to 1;

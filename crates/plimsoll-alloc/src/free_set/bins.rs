@@ -6,6 +6,7 @@
 use super::tree::{self, Tree};
 use crate::block::{BlockId, Slab};
 use crate::config::TieOrder;
+use crate::request::Addr;
 use crate::size::MIN_BLOCK_BYTES;
 
 /// How many bins there are from a power of two to the next: as many as a word has bits.
@@ -47,37 +48,81 @@ impl Bins {
     /// Adds a block.
     #[inline]
     pub(super) fn insert(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId) {
-        let bin = bin_of(blocks[id].bytes);
-        match self.trees.get_mut(bin) {
-            Some(Some(root)) => *root = tree::insert(blocks, order, *root, id),
-            Some(tree) => {
-                *tree = Some(tree::single(blocks, id));
-                self.words[bin / STEPS] |= 1 << (bin % STEPS);
-                self.occupied |= 1 << (bin / STEPS);
-            }
-            None => self.grow(blocks, order, id),
-        }
-    }
-
-    #[cold]
-    fn grow(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId) {
-        self.trees.resize(bin_of(blocks[id].bytes) + 1, None);
-        self.insert(blocks, order, id);
+        let block = &mut blocks[id];
+        (block.lower, block.upper) = (None, None);
+        let bin = bin_of(block.bytes);
+        self.put(blocks, order, bin, id);
     }
 
     /// Takes a block out.
     #[inline]
     pub(super) fn remove(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId) {
-        let bin = bin_of(blocks[id].bytes);
-        let tree = &mut self.trees[bin];
-        *tree = tree::remove(blocks, order, *tree, id);
-        if tree.is_none() {
-            let word = &mut self.words[bin / STEPS];
-            *word &= !(1 << (bin % STEPS));
-            if *word == 0 {
-                self.occupied &= !(1 << (bin / STEPS));
-            }
+        let block = &blocks[id];
+        let bin = bin_of(block.bytes);
+        if self.trees[bin] == Some(id) && tree::is_leaf(block) {
+            self.empty(bin);
+        } else {
+            self.trees[bin] = tree::remove(blocks, order, self.trees[bin], id);
         }
+    }
+
+    /// Gives a block another size and address. Mostly it is alone in its bin, and often it stays there.
+    #[inline(always)] // Note [Laid out once] in `allocator.rs`
+    pub(super) fn resize(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId, addr: Addr, bytes: u64) {
+        let block = &mut blocks[id];
+        let (from, to) = (bin_of(block.bytes), bin_of(bytes));
+        if self.trees[from] != Some(id) || !tree::is_leaf(block) {
+            return self.resize_among(blocks, order, id, addr, bytes);
+        }
+        (block.addr, block.bytes) = (addr, bytes);
+        if from != to {
+            self.empty(from);
+            self.put(blocks, order, to, id);
+        }
+    }
+
+    /// The same for a block among others of its bin.
+    #[inline(never)]
+    fn resize_among(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId, addr: Addr, bytes: u64) {
+        self.remove(blocks, order, id);
+        let block = &mut blocks[id];
+        (block.addr, block.bytes) = (addr, bytes);
+        self.insert(blocks, order, id);
+    }
+
+    /// Adds a block without links to its bin.
+    #[inline]
+    fn put(&mut self, blocks: &mut Slab, order: TieOrder, bin: usize, id: BlockId) {
+        match self.trees.get_mut(bin) {
+            Some(None) => self.fill(bin, id),
+            Some(Some(root)) => *root = tree::insert(blocks, order, *root, id),
+            None => self.grow(bin, id),
+        }
+    }
+
+    /// Puts a block in a bin that holds nothing.
+    #[inline]
+    fn fill(&mut self, bin: usize, id: BlockId) {
+        self.trees[bin] = Some(id);
+        self.words[bin / STEPS] |= 1 << (bin % STEPS);
+        self.occupied |= 1 << (bin / STEPS);
+    }
+
+    /// Takes the last block out of a bin.
+    #[inline]
+    fn empty(&mut self, bin: usize) {
+        self.trees[bin] = None;
+        let word = &mut self.words[bin / STEPS];
+        *word &= !(1 << (bin % STEPS));
+        if *word == 0 {
+            self.occupied &= !(1 << (bin / STEPS));
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, bin: usize, id: BlockId) {
+        self.trees.resize(bin + 1, None);
+        self.fill(bin, id);
     }
 
     /// The first bin from `bin` on that holds anything.

@@ -10,24 +10,24 @@ use crate::config::TieOrder;
 /// A tree by its root.
 pub(super) type Tree = Option<BlockId>;
 
-/// The tree of one block: its root.
+/// Whether no block is below one.
 #[inline]
-pub(super) fn single(blocks: &mut Slab, id: BlockId) -> BlockId {
-    set_links(blocks, id, (None, None))
+pub(super) fn is_leaf(block: &Block) -> bool {
+    block.lower.is_none() && block.upper.is_none()
 }
 
-/// The tree below `root` with one block more: its root.
+/// The tree below `root` with one block more, which has no links yet: its root.
 #[inline(never)] // most bins hold one block: what is done for more should not burden that
 pub(super) fn insert(blocks: &mut Slab, order: TieOrder, root: BlockId, id: BlockId) -> BlockId {
     let rank = order.rank(&blocks[id]);
     if priority(root) < priority(id) {
-        let links = split(blocks, order, Some(root), rank);
-        return set_links(blocks, id, links);
+        (blocks[id].lower, blocks[id].upper) = split(blocks, order, Some(root), rank);
+        return id;
     }
     let Block { lower, upper, .. } = blocks[root];
     let put = |blocks: &mut Slab, below: Tree| match below {
         Some(root) => insert(blocks, order, root, id),
-        None => single(blocks, id),
+        None => id,
     };
     if rank < order.rank(&blocks[root]) {
         blocks[root].lower = Some(put(blocks, lower));
@@ -41,34 +41,19 @@ pub(super) fn insert(blocks: &mut Slab, order: TieOrder, root: BlockId, id: Bloc
 ///
 /// # Panics
 /// If the block is not there.
-#[inline]
-pub(super) fn remove(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId) -> Tree {
-    if tree != Some(id) {
-        return remove_below(blocks, order, tree, id);
-    }
-    match blocks[id] {
-        Block { lower: None, upper: None, .. } => None,
-        Block { lower, upper, .. } => join(blocks, lower, upper),
-    }
-}
-
 #[inline(never)]
-fn remove_below(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId) -> Tree {
+pub(super) fn remove(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId) -> Tree {
     let Some(root) = tree else { panic!("no block is cached at {}", blocks[id].addr) };
     let Block { lower, upper, .. } = blocks[root];
+    if root == id {
+        return join(blocks, lower, upper);
+    }
     if order.rank(&blocks[id]) < order.rank(&blocks[root]) {
         blocks[root].lower = remove(blocks, order, lower, id);
     } else {
         blocks[root].upper = remove(blocks, order, upper, id);
     }
     tree
-}
-
-#[inline]
-fn set_links(blocks: &mut Slab, id: BlockId, links: (Tree, Tree)) -> BlockId {
-    let block = &mut blocks[id];
-    (block.lower, block.upper) = links;
-    id
 }
 
 /// The first block that is `far` enough: one that is has only such behind it.

@@ -51,11 +51,16 @@ enum Filter {
 }
 
 impl Pools {
-    /// The request with its pool: the one it names, or that of the newest sending that means it.
+    /// The pool that a request is for: the one it names, or that of the newest sending that means it.
     #[inline]
-    pub(super) fn redirect(&self, request: Request) -> Request {
-        if self.redirections.is_empty() || request.pool != PoolId::DEFAULT {
-            return request;
+    pub(super) fn serving(&self, request: &Request) -> PoolId {
+        if self.redirections.is_empty() { request.pool } else { self.redirected(request) }
+    }
+
+    #[inline(never)] // mostly nobody is sent anywhere
+    fn redirected(&self, request: &Request) -> PoolId {
+        if request.pool != PoolId::DEFAULT {
+            return request.pool;
         }
         let means = |filter| match filter {
             Filter::Thread(id) => id == thread::current().id(),
@@ -63,7 +68,7 @@ impl Pools {
             Filter::Everyone => true,
         };
         let newest = self.redirections.iter().rev().find(|&&(_, filter)| means(filter));
-        Request { pool: newest.map_or(PoolId::DEFAULT, |&(pool, _)| pool), ..request }
+        newest.map_or(PoolId::DEFAULT, |&(pool, _)| pool)
     }
 }
 

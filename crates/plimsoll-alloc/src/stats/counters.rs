@@ -51,9 +51,11 @@ impl Counters {
     /// Moves by a net amount: one increase, or one decrease.
     #[inline]
     pub(super) fn change(&mut self, pool: PoolKind, by: i64) {
-        let gained = by.max(0);
-        self.decrease(pool, (gained - by) as u64);
-        self.increase(pool, gained as u64);
+        if by >= 0 {
+            self.increase(pool, by as u64);
+        } else {
+            self.decrease(pool, by.unsigned_abs());
+        }
     }
 
     pub(super) fn reset_peak(&mut self) {
