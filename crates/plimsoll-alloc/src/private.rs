@@ -173,10 +173,13 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// The half of a pool that serves requests of a kind.
+    #[inline]
     pub(crate) fn half_of(&self, id: PoolId, kind: PoolKind) -> Result<PoolRef, Error> {
-        if id == PoolId::DEFAULT {
-            return Ok(PoolRef::default_half(kind));
-        }
+        if id == PoolId::DEFAULT { Ok(PoolRef::default_half(kind)) } else { self.private_half_of(id, kind) }
+    }
+
+    #[inline(never)] // most requests are for the default pool
+    fn private_half_of(&self, id: PoolId, kind: PoolKind) -> Result<PoolRef, Error> {
         let pool = self.privates.get(id).ok_or(PoolError::Unknown(id))?;
         Ok(pool.halves[kind as usize])
     }

@@ -36,10 +36,14 @@ pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
     }
     let divisions = divisions_at(config.roundup_power2_divisions(), bytes);
     if divisions > 1 && bytes > MIN_BLOCK_BYTES.saturating_mul(divisions) {
-        bytes.next_multiple_of(floor_power_of_two(bytes) / divisions)
-    } else {
-        bytes.next_multiple_of(MIN_BLOCK_BYTES)
+        return rounded_to_part(bytes, divisions);
     }
+    bytes.next_multiple_of(MIN_BLOCK_BYTES)
+}
+
+#[inline(never)] // it divides, and is off mostly
+fn rounded_to_part(bytes: u64, divisions: u64) -> u64 {
+    bytes.next_multiple_of(floor_power_of_two(bytes) / divisions)
 }
 
 /// The table's entry for `bytes`: one for each power of two from 1 MiB on, the ends for all beyond them.
