@@ -48,9 +48,11 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod allocator;
 mod block;
 mod bytes;
+mod capture;
 mod category;
 mod check;
 mod checkpoint;
@@ -78,12 +80,14 @@ mod release;
 mod request;
 mod search;
 mod segment;
+mod segment_allocator;
 mod shared;
 mod sim;
 mod size;
 mod stats;
 mod streams;
 
+pub use address::AddressError;
 pub use allocator::{Allocator, GivenBack, Step, Unserved};
 pub use bytes::Bytes;
 pub use category::{Category, CategoryBytes};
@@ -93,7 +97,7 @@ pub use config::{
     CaptureTest, Config, ConfigError, ConfigProblem, ConfigWarning, InvalidOption, NotApplicable, Parsed,
     PinnedConfig, Reserve, RoundupRest, Setting, Slip, TieOrder,
 };
-pub use driver::{Driver, DriverError, EventId, MemoryInfo};
+pub use driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 pub use error::Error;
 pub use event::{DeviceRange, Event, LiveBlock, Observer, SplitChange};
 pub use explain::{Candidate, Explanation, Verdict};
@@ -110,7 +114,8 @@ pub use pinned::{
 pub use pool::PoolKind;
 pub use private::PoolError;
 pub use request::{Addr, Allocation, LabelId, PoolId, Request, StackId, StreamId, Tag};
-pub use segment::{BlockState, Segment, SegmentBlock};
+pub use segment::{BlockState, CacheInfo, Segment, SegmentBlock};
+pub use segment_allocator::SegmentAllocator;
 pub use shared::{Callers, DeviceMemory, Pool, PoolGuard, Redirect};
 pub use sim::{Sim, SimDriver};
 pub use stats::{PoolStats, Stat, Stats};

@@ -46,6 +46,7 @@ impl Pools {
             range,
             pool,
             state: if range.is_some() { State::Unmapped } else { State::Cached },
+            generation: self.generation,
             ..Block::VACANT
         })
     }
