@@ -198,3 +198,74 @@ fn replay(scripts: &str) -> usize {
 fn captures_and_given_addresses_are_answered_as_by_pytorch() {
     assert_eq!(replay(include_str!("oracle/scripts.txt")), 268);
 }
+
+/// Where PyTorch 2.15 hands `x` out again at the join (`free_completed` right before `y`), although the use from
+/// before the capture may still be under way, we keep it until an event says that it is done.
+#[test]
+fn a_use_from_before_a_capture_is_waited_for_although_the_streams_joined_within() {
+    let mut program = Program::new();
+    let said: Vec<String> = [
+        "conf graph_capture_record_stream_reuse:True",
+        "a x 4M 0",
+        "rs x 1",
+        "mark",
+        "capture 0",
+        "begin 1 0 0",
+        "kernel 0",
+        "wait 1 0",
+        "kernel 1",
+        "rs x 1",
+        "f x",
+        "wait 0 1",
+        "a y 4M 0",
+        "endcapture 0",
+        "unmark",
+        "end 1 0",
+        "a z 4M 0",
+    ]
+    .map(|line| program.line(line))
+    .into();
+    assert_eq!(said[12], " segment_alloc 1400000 20971520 0 1_0; alloc 1400000 4194304 0 1_0;");
+    assert_eq!(said[16], " free_completed 0 4194304 0 0_0; alloc 0 4194304 0 0_0;");
+}
+
+/// PyTorch asserts at such a free.
+#[test]
+fn a_block_used_in_two_captures_is_kept_until_their_end() {
+    let mut program = Program::new();
+    for line in
+        "conf graph_capture_record_stream_reuse:True;mark;capture 0;begin 1 0 0;mark;capture 2;begin 2 0 2;\
+                 a x 4M 0;kernel 0;kernel 2;rs x 2;f x"
+            .split(';')
+    {
+        program.line(line);
+    }
+    assert_eq!(program.line("a y 4M 0"), " alloc 400000 4194304 0 1_0;");
+    for line in ["endcapture 2", "unmark", "end 2 0", "endcapture 0", "unmark"] {
+        assert_eq!(program.line(line), "");
+    }
+    assert_eq!(program.line("end 1 0"), " free_completed 0 4194304 0 1_0;");
+    program.allocator.check().unwrap();
+}
+
+#[test]
+fn a_device_that_will_not_say_what_is_captured_costs_reuse_not_soundness() {
+    let mut program = Program::new();
+    for line in "conf graph_capture_record_stream_reuse:True;mark;capture 0;begin 1 0 0;a x 4M 0;kernel 0;\
+                 wait 1 0;kernel 1;rs x 1;wait 0 1"
+        .split(';')
+    {
+        program.line(line);
+    }
+    program.allocator.driver_mut().refuses = true;
+    assert_eq!(program.line("f x"), " free_requested 0 4194304 0 1_0;");
+    let request = Request { pool: PoolId(1, 0), ..Request::of(4 << 20) };
+    assert!(matches!(program.allocator.malloc(request), Err(Error::Driver(_))), "the next request is told");
+    program.allocator.driver_mut().refuses = false;
+    assert_eq!(program.line("a y 4M 0"), " alloc 400000 4194304 0 1_0;");
+    for line in ["endcapture 0", "unmark"] {
+        program.line(line);
+    }
+    assert_eq!(program.line("end 1 0"), " free_completed 0 4194304 0 1_0;");
+    program.allocator.check().unwrap();
+}

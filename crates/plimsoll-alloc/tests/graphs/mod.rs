@@ -13,12 +13,21 @@ pub(crate) struct Graphs {
     captures: u64,
     /// What each node depends on. Nodes are named by their places.
     nodes: Vec<Vec<NodeId>>,
+    /// Whether questions about captures fail.
+    pub(crate) refuses: bool,
 }
 
 impl Graphs {
     pub(crate) fn with_capacity(bytes: u64) -> Self {
         let driver = SimDriver::with_capacity(bytes);
-        Self { driver, current: StreamId(0), captured: BTreeMap::new(), captures: 0, nodes: Vec::new() }
+        Self {
+            driver,
+            current: StreamId(0),
+            captured: BTreeMap::new(),
+            captures: 0,
+            nodes: Vec::new(),
+            refuses: false,
+        }
     }
 
     pub(crate) fn capture_of(&self, stream: StreamId) -> Option<u64> {
@@ -72,6 +81,9 @@ impl Driver for Graphs {
     }
 
     fn captured(&self, stream: StreamId) -> Result<Option<Captured>, DriverError> {
+        if self.refuses {
+            return Err(DriverError::Failed("no".into()));
+        }
         Ok(self.captured.get(&stream).cloned())
     }
 
