@@ -204,10 +204,10 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     #[inline(always)] // Note [Laid out once]
     pub(crate) fn give_cut(&mut self, found: BlockId, bytes: u64, request: &Request, cut: Cut) -> Allocation {
         let (id, inactive_split) = self.pools.occupy(found, bytes, request, cut);
-        let block = self.live(id);
+        let (block, generation) = (self.live(id), self.pools.blocks[id].generation);
         let oversize = is_oversize(&self.config, block.bytes);
         self.observer.on(&Event::Alloc { block, inactive_split, oversize });
-        Allocation::of_block(id, self.pools.blocks[id].generation, &block)
+        Allocation::of_block(id, generation, &block)
     }
 
     /// Takes a block back: into the cache, merged with its cached neighbours, or, if other streams use it,
