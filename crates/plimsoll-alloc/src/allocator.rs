@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::event::{DeviceRange, Event, LiveBlock, Observer};
 use crate::expandable::Ranges;
 use crate::grow::fraction_of;
+use crate::ladder;
 use crate::pieces::Cut;
 use crate::pool::{Pool, Pools};
 use crate::private::Privates;
@@ -21,6 +22,9 @@ use crate::request::{Allocation, LabelId, Request, Tag};
 use crate::search::{Ask, cut};
 use crate::size::{ONE_EXBIBYTE, block_bytes, is_oversize, kind_of, segment_bytes};
 use crate::streams::Streams;
+
+const NOT_OURS: &str =
+    "the allocation is another allocator's, or of before its pool was brought back to a checkpoint";
 
 // Note [Laid out once]
 // What a request is sized to and what it is given are each a few words. Returned through several functions,
@@ -86,7 +90,7 @@ pub enum Step {
 
 /// A request that waits for [`Allocator::resume`]; see [`Step`] for an example.
 #[derive(Debug)]
-pub struct Unserved(Request);
+pub struct Unserved(pub(crate) Request);
 
 /// Whether anything was given back while a request waited; see [`Step`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,9 +145,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         if request.bytes >= ONE_EXBIBYTE {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
         }
-        if !self.streams.is_idle() && !self.in_capture() {
-            self.poll_events()?;
-        }
+        self.settle_frees(request.stream)?;
         let ask = self.ask(request)?;
         match self.search(&ask) {
             Some(id) => Ok(Step::Done(self.give(id, &ask))),
@@ -156,19 +158,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     ///
     /// # Errors
     /// As [`malloc`](Self::malloc).
-    #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes it go on only once")]
     pub fn resume(&mut self, unserved: Unserved, given_back: GivenBack) -> Result<Allocation, Error> {
-        let Unserved(request) = unserved;
-        let mut ask = self.ask(request)?;
-        let found = match given_back {
-            GivenBack::Something => self.search(&ask),
-            GivenBack::Nothing => None,
-        };
-        let id = match found {
-            Some(id) => id,
-            None => self.make_room(&mut ask)?,
-        };
-        Ok(self.give(id, &ask))
+        ladder::resume(self, unserved, given_back)
     }
 
     /// Sizes a request and finds its pool.
@@ -185,7 +176,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             segment_bytes: segment_bytes(&self.config, block_bytes),
             kind,
             pool: self.half_of(request.pool, kind)?,
-            expandable: self.config.expandable_segments(),
+            expandable: self.config.expandable_segments()
+                && !self.privates.has_segment_allocator(request.pool),
         })
     }
 
@@ -200,7 +192,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
 
     /// Gives a found block to the request, cut if the rest is worth it.
     #[inline(always)] // Note [Laid out once]
-    fn give(&mut self, found: BlockId, ask: &Ask) -> Allocation {
+    pub(crate) fn give(&mut self, found: BlockId, ask: &Ask) -> Allocation {
         let cut = if self.privates.is_unsplit(self.pools.pool(ask.pool).id) {
             Cut::Whole
         } else {
@@ -213,21 +205,21 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     #[inline(always)] // Note [Laid out once]
     pub(crate) fn give_cut(&mut self, found: BlockId, bytes: u64, request: &Request, cut: Cut) -> Allocation {
         let (id, inactive_split) = self.pools.occupy(found, bytes, request, cut);
-        let Block { addr, bytes, pool, .. } = self.pools.blocks[id];
+        let Block { addr, bytes, pool, generation, .. } = self.pools.blocks[id];
         let Pool { kind, id: pool_id, .. } = *self.pools.pool(pool);
         let Request { bytes: requested_bytes, stream, stack, .. } = *request;
         let tag = request.tag();
         let block = LiveBlock { addr, bytes, requested_bytes, stream, pool: kind, pool_id, tag, stack };
         let oversize = is_oversize(&self.config, block.bytes);
         self.observer.on(&Event::Alloc { block, inactive_split, oversize });
-        Allocation::of_block(id, &block)
+        Allocation::of_block(id, generation, &block)
     }
 
     /// Takes a block back: into the cache, merged with its cached neighbours, or, if other streams use it,
     /// into waiting for them.
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation is another allocator's, or of before its pool was brought back to a checkpoint.
     #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes a double free impossible")]
     pub fn free(&mut self, allocation: Allocation) {
         if let Some(id) = self.held(&allocation) {
@@ -261,7 +253,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Says that a live block is now for something else. Placement never reads it.
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation is another allocator's, or of before its pool was brought back to a checkpoint.
     pub fn retag(&mut self, allocation: &Allocation, category: Category, label: LabelId) {
         let Some(id) = self.held(allocation) else { return };
         let from = std::mem::replace(&mut self.pools.blocks[id].tag, Tag { category, label });
@@ -283,8 +275,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
 
     /// Says that work is captured rather than run from now on, until as many
     /// [`end_capture`](Self::end_capture)s. Meanwhile no event is asked about or waited for, blocks used on
-    /// other streams stay pending, and the cache is not released.
-    /// As PyTorch: `markCaptureBegin`; PyTorch asks besides whether the calling thread's stream is captured.
+    /// other streams stay pending, and the cache is not released: in calls for which
+    /// [`Driver::is_capturing`] says so, which by default are all.
+    /// As PyTorch: `markCaptureBegin`.
     pub fn begin_capture(&mut self) {
         self.captures += 1;
     }
@@ -296,6 +289,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     pub fn end_capture(&mut self) {
         assert!(self.captures > 0, "a capture ends that had not begun");
         self.captures -= 1;
+        if self.captures == 0 {
+            self.streams.nodes_before.clear();
+        }
     }
 
     pub(crate) fn in_capture(&self) -> bool {
@@ -303,7 +299,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             CaptureTest::Capture => false,
             CaptureTest::AnyRedirection => self.privates.is_recording(),
         };
-        self.captures > 0 || redirected
+        (self.captures > 0 && self.driver.is_capturing()) || redirected
     }
 
     /// The options in force.
@@ -375,8 +371,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// The block that an allocation stands for; none for a request of 0 bytes.
     pub(crate) fn held(&self, allocation: &Allocation) -> Option<BlockId> {
         let id = allocation.block()?;
-        let block = self.pools.blocks.get(id).map(|block| (block.addr, block.state));
-        assert_eq!(block, Some((allocation.addr(), State::Active)), "the allocation is another allocator's");
+        let block = self.pools.blocks.get(id).map(|block| (block.addr, block.state, block.generation));
+        let expected = (allocation.addr(), State::Active, allocation.generation());
+        assert_eq!(block, Some(expected), "{NOT_OURS}");
         Some(id)
     }
 

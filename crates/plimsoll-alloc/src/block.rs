@@ -71,6 +71,9 @@ pub(crate) struct Block {
     pub(crate) state: State,
     pub(crate) tag: Tag,
     pub(crate) stack: Option<StackId>,
+    /// How many pools had been brought back to a checkpoint when the segment was made, or brought back itself.
+    /// Pieces have their segment's. Only allocations of the same number stand for the block: `checkpoint.rs`.
+    pub(crate) generation: u32,
 }
 
 impl Block {
@@ -93,6 +96,7 @@ impl Block {
         state: State::Vacant,
         tag: Tag { category: Category::Temporary, label: LabelId(0) },
         stack: None,
+        generation: 0,
     };
 
     /// Whether the block is a part of its segment rather than the whole of it.

@@ -55,7 +55,7 @@ struct Piece {
 #[must_use = "an allocation that is dropped instead of freed is leaked"]
 pub struct Restored {
     /// Blocks that were held and are no more, by address: whoever has their [`Allocation`] must drop it
-    /// without a `free`.
+    /// without a `free`, which would panic. They stand for nothing any more, even if the block is held again.
     pub given_back: Vec<Addr>,
     /// Blocks that are held again, segment by segment.
     pub held: Vec<Allocation>,
@@ -121,11 +121,15 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let chains = self.chains_of(pool.halves);
         self.check_restorable(&chains, checkpoint)?;
         let mut restored = Restored::default();
+        self.pools.generation = self.pools.generation.wrapping_add(1);
         for id in chains.into_iter().flatten() {
             if self.pools.blocks.get(id).is_some_and(|block| block.state == State::Active) {
                 restored.given_back.push(self.pools.blocks[id].addr);
                 self.free_block(id);
             }
+        }
+        for id in self.chains_of(pool.halves).into_iter().flatten() {
+            self.pools.blocks[id].generation = self.pools.generation;
         }
         for pieces in &checkpoint.segments {
             let blocks = self.give_out_again(pool.halves, pieces);

@@ -115,9 +115,60 @@ pub trait Driver {
         Ok(())
     }
 
+    /// Whether the work that the calling thread submits now is captured into a graph rather than run. Asked
+    /// only between [`begin_capture`](crate::Allocator::begin_capture) and
+    /// [`end_capture`](crate::Allocator::end_capture); unless the driver knows better, all work is then.
+    /// As CUDA: `cudaStreamIsCapturing` of the thread's current stream.
+    fn is_capturing(&self) -> bool {
+        true
+    }
+
+    /// What a stream is captured into now; `None` if it is not captured, or if the driver does not say. Asked
+    /// only in a capture with `graph_capture_record_stream_reuse`. As CUDA: `cudaStreamGetCaptureInfo`.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn captured(&self, stream: StreamId) -> Result<Option<Captured>, DriverError> {
+        let _ = stream;
+        Ok(None)
+    }
+
+    /// The nodes on which a node of a captured graph depends. As CUDA: `cudaGraphNodeGetDependencies`.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DriverError> {
+        let _ = node;
+        Ok(Vec::new())
+    }
+
     /// What the device has.
     fn memory(&self) -> MemoryInfo;
 }
+
+/// What a stream is captured into: [`Driver::captured`].
+///
+/// ```
+/// # use plimsoll_alloc::{Driver, SimDriver, StreamId};
+/// let device = SimDriver::with_capacity(64 << 20);
+/// assert_eq!(device.captured(StreamId(1)), Ok(None)); // a simulated device captures nothing
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Captured {
+    /// The capture's number, apart from those of all others. Streams that have joined it share it.
+    pub capture: u64,
+    /// The nodes on which the stream's next work will depend.
+    pub tail: Vec<NodeId>,
+}
+
+/// A node of a captured graph, named by its driver; apart from those of all graphs that are captured now.
+///
+/// ```
+/// # use plimsoll_alloc::{Driver, NodeId, SimDriver};
+/// assert_eq!(SimDriver::with_capacity(64 << 20).dependencies(NodeId(1)), Ok(vec![]));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
 
 fn no_pages(asked: &str) -> DriverError {
     DriverError::Failed(format!("it has no pages to map ({asked}); set expandable_segments:False"))
@@ -170,6 +221,18 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
 
     fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
         (**self).wait(event)
+    }
+
+    fn is_capturing(&self) -> bool {
+        (**self).is_capturing()
+    }
+
+    fn captured(&self, stream: StreamId) -> Result<Option<Captured>, DriverError> {
+        (**self).captured(stream)
+    }
+
+    fn dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DriverError> {
+        (**self).dependencies(node)
     }
 
     fn memory(&self) -> MemoryInfo {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::address::AddressError;
 use crate::bytes::Bytes;
 use crate::checkpoint::CheckpointError;
 use crate::driver::DriverError;
@@ -44,6 +45,8 @@ pub enum Error {
     Pool(PoolError),
     /// A pool cannot be brought back to a checkpoint.
     Checkpoint(CheckpointError),
+    /// There is no memory at the address that was asked for.
+    Address(AddressError),
 }
 
 impl fmt::Display for Error {
@@ -67,6 +70,7 @@ impl fmt::Display for Error {
             ),
             Self::Pool(why) => why.fmt(f),
             Self::Checkpoint(why) => why.fmt(f),
+            Self::Address(why) => why.fmt(f),
         }
     }
 }
@@ -88,5 +92,11 @@ impl From<PoolError> for Error {
 impl From<CheckpointError> for Error {
     fn from(why: CheckpointError) -> Self {
         Self::Checkpoint(why)
+    }
+}
+
+impl From<AddressError> for Error {
+    fn from(why: AddressError) -> Self {
+        Self::Address(why)
     }
 }

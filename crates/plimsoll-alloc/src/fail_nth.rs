@@ -1,6 +1,6 @@
 //! A device that fails once, on purpose: [`FailNth`].
 
-use crate::driver::{Driver, DriverError, EventId, MemoryInfo};
+use crate::driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 use crate::request::{Addr, StreamId};
 
 /// Answers the `nth` call that can fail (from 1) with an error, and passes on all the others. Walking `nth`
@@ -83,6 +83,18 @@ impl<D: Driver> Driver for FailNth<D> {
     fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
         self.count()?;
         self.driver.wait(event)
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.driver.is_capturing()
+    }
+
+    fn captured(&self, stream: StreamId) -> Result<Option<Captured>, DriverError> {
+        self.driver.captured(stream)
+    }
+
+    fn dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DriverError> {
+        self.driver.dependencies(node)
     }
 
     fn memory(&self) -> MemoryInfo {

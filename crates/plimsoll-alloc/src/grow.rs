@@ -7,29 +7,38 @@ use crate::block::BlockId;
 use crate::driver::{Driver, DriverError};
 use crate::error::Error;
 use crate::event::{Event, Observer};
+use crate::ladder::Climber;
 use crate::pieces::NewSegment;
 use crate::request::Addr;
 use crate::search::Ask;
 use crate::size::{MIN_BLOCK_BYTES, is_oversize};
 
-impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Asks the device for memory that holds the request; `None` if the limit or the device's memory does
-    /// not allow it. The limit is compared with what a whole segment would take, also where an expandable
-    /// segment would need less, as in PyTorch.
-    ///
-    /// # Errors
-    /// [`Error::Rejected`] if `throw_on_cudamalloc_oom` says so, [`Error::Driver`] if the device failed.
-    pub(crate) fn try_device(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
-        let after_bytes = self.reserved_bytes.saturating_add(ask.segment_bytes);
-        if self.limit_bytes.is_some_and(|limit_bytes| after_bytes > limit_bytes) {
-            return Ok(None);
-        }
-        if self.config.throw_on_cudamalloc_oom() {
-            self.reject_beyond_fraction(ask, after_bytes)?;
-        }
-        if ask.expandable { self.grow_range(ask) } else { self.add_segment(ask) }
+/// Asks the device for memory that holds the request; `None` if the limit or the device's memory does not
+/// allow it. The limit is compared with what a whole segment would take, also where an expandable segment
+/// would need less, as in PyTorch.
+///
+/// # Errors
+/// [`Error::Rejected`] if `throw_on_cudamalloc_oom` says so, [`Error::Driver`] if the device failed.
+pub(crate) fn try_device<C: Climber>(climber: &mut C, ask: &Ask) -> Result<Option<BlockId>, Error> {
+    let allocator = climber.allocator();
+    let after_bytes = allocator.reserved_bytes.saturating_add(ask.segment_bytes);
+    if allocator.limit_bytes.is_some_and(|limit_bytes| after_bytes > limit_bytes) {
+        return Ok(None);
     }
+    if allocator.config.throw_on_cudamalloc_oom() {
+        allocator.reject_beyond_fraction(ask, after_bytes)?;
+    }
+    if ask.expandable {
+        return allocator.grow_range(ask);
+    }
+    match climber.segment_alloc(ask) {
+        Ok(addr) => Ok(Some(climber.allocator().add_segment(ask, addr))),
+        Err(DriverError::OutOfMemory) => Ok(None),
+        Err(why) => Err(why.into()),
+    }
+}
 
+impl<D: Driver, O: Observer> Allocator<D, O> {
     /// As PyTorch: neither the cache is released nor is this counted as out of memory.
     fn reject_beyond_fraction(&mut self, ask: &Ask, after_bytes: u64) -> Result<(), Error> {
         let allowed_bytes =
@@ -42,14 +51,10 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Err(Error::Rejected { segment_bytes, reserved_bytes: self.reserved_bytes, allowed_bytes })
     }
 
-    fn add_segment(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
-        let bytes = ask.segment_bytes;
-        let addr = match self.driver.segment_alloc(bytes) {
-            Ok(addr) => addr,
-            Err(DriverError::OutOfMemory) => return Ok(None),
-            Err(why) => return Err(why.into()),
-        };
+    /// Takes a new segment in. Its one block is cached.
+    fn add_segment(&mut self, ask: &Ask, addr: Addr) -> BlockId {
         assert_start(addr);
+        let bytes = ask.segment_bytes;
         self.reserved_bytes += bytes;
         let (stream, pool) = (ask.request.stream, ask.pool);
         let id = self.pools.add_segment(NewSegment { addr, bytes, stream, pool, range: None });
@@ -57,7 +62,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let memory = self.memory_of(&self.pools.blocks[id]);
         let oversize = is_oversize(&self.config, bytes);
         self.observer.on(&Event::SegmentAlloc { memory, oversize, stack: ask.request.stack });
-        Ok(Some(id))
+        id
     }
 }
 

@@ -11,28 +11,31 @@
 //! | `request.rs`, `category.rs` | what is asked ([`Request`], [`Category`]) and what is answered ([`Allocation`]) |
 //! | `config/`, `size.rs`, `bytes.rs` | options and their configuration string, rounding, sizes for people to read |
 //! | `allocator.rs` | [`Allocator`]: malloc, free, retag, limits |
-//! | `search.rs`, `free_set.rs` | which cached block serves a request; the order in which they are tried |
+//! | `search.rs`, `free_set.rs`, `free_set/` | which cached block serves a request; the order in which they are tried |
 //! | `pool.rs`, `block.rs`, `pieces.rs` | the pools and their sets; the blocks; how they are cut and merged |
+//! | `address.rs` | memory at a given address; the segment around a block |
 //! | `ladder.rs` | what is tried, in which order, when no cached block fits |
 //! | `grow.rs`, `expandable.rs` | memory from the device: by the segment, by the page |
 //! | `release.rs`, `collect.rs` | memory back to the device: on demand, by age |
-//! | `streams.rs` | blocks that several streams use, and events |
-//! | `private.rs`, `checkpoint.rs` | private pools; their layout, taken down and brought back |
+//! | `streams.rs`, `capture.rs` | blocks that several streams use, and events; what a capture changes |
+//! | `private.rs`, `segment_allocator.rs` | private pools; those with a source of segments of their own |
+//! | `checkpoint.rs` | a private pool's layout, taken down and brought back |
 //! | `error.rs`, `out_of_memory.rs` | [`Error`]; [`OutOfMemory`] with its numbers and what follows from them |
-//! | `driver.rs`, `sim.rs`, `limit.rs`, `fail_nth.rs` | the device seam, the simulated device, wrappers |
-//! | `event.rs`, `stats/`, `ledger.rs`, `history.rs` | what happened: counted, by owner, kept in a ring |
+//! | `driver.rs`, `driver_suite.rs` | the device seam; what every driver must do, for drivers' tests |
+//! | `sim.rs`, `limit.rs`, `fail_nth.rs` | the simulated device, wrappers |
+//! | `event.rs`, `stats.rs`, `stats/`, `ledger.rs`, `history.rs` | what happened: counted, by owner, kept in a ring |
 //! | `segment.rs`, `explain.rs`, `check.rs` | a picture of the state, why it would answer so, whether it is sound |
 //! | `shared.rs`, `shared/`, `lock.rs` | [`DeviceMemory`]: the allocator for many threads; its one lock |
-//! | `pinned/` | [`PinnedMemory`]: page-locked staging memory of the host |
+//! | `pinned.rs`, `pinned/` | [`PinnedMemory`]: page-locked staging memory of the host, an allocator of its own |
 //!
 //! Note [Differences from PyTorch]: where PyTorch 2.15 has no defined order, ours is ascending: events by
 //! stream id, private pools by pool id, segments of a checkpoint by address. Where PyTorch corrupts itself or
 //! asserts, ours stays sound: a piece of a segment is never released, although `max_split_size` was lowered
 //! at run time (`release.rs`); a private pool is forgotten when it holds no segment (`private.rs`), and is
-//! not emptied during a capture (`release.rs`). A capture is what [`Allocator::begin_capture`] and
-//! [`Allocator::end_capture`] say; PyTorch asks besides whether the thread's stream is captured now. A use on
-//! another stream that was recorded before a capture still counts if it is recorded again within
-//! (`streams.rs`). And one is deliberate, an option that is off by default: Note [No search after the
+//! not emptied during a capture (`release.rs`). A use on another stream that was recorded before a capture
+//! still counts if it is recorded again within (`streams.rs`), also where `graph_capture_record_stream_reuse`
+//! finds the uses within past (`capture.rs`); a block used in two captures waits for their end (PyTorch
+//! asserts). And one is deliberate, an option that is off by default: Note [No search after the
 //! release] in `ladder.rs`.
 //!
 //! ```
@@ -48,15 +51,18 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod allocator;
 mod block;
 mod bytes;
+mod capture;
 mod category;
 mod check;
 mod checkpoint;
 mod collect;
 mod config;
 mod driver;
+pub mod driver_suite;
 mod error;
 mod event;
 mod expandable;
@@ -78,12 +84,14 @@ mod release;
 mod request;
 mod search;
 mod segment;
+mod segment_allocator;
 mod shared;
 mod sim;
 mod size;
 mod stats;
 mod streams;
 
+pub use address::AddressError;
 pub use allocator::{Allocator, GivenBack, Step, Unserved};
 pub use bytes::Bytes;
 pub use category::{Category, CategoryBytes};
@@ -93,7 +101,7 @@ pub use config::{
     CaptureTest, Config, ConfigError, ConfigProblem, ConfigWarning, InvalidOption, NotApplicable, Parsed,
     PinnedConfig, Reserve, RoundupRest, Setting, Slip, TieOrder,
 };
-pub use driver::{Driver, DriverError, EventId, MemoryInfo};
+pub use driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 pub use error::Error;
 pub use event::{DeviceRange, Event, LiveBlock, Observer, SplitChange};
 pub use explain::{Candidate, Explanation, Verdict};
@@ -110,7 +118,8 @@ pub use pinned::{
 pub use pool::PoolKind;
 pub use private::PoolError;
 pub use request::{Addr, Allocation, LabelId, PoolId, Request, StackId, StreamId, Tag};
-pub use segment::{BlockState, Segment, SegmentBlock};
+pub use segment::{BlockState, CacheInfo, Segment, SegmentBlock};
+pub use segment_allocator::SegmentAllocator;
 pub use shared::{Callers, DeviceMemory, Pool, PoolGuard, Redirect};
 pub use sim::{Sim, SimDriver};
 pub use stats::{PoolStats, Stat, Stats};

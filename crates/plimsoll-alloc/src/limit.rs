@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::driver::{Driver, DriverError, EventId, MemoryInfo};
+use crate::driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 use crate::request::{Addr, StreamId};
 use crate::size::SEGMENT_GRAIN_BYTES;
 
@@ -88,6 +88,18 @@ impl<D: Driver> Driver for Limit<D> {
 
     fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
         self.driver.wait(event)
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.driver.is_capturing()
+    }
+
+    fn captured(&self, stream: StreamId) -> Result<Option<Captured>, DriverError> {
+        self.driver.captured(stream)
+    }
+
+    fn dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DriverError> {
+        self.driver.dependencies(node)
     }
 
     fn memory(&self) -> MemoryInfo {

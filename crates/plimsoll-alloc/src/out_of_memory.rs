@@ -69,6 +69,8 @@ pub struct OutOfMemory {
     pub expandable_segments: bool,
     /// What `expandable_segments_reserve` sets, if the request is more than one such range holds, bytes.
     pub exceeded_reserve_bytes: Option<u64>,
+    /// Whether the pool's own allocator was asked, rather than the device, and had no more.
+    pub segment_allocator_refused: bool,
 }
 
 /// Why a request did not fit.
@@ -92,6 +94,8 @@ pub enum Conclusion {
         /// Whether a limit is the bound, rather than the device.
         limited: bool,
     },
+    /// The pool has an allocator of its own, and that one has no more, however much the device has free.
+    SegmentAllocator,
     /// One range of `expandable_segments_reserve` cannot hold the request, however much is free.
     Reserve {
         /// What the option sets, bytes.
@@ -114,10 +118,14 @@ pub enum Conclusion {
 }
 
 impl OutOfMemory {
-    /// Why the request did not fit: the first of these that explains it. It is more than a reserve allows;
+    /// Why the request did not fit: the first of these that explains it. The pool's own allocator refused; it
+    /// is more than a reserve allows;
     /// what callers hold leaves no room for it; what is free would hold it, in one piece; what others hold
     /// is missing.
     pub fn conclusion(&self) -> Conclusion {
+        if self.segment_allocator_refused {
+            return Conclusion::SegmentAllocator;
+        }
         if let Some(reserve_bytes) = self.exceeded_reserve_bytes {
             return Conclusion::Reserve { reserve_bytes };
         }
@@ -162,10 +170,16 @@ impl OutOfMemory {
         }
         let rest_bytes = self.reserved_bytes.saturating_sub(self.allocated_bytes + private_bytes);
         text += &format!("and {} is reserved by PyTorch but unallocated.", Bytes(rest_bytes));
-        text + &self.pytorch_hint()
+        text += &self.pytorch_hint();
+        if self.segment_allocator_refused {
+            text += " The custom allocator backing this MemPool returned nullptr. Check preceding allocator warnings \
+                     or logs for the underlying cause. This can indicate an allocator-specific error or memory \
+                     constraint, even when device-wide free memory is available.";
+        }
+        text
     }
 
-    /// PyTorch's last sentence: what to set.
+    /// PyTorch's sentence on what to set.
     fn pytorch_hint(&self) -> String {
         let reserve = "PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve";
         match self.exceeded_reserve_bytes {
@@ -199,6 +213,7 @@ impl fmt::Display for Conclusion {
                 let missing = Bytes(missing_bytes);
                 write!(f, "what is held and what was asked for are together {missing} more than {bound}")
             }
+            Self::SegmentAllocator => write!(f, "the pool's own allocator has no more"),
             Self::Reserve { reserve_bytes } => write!(
                 f,
                 "one expandable segment of {} cannot hold it; raise expandable_segments_reserve or unset it",
@@ -280,7 +295,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             }
         }
         let device = self.driver.memory();
+        let after_bytes = self.reserved_bytes.saturating_add(ask.segment_bytes);
+        let within_limit = self.limit_bytes.is_none_or(|limit_bytes| after_bytes <= limit_bytes);
+        let segment_allocator_refused = within_limit && self.privates.has_segment_allocator(ask.request.pool);
         OutOfMemory {
+            segment_allocator_refused,
             requested_bytes: ask.request.bytes,
             rounded_bytes: ask.block_bytes,
             segment_bytes: ask.segment_bytes,

@@ -46,6 +46,7 @@ impl Pools {
             range,
             pool,
             state: if range.is_some() { State::Unmapped } else { State::Cached },
+            generation: self.generation,
             ..Block::VACANT
         })
     }
@@ -98,9 +99,11 @@ impl Pools {
     #[inline(always)] // as above
     fn cut_front(&mut self, rest: BlockId, bytes: u64) -> BlockId {
         let whole = &self.blocks[rest];
-        let &Block { addr, bytes: whole_bytes, segment_number, stream, prev, range, pool, .. } = whole;
+        let &Block { addr, bytes: whole_bytes, prev, range, pool, .. } = whole;
+        let &Block { segment_number, stream, generation, .. } = whole;
         let next = Some(rest);
-        let front = Block { addr, bytes, segment_number, stream, prev, next, range, pool, ..Block::VACANT };
+        let place = Block { addr, bytes, prev, next, range, pool, ..Block::VACANT };
+        let front = Block { segment_number, stream, generation, ..place };
         let front = self.blocks.insert(front);
         if let Some(prev) = prev {
             self.blocks[prev].next = Some(front);

@@ -79,13 +79,21 @@ pub(crate) struct Pools {
     vacant: Vec<u32>,
     order: TieOrder,
     pub(crate) segments_made: u64,
+    /// How often a pool was brought back to a checkpoint.
+    pub(crate) generation: u32,
 }
 
 impl Pools {
     /// The default pool, empty.
     pub(crate) fn new(order: TieOrder) -> Self {
-        let mut pools =
-            Self { blocks: Slab::default(), pools: Vec::new(), vacant: Vec::new(), order, segments_made: 0 };
+        let mut pools = Self {
+            blocks: Slab::default(),
+            pools: Vec::new(),
+            vacant: Vec::new(),
+            order,
+            segments_made: 0,
+            generation: 0,
+        };
         pools.add_pool(PoolId::DEFAULT);
         pools
     }

@@ -19,13 +19,23 @@ use crate::error::Error;
 use crate::event::Observer;
 use crate::pool::{PoolKind, PoolRef};
 use crate::request::PoolId;
+use crate::segment_allocator::SegmentAllocators;
 
 /// One private pool.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Private {
     pub(crate) use_count: u64,
+    /// Requests that wait for a segment for it, with the lock released.
+    waiting: u32,
     /// Its small half and its large half.
     pub(crate) halves: [PoolRef; 2],
+}
+
+impl Private {
+    /// Whether it may go.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.use_count == 0 && self.waiting == 0
+    }
 }
 
 /// All private pools, and what was said about them. Ordered by id, which is the order in which pools are
@@ -37,6 +47,7 @@ pub(crate) struct Privates {
     unsplit: BTreeSet<PoolId>,
     /// Those that requests are sent to now, the newest last.
     recording: Vec<PoolId>,
+    pub(crate) segment_allocators: SegmentAllocators,
 }
 
 impl Privates {
@@ -46,11 +57,30 @@ impl Privates {
 
     pub(crate) fn remove(&mut self, id: PoolId) {
         self.pools.remove(&id);
+        self.segment_allocators.remove(id);
+    }
+
+    /// Lets a pool last while a segment is made for it.
+    pub(crate) fn hold(&mut self, id: PoolId) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.waiting += 1;
+        }
+    }
+
+    /// Undoes [`hold`](Self::hold).
+    pub(crate) fn let_go(&mut self, id: PoolId) {
+        if let Some(pool) = self.pools.get_mut(&id) {
+            pool.waiting -= 1;
+        }
+    }
+
+    pub(crate) fn has_segment_allocator(&self, id: PoolId) -> bool {
+        id != PoolId::DEFAULT && self.segment_allocators.get(id).is_some()
     }
 
     /// Those that nobody uses any more, by id.
     pub(crate) fn unused(&self) -> Vec<PoolId> {
-        self.pools.iter().filter(|(_, pool)| pool.use_count == 0).map(|(&id, _)| id).collect()
+        self.pools.iter().filter(|(_, pool)| pool.is_unused()).map(|(&id, _)| id).collect()
     }
 
     /// The halves that may serve the default pool's requests when the device has no more, by id.
@@ -76,6 +106,8 @@ impl Privates {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolError {
+    /// There is such a pool already.
+    Exists(PoolId),
     /// There is no such pool; the default pool is not a private one.
     Unknown(PoolId),
     /// Requests are sent to this pool already.
@@ -89,6 +121,7 @@ pub enum PoolError {
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Exists(PoolId(a, b)) => write!(f, "there is a pool ({a}, {b}) already"),
             Self::Unknown(PoolId(a, b)) => write!(f, "there is no pool ({a}, {b})"),
             Self::AlreadyRecording(PoolId(a, b)) => write!(f, "requests go to pool ({a}, {b}) already"),
             Self::NotRecording(PoolId(a, b)) => write!(f, "no requests are sent to pool ({a}, {b})"),
@@ -109,7 +142,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             return Err(PoolError::Unknown(id).into());
         }
         let pools = &mut self.pools;
-        let new = || Private { use_count: 0, halves: pools.add_pool(id) };
+        let new = || Private { use_count: 0, waiting: 0, halves: pools.add_pool(id) };
         self.privates.pools.entry(id).or_insert_with(new).use_count += 1;
         Ok(())
     }
@@ -129,7 +162,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Notes that requests are no longer sent to a pool; its users stay. As PyTorch: `endAllocateToPool`.
+    /// Notes that requests are no longer sent to a pool; its users stay. With
+    /// `graph_capture_record_stream_reuse`, what a capture used of it and freed is cached from now on.
+    /// As PyTorch: `endAllocateToPool`.
     ///
     /// # Errors
     /// [`PoolError::NotRecording`] if they were not.
@@ -137,6 +172,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let recording = &mut self.privates.recording;
         let place = recording.iter().position(|&at| at == id).ok_or(PoolError::NotRecording(id))?;
         recording.remove(place);
+        self.settle_frees_in_pool(id);
         Ok(())
     }
 

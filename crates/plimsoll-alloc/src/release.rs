@@ -9,6 +9,7 @@ use crate::driver::Driver;
 use crate::error::Error;
 use crate::event::{Event, Observer};
 use crate::pool::{PoolKind, PoolRef};
+use crate::private::Private;
 use crate::request::PoolId;
 use crate::search::Ask;
 use crate::size::is_oversize;
@@ -45,7 +46,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// [`Error::Driver`] if the device fails; that segment and those behind it are still cached then.
     pub fn empty_pool(&mut self, id: PoolId) -> Result<u64, Error> {
         let before = self.reserved_bytes;
-        if self.privates.get(id).is_some_and(|pool| pool.use_count == 0) && !self.in_capture() {
+        if self.privates.get(id).is_some_and(Private::is_unused) && !self.in_capture() {
             self.wait_for_events(Some(id))?;
             self.release_private(id)?;
         }
@@ -78,7 +79,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Returns one cached whole segment.
     pub(crate) fn release_segment(&mut self, id: BlockId) -> Result<(), Error> {
         let memory = self.memory_of(&self.pools.blocks[id]);
-        self.driver.segment_free(memory.addr)?;
+        self.return_segment(&memory)?;
         self.reserved_bytes -= memory.bytes;
         self.pools.remove_segment(id);
         let oversize = is_oversize(&self.config, memory.bytes);

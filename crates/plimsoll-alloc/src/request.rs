@@ -156,17 +156,23 @@ pub struct Allocation {
     bytes: u64,
     requested_bytes: u64,
     block: Option<BlockId>,
+    /// The block's, when this was given out.
+    generation: u32,
 }
 
 impl Allocation {
     /// What a request of 0 bytes is given.
     pub(crate) fn nothing() -> Self {
-        Self { addr: Addr(0), bytes: 0, requested_bytes: 0, block: None }
+        Self { addr: Addr(0), bytes: 0, requested_bytes: 0, block: None, generation: 0 }
     }
 
-    pub(crate) fn of_block(id: BlockId, block: &LiveBlock) -> Self {
+    pub(crate) fn of_block(id: BlockId, generation: u32, block: &LiveBlock) -> Self {
         let LiveBlock { addr, bytes, requested_bytes, .. } = *block;
-        Self { addr, bytes, requested_bytes, block: Some(id) }
+        Self { addr, bytes, requested_bytes, block: Some(id), generation }
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
     }
 
     pub(crate) fn block(&self) -> Option<BlockId> {

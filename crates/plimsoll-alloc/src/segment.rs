@@ -90,7 +90,37 @@ pub enum BlockState {
     Cached,
 }
 
+/// What the cache could give out without asking the device: [`Allocator::cache_info`].
+///
+/// ```
+/// # use plimsoll_alloc::{Allocator, CacheInfo, Config, Request, SimDriver};
+/// let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), ());
+/// let (x, y) = (allocator.malloc(Request::of(3 << 20))?, allocator.malloc(Request::of(5 << 20))?);
+/// allocator.free(x);
+/// assert_eq!(allocator.cache_info(), CacheInfo { largest_bytes: 12 << 20, total_bytes: 15 << 20 });
+/// # allocator.free(y);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheInfo {
+    /// The largest cached block, bytes; 0 if nothing is cached.
+    pub largest_bytes: u64,
+    /// All cached blocks, bytes.
+    pub total_bytes: u64,
+}
+
 impl<D, O> Allocator<D, O> {
+    /// What is cached, in all pools and on all streams. As PyTorch: `cacheInfo`, whose answer is the larger of
+    /// `largest_bytes` and what its caller says; a caller who says 0 means what the device has free.
+    pub fn cache_info(&self) -> CacheInfo {
+        let blocks = &self.pools.blocks;
+        let cached = blocks.iter().filter(|block| block.state == State::Cached).map(|block| block.bytes);
+        cached.fold(CacheInfo::default(), |sum, bytes| CacheInfo {
+            largest_bytes: sum.largest_bytes.max(bytes),
+            total_bytes: sum.total_bytes + bytes,
+        })
+    }
+
     /// All segments and their blocks, by address.
     pub fn segments(&self) -> Vec<Segment> {
         let blocks = &self.pools.blocks;

@@ -2,13 +2,16 @@
 //!
 //! Everything is decided in the core; here a call takes the lock, asks, and lets go. Two kinds of guests are
 //! called with the lock released, so that they may call back: those that can give memory back before the
-//! device is asked, and those that want to see an [`OutOfMemory`]. PyTorch's names are used where PyTorch
-//! has one.
+//! device is asked, and those that want to see an [`OutOfMemory`]. With `release_lock_on_cudamalloc`, so is the
+//! device when it makes a segment: `shared/unlocked.rs`, `shared/device.rs`. PyTorch's names are used where
+//! PyTorch has one.
 //!
 //! Which pool serves whom: `shared/pools.rs`. Numbers and pictures: `shared/report.rs`.
 
+mod device;
 mod pools;
 mod report;
+mod unlocked;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,10 +24,11 @@ use crate::config::Config;
 use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
 use crate::history::History;
+use crate::ladder;
 use crate::ledger::Ledger;
 use crate::lock::{Guard, Lock};
 use crate::out_of_memory::OutOfMemory;
-use crate::request::{Allocation, LabelId, Request, StackId, StreamId};
+use crate::request::{Addr, Allocation, LabelId, Request, StackId, StreamId};
 use crate::stats::Stats;
 
 pub use pools::{Pool, PoolGuard, Redirect};
@@ -52,9 +56,11 @@ pub struct DeviceMemory {
     shared: Arc<Lock<Shared>>,
 }
 
+type Core = Allocator<device::Device, (Stats, Ledger, History)>;
+
 /// What the lock guards.
 struct Shared {
-    core: Allocator<Box<dyn Driver + Send>, (Stats, Ledger, History)>,
+    core: Core,
     pools: pools::Pools,
     locations: Option<Locations>,
     free_memory: Vec<FreeMemory>,
@@ -83,7 +89,7 @@ impl Locations {
 impl DeviceMemory {
     /// The memory of the device behind `driver`; nothing is held yet.
     pub fn new(config: Config, driver: impl Driver + Send + 'static) -> Self {
-        let driver: Box<dyn Driver + Send> = Box::new(driver);
+        let driver = device::Device::new(driver);
         let observer = (Stats::new(&config), Ledger::default(), History::default());
         let shared = Shared {
             core: Allocator::new(config, driver, observer),
@@ -107,11 +113,21 @@ impl DeviceMemory {
         match shared.core.start(request)? {
             Step::Done(allocation) => Ok(allocation),
             Step::CallbacksWanted(unserved) if shared.free_memory.is_empty() => {
-                let answer = shared.core.resume(unserved, GivenBack::Nothing);
-                shown(shared, answer)
+                self.resume(shared, unserved, GivenBack::Nothing)
             }
             Step::CallbacksWanted(unserved) => self.ask_for_memory(shared, unserved),
         }
+    }
+
+    /// Serves a request at a given address, from the cache: [`Allocator::malloc_with_address`].
+    ///
+    /// # Errors
+    /// As [`Allocator::malloc_with_address`].
+    #[track_caller]
+    pub fn alloc_with_address(&self, request: Request, addr: Addr) -> Result<Allocation, Error> {
+        let mut shared = self.lock();
+        let request = shared.resolve(request, Location::caller());
+        shared.core.malloc_with_address(request, addr)
     }
 
     /// Lets every callback give memory back, with the lock released, then goes on with the request.
@@ -124,9 +140,30 @@ impl DeviceMemory {
                 given_back = GivenBack::Something;
             }
         }
-        let mut shared = self.lock();
-        let answer = shared.core.resume(unserved, given_back);
-        shown(shared, answer)
+        self.resume(self.lock(), unserved, given_back)
+    }
+
+    /// Climbs the ladder, and shows a failure to those who want to see it with the lock released.
+    fn resume<'a>(
+        &'a self,
+        mut shared: Guard<'a, Shared>,
+        unserved: Unserved,
+        given_back: GivenBack,
+    ) -> Result<Allocation, Error> {
+        let answer = if shared.core.config().release_lock_on_cudamalloc() {
+            let mut climber = unlocked::Unlocked::new(self, shared);
+            let answer = ladder::resume(&mut climber, unserved, given_back);
+            shared = climber.into_guard();
+            answer
+        } else {
+            shared.core.resume(unserved, given_back)
+        };
+        if let Err(Error::OutOfMemory(why)) = &answer {
+            let observers = shared.see_out_of_memory.clone();
+            drop(shared);
+            observers.iter().for_each(|observer| observer(why));
+        }
+        answer
     }
 
     /// Takes a block back: [`Allocator::free`].
@@ -222,16 +259,6 @@ impl Shared {
         };
         Request { pool: self.pools.serving(&request), stack, ..request }
     }
-}
-
-/// Lets go of the lock and shows a failure to those who want to see it.
-fn shown(shared: Guard<'_, Shared>, answer: Result<Allocation, Error>) -> Result<Allocation, Error> {
-    if let Err(Error::OutOfMemory(why)) = &answer {
-        let observers = shared.see_out_of_memory.clone();
-        drop(shared);
-        observers.iter().for_each(|observer| observer(why));
-    }
-    answer
 }
 
 impl fmt::Debug for DeviceMemory {

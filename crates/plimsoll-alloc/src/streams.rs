@@ -13,6 +13,7 @@ use std::num::NonZeroU32;
 
 use crate::allocator::Allocator;
 use crate::block::{BlockId, State};
+use crate::capture::{LastUses, NodesBefore};
 use crate::driver::{Driver, EventId};
 use crate::error::Error;
 use crate::event::{Event, Observer};
@@ -54,7 +55,15 @@ pub(crate) struct Streams {
     events: usize,
     /// Blocks given back whose events could not be recorded yet, because work was being captured or because
     /// the device failed.
-    deferred: VecDeque<BlockId>,
+    deferred: VecDeque<Deferred>,
+    pub(crate) nodes_before: NodesBefore,
+}
+
+#[derive(Debug)]
+struct Deferred {
+    block: BlockId,
+    /// Where a capture leaves the block, if that is known: `capture.rs`.
+    last_uses: Option<LastUses>,
 }
 
 /// The events of one stream, which are done in this order.
@@ -105,6 +114,12 @@ impl Streams {
         self.uses[id.index()].next
     }
 
+    /// The streams in a block's list.
+    pub(crate) fn uses_of(&self, head: Option<UseId>) -> impl Iterator<Item = StreamId> + '_ {
+        let uses = std::iter::successors(head, |id| self.uses[id.index()].next);
+        uses.map(|id| self.uses[id.index()].stream)
+    }
+
     fn push_event(&mut self, stream: StreamId, event: EventId, block: BlockId) {
         let place = match self.queues.binary_search_by_key(&stream, |queue| queue.stream) {
             Ok(place) => place,
@@ -124,7 +139,16 @@ impl Streams {
 
     /// Blocks whose events are not all recorded: for `check.rs`.
     pub(crate) fn deferred(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.deferred.iter().copied()
+        self.deferred.iter().map(|deferred| deferred.block)
+    }
+
+    pub(crate) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
+    }
+
+    /// Blocks of which it is known where a capture leaves them.
+    pub(crate) fn deferred_with_last_uses(&self) -> impl Iterator<Item = (BlockId, &LastUses)> {
+        self.deferred.iter().filter_map(|deferred| Some((deferred.block, deferred.last_uses.as_ref()?)))
     }
 }
 
@@ -148,8 +172,20 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// recorded now, it is before the next request: giving a block back does not fail.
     pub(crate) fn wait_for_uses(&mut self, id: BlockId) {
         self.pools.blocks[id].state = State::Pending;
-        if self.in_capture() || self.record_events(id).is_err() {
-            self.streams.deferred.push_back(id);
+        if self.in_capture() {
+            let last_uses = self.last_uses(id);
+            self.streams.deferred.push_back(Deferred { block: id, last_uses });
+        } else if self.record_events(id).is_err() {
+            self.streams.deferred.push_back(Deferred { block: id, last_uses: None });
+        }
+    }
+
+    /// Frees a deferred block whose uses in a capture are past, unless others were recorded before it.
+    pub(crate) fn settle_in_capture(&mut self, id: BlockId) {
+        self.drop_captured_uses(id);
+        if self.pools.blocks[id].uses.is_none() {
+            self.streams.deferred.retain(|deferred| deferred.block != id);
+            self.free_if_settled(id);
         }
     }
 
@@ -205,7 +241,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Records the events of deferred blocks. What a capture used is ordered by the capture itself: those
     /// uses need no event.
     fn record_deferred(&mut self) -> Result<(), Error> {
-        while let Some(&id) = self.streams.deferred.front() {
+        while let Some(&Deferred { block: id, .. }) = self.streams.deferred.front() {
             self.drop_captured_uses(id);
             self.record_events(id)?;
             self.streams.deferred.pop_front();

@@ -147,3 +147,41 @@ fn what_is_in_use_elsewhere_or_gone_cannot_be_brought_back() {
     assert_eq!(a.restore(&checkpoint).map(drop), Err(CheckpointError::SegmentGone(gone).into()));
     assert_sound(&a);
 }
+
+/// A handle of before the restore is refused, although the block is held again at the same address.
+#[test]
+fn an_allocation_of_before_a_restore_is_refused() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let mut a = device(1024 * MIB, "");
+    let pool = new_pool(&mut a, 1);
+    let elsewhere = alloc(&mut a, PoolId::DEFAULT, 5 * MIB);
+    let [x, y] = [3 * MIB, 5 * MIB].map(|bytes| alloc(&mut a, pool, bytes));
+    let checkpoint = a.checkpoint(pool).unwrap();
+    let late = alloc(&mut a, pool, 5 * MIB);
+    let restored = restore(&mut a, &checkpoint);
+    let addrs = |blocks: &[Allocation]| blocks.iter().map(Allocation::addr).collect::<Vec<_>>();
+    assert_eq!(addrs(&restored.held), [x.addr(), y.addr()]);
+    let again = alloc(&mut a, pool, 5 * MIB);
+    assert_eq!(again.addr(), late.addr(), "given out anew");
+    for stale in [x, y, late] {
+        let retagged = catch_unwind(AssertUnwindSafe(|| {
+            a.retag(&stale, plimsoll_alloc::Category::Input, plimsoll_alloc::LabelId(1));
+        }));
+        assert!(retagged.is_err());
+        let why = catch_unwind(AssertUnwindSafe(|| a.free(stale))).unwrap_err();
+        let why = why.downcast_ref::<String>().unwrap();
+        assert!(why.contains("of before its pool was brought back to a checkpoint"), "{why}");
+    }
+    assert_sound(&a);
+    assert_eq!(stats(&a)[0], 4, "nothing was freed by them");
+    for block in restored.held.into_iter().chain([again, elsewhere]) {
+        a.free(block);
+    }
+    assert_sound(&a);
+}
+
+/// The number takes a gap that was there.
+#[test]
+fn an_allocation_takes_four_words() {
+    assert_eq!(size_of::<Allocation>(), 32);
+}

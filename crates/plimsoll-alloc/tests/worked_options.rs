@@ -6,7 +6,7 @@
 
 mod trace;
 
-use plimsoll_alloc::{Addr, Allocation, Error, Request};
+use plimsoll_alloc::{Addr, AddressError, Allocation, Error, Request};
 use trace::{MIB, Traced, assert_bytes, assert_counters, assert_sound, device, layout, trace};
 
 fn alloc(allocator: &mut Traced, bytes: u64) -> Allocation {
@@ -252,4 +252,25 @@ impl plimsoll_alloc::Driver for Falling {
     fn memory(&self) -> plimsoll_alloc::MemoryInfo {
         plimsoll_alloc::MemoryInfo { free_bytes: 0, total_bytes: 1 << 40 }
     }
+}
+
+/// PyTorch's answers on the oracle's shell: a place in the mapped part of an expandable segment can be asked for,
+/// none beyond it, and the segment has no base to share.
+#[test]
+fn a_given_address_in_an_expandable_segment_must_be_mapped() {
+    let mut a = device(1024 * MIB, "expandable_segments:True");
+    let x = a.malloc(Request::of(30 * MIB)).unwrap();
+    let at = |mib: u64| Addr(x.addr().0 + mib * MIB);
+    assert_eq!(a.base_allocation(&x), None);
+    let at = [5, 39, 34].map(at);
+    a.free(x);
+    let y = a.malloc_with_address(Request::of(5 * MIB), at[0]).unwrap();
+    let beyond = a.malloc_with_address(Request::of(5 * MIB), at[1]);
+    let block_bytes = 5 * MIB;
+    assert_eq!(beyond, Err(Error::Address(AddressError::NotCached { addr: at[1], block_bytes })));
+    let z = a.malloc_with_address(Request::of(5 * MIB), at[2]).unwrap();
+    assert_eq!(layout(&a), ["0: 5 5H 24 5H 1"]);
+    assert_sound(&a);
+    a.free(y);
+    a.free(z);
 }

@@ -149,12 +149,15 @@ impl Config {
         self.throw_on_cudamalloc_oom
     }
 
-    /// Whether the lock is dropped while the device allocates. As PyTorch: `release_lock_on_cudamalloc`.
+    /// Whether [`DeviceMemory`](crate::DeviceMemory) lets go of its lock while a segment is made, so that others
+    /// use the cache meanwhile. Two that ask at once may then pass a limit together.
+    /// As PyTorch: `release_lock_on_cudamalloc`.
     pub fn release_lock_on_cudamalloc(&self) -> bool {
         self.release_lock_on_cudamalloc
     }
 
-    /// Whether blocks used on several streams may be reused within one graph capture.
+    /// Whether blocks used on several streams may be reused within one graph capture, once the streams have
+    /// joined; [`Driver::captured`](crate::Driver::captured) must say so.
     /// As PyTorch: `graph_capture_record_stream_reuse`.
     pub fn graph_capture_record_stream_reuse(&self) -> bool {
         self.graph_capture_record_stream_reuse

@@ -5,13 +5,15 @@
 //!
 //! As PyTorch: `MemPool`, `use_mem_pool`, and the filters of `beginAllocateToPool`.
 
+use std::sync::Arc;
 use std::thread::{self, ThreadId};
 
-use super::DeviceMemory;
+use super::{Core, DeviceMemory};
 use crate::checkpoint::{Checkpoint, Restored};
 use crate::error::Error;
 use crate::request::{PoolId, Request, StreamId};
 use crate::segment::Segment;
+use crate::segment_allocator::SegmentAllocator;
 
 /// Whose requests are sent to a pool.
 ///
@@ -160,10 +162,25 @@ impl DeviceMemory {
     /// # Errors
     /// As [`Allocator::create_pool`](crate::Allocator::create_pool).
     pub fn new_pool(&self) -> Result<Pool, Error> {
+        self.new_pool_as(|core, id| core.create_pool(id))
+    }
+
+    /// A private pool with a new id, (0, n), and an allocator of its own. As PyTorch: `MemPool(allocator)`.
+    ///
+    /// # Errors
+    /// As [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
+    pub fn new_pool_with_allocator(&self, allocator: Arc<dyn SegmentAllocator>) -> Result<Pool, Error> {
+        self.new_pool_as(|core, id| core.create_pool_with_allocator(id, allocator))
+    }
+
+    fn new_pool_as(
+        &self,
+        create: impl FnOnce(&mut Core, PoolId) -> Result<(), Error>,
+    ) -> Result<Pool, Error> {
         let mut shared = self.lock();
         shared.pools.made += 1;
         let id = PoolId(0, shared.pools.made);
-        shared.core.create_pool(id)?;
+        create(&mut shared.core, id)?;
         Ok(Pool { memory: self.clone(), id })
     }
 
@@ -173,6 +190,19 @@ impl DeviceMemory {
     /// As [`Allocator::create_pool`](crate::Allocator::create_pool).
     pub fn create_pool(&self, id: PoolId) -> Result<(), Error> {
         self.lock().core.create_pool(id)
+    }
+
+    /// Makes a pool with an allocator of its own:
+    /// [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
+    ///
+    /// # Errors
+    /// As [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
+    pub fn create_pool_with_allocator(
+        &self,
+        id: PoolId,
+        allocator: Arc<dyn SegmentAllocator>,
+    ) -> Result<(), Error> {
+        self.lock().core.create_pool_with_allocator(id, allocator)
     }
 
     /// Sends requests to a pool from now on:

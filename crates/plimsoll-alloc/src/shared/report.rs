@@ -8,8 +8,8 @@ use crate::category::CategoryBytes;
 use crate::check::Violation;
 use crate::history::{Clock, Entry, HistoryOptions};
 use crate::ledger::Owner;
-use crate::request::StackId;
-use crate::segment::Segment;
+use crate::request::{Addr, Allocation, StackId};
+use crate::segment::{CacheInfo, Segment};
 
 /// Statistics.
 impl DeviceMemory {
@@ -106,6 +106,20 @@ impl DeviceMemory {
     /// All segments and their blocks, by address: [`Allocator::segments`](crate::Allocator::segments).
     pub fn segments(&self) -> Vec<Segment> {
         self.lock().core.segments()
+    }
+
+    /// What is cached: [`Allocator::cache_info`](crate::Allocator::cache_info).
+    pub fn cache_info(&self) -> CacheInfo {
+        self.lock().core.cache_info()
+    }
+
+    /// The segment that holds an allocation:
+    /// [`Allocator::base_allocation`](crate::Allocator::base_allocation).
+    ///
+    /// # Panics
+    /// If the allocation is another allocator's.
+    pub fn base_allocation(&self, allocation: &Allocation) -> Option<(Addr, u64)> {
+        self.lock().core.base_allocation(allocation)
     }
 
     /// Keeps what happens from now on, from nothing: [`History::record`](crate::History::record).

@@ -176,6 +176,8 @@ fn cgroup_limit_bytes(mount: &Path, own: &Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_alloc::{Limit, driver_suite};
+
     use super::*;
 
     #[test]
@@ -193,6 +195,14 @@ mod tests {
         assert!(resident_bytes(&driver.segments()).unwrap() >= 4096);
         driver.segment_free(segment).unwrap();
         assert!(matches!(driver.segment_free(segment), Err(DriverError::Failed(_))));
+    }
+
+    #[test]
+    fn the_host_is_a_driver_as_others_are() {
+        let mut host = HostDriver::new();
+        driver_suite::segments(&mut host);
+        driver_suite::events(&mut host);
+        driver_suite::segments(&mut Limit::new(host, 64 << 20));
     }
 
     #[test]

@@ -1,0 +1,94 @@
+//! The driver seam's suite: what the allocator relies on in every [`Driver`], for the tests of whoever writes
+//! one. Call [`segments`] for each, and [`events`] and [`pages`] for those that have them.
+//!
+//! ```
+//! use plimsoll_alloc::{SimDriver, driver_suite};
+//!
+//! let mut device = SimDriver::with_capacity(64 << 20);
+//! driver_suite::segments(&mut device);
+//! driver_suite::events(&mut device);
+//! driver_suite::pages(&mut device);
+//! ```
+
+use crate::driver::{Driver, DriverError};
+use crate::request::{Addr, StreamId};
+
+const MIB: u64 = 1 << 20;
+const PAGE_BYTES: u64 = 20 * MIB;
+
+/// Segments lie apart, take of what is free, and come back once. For a device with at least 64 MiB free.
+///
+/// # Panics
+/// With what differed.
+pub fn segments(device: &mut impl Driver) {
+    let before = device.memory();
+    assert!(before.free_bytes <= before.total_bytes, "{before:?}");
+    let sizes = [2 * MIB, 20 * MIB, 11 * MIB];
+    let mut segments = sizes.map(|bytes| (done("segment_alloc", device.segment_alloc(bytes)), bytes));
+    segments.sort_unstable();
+    for (addr, _) in segments {
+        assert!(addr.0 != 0 && addr.0.is_multiple_of(512), "a segment starts at {addr}");
+    }
+    for pair in segments.windows(2) {
+        assert!(pair[0].0.0 + pair[0].1 <= pair[1].0.0, "{pair:?} overlap");
+    }
+    let taken = device.memory();
+    assert!(taken.free_bytes <= before.free_bytes - 33 * MIB, "{before:?}, and with 33 MiB taken {taken:?}");
+    assert_eq!(device.segment_alloc(u64::MAX), Err(DriverError::OutOfMemory), "more than any device has");
+    refused("segment_free where no segment starts", &device.segment_free(Addr(1)));
+    for (addr, _) in segments {
+        done("segment_free", device.segment_free(addr));
+    }
+    refused("segment_free of what is free already", &device.segment_free(segments[0].0));
+    assert_eq!(device.memory().total_bytes, before.total_bytes, "a device stays as large as it is");
+}
+
+/// An event can be waited for, and asked about until it is done.
+///
+/// # Panics
+/// With what differed.
+pub fn events(device: &mut impl Driver) {
+    for _ in 0..2 {
+        let event = done("record", device.record(StreamId(1)));
+        done("wait", device.wait(event));
+    }
+    let event = done("record", device.record(StreamId(2)));
+    while !done("is_done", device.is_done(event)) {}
+}
+
+/// Pages are mapped where address space is reserved, once, and the space is given back when none is. For a
+/// device with at least 64 MiB free.
+///
+/// # Panics
+/// With what differed.
+pub fn pages(device: &mut impl Driver) {
+    let (range_bytes, on) = (256 * MIB, StreamId(0));
+    let before = device.memory();
+    let range = done("reserve", device.reserve(range_bytes));
+    assert!(range.0 != 0 && range.0.is_multiple_of(512), "a range starts at {range}");
+    let at = |page: u64| range.plus(page * PAGE_BYTES);
+    done("map", device.map(at(1), PAGE_BYTES, 2));
+    refused("map of what is mapped already", &device.map(at(2), PAGE_BYTES, 1));
+    refused("release while pages are mapped", &device.release(range, range_bytes));
+    refused("unmap of what is not all mapped", &device.unmap(at(0), PAGE_BYTES, 2, on));
+    done("unmap", device.unmap(at(2), PAGE_BYTES, 1, on));
+    done("map", device.map(at(0), PAGE_BYTES, 1));
+    done("unmap", device.unmap(at(0), PAGE_BYTES, 2, on));
+    assert_eq!(device.memory().total_bytes, before.total_bytes, "a device stays as large as it is");
+    done("release", device.release(range, range_bytes));
+    refused("map where nothing is reserved", &device.map(at(0), PAGE_BYTES, 1));
+}
+
+/// What a call that must succeed returned.
+#[track_caller]
+fn done<T>(call: &str, answer: Result<T, DriverError>) -> T {
+    match answer {
+        Ok(value) => value,
+        Err(why) => panic!("{call}: {why}"),
+    }
+}
+
+#[track_caller]
+fn refused(call: &str, answer: &Result<(), DriverError>) {
+    assert!(matches!(answer, Err(DriverError::Failed(_))), "{call}: {answer:?}, not a refusal in words");
+}
