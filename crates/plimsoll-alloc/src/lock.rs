@@ -8,8 +8,24 @@
 //! with this lock, 28,000 to 302,000. Two to eight threads at once were slower with it too: 215 to 311 ns a
 //! pair, here 184 to 201. (Two busy cores, two runs each.) Driver calls are made under the lock, as PyTorch
 //! makes them, so waiting well is worth those 10 ns.
+//!
+//! Note [Which model checker]: shuttle. In this crate's unit tests the lock is shuttle's, and so are the
+//! threads that the pools tell apart: a scheduler decides who goes on at each lock and unlock, and
+//! `schedules.rs` runs small programs under every schedule. All that threads share is behind this lock, so
+//! schedules are all there is to explore; loom explores besides what atomics of weaker order may show, of
+//! which the handle has none, and wants a build of its own (`--cfg loom`), where this runs in `cargo test`.
+//! What is not explored is the lock itself.
 
+#[cfg(not(test))]
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[cfg(test)]
+use shuttle::sync::{Mutex, MutexGuard, PoisonError};
+
+#[cfg(test)]
+pub(crate) use shuttle::thread;
+#[cfg(not(test))]
+pub(crate) use std::thread;
 
 /// A value for one thread at a time.
 #[derive(Debug)]

@@ -5,11 +5,10 @@
 //!
 //! As PyTorch: `MemPool`, `use_mem_pool`, and the filters of `beginAllocateToPool`.
 
-use std::thread::{self, ThreadId};
-
 use super::DeviceMemory;
 use crate::checkpoint::{Checkpoint, Restored};
 use crate::error::Error;
+use crate::lock::thread::{self, ThreadId};
 use crate::request::{PoolId, Request, StreamId};
 use crate::segment::Segment;
 
