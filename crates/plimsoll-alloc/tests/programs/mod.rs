@@ -53,7 +53,7 @@ impl Random {
     }
 
     /// From 0 to about 32 MiB, each magnitude as likely, with the edges of the rules among them.
-    fn bytes(&mut self) -> u64 {
+    pub(crate) fn bytes(&mut self) -> u64 {
         const EDGES: [u64; 8] = [0, 1, 512, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 11 * MIB];
         match self.below(10) {
             0 => EDGES[self.below(8) as usize],
