@@ -62,7 +62,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// piece of a segment that stays. PyTorch does not look, and fails; the same request then succeeds.
     /// With `search_again_after_release` we look before we fail. Otherwise the two are the same.
     fn release_all_and_retry(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
-        self.empty_cache()?;
+        self.release_all(Some(ask.request.pool))?;
         self.observer.on(&Event::Retry { segment_bytes: ask.segment_bytes });
         match self.try_device(ask)? {
             None if self.config.search_again_after_release() => Ok(self.search(ask)),
