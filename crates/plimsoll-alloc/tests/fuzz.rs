@@ -16,10 +16,10 @@ fn strings(count: u64, most: u64) -> impl Iterator<Item = Vec<u8>> {
 
 #[test]
 fn any_bytes_make_a_program_that_agrees_with_the_naive_allocator() {
-    strings(600, 3000).for_each(|bytes| bodies::agrees_with_the_naive_allocator(&bytes));
+    strings(600, 3000).for_each(|bytes| bodies::placement::agrees_with_the_naive_allocator(&bytes));
 }
 
 #[test]
 fn any_bytes_make_a_program_that_stays_sound() {
-    strings(1200, 2000).for_each(|bytes| bodies::stays_sound(&bytes));
+    strings(1200, 2000).for_each(|bytes| bodies::world::stays_sound(&bytes));
 }

@@ -2,11 +2,10 @@
 //! runs them with a fuzzer, `tests/fuzz.rs` with some thousand byte strings in the ordinary tests; the root
 //! that includes this includes `naive/` and `programs/` beside it.
 
-mod placement;
-mod world;
+#![allow(dead_code, reason = "each fuzzer uses a part of it")]
 
-pub(crate) use placement::agrees_with_the_naive_allocator;
-pub(crate) use world::stays_sound;
+pub(crate) mod placement;
+pub(crate) mod world;
 
 /// A fuzzer's bytes on their way into decisions. When they are used up, all decisions are 0.
 struct Input<'a> {
