@@ -280,3 +280,40 @@ fn as_json(rows: &[Row], why_no_instructions: Option<&str>) -> String {
     });
     format!("{value:#}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(theirs_ns: Option<f64>, instructions: Option<f64>) -> [Row; 1] {
+        let cost = |ns| Cost { ns, instructions };
+        [Row { name: "pair bytes=512".to_owned(), plain: cost(100.0), history: cost(160.0), theirs_ns }]
+    }
+
+    #[test]
+    fn ratios_are_pytorchs_time_over_ours_without_and_with_history() {
+        let text = as_text(&rows(Some(400.0), Some(700.0)), None);
+        assert!(
+            text.contains("4.0 to 4.0 times as fast") && text.contains("2.5 to 2.5 with history"),
+            "{text}"
+        );
+        assert!(text.lines().any(|line| line.ends_with(" 700      700")), "{text}");
+        let json: Value = serde_json::from_str(&as_json(&rows(Some(400.0), None), None)).expect("JSON");
+        assert_eq!(
+            (&json["rows"][0]["ratio"], &json["rows"][0]["history_ratio"]),
+            (&json!(4.0), &json!(2.5))
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_measured_is_said() {
+        let text = as_text(&rows(None, None), Some("perf_event_open: no"));
+        assert!(text.ends_with("\ninstructions are not available: perf_event_open: no\n"), "{text}");
+        assert!(!text.contains("times as fast"), "{text}");
+        let json: Value = serde_json::from_str(&as_json(&rows(None, None), Some("no"))).expect("JSON");
+        assert_eq!(
+            (&json["rows"][0]["pytorch_ns"], &json["instructions_unavailable"]),
+            (&Value::Null, &json!("no"))
+        );
+    }
+}

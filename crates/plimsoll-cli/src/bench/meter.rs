@@ -97,3 +97,24 @@ mod counter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_counted_or_it_is_said_why_not() {
+        let mut meter = Meter::new();
+        let cost = meter.measure(1000, || {
+            (0..1000).for_each(|number| assert!(std::hint::black_box(number) < 1000));
+            Ok(())
+        });
+        let cost = cost.expect("the work does not fail");
+        assert!(cost.ns > 0.0);
+        match (cost.instructions, meter.why_no_instructions()) {
+            (Some(instructions), None) => assert!(instructions >= 1.0),
+            (None, Some(why)) => assert!(why.starts_with("perf_event_open: "), "{why}"),
+            both => panic!("{both:?}"),
+        }
+    }
+}
