@@ -79,6 +79,9 @@ impl<D, O> Allocator<D, O> {
             self.check_chain(first)?;
         }
         self.pools.halves().try_for_each(|half| self.check_half(half))?;
+        let in_pools: u64 = self.pools.halves().map(|half| self.pools.pool(half).segments).sum();
+        let firsts = self.pools.blocks.iter().filter(|block| block.prev.is_none()).count();
+        equal("every segment is in a pool that is there", None, count(firsts), in_pools)?;
         self.check_events()
     }
 

@@ -96,7 +96,7 @@ fn make_room<C: Climber>(climber: &mut C, ask: &mut Ask) -> Result<BlockId, Erro
 /// With `search_again_after_release` we look before we fail. Otherwise the two are the same.
 fn release_all_and_retry<C: Climber>(climber: &mut C, ask: &Ask) -> Result<Option<BlockId>, Error> {
     let allocator = climber.allocator();
-    allocator.empty_cache()?;
+    allocator.release_all(Some(ask.request.pool))?;
     allocator.observer.on(&Event::Retry { segment_bytes: ask.segment_bytes });
     if let Some(id) = try_device(climber, ask)? {
         return Ok(Some(id));

@@ -26,6 +26,7 @@
 //! | `event.rs`, `stats.rs`, `stats/`, `ledger.rs`, `history.rs` | what happened: counted, by owner, kept in a ring |
 //! | `segment.rs`, `explain.rs`, `check.rs` | a picture of the state, why it would answer so, whether it is sound |
 //! | `shared.rs`, `shared/`, `lock.rs` | [`DeviceMemory`]: the allocator for many threads; its one lock |
+//! | `schedules.rs` | the handles under every schedule of small programs (tests) |
 //! | `pinned.rs`, `pinned/` | [`PinnedMemory`]: page-locked staging memory of the host, an allocator of its own |
 //!
 //! Note [Differences from PyTorch]: where PyTorch 2.15 has no defined order, ours is ascending: events by
@@ -82,6 +83,8 @@ mod pool;
 mod private;
 mod release;
 mod request;
+#[cfg(test)]
+mod schedules;
 mod search;
 mod segment;
 mod segment_allocator;

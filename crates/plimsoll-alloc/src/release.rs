@@ -25,6 +25,12 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// # Errors
     /// [`Error::Driver`] if the device fails; that segment and those behind it are still cached then.
     pub fn empty_cache(&mut self) -> Result<u64, Error> {
+        self.release_all(None)
+    }
+
+    /// The same while a request waits for memory: its pool is not forgotten, though nothing may be left of
+    /// it. (PyTorch forgets it, and serves the request from what is no pool any more.)
+    pub(crate) fn release_all(&mut self, waited_for: Option<PoolId>) -> Result<u64, Error> {
         let before = self.reserved_bytes;
         if !self.in_capture() {
             self.wait_for_events(None)?;
@@ -33,6 +39,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
         for id in self.privates.unused() {
             self.release_private(id)?;
+            if waited_for != Some(id) {
+                self.forget_if_empty(id);
+            }
         }
         Ok(before - self.reserved_bytes)
     }
@@ -49,20 +58,25 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         if self.privates.get(id).is_some_and(Private::is_unused) && !self.in_capture() {
             self.wait_for_events(Some(id))?;
             self.release_private(id)?;
+            self.forget_if_empty(id);
         }
         Ok(before - self.reserved_bytes)
     }
 
-    /// Releases a private pool's cache, and forgets the pool if nothing is left of it.
+    /// Releases a private pool's cache.
     fn release_private(&mut self, id: PoolId) -> Result<(), Error> {
         let Some([small, large]) = self.privates.get(id).map(|pool| pool.halves) else { return Ok(()) };
         self.release_pool_memory(small)?;
-        self.release_pool_memory(large)?;
-        if self.pools.pool(small).segments + self.pools.pool(large).segments == 0 {
+        self.release_pool_memory(large)
+    }
+
+    fn forget_if_empty(&mut self, id: PoolId) {
+        if let Some([small, large]) = self.privates.get(id).map(|pool| pool.halves)
+            && self.pools.pool(small).segments + self.pools.pool(large).segments == 0
+        {
             self.pools.remove_pool(small);
             self.privates.remove(id);
         }
-        Ok(())
     }
 
     /// Releases one half of a pool: whole segments in the order of the cache, then pages.

@@ -4,6 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+#[path = "bodies/config.rs"]
+mod bodies;
+
+use bodies::{reads_and_writes, writes_divisions};
 use plimsoll_alloc::{
     Config, ConfigProblem, InvalidOption, PinnedConfig, Reserve, RoundupRest, Setting, Slip, TieOrder,
 };
@@ -94,37 +98,6 @@ fn the_start_and_run_time_differ_in_the_backend_alone() {
     assert!(Config::parse("backend:cudaMallocAsync").is_ok());
     let why = Config::default().apply("backend:cudaMallocAsync").unwrap_err();
     assert_eq!((why.offset(), why.problem()), (8, ConfigProblem::BackendChanged));
-}
-
-/// The body of a fuzzer: `text` must not panic, its errors and warnings must show, and what it says must
-/// survive being written down.
-fn reads_and_writes(text: &str) {
-    match Config::parse(text) {
-        Ok(parsed) => {
-            let written = parsed.config.to_string();
-            let again = Config::parse(&written).unwrap_or_else(|why| panic!("{why}"));
-            assert_eq!(again.config, parsed.config, "{text:?} became {written:?}");
-            assert_eq!(again.config.to_string(), written);
-            assert!(again.warnings.iter().all(|w| *w.slip() == Slip::RoundsMoreThanItCaches), "{written}");
-            let shown: Vec<_> = parsed.warnings.iter().map(ToString::to_string).collect();
-            assert!(shown.iter().all(|warning| warning.lines().count() == 3), "{shown:?}");
-        }
-        Err(why) => {
-            assert!(text.is_char_boundary(why.offset()));
-            assert_eq!(why.to_string().lines().count(), 3, "{why}");
-        }
-    }
-}
-
-/// The body of a fuzzer: any table of divisions must survive being written down, under either rule for `>`.
-fn writes_divisions(divisions: [u64; 16]) {
-    for rest in [RoundupRest::AfterLast, RoundupRest::FromLast] {
-        let config = Config::default().with_roundup_rest(rest);
-        let config = config.with_roundup_power2_divisions(divisions).unwrap();
-        let text = config.to_string();
-        let again = Config::default().with_roundup_rest(rest).apply(&text).unwrap();
-        assert_eq!((again.config, again.warnings), (config, vec![]), "{text:?}");
-    }
 }
 
 /// Numbers that look random, from a seed.

@@ -5,69 +5,17 @@
 mod programs;
 
 use plimsoll_alloc::{
-    Addr, Allocator, Config, Driver, DriverError, Error, EventId, FailNth, Ledger, MemoryInfo, OutOfMemory,
-    Request, SimDriver, Stats, StreamId,
+    Allocator, Config, DriverError, Error, FailNth, Ledger, OutOfMemory, Request, SimDriver, Stats, StreamId,
 };
-use programs::{MIB, Op, Run, program, program_with_uses};
-
-/// A device whose events take their time: each is done the third time that one is asked about.
-struct Slow {
-    driver: SimDriver,
-    asked: u64,
-}
-
-impl Driver for Slow {
-    fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        self.driver.segment_alloc(bytes)
-    }
-
-    fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError> {
-        self.driver.segment_free(addr)
-    }
-
-    fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        self.driver.reserve(bytes)
-    }
-
-    fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
-        self.driver.release(at, bytes)
-    }
-
-    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
-        self.driver.map(at, page_bytes, pages)
-    }
-
-    fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
-        self.driver.unmap(at, page_bytes, pages, on)
-    }
-
-    fn is_done(&mut self, _: EventId) -> Result<bool, DriverError> {
-        self.asked += 1;
-        Ok(self.asked.is_multiple_of(3))
-    }
-
-    fn memory(&self) -> MemoryInfo {
-        self.driver.memory()
-    }
-}
+use programs::slow::Slow;
+use programs::{MIB, Op, Run, assert_sound, program, program_with_uses};
 
 type Walk = Run<FailNth<Slow>, (Stats, Ledger)>;
 
 fn walk(options: &str, nth: u64, error: &DriverError) -> Walk {
-    let driver = Slow { driver: SimDriver::with_capacity(96 * MIB), asked: 0 };
-    let driver = FailNth::new(driver, nth, error.clone());
+    let driver = FailNth::new(Slow::with_capacity(96 * MIB), nth, error.clone());
     let config = Config::parse(options).unwrap().config;
     Run::new(Allocator::new(config, driver, Default::default()), 0)
-}
-
-fn assert_sound(walk: &Walk, at: &str) {
-    walk.allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
-    let segments = walk.allocator.segments();
-    let (stats, ledger) = walk.allocator.observer();
-    stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
-    ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
-    let taken = 96 * MIB - walk.allocator.driver().memory().free_bytes;
-    assert_eq!(walk.allocator.reserved(), taken, "{at}: what we reserve is what the device gave");
 }
 
 #[test]
@@ -93,7 +41,7 @@ fn every_failure_of_the_device_leaves_a_sound_state() {
 fn fail_once(ops: &[Op], mut run: Walk, at: &str) {
     for (step, &op) in ops.iter().enumerate() {
         drop(run.step(op));
-        assert_sound(&run, &format!("{at}, step {step}: {op:?}"));
+        assert_sound(&run.allocator, &format!("{at}, step {step}: {op:?}"));
     }
     run.step(Op::Limit { bytes: None }).unwrap();
     while !run.live.is_empty() {
@@ -102,7 +50,7 @@ fn fail_once(ops: &[Op], mut run: Walk, at: &str) {
     // The one failure may come only now, in the release itself.
     let _ = run.allocator.empty_cache();
     run.allocator.empty_cache().unwrap();
-    assert_sound(&run, at);
+    assert_sound(&run.allocator, at);
     assert_eq!(run.allocator.reserved(), 0, "{at}: all can be given back");
     let request = Op::Alloc { bytes: 80 * MIB, stream: 0 };
     assert_eq!(run.step(request).map(|addr| addr.is_some()), Ok(true), "{at}: the next request works");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use naive::Naive;
 use plimsoll_alloc::{Allocator, Config, Error, Event, Ledger, Request, SimDriver, Stats, Tag};
-use programs::{MIB, Op, Run, program, program_with_uses};
+use programs::{MIB, Op, Run, assert_sound, program, program_with_uses};
 
 fn run(capacity_bytes: u64, tag_seed: u64) -> Run<SimDriver, (Stats, Ledger)> {
     let driver = SimDriver::with_capacity(capacity_bytes);
@@ -46,11 +46,8 @@ fn state_statistics_and_ledger_are_sound_after_every_step() {
         for (nth, op) in program(seed, 400).into_iter().enumerate() {
             answer(ours.step(op));
             let at = format!("seed {seed}, step {nth}: {op:?}");
-            ours.allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
-            let segments = ours.allocator.segments();
+            assert_sound(&ours.allocator, &at);
             let (stats, ledger) = ours.allocator.observer();
-            stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
-            ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
             assert_eq!(ledger.peak_bytes() as i64, stats.allocated_bytes().all.peak, "{at}");
             assert_eq!(ledger.by_category_at_peak().total(), ledger.peak_bytes(), "{at}");
         }
@@ -122,12 +119,7 @@ fn the_state_is_sound_after_every_step_under_every_option() {
                 Ok(_) | Err(Error::OutOfMemory(_) | Error::Rejected { .. }) => {}
                 Err(why) => panic!("{options}, step {nth}, {op:?}: {why}"),
             }
-            let at = format!("{options}, step {nth}, {op:?}");
-            ours.allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
-            let segments = ours.allocator.segments();
-            let (stats, ledger) = ours.allocator.observer();
-            stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
-            ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+            assert_sound(&ours.allocator, &format!("{options}, step {nth}, {op:?}"));
         }
     }
 }

@@ -196,3 +196,17 @@ fn emptying_one_pool_waits_only_for_its_own_blocks() {
     assert_eq!(layout(&a), ["20: 3P 17"]);
     assert_sound(&a);
 }
+
+/// Found by `tests/fuzz.rs`: the release that a request for such a pool led to forgot the pool.
+#[test]
+fn a_pool_without_users_is_not_forgotten_while_a_request_for_it_makes_room() {
+    let mut a = device(20 * MIB, "");
+    let x = alloc_in(&mut a, PoolId::DEFAULT, 3 * MIB);
+    a.free(x);
+    a.create_pool(POOL).unwrap();
+    a.release_pool(POOL).unwrap();
+    let y = alloc_in(&mut a, POOL, 3 * MIB);
+    assert_eq!((a.observer().0.num_alloc_retries, a.pool_use_count(POOL)), (1, Some(0)));
+    a.free(y);
+    assert_eq!((a.empty_cache(), a.pool_use_count(POOL)), (Ok(20 * MIB), None));
+}

@@ -6,11 +6,11 @@
 //! As PyTorch: `MemPool`, `use_mem_pool`, and the filters of `beginAllocateToPool`.
 
 use std::sync::Arc;
-use std::thread::{self, ThreadId};
 
 use super::{Core, DeviceMemory};
 use crate::checkpoint::{Checkpoint, Restored};
 use crate::error::Error;
+use crate::lock::thread::{self, ThreadId};
 use crate::request::{PoolId, Request, StreamId};
 use crate::segment::Segment;
 use crate::segment_allocator::SegmentAllocator;

@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub(crate) mod slow;
+
 use plimsoll_alloc::{
-    Allocation, Allocator, Category, Driver, Error, LabelId, Observer, Request, StreamId, Tag,
+    Allocation, Allocator, Category, Driver, Error, LabelId, Ledger, Observer, Request, Stats, StreamId, Tag,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -53,7 +55,7 @@ impl Random {
     }
 
     /// From 0 to about 32 MiB, each magnitude as likely, with the edges of the rules among them.
-    fn bytes(&mut self) -> u64 {
+    pub(crate) fn bytes(&mut self) -> u64 {
         const EDGES: [u64; 8] = [0, 1, 512, MIB, MIB + 1, 10 * MIB - 1, 10 * MIB, 11 * MIB];
         match self.below(10) {
             0 => EDGES[self.below(8) as usize],
@@ -146,4 +148,16 @@ impl<D: Driver, O: Observer> Run<D, O> {
         }
         Ok(None)
     }
+}
+
+/// State, statistics, ledger and device agree.
+pub(crate) fn assert_sound<D: Driver>(allocator: &Allocator<D, (Stats, Ledger)>, at: &str) {
+    allocator.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
+    let segments = allocator.segments();
+    let (stats, ledger) = allocator.observer();
+    stats.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+    ledger.check(&segments).unwrap_or_else(|broken| panic!("{at}: {broken}"));
+    let device = allocator.driver().memory();
+    let taken_bytes = device.total_bytes - device.free_bytes;
+    assert_eq!(allocator.reserved(), taken_bytes, "{at}: what we reserve is what the device gave");
 }

@@ -1,6 +1,7 @@
 //! What a request to the allocator costs, through the thread-safe handle with statistics on, in the mixes of
 //! the oracle's own bench: the same requests in the same order, drawn before the clock starts. Each mix runs
-//! twice and the second run counts; the whole runs several rounds, and the fastest counts.
+//! twice and the second run counts, then the same with the history on; the whole runs several rounds, and the
+//! fastest counts.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -8,14 +9,17 @@ use std::process::Command;
 use std::time::Instant;
 
 use clap::Args;
-use plimsoll_alloc::{Allocation, Config, DeviceMemory, Request, SimDriver};
-use serde_json::json;
+use plimsoll_alloc::{Allocation, Callers, Config, DeviceMemory, HistoryOptions, Request, SimDriver};
+use serde_json::{Value, json};
 
+use super::meter::{Cost, Meter};
 use super::mt19937::Mt19937;
 use crate::exit::{Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 
 const CAPACITY_BYTES: u64 = 200_000_000_000;
+/// What the history keeps, as in PyTorch's documentation; without a bound it would measure the system's pages.
+const HISTORY_ENTRIES: usize = 100_000;
 const PAIRS: u32 = 2_000_000;
 const PAIR_BYTES: [u64; 3] = [512, 65_536, 4 << 20];
 const MIXES: [Mix; 4] = [
@@ -42,39 +46,68 @@ pub(crate) struct AllocatorArgs {
 struct Row {
     /// As the oracle's bench calls it: `pair bytes=512`, `random name=small live=100`.
     name: String,
-    /// Nanoseconds per pair, or per free and allocate, in the fastest round.
-    ns: f64,
-    /// PyTorch's, where it was asked.
+    /// Of a pair, or of a free and an allocate, in the fastest round.
+    plain: Cost,
+    /// The same with the history on.
+    history: Cost,
+    /// PyTorch's nanoseconds without a history, where it was asked.
     theirs_ns: Option<f64>,
+}
+
+impl Row {
+    /// How many times as long PyTorch takes, and the same if our history is on.
+    fn ratios(&self) -> Option<[f64; 2]> {
+        self.theirs_ns.map(|theirs| [theirs / self.plain.ns, theirs / self.history.ns])
+    }
 }
 
 /// Measures; the result is text for stdout.
 pub(crate) fn run(args: &AllocatorArgs) -> Result<String, Failure> {
-    let mut rows = measure()?;
+    let mut meter = Meter::new();
+    let mut rows = measure(&mut meter)?;
     for round in 1..=args.rounds {
         if round > 1 {
-            let again = measure()?;
-            rows.iter_mut().zip(again).for_each(|(row, again)| row.ns = row.ns.min(again.ns));
+            for (row, again) in rows.iter_mut().zip(measure(&mut meter)?) {
+                row.plain = row.plain.min(again.plain);
+                row.history = row.history.min(again.history);
+            }
         }
         if let Some(oracle) = &args.oracle {
             output::progress(&format!("round {round}/{}: PyTorch", args.rounds));
             ask(oracle, &mut rows)?;
         }
     }
-    Ok(if args.json { as_json(&rows) } else { as_text(&rows) })
+    let why = meter.why_no_instructions();
+    Ok(if args.json { as_json(&rows, why.as_deref()) } else { as_text(&rows, why.as_deref()) })
 }
 
-fn measure() -> Result<Vec<Row>, Failure> {
+fn measure(meter: &mut Meter) -> Result<Vec<Row>, Failure> {
     let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES));
     let mut rows = Vec::new();
     for bytes in PAIR_BYTES {
-        rows.push(Row { name: format!("pair bytes={bytes}"), ns: pair_ns(&memory, bytes)?, theirs_ns: None });
+        let name = format!("pair bytes={bytes}");
+        rows.push(row(name, &memory, || pair_cost(meter, &memory, bytes))?);
     }
     for mix in MIXES {
-        let name = format!("random name={} live={}", mix.name, mix.live);
-        rows.push(Row { name, ns: mix.ns(&memory)?, theirs_ns: None });
+        let (name, requests) = (format!("random name={} live={}", mix.name, mix.live), mix.draw());
+        rows.push(row(name, &memory, || mix.cost(meter, &memory, &requests))?);
     }
     Ok(rows)
+}
+
+/// One mix without and with the history.
+fn row(
+    name: String,
+    memory: &DeviceMemory,
+    mut cost: impl FnMut() -> Result<Cost, Failure>,
+) -> Result<Row, Failure> {
+    let plain = cost()?;
+    let (start, options) =
+        (Instant::now(), HistoryOptions { max_entries: HISTORY_ENTRIES, skip: Vec::new() });
+    memory.record_history(options, Callers::AsGiven, Box::new(move || start.elapsed().as_micros() as u64));
+    let history = cost();
+    memory.stop_history();
+    Ok(Row { name, plain, history: history?, theirs_ns: None })
 }
 
 fn alloc(memory: &DeviceMemory, bytes: u64) -> Result<Allocation, Failure> {
@@ -82,18 +115,20 @@ fn alloc(memory: &DeviceMemory, bytes: u64) -> Result<Allocation, Failure> {
 }
 
 /// Allocates and frees blocks of one size, with one more of it kept alive.
-fn pair_ns(memory: &DeviceMemory, bytes: u64) -> Result<f64, Failure> {
+fn pair_cost(meter: &mut Meter, memory: &DeviceMemory, bytes: u64) -> Result<Cost, Failure> {
     let keep = alloc(memory, bytes)?;
-    let mut ns = 0.0;
-    for _ in 0..2 {
-        let start = Instant::now();
-        for _ in 0..PAIRS {
-            memory.free(alloc(memory, bytes)?);
-        }
-        ns = start.elapsed().as_nanos() as f64 / f64::from(PAIRS);
-    }
+    let mut pairs = || {
+        meter.measure(PAIRS, || {
+            for _ in 0..PAIRS {
+                memory.free(alloc(memory, bytes)?);
+            }
+            Ok(())
+        })
+    };
+    pairs()?;
+    let cost = pairs()?;
     memory.free(keep);
-    Ok(ns)
+    Ok(cost)
 }
 
 /// Again and again: a random slot, whose block is freed, and a new one of log-uniform size.
@@ -107,23 +142,29 @@ struct Mix {
 impl Mix {
     const LEAST_BYTES: f64 = 512.0;
 
-    fn ns(&self, memory: &DeviceMemory) -> Result<f64, Failure> {
-        let requests = self.draw();
+    fn cost(
+        &self,
+        meter: &mut Meter,
+        memory: &DeviceMemory,
+        requests: &[(usize, u64)],
+    ) -> Result<Cost, Failure> {
         let mut slots: Vec<Option<Allocation>> = (0..self.live).map(|_| None).collect();
-        let mut ns = 0.0;
-        for _ in 0..2 {
-            let start = Instant::now();
-            for &(slot, bytes) in &requests {
-                if let Some(old) = slots[slot].take() {
-                    memory.free(old);
+        let mut all = || {
+            meter.measure(self.requests, || {
+                for &(slot, bytes) in requests {
+                    if let Some(old) = slots[slot].take() {
+                        memory.free(old);
+                    }
+                    slots[slot] = Some(alloc(memory, bytes)?);
                 }
-                slots[slot] = Some(alloc(memory, bytes)?);
-            }
-            ns = start.elapsed().as_nanos() as f64 / f64::from(self.requests);
-        }
+                Ok(())
+            })
+        };
+        all()?;
+        let cost = all()?;
         slots.into_iter().flatten().for_each(|old| memory.free(old));
         memory.empty_cache().map_err(|why| Failure::new(Exit::OutOfMemory, why.to_string()))?;
-        Ok(ns)
+        Ok(cost)
     }
 
     /// The slot and the size of each request.
@@ -161,32 +202,118 @@ fn ask(oracle: &Path, rows: &mut [Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn as_text(rows: &[Row]) -> String {
+fn as_text(rows: &[Row], why_no_instructions: Option<&str>) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
-    let ratios = rows.iter().filter_map(|row| row.theirs_ns.map(|theirs| theirs / row.ns));
-    let least = ratios.clone().fold(f64::INFINITY, f64::min);
-    if least.is_finite() {
-        let most = ratios.fold(0.0, f64::max);
-        let _ = writeln!(out, "{BOLD}{least:.1} to {most:.1} times as fast as PyTorch's allocator{RESET}\n");
+    let ratios: Vec<[f64; 2]> = rows.iter().filter_map(Row::ratios).collect();
+    if !ratios.is_empty() {
+        let spread = |which: usize| {
+            let ratios = ratios.iter().map(|ratios| ratios[which]);
+            let least = ratios.clone().fold(f64::INFINITY, f64::min);
+            format!("{least:.1} to {:.1}", ratios.fold(0.0, f64::max))
+        };
+        let _ = writeln!(
+            out,
+            "{BOLD}{} times as fast as PyTorch's allocator{RESET}, {} with history on\n",
+            spread(0),
+            spread(1)
+        );
     }
     let _ = writeln!(
         out,
-        "{:<30} {:>8} {:>12} {:>7}",
-        "mix (ns a request or pair)", "plimsoll", "PyTorch", "ratio"
+        "{:<30} {:>8} {:>8} {:>8} {:>6} {:>8} {:>13} {:>8}",
+        "mix (ns a request or pair)",
+        "plimsoll",
+        "history",
+        "PyTorch",
+        "ratio",
+        "history",
+        "instructions",
+        "history"
     );
-    for Row { name, ns, theirs_ns } in rows {
-        let theirs = theirs_ns.map_or_else(String::new, |theirs| format!("{theirs:.1}"));
-        let ratio = theirs_ns.map_or_else(String::new, |theirs| format!("{:.1}", theirs / ns));
-        let _ = writeln!(out, "{name:<30} {ns:>8.1} {theirs:>12} {ratio:>7}");
+    let shown = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    for row in rows {
+        let Row { name, plain, history, theirs_ns } = row;
+        let [ratio, history_ratio] =
+            row.ratios().map_or([None, None], |[ratio, history]| [Some(ratio), Some(history)]);
+        let _ = writeln!(
+            out,
+            "{name:<30} {:>8.1} {:>8.1} {:>8} {:>6} {:>8} {:>13} {:>8}",
+            plain.ns,
+            history.ns,
+            shown(*theirs_ns, 1),
+            shown(ratio, 1),
+            shown(history_ratio, 1),
+            shown(plain.instructions, 0),
+            shown(history.instructions, 0)
+        );
+    }
+    if let Some(why) = why_no_instructions {
+        let _ = writeln!(out, "\ninstructions are not available: {why}");
     }
     out
 }
 
-fn as_json(rows: &[Row]) -> String {
-    let rows = rows.iter().map(|Row { name, ns, theirs_ns }| {
-        json!({ "mix": name, "ns": ns, "pytorch_ns": theirs_ns, "ratio": theirs_ns.map(|theirs| theirs / ns) })
+fn as_json(rows: &[Row], why_no_instructions: Option<&str>) -> String {
+    let rows: Vec<Value> = rows
+        .iter()
+        .map(|row| {
+            json!({
+                "mix": row.name,
+                "ns": row.plain.ns,
+                "history_ns": row.history.ns,
+                "pytorch_ns": row.theirs_ns,
+                "ratio": row.ratios().map(|ratios| ratios[0]),
+                "history_ratio": row.ratios().map(|ratios| ratios[1]),
+                "instructions": row.plain.instructions,
+                "history_instructions": row.history.instructions,
+            })
+        })
+        .collect();
+    let value = json!({
+        "schema": "plimsoll.bench.allocator/2",
+        "instructions_unavailable": why_no_instructions,
+        "history_entries": HISTORY_ENTRIES,
+        "rows": rows,
     });
-    let value = json!({ "schema": "plimsoll.bench.allocator/1", "rows": rows.collect::<Vec<_>>() });
     format!("{value:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(theirs_ns: Option<f64>, instructions: Option<f64>) -> [Row; 1] {
+        let cost = |ns| Cost { ns, instructions };
+        [Row { name: "pair bytes=512".to_owned(), plain: cost(100.0), history: cost(160.0), theirs_ns }]
+    }
+
+    #[test]
+    fn ratios_are_pytorchs_time_over_ours_without_and_with_history() {
+        let text = as_text(&rows(Some(400.0), Some(700.0)), None);
+        assert!(
+            text.contains("4.0 to 4.0 times as fast") && text.contains("2.5 to 2.5 with history"),
+            "{text}"
+        );
+        assert!(text.lines().any(|line| line.ends_with(" 700      700")), "{text}");
+        let json: Value = serde_json::from_str(&as_json(&rows(Some(400.0), None), None)).expect("JSON");
+        assert_eq!(
+            (&json["rows"][0]["ratio"], &json["rows"][0]["history_ratio"]),
+            (&json!(4.0), &json!(2.5))
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_measured_is_said() {
+        let text = as_text(&rows(None, None), Some("perf_event_open: no"));
+        assert!(text.ends_with("\ninstructions are not available: perf_event_open: no\n"), "{text}");
+        assert!(!text.contains("times as fast"), "{text}");
+        let json: Value = serde_json::from_str(&as_json(&rows(None, None), Some("no"))).expect("JSON");
+        assert_eq!(
+            (&json["rows"][0]["pytorch_ns"], &json["instructions_unavailable"]),
+            (&Value::Null, &json!("no"))
+        );
+    }
 }

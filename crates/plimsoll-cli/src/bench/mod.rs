@@ -2,6 +2,7 @@
 
 mod allocator;
 mod floor;
+mod meter;
 mod mt19937;
 mod step;
 mod table;

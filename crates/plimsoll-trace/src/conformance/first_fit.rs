@@ -7,6 +7,8 @@ use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, StreamId};
 const BASE: u64 = 0x7f00_0000_0000;
 const RANGE_BASE: u64 = 0x30_0000_0000;
 const GRAIN_BYTES: u64 = 2 << 20;
+/// No memory ends beyond it.
+const LAST_ADDRESS: u64 = 1 << 63;
 
 /// Hands out the lowest gap that fits, on multiples of 2 MiB. What is free can be set at any time, and
 /// which streams are busy: their events are not done, whenever they were recorded.
@@ -40,29 +42,29 @@ impl FirstFit {
     }
 
     fn take(&mut self, bytes: u64) -> Result<(), DriverError> {
-        if self.used_bytes + bytes > self.limit_bytes {
-            return Err(DriverError::OutOfMemory);
-        }
-        self.used_bytes += bytes;
+        let used_bytes = self.used_bytes.checked_add(bytes);
+        let fitting = used_bytes.filter(|&used_bytes| used_bytes <= self.limit_bytes);
+        self.used_bytes = fitting.ok_or(DriverError::OutOfMemory)?;
         Ok(())
     }
 }
 
-fn lowest_gap(taken: &BTreeMap<u64, u64>, base: u64, bytes: u64) -> u64 {
+fn lowest_gap(taken: &BTreeMap<u64, u64>, base: u64, bytes: u64) -> Result<u64, DriverError> {
+    let taken_bytes = bytes.checked_next_multiple_of(GRAIN_BYTES).ok_or(DriverError::OutOfMemory)?;
     let mut addr = base;
     for (start, length) in taken {
-        if start - addr >= bytes.next_multiple_of(GRAIN_BYTES) {
+        if start - addr >= taken_bytes {
             break;
         }
         addr = start + length.next_multiple_of(GRAIN_BYTES);
     }
-    addr
+    if taken_bytes <= LAST_ADDRESS - addr { Ok(addr) } else { Err(DriverError::OutOfMemory) }
 }
 
 impl Driver for FirstFit {
     fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+        let addr = lowest_gap(&self.segments, BASE, bytes)?;
         self.take(bytes)?;
-        let addr = lowest_gap(&self.segments, BASE, bytes);
         self.segments.insert(addr, bytes);
         Ok(Addr(addr))
     }
@@ -76,7 +78,7 @@ impl Driver for FirstFit {
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        let addr = lowest_gap(&self.ranges, RANGE_BASE, bytes);
+        let addr = lowest_gap(&self.ranges, RANGE_BASE, bytes)?;
         self.ranges.insert(addr, bytes);
         Ok(Addr(addr))
     }

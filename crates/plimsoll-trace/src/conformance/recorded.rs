@@ -7,6 +7,10 @@ use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, StreamId};
 use super::corpus::Call;
 
 const GRAIN_BYTES: u64 = 2 << 20;
+/// Segments begin on a multiple of it.
+const ALIGNMENT_BYTES: u64 = 512;
+/// No memory ends beyond it.
+const LAST_ADDRESS: u64 = 1 << 63;
 
 /// Answers the calls of one row with the recorded addresses, and fails at the first call that is not the
 /// one recorded. Refusals leave no record: they follow from the capacity, counted in steps of 2 MiB.
@@ -14,6 +18,7 @@ pub(crate) struct Recorded {
     capacity_bytes: u64,
     used_bytes: u64,
     segments: BTreeMap<Addr, u64>,
+    ranges: BTreeMap<Addr, u64>,
     expected: VecDeque<Call>,
     /// Whether every event is still to come.
     pub(crate) pending: bool,
@@ -21,8 +26,8 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     pub(crate) fn new(capacity_bytes: u64) -> Self {
-        let (segments, expected) = Default::default();
-        Self { capacity_bytes, used_bytes: 0, segments, expected, pending: false }
+        let (segments, ranges, expected) = Default::default();
+        Self { capacity_bytes, used_bytes: 0, segments, ranges, expected, pending: false }
     }
 
     /// Sets the calls that the next row must make.
@@ -48,8 +53,26 @@ impl Recorded {
         DriverError::Failed(format!("made {made}, expected {:x?}", self.expected.front()))
     }
 
+    /// A forged recording may place memory where no device would: across what is there already, at 0 or between the
+    /// steps of 512 bytes, or beyond all addresses.
+    fn is_place(&self, addr: u64, bytes: u64) -> Result<Addr, DriverError> {
+        let end = addr.checked_add(bytes).filter(|&end| end <= LAST_ADDRESS);
+        let below = |taken: &BTreeMap<Addr, u64>| {
+            let (start, length) = taken.range(..Addr(end?)).next_back()?;
+            Some(start.0 + length)
+        };
+        let free_from = below(&self.segments).max(below(&self.ranges)).unwrap_or(ALIGNMENT_BYTES);
+        if end.is_some() && addr >= free_from && addr.is_multiple_of(ALIGNMENT_BYTES) {
+            Ok(Addr(addr))
+        } else {
+            Err(DriverError::Failed(format!("{bytes} bytes cannot lie at {addr:#x}")))
+        }
+    }
+
     fn room_for(&self, bytes: u64) -> Result<(), DriverError> {
-        if self.used_bytes + bytes > self.capacity_bytes { Err(DriverError::OutOfMemory) } else { Ok(()) }
+        let used_bytes = self.used_bytes.checked_add(bytes);
+        let fits = used_bytes.is_some_and(|used_bytes| used_bytes <= self.capacity_bytes);
+        if fits { Ok(()) } else { Err(DriverError::OutOfMemory) }
     }
 }
 
@@ -59,10 +82,11 @@ impl Driver for Recorded {
         self.room_for(taken)?;
         match self.expected.front() {
             Some(&Call::Malloc { addr, bytes: recorded }) if recorded == bytes => {
+                let addr = self.is_place(addr, taken)?;
                 self.expected.pop_front();
                 self.used_bytes += taken;
-                self.segments.insert(Addr(addr), taken);
-                Ok(Addr(addr))
+                self.segments.insert(addr, taken);
+                Ok(addr)
             }
             _ => Err(self.differs(&format!("Malloc of {bytes}"))),
         }
@@ -77,14 +101,17 @@ impl Driver for Recorded {
     fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
         match self.expected.front() {
             Some(&Call::Reserve { addr, bytes: recorded }) if recorded == bytes => {
+                let addr = self.is_place(addr, bytes)?;
                 self.expected.pop_front();
-                Ok(Addr(addr))
+                self.ranges.insert(addr, bytes);
+                Ok(addr)
             }
             _ => Err(self.differs(&format!("Reserve of {bytes}"))),
         }
     }
 
-    fn release(&mut self, _at: Addr, _bytes: u64) -> Result<(), DriverError> {
+    fn release(&mut self, at: Addr, _bytes: u64) -> Result<(), DriverError> {
+        self.ranges.remove(&at);
         Ok(())
     }
 

@@ -159,8 +159,9 @@ impl Rows<'_> {
         unsafe {
             let a: [*const f32; R] =
                 std::array::from_fn(|i| tile.a.as_ptr().wrapping_add(self.a_rows[spare(i)]));
-            let c: [*mut f32; R] =
-                std::array::from_fn(|i| self.c.as_mut_ptr().add(self.c_rows[spare(i)] + column));
+            // One pointer for all rows: each `as_mut_ptr` is a new borrow, which would end the ones before.
+            let start = self.c.as_mut_ptr();
+            let c: [*mut f32; R] = std::array::from_fn(|i| start.add(self.c_rows[spare(i)] + column));
             let last = (tile.width - column).min(V * S::LANES) - S::LANES;
             let at = |v: usize| if v == 0 { 0 } else { last };
             let load = |from: *const f32| std::array::from_fn(|v| S::load(from.add(at(v))));

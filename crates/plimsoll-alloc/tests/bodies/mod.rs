@@ -1,0 +1,34 @@
+//! What a fuzzer asks of the allocator: functions of any bytes, which panic if something is wrong. `fuzz/`
+//! runs them with a fuzzer, `tests/fuzz.rs` with some thousand byte strings in the ordinary tests; the root
+//! that includes this includes `naive/` and `programs/` beside it.
+
+#![allow(dead_code, reason = "each fuzzer uses a part of it")]
+
+pub(crate) mod placement;
+pub(crate) mod world;
+
+/// A fuzzer's bytes on their way into decisions. When they are used up, all decisions are 0.
+struct Input<'a> {
+    bytes: std::slice::Iter<'a, u8>,
+}
+
+impl<'a> Input<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes: bytes.iter() }
+    }
+
+    fn next(&mut self) -> Option<u64> {
+        self.bytes.next().map(|&byte| u64::from(byte))
+    }
+
+    /// A number below `bound`, which is at most 256.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next().unwrap_or(0) % bound
+    }
+
+    /// From 0 to 64 MiB: a few significant bits, each magnitude as likely, a little off from round.
+    fn size(&mut self) -> u64 {
+        let (magnitude, bits, off) = (self.below(23), self.below(8), self.below(3));
+        ((8 + bits) << magnitude).saturating_sub(off) / 2
+    }
+}
