@@ -110,23 +110,23 @@ fn row(
     Ok(Row { name, plain, history: history?, theirs_ns: None })
 }
 
-fn alloc(memory: &DeviceMemory, bytes: u64) -> Result<Allocation, Failure> {
-    memory.alloc(Request::of(bytes)).map_err(|why| Failure::new(Exit::OutOfMemory, why.to_string()))
+fn failed(why: plimsoll_alloc::Error) -> Failure {
+    Failure::new(Exit::OutOfMemory, why.to_string())
 }
 
 /// Allocates and frees blocks of one size, with one more of it kept alive.
 fn pair_cost(meter: &mut Meter, memory: &DeviceMemory, bytes: u64) -> Result<Cost, Failure> {
-    let keep = alloc(memory, bytes)?;
+    let keep = memory.alloc(Request::of(bytes)).map_err(failed)?;
     let mut pairs = || {
         meter.measure(PAIRS, || {
             for _ in 0..PAIRS {
-                memory.free(alloc(memory, bytes)?);
+                memory.free(memory.alloc(Request::of(bytes))?);
             }
             Ok(())
         })
     };
-    pairs()?;
-    let cost = pairs()?;
+    pairs().map_err(failed)?;
+    let cost = pairs().map_err(failed)?;
     memory.free(keep);
     Ok(cost)
 }
@@ -155,15 +155,15 @@ impl Mix {
                     if let Some(old) = slots[slot].take() {
                         memory.free(old);
                     }
-                    slots[slot] = Some(alloc(memory, bytes)?);
+                    slots[slot] = Some(memory.alloc(Request::of(bytes))?);
                 }
                 Ok(())
             })
         };
-        all()?;
-        let cost = all()?;
+        all().map_err(failed)?;
+        let cost = all().map_err(failed)?;
         slots.into_iter().flatten().for_each(|old| memory.free(old));
-        memory.empty_cache().map_err(|why| Failure::new(Exit::OutOfMemory, why.to_string()))?;
+        memory.empty_cache().map_err(failed)?;
         Ok(cost)
     }
 
@@ -182,21 +182,21 @@ impl Mix {
 
 /// Runs PyTorch's bench on the oracle and keeps each mix's fastest round.
 fn ask(oracle: &Path, rows: &mut [Row]) -> Result<(), Failure> {
-    let failed =
+    let refused =
         |why: String| Failure::new(Exit::Program, format!("the oracle in {}: {why}", oracle.display()));
     let answer = Command::new(oracle.join("fk.sh"))
         .arg(oracle.join("bench"))
         .env("FAKE_CUDA_TOTAL", CAPACITY_BYTES.to_string())
         .output()
-        .map_err(|why| failed(why.to_string()))?;
+        .map_err(|why| refused(why.to_string()))?;
     if !answer.status.success() {
-        return Err(failed(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.stderr))));
+        return Err(refused(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.stderr))));
     }
     let text = String::from_utf8_lossy(&answer.stdout);
     for row in rows {
         let line = text.lines().find_map(|line| line.strip_prefix(&row.name)?.trim().strip_prefix("ns="));
         let ns = line.and_then(|ns| ns.parse::<f64>().ok());
-        let ns = ns.ok_or_else(|| failed(format!("no line `{} ns=…`", row.name)))?;
+        let ns = ns.ok_or_else(|| refused(format!("no line `{} ns=…`", row.name)))?;
         row.theirs_ns = Some(row.theirs_ns.map_or(ns, |before| before.min(ns)));
     }
     Ok(())

@@ -5,8 +5,6 @@
 
 use std::time::Instant;
 
-use crate::exit::Failure;
-
 /// The cost of one of many alike.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
@@ -40,11 +38,7 @@ impl Meter {
     }
 
     /// Does a piece of work that consists of `count` alike; the cost of one.
-    pub(crate) fn measure(
-        &mut self,
-        count: u32,
-        work: impl FnOnce() -> Result<(), Failure>,
-    ) -> Result<Cost, Failure> {
+    pub(crate) fn measure<E>(&mut self, count: u32, work: impl FnOnce() -> Result<(), E>) -> Result<Cost, E> {
         let before = self.instructions();
         let start = Instant::now();
         work()?;
