@@ -235,19 +235,19 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         if self.pools.blocks[id].uses.is_some() {
             self.wait_for_uses(id);
         } else {
-            self.put_back(id, block);
+            self.put_back(id, block, true);
         }
     }
 
     /// Puts a block that was given back, and that no stream uses any more, in the cache.
     pub(crate) fn complete_free(&mut self, id: BlockId) {
-        self.put_back(id, self.live(id));
+        self.put_back(id, self.live(id), false);
     }
 
     #[inline]
-    fn put_back(&mut self, id: BlockId, block: LiveBlock) {
+    fn put_back(&mut self, id: BlockId, block: LiveBlock, at_once: bool) {
         let inactive_split = self.pools.vacate(id);
-        self.observer.on(&Event::FreeCompleted { block, inactive_split });
+        self.observer.on(&Event::FreeCompleted { block, inactive_split, at_once });
     }
 
     /// Says that a live block is now for something else. Placement never reads it.

@@ -45,6 +45,8 @@ pub enum Event {
         block: LiveBlock,
         /// What the new piece and the merged ones did to the cached pieces.
         inactive_split: SplitChange,
+        /// Whether it was given back just now, rather than before it waited for other streams.
+        at_once: bool,
     },
     /// A live block is now for something else.
     Retag {

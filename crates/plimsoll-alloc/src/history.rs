@@ -160,12 +160,15 @@ struct Recorder {
     /// Where the oldest entry is, once the ring is full.
     oldest: usize,
     lost: u64,
+    /// When a block was given back that is not yet known to be in the cache.
+    freed_us: Option<u64>,
 }
 
 impl History {
     /// Keeps events from now on, from none. Reserves nothing ahead: the ring grows to its size.
     pub fn record(&mut self, options: HistoryOptions, clock: Clock) {
-        self.recorder = Some(Recorder { options, clock, ring: Vec::new(), oldest: 0, lost: 0 });
+        self.recorder =
+            Some(Recorder { options, clock, ring: Vec::new(), oldest: 0, lost: 0, freed_us: None });
     }
 
     /// Keeps no more events, and forgets those it has.
@@ -195,23 +198,29 @@ impl History {
 impl Recorder {
     #[inline(never)]
     fn see(&mut self, event: Event) {
-        if let Some(entry) = entry(&event) {
-            self.push(entry);
-        }
-    }
-
-    fn push(&mut self, mut entry: Entry) {
+        let Some(mut entry) = entry(&event) else { return };
         if self.options.skip.contains(&entry.action.name()) {
             return;
         }
-        entry.time_us = (self.clock)();
+        entry.time_us = self.time_us(&event);
         if self.ring.len() < self.options.max_entries.max(1) {
             self.ring.push(entry);
             return;
         }
         self.ring[self.oldest] = entry;
-        self.oldest = (self.oldest + 1) % self.ring.len();
+        self.oldest = if self.oldest + 1 == self.ring.len() { 0 } else { self.oldest + 1 };
         self.lost += 1;
+    }
+
+    /// Now; but a block that goes into the cache as it is given back does so at that time: asking the clock
+    /// costs more than all the rest.
+    fn time_us(&mut self, event: &Event) -> u64 {
+        let freed_us = self.freed_us.take();
+        match event {
+            Event::FreeCompleted { at_once: true, .. } => freed_us.unwrap_or_else(|| (self.clock)()),
+            Event::Free { .. } => *self.freed_us.insert((self.clock)()),
+            _ => (self.clock)(),
+        }
     }
 }
 

@@ -255,7 +255,7 @@ impl Observer for Stats {
                     self.oversize_allocations.change(-1);
                 }
             }
-            Event::FreeCompleted { block, inactive_split } => {
+            Event::FreeCompleted { block, inactive_split, .. } => {
                 self.change_inactive_split(block.pool, inactive_split);
                 self.active.decrease(block.pool, 1);
                 self.active_bytes.decrease(block.pool, block.bytes);

@@ -6,7 +6,6 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use clap::Args;
 use plimsoll_alloc::{Allocation, Callers, Config, DeviceMemory, HistoryOptions, Request, SimDriver};
@@ -102,8 +101,8 @@ fn row(
     mut cost: impl FnMut() -> Result<Cost, Failure>,
 ) -> Result<Row, Failure> {
     let plain = cost()?;
-    let (start, options) =
-        (Instant::now(), HistoryOptions { max_entries: HISTORY_ENTRIES, skip: Vec::new() });
+    let options = HistoryOptions { max_entries: HISTORY_ENTRIES, skip: Vec::new() };
+    let start = quanta::Instant::now();
     memory.record_history(options, Callers::AsGiven, Box::new(move || start.elapsed().as_micros() as u64));
     let history = cost();
     memory.stop_history();
