@@ -1,0 +1,9 @@
+//! PyTorch's snapshots: what its dictionaries mean.
+//!
+//! `pickle/` and `json.rs` tell values as they come; [`Objects`](objects::Objects) makes records of them,
+//! by the keys of `fields.rs`; `assemble.rs` puts the [`Snapshot`](crate::snapshot::Snapshot) together.
+
+mod assemble;
+mod fields;
+pub(crate) mod objects;
+pub(crate) mod value;
