@@ -88,6 +88,15 @@ pub enum Why {
     },
     /// Text that is not JSON.
     Json(serde_json::Error),
+    /// JSON that is not a snapshot's.
+    InJson {
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+        /// What stood there.
+        why: Box<Why>,
+    },
 }
 
 impl SnapshotError {
@@ -103,6 +112,8 @@ impl From<io::Error> for SnapshotError {
 }
 
 impl std::error::Error for SnapshotError {}
+
+impl std::error::Error for Why {}
 
 impl fmt::Display for SnapshotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -155,9 +166,10 @@ impl fmt::Display for Why {
             Self::TooLarge { heap_bytes, most_bytes } => write!(
                 f,
                 "the file unpacks to {heap_bytes} bytes of memory and more; for its length {most_bytes} are \
-                 granted"
+                 granted. If you trust it, unpack it first"
             ),
             Self::Json(why) => write!(f, "not the JSON of a snapshot: {why}"),
+            Self::InJson { line, column, why } => write!(f, "line {line}, column {column}: {why}"),
         }
     }
 }

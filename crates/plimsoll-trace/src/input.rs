@@ -1,15 +1,17 @@
 //! Where a snapshot comes from: a file or stdin, plain, gzip or zstd, a pickle or JSON, told by its first
 //! bytes and not by its name.
 
-use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
-use std::rc::Rc;
 
 use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::FrameDecoderError;
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::error::{SnapshotError, Why};
+use crate::grant::Grant;
+use crate::json;
 use crate::pickle;
 use crate::snapshot::Snapshot;
 
@@ -38,27 +40,32 @@ pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
 /// # Errors
 /// The system's, and what is no snapshot.
 pub fn read(input: impl Read) -> Result<Snapshot, SnapshotError> {
-    let taken = Rc::new(Cell::new(0));
-    let counted = Counted { input, taken: Rc::clone(&taken) };
-    let (head, input) = peek::<4, _>(counted)?;
-    let packed = || taken.get();
+    let grant = Grant::default();
+    let (head, input) = peek::<4, _>(grant.earned_by(input))?;
     if head.starts_with(&GZIP) {
-        unpacked(MultiGzDecoder::new(BufReader::with_capacity(CHUNK_BYTES, input)), packed)
+        unpacked(MultiGzDecoder::new(BufReader::with_capacity(CHUNK_BYTES, input)), &grant)
     } else if head == ZSTD {
-        let decoder = ruzstd::decoding::StreamingDecoder::new(input)
-            .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why.to_string()))?;
-        unpacked(decoder, packed)
+        let frames = ZstdFrames::new(BufReader::with_capacity(CHUNK_BYTES, input))?;
+        unpacked(frames, &grant)
     } else {
-        unpacked(input, packed)
+        unpacked(input, &grant)
     }
 }
 
-fn unpacked(input: impl Read, packed: impl Fn() -> u64) -> Result<Snapshot, SnapshotError> {
-    let (head, input) = peek::<2, _>(input)?;
-    match head.as_slice() {
+fn unpacked(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
+    let (head, mut input) = peek::<2, _>(input)?;
+    match *head.as_slice() {
         [] => Err(SnapshotError { at: None, why: Why::Empty }),
-        [0x80, ..] => pickle::read(input, packed),
-        &[a, ref rest @ ..] => {
+        [0x80, ..] => {
+            let snapshot = pickle::read(&mut input, grant)?;
+            // Once more, so that what is packed gets to its checksum.
+            input.read(&mut [0])?;
+            Ok(snapshot)
+        }
+        [b'{' | b'[' | b' ' | b'\t' | b'\r' | b'\n', ..] => {
+            json::read(BufReader::with_capacity(CHUNK_BYTES, input), grant)
+        }
+        [a, ref rest @ ..] => {
             Err(SnapshotError::at(0, Why::NotASnapshot([a, rest.first().copied().unwrap_or(0)])))
         }
     }
@@ -71,16 +78,36 @@ fn peek<const N: usize, R: Read>(mut input: R) -> io::Result<(Vec<u8>, impl Read
     Ok((head.clone(), io::Cursor::new(head).chain(input)))
 }
 
-/// Counts the bytes that are taken.
-struct Counted<R> {
+/// The frames of a zstd file, one after the other.
+struct ZstdFrames<R> {
     input: R,
-    taken: Rc<Cell<u64>>,
+    decoder: FrameDecoder,
 }
 
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.input.read(buffer)?;
-        self.taken.set(self.taken.get() + read as u64);
-        Ok(read)
+impl<R: BufRead> ZstdFrames<R> {
+    fn new(mut input: R) -> io::Result<Self> {
+        let mut decoder = FrameDecoder::new();
+        decoder.reset(&mut input).map_err(damaged)?;
+        Ok(Self { input, decoder })
     }
+}
+
+impl<R: BufRead> Read for ZstdFrames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.decoder.can_collect() == 0 {
+            if !self.decoder.is_finished() {
+                let some = BlockDecodingStrategy::UptoBytes(CHUNK_BYTES);
+                self.decoder.decode_blocks(&mut self.input, some).map_err(damaged)?;
+            } else if self.input.fill_buf()?.is_empty() {
+                return Ok(0);
+            } else {
+                self.decoder.reset(&mut self.input).map_err(damaged)?;
+            }
+        }
+        self.decoder.read(buffer)
+    }
+}
+
+fn damaged(why: FrameDecoderError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_string())
 }

@@ -5,24 +5,21 @@ use std::io::Read;
 use super::opcode as op;
 use super::source::Source;
 use crate::error::{SnapshotError, Why};
+use crate::grant::Grant;
 use crate::snapshot::Snapshot;
 use crate::torch::objects::Objects;
 use crate::torch::value::{Slot, Value};
 
 /// The longest text that is read; `fx_original_trace` is the longest that PyTorch writes.
 const LONGEST_TEXT_BYTES: u64 = 16 << 20;
-/// Memory that any file is granted, and what each of its (packed) bytes adds: the most that real files take
-/// is two thirds of their unpacked length, and gzip packs them twentyfold.
-const GRANTED_BYTES: u64 = 1 << 30;
-const GRANTED_PER_BYTE: u64 = 32;
 /// How often the account of memory is drawn up, in bytes of the file.
 const ACCOUNT_BYTES: u64 = 1 << 20;
 
-/// Reads a pickle to its end. `packed` tells how many bytes of the file were taken so far.
+/// Reads a pickle to its end. `grant` bounds what it takes of memory.
 ///
 /// # Errors
 /// What is no pickle of a snapshot, with its place.
-pub(crate) fn read(input: impl Read, packed: impl Fn() -> u64) -> Result<Snapshot, SnapshotError> {
+pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
     let objects = Objects::new().map_err(|why| SnapshotError { at: None, why })?;
     let mut machine = Machine {
         source: Source::new(input),
@@ -31,7 +28,7 @@ pub(crate) fn read(input: impl Read, packed: impl Fn() -> u64) -> Result<Snapsho
         marks: Vec::new(),
         memo: Vec::new(),
     };
-    match machine.run(packed) {
+    match machine.run(grant) {
         Ok(top) => {
             let at = machine.source.at();
             machine.objects.assemble(top).map_err(|why| SnapshotError::at(at, why))
@@ -51,30 +48,28 @@ struct Machine<R> {
 
 impl<R: Read> Machine<R> {
     /// Runs to `STOP`; what is left is the outermost value.
-    fn run(&mut self, packed: impl Fn() -> u64) -> Result<Value, (u64, Why)> {
+    fn run(&mut self, grant: &Grant) -> Result<Value, (u64, Why)> {
         let mut account_at = ACCOUNT_BYTES;
         loop {
             let at = self.source.at();
             if at >= account_at {
-                self.account(packed()).map_err(|why| (at, why))?;
+                self.account(grant).map_err(|why| (at, why))?;
                 account_at = at + ACCOUNT_BYTES;
             }
             match self.step() {
                 Ok(None) => {}
                 Ok(Some(top)) => return Ok(top),
-                Err(why @ (Why::Ends | Why::Io(_))) => return Err((self.source.at(), why)),
+                Err(why @ (Why::Ends | Why::Io(_))) => return Err((self.source.taken(), why)),
                 Err(why) => return Err((at, why)),
             }
         }
     }
 
     /// Refuses what takes more memory than its length is worth.
-    fn account(&self, packed: u64) -> Result<(), Why> {
+    fn account(&self, grant: &Grant) -> Result<(), Why> {
         let values = self.stack.capacity() + self.memo.capacity();
         let own = values * size_of::<Value>() + self.marks.capacity() * size_of::<usize>();
-        let heap_bytes = (own + self.objects.heap_bytes()) as u64;
-        let most_bytes = GRANTED_BYTES.saturating_add(packed.saturating_mul(GRANTED_PER_BYTE));
-        if heap_bytes > most_bytes { Err(Why::TooLarge { heap_bytes, most_bytes }) } else { Ok(()) }
+        grant.check((own + self.objects.heap_bytes()) as u64)
     }
 
     /// One operation.
@@ -85,10 +80,12 @@ impl<R: Read> Machine<R> {
             op::BINGET => {
                 let index = self.source.byte()?;
                 self.get(usize::from(index))?;
+                self.gets()?;
             }
             op::LONG_BINGET => {
                 let index = u32::from_le_bytes(self.source.array()?);
                 self.get(index as usize)?;
+                self.gets()?;
             }
             op::MEMOIZE => self.put(self.memo.len())?,
             op::BINPUT => {
@@ -107,7 +104,7 @@ impl<R: Read> Machine<R> {
                 self.set(mark)?;
             }
             op::SETITEM => {
-                let mark = self.stack.len().checked_sub(2).ok_or(EMPTY_STACK)?;
+                let mark = self.stack.len().checked_sub(2).ok_or_else(empty_stack)?;
                 self.set(mark)?;
             }
             op::APPENDS => {
@@ -115,7 +112,7 @@ impl<R: Read> Machine<R> {
                 self.append(mark)?;
             }
             op::APPEND => {
-                let mark = self.stack.len().checked_sub(1).ok_or(EMPTY_STACK)?;
+                let mark = self.stack.len().checked_sub(1).ok_or_else(empty_stack)?;
                 self.append(mark)?;
             }
             op::BININT => {
@@ -195,7 +192,7 @@ impl<R: Read> Machine<R> {
                 self.stack.truncate(mark);
             }
             op::DUP => {
-                let top = *self.stack.last().ok_or(EMPTY_STACK)?;
+                let top = *self.stack.last().ok_or_else(empty_stack)?;
                 self.stack.push(top);
             }
             op::SHORT_BINBYTES => {
@@ -236,14 +233,37 @@ impl<R: Read> Machine<R> {
 
     #[inline]
     fn get(&mut self, index: usize) -> Result<(), Why> {
-        let value = *self.memo.get(index).ok_or(Why::Broken("a memo that was never written is read"))?;
+        let value = *self.memo.get(index).ok_or_else(never_written)?;
         self.stack.push(value);
+        Ok(())
+    }
+
+    /// The run of `GET`s that a stack is, as far as the window reaches: nine tenths of a file's operations.
+    fn gets(&mut self) -> Result<(), Why> {
+        let mut rest = self.source.window();
+        let whole = rest.len();
+        loop {
+            let index = match *rest {
+                [op::BINGET, index, ref after @ ..] => {
+                    rest = after;
+                    usize::from(index)
+                }
+                [op::LONG_BINGET, a, b, c, d, ref after @ ..] => {
+                    rest = after;
+                    u32::from_le_bytes([a, b, c, d]) as usize
+                }
+                _ => break,
+            };
+            self.stack.push(*self.memo.get(index).ok_or_else(never_written)?);
+        }
+        let passed = whole - rest.len();
+        self.source.pass(passed);
         Ok(())
     }
 
     #[inline]
     fn put(&mut self, index: usize) -> Result<(), Why> {
-        let top = self.stack.last_mut().ok_or(EMPTY_STACK)?;
+        let top = self.stack.last_mut().ok_or_else(empty_stack)?;
         *top = top.kept(Slot::new(index));
         if index == self.memo.len() {
             self.memo.push(*top);
@@ -257,6 +277,13 @@ impl<R: Read> Machine<R> {
     }
 
     fn long(&mut self, length: u64) -> Result<(), Why> {
+        // Nearly all are addresses of 6 bytes and times of 7; the sign is spread from the top.
+        if let (1..=8, Some(&bytes)) = (length, self.source.window().first_chunk::<8>()) {
+            let empty_bits = 64 - 8 * length as u32;
+            self.stack.push(Value::Int((i64::from_le_bytes(bytes) << empty_bits) >> empty_bits));
+            self.source.pass(length as usize);
+            return Ok(());
+        }
         if length > 9 {
             return self.opaque(length);
         }
@@ -292,7 +319,7 @@ impl<R: Read> Machine<R> {
     }
 
     fn tuple(&mut self, count: usize) -> Result<(), Why> {
-        let start = self.stack.len().checked_sub(count).ok_or(EMPTY_STACK)?;
+        let start = self.stack.len().checked_sub(count).ok_or_else(empty_stack)?;
         let tuple = self.objects.tuple(&self.stack[start..])?;
         self.stack.truncate(start);
         self.stack.push(tuple);
@@ -319,7 +346,7 @@ impl<R: Read> Machine<R> {
     }
 
     fn below(&self, mark: usize) -> Result<Value, Why> {
-        mark.checked_sub(1).and_then(|below| self.stack.get(below)).copied().ok_or(EMPTY_STACK)
+        mark.checked_sub(1).and_then(|below| self.stack.get(below)).copied().ok_or_else(empty_stack)
     }
 
     /// The container below `mark` became this; so it is in the memo.
@@ -334,12 +361,12 @@ impl<R: Read> Machine<R> {
     }
 
     fn mark(&mut self) -> Result<usize, Why> {
-        let mark = self.marks.pop().ok_or(Why::Broken("items end that never began"))?;
-        if mark > self.stack.len() { Err(EMPTY_STACK) } else { Ok(mark) }
+        let mark = self.marks.pop().ok_or_else(|| Why::Broken("items end that never began"))?;
+        if mark > self.stack.len() { Err(empty_stack()) } else { Ok(mark) }
     }
 
     fn pop(&mut self) -> Result<Value, Why> {
-        self.stack.pop().ok_or(EMPTY_STACK)
+        self.stack.pop().ok_or_else(empty_stack)
     }
 
     /// A line of text, for the name of what is refused.
@@ -363,4 +390,12 @@ impl<R: Read> Machine<R> {
     }
 }
 
-const EMPTY_STACK: Why = Why::Broken("an operation takes from an empty stack");
+#[cold]
+fn empty_stack() -> Why {
+    Why::Broken("an operation takes from an empty stack")
+}
+
+#[cold]
+fn never_written() -> Why {
+    Why::Broken("a memo that was never written is read")
+}

@@ -28,6 +28,11 @@ impl<R: Read> Source<R> {
         self.start + self.next as u64
     }
 
+    /// The end of what was taken from the file so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.start + self.end as u64
+    }
+
     #[inline]
     pub(super) fn byte(&mut self) -> Result<u8, Why> {
         if self.next == self.end {
@@ -58,6 +63,18 @@ impl<R: Read> Source<R> {
         let start = self.next;
         self.next += count;
         Ok(&self.window[start..self.next])
+    }
+
+    /// What is in the window and was not given yet.
+    #[inline]
+    pub(super) fn window(&self) -> &[u8] {
+        &self.window[self.next..self.end]
+    }
+
+    /// Passes over bytes of the window.
+    #[inline]
+    pub(super) fn pass(&mut self, count: usize) {
+        self.next = (self.next + count).min(self.end);
     }
 
     /// Passes over bytes, however many.

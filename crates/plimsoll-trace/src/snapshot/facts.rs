@@ -52,9 +52,15 @@ impl Kind {
 pub struct Facts {
     /// Keys that at least one dictionary of a kind had, by kind.
     seen: [KeySet; Kind::ALL.len()],
-    /// Keys that are not read, and how often they stood in a dictionary of a kind, in order of appearance.
+    /// Keys that are not read, and how often they stood in a dictionary of a kind, in order of appearance;
+    /// the first 64.
     pub ignored: Vec<Ignored>,
+    /// How often others stood there.
+    pub ignored_beyond: u64,
 }
+
+/// How many keys that are not read are counted by name.
+const MOST_NAMED: usize = 64;
 
 /// A key that is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,9 +87,11 @@ impl Facts {
 
     /// Notes a key that is not read.
     pub(crate) fn ignore(&mut self, kind: Kind, key: TextId) {
-        match self.ignored.iter_mut().find(|ignored| (ignored.kind, ignored.key) == (kind, key)) {
-            Some(ignored) => ignored.times += 1,
-            None => self.ignored.push(Ignored { kind, key, times: 1 }),
+        let known = self.ignored.iter().position(|ignored| (ignored.kind, ignored.key) == (kind, key));
+        match known {
+            Some(known) => self.ignored[known].times += 1,
+            None if self.ignored.len() < MOST_NAMED => self.ignored.push(Ignored { kind, key, times: 1 }),
+            None => self.ignored_beyond += 1,
         }
     }
 

@@ -45,6 +45,11 @@ impl Key {
     pub(crate) fn of(text: TextId) -> Option<Self> {
         Self::ALL.get(text.index()).copied()
     }
+
+    /// Its text's id, in every table.
+    pub(crate) fn text(self) -> TextId {
+        TextId::new(self as usize).expect("a table begins with the keys")
+    }
 }
 
 /// A set of keys.

@@ -13,6 +13,16 @@ pub enum SegmentType {
     Large,
 }
 
+impl SegmentType {
+    /// PyTorch's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Large => "large",
+        }
+    }
+}
+
 /// One piece of memory that the allocator has from the device; of an expandable segment, one mapped range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {

@@ -47,7 +47,7 @@ pub struct Fx {
 #[derive(Clone)]
 pub struct Stacks {
     frames: Vec<Frame>,
-    known_frames: HashMap<Frame, FrameId>,
+    known_frames: HashTable<FrameId>,
     fx: Vec<Fx>,
     known_fx: HashMap<Fx, FxId>,
     /// The frames of all stacks, end to end, as indices of `frames`: hashed as one run of bytes.
@@ -64,7 +64,7 @@ impl Default for Stacks {
     fn default() -> Self {
         let mut stacks = Self {
             frames: Vec::new(),
-            known_frames: HashMap::new(),
+            known_frames: HashTable::new(),
             fx: Vec::new(),
             known_fx: HashMap::new(),
             joined: Vec::new(),
@@ -81,12 +81,14 @@ impl Default for Stacks {
 impl Stacks {
     /// The id of a frame, new or known; `None` when ids run out.
     pub fn frame(&mut self, frame: Frame) -> Option<FrameId> {
-        if let Some(&id) = self.known_frames.get(&frame) {
+        let hash = self.hasher.hash_one(frame);
+        let Self { frames, hasher, .. } = self;
+        if let Some(&id) = self.known_frames.find(hash, |id| frames[id.index()] == frame) {
             return Some(id);
         }
-        let id = FrameId::new(self.frames.len())?;
-        self.frames.push(frame);
-        self.known_frames.insert(frame, id);
+        let id = FrameId::new(frames.len())?;
+        frames.push(frame);
+        self.known_frames.insert_unique(hash, id, |id| hasher.hash_one(frames[id.index()]));
         Some(id)
     }
 
@@ -103,23 +105,27 @@ impl Stacks {
 
     /// The id of a stack, innermost frame first, new or known; `None` when ids run out.
     pub fn stack(&mut self, frames: &[FrameId]) -> Option<StackId> {
-        self.begin();
-        frames.iter().for_each(|&frame| self.extend(frame));
-        self.end()
+        self.stack_of(frames, |&frame| Some(frame)).ok().flatten()
     }
 
-    /// Begins a stack that is told frame by frame.
-    pub(crate) fn begin(&mut self) {
-        self.scratch.clear();
+    /// The id of the stack that these things are, where `frame` tells each one's frame.
+    ///
+    /// # Errors
+    /// The first thing that is no frame.
+    pub(crate) fn stack_of<T: Copy>(
+        &mut self,
+        things: &[T],
+        frame: impl Fn(&T) -> Option<FrameId>,
+    ) -> Result<Option<StackId>, T> {
+        self.scratch.resize(things.len(), 0);
+        for (place, thing) in self.scratch.iter_mut().zip(things) {
+            *place = frame(thing).ok_or(*thing)?.index() as u32;
+        }
+        Ok(self.scratched())
     }
 
-    /// Adds the next frame of the stack that is being told.
-    pub(crate) fn extend(&mut self, frame: FrameId) {
-        self.scratch.push(frame.index() as u32);
-    }
-
-    /// The id of the stack that was told.
-    pub(crate) fn end(&mut self) -> Option<StackId> {
+    /// The id of the stack in `scratch`.
+    fn scratched(&mut self) -> Option<StackId> {
         let hash = self.hasher.hash_one(&self.scratch);
         let Self { joined, ends, scratch, hasher, .. } = self;
         let same = |&id: &StackId| *slice(joined, ends, id) == **scratch;
@@ -183,8 +189,8 @@ impl Stacks {
 
     /// Bytes of memory that the tables hold.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let frames = self.frames.capacity() * 2 + self.known_frames.capacity();
-        frames * size_of::<Frame>()
+        self.frames.capacity() * size_of::<Frame>()
+            + self.known_frames.capacity() * 8
             + (self.fx.capacity() + self.known_fx.capacity()) * 2 * size_of::<Fx>()
             + (self.joined.capacity() + self.scratch.capacity()) * 4
             + self.ends.capacity() * 8

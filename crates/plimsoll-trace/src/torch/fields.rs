@@ -106,8 +106,24 @@ impl Objects {
         })
     }
 
-    /// Sets fields of a record, and notes which it lacks.
-    pub(super) fn set_fields(&mut self, record: Value, items: &[Value]) -> Result<(), Why> {
+    /// A record of this kind with these fields.
+    pub(super) fn record(&mut self, kind: Kind, items: &[Value]) -> Result<Value, Why> {
+        let record = self.begin_record(kind)?;
+        let (kind, at, set) = self.set_fields(record, items)?;
+        self.complete(kind, at, required(kind), set)?;
+        Ok(record)
+    }
+
+    /// Sets more fields of a record.
+    pub(super) fn set_more(&mut self, record: Value, items: &[Value]) -> Result<(), Why> {
+        let (kind, at, set) = self.set_fields(record, items)?;
+        let waiting = self.incomplete.iter().rposition(|waiting| waiting.kind == kind && waiting.at == at);
+        let missing = waiting.map(|waiting| self.incomplete.swap_remove(waiting).missing);
+        self.complete(kind, at, missing.unwrap_or_default(), set)
+    }
+
+    /// Sets fields; which record it was, and which keys.
+    fn set_fields(&mut self, record: Value, items: &[Value]) -> Result<(Kind, u32, KeySet), Why> {
         let (kind, at) = match record {
             Value::Event(at) => (Kind::Event, at),
             Value::Block(at) => (Kind::Block, at),
@@ -131,30 +147,19 @@ impl Objects {
             }
         }
         self.snapshot.facts.see(kind, set);
-        self.complete(kind, at, set)
+        Ok((kind, at, set))
     }
 
-    fn complete(&mut self, kind: Kind, at: u32, set: KeySet) -> Result<(), Why> {
-        let mut needed = required(kind);
-        let oom = kind == Kind::Event && self.events[at as usize].action == Action::Oom;
-        if kind == Kind::Event && !oom {
-            needed.insert(Key::Addr);
+    /// Notes what a record still lacks.
+    fn complete(&mut self, kind: Kind, at: u32, needed: KeySet, set: KeySet) -> Result<(), Why> {
+        let mut missing = needed.without(set);
+        if kind == Kind::Event && self.events[at as usize].action == Action::Oom {
+            missing = missing.without(KeySet::of(&[Key::Addr]));
         }
-        let waiting = self.incomplete.iter().rposition(|waiting| waiting.kind == kind && waiting.at == at);
-        let missing = match waiting {
-            Some(waiting) => self.incomplete[waiting].missing.intersection(needed),
-            None => needed,
-        }
-        .without(set);
-        match (waiting, missing.is_empty()) {
-            (Some(waiting), true) => drop(self.incomplete.swap_remove(waiting)),
-            (Some(waiting), false) => self.incomplete[waiting].missing = missing,
-            (None, true) => {}
-            (None, false) => {
-                self.incomplete.push(Incomplete { kind, at, missing });
-                if self.incomplete.len() > MOST_INCOMPLETE {
-                    return self.all_complete();
-                }
+        if !missing.is_empty() {
+            self.incomplete.push(Incomplete { kind, at, missing });
+            if self.incomplete.len() > MOST_INCOMPLETE {
+                return self.all_complete();
             }
         }
         Ok(())

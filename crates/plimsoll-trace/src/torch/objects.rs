@@ -62,7 +62,7 @@ pub(super) struct Growing {
     id: Option<StackId>,
 }
 
-/// Ids of records are 32 bits, on purpose: an entry of a trace takes at least 20 bytes of file.
+/// The number of a record: 32 bits, for a trace of 2^32 entries would be a file of 80 GB.
 pub(super) fn number(index: usize, what: &'static str) -> Result<u32, Why> {
     u32::try_from(index).map_err(|_| Why::TooMany { what, most: u64::from(u32::MAX) })
 }
@@ -138,14 +138,12 @@ impl Objects {
     fn begin_list(&mut self, slot: Slot, first: Value, items: &[Value]) -> Result<Value, Why> {
         let list = match first {
             Value::Frame(..) => {
-                self.snapshot.stacks.begin();
-                for &item in items {
-                    let Value::Frame(frame, _) = item else {
-                        return Err(Why::Mixed { list: "a list of frames", found: item.what() });
-                    };
-                    self.snapshot.stacks.extend(frame);
-                }
-                let id = self.snapshot.stacks.end().ok_or_else(|| ids_ran_out("stacks"))?;
+                let id = self.snapshot.stacks.stack_of(items, |&item| match item {
+                    Value::Frame(frame, _) => Some(frame),
+                    _ => None,
+                });
+                let id = id.map_err(|item| Why::Mixed { list: "a list of frames", found: item.what() })?;
+                let id = id.ok_or_else(|| ids_ran_out("stacks"))?;
                 return Ok(Value::Stack(id, slot));
             }
             Value::Int(_) | Value::Big(_) if items.len() == 2 => return self.tuple(items),
@@ -215,11 +213,7 @@ impl Objects {
                     Some(frame) => Ok(Value::Frame(frame, slot)),
                     None => self.keep(slot, items),
                 },
-                Some(kind) => {
-                    let record = self.begin_record(kind)?;
-                    self.set_fields(record, items)?;
-                    Ok(record)
-                }
+                Some(kind) => self.record(kind, items),
                 None => self.keep(slot, items),
             },
             Value::Dict(at, slot) => self.keep_more(at, slot, items),
@@ -235,7 +229,7 @@ impl Objects {
             | Value::History(_)
             | Value::Event(_)
             | Value::Annotation(_)) => {
-                self.set_fields(record, items)?;
+                self.set_more(record, items)?;
                 Ok(record)
             }
             Value::Opaque => Ok(dict),
@@ -360,7 +354,7 @@ pub(super) fn natural(value: Value) -> Option<u64> {
     }
 }
 
-/// The keys that a record of this kind must have.
+/// The keys that a record of this kind must have; an `oom` has no `addr`.
 pub(super) const fn required(kind: Kind) -> KeySet {
     match kind {
         Kind::Segment => {
@@ -368,7 +362,7 @@ pub(super) const fn required(kind: Kind) -> KeySet {
         }
         Kind::Block => KeySet::of(&[Key::Size, Key::State]),
         Kind::History => KeySet::of(&[Key::RealSize]),
-        Kind::Event => KeySet::of(&[Key::Action, Key::Size, Key::Stream]),
+        Kind::Event => KeySet::of(&[Key::Action, Key::Addr, Key::Size, Key::Stream]),
         Kind::Annotation => KeySet::of(&[Key::Name, Key::Stage]),
         Kind::Frame | Kind::Snapshot => KeySet::EMPTY,
     }
