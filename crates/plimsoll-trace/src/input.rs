@@ -59,7 +59,7 @@ fn unpacked(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> 
         [0x80, ..] => {
             let snapshot = pickle::read(&mut input, grant)?;
             // Once more, so that what is packed gets to its checksum.
-            input.read(&mut [0])?;
+            io::copy(&mut input.take(1), &mut io::sink())?;
             Ok(snapshot)
         }
         [b'{' | b'[' | b' ' | b'\t' | b'\r' | b'\n', ..] => {
@@ -87,7 +87,7 @@ struct ZstdFrames<R> {
 impl<R: BufRead> ZstdFrames<R> {
     fn new(mut input: R) -> io::Result<Self> {
         let mut decoder = FrameDecoder::new();
-        decoder.reset(&mut input).map_err(damaged)?;
+        decoder.reset(&mut input).map_err(|why| damaged(&why))?;
         Ok(Self { input, decoder })
     }
 }
@@ -97,17 +97,17 @@ impl<R: BufRead> Read for ZstdFrames<R> {
         while self.decoder.can_collect() == 0 {
             if !self.decoder.is_finished() {
                 let some = BlockDecodingStrategy::UptoBytes(CHUNK_BYTES);
-                self.decoder.decode_blocks(&mut self.input, some).map_err(damaged)?;
+                self.decoder.decode_blocks(&mut self.input, some).map_err(|why| damaged(&why))?;
             } else if self.input.fill_buf()?.is_empty() {
                 return Ok(0);
             } else {
-                self.decoder.reset(&mut self.input).map_err(damaged)?;
+                self.decoder.reset(&mut self.input).map_err(|why| damaged(&why))?;
             }
         }
         self.decoder.read(buffer)
     }
 }
 
-fn damaged(why: FrameDecoderError) -> io::Error {
+fn damaged(why: &FrameDecoderError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_string())
 }

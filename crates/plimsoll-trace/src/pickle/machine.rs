@@ -240,24 +240,19 @@ impl<R: Read> Machine<R> {
 
     /// The run of `GET`s that a stack is, as far as the window reaches: nine tenths of a file's operations.
     fn gets(&mut self) -> Result<(), Why> {
-        let mut rest = self.source.window();
-        let whole = rest.len();
-        loop {
-            let index = match *rest {
-                [op::BINGET, index, ref after @ ..] => {
-                    rest = after;
-                    usize::from(index)
-                }
-                [op::LONG_BINGET, a, b, c, d, ref after @ ..] => {
-                    rest = after;
-                    u32::from_le_bytes([a, b, c, d]) as usize
-                }
+        let Self { source, memo, stack, .. } = self;
+        let window = source.window();
+        let mut next = 0;
+        while let Some(&[opcode, a, b, c, d]) = window[next..].first_chunk::<5>() {
+            let (index, length) = match opcode {
+                op::BINGET => (u32::from(a), 2),
+                op::LONG_BINGET => (u32::from_le_bytes([a, b, c, d]), 5),
                 _ => break,
             };
-            self.stack.push(*self.memo.get(index).ok_or_else(never_written)?);
+            stack.push(*memo.get(index as usize).ok_or_else(never_written)?);
+            next += length;
         }
-        let passed = whole - rest.len();
-        self.source.pass(passed);
+        source.pass(next);
         Ok(())
     }
 
@@ -361,7 +356,7 @@ impl<R: Read> Machine<R> {
     }
 
     fn mark(&mut self) -> Result<usize, Why> {
-        let mark = self.marks.pop().ok_or_else(|| Why::Broken("items end that never began"))?;
+        let mark = self.marks.pop().ok_or_else(never_began)?;
         if mark > self.stack.len() { Err(empty_stack()) } else { Ok(mark) }
     }
 
@@ -398,4 +393,9 @@ fn empty_stack() -> Why {
 #[cold]
 fn never_written() -> Why {
     Why::Broken("a memo that was never written is read")
+}
+
+#[cold]
+fn never_began() -> Why {
+    Why::Broken("items end that never began")
 }
