@@ -24,7 +24,7 @@ pub fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> io::Resu
     torch::write(snapshot, out, sharing)
 }
 
-/// Saves a snapshot as [`write`] does: under another name until it is whole and on the disk, then under its
+/// Saves a snapshot as [`write()`] does: under another name until it is whole and on the disk, then under its
 /// own. A file that was there before is replaced at once.
 ///
 /// # Errors
