@@ -2,7 +2,7 @@
 //!
 //! Segments and traces are rows of numbers; texts, frames, stacks and pools are told once and named by ids
 //! (`ids.rs`). What a file did not say is `None` here, never a default; [`Facts`] tells which keys it had.
-//! Files are read by [`crate::torch`], whatever their wrapping ([`crate::input`]).
+//! Files are read by [`crate::input`] and written by [`crate::output`].
 
 mod annotation;
 mod event;
