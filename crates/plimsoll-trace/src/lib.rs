@@ -1,8 +1,20 @@
 //! Recordings of PyTorch's allocator: read, replayed through ours, compared.
 //!
-//! Today this holds [`conformance`]: streams of requests and programs with all that PyTorch answered.
-//! It knows nothing of tensors, and prints nothing: a comparison is a value.
+//! [`input::open`] reads a memory snapshot of PyTorch's, whatever its wrapping, into a
+//! [`snapshot::Snapshot`]; [`output::save`] writes one that PyTorch's viewer opens. [`conformance`] replays streams of requests and programs with all that PyTorch
+//! answered. This crate knows nothing of tensors, and prints nothing: what it finds is a value.
 
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+mod error;
+mod grant;
+pub mod input;
+mod json;
+pub mod output;
+mod pickle;
+pub mod snapshot;
+mod torch;
+
+pub use error::{SnapshotError, Why};
+pub use torch::Sharing;

@@ -4,6 +4,8 @@ mod allocator;
 mod floor;
 mod meter;
 mod mt19937;
+mod scale;
+mod snapshot;
 mod step;
 mod table;
 
@@ -16,6 +18,8 @@ use crate::exit::Failure;
 pub(crate) enum What {
     /// The cost of a request to the allocator, beside PyTorch's where it is at hand
     Allocator(allocator::AllocatorArgs),
+    /// Reading a memory snapshot of PyTorch's; or making a longer one to read
+    Snapshot(snapshot::SnapshotArgs),
     /// One training step on this machine's processors, alone or in turn with peers
     Step(step::StepArgs),
 }
@@ -24,6 +28,7 @@ pub(crate) enum What {
 pub(crate) fn run(what: What) -> Result<String, Failure> {
     match what {
         What::Allocator(args) => allocator::run(&args),
+        What::Snapshot(args) => snapshot::run(&args),
         What::Step(args) => step::run(&args),
     }
 }

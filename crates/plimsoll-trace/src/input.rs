@@ -1,0 +1,113 @@
+//! Where a snapshot comes from: a file or stdin, plain, gzip or zstd, a pickle or JSON, told by its first
+//! bytes and not by its name.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::FrameDecoderError;
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+use crate::error::{SnapshotError, Why};
+use crate::grant::Grant;
+use crate::json;
+use crate::pickle;
+use crate::snapshot::Snapshot;
+
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Bytes that are taken from the system at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Reads the snapshot in a file; `-` is stdin.
+///
+/// # Errors
+/// The system's, and what is no snapshot.
+pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
+    if path.as_os_str() == "-" { read(io::stdin().lock()) } else { read(File::open(path)?) }
+}
+
+/// Reads a snapshot from bytes, packed or not.
+///
+/// ```
+/// let pickle = b"\x80\x04]."; // an empty list of segments
+/// let snapshot = plimsoll_trace::input::read(pickle.as_slice())?;
+/// assert!(snapshot.segments.is_empty());
+/// # Ok::<(), plimsoll_trace::SnapshotError>(())
+/// ```
+///
+/// # Errors
+/// The system's, and what is no snapshot.
+pub fn read(input: impl Read) -> Result<Snapshot, SnapshotError> {
+    let grant = Grant::default();
+    let (head, input) = peek::<4, _>(grant.earned_by(input))?;
+    if head.starts_with(&GZIP) {
+        unpacked(MultiGzDecoder::new(BufReader::with_capacity(CHUNK_BYTES, input)), &grant)
+    } else if head == ZSTD {
+        let frames = ZstdFrames::new(BufReader::with_capacity(CHUNK_BYTES, input))?;
+        unpacked(frames, &grant)
+    } else {
+        unpacked(input, &grant)
+    }
+}
+
+fn unpacked(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
+    let (head, mut input) = peek::<2, _>(input)?;
+    match *head.as_slice() {
+        [] => Err(SnapshotError { at: None, why: Why::Empty }),
+        [0x80, ..] => {
+            let snapshot = pickle::read(&mut input, grant)?;
+            // Once more, so that what is packed gets to its checksum.
+            io::copy(&mut input.take(1), &mut io::sink())?;
+            Ok(snapshot)
+        }
+        [b'{' | b'[' | b' ' | b'\t' | b'\r' | b'\n', ..] => {
+            json::read(BufReader::with_capacity(CHUNK_BYTES, input), grant)
+        }
+        [a, ref rest @ ..] => {
+            Err(SnapshotError::at(0, Why::NotASnapshot([a, rest.first().copied().unwrap_or(0)])))
+        }
+    }
+}
+
+/// The first bytes, and the input with them still to come.
+fn peek<const N: usize, R: Read>(mut input: R) -> io::Result<(Vec<u8>, impl Read)> {
+    let mut head = Vec::with_capacity(N);
+    input.by_ref().take(N as u64).read_to_end(&mut head)?;
+    Ok((head.clone(), io::Cursor::new(head).chain(input)))
+}
+
+/// The frames of a zstd file, one after the other.
+struct ZstdFrames<R> {
+    input: R,
+    decoder: FrameDecoder,
+}
+
+impl<R: BufRead> ZstdFrames<R> {
+    fn new(mut input: R) -> io::Result<Self> {
+        let mut decoder = FrameDecoder::new();
+        decoder.reset(&mut input).map_err(|why| damaged(&why))?;
+        Ok(Self { input, decoder })
+    }
+}
+
+impl<R: BufRead> Read for ZstdFrames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.decoder.can_collect() == 0 {
+            if !self.decoder.is_finished() {
+                let some = BlockDecodingStrategy::UptoBytes(CHUNK_BYTES);
+                self.decoder.decode_blocks(&mut self.input, some).map_err(|why| damaged(&why))?;
+            } else if self.input.fill_buf()?.is_empty() {
+                return Ok(0);
+            } else {
+                self.decoder.reset(&mut self.input).map_err(|why| damaged(&why))?;
+            }
+        }
+        self.decoder.read(buffer)
+    }
+}
+
+fn damaged(why: &FrameDecoderError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_string())
+}

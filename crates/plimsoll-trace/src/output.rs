@@ -1,0 +1,56 @@
+//! A snapshot into a file that is whole or not there: [`save`].
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use crate::snapshot::Snapshot;
+use crate::torch;
+use crate::torch::Sharing;
+
+/// Writes a snapshot in PyTorch's format, a pickle of protocol 4.
+///
+/// ```
+/// # use plimsoll_trace::{Sharing, input, output, snapshot::Snapshot};
+/// let mut pickle = Vec::new();
+/// output::write(&Snapshot::default(), &mut pickle, Sharing::Equal)?;
+/// assert!(input::read(pickle.as_slice())?.segments.is_empty());
+/// # Ok::<(), plimsoll_trace::SnapshotError>(())
+/// ```
+///
+/// # Errors
+/// The system's.
+pub fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> io::Result<()> {
+    torch::write(snapshot, out, sharing)
+}
+
+/// Saves a snapshot as [`write()`] does: under another name until it is whole and on the disk, then under its
+/// own. A file that was there before is replaced at once.
+///
+/// # Errors
+/// The system's; then nothing is left behind.
+pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()> {
+    let unfinished = beside(path)?;
+    let file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
+    let done = fill(snapshot, file, sharing).and_then(|()| fs::rename(&unfinished, path));
+    if done.is_err() {
+        // What cannot be removed is still not under the name that was asked for.
+        let _ = fs::remove_file(&unfinished);
+    }
+    done
+}
+
+fn fill(snapshot: &Snapshot, file: File, sharing: Sharing) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    write(snapshot, &mut out, sharing)?;
+    out.into_inner()?.sync_all()
+}
+
+/// A name in the same folder that no other process of ours takes.
+fn beside(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or_else(|| io::Error::other("the path names no file"))?;
+    let mut unfinished = std::ffi::OsString::from(".");
+    unfinished.push(name);
+    unfinished.push(format!(".{}.unfinished", std::process::id()));
+    Ok(path.with_file_name(unfinished))
+}

@@ -1,0 +1,114 @@
+//! A window on the file: [`Source`].
+
+use std::io::{ErrorKind, Read};
+
+use crate::error::Why;
+
+/// How much of the file is in memory at once; a longer text widens the window.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// Bytes that come one after the other, with their place in the file.
+pub(super) struct Source<R> {
+    input: R,
+    window: Vec<u8>,
+    /// The next byte to give, and the end of what is there.
+    next: usize,
+    end: usize,
+    /// Where the window begins in the file.
+    start: u64,
+}
+
+impl<R: Read> Source<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { input, window: vec![0; WINDOW_BYTES], next: 0, end: 0, start: 0 }
+    }
+
+    /// The place of the next byte.
+    pub(super) fn at(&self) -> u64 {
+        self.start + self.next as u64
+    }
+
+    /// The end of what was taken from the file so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.start + self.end as u64
+    }
+
+    #[inline]
+    pub(super) fn byte(&mut self) -> Result<u8, Why> {
+        if self.next == self.end {
+            self.need(1)?;
+        }
+        let byte = self.window[self.next];
+        self.next += 1;
+        Ok(byte)
+    }
+
+    #[inline]
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Why> {
+        if self.end - self.next < N {
+            self.need(N)?;
+        }
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.window[self.next..self.next + N]);
+        self.next += N;
+        Ok(bytes)
+    }
+
+    /// The next bytes as they are.
+    #[inline]
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&[u8], Why> {
+        if self.end - self.next < count {
+            self.need(count)?;
+        }
+        let start = self.next;
+        self.next += count;
+        Ok(&self.window[start..self.next])
+    }
+
+    /// What is in the window and was not given yet.
+    #[inline]
+    pub(super) fn window(&self) -> &[u8] {
+        &self.window[self.next..self.end]
+    }
+
+    /// Passes over bytes of the window.
+    #[inline]
+    pub(super) fn pass(&mut self, count: usize) {
+        self.next = (self.next + count).min(self.end);
+    }
+
+    /// Passes over bytes, however many.
+    pub(super) fn skip(&mut self, mut count: u64) -> Result<(), Why> {
+        while count > 0 {
+            if self.next == self.end {
+                self.need(1)?;
+            }
+            let passed = count.min((self.end - self.next) as u64);
+            self.next += passed as usize;
+            count -= passed;
+        }
+        Ok(())
+    }
+
+    /// Moves the window until `count` bytes are in it.
+    #[cold]
+    fn need(&mut self, count: usize) -> Result<(), Why> {
+        self.window.copy_within(self.next..self.end, 0);
+        self.start += self.next as u64;
+        self.end -= self.next;
+        self.next = 0;
+        if count > self.window.len() {
+            self.window.resize(count, 0);
+        }
+        while self.end < count {
+            match self.input.read(&mut self.window[self.end..]) {
+                Ok(0) => return Err(Why::Ends),
+                Ok(read) => self.end += read,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) if why.kind() == ErrorKind::UnexpectedEof => return Err(Why::Ends),
+                Err(why) => return Err(Why::Io(why)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! A PyTorch memory snapshot as values: [`Snapshot`].
+//!
+//! Segments and traces are rows of numbers; texts, frames, stacks and pools are told once and named by ids
+//! (`ids.rs`). What a file did not say is `None` here, never a default; [`Facts`] tells which keys it had.
+//! Files are read by [`crate::input`] and written by [`crate::output`].
+
+mod annotation;
+mod event;
+mod facts;
+mod ids;
+mod key;
+mod pools;
+mod segment;
+mod settings;
+mod stacks;
+mod texts;
+
+pub use annotation::{Annotation, Stage};
+pub use event::{Action, Event};
+pub use facts::{Facts, Ignored, Kind};
+pub use ids::{CategoryId, FrameId, FxId, MaybeU64, PoolIndex, StackId, TextId};
+pub use key::{Key, KeySet};
+pub use pools::Pools;
+pub use segment::{Block, BlockState, Segment, SegmentType};
+pub use settings::Setting;
+pub use stacks::{Frame, Fx, Stacks};
+pub use texts::Texts;
+
+/// The number by which pinned host memory stands in [`Segment::device`].
+pub const HOST_DEVICE: i32 = -1;
+
+/// The state of PyTorch's allocator, and how it came to be.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Snapshot {
+    /// Device memory, in the order of the file: device by device, by address.
+    pub segments: Vec<Segment>,
+    /// What happened, oldest first: one list for each device, by its number. A list may be empty while its
+    /// device has segments, and the list of lists may be empty or absent ([`Facts`] tells which).
+    pub traces: Vec<Vec<Event>>,
+    /// Pinned host memory, where it was recorded (PyTorch 2.13 and newer).
+    pub host_segments: Vec<Segment>,
+    /// What happened to pinned host memory, oldest first.
+    pub host_trace: Vec<Event>,
+    /// Scopes of `torch.profiler.record_function`; matched to events by time alone.
+    pub annotations: Vec<Annotation>,
+    /// `allocator_settings`, in the order of the file.
+    pub settings: Vec<(String, Setting)>,
+    /// The names behind [`Event::category`], by [`CategoryId::index`].
+    pub categories: Vec<TextId>,
+    /// Every text by id.
+    pub texts: Texts,
+    /// Every frame and stack by id.
+    pub stacks: Stacks,
+    /// Every pool by id.
+    pub pools: Pools,
+    /// Which keys the file had, and what was left aside.
+    pub facts: Facts,
+}
+
+impl Snapshot {
+    /// The numbers of the devices that have a segment or an event, ascending; pinned host memory is none.
+    pub fn devices(&self) -> Vec<i32> {
+        let traced = (0..).zip(&self.traces).filter(|(_, trace)| !trace.is_empty()).map(|(device, _)| device);
+        let mut devices: Vec<i32> = self.segments.iter().map(Segment::device).chain(traced).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    /// The events of one device, oldest first; empty where it has none.
+    pub fn trace(&self, device: i32) -> &[Event] {
+        usize::try_from(device).ok().and_then(|device| self.traces.get(device)).map_or(&[], Vec::as_slice)
+    }
+
+    /// The value of a setting, by its name in `allocator_settings`.
+    pub fn setting(&self, name: &str) -> Option<&Setting> {
+        self.settings.iter().find(|(known, _)| known == name).map(|(_, setting)| setting)
+    }
+}

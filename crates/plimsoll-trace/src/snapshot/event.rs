@@ -1,0 +1,140 @@
+//! One entry of a trace: [`Event`].
+
+use plimsoll_alloc::{Addr, StreamId};
+
+use super::{CategoryId, MaybeU64, PoolIndex, StackId, TextId};
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Action {
+    /// A block was handed out; `size` is what was asked for.
+    Alloc,
+    /// The user let a block go.
+    FreeRequested,
+    /// The block can be used again.
+    FreeCompleted,
+    /// A segment came from the device.
+    SegmentAlloc,
+    /// A segment went back to the device.
+    SegmentFree,
+    /// Pages of an expandable segment were mapped.
+    SegmentMap,
+    /// Pages of an expandable segment were unmapped.
+    SegmentUnmap,
+    /// An earlier snapshot was taken; `size` is what was active then.
+    Snapshot,
+    /// A request failed; `size` is its rounded size, [`Event::device_free`] what the device had left.
+    Oom,
+    /// A text was tied to a tensor by the user; it stands in `user_metadata`.
+    Annotate,
+}
+
+impl Action {
+    /// Every action, in the order of the variants.
+    pub const ALL: [Self; 10] = [
+        Self::Alloc,
+        Self::FreeRequested,
+        Self::FreeCompleted,
+        Self::SegmentAlloc,
+        Self::SegmentFree,
+        Self::SegmentMap,
+        Self::SegmentUnmap,
+        Self::Snapshot,
+        Self::Oom,
+        Self::Annotate,
+    ];
+
+    /// PyTorch's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::SegmentAlloc => "segment_alloc",
+            Self::SegmentFree => "segment_free",
+            Self::SegmentMap => "segment_map",
+            Self::SegmentUnmap => "segment_unmap",
+            Self::Snapshot => "snapshot",
+            Self::Oom => "oom",
+            Self::Annotate => "annotate",
+        }
+    }
+}
+
+/// One entry of a trace, 56 bytes.
+///
+/// ```
+/// # use plimsoll_trace::snapshot::{Action, Event};
+/// # use plimsoll_alloc::{Addr, StreamId};
+/// let event = Event::new(Action::Alloc, Addr(0x7000), 512, StreamId(0));
+/// assert_eq!((event.addr(), event.device_free(), event.stack), (Some(Addr(0x7000)), None, None));
+/// assert_eq!(size_of::<Event>(), 56);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Event {
+    /// The address; of an `oom`, the free bytes of the device.
+    place: MaybeU64,
+    /// Bytes; [`Action`] tells of what.
+    pub size: u64,
+    /// The stream that the block belongs to.
+    pub stream: StreamId,
+    /// Microseconds since 1970, on a clock that is not strictly increasing: the order of the list is the
+    /// order of things. Absent before PyTorch 2.1.
+    pub time_us: MaybeU64,
+    /// Where in the program; `None` without a `frames` key.
+    pub stack: Option<StackId>,
+    /// What `torch.compile` was at.
+    pub compile_context: Option<TextId>,
+    /// What the user had set, or tied to the tensor.
+    pub user_metadata: Option<TextId>,
+    /// What the allocator adds for its own use.
+    pub internal_metadata: Option<TextId>,
+    /// The block's pool; absent before PyTorch 2.11.
+    pub pool: Option<PoolIndex>,
+    /// What the bytes are for, where a profiler or we told.
+    pub category: Option<CategoryId>,
+    /// What happened.
+    pub action: Action,
+}
+
+impl Event {
+    /// An event that has an address: all but [`Action::Oom`].
+    pub fn new(action: Action, addr: Addr, size: u64, stream: StreamId) -> Self {
+        Self { place: addr.0.into(), ..Self::bare(action, size, stream) }
+    }
+
+    /// A request that failed.
+    pub fn oom(size: u64, device_free: Option<u64>, stream: StreamId) -> Self {
+        Self { place: device_free.into(), ..Self::bare(Action::Oom, size, stream) }
+    }
+
+    fn bare(action: Action, size: u64, stream: StreamId) -> Self {
+        Self {
+            place: MaybeU64::ABSENT,
+            size,
+            stream,
+            time_us: MaybeU64::ABSENT,
+            stack: None,
+            compile_context: None,
+            user_metadata: None,
+            internal_metadata: None,
+            pool: None,
+            category: None,
+            action,
+        }
+    }
+
+    /// The address; `None` for [`Action::Oom`].
+    pub fn addr(&self) -> Option<Addr> {
+        if self.action == Action::Oom { None } else { self.place.get().map(Addr) }
+    }
+
+    pub(crate) fn set_place(&mut self, place: u64) {
+        self.place = place.into();
+    }
+
+    /// Bytes that the device had free when the request failed; `None` for all but [`Action::Oom`].
+    pub fn device_free(&self) -> Option<u64> {
+        if self.action == Action::Oom { self.place.get() } else { None }
+    }
+}

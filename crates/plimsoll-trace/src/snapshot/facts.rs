@@ -1,0 +1,116 @@
+//! What a file said at all: [`Facts`]. PyTorch's format has no version; its keys tell.
+
+use super::{Key, KeySet, TextId};
+
+/// A kind of dictionary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// The snapshot itself.
+    Snapshot,
+    /// An entry of `segments`.
+    Segment,
+    /// An entry of `blocks`.
+    Block,
+    /// An entry of a block's `history`, before PyTorch 2.1.
+    History,
+    /// An entry of a trace.
+    Event,
+    /// An entry of `frames`.
+    Frame,
+    /// An entry of `external_annotations`.
+    Annotation,
+}
+
+impl Kind {
+    /// Every kind, in the order of the variants.
+    pub const ALL: [Self; 7] = [
+        Self::Snapshot,
+        Self::Segment,
+        Self::Block,
+        Self::History,
+        Self::Event,
+        Self::Frame,
+        Self::Annotation,
+    ];
+
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Snapshot => "snapshot",
+            Self::Segment => "segment",
+            Self::Block => "block",
+            Self::History => "history entry",
+            Self::Event => "trace entry",
+            Self::Frame => "frame",
+            Self::Annotation => "annotation",
+        }
+    }
+}
+
+/// Which keys a file had, and what was left aside.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Facts {
+    /// Keys that at least one dictionary of a kind had, by kind.
+    seen: [KeySet; Kind::ALL.len()],
+    /// Keys that are not read, and how often they stood in a dictionary of a kind, in order of appearance;
+    /// the first 64.
+    pub ignored: Vec<Ignored>,
+    /// How often others stood there.
+    pub ignored_beyond: u64,
+}
+
+/// How many keys that are not read are counted by name.
+const MOST_NAMED: usize = 64;
+
+/// A key that is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ignored {
+    /// Where it stood.
+    pub kind: Kind,
+    /// Its text.
+    pub key: TextId,
+    /// How often.
+    pub times: u64,
+}
+
+impl Facts {
+    /// The keys that at least one dictionary of this kind had.
+    pub fn seen(&self, kind: Kind) -> KeySet {
+        self.seen[kind as usize]
+    }
+
+    /// Notes keys that a dictionary of this kind has.
+    pub(crate) fn see(&mut self, kind: Kind, keys: KeySet) {
+        let seen = &mut self.seen[kind as usize];
+        *seen = seen.union(keys);
+    }
+
+    /// Notes a key that is not read.
+    pub(crate) fn ignore(&mut self, kind: Kind, key: TextId) {
+        let known = self.ignored.iter().position(|ignored| (ignored.kind, ignored.key) == (kind, key));
+        match known {
+            Some(known) => self.ignored[known].times += 1,
+            None if self.ignored.len() < MOST_NAMED => self.ignored.push(Ignored { kind, key, times: 1 }),
+            None => self.ignored_beyond += 1,
+        }
+    }
+
+    /// The range of PyTorch's versions that writes such keys, in words.
+    pub fn written_by(&self) -> &'static str {
+        let (top, event) = (self.seen(Kind::Snapshot), self.seen(Kind::Event));
+        let (segment, block) = (self.seen(Kind::Segment), self.seen(Kind::Block));
+        if top.contains(Key::HostSegments) {
+            "PyTorch 2.13 or newer"
+        } else if event.contains(Key::PoolId) {
+            "PyTorch 2.11 or 2.12"
+        } else if event.contains(Key::UserMetadata) {
+            "PyTorch 2.10 or shortly before"
+        } else if event.contains(Key::TimeUs) || block.contains(Key::Address) {
+            "PyTorch 2.1 to 2.9"
+        } else if segment.is_empty() && event.is_empty() {
+            "a version that cannot be told: there is neither a segment nor an event"
+        } else {
+            "PyTorch 1.12 to 2.0"
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Small numbers that name what is told once, each a type of its own; and [`MaybeU64`].
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($nonzero:ty, $repr:ty)) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name($nonzero);
+
+        impl $name {
+            /// The id of the thing at this place of its table; `None` past what an id can count.
+            pub fn new(index: usize) -> Option<Self> {
+                <$repr>::try_from(index.checked_add(1)?).ok().and_then(<$nonzero>::new).map(Self)
+            }
+
+            /// The place in its table.
+            pub fn index(self) -> usize {
+                self.0.get() as usize - 1
+            }
+        }
+    };
+}
+
+id! {
+    /// A text of [`Texts`](super::Texts).
+    TextId(NonZeroU32, u32)
+}
+id! {
+    /// A frame of [`Stacks`](super::Stacks).
+    FrameId(NonZeroU32, u32)
+}
+id! {
+    /// What `torch.fx` adds to a frame, in [`Stacks`](super::Stacks).
+    FxId(NonZeroU32, u32)
+}
+id! {
+    /// A stack of [`Stacks`](super::Stacks). Equal stacks of one snapshot have equal ids.
+    StackId(NonZeroU32, u32)
+}
+id! {
+    /// A pool of [`Pools`](super::Pools).
+    PoolIndex(NonZeroU32, u32)
+}
+id! {
+    /// A category of [`Snapshot::categories`](super::Snapshot::categories).
+    CategoryId(NonZeroU16, u16)
+}
+
+impl StackId {
+    /// The stack without frames: what PyTorch writes where it recorded none.
+    pub const EMPTY: Self = Self(NonZeroU32::MIN);
+}
+
+/// A number that may be absent, in eight bytes. `u64::MAX` cannot be told from absent.
+///
+/// ```
+/// # use plimsoll_trace::snapshot::MaybeU64;
+/// assert_eq!(MaybeU64::from(7).get(), Some(7));
+/// assert_eq!(MaybeU64::ABSENT.get(), None);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MaybeU64(u64);
+
+impl MaybeU64 {
+    /// No number.
+    pub const ABSENT: Self = Self(u64::MAX);
+
+    /// The number, where there is one.
+    pub fn get(self) -> Option<u64> {
+        (self != Self::ABSENT).then_some(self.0)
+    }
+}
+
+impl From<u64> for MaybeU64 {
+    fn from(number: u64) -> Self {
+        Self(number)
+    }
+}
+
+impl From<Option<u64>> for MaybeU64 {
+    fn from(number: Option<u64>) -> Self {
+        number.map_or(Self::ABSENT, Self)
+    }
+}
+
+impl Default for MaybeU64 {
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
+impl std::fmt::Debug for MaybeU64 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.get().fmt(f)
+    }
+}

@@ -1,0 +1,61 @@
+//! The pools that a snapshot names: [`Pools`].
+
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::PoolId;
+
+use super::PoolIndex;
+
+/// Pools, each told once.
+///
+/// ```
+/// # use plimsoll_trace::snapshot::Pools;
+/// # use plimsoll_alloc::PoolId;
+/// let mut pools = Pools::default();
+/// let pool = pools.intern(PoolId(0, 7)).expect("room");
+/// assert_eq!((pools.intern(PoolId(0, 7)), pools.get(pool)), (Some(pool), PoolId(0, 7)));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pools {
+    pools: Vec<PoolId>,
+    known: BTreeMap<PoolId, PoolIndex>,
+    last: Option<(PoolId, PoolIndex)>,
+}
+
+impl Pools {
+    /// The pool behind an id of this table.
+    ///
+    /// # Panics
+    /// With an id of another table.
+    pub fn get(&self, index: PoolIndex) -> PoolId {
+        self.pools[index.index()]
+    }
+
+    /// The id of a pool, new or known; `None` when ids run out.
+    pub fn intern(&mut self, pool: PoolId) -> Option<PoolIndex> {
+        if let Some((_, index)) = self.last.filter(|(last, _)| *last == pool) {
+            return Some(index);
+        }
+        let index = match self.known.get(&pool) {
+            Some(&index) => index,
+            None => {
+                let index = PoolIndex::new(self.pools.len())?;
+                self.pools.push(pool);
+                self.known.insert(pool, index);
+                index
+            }
+        };
+        self.last = Some((pool, index));
+        Some(index)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.pools.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty()
+    }
+}

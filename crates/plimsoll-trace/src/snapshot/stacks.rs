@@ -1,0 +1,218 @@
+//! Where in the program: frames and stacks, each told once ([`Stacks`]).
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+
+use super::{FrameId, FxId, StackId, TextId};
+
+/// A place in the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The source file; the library of a C++ frame without symbols.
+    pub filename: TextId,
+    /// The function.
+    pub name: TextId,
+    /// The line; an address of a C++ frame without symbols.
+    pub line: i64,
+    /// What `torch.fx` knows of it.
+    pub fx: Option<FxId>,
+}
+
+/// What `augment_with_fx_traces` adds to a frame of compiled code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Fx {
+    /// `fx_node_op`: `call_function`, for one.
+    pub node_op: Option<TextId>,
+    /// `fx_node_name`: `relu_1`, for one.
+    pub node_name: Option<TextId>,
+    /// `fx_original_trace`: the lines of the model that the node stands for.
+    pub original_trace: Option<TextId>,
+    /// `fx_node_info`.
+    pub node_info: Option<TextId>,
+}
+
+/// Frames and stacks by id. [`StackId::EMPTY`] is always there.
+///
+/// ```
+/// # use plimsoll_trace::snapshot::{Frame, StackId, Stacks, Texts};
+/// let (mut texts, mut stacks) = (Texts::default(), Stacks::default());
+/// let (filename, name) = (texts.intern("train.py").expect("room"), texts.intern("step").expect("room"));
+/// let frame = stacks.frame(Frame { filename, name, line: 12, fx: None }).expect("room");
+/// let stack = stacks.stack(&[frame]).expect("room");
+/// assert_eq!((stacks.stack(&[frame]), stacks.stack(&[])), (Some(stack), Some(StackId::EMPTY)));
+/// assert_eq!(stacks.frames(stack).next().expect("a frame").line, 12);
+/// ```
+#[derive(Clone)]
+pub struct Stacks {
+    frames: Vec<Frame>,
+    known_frames: HashTable<FrameId>,
+    fx: Vec<Fx>,
+    known_fx: HashMap<Fx, FxId>,
+    /// The frames of all stacks, end to end, as indices of `frames`: hashed as one run of bytes.
+    joined: Vec<u32>,
+    /// Where each stack ends in `joined`.
+    ends: Vec<usize>,
+    known: HashTable<StackId>,
+    hasher: DefaultHashBuilder,
+    /// A stack on its way.
+    scratch: Vec<u32>,
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        let mut stacks = Self {
+            frames: Vec::new(),
+            known_frames: HashTable::new(),
+            fx: Vec::new(),
+            known_fx: HashMap::new(),
+            joined: Vec::new(),
+            ends: Vec::new(),
+            known: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            scratch: Vec::new(),
+        };
+        stacks.stack(&[]);
+        stacks
+    }
+}
+
+impl Stacks {
+    /// The id of a frame, new or known; `None` when ids run out.
+    pub fn frame(&mut self, frame: Frame) -> Option<FrameId> {
+        let hash = self.hasher.hash_one(frame);
+        let Self { frames, hasher, .. } = self;
+        if let Some(&id) = self.known_frames.find(hash, |id| frames[id.index()] == frame) {
+            return Some(id);
+        }
+        let id = FrameId::new(frames.len())?;
+        frames.push(frame);
+        self.known_frames.insert_unique(hash, id, |id| hasher.hash_one(frames[id.index()]));
+        Some(id)
+    }
+
+    /// The id of what `torch.fx` knows of a frame; `None` when ids run out.
+    pub fn fx(&mut self, fx: Fx) -> Option<FxId> {
+        if let Some(&id) = self.known_fx.get(&fx) {
+            return Some(id);
+        }
+        let id = FxId::new(self.fx.len())?;
+        self.fx.push(fx);
+        self.known_fx.insert(fx, id);
+        Some(id)
+    }
+
+    /// The id of a stack, innermost frame first, new or known; `None` when ids run out.
+    pub fn stack(&mut self, frames: &[FrameId]) -> Option<StackId> {
+        self.stack_of(frames, |&frame| Some(frame)).ok().flatten()
+    }
+
+    /// The id of the stack that these things are, where `frame` tells each one's frame.
+    ///
+    /// # Errors
+    /// The first thing that is no frame.
+    pub(crate) fn stack_of<T: Copy>(
+        &mut self,
+        things: &[T],
+        frame: impl Fn(&T) -> Option<FrameId>,
+    ) -> Result<Option<StackId>, T> {
+        self.scratch.resize(things.len(), 0);
+        for (place, thing) in self.scratch.iter_mut().zip(things) {
+            *place = frame(thing).ok_or(*thing)?.index() as u32;
+        }
+        Ok(self.scratched())
+    }
+
+    /// The id of the stack in `scratch`.
+    fn scratched(&mut self) -> Option<StackId> {
+        let hash = self.hasher.hash_one(&self.scratch);
+        let Self { joined, ends, scratch, hasher, .. } = self;
+        let same = |&id: &StackId| *slice(joined, ends, id) == **scratch;
+        if let Some(&id) = self.known.find(hash, same) {
+            return Some(id);
+        }
+        let id = StackId::new(ends.len())?;
+        joined.extend_from_slice(scratch);
+        ends.push(joined.len());
+        self.known.insert_unique(hash, id, |&id| hasher.hash_one(slice(joined, ends, id)));
+        Some(id)
+    }
+
+    /// A frame by id.
+    ///
+    /// # Panics
+    /// With an id of another table.
+    pub fn get_frame(&self, id: FrameId) -> &Frame {
+        &self.frames[id.index()]
+    }
+
+    /// What `torch.fx` knows, by id.
+    ///
+    /// # Panics
+    /// With an id of another table.
+    pub fn get_fx(&self, id: FxId) -> &Fx {
+        &self.fx[id.index()]
+    }
+
+    /// The ids of a stack's frames, innermost first.
+    ///
+    /// # Panics
+    /// With an id of another table.
+    pub fn frame_ids(&self, id: StackId) -> impl DoubleEndedIterator<Item = FrameId> + ExactSizeIterator {
+        let indices = slice(&self.joined, &self.ends, id).iter();
+        indices.map(|&index| FrameId::new(index as usize).expect("it was made from an id"))
+    }
+
+    /// A stack's frames, innermost first.
+    ///
+    /// # Panics
+    /// With an id of another table.
+    pub fn frames(&self, id: StackId) -> impl DoubleEndedIterator<Item = &Frame> + ExactSizeIterator {
+        slice(&self.joined, &self.ends, id).iter().map(|&index| &self.frames[index as usize])
+    }
+
+    /// How many stacks there are, the empty one included.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none: never, for the empty stack is there.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// How many frames there are.
+    pub fn frame_count(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Bytes of memory that the tables hold.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.frames.capacity() * size_of::<Frame>()
+            + self.known_frames.capacity() * 8
+            + (self.fx.capacity() + self.known_fx.capacity()) * 2 * size_of::<Fx>()
+            + (self.joined.capacity() + self.scratch.capacity()) * 4
+            + self.ends.capacity() * 8
+            + self.known.capacity() * 8
+    }
+}
+
+fn slice<'a>(joined: &'a [u32], ends: &[usize], id: StackId) -> &'a [u32] {
+    let nth = id.index();
+    let start = if nth == 0 { 0 } else { ends[nth - 1] };
+    &joined[start..ends[nth]]
+}
+
+impl PartialEq for Stacks {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.frames, &self.fx, &self.joined, &self.ends)
+            == (&other.frames, &other.fx, &other.joined, &other.ends)
+    }
+}
+
+impl fmt::Debug for Stacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stacks({} of {} frames)", self.len(), self.frame_count())
+    }
+}

@@ -1,0 +1,116 @@
+//! File names, function names, scopes, metadata: [`Texts`], each told once.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::{Key, TextId};
+
+/// Texts by id. The first are the [`Key`]s, in their order, so that a key is known by its id.
+///
+/// ```
+/// # use plimsoll_trace::snapshot::Texts;
+/// let mut texts = Texts::default();
+/// let id = texts.intern("train.py").expect("room");
+/// assert_eq!((texts.intern("train.py"), texts.get(id)), (Some(id), "train.py"));
+/// ```
+#[derive(Clone)]
+pub struct Texts {
+    /// All texts, end to end.
+    joined: String,
+    /// Where each ends in `joined`.
+    ends: Vec<usize>,
+    known: HashTable<TextId>,
+    hasher: DefaultHashBuilder,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        let (joined, ends) = Default::default();
+        let mut texts = Self { joined, ends, known: HashTable::new(), hasher: DefaultHashBuilder::default() };
+        for key in Key::ALL {
+            texts.intern(key.name());
+        }
+        texts
+    }
+}
+
+impl Texts {
+    /// The text behind an id of this table.
+    ///
+    /// # Panics
+    /// With an id of another table.
+    pub fn get(&self, id: TextId) -> &str {
+        text(&self.joined, &self.ends, id)
+    }
+
+    /// The id of a text, new or known; `None` when ids run out.
+    pub fn intern(&mut self, text: &str) -> Option<TextId> {
+        self.intern_bytes(text.as_bytes())
+    }
+
+    /// As [`Texts::intern`], of bytes that should be UTF-8; what is not is replaced by U+FFFD.
+    pub fn intern_bytes(&mut self, bytes: &[u8]) -> Option<TextId> {
+        let hash = self.hasher.hash_one(bytes);
+        let Self { joined, ends, .. } = self;
+        let same = |&id: &TextId| text(joined, ends, id).as_bytes() == bytes;
+        if let Some(&id) = self.known.find(hash, same) {
+            return Some(id);
+        }
+        match String::from_utf8_lossy(bytes) {
+            Cow::Borrowed(valid) => self.insert(hash, valid),
+            // Found under its repaired form from now on; rare enough to be repaired each time.
+            Cow::Owned(repaired) => self.intern(&repaired),
+        }
+    }
+
+    fn insert(&mut self, hash: u64, new: &str) -> Option<TextId> {
+        let id = TextId::new(self.ends.len())?;
+        self.joined.push_str(new);
+        self.ends.push(self.joined.len());
+        let Self { joined, ends, hasher, .. } = self;
+        self.known.insert_unique(hash, id, |&id| hasher.hash_one(text(joined, ends, id).as_bytes()));
+        Some(id)
+    }
+
+    /// The id of a text that is known.
+    pub fn find(&self, wanted: &str) -> Option<TextId> {
+        let hash = self.hasher.hash_one(wanted.as_bytes());
+        self.known.find(hash, |&id| self.get(id) == wanted).copied()
+    }
+
+    /// How many there are, the keys included.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none: never, for the keys are there.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes of memory that the table holds.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.joined.capacity() + self.ends.capacity() * 8 + self.known.capacity() * 8
+    }
+}
+
+fn text<'a>(joined: &'a str, ends: &[usize], id: TextId) -> &'a str {
+    let nth = id.index();
+    let start = if nth == 0 { 0 } else { ends[nth - 1] };
+    &joined[start..ends[nth]]
+}
+
+impl PartialEq for Texts {
+    fn eq(&self, other: &Self) -> bool {
+        self.joined == other.joined && self.ends == other.ends
+    }
+}
+
+impl fmt::Debug for Texts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Texts({})", self.len())
+    }
+}

@@ -1,0 +1,369 @@
+//! From Python's values to the rows of a snapshot, one container at a time: [`Objects`].
+//!
+//! A dictionary becomes a record at the key that decides what it is: `action` makes a trace entry, `state` a
+//! block, and so on ([`Objects::set`]). Until then, and for settings, it is kept as pairs. A list becomes a
+//! stack, or a range of the records that were made last ([`Objects::append`]). What a record's fields may be
+//! is in `fields.rs`; how the whole is put together in `assemble.rs`.
+
+use std::ops::Range;
+
+use plimsoll_alloc::PoolId;
+
+use super::fields::Incomplete;
+use super::value::{Slot, Value};
+use crate::error::Why;
+use crate::snapshot::{
+    Action, Annotation, Block, Event, Frame, FrameId, Key, KeySet, Kind, Segment, Snapshot, StackId, TextId,
+};
+
+/// The records made so far, and what is still open.
+pub(crate) struct Objects {
+    /// Texts, stacks, pools and facts grow in here.
+    pub(super) snapshot: Snapshot,
+    pub(super) segments: Vec<Segment>,
+    pub(super) blocks: Vec<Block>,
+    pub(super) histories: Vec<History>,
+    pub(super) events: Vec<Event>,
+    pub(super) annotations: Vec<Annotation>,
+    pub(super) lists: Vec<List>,
+    pub(super) dicts: Vec<Vec<(TextId, Value)>>,
+    pub(super) growing: Vec<Growing>,
+    pub(super) incomplete: Vec<Incomplete>,
+    /// The id of the first action's name; the others follow.
+    pub(super) first_action: TextId,
+}
+
+/// An entry of a block's history, which old files have in place of the block's own stack.
+#[derive(Clone, Copy)]
+pub(super) struct History {
+    pub(super) real_size: u64,
+    pub(super) stack: Option<StackId>,
+}
+
+/// A list that is not a stack.
+#[derive(Clone)]
+pub(super) enum List {
+    Segments(Range<u32>),
+    Blocks(Range<u32>),
+    Events(Range<u32>),
+    Annotations(Range<u32>),
+    /// Its first entry.
+    Histories(u32),
+    Lists(Vec<Value>),
+    Texts(Vec<TextId>),
+    /// Its entries became part of something; they cannot become part of another.
+    Taken,
+}
+
+/// A stack that came in several pieces: its frames, and its id once somebody asked.
+#[derive(Default)]
+pub(super) struct Growing {
+    frames: Vec<FrameId>,
+    id: Option<StackId>,
+}
+
+/// The number of a record: 32 bits, for a trace of 2^32 entries would be a file of 80 GB.
+pub(super) fn number(index: usize, what: &'static str) -> Result<u32, Why> {
+    u32::try_from(index).map_err(|_| Why::TooMany { what, most: u64::from(u32::MAX) })
+}
+
+pub(super) fn ids_ran_out(what: &'static str) -> Why {
+    Why::TooMany { what, most: u64::from(u32::MAX) }
+}
+
+impl Objects {
+    pub(crate) fn new() -> Result<Self, Why> {
+        let mut snapshot = Snapshot::default();
+        let mut first = None;
+        for action in Action::ALL {
+            let id = snapshot.texts.intern(action.name()).ok_or_else(|| ids_ran_out("texts"))?;
+            first.get_or_insert(id);
+        }
+        Ok(Self {
+            snapshot,
+            segments: Vec::new(),
+            blocks: Vec::new(),
+            histories: Vec::new(),
+            events: Vec::new(),
+            annotations: Vec::new(),
+            lists: Vec::new(),
+            dicts: Vec::new(),
+            growing: Vec::new(),
+            incomplete: Vec::new(),
+            first_action: first.ok_or_else(|| ids_ran_out("texts"))?,
+        })
+    }
+
+    /// A text, by its bytes.
+    pub(crate) fn text(&mut self, bytes: &[u8]) -> Result<Value, Why> {
+        self.snapshot.texts.intern_bytes(bytes).map(Value::Text).ok_or_else(|| ids_ran_out("texts"))
+    }
+
+    /// A tuple. Only pairs of integers are of use: pools.
+    pub(crate) fn tuple(&mut self, items: &[Value]) -> Result<Value, Why> {
+        let [first, second] = items else { return Ok(Value::Opaque) };
+        let (Some(first), Some(second)) = (natural(*first), natural(*second)) else {
+            return Ok(Value::Opaque);
+        };
+        let pool = self.snapshot.pools.intern(PoolId(first, second));
+        pool.map(Value::Pool).ok_or_else(|| ids_ran_out("pools"))
+    }
+
+    /// The list with `items` added; what became of it.
+    pub(crate) fn append(&mut self, list: Value, items: &[Value]) -> Result<Value, Why> {
+        let Some(&first) = items.first() else { return Ok(list) };
+        match list {
+            Value::EmptyList(slot) => self.begin_list(slot, first, items),
+            Value::Stack(id, slot) => {
+                let at = number(self.growing.len(), "stacks in pieces")?;
+                let frames = self.snapshot.stacks.frame_ids(id).collect();
+                self.growing.push(Growing { frames, id: None });
+                self.grow(at, items)?;
+                Ok(Value::Growing(at, slot))
+            }
+            Value::Growing(at, _) => {
+                self.grow(at, items)?;
+                Ok(list)
+            }
+            Value::List(at, _) => {
+                self.extend_list(at, items)?;
+                Ok(list)
+            }
+            Value::Opaque => Ok(list),
+            other => Err(Why::Mixed { list: "what entries are added to", found: other.what() }),
+        }
+    }
+
+    /// The first entry tells what the list is.
+    fn begin_list(&mut self, slot: Slot, first: Value, items: &[Value]) -> Result<Value, Why> {
+        let list = match first {
+            Value::Frame(..) => {
+                let id = self.snapshot.stacks.stack_of(items, |&item| match item {
+                    Value::Frame(frame, _) => Some(frame),
+                    _ => None,
+                });
+                let id = id.map_err(|item| Why::Mixed { list: "a list of frames", found: item.what() })?;
+                let id = id.ok_or_else(|| ids_ran_out("stacks"))?;
+                return Ok(Value::Stack(id, slot));
+            }
+            Value::Int(_) | Value::Big(_) if items.len() == 2 => return self.tuple(items),
+            Value::Segment(at) => List::Segments(at..at),
+            Value::Block(at) => List::Blocks(at..at),
+            Value::Event(at) => List::Events(at..at),
+            Value::Annotation(at) => List::Annotations(at..at),
+            Value::History(at) => List::Histories(at),
+            Value::Text(_) => List::Texts(Vec::new()),
+            Value::EmptyList(_) | Value::List(..) => List::Lists(Vec::new()),
+            _ => return Ok(Value::Opaque),
+        };
+        let at = number(self.lists.len(), "lists")?;
+        self.lists.push(list);
+        self.extend_list(at, items)?;
+        Ok(Value::List(at, slot))
+    }
+
+    fn grow(&mut self, at: u32, items: &[Value]) -> Result<(), Why> {
+        let Some(growing) = self.growing.get_mut(at as usize).filter(|growing| growing.id.is_none()) else {
+            return Err(Why::Broken("a list of frames grows after it was used"));
+        };
+        for &item in items {
+            let Value::Frame(frame, _) = item else {
+                return Err(Why::Mixed { list: "a list of frames", found: item.what() });
+            };
+            growing.frames.push(frame);
+        }
+        Ok(())
+    }
+
+    /// The id of a stack that came in pieces. It cannot grow any more.
+    pub(super) fn settle(&mut self, at: u32) -> Result<StackId, Why> {
+        let growing = &mut self.growing[at as usize];
+        if let Some(id) = growing.id {
+            return Ok(id);
+        }
+        let frames = std::mem::take(&mut growing.frames);
+        let id = self.snapshot.stacks.stack(&frames).ok_or_else(|| ids_ran_out("stacks"))?;
+        growing.id = Some(id);
+        Ok(id)
+    }
+
+    fn extend_list(&mut self, at: u32, items: &[Value]) -> Result<(), Why> {
+        let Self { lists, segments, blocks, events, annotations, .. } = self;
+        let list = &mut lists[at as usize];
+        for &item in items {
+            match (&mut *list, item) {
+                (List::Segments(range), Value::Segment(at)) => extend(range, segments, at)?,
+                (List::Blocks(range), Value::Block(at)) => extend(range, blocks, at)?,
+                (List::Events(range), Value::Event(at)) => extend(range, events, at)?,
+                (List::Annotations(range), Value::Annotation(at)) => extend(range, annotations, at)?,
+                (List::Histories(_), Value::History(_)) => {}
+                (List::Lists(lists), Value::EmptyList(_) | Value::List(..)) => lists.push(item),
+                (List::Texts(texts), Value::Text(text)) => texts.push(text),
+                (list, _) => return Err(Why::Mixed { list: list.what(), found: item.what() }),
+            }
+        }
+        Ok(())
+    }
+
+    /// The dictionary with these keys and values, in turns, added; what became of it.
+    pub(crate) fn set(&mut self, dict: Value, items: &[Value]) -> Result<Value, Why> {
+        match dict {
+            Value::EmptyDict(slot) => match deciding(items) {
+                Some(Kind::Frame) => match self.whole_frame(items)? {
+                    Some(frame) => Ok(Value::Frame(frame, slot)),
+                    None => self.keep(slot, items),
+                },
+                Some(kind) => self.record(kind, items),
+                None => self.keep(slot, items),
+            },
+            Value::Dict(at, slot) => self.keep_more(at, slot, items),
+            Value::Frame(id, slot) => {
+                let mut frame = *self.snapshot.stacks.get_frame(id);
+                for pair in items.chunks_exact(2) {
+                    self.set_frame(&mut frame, pair[0], pair[1])?;
+                }
+                Ok(Value::Frame(self.frame(frame)?, slot))
+            }
+            record @ (Value::Segment(_)
+            | Value::Block(_)
+            | Value::History(_)
+            | Value::Event(_)
+            | Value::Annotation(_)) => {
+                self.set_more(record, items)?;
+                Ok(record)
+            }
+            Value::Opaque => Ok(dict),
+            other => Err(Why::Mixed { list: "what keys are set in", found: other.what() }),
+        }
+    }
+
+    pub(super) fn frame(&mut self, frame: Frame) -> Result<FrameId, Why> {
+        self.snapshot.stacks.frame(frame).ok_or_else(|| ids_ran_out("frames"))
+    }
+
+    /// Keeps a dictionary as pairs.
+    fn keep(&mut self, slot: Slot, items: &[Value]) -> Result<Value, Why> {
+        let at = number(self.dicts.len(), "dicts")?;
+        let mut pairs = Vec::with_capacity(items.len() / 2);
+        push_pairs(&mut pairs, items)?;
+        self.dicts.push(pairs);
+        Ok(Value::Dict(at, slot))
+    }
+
+    /// Adds to the pairs; a record once a key decides.
+    fn keep_more(&mut self, at: u32, slot: Slot, items: &[Value]) -> Result<Value, Why> {
+        let decided = deciding(items);
+        let pairs = &mut self.dicts[at as usize];
+        push_pairs(pairs, items)?;
+        let is_frame = |pairs: &[(TextId, Value)]| {
+            [Key::Filename, Key::Name, Key::Line]
+                .iter()
+                .all(|&key| pairs.iter().any(|(text, _)| Key::of(*text) == Some(key)))
+        };
+        let kind = match decided {
+            Some(kind) if kind != Kind::Frame => kind,
+            // A frame is whole when it has its three keys; few pairs, so that this is no search.
+            _ if pairs.len() < 16 && is_frame(pairs) => Kind::Frame,
+            _ => return Ok(Value::Dict(at, slot)),
+        };
+        let pairs = std::mem::take(pairs);
+        let items: Vec<Value> =
+            pairs.into_iter().flat_map(|(key, value)| [Value::Text(key), value]).collect();
+        let made = self.set(Value::EmptyDict(slot), &items)?;
+        debug_assert!(kind == Kind::Frame || !matches!(made, Value::Dict(..)));
+        Ok(made)
+    }
+
+    /// Bytes of memory that the records hold.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let Self { snapshot, segments, blocks, histories, events, annotations, .. } = self;
+        snapshot.texts.heap_bytes()
+            + snapshot.stacks.heap_bytes()
+            + segments.capacity() * size_of::<Segment>()
+            + blocks.capacity() * size_of::<Block>()
+            + histories.capacity() * size_of::<History>()
+            + events.capacity() * size_of::<Event>()
+            + annotations.capacity() * size_of::<Annotation>()
+            + self.lists.capacity() * size_of::<List>()
+            // A pair or two in each, as a rule; what is in pieces is short-lived.
+            + self.dicts.capacity() * 4 * size_of::<(TextId, Value)>()
+            + self.growing.capacity() * size_of::<Growing>()
+    }
+}
+
+impl List {
+    fn what(&self) -> &'static str {
+        match self {
+            Self::Segments(_) => "a list of segments",
+            Self::Blocks(_) => "a list of blocks",
+            Self::Events(_) => "a list of trace entries",
+            Self::Annotations(_) => "a list of annotations",
+            Self::Histories(_) => "a history",
+            Self::Lists(_) => "a list of lists",
+            Self::Texts(_) => "a list of texts",
+            Self::Taken => "a list that was used already",
+        }
+    }
+}
+
+/// Adds a record to the range that a list is. Records are made in the order of their list; one that stands
+/// in a list again is copied.
+fn extend<T: Clone>(range: &mut Range<u32>, records: &mut Vec<T>, at: u32) -> Result<(), Why> {
+    if at != range.end {
+        let Some(record) = records.get(at as usize).filter(|_| range.end as usize == records.len()) else {
+            return Err(Why::Twice("an entry of a list"));
+        };
+        records.push(record.clone());
+    }
+    range.end = number(range.end as usize + 1, "records")?;
+    Ok(())
+}
+
+/// The kind that the first deciding key tells.
+fn deciding(items: &[Value]) -> Option<Kind> {
+    items.iter().step_by(2).find_map(|&key| match key {
+        Value::Text(text) => match Key::of(text)? {
+            Key::Action => Some(Kind::Event),
+            Key::TotalSize | Key::Blocks => Some(Kind::Segment),
+            Key::State => Some(Kind::Block),
+            Key::RealSize => Some(Kind::History),
+            Key::Stage => Some(Kind::Annotation),
+            Key::Filename => Some(Kind::Frame),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+fn push_pairs(pairs: &mut Vec<(TextId, Value)>, items: &[Value]) -> Result<(), Why> {
+    for pair in items.chunks_exact(2) {
+        let Value::Text(key) = pair[0] else {
+            return Err(Why::Broken("a dict has a key that is not a text"));
+        };
+        pairs.push((key, pair[1]));
+    }
+    Ok(())
+}
+
+/// An integer that is not negative.
+pub(super) fn natural(value: Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(number).ok(),
+        Value::Big(number) => Some(number),
+        _ => None,
+    }
+}
+
+/// The keys that a record of this kind must have; an `oom` has no `addr`.
+pub(super) const fn required(kind: Kind) -> KeySet {
+    match kind {
+        Kind::Segment => {
+            KeySet::of(&[Key::Address, Key::TotalSize, Key::Stream, Key::SegmentType, Key::Blocks])
+        }
+        Kind::Block => KeySet::of(&[Key::Size, Key::State]),
+        Kind::History => KeySet::of(&[Key::RealSize]),
+        Kind::Event => KeySet::of(&[Key::Action, Key::Addr, Key::Size, Key::Stream]),
+        Kind::Annotation => KeySet::of(&[Key::Name, Key::Stage]),
+        Kind::Frame | Kind::Snapshot => KeySet::EMPTY,
+    }
+}

@@ -1,0 +1,107 @@
+//! What stands on the reader's stack and in its memo: [`Value`], 16 bytes.
+
+use crate::snapshot::{FrameId, PoolIndex, StackId, TextId};
+
+/// A value while a snapshot is being read. Containers are turned into records of the snapshot as soon as
+/// their keys tell what they are, so a value is a number, or the number of a record.
+#[derive(Clone, Copy)]
+pub(crate) enum Value {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// An integer past `i64`.
+    Big(u64),
+    Float(f64),
+    Text(TextId),
+    Pool(PoolIndex),
+    /// What no key asks for: bytes, sets, tuples, integers past 64 bits, lists of anything else.
+    Opaque,
+    EmptyList(Slot),
+    EmptyDict(Slot),
+    Frame(FrameId, Slot),
+    Stack(StackId, Slot),
+    /// A stack that came in several pieces.
+    Growing(u32, Slot),
+    /// Another list, in `Objects::lists`.
+    List(u32, Slot),
+    /// A dictionary whose keys do not yet tell what it is, or never will, in `Objects::dicts`.
+    Dict(u32, Slot),
+    Segment(u32),
+    Block(u32),
+    History(u32),
+    Event(u32),
+    Annotation(u32),
+}
+
+const _: () = assert!(size_of::<Value>() == 16, "a value is copied often");
+
+/// Where the memo keeps a container, so that it can be told what became of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+impl Slot {
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    pub(crate) fn new(index: usize) -> Self {
+        u32::try_from(index).map_or(Self::NONE, Self)
+    }
+
+    pub(crate) fn index(self) -> Option<usize> {
+        (self != Self::NONE).then_some(self.0 as usize)
+    }
+}
+
+impl Value {
+    /// Where the memo keeps this container.
+    pub(crate) fn slot(self) -> Slot {
+        match self {
+            Self::EmptyList(slot)
+            | Self::EmptyDict(slot)
+            | Self::Frame(_, slot)
+            | Self::Stack(_, slot)
+            | Self::Growing(_, slot)
+            | Self::List(_, slot)
+            | Self::Dict(_, slot) => slot,
+            _ => Slot::NONE,
+        }
+    }
+
+    /// The same, kept there by the memo.
+    pub(crate) fn kept(self, slot: Slot) -> Self {
+        match self {
+            Self::EmptyList(_) => Self::EmptyList(slot),
+            Self::EmptyDict(_) => Self::EmptyDict(slot),
+            Self::Frame(id, _) => Self::Frame(id, slot),
+            Self::Stack(id, _) => Self::Stack(id, slot),
+            Self::Growing(at, _) => Self::Growing(at, slot),
+            Self::List(at, _) => Self::List(at, slot),
+            Self::Dict(at, _) => Self::Dict(at, slot),
+            other => other,
+        }
+    }
+
+    /// What it is, for an error.
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Bool(_) => "a bool",
+            Self::Int(_) => "an integer",
+            Self::Big(_) => "an integer past 63 bits",
+            Self::Float(_) => "a float",
+            Self::Text(_) => "a text",
+            Self::Pool(_) => "a pair of integers",
+            Self::Opaque => "something that no snapshot holds there",
+            Self::EmptyList(_) => "an empty list",
+            Self::EmptyDict(_) => "an empty dict",
+            Self::Frame(..) => "a frame",
+            Self::Stack(..) | Self::Growing(..) => "a list of frames",
+            Self::List(..) => "a list",
+            Self::Dict(..) => "a dict",
+            Self::Segment(_) => "a segment",
+            Self::Block(_) => "a block",
+            Self::History(_) => "a history entry",
+            Self::Event(_) => "a trace entry",
+            Self::Annotation(_) => "an annotation",
+        }
+    }
+}
