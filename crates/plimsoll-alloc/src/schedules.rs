@@ -19,7 +19,7 @@ const MIB: u64 = 1 << 20;
 
 /// Runs a program under every schedule there is; how many there were.
 fn every_schedule(program: fn()) -> usize {
-    const MOST: usize = 200_000;
+    const MOST: usize = 1_000_000;
     let schedules = under(DfsScheduler::new(Some(MOST), false), program);
     assert!(schedules < MOST, "not all schedules were tried");
     schedules
@@ -176,6 +176,27 @@ fn a_guard_sends_only_its_own_threads_requests_to_its_pool() {
         assert_eq!(pool_of(&memory, &x), PoolId::DEFAULT);
         memory.free(x);
         other.join().unwrap();
+        assert_nothing_leaked(&memory);
+    });
+}
+
+#[test]
+fn a_segment_made_with_the_lock_released_meets_whatever_others_do() {
+    many_schedules(|| {
+        let config = Config::default().with_release_lock_on_cudamalloc(true);
+        let memory = DeviceMemory::new(config, SimDriver::with_capacity(64 * MIB));
+        let threads = [3 * MIB, 30 * MIB].map(|bytes| {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    let x = alloc(&memory, bytes, 0);
+                    memory.check().unwrap();
+                    free(&memory, x);
+                    memory.empty_cache().unwrap();
+                }
+            })
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_nothing_leaked(&memory);
     });
 }

@@ -109,6 +109,7 @@ fn row(
     Ok(Row { name, plain, history: history?, theirs_ns: None })
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` wants it")]
 fn failed(why: plimsoll_alloc::Error) -> Failure {
     Failure::new(Exit::OutOfMemory, why.to_string())
 }

@@ -101,7 +101,7 @@ mod tests {
         let mut meter = Meter::new();
         let cost = meter.measure(1000, || {
             (0..1000).for_each(|number| assert!(std::hint::black_box(number) < 1000));
-            Ok(())
+            Ok::<(), ()>(())
         });
         let cost = cost.expect("the work does not fail");
         assert!(cost.ns > 0.0);
