@@ -8,6 +8,7 @@
 
 pub mod conformance;
 mod error;
+pub mod explain;
 mod grant;
 pub mod input;
 mod json;

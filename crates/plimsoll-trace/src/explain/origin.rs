@@ -1,0 +1,278 @@
+//! Where a block was asked for, as a person would say it: the user's line, the operator, and what the program
+//! was doing. [`Origins`] tells it of each stack, once.
+//!
+//! A stack of PyTorch's begins with its allocator and ends in the interpreter; between lie hundreds of C++
+//! frames, the library's Python and, somewhere, the line that its user wrote. The innermost such line counts.
+
+use crate::snapshot::{Frame, FrameId, Snapshot, StackId, TextId};
+
+/// What a stack tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// The innermost line outside the interpreter and the libraries; where there is none, the innermost line of
+    /// a library.
+    pub line: Option<FrameId>,
+    /// The outermost operator below that line, as `at::_ops` names it.
+    pub operator: Option<Name>,
+    /// What the program was doing.
+    pub doing: Doing,
+}
+
+/// A part of a text of the snapshot: a name inside a C++ frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name {
+    text: TextId,
+    from: u32,
+    to: u32,
+}
+
+impl Name {
+    /// The name itself.
+    pub fn of<'a>(&self, snapshot: &'a Snapshot) -> &'a str {
+        snapshot.texts.get(self.text).get(self.from as usize..self.to as usize).unwrap_or_default()
+    }
+}
+
+/// What a program does when it asks for memory, as far as its stack shows. Where a stack shows several, the
+/// last of them here counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Doing {
+    /// Nothing that can be told: there are no frames, or none of those below.
+    #[default]
+    Unknown,
+    /// It runs Python or operators outside all of the following.
+    Forward,
+    /// A module is built, or brought to the device.
+    Building,
+    /// A derivative is computed.
+    Backward,
+    /// A gradient is kept for a parameter.
+    Accumulating,
+    /// An optimizer makes its step.
+    OptimizerStep,
+    /// An optimizer makes what it remembers between steps.
+    OptimizerState,
+    /// A library asks for scratch: cuBLAS, cuDNN.
+    Workspace,
+}
+
+/// The origin of every stack of a snapshot, by its id.
+#[derive(Debug, Clone)]
+pub struct Origins(Vec<Origin>);
+
+impl Origins {
+    /// Reads every frame once and every stack once.
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let stacks = &snapshot.stacks;
+        let frames = (0..stacks.frame_count()).filter_map(FrameId::new);
+        let marks: Vec<Mark> = frames.map(|id| mark(snapshot, stacks.get_frame(id))).collect();
+        let ids = (0..stacks.len()).filter_map(StackId::new);
+        Self(ids.map(|id| origin(&marks, stacks.frame_ids(id))).collect())
+    }
+
+    /// What a stack tells; nothing where there is no stack.
+    pub fn get(&self, stack: Option<StackId>) -> Origin {
+        stack.and_then(|id| self.0.get(id.index())).copied().unwrap_or_default()
+    }
+}
+
+/// What one frame says by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    /// A line that a user wrote.
+    User,
+    /// A line of a library, with what it shows.
+    Library(Doing),
+    /// An operator is called.
+    Operator(Name),
+    /// A derivative is computed, by the node of this name where it has one.
+    Derivative(Option<Name>),
+    /// Another frame that shows what is done.
+    Native(Doing),
+    /// Nothing.
+    Plain,
+}
+
+fn origin(marks: &[Mark], frames: impl Iterator<Item = FrameId>) -> Origin {
+    let mut origin = Origin::default();
+    let (mut library, mut below_python, mut has_frames) = (None, true, false);
+    for id in frames {
+        has_frames = true;
+        let doing = match marks[id.index()] {
+            Mark::User => {
+                origin.line = origin.line.or(Some(id));
+                below_python = false;
+                Doing::Unknown
+            }
+            Mark::Library(doing) => {
+                library = library.or(Some(id));
+                below_python = false;
+                doing
+            }
+            Mark::Operator(name) => {
+                if below_python {
+                    origin.operator = Some(name);
+                }
+                Doing::Unknown
+            }
+            Mark::Derivative(node) => {
+                origin.operator = node.or(origin.operator);
+                below_python &= node.is_none();
+                Doing::Backward
+            }
+            Mark::Native(doing) => doing,
+            Mark::Plain => Doing::Unknown,
+        };
+        origin.doing = origin.doing.max(doing);
+    }
+    origin.line = origin.line.or(library);
+    if has_frames {
+        origin.doing = origin.doing.max(Doing::Forward);
+    }
+    origin
+}
+
+fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
+    let (file, name) = (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name));
+    if is_python(file) {
+        if is_library(file) { Mark::Library(library_doing(file, name)) } else { Mark::User }
+    } else {
+        native(frame.name, name)
+    }
+}
+
+fn is_python(file: &str) -> bool {
+    file.ends_with(".py") || file.starts_with('<') || file.contains("ipykernel")
+}
+
+/// Installed packages, the standard library, and PyTorch's own folders wherever they lie.
+fn is_library(file: &str) -> bool {
+    const PARTS: [&str; 12] = [
+        "/site-packages/",
+        "/dist-packages/",
+        "\\site-packages\\",
+        "/lib/python3",
+        "\\lib\\python",
+        "/torch/nn/",
+        "/torch/optim/",
+        "/torch/autograd/",
+        "/torch/utils/",
+        "/torch/_",
+        "/torchinductor_",
+        "/torch/amp/",
+    ];
+    file.starts_with("<frozen ") || PARTS.iter().any(|part| file.contains(part))
+}
+
+fn library_doing(file: &str, name: &str) -> Doing {
+    let file = file.replace('\\', "/");
+    if file.contains("/torch/optim/") {
+        return if name == "_init_group" { Doing::OptimizerState } else { Doing::OptimizerStep };
+    }
+    let is_module = file.ends_with("/torch/nn/modules/module.py") && matches!(name, "_apply" | "convert");
+    let is_made = file.contains("/torch/nn/") && matches!(name, "__init__" | "reset_parameters");
+    if is_module || is_made || file.ends_with("/torch/nn/init.py") { Doing::Building } else { Doing::Unknown }
+}
+
+fn native(id: TextId, name: &str) -> Mark {
+    let between = |before: &str, behind: &str| {
+        let from = name.find(before)? + before.len();
+        let to = from + name[from..].find(behind)?;
+        Some(Name { text: id, from: u32::try_from(from).ok()?, to: u32::try_from(to).ok()? })
+    };
+    if name.starts_with("at::_ops::") {
+        return between("at::_ops::", "::call").map_or(Mark::Plain, Mark::Operator);
+    }
+    if name.contains("AccumulateGrad") {
+        return Mark::Native(Doing::Accumulating);
+    }
+    if name.contains("torch::autograd::generated::") {
+        return Mark::Derivative(between("torch::autograd::generated::", "::apply"));
+    }
+    if name.contains("torch::autograd::Engine::") || name.contains("torch::autograd::PyNode::apply") {
+        return Mark::Derivative(None);
+    }
+    const SCRATCH: [&str; 4] = ["getCurrentCUDABlas", "getCUDABlasLt", "CuBlasLtWorkspace", "getWorkspace"];
+    if SCRATCH.iter().any(|part| name.contains(part)) || name.contains("cudnn") && name.contains("orkspace") {
+        return Mark::Native(Doing::Workspace);
+    }
+    Mark::Plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A snapshot with one stack, innermost frame first.
+    fn snapshot(frames: &[(&str, &str)]) -> (Snapshot, Option<StackId>) {
+        let mut snapshot = Snapshot::default();
+        let ids: Vec<FrameId> = frames
+            .iter()
+            .map(|(file, name)| {
+                let filename = snapshot.texts.intern(file).unwrap();
+                let name = snapshot.texts.intern(name).unwrap();
+                snapshot.stacks.frame(Frame { filename, name, line: 1, fx: None }).unwrap()
+            })
+            .collect();
+        let stack = snapshot.stacks.stack(&ids);
+        (snapshot, stack)
+    }
+
+    fn check(frames: &[(&str, &str)], line: Option<&str>, operator: Option<&str>, doing: Doing) {
+        let (snapshot, stack) = snapshot(frames);
+        let origin = Origins::of(&snapshot).get(stack);
+        let file = origin.line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
+        assert_eq!((file, origin.doing), (line, doing), "{frames:?}");
+        assert_eq!(origin.operator.map(|name| name.of(&snapshot)), operator, "{frames:?}");
+    }
+
+    const LINEAR: (&str, &str) = ("/x/site-packages/torch/nn/modules/linear.py", "forward");
+
+    #[test]
+    fn the_users_innermost_line_and_the_outermost_operator_below_it_count() {
+        let inner = ("libtorch_cpu.so", "at::_ops::empty_strided::call(c10::ArrayRef<c10::SymInt>)");
+        let outer = ("libtorch_cpu.so", "at::_ops::mul_Tensor::call(at::Tensor const&, at::Tensor const&)");
+        let again = ("libtorch_cpu.so", "at::_ops::mul_Tensor::redispatch(c10::DispatchKeySet)");
+        let user = ("/home/me/model.py", "forward");
+        let main = ("/home/me/train.py", "<module>");
+        check(
+            &[inner, again, outer, LINEAR, user, main],
+            Some("/home/me/model.py"),
+            Some("mul_Tensor"),
+            Doing::Forward,
+        );
+        check(&[LINEAR], Some(LINEAR.0), None, Doing::Forward);
+        check(&[], None, None, Doing::Unknown);
+    }
+
+    #[test]
+    fn derivatives_are_told_by_their_node() {
+        let op = ("", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)");
+        let node = ("", "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)");
+        let engine = ("", "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)");
+        check(&[op, node, engine], None, Some("AddmmBackward0"), Doing::Backward);
+        let keeps = ("", "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)");
+        check(&[op, keeps, engine], None, Some("mm"), Doing::Accumulating);
+    }
+
+    #[test]
+    fn optimizers_are_told_by_their_files() {
+        let init = ("/x/site-packages/torch/optim/adamw.py", "_init_group");
+        let step = ("/x/site-packages/torch/optim/adamw.py", "step");
+        let user = ("train.py", "main");
+        check(&[init, step, user], Some("train.py"), None, Doing::OptimizerState);
+        check(&[step, user], Some("train.py"), None, Doing::OptimizerStep);
+        check(
+            &[("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py", "step")],
+            Some("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py"),
+            None,
+            Doing::OptimizerStep,
+        );
+    }
+
+    #[test]
+    fn modules_that_are_brought_to_the_device_are_being_built() {
+        let convert = ("/x/site-packages/torch/nn/modules/module.py", "convert");
+        check(&[convert, ("a.py", "main")], Some("a.py"), None, Doing::Building);
+    }
+}
