@@ -41,6 +41,20 @@ pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
     bytes.next_multiple_of(MIN_BLOCK_BYTES)
 }
 
+impl Config {
+    /// The block that a request of `bytes` is rounded to, bytes; the cache may give one that is larger, where
+    /// the rest is not worth a block. Requests that are refused for their size count as one exbibyte.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Config;
+    /// assert_eq!(Config::default().block_bytes(1000), 1024);
+    /// ```
+    #[inline]
+    pub fn block_bytes(&self, bytes: u64) -> u64 {
+        block_bytes(self, bytes.min(ONE_EXBIBYTE))
+    }
+}
+
 #[inline(never)] // it divides, and is off mostly
 fn rounded_to_part(bytes: u64, divisions: u64) -> u64 {
     bytes.next_multiple_of(floor_power_of_two(bytes) / divisions)

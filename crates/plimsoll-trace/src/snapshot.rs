@@ -5,6 +5,7 @@
 //! Files are read by [`crate::input`] and written by [`crate::output`].
 
 mod annotation;
+mod config;
 mod event;
 mod facts;
 mod ids;
@@ -18,7 +19,7 @@ mod texts;
 pub use annotation::{Annotation, Stage};
 pub use event::{Action, Event};
 pub use facts::{Facts, Ignored, Kind};
-pub use ids::{CategoryId, FrameId, FxId, MaybeU64, PoolIndex, StackId, TextId};
+pub use ids::{CategoryId, EventIndex, FrameId, FxId, LifeIndex, MaybeU64, PoolIndex, StackId, TextId};
 pub use key::{Key, KeySet};
 pub use pools::Pools;
 pub use segment::{Block, BlockState, Segment, SegmentType};

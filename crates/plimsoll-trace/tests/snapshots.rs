@@ -4,11 +4,10 @@
 //! form that is read, and CPython's counts (`make.py` made them). All others are read from
 //! `../shared/snapshots` beside the repository, where there are some.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
+mod files;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use plimsoll_trace::snapshot::{
     Action, Block, BlockState, Event, Frame, Key, Kind, Segment, Setting, Snapshot, StackId,
@@ -16,41 +15,10 @@ use plimsoll_trace::snapshot::{
 use plimsoll_trace::{Sharing, input, output};
 use serde_json::{Value, json};
 
-fn here(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
-}
-
-fn open(path: &Path) -> Snapshot {
-    input::open(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
-}
+use files::{here, open};
 
 fn kept(name: &str) -> Snapshot {
     open(&here("tests/snapshots").join(name))
-}
-
-/// The folders of snapshots: ours, and those beside the repository.
-fn folders() -> Vec<PathBuf> {
-    let mut folders = vec![here("tests/snapshots")];
-    let shared = here("../../../shared/snapshots");
-    if shared.is_dir() {
-        folders.extend(["made", "real"].map(|kind| shared.join(kind)));
-    } else {
-        eprintln!("skipped: no snapshots beside the repository");
-    }
-    folders
-}
-
-/// Every snapshot, with its path; sorted by name within a folder.
-fn snapshots() -> Vec<PathBuf> {
-    let mut all = Vec::new();
-    for folder in folders() {
-        let entries = std::fs::read_dir(&folder).expect("a folder");
-        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-        paths.retain(|path| path.extension().is_some_and(|end| end == "gz" || end == "zst"));
-        paths.sort();
-        all.extend(paths);
-    }
-    all
 }
 
 /// The same counts as `make.py`'s.
@@ -100,7 +68,7 @@ fn counts(snapshot: &Snapshot) -> Value {
 fn every_snapshot_reads_as_cpython_reads_it() {
     let known = std::fs::read_to_string(here("tests/snapshots/counts.json")).expect("counts");
     let known: BTreeMap<String, Value> = serde_json::from_str(&known).expect("counts");
-    let paths = snapshots();
+    let paths = files::paths();
     assert!(paths.len() >= 13, "{} snapshots", paths.len());
     for path in paths {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
@@ -110,7 +78,7 @@ fn every_snapshot_reads_as_cpython_reads_it() {
 
 #[test]
 fn only_what_is_new_is_ignored_and_it_is_counted_by_name() {
-    for path in snapshots() {
+    for path in files::paths() {
         let snapshot = open(&path);
         let ignored = snapshot.facts.ignored.iter().map(|it| (it.kind, snapshot.texts.get(it.key), it.times));
         let ignored: Vec<_> = ignored.collect();
@@ -221,7 +189,7 @@ fn said(snapshot: &Snapshot) -> Vec<String> {
 
 #[test]
 fn what_is_written_reads_the_same() {
-    for path in snapshots() {
+    for path in files::paths() {
         let snapshot = open(&path);
         for sharing in [Sharing::Equal, Sharing::Neighbours] {
             let mut pickle = Vec::new();

@@ -47,6 +47,15 @@ id! {
     CategoryId(NonZeroU16, u16)
 }
 
+id! {
+    /// An event of one device's trace; one past the last is the moment at which the snapshot was taken.
+    EventIndex(NonZeroU32, u32)
+}
+id! {
+    /// A life of one [`Timeline`](crate::timeline::Timeline).
+    LifeIndex(NonZeroU32, u32)
+}
+
 impl StackId {
     /// The stack without frames: what PyTorch writes where it recorded none.
     pub const EMPTY: Self = Self(NonZeroU32::MIN);

@@ -1,0 +1,83 @@
+//! The options that the recorded allocator had: [`Snapshot::config`].
+
+use plimsoll_alloc::{Config, InvalidOption, TieOrder};
+
+use super::{Key, Kind, Setting, Snapshot};
+
+impl Snapshot {
+    /// The options in force when the snapshot was taken, as far as the file tells: the settings' own values,
+    /// and of what has none (`large_segment_size_mb` for one) what the configuration string says. What cannot
+    /// be understood is as if it were not there. Equal blocks are tried by age if the file was written by
+    /// PyTorch 2.13 or newer, else by address: versions in between cannot be told apart.
+    pub fn config(&self) -> Config {
+        let text = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].into_iter().find_map(|name| match self
+            .setting(name)
+        {
+            Some(Setting::Text(text)) => Some(text.as_str()),
+            _ => None,
+        });
+        let parsed = text.and_then(|text| Config::parse(text).ok());
+        let mut config = parsed.map(|parsed| parsed.config).unwrap_or_default();
+        for (name, setting) in &self.settings {
+            config = with(config.clone(), name, setting).unwrap_or(config);
+        }
+        let is_new = self.facts.seen(Kind::Snapshot).contains(Key::HostSegments);
+        config.with_tie_order(if is_new { TieOrder::RegistrationCounter } else { TieOrder::Address })
+    }
+}
+
+/// The options with one setting as `allocator_settings` shows it.
+fn with(config: Config, name: &str, setting: &Setting) -> Result<Config, InvalidOption> {
+    match (name, setting) {
+        ("max_split_size", &Setting::Int(bytes)) => config.with_max_split_bytes(u64::try_from(bytes).ok()),
+        ("garbage_collection_threshold", &Setting::Float(threshold)) => {
+            config.with_garbage_collection_threshold(threshold)
+        }
+        ("expandable_segments", &Setting::Bool(on)) => Ok(config.with_expandable_segments(on)),
+        ("roundup_power2_divisions", Setting::Map(entries)) => {
+            let mut table = *config.roundup_power2_divisions();
+            for (mebibytes, divisions) in entries {
+                // The entry of 2^n MiB is the nth.
+                let entry = mebibytes.parse::<u64>().ok().and_then(u64::checked_ilog2);
+                let entry = entry.and_then(|entry| table.get_mut(entry as usize));
+                if let (Some(entry), &Setting::Int(divisions)) = (entry, divisions) {
+                    *entry = u64::try_from(divisions).unwrap_or(0);
+                }
+            }
+            config.with_roundup_power2_divisions(table)
+        }
+        _ => Ok(config),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_and_what_only_the_string_tells_become_options() {
+        let text = |text: &str| Setting::Text(text.to_owned());
+        let divisions = [("1", 0), ("256", 8)].map(|(at, n)| (at.to_owned(), Setting::Int(n)));
+        let settings = [
+            ("PYTORCH_CUDA_ALLOC_CONF", text("large_segment_size_mb:64")),
+            ("max_split_size", Setting::Int(128 << 20)),
+            ("garbage_collection_threshold", Setting::Float(0.5)),
+            ("expandable_segments", Setting::Bool(true)),
+            ("roundup_power2_divisions", Setting::Map(divisions.to_vec())),
+            ("later", Setting::None),
+        ];
+        let settings = settings.map(|(name, setting)| (name.to_owned(), setting)).to_vec();
+        let config = Snapshot { settings, ..Snapshot::default() }.config();
+        assert_eq!((config.large_segment_bytes(), config.max_split_bytes()), (64 << 20, Some(128 << 20)));
+        assert_eq!((config.garbage_collection_threshold(), config.expandable_segments()), (0.5, true));
+        assert_eq!((config.roundup_power2_divisions()[8], config.tie_order()), (8, TieOrder::Address));
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_left_aside() {
+        let settings =
+            vec![("max_split_size".to_owned(), Setting::Int(7)), ("x".to_owned(), Setting::Int(1))];
+        let config = Snapshot { settings, ..Snapshot::default() }.config();
+        assert_eq!(config, Config::default().with_tie_order(TieOrder::Address));
+    }
+}

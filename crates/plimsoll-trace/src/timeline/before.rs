@@ -1,0 +1,177 @@
+//! The device's memory before the recording: the snapshot's segments with every event about memory undone.
+
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::{Addr, StreamId};
+
+use crate::snapshot::{Action, Event, PoolIndex, Segment, SegmentType};
+
+/// Memory that the allocator had from the device: a segment, or a mapped range of an expandable one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memory {
+    /// Where it begins.
+    pub addr: Addr,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The stream that it belongs to.
+    pub stream: StreamId,
+    /// Which requests it serves; of what the snapshot does not show any more, as its size tells.
+    pub segment_type: SegmentType,
+    /// Its pool.
+    pub pool: Option<PoolIndex>,
+    /// Whether it grows in place.
+    pub is_expandable: bool,
+}
+
+/// The bytes of a small pool's segment, and of its pages. Large ones have more: 20 MiB, or as was asked.
+const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+
+impl Memory {
+    fn of(segment: &Segment) -> Self {
+        Self {
+            addr: segment.address,
+            bytes: segment.total_size,
+            stream: segment.stream,
+            segment_type: segment.segment_type,
+            pool: segment.pool,
+            is_expandable: segment.is_expandable == Some(true),
+        }
+    }
+
+    /// What an event says that there was.
+    fn of_event(event: &Event, addr: Addr, is_expandable: bool) -> Self {
+        let is_small = event.size == SMALL_SEGMENT_BYTES;
+        let segment_type = if is_small { SegmentType::Small } else { SegmentType::Large };
+        let (bytes, stream, pool) = (event.size, event.stream, event.pool);
+        Self { addr, bytes, stream, segment_type, pool, is_expandable }
+    }
+
+    /// Where it ends.
+    pub fn end(&self) -> Addr {
+        Addr(self.addr.0.saturating_add(self.bytes))
+    }
+}
+
+/// The memory before the first event, by address, and how many events did not fit.
+pub(super) fn memory_before(segments: &[&Segment], trace: &[Event]) -> (Vec<Memory>, usize) {
+    let known = segments.iter().map(|segment| (segment.address, Memory::of(segment)));
+    let mut state = State { by_addr: known.collect(), strays: 0 };
+    for event in trace.iter().rev() {
+        if let Some(addr) = event.addr() {
+            state.undo(event, addr);
+        }
+    }
+    (state.by_addr.into_values().collect(), state.strays)
+}
+
+struct State {
+    by_addr: BTreeMap<Addr, Memory>,
+    strays: usize,
+}
+
+impl State {
+    fn undo(&mut self, event: &Event, addr: Addr) {
+        let fits = match event.action {
+            Action::SegmentAlloc => {
+                let fits = self.by_addr.get(&addr).is_some_and(|memory| memory.bytes == event.size);
+                if fits {
+                    self.by_addr.remove(&addr);
+                }
+                fits
+            }
+            Action::SegmentFree => self.put(Memory::of_event(event, addr, false)),
+            Action::SegmentMap => self.take_pages(event, addr),
+            Action::SegmentUnmap => self.put_pages(Memory::of_event(event, addr, true)),
+            _ => true,
+        };
+        self.strays += usize::from(!fits);
+    }
+
+    /// Adds memory, unless some is there already.
+    fn put(&mut self, memory: Memory) -> bool {
+        let below = self.by_addr.range(..memory.end()).next_back();
+        let fits = memory.bytes > 0 && below.is_none_or(|(_, below)| below.end() <= memory.addr);
+        if fits {
+            self.by_addr.insert(memory.addr, memory);
+        }
+        fits
+    }
+
+    /// Takes pages out of the range around them.
+    fn take_pages(&mut self, event: &Event, addr: Addr) -> bool {
+        let end = Addr(addr.0.saturating_add(event.size));
+        let around = self.by_addr.range(..=addr).next_back().map(|(_, memory)| *memory);
+        let Some(around) = around.filter(|around| around.is_expandable && end <= around.end()) else {
+            return false;
+        };
+        self.by_addr.remove(&around.addr);
+        for (from, to) in [(around.addr, addr), (end, around.end())] {
+            if from < to {
+                self.by_addr.insert(from, Memory { addr: from, bytes: to.0 - from.0, ..around });
+            }
+        }
+        true
+    }
+
+    /// Adds pages, as one with the ranges of the same stream and pool at their ends: those tell which requests
+    /// they serve.
+    fn put_pages(&mut self, mut pages: Memory) -> bool {
+        if !self.put(pages) {
+            return false;
+        }
+        let owner = |memory: &Memory| (memory.is_expandable, memory.stream, memory.pool);
+        let below = self.by_addr.range(..pages.addr).next_back().map(|(_, below)| *below);
+        let above = self.by_addr.get(&pages.end()).copied();
+        for neighbour in [below, above].into_iter().flatten() {
+            let touches = neighbour.end() == pages.addr || neighbour.addr == pages.end();
+            if touches && owner(&neighbour) == owner(&pages) {
+                self.by_addr.remove(&neighbour.addr);
+                self.by_addr.remove(&pages.addr);
+                let (addr, bytes) = (pages.addr.min(neighbour.addr), pages.bytes + neighbour.bytes);
+                pages = Memory { addr, bytes, ..neighbour };
+                self.by_addr.insert(addr, pages);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 20 << 20;
+
+    #[test]
+    fn pages_that_were_mapped_and_unmapped_are_as_they_were() {
+        let event = |action, page: u64, pages| {
+            Event::new(action, Addr((100 + page) * PAGE), pages * PAGE, StreamId(0))
+        };
+        let segment = Segment {
+            device: None,
+            address: Addr(100 * PAGE),
+            total_size: 5 * PAGE,
+            allocated_size: None.into(),
+            active_size: None.into(),
+            requested_size: None.into(),
+            stream: StreamId(0),
+            segment_type: SegmentType::Large,
+            pool: None,
+            is_expandable: Some(true),
+            stack: None,
+            blocks: Vec::new(),
+        };
+        let check = |trace: &[Event], expected: &[(u64, u64)], strays| {
+            let (before, found_strays) = memory_before(&[&segment], trace);
+            let found = before.iter().map(|memory| (memory.addr.0 / PAGE - 100, memory.bytes / PAGE));
+            assert_eq!((found.collect::<Vec<_>>().as_slice(), found_strays), (expected, strays));
+        };
+        check(&[], &[(0, 5)], 0);
+        check(&[event(Action::SegmentMap, 2, 1)], &[(0, 2), (3, 2)], 0);
+        check(&[event(Action::SegmentUnmap, 5, 2), event(Action::SegmentMap, 0, 5)], &[(5, 2)], 0);
+        check(&[event(Action::SegmentUnmap, 2, 1), event(Action::SegmentMap, 2, 1)], &[(0, 5)], 0);
+        check(&[event(Action::SegmentMap, 4, 2)], &[(0, 5)], 1);
+        check(&[event(Action::SegmentUnmap, 1, 1)], &[(0, 5)], 1);
+        check(&[event(Action::SegmentAlloc, 0, 4)], &[(0, 5)], 1);
+    }
+}

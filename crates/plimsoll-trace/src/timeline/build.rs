@@ -1,0 +1,280 @@
+//! From events to lives, in one walk forwards: a table by address tells whose block an event is about. What it
+//! does not know was there before; what the snapshot shows at the end tells of the rest.
+
+use hashbrown::HashMap;
+use plimsoll_alloc::{Addr, Config};
+
+use super::before::memory_before;
+use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
+use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, StackId};
+
+/// A life while they are collected: those from before the recording are in a list of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Slot(u32);
+
+impl Slot {
+    /// No life: what was at this address is over, or waited before the recording.
+    const NONE: Self = Self(u32::MAX);
+    const BEFORE: u32 = 1 << 31;
+}
+
+struct Builder<'a> {
+    config: &'a Config,
+    /// Whether sizes in the trace are those of blocks rather than of requests.
+    is_host: bool,
+    /// Who is, or was last, at an address.
+    at: HashMap<Addr, Slot>,
+    before: Vec<Life>,
+    born: Vec<Life>,
+    waiting: Vec<Life>,
+    concerns: Vec<Slot>,
+    overtaken: Vec<Slot>,
+    /// Frees whose stack is that of the `alloc`, and those whose is not.
+    frees_as_allocs: usize,
+    frees_of_their_own: usize,
+    quality: Quality,
+}
+
+/// Builds the timeline of one device from its segments and its trace.
+pub(super) fn build(device: i32, segments: &[&Segment], trace: &[Event], config: &Config) -> Timeline {
+    // As many events as have a number, and a number is left for the end.
+    let trace = &trace[..trace.len().min(Slot::BEFORE as usize - 2)];
+    let mut builder = Builder {
+        config,
+        is_host: device == HOST_DEVICE,
+        at: HashMap::new(),
+        before: Vec::new(),
+        born: Vec::new(),
+        waiting: Vec::new(),
+        concerns: Vec::with_capacity(trace.len()),
+        overtaken: Vec::new(),
+        frees_as_allocs: 0,
+        frees_of_their_own: 0,
+        quality: Quality { events: trace.len(), ..Quality::default() },
+    };
+    for (index, event) in (0..).map(EventIndex::new).zip(trace) {
+        let slot = event.addr().map_or(Slot::NONE, |addr| builder.follow(index, event, addr));
+        builder.concerns.push(slot);
+    }
+    let end = EventIndex::new(trace.len());
+    builder.look_at(segments, end);
+    builder.finish(device, segments, trace)
+}
+
+impl Builder<'_> {
+    /// Takes in one event. Returns whose it is.
+    fn follow(&mut self, index: Option<EventIndex>, event: &Event, addr: Addr) -> Slot {
+        match event.action {
+            Action::Alloc => {
+                let slot = Slot(self.born.len() as u32);
+                self.born.push(Life { born: index, ..self.life(event, addr) });
+                if let Some(last) = self.at.insert(addr, slot) {
+                    self.overtake(last, index);
+                }
+                slot
+            }
+            Action::FreeRequested => self.free(index, event, addr),
+            Action::FreeCompleted => self.complete(index, event, addr),
+            Action::Annotate => {
+                let slot = self.at.get(&addr).copied().unwrap_or(Slot::NONE);
+                if let Some(life) = self.get_mut(slot) {
+                    life.user_metadata = event.user_metadata;
+                }
+                slot
+            }
+            _ => Slot::NONE,
+        }
+    }
+
+    fn life(&self, event: &Event, addr: Addr) -> Life {
+        Life {
+            addr,
+            bytes: if self.is_host { event.size } else { self.config.block_bytes(event.size) },
+            requested_bytes: event.size.into(),
+            stream: event.stream,
+            born: None,
+            freed: None,
+            completed: None,
+            stack: event.stack,
+            compile_context: event.compile_context,
+            user_metadata: event.user_metadata,
+            pool: event.pool,
+            category: event.category,
+        }
+    }
+
+    fn get_mut(&mut self, slot: Slot) -> Option<&mut Life> {
+        match slot {
+            Slot::NONE => None,
+            Slot(nth) if nth >= Slot::BEFORE => self.before.get_mut((nth - Slot::BEFORE) as usize),
+            Slot(nth) => self.born.get_mut(nth as usize),
+        }
+    }
+
+    fn add_before(&mut self, life: Life) -> Slot {
+        let slot = Slot(Slot::BEFORE + self.before.len() as u32);
+        self.before.push(life);
+        slot
+    }
+
+    fn free(&mut self, index: Option<EventIndex>, event: &Event, addr: Addr) -> Slot {
+        let Some(&slot) = self.at.get(&addr) else {
+            let slot = self.add_before(Life { freed: index, ..self.life(event, addr) });
+            self.at.insert(addr, slot);
+            return slot;
+        };
+        let Some(life) = self.get_mut(slot).filter(|life| life.freed.is_none()) else {
+            self.quality.stray_frees += 1;
+            return Slot::NONE;
+        };
+        life.freed = index;
+        if life.stack == event.stack {
+            self.frees_as_allocs += usize::from(event.stack.is_some_and(|stack| stack != StackId::EMPTY));
+        } else {
+            self.frees_of_their_own += 1;
+        }
+        slot
+    }
+
+    fn complete(&mut self, index: Option<EventIndex>, event: &Event, addr: Addr) -> Slot {
+        let last = self.concerns.last().copied().unwrap_or(Slot::NONE);
+        let is_next = self.get_mut(last).is_some_and(|life| life.addr == addr);
+        let slot = if is_next { Some(last) } else { self.at.get(&addr).copied() };
+        let Some(slot) = slot else {
+            self.waiting.push(Life { completed: index, ..self.life(event, addr) });
+            self.at.insert(addr, Slot::NONE);
+            return Slot::NONE;
+        };
+        let Some(life) = self.get_mut(slot).filter(|life| life.completed.is_none()) else {
+            self.quality.stray_frees += 1;
+            return Slot::NONE;
+        };
+        life.freed = life.freed.or(index);
+        life.completed = index;
+        slot
+    }
+
+    /// Ends a life whose end was not recorded, as another comes to its address.
+    fn overtake(&mut self, slot: Slot, index: Option<EventIndex>) {
+        if self.end(slot, index) {
+            self.overtaken.push(slot);
+        }
+    }
+
+    /// Ends a life, unless it is over.
+    fn end(&mut self, slot: Slot, index: Option<EventIndex>) -> bool {
+        let Some(life) = self.get_mut(slot).filter(|life| life.completed.is_none()) else { return false };
+        life.freed = life.freed.or(index);
+        life.completed = index;
+        self.quality.lost_frees += 1;
+        true
+    }
+
+    /// Compares with the state at the end, which also tells sizes, and what was held all the time.
+    fn look_at(&mut self, segments: &[&Segment], end: Option<EventIndex>) {
+        for segment in segments {
+            for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
+                self.look_at_block(segment, block, end);
+            }
+        }
+        let rest: Vec<Slot> = std::mem::take(&mut self.at).into_values().collect();
+        for slot in rest {
+            self.end(slot, end);
+        }
+    }
+
+    fn look_at_block(&mut self, segment: &Segment, block: &Block, end: Option<EventIndex>) {
+        let is_held = block.state == BlockState::ActiveAllocated;
+        let shown = Life {
+            addr: block.address,
+            bytes: block.size,
+            requested_bytes: block.requested_size,
+            stream: segment.stream,
+            born: None,
+            freed: None,
+            completed: None,
+            stack: block.stack,
+            compile_context: None,
+            user_metadata: None,
+            pool: segment.pool,
+            category: None,
+        };
+        let Some(slot) = self.at.remove(&block.address) else {
+            self.quality.is_cut |= block.stack.is_some_and(|stack| stack != StackId::EMPTY);
+            if is_held {
+                self.add_before(shown);
+            } else {
+                self.waiting.push(shown);
+            }
+            return;
+        };
+        let is_it = |life: &&mut Life| {
+            let asked = life.requested_bytes.get().zip(block.requested_size.get());
+            life.completed.is_none() && life.freed.is_none() == is_held && asked.is_none_or(|(a, b)| a == b)
+        };
+        if let Some(life) = self.get_mut(slot).filter(is_it) {
+            life.bytes = block.size;
+        } else {
+            self.end(slot, end);
+            self.quality.lost_allocs += 1;
+            if is_held {
+                self.born.push(Life { born: end, ..shown });
+            }
+        }
+    }
+
+    fn finish(mut self, device: i32, segments: &[&Segment], trace: &[Event]) -> Timeline {
+        self.quality.held_before = self.before.len();
+        self.tell_stacks_of_frees();
+        let (memory_before, stray_segments) = memory_before(segments, trace);
+        self.quality.stray_segments = stray_segments;
+        let reserved_bytes =
+            memory_before.iter().fold(0, |sum: u64, memory| sum.saturating_add(memory.bytes));
+
+        let mut order: Vec<u32> = (0..self.before.len() as u32).collect();
+        order.sort_by_key(|&nth| self.before[nth as usize].addr);
+        let mut place = vec![0; order.len()];
+        for (at, &nth) in order.iter().enumerate() {
+            place[nth as usize] = at as u32;
+        }
+        let index = |slot: Slot| match slot {
+            Slot::NONE => None,
+            Slot(nth) if nth >= Slot::BEFORE => LifeIndex::new(place[(nth - Slot::BEFORE) as usize] as usize),
+            Slot(nth) => LifeIndex::new(place.len() + nth as usize),
+        };
+        let concerns = self.concerns.iter().map(|&slot| index(slot)).collect();
+        let overtaken = self.overtaken.iter().filter_map(|&slot| index(slot)).collect();
+        let mut lives = self.before;
+        lives.sort_by_key(|life| life.addr);
+        lives.append(&mut self.born);
+        self.waiting.sort_by_key(|life| life.addr);
+
+        let mut timeline = Timeline {
+            device,
+            lives,
+            waiting_before: self.waiting,
+            memory_before,
+            start: Level { reserved_bytes, ..Level::default() },
+            peak_allocated: Moment::default(),
+            peak_reserved: Moment::default(),
+            quality: self.quality,
+            concerns,
+            overtaken,
+        };
+        timeline.sum_up(trace);
+        timeline
+    }
+
+    /// A free shows the stack of the `alloc` or its own, as was set when recording. Only in the first case it
+    /// tells of a block from before the recording; and then its `alloc` had been recorded.
+    fn tell_stacks_of_frees(&mut self) {
+        let is_of_alloc = self.frees_as_allocs > 0 && self.frees_of_their_own == 0;
+        for life in self.before.iter_mut().filter(|life| life.freed.is_some()) {
+            if is_of_alloc {
+                self.quality.is_cut |= life.stack.is_some_and(|stack| stack != StackId::EMPTY);
+            } else {
+                life.stack = None;
+            }
+        }
+    }
+}

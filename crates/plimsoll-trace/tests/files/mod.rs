@@ -1,0 +1,57 @@
+//! The snapshots that tests read: those kept here, and those beside the repository where there are some.
+
+#![allow(dead_code, clippy::print_stderr, reason = "each test uses a part; one that skips says so")]
+
+use std::path::{Path, PathBuf};
+
+use plimsoll_trace::input;
+use plimsoll_trace::snapshot::Snapshot;
+use serde_json::Value;
+
+pub(crate) fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+pub(crate) fn open(path: &Path) -> Snapshot {
+    input::open(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+}
+
+/// The folders of snapshots: ours, and those beside the repository.
+fn folders() -> Vec<PathBuf> {
+    let mut folders = vec![here("tests/snapshots")];
+    let shared = here("../../../shared/snapshots");
+    if shared.is_dir() {
+        folders.extend(["made", "real"].map(|kind| shared.join(kind)));
+    } else {
+        eprintln!("skipped: no snapshots beside the repository");
+    }
+    folders
+}
+
+/// Every snapshot's path; sorted by name within a folder.
+pub(crate) fn paths() -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for folder in folders() {
+        let entries = std::fs::read_dir(&folder).expect("a folder");
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|end| end == "gz" || end == "zst"));
+        paths.sort();
+        all.extend(paths);
+    }
+    all
+}
+
+/// Every snapshot, with the name of its file.
+pub(crate) fn snapshots() -> impl Iterator<Item = (String, Snapshot)> {
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    paths().into_iter().map(move |path| (name(&path), open(&path)))
+}
+
+/// The snapshots beside the repository that were made, each with the figures that PyTorch told.
+pub(crate) fn made() -> impl Iterator<Item = (String, Snapshot, Value)> {
+    snapshots().filter_map(|(name, snapshot)| {
+        let told = here("../../../shared/snapshots/made").join(name.replace(".pickle.gz", ".json"));
+        let told = std::fs::read_to_string(told).ok()?;
+        Some((name, snapshot, serde_json::from_str(&told).expect("figures")))
+    })
+}
