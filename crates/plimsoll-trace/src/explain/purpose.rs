@@ -1,0 +1,212 @@
+//! What each block is for: [`Purposes`], as recorded or inferred, with the reason.
+//!
+//! A file of PyTorch's seldom says what a block is for. Three things tell it: the stack, where there is one
+//! (`origin.rs`); the block's life beside the passes of a training step (what is asked for in the forward pass
+//! and freed in the backward pass was kept for it); and sizes (the gradients of a model have the sizes of its
+//! parameters, an optimizer's state has them again). What none of them tells stays unknown.
+
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::Category;
+
+use super::origin::{Doing, Origins};
+use super::passes::Passes;
+use crate::snapshot::{EventIndex, LifeIndex, Snapshot};
+use crate::timeline::{Life, Timeline};
+
+/// What a block is for, and how that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purpose {
+    /// What for; `None` if nothing tells.
+    pub category: Option<Category>,
+    /// How that is known.
+    pub why: Why,
+}
+
+/// How a purpose is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// The recording says so.
+    Recorded,
+    /// A frame of its stack says so.
+    Frames,
+    /// It was asked for outside the backward pass and freed during one.
+    FreedInBackward,
+    /// It was asked for in the backward pass and outlived it.
+    OutlivesBackward,
+    /// It was asked for in a backward pass or an optimizer's step and freed before that ended.
+    FreedSoon,
+    /// It was asked for in the forward pass and freed before a backward pass began.
+    FreedInForward,
+    /// It was asked for in the forward pass, and the recording ends before a backward pass.
+    HeldInForward,
+    /// It was there before the recording, and as many gradients have its size.
+    SizesOfGradients,
+    /// It was there before the recording, and blocks of its size come in threes, as a parameter and Adam's
+    /// two states do.
+    SizesInThrees,
+    /// Nothing tells.
+    Unknown,
+}
+
+impl Why {
+    /// How sure that is, in one word.
+    pub fn confidence(self) -> &'static str {
+        match self {
+            Self::Recorded | Self::Frames => "certain",
+            Self::FreedInBackward | Self::OutlivesBackward | Self::FreedSoon | Self::SizesOfGradients => {
+                "likely"
+            }
+            Self::FreedInForward | Self::HeldInForward | Self::SizesInThrees => "a guess",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The reason, as the end of the sentence "these are … because …".
+    pub fn evidence(self) -> &'static str {
+        match self {
+            Self::Recorded => "the recording says so",
+            Self::Frames => "frames of their stacks say so",
+            Self::FreedInBackward => "asked for outside the backward pass, freed during it",
+            Self::OutlivesBackward => "asked for in the backward pass, outlive it",
+            Self::FreedSoon => "freed before the pass that asked for them ended",
+            Self::FreedInForward => "freed before a backward pass began",
+            Self::HeldInForward => "asked for by operators, and no backward pass came after",
+            Self::SizesOfGradients => "there before the recording, as many and as large as gradients",
+            Self::SizesInThrees => "there before the recording, in threes of one size",
+            Self::Unknown => "no stack, and neither life nor size tells",
+        }
+    }
+}
+
+/// The purpose of every life of a timeline.
+#[derive(Debug, Clone)]
+pub struct Purposes(Vec<Purpose>);
+
+impl Purposes {
+    /// What is recorded, and, if `infer`, what follows.
+    pub fn of(
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        origins: &Origins,
+        passes: &Passes,
+        infer: bool,
+    ) -> Self {
+        let recorded = |life: &Life| match life.category.and_then(|id| recorded(snapshot, id)) {
+            Some(category) => Purpose { category: Some(category), why: Why::Recorded },
+            None => Purpose { category: None, why: Why::Unknown },
+        };
+        let mut purposes: Vec<Purpose> = timeline.lives.iter().map(recorded).collect();
+        if infer {
+            let unknown = |purpose: &Purpose| purpose.category.is_none();
+            for (purpose, life) in
+                purposes.iter_mut().zip(&timeline.lives).filter(|(purpose, _)| unknown(purpose))
+            {
+                if let Some((category, why)) = from_life(life, origins.get(life.stack).doing, passes) {
+                    *purpose = Purpose { category: Some(category), why };
+                }
+            }
+            from_sizes(&timeline.lives, &mut purposes, passes);
+        }
+        Self(purposes)
+    }
+
+    /// The purpose of a life.
+    pub fn get(&self, life: LifeIndex) -> Purpose {
+        self.0[life.index()]
+    }
+}
+
+/// A category by the name that a recording gives it: ours, or PyTorch's.
+fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Category> {
+    let name =
+        snapshot.texts.get(*snapshot.categories.get(id.index())?).to_ascii_lowercase().replace('_', " ");
+    let plural =
+        |category: &Category| name == category.name() || name.strip_suffix('s') == Some(category.name());
+    Category::ALL.into_iter().find(plural)
+}
+
+fn from_life(life: &Life, doing: Doing, passes: &Passes) -> Option<(Category, Why)> {
+    let born = life.born?;
+    Some(match doing {
+        Doing::Workspace => (Category::Workspace, Why::Frames),
+        Doing::OptimizerState => (Category::OptimizerState, Why::Frames),
+        Doing::Accumulating => (Category::Gradient, Why::Frames),
+        Doing::Building => (Category::Parameter, Why::Frames),
+        Doing::OptimizerStep if is_short(life, born, passes) => (Category::Temporary, Why::FreedSoon),
+        Doing::OptimizerStep => (Category::OptimizerState, Why::OutlivesBackward),
+        Doing::Backward if is_short(life, born, passes) => (Category::Temporary, Why::FreedSoon),
+        Doing::Backward => (Category::Gradient, Why::OutlivesBackward),
+        Doing::Forward => from_forward(life, born, passes)?,
+        Doing::Unknown if passes.is_backward(born) && is_short(life, born, passes) => {
+            (Category::Temporary, Why::FreedSoon)
+        }
+        Doing::Unknown if passes.is_backward(born) => (Category::Gradient, Why::OutlivesBackward),
+        Doing::Unknown => from_forward(life, born, passes)?,
+    })
+}
+
+/// Whether a block is freed before the pass that asked for it ends.
+fn is_short(life: &Life, born: EventIndex, passes: &Passes) -> bool {
+    life.freed.is_some_and(|freed| freed <= passes.end_of(born))
+}
+
+fn from_forward(life: &Life, born: EventIndex, passes: &Passes) -> Option<(Category, Why)> {
+    match (life.freed, passes.next_backward(born)) {
+        (Some(freed), Some(backward)) if freed < backward => Some((Category::Temporary, Why::FreedInForward)),
+        (Some(freed), Some(backward)) if freed <= passes.end_of(backward) => {
+            Some((Category::Activation, Why::FreedInBackward))
+        }
+        (Some(_), None) => Some((Category::Temporary, Why::FreedInForward)),
+        (None, None) => Some((Category::Activation, Why::HeldInForward)),
+        _ => None,
+    }
+}
+
+/// What was there before the recording, by the sizes of the gradients that one backward pass left; without any,
+/// by how often each size comes.
+fn from_sizes(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
+    let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
+        if life.born.is_none() && purpose.category.is_none() {
+            before.entry(life.bytes).or_default().push(place);
+        }
+    }
+    let gradients = gradients_by_size(lives, purposes, passes);
+    let bytes_of = |places: &[usize]| places.iter().map(|&place| lives[place].bytes).sum::<u64>();
+    let all: u64 = before.values().map(|places| bytes_of(places)).sum();
+    let threes = before.values().filter(|places| places.len() % 3 == 0);
+    let in_threes = threes.map(|places| bytes_of(places)).sum::<u64>() >= all / 10 * 9;
+    for (bytes, places) in &before {
+        let (parameters, why) = match gradients.get(bytes) {
+            Some(&gradients) => (gradients.min(places.len()), Why::SizesOfGradients),
+            None if gradients.is_empty() && in_threes && places.len() % 3 == 0 => {
+                (places.len() / 3, Why::SizesInThrees)
+            }
+            None => continue,
+        };
+        let (parameters, others) = places.split_at(parameters);
+        let states = others.len() / parameters.len().max(1) * parameters.len();
+        let known = parameters.iter().map(|&place| (place, Category::Parameter));
+        for (place, category) in
+            known.chain(others[..states].iter().map(|&place| (place, Category::OptimizerState)))
+        {
+            purposes[place] = Purpose { category: Some(category), why };
+        }
+    }
+}
+
+/// How many gradients of each size one backward pass left: the pass that left the most.
+fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> BTreeMap<u64, usize> {
+    let left_by = |end: EventIndex| {
+        let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
+        let gradients =
+            lives.iter().zip(purposes).filter(|(_, purpose)| purpose.category == Some(Category::Gradient));
+        for (life, _) in gradients.filter(|(life, _)| life.is_held_after(Some(end))) {
+            *sizes.entry(life.bytes).or_default() += 1;
+        }
+        sizes
+    };
+    let ends = passes.backward_ends().take(4);
+    ends.map(left_by).max_by_key(|sizes| sizes.values().sum::<usize>()).unwrap_or_default()
+}
