@@ -85,9 +85,15 @@ impl Passes {
         self.passes.iter()
     }
 
-    /// The last requests of the backward passes, in order.
+    /// When the gradients of each backward pass are there, in order: as the optimizer begins, or else with the
+    /// pass's last request.
     pub fn backward_ends(&self) -> impl Iterator<Item = EventIndex> + '_ {
-        self.passes.iter().filter(|pass| pass.kind == PassKind::Backward).map(|pass| pass.last_request)
+        let behind = self.passes.iter().skip(1).map(Some).chain([None]);
+        let passes = self.passes.iter().zip(behind).filter(|(pass, _)| pass.kind == PassKind::Backward);
+        passes.map(|(pass, behind)| match behind {
+            Some(next) if next.kind == PassKind::Optimizer => next.first,
+            _ => pass.last_request,
+        })
     }
 
     /// The pass that an event lies in; `None` before the first request.
