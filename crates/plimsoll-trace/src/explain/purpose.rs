@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use plimsoll_alloc::Category;
 
 use super::origin::{Doing, Origins};
-use super::passes::Passes;
+use super::passes::{PassKind, Passes};
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -40,6 +40,9 @@ pub enum Why {
     FreedInForward,
     /// It was asked for by an operator, and held when memory ran out before a backward pass came.
     HeldAtFailure,
+    /// It was asked for by an operator, and is held, like most that was, as a recording without a backward pass
+    /// ends.
+    HeldAtEnd,
     /// It was there before the recording, and as many gradients have its size.
     SizesOfGradients,
     /// Nothing tells.
@@ -52,7 +55,7 @@ impl Why {
         match self {
             Self::Recorded | Self::Frames => "certain",
             Self::FreedInBackward | Self::OutlivesPass | Self::FreedSoon | Self::SizesOfGradients => "likely",
-            Self::FreedInForward | Self::HeldAtFailure => "a guess",
+            Self::FreedInForward | Self::HeldAtFailure | Self::HeldAtEnd => "a guess",
             Self::Unknown => "unknown",
         }
     }
@@ -67,6 +70,7 @@ impl Why {
             Self::FreedSoon => "freed before the pass that asked for them ended",
             Self::FreedInForward => "freed before a backward pass began",
             Self::HeldAtFailure => "asked for by operators, held when memory ran out before a backward pass",
+            Self::HeldAtEnd => "asked for by operators, held as the recording ends without a backward pass",
             Self::SizesOfGradients => "there before the recording, as many and as large as gradients",
             Self::Unknown => "no stack, and neither life nor size tells",
         }
@@ -92,11 +96,14 @@ impl Purposes {
         };
         let mut purposes: Vec<Purpose> = timeline.lives.iter().map(recorded).collect();
         if infer {
+            let keeps_graph = keeps_graph(timeline, origins, passes);
             let unknown = |purpose: &Purpose| purpose.category.is_none();
             for (purpose, life) in
                 purposes.iter_mut().zip(&timeline.lives).filter(|(purpose, _)| unknown(purpose))
             {
-                if let Some((category, why)) = from_life(life, origins.get(life.stack).doing, passes) {
+                if let Some((category, why)) =
+                    from_life(life, origins.get(life.stack).doing, passes, keeps_graph)
+                {
                     *purpose = Purpose { category: Some(category), why };
                 }
             }
@@ -120,7 +127,7 @@ fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Cate
     Category::ALL.into_iter().find(plural)
 }
 
-fn from_life(life: &Life, doing: Doing, passes: &Passes) -> Option<(Category, Why)> {
+fn from_life(life: &Life, doing: Doing, passes: &Passes, keeps_graph: bool) -> Option<(Category, Why)> {
     let born = life.born?;
     Some(match doing {
         Doing::Workspace => (Category::Workspace, Why::Frames),
@@ -131,7 +138,7 @@ fn from_life(life: &Life, doing: Doing, passes: &Passes) -> Option<(Category, Wh
         Doing::OptimizerStep => (Category::OptimizerState, Why::OutlivesPass),
         Doing::Backward => from_backward(life, born, passes),
         Doing::Unknown if passes.is_backward(born) => from_backward(life, born, passes),
-        Doing::Forward | Doing::Unknown => from_forward(life, born, passes)?,
+        Doing::Forward | Doing::Unknown => from_forward(life, born, passes, keeps_graph)?,
     })
 }
 
@@ -143,7 +150,12 @@ fn from_backward(life: &Life, born: EventIndex, passes: &Passes) -> (Category, W
     }
 }
 
-fn from_forward(life: &Life, born: EventIndex, passes: &Passes) -> Option<(Category, Why)> {
+fn from_forward(
+    life: &Life,
+    born: EventIndex,
+    passes: &Passes,
+    keeps_graph: bool,
+) -> Option<(Category, Why)> {
     let (freed, backward) = (life.freed, passes.next_backward(born));
     match backward {
         Some(backward) if freed? < backward.first => Some((Category::Temporary, Why::FreedInForward)),
@@ -155,8 +167,24 @@ fn from_forward(life: &Life, born: EventIndex, passes: &Passes) -> Option<(Categ
         {
             Some((Category::Activation, Why::HeldAtFailure))
         }
-        None => freed.map(|_| (Category::Temporary, Why::FreedInForward)),
+        None if freed.is_some() => Some((Category::Temporary, Why::FreedInForward)),
+        None => keeps_graph.then_some((Category::Activation, Why::HeldAtEnd)),
     }
+}
+
+/// Whether a recording without a backward pass ends with a third of all that operators asked for still held: a
+/// graph that waits for its backward pass keeps what inference lets go of.
+fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes) -> bool {
+    if passes.iter().any(|pass| pass.kind == PassKind::Backward) {
+        return false;
+    }
+    let (mut asked, mut held) = (0_u64, 0_u64);
+    let of_operators = |life: &&Life| life.born.is_some() && origins.get(life.stack).doing <= Doing::Forward;
+    for life in timeline.lives.iter().filter(of_operators) {
+        asked = asked.saturating_add(life.bytes);
+        held = held.saturating_add(if life.freed.is_none() { life.bytes } else { 0 });
+    }
+    held > asked / 3
 }
 
 /// What was there before the recording, by the sizes of the gradients that one backward pass left.
