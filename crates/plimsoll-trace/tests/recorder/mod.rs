@@ -22,6 +22,8 @@ pub(crate) struct Recording {
     pub(crate) timeline: Timeline,
     /// The allocator's segments and the device's free bytes after some events.
     pub(crate) pictures: Vec<(Option<EventIndex>, Vec<Segment>, u64)>,
+    /// What `empty_cache` gave back at the end.
+    pub(crate) emptied_bytes: u64,
 }
 
 pub(crate) const DEVICE_BYTES: u64 = 600 * MIB;
@@ -54,7 +56,8 @@ pub(crate) fn record(seed: u64, steps: usize, config: &Config, is_late: bool) ->
     snapshot.traces = vec![trace];
     let mut timeline = Timeline::of(&snapshot, 0);
     tell_sizes(&mut timeline, snapshot.trace(0), told);
-    Recording { snapshot, timeline, pictures }
+    let emptied_bytes = run.allocator.empty_cache().expect("the device works");
+    Recording { snapshot, timeline, pictures, emptied_bytes }
 }
 
 fn event(snapshot: &mut Snapshot, entry: &Entry) -> Event {
