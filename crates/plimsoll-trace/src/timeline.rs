@@ -35,6 +35,7 @@ use crate::snapshot::{
 };
 pub use crate::snapshot::{EventIndex, LifeIndex};
 pub use before::Memory;
+pub(crate) use before::MemoryMap;
 pub use curve::{Level, Moment};
 
 /// One block that somebody held during the recording, 64 bytes.

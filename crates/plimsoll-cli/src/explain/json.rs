@@ -1,6 +1,6 @@
 //! An explanation for programs: `plimsoll.explain/1`.
 
-use plimsoll_trace::explain::{Cause, DeviceExplanation, Share};
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Share};
 use plimsoll_trace::snapshot::FrameId;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
@@ -69,6 +69,7 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
         }),
         "peak_allocated": moment(timeline.peak_allocated),
         "peak_reserved": moment(timeline.peak_reserved),
+        "ledger": ledger(&device.ledger),
         "held": {
             "after_event": holders.after.map(|event| event.index()),
             "bytes": holders.bytes,
@@ -79,6 +80,19 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
         "events": timeline.quality.events,
         "conflicts": timeline.quality.conflicts(),
     })
+}
+
+/// Rows by name, with the row that each is a part of; `null` is what cannot be known.
+fn ledger(ledger: &Ledger) -> Value {
+    let rows = ledger.rows().into_iter().map(|row| {
+        json!({
+            "name": row.part.name(),
+            "pytorch": row.part.pytorch(),
+            "part_of": row.part.within().map(Part::name),
+            "bytes": row.bytes,
+        })
+    });
+    rows.collect()
 }
 
 fn moment(moment: Moment) -> Value {

@@ -6,10 +6,11 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use plimsoll_trace::explain::{DeviceExplanation, Origins};
+use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
 use plimsoll_trace::input;
 use plimsoll_trace::snapshot::Snapshot;
 
+use crate::bytes;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -21,6 +22,9 @@ pub(crate) struct ExplainArgs {
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
+    /// What the whole device has, such as 80GiB: no snapshot tells it
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    device_total: Option<u64>,
     /// Only what the file says, nothing that is inferred from it
     #[arg(long)]
     no_infer: bool,
@@ -47,11 +51,12 @@ struct Explained {
 
 /// Reads and explains; the result is text for stdout.
 pub(crate) fn run(args: &ExplainArgs) -> Result<String, Failure> {
-    let explained = explain(&args.file, args.device, !args.no_infer)?;
+    let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
+    let explained = explain(&args.file, args.device, options)?;
     Ok(if args.json { json::render(&explained) } else { text::render(&explained, args) })
 }
 
-fn explain(file: &Path, device: Option<i32>, infer: bool) -> Result<Explained, Failure> {
+fn explain(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
     let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
     output::progress(&format!("reading {name}"));
     let snapshot =
@@ -73,7 +78,8 @@ fn explain(file: &Path, device: Option<i32>, infer: bool) -> Result<Explained, F
         );
         return Err(Failure::new(Exit::Unreadable, message));
     }
-    let devices = numbers.into_iter().map(|number| DeviceExplanation::of(&snapshot, number, &origins, infer));
+    let devices =
+        numbers.into_iter().map(|number| DeviceExplanation::of(&snapshot, number, &origins, options));
     let devices = devices.collect();
     Ok(Explained { file: name, snapshot, origins, devices })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::{Cause, DeviceExplanation, Purposed, Share};
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Purposed, Row, Share};
 use plimsoll_trace::snapshot::FrameId;
 
 use super::{ExplainArgs, Explained};
@@ -81,6 +81,7 @@ impl Page<'_> {
             }
             None => "at the peak",
         };
+        self.ledger(out, &device.ledger, when);
         let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
         for share in &holders.by_category {
             self.row(out, &category(share.key), share, holders.bytes, &reason(share.key));
@@ -97,6 +98,22 @@ impl Page<'_> {
             let name = key.map(|name| name.of(&self.explained.snapshot).to_owned());
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
+    }
+
+    /// Where the device's bytes are: a sum, then its parts.
+    fn ledger(&self, out: &mut String, ledger: &Ledger, when: &str) {
+        let _ = writeln!(out, "\n{BOLD}The device's bytes {when}{RESET}");
+        let shown = |row: &Row| row.bytes != Some(0) || row.part == Part::Reserved;
+        for row in ledger.rows().into_iter().filter(shown) {
+            let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| self.size(bytes));
+            let indent = match row.part.within() {
+                None => "",
+                Some(Part::Total) => "  ",
+                Some(_) => "    ",
+            };
+            let name = format!("{indent}{}", row.part.name());
+            let _ = writeln!(out, "  {size:>12}  {name:<34}  {}", row.part.pytorch());
+        }
     }
 
     /// The largest rows, and one for the rest.

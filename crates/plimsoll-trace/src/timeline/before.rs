@@ -1,4 +1,5 @@
-//! The device's memory before the recording: the snapshot's segments with every event about memory undone.
+//! The device's memory over time ([`MemoryMap`]); before the recording, it is the snapshot's segments with every
+//! event about memory undone.
 
 use std::collections::BTreeMap;
 
@@ -55,36 +56,64 @@ impl Memory {
 /// The memory before the first event, by address, and how many events did not fit.
 pub(super) fn memory_before(segments: &[&Segment], trace: &[Event]) -> (Vec<Memory>, usize) {
     let known = segments.iter().map(|segment| (segment.address, Memory::of(segment)));
-    let mut state = State { by_addr: known.collect(), strays: 0 };
+    let mut map = MemoryMap { by_addr: known.collect(), strays: 0 };
     for event in trace.iter().rev() {
-        if let Some(addr) = event.addr() {
-            state.undo(event, addr);
-        }
+        map.undo(event);
     }
-    (state.by_addr.into_values().collect(), state.strays)
+    (map.by_addr.into_values().collect(), map.strays)
 }
 
-struct State {
+/// The device's memory at one moment; it follows events forwards and backwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MemoryMap {
     by_addr: BTreeMap<Addr, Memory>,
     strays: usize,
 }
 
-impl State {
-    fn undo(&mut self, event: &Event, addr: Addr) {
-        let fits = match event.action {
-            Action::SegmentAlloc => {
-                let fits = self.by_addr.get(&addr).is_some_and(|memory| memory.bytes == event.size);
-                if fits {
-                    self.by_addr.remove(&addr);
-                }
-                fits
-            }
-            Action::SegmentFree => self.put(Memory::of_event(event, addr, false)),
-            Action::SegmentMap => self.take_pages(event, addr),
-            Action::SegmentUnmap => self.put_pages(Memory::of_event(event, addr, true)),
-            _ => true,
+impl MemoryMap {
+    pub(crate) fn new(memory: &[Memory]) -> Self {
+        Self { by_addr: memory.iter().map(|memory| (memory.addr, *memory)).collect(), strays: 0 }
+    }
+
+    /// All of it, by address; no two overlap.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Memory> {
+        self.by_addr.values()
+    }
+
+    /// Takes in an event; most are not about memory.
+    pub(crate) fn follow(&mut self, event: &Event) {
+        self.change(event, false);
+    }
+
+    fn undo(&mut self, event: &Event) {
+        self.change(event, true);
+    }
+
+    fn change(&mut self, event: &Event, backwards: bool) {
+        let (adds, is_pages) = match event.action {
+            Action::SegmentAlloc => (true, false),
+            Action::SegmentFree => (false, false),
+            Action::SegmentMap => (true, true),
+            Action::SegmentUnmap => (false, true),
+            _ => return,
+        };
+        let Some(addr) = event.addr() else { return };
+        let fits = match (adds != backwards, is_pages) {
+            (true, false) => self.put(Memory::of_event(event, addr, false)),
+            (true, true) => self.put_pages(Memory::of_event(event, addr, true)),
+            (false, false) => self.take(event, addr),
+            (false, true) => self.take_pages(event, addr),
         };
         self.strays += usize::from(!fits);
+    }
+
+    /// Takes a whole segment.
+    fn take(&mut self, event: &Event, addr: Addr) -> bool {
+        let fits = self.by_addr.get(&addr).is_some_and(|memory| memory.bytes == event.size);
+        if fits {
+            self.by_addr.remove(&addr);
+        }
+        fits
     }
 
     /// Adds memory, unless some is there already.
@@ -114,21 +143,25 @@ impl State {
     }
 
     /// Adds pages, as one with the ranges of the same stream and pool at their ends: those tell which requests
-    /// they serve.
+    /// they serve. Events before PyTorch 2.11 do not tell the pool; then any is the same.
     fn put_pages(&mut self, mut pages: Memory) -> bool {
         if !self.put(pages) {
             return false;
         }
-        let owner = |memory: &Memory| (memory.is_expandable, memory.stream, memory.pool);
+        let is_same = |a: &Memory, b: &Memory| {
+            let pools = a.pool.zip(b.pool);
+            a.is_expandable && b.is_expandable && a.stream == b.stream && pools.is_none_or(|(a, b)| a == b)
+        };
         let below = self.by_addr.range(..pages.addr).next_back().map(|(_, below)| *below);
         let above = self.by_addr.get(&pages.end()).copied();
         for neighbour in [below, above].into_iter().flatten() {
             let touches = neighbour.end() == pages.addr || neighbour.addr == pages.end();
-            if touches && owner(&neighbour) == owner(&pages) {
+            if touches && is_same(&neighbour, &pages) {
                 self.by_addr.remove(&neighbour.addr);
                 self.by_addr.remove(&pages.addr);
                 let (addr, bytes) = (pages.addr.min(neighbour.addr), pages.bytes + neighbour.bytes);
-                pages = Memory { addr, bytes, ..neighbour };
+                let pool = neighbour.pool.or(pages.pool);
+                pages = Memory { addr, bytes, pool, ..neighbour };
                 self.by_addr.insert(addr, pages);
             }
         }

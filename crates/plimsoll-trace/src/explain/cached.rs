@@ -1,0 +1,109 @@
+//! Which cached bytes could go back to the device: [`Releasing`].
+//!
+//! `torch.cuda.empty_cache` gives back segments that no block is in, and whole pages of expandable segments that
+//! no block is on. It waits for all streams first, so that blocks that wait for one are cached by then. Private
+//! pools keep theirs as long as somebody, a graph for one, uses the pool, which a snapshot does not tell.
+//! As PyTorch: `release_cached_blocks`, `release_blocks`.
+
+use plimsoll_alloc::PoolId;
+
+use super::state::{SegmentState, State, Use};
+use crate::snapshot::{PoolIndex, SegmentType, Snapshot};
+
+/// The bytes of a small pool's page.
+const SMALL_PAGE_BYTES: u64 = 2 << 20;
+
+/// What is given back under the settings of one recording.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Releasing<'a> {
+    snapshot: &'a Snapshot,
+    large_page_bytes: u64,
+}
+
+/// The cached bytes of a segment by what becomes of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CachedBytes {
+    /// In memory that could go back as a whole: the device's again, or any request's.
+    pub reusable: u64,
+    /// The same in private pools, which keep it while they are used.
+    pub private: u64,
+    /// Beside blocks that are held or wait: of use to requests that fit alone.
+    pub pinned: u64,
+}
+
+impl CachedBytes {
+    /// These and those.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            reusable: self.reusable.saturating_add(other.reusable),
+            private: self.private.saturating_add(other.private),
+            pinned: self.pinned.saturating_add(other.pinned),
+        }
+    }
+
+    /// All of them.
+    pub fn sum(self) -> u64 {
+        self.reusable.saturating_add(self.private).saturating_add(self.pinned)
+    }
+}
+
+impl<'a> Releasing<'a> {
+    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
+        Self { snapshot, large_page_bytes: snapshot.config().large_segment_bytes() }
+    }
+
+    /// The cached bytes of one segment of a state.
+    pub(super) fn cached(&self, state: &State, segment: &SegmentState) -> CachedBytes {
+        let whole = self.given_back(state, segment, |usage| usage == Use::Cached);
+        let (reusable, private) = if self.is_private(segment.memory.pool) { (0, whole) } else { (whole, 0) };
+        CachedBytes { reusable, private, pinned: segment.bytes.cached.saturating_sub(whole) }
+    }
+
+    /// What `empty_cache` gives back: at least, and at most if nobody uses the private pools.
+    pub(super) fn by_empty_cache(&self, state: &State) -> (u64, u64) {
+        let is_free = |usage| !matches!(usage, Use::Live(_));
+        let (mut least, mut most) = (0_u64, 0_u64);
+        for segment in &state.segments {
+            let bytes = self.given_back(state, segment, is_free);
+            most = most.saturating_add(bytes);
+            least = least.saturating_add(if self.is_private(segment.memory.pool) { 0 } else { bytes });
+        }
+        (least, most)
+    }
+
+    /// The bytes of a segment that can go back if these uses do not keep them.
+    fn given_back(&self, state: &State, segment: &SegmentState, is_free: impl Fn(Use) -> bool) -> u64 {
+        let memory = segment.memory;
+        let page_bytes = match memory.segment_type {
+            _ if !memory.is_expandable => memory.bytes,
+            SegmentType::Small => SMALL_PAGE_BYTES,
+            SegmentType::Large => self.large_page_bytes,
+        };
+        let (mut bytes, mut from, mut to, mut was_free) = (0_u64, 0, 0, true);
+        let mut close = |from: u64, to: u64| {
+            let pages = (to / page_bytes.max(1)).saturating_sub(from.div_ceil(page_bytes.max(1)));
+            bytes = bytes.saturating_add(pages.saturating_mul(page_bytes));
+        };
+        for piece in state.pieces_of(segment) {
+            // What was not cut off is as free as its block.
+            let is_free = if piece.usage == Use::Uncut { was_free } else { is_free(piece.usage) };
+            let at = piece.addr.0.saturating_sub(memory.addr.0);
+            if is_free {
+                from = if was_free { from } else { at };
+                to = at.saturating_add(piece.bytes);
+            } else if was_free {
+                close(from, to);
+            }
+            was_free = is_free;
+        }
+        if was_free {
+            close(from, to);
+        }
+        bytes
+    }
+
+    fn is_private(&self, pool: Option<PoolIndex>) -> bool {
+        pool.is_some_and(|pool| self.snapshot.pools.get(pool) != PoolId::default())
+    }
+}

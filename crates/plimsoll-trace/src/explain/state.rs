@@ -1,0 +1,285 @@
+//! What the device's memory held at any moment of a recording, piece by piece: [`State`].
+//!
+//! A snapshot shows the moment at which it was taken. The moments before follow from the trace: memory comes
+//! and goes by its own events ([`Timeline::memory_before`] and those behind), blocks by their lives, and what
+//! lies between blocks is cached. [`States`] goes through many moments in one walk.
+
+use std::ops::Range;
+
+use plimsoll_alloc::Addr;
+
+use crate::snapshot::{Event, EventIndex, LifeIndex, SegmentType};
+use crate::timeline::{Memory, MemoryMap, Timeline};
+
+/// The memory of one device at one moment. Every byte of a segment is in exactly one piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// The moment: after this event. `None` is before the first; one past the last is the snapshot itself.
+    pub after: Option<EventIndex>,
+    /// The memory that the allocator has from the device, by address.
+    pub segments: Vec<SegmentState>,
+    /// Blocks that lie in no memory that the recording tells of, or across another block: in a file without
+    /// segments, all of them.
+    pub unplaced: Vec<Piece>,
+    /// The pieces of all segments, by address.
+    pieces: Vec<Piece>,
+}
+
+/// One segment, or one mapped range of an expandable one, and how many of its bytes are what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentState {
+    /// Where it is and whom it serves.
+    pub memory: Memory,
+    /// Its bytes by use; together all of `memory.bytes`.
+    pub bytes: BytesByUse,
+    /// The places of its pieces in `State::pieces`.
+    pieces: Range<usize>,
+}
+
+/// Bytes by what they are used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BytesByUse {
+    /// In blocks that somebody holds.
+    pub live: u64,
+    /// In blocks that were let go and wait for a stream.
+    pub waiting: u64,
+    /// At the ends of blocks ([`Use::Uncut`]).
+    pub uncut: u64,
+    /// In no block.
+    pub cached: u64,
+}
+
+/// A piece of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Where it begins.
+    pub addr: Addr,
+    /// Its bytes.
+    pub bytes: u64,
+    /// What it is used for.
+    pub usage: Use,
+}
+
+/// What a piece is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Somebody holds it.
+    Live(LifeIndex),
+    /// It was let go and waits for a stream; `None` if it was let go before the recording.
+    Waiting(Option<LifeIndex>),
+    /// The end of the block below: Note [Uncut ends].
+    Uncut,
+    /// It can be handed out.
+    Cached,
+}
+
+// Note [Uncut ends]
+// A block of a large segment that does not grow is cut only if more than 1 MiB is left (`should_split`), so
+// every block there has more than that, and a gap of up to 1 MiB behind a block is its end. A life's size is its
+// request's, rounded, where nothing tells more (`Life::bytes`); a replay that knows the sizes leaves no such gap.
+const UNCUT_BYTES: u64 = 1 << 20;
+
+impl Piece {
+    fn end(&self) -> Addr {
+        Addr(self.addr.0.saturating_add(self.bytes))
+    }
+}
+
+impl SegmentState {
+    /// Whether a block lies in it, held or waiting: then PyTorch cannot give it back.
+    pub fn is_used(&self) -> bool {
+        self.bytes.live + self.bytes.waiting > 0
+    }
+}
+
+impl BytesByUse {
+    fn of(pieces: &[Piece]) -> Self {
+        let mut sums = Self::default();
+        for piece in pieces {
+            let sum = match piece.usage {
+                Use::Live(_) => &mut sums.live,
+                Use::Waiting(_) => &mut sums.waiting,
+                Use::Uncut => &mut sums.uncut,
+                Use::Cached => &mut sums.cached,
+            };
+            *sum = sum.saturating_add(piece.bytes);
+        }
+        sums
+    }
+
+    /// These and those.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            live: self.live.saturating_add(other.live),
+            waiting: self.waiting.saturating_add(other.waiting),
+            uncut: self.uncut.saturating_add(other.uncut),
+            cached: self.cached.saturating_add(other.cached),
+        }
+    }
+
+    /// All of them.
+    pub fn sum(self) -> u64 {
+        [self.live, self.waiting, self.uncut, self.cached].into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+impl State {
+    /// The state after an event; `trace` is the trace that the timeline is of. Costs a walk over the events and
+    /// lives until then.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::{Addr, StreamId};
+    /// # use plimsoll_trace::explain::{State, Use};
+    /// # use plimsoll_trace::snapshot::{Action, Event, EventIndex, Snapshot};
+    /// # use plimsoll_trace::timeline::Timeline;
+    /// let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+    /// let trace = vec![
+    ///     event(Action::SegmentAlloc, 0x20_0000, 2 << 20),
+    ///     event(Action::Alloc, 0x20_0000, 1000),
+    ///     event(Action::FreeRequested, 0x20_0000, 1000),
+    ///     event(Action::FreeCompleted, 0x20_0000, 1000),
+    ///     event(Action::SegmentFree, 0x20_0000, 2 << 20),
+    /// ];
+    /// let timeline = Timeline::of(&Snapshot { traces: vec![trace.clone()], ..Snapshot::default() }, 0);
+    /// let state = State::of(&timeline, &trace, EventIndex::new(1));
+    /// let pieces: Vec<_> = state.pieces().iter().map(|piece| (piece.bytes, piece.usage)).collect();
+    /// assert_eq!(pieces[0].0, 1024);
+    /// assert_eq!(pieces[1], ((2 << 20) - 1024, Use::Cached));
+    /// ```
+    pub fn of(timeline: &Timeline, trace: &[Event], after: Option<EventIndex>) -> Self {
+        States::new(timeline, trace).at(after)
+    }
+
+    /// The pieces of all segments, by address.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// The pieces of one of these segments, by address.
+    pub fn pieces_of(&self, segment: &SegmentState) -> &[Piece] {
+        self.pieces.get(segment.pieces.clone()).unwrap_or_default()
+    }
+
+    /// The bytes of all segments.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.memory.bytes))
+    }
+
+    /// The bytes of all segments by use.
+    pub fn bytes(&self) -> BytesByUse {
+        self.segments.iter().fold(BytesByUse::default(), |sum, segment| sum.plus(segment.bytes))
+    }
+
+    /// The bytes of blocks that lie nowhere.
+    pub fn unplaced_bytes(&self) -> BytesByUse {
+        BytesByUse::of(&self.unplaced)
+    }
+}
+
+/// The states of one device at several moments, in order.
+#[derive(Debug, Clone)]
+pub struct States<'a> {
+    timeline: &'a Timeline,
+    trace: &'a [Event],
+    memory: MemoryMap,
+    /// How many events are taken in, and how many lives.
+    events: usize,
+    lives: usize,
+    /// What is held or waits, by address.
+    active: Vec<Active>,
+}
+
+/// A block that is held or waits.
+#[derive(Debug, Clone, Copy)]
+struct Active {
+    addr: Addr,
+    bytes: u64,
+    life: Option<LifeIndex>,
+    freed: Option<EventIndex>,
+    completed: Option<EventIndex>,
+}
+
+impl Active {
+    fn is_after(&self, event: Option<EventIndex>) -> bool {
+        self.completed.is_none_or(|completed| Some(completed) > event)
+    }
+
+    fn piece(&self, after: Option<EventIndex>) -> Piece {
+        let usage = match self.life {
+            Some(life) if self.freed.is_none_or(|freed| Some(freed) > after) => Use::Live(life),
+            life => Use::Waiting(life),
+        };
+        Piece { addr: self.addr, bytes: self.bytes, usage }
+    }
+}
+
+impl<'a> States<'a> {
+    /// Begins before the first event; `trace` is the trace that the timeline is of.
+    pub fn new(timeline: &'a Timeline, trace: &'a [Event]) -> Self {
+        let waiting = timeline.waiting_before.iter().map(|life| Active {
+            addr: life.addr,
+            bytes: life.bytes,
+            life: None,
+            freed: None,
+            completed: life.completed,
+        });
+        let memory = MemoryMap::new(&timeline.memory_before);
+        Self { timeline, trace, memory, events: 0, lives: 0, active: waiting.collect() }
+    }
+
+    /// The state after an event, which is none before the last one asked for: else the last one's again.
+    pub fn at(&mut self, after: Option<EventIndex>) -> State {
+        let events = after.map_or(0, |event| event.index() + 1).min(self.trace.len());
+        for event in self.trace.get(self.events..events).unwrap_or_default() {
+            self.memory.follow(event);
+        }
+        self.events = self.events.max(events);
+
+        self.active.retain(|active| active.is_after(after));
+        let lives = self.timeline.lives.iter().enumerate().skip(self.lives);
+        for (index, life) in lives.take_while(|(_, life)| life.born <= after) {
+            self.lives = index + 1;
+            let (addr, bytes, freed, completed) = (life.addr, life.bytes, life.freed, life.completed);
+            let active = Active { addr, bytes, life: LifeIndex::new(index), freed, completed };
+            if active.is_after(after) {
+                self.active.push(active);
+            }
+        }
+        self.active.sort_by_key(|active| active.addr);
+        self.lay_out(after)
+    }
+
+    /// Lays what is active into the memory.
+    fn lay_out(&self, after: Option<EventIndex>) -> State {
+        let (mut segments, mut pieces, mut unplaced) = (Vec::new(), Vec::new(), Vec::new());
+        let mut blocks = self.active.iter().map(|active| active.piece(after)).peekable();
+        for memory in self.memory.iter() {
+            let first = pieces.len();
+            let mut from = memory.addr;
+            while let Some(block) = blocks.next_if(|block| block.addr < memory.end()) {
+                if block.addr < from || block.end() > memory.end() {
+                    unplaced.push(block);
+                    continue;
+                }
+                pieces.extend(gap(memory, from, block.addr));
+                from = block.end();
+                pieces.push(block);
+            }
+            pieces.extend(gap(memory, from, memory.end()));
+            let bytes = BytesByUse::of(&pieces[first..]);
+            segments.push(SegmentState { memory: *memory, bytes, pieces: first..pieces.len() });
+        }
+        unplaced.extend(blocks);
+        State { after, segments, unplaced, pieces }
+    }
+}
+
+/// What lies between two blocks.
+fn gap(memory: &Memory, from: Addr, to: Addr) -> Option<Piece> {
+    let bytes = to.0.saturating_sub(from.0);
+    let is_cut = memory.is_expandable || memory.segment_type == SegmentType::Small;
+    let is_uncut = !is_cut && bytes <= UNCUT_BYTES && from > memory.addr;
+    let usage = if is_uncut { Use::Uncut } else { Use::Cached };
+    (bytes > 0).then_some(Piece { addr: from, bytes, usage })
+}
