@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Purposed, Row, Share};
+use plimsoll_trace::explain::{
+    Cause, DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Purposed, Row, Share,
+};
 use plimsoll_trace::snapshot::FrameId;
 
 use super::{ExplainArgs, Explained};
@@ -86,8 +88,9 @@ impl Page<'_> {
         for share in &holders.by_category {
             self.row(out, &category(share.key), share, holders.bytes, &reason(share.key));
         }
-        let _ =
-            writeln!(out, "  {:<28} {:>12} {:>7.1} %", "all that was held", self.size(holders.bytes), 100.0);
+        let all =
+            Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
+        self.row(out, "in all", &all, holders.bytes, "memory_allocated()");
         let _ = writeln!(out, "\n{BOLD}By line{RESET}");
         self.table(out, &holders.by_line, holders.bytes, |key| {
             let line = key.frame.map_or_else(|| "no line of Python".to_owned(), |frame| self.line(frame));
@@ -98,6 +101,36 @@ impl Page<'_> {
             let name = key.map(|name| name.of(&self.explained.snapshot).to_owned());
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
+        self.pins(out, &device.fragmentation);
+    }
+
+    /// Which blocks keep how much of the cache from going back, where that is worth a word.
+    fn pins(&self, out: &mut String, fragmentation: &Fragmentation) {
+        let Holes { reserved_bytes, count, largest_bytes, cached } = fragmentation.all;
+        if cached.pinned < reserved_bytes / 50 {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "\n{BOLD}Cached and pinned{RESET}: {} in {count} holes, the largest {}; empty_cache would return {}",
+            self.size(cached.pinned),
+            self.size(largest_bytes),
+            self.size(fragmentation.empty_cache_bytes.0)
+        );
+        let mut pins: Vec<&Pin> = fragmentation.pins.iter().collect();
+        pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
+        for pin in pins.iter().take(self.args.rows.min(5)) {
+            let oldest = pin.holders.first();
+            let line =
+                oldest.and_then(|holder| holder.line).map_or_else(String::new, |frame| self.line(frame));
+            let age = oldest.map_or_else(String::new, |oldest| match oldest.born {
+                Some(_) => format!(", the oldest asked for {} events before", oldest.age_events),
+                None => ", the oldest from before the recording".to_owned(),
+            });
+            let (pinned, held) = (self.size(pin.pinned_bytes), self.size(pin.held_bytes));
+            let blocks = pin.holders.len();
+            let _ = writeln!(out, "  {pinned:>12}  by {held} in {blocks} blocks{age}  {line}");
+        }
     }
 
     /// Where the device's bytes are: a sum, then its parts.
