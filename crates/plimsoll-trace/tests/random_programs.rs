@@ -232,14 +232,20 @@ fn a_recording_from_the_start_is_replayed_to_the_byte() {
 
 #[test]
 fn a_recording_that_lost_its_beginning_is_replayed_within_what_cannot_be_known() {
-    let (mut inexact, mut waiting) = (0, 0);
+    let (mut inexact, mut waiting, mut conflicts) = (0, 0, 0);
     for seed in 0..400 {
         let world = run(seed, &config(seed), 500, 20 + seed as usize);
         let (snapshot, truth) = (snapshot(&world), levels(&world));
         let mut timeline = Timeline::of(&snapshot, 0);
         assert_eq!(timeline.quality.conflicts(), 0, "seed {seed}: {:?}", timeline.quality);
         let replay = Replay::of(&snapshot, &mut timeline);
-        assert!(replay.is_identical(), "seed {seed}: {replay:#?}");
+        // Where the size of a block is not known, the rest behind it may be too small for what ours puts there.
+        assert!(replay.is_identical() || replay.inexact > 0, "seed {seed}: {replay:#?}");
+        assert!(
+            replay.ends_as_shown && replay.unplaced + replay.stray_segments == 0,
+            "seed {seed}: {replay:#?}"
+        );
+        conflicts += replay.conflicts;
         (inexact, waiting) = (inexact + replay.inexact, waiting + timeline.waiting_before.len());
         let truth = &truth[truth.len() - snapshot.trace(0).len() - 1..];
         let found = std::iter::once(timeline.start)
@@ -252,5 +258,6 @@ fn a_recording_that_lost_its_beginning_is_replayed_within_what_cannot_be_known()
             assert!(is_known, "seed {seed}, event {nth}: {truth:?}, found {found:?}, {replay:?}");
         }
     }
+    assert!(conflicts < 10, "{conflicts} conflicts in all");
     assert!(inexact > 0 && waiting > 0, "the cases that matter are met: {inexact}, {waiting}");
 }

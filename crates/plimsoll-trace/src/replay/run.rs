@@ -67,7 +67,7 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder)
         waiting_before: timeline.waiting_before.iter().map(|_| None).collect(),
         first_in_gap: first_in_gaps(timeline),
         placed_before: 0,
-        served_from_new: None,
+        served_from_new: Some(0), // the ring may have been cut right between
         last_conflict: None,
         bytes: timeline.lives.iter().map(|life| life.bytes).collect(),
         waiting_bytes: timeline.waiting_before.iter().map(|life| life.bytes).collect(),
@@ -144,7 +144,11 @@ impl Run<'_> {
             Ok(Step::Done(ours)) => {
                 let elsewhere = ours.addr();
                 self.state.allocator.free(ours);
-                self.force(nth, request, addr, Some(elsewhere), life);
+                if self.served_from_new == Some(nth) && self.is_retry(nth) {
+                    self.put(request, addr, life);
+                } else {
+                    self.force(nth, request, addr, Some(elsewhere), life);
+                }
             }
             Ok(Step::CallbacksWanted(_)) if self.served_from_new == Some(nth) => {
                 self.put(request, addr, life)
@@ -224,7 +228,7 @@ impl Run<'_> {
 
     /// The request that memory of the device was taken for: the next `alloc`, if nothing but more such memory
     /// comes in between.
-    pub(super) fn request_behind(&self, nth: usize) -> Option<(usize, &Event)> {
+    fn request_behind(&self, nth: usize) -> Option<(usize, &Event)> {
         let events = self.trace.iter().enumerate().skip(nth + 1);
         let mut behind = events.skip_while(|(_, event)| event.action == Action::SegmentMap);
         behind.next().filter(|(_, event)| event.action == Action::Alloc)
@@ -232,16 +236,43 @@ impl Run<'_> {
 
     /// Whether ours would have needed memory of the device, too, for the request behind an event.
     fn compare_need(&mut self, nth: usize) -> Option<(usize, Request)> {
-        let (behind, event) = self.request_behind(nth)?;
+        let (behind, &event) = self.request_behind(nth)?;
         self.served_from_new = Some(behind);
         let addr = event.addr()?;
-        let request = self.request(event, addr);
+        let request = self.request(&event, addr);
         if let Ok(Step::Done(ours)) = self.state.allocator.start(request) {
             let found = ours.addr();
             self.state.allocator.free(ours);
+            if self.is_retry(behind) {
+                return None;
+            }
             self.conflict(behind, request, Answer::At(addr.0), Answer::At(found.0));
         }
         Some((behind, request))
+    }
+
+    /// Whether the cache was released for a request, after waiting for blocks that became free then. Such blocks are
+    /// not looked at: Note [No search after the release] of the allocator. Of the first event, nobody knows.
+    fn is_retry(&self, nth: usize) -> bool {
+        if nth == 0 {
+            return true;
+        }
+        let (mut waited, mut released) = (false, false);
+        for (nth, event) in self.trace[..nth].iter().enumerate().rev() {
+            match event.action {
+                Action::SegmentAlloc | Action::SegmentMap => {}
+                Action::SegmentFree | Action::SegmentUnmap => released = true,
+                Action::FreeCompleted if !self.completes_at_once(nth) => waited = true,
+                _ => break,
+            }
+        }
+        waited && released
+    }
+
+    fn completes_at_once(&self, nth: usize) -> bool {
+        let life = EventIndex::new(nth).and_then(|index| self.timeline.life_of(index));
+        let freed = life.and_then(|life| self.timeline.lives[life.index()].freed);
+        nth > 0 && freed == EventIndex::new(nth - 1)
     }
 
     /// The device gives a segment.
@@ -253,7 +284,7 @@ impl Run<'_> {
                 self.conflict(behind, request, Answer::Untold, Answer::Untold);
             }
         }
-        let memory = self.range_of(nth, event).filter(|&memory| self.state.claim(memory));
+        let memory = self.range_of(event).filter(|&memory| self.state.claim(memory));
         let Some(memory) = memory else {
             self.state.stray_segments += 1;
             return;

@@ -4,7 +4,6 @@
 use plimsoll_alloc::{Addr, Adoption, Allocation, DeviceRange, Piece, PieceState, PoolKind};
 
 use super::run::{Held, Run};
-use super::state::kind_of;
 use crate::snapshot::{Action, Event, LifeIndex, SegmentType};
 use crate::timeline::{Life, Memory};
 
@@ -91,8 +90,8 @@ impl Run<'_> {
     /// with nothing of others' in between are in one.
     fn ranges(&self) -> Vec<Seen> {
         let of = |action| {
-            let events = self.trace.iter().enumerate().filter(move |(_, event)| event.action == action);
-            events.filter_map(|(nth, event)| self.range_of(nth, event))
+            let events = self.trace.iter().filter(move |event| event.action == action);
+            events.filter_map(|event| self.range_of(event))
         };
         let maps = of(Action::SegmentMap)
             .map(|memory| Seen { memory, page_bytes: Some(self.page_bytes(memory.pool)) });
@@ -135,15 +134,11 @@ impl Run<'_> {
         Seen { memory: DeviceRange { addr, bytes, stream, pool, pool_id }, page_bytes }
     }
 
-    /// The memory that an event shows, for the half of a pool that serves the request behind it.
-    pub(super) fn range_of(&self, nth: usize, event: &Event) -> Option<DeviceRange> {
+    /// The memory that an event shows to come, with the half of a pool that it is for: small segments and pages
+    /// are 2 MiB, large ones more.
+    pub(super) fn range_of(&self, event: &Event) -> Option<DeviceRange> {
         let addr = event.addr()?;
-        let pool = match self.request_behind(nth) {
-            _ if event.action == Action::SegmentAlloc && event.size == SMALL_PAGE_BYTES => PoolKind::Small,
-            Some((_, request)) => kind_of(self.config.block_bytes(request.size)),
-            None if event.size == SMALL_PAGE_BYTES => PoolKind::Small,
-            None => PoolKind::Large,
-        };
+        let pool = if event.size == SMALL_PAGE_BYTES { PoolKind::Small } else { PoolKind::Large };
         let pool_id = self.pools.event(event, addr);
         Some(DeviceRange { addr, bytes: event.size, stream: event.stream, pool, pool_id })
     }
@@ -230,9 +225,11 @@ impl Run<'_> {
     }
 
     /// What a block has beyond its rounded request, as far as it can be told: a rest that is too small to be a
-    /// block is its own; of a larger one, the first block that lands in it tells where it begins.
+    /// block is its own, and any beyond `max_split_size`; of a larger one, the first block that lands in it
+    /// tells where it begins.
     fn rest_of(&mut self, block: &Block, gap_bytes: u64) -> u64 {
-        if gap_bytes <= MOST_REST_BYTES {
+        let is_whole = self.config.max_split_bytes().is_some_and(|most| block.bytes >= most);
+        if gap_bytes <= MOST_REST_BYTES || is_whole {
             return gap_bytes;
         }
         let from = block.addr.0 + block.bytes;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_alloc::{
-    Addr, Allocator, Config, DeviceRange, Driver, DriverError, MemoryInfo, PoolId, PoolKind, TieOrder,
+    Addr, Allocator, Config, DeviceRange, Driver, DriverError, MemoryInfo, PoolId, TieOrder,
 };
 
 use crate::snapshot::{Event, PoolIndex, Segment, Snapshot};
@@ -124,9 +124,4 @@ impl<'a> PoolOf<'a> {
         let around = self.private[..below].last().filter(|segment| addr < segment.end());
         around.and_then(|segment| segment.pool).map_or(PoolId::DEFAULT, |pool| self.snapshot.pools.get(pool))
     }
-}
-
-/// The half of a pool that serves requests which are rounded to `block_bytes`.
-pub(super) fn kind_of(block_bytes: u64) -> PoolKind {
-    if block_bytes <= 1 << 20 { PoolKind::Small } else { PoolKind::Large }
 }
