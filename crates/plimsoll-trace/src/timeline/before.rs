@@ -68,7 +68,7 @@ pub(super) fn memory_before(segments: &[&Segment], trace: &[Event]) -> (Vec<Memo
 }
 
 /// Which requests unmapped pages served cannot be told from their bytes: many small pages may be as much as one
-/// large one. But what was held there, or lies nearest in address, tells.
+/// large one. But what was held there tells, if anything was.
 pub(super) fn tell_types(
     memory: &mut [Memory],
     segments: &[&Segment],
@@ -97,12 +97,6 @@ pub(super) fn tell_types(
                 told[nth] = true;
             }
         }
-    }
-    for nth in unsure.into_iter().filter(|&nth| !told[nth]) {
-        let it = memory[nth];
-        let is_near = |near: &&Memory| near.is_expandable && (near.stream, near.pool) == (it.stream, it.pool);
-        let near = memory[..nth].last().filter(is_near).or_else(|| memory.get(nth + 1).filter(is_near));
-        memory[nth].segment_type = near.map_or(it.segment_type, |near| near.segment_type);
     }
 }
 
