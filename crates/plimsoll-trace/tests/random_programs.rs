@@ -9,6 +9,7 @@ use plimsoll_alloc::{
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Segment, SegmentType, Setting, Snapshot};
 use plimsoll_trace::timeline::{Level, Timeline};
+use plimsoll_trace::whatif::WhatIf;
 
 /// A device whose streams are busy until they are told not to be.
 struct Busy {
@@ -227,6 +228,61 @@ fn a_recording_from_the_start_is_replayed_to_the_byte() {
         assert!(truth[1..] == found, "seed {seed}: the levels differ");
         let peak = truth.iter().map(|level| level.allocated_bytes).max();
         assert_eq!(Some(timeline.peak_allocated.level.allocated_bytes), peak, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_recording_from_the_start_is_simulated_as_it_was() {
+    let mut simulated = 0;
+    for seed in 0..300 {
+        let world = run(seed, &config(seed), 120, usize::MAX);
+        let snapshot = snapshot(&world);
+        let mut timeline = Timeline::of(&snapshot, 0);
+        Replay::of(&snapshot, &mut timeline);
+        let answer = WhatIf::of(&snapshot, &timeline, &[]);
+        if answer.recorded.retries > 0 {
+            continue; // how much the device had is known only where a request failed
+        }
+        assert_eq!(answer.rows[0].outcome, answer.recorded, "seed {seed}");
+        simulated += 1;
+    }
+    assert!(simulated > 50, "{simulated} programs");
+}
+
+#[test]
+fn a_recording_of_nonsense_has_a_timeline_a_replay_and_a_simulation_all_the_same() {
+    const ADDRS: [u64; 8] = [0, 1, 512, 0x20_0000, 0x140_0000, 1 << 62, u64::MAX - 511, u64::MAX];
+    const SIZES: [u64; 8] = [0, 1, 512, 2 << 20, 20 << 20, 1 << 60, u64::MAX - 511, u64::MAX];
+    for seed in 0..2000 {
+        let mut dice = Dice(seed);
+        let mut pick = |from: &[u64]| match dice.below(3) {
+            0 => from[dice.below(from.len() as u64) as usize],
+            _ => (1 + dice.below(64)) << (9 + dice.below(14)),
+        };
+        let places: Vec<(u64, u64)> = (0..400).map(|_| (pick(&ADDRS), pick(&SIZES))).collect();
+        let mut places = places.into_iter();
+        let mut snapshot = snapshot(&run(seed, &config(seed), 30, usize::MAX));
+        let events = snapshot.traces[0].clone().into_iter().flat_map(|real| {
+            let (addr, bytes) = places.next().unwrap_or((512, 512));
+            let action = Action::ALL[dice.below(10) as usize];
+            [real, Event::new(action, Addr(addr), bytes, StreamId(dice.below(2)))]
+        });
+        snapshot.traces[0] = events.collect();
+        for segment in &mut snapshot.segments {
+            if let Some((addr, bytes)) = places.next().filter(|_| dice.below(3) == 0) {
+                (segment.address, segment.total_size) = (Addr(addr), bytes);
+            }
+            for block in &mut segment.blocks {
+                if let Some((addr, bytes)) = places.next().filter(|_| dice.below(4) == 0) {
+                    (block.address, block.size) = (Addr(addr), bytes);
+                }
+            }
+        }
+        let mut timeline = Timeline::of(&snapshot, 0);
+        let replay = Replay::of(&snapshot, &mut timeline);
+        let answer = WhatIf::of(&snapshot, &timeline, &["expandable_segments:True"]);
+        assert!(!replay.is_identical() || timeline.quality.events < 8, "seed {seed}");
+        assert_eq!(answer.rows.len(), 2, "seed {seed}");
     }
 }
 

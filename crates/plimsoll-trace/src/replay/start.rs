@@ -59,7 +59,7 @@ impl Run<'_> {
         }
         let pages: Vec<Memory> = before.iter().filter(|memory| memory.is_expandable).copied().collect();
         for Seen { memory, page_bytes } in self.ranges() {
-            let end = memory.addr.0 + memory.bytes;
+            let end = memory.addr.0.saturating_add(memory.bytes);
             let from = pages.partition_point(|pages| pages.addr < memory.addr);
             let to = pages.partition_point(|pages| pages.addr.0 < end);
             self.take_over(memory, page_bytes, &pages[from..to], &blocks);
@@ -158,13 +158,17 @@ impl Run<'_> {
         mapped: &[Memory],
         blocks: &[Block],
     ) {
+        let Some(memory_end) = memory.addr.0.checked_add(memory.bytes) else {
+            self.state.stray_segments += 1;
+            return;
+        };
         let mut pieces = Pieces::default();
         let mut at = memory.addr.0;
         let mut blocks = &blocks[blocks.partition_point(|block| block.addr < memory.addr)..];
-        let mut here: Vec<(usize, &Block)> = Vec::new();
+        let mut here: Vec<&Block> = Vec::new();
         for run in mapped {
             let (from, end) = (run.addr.0, run.end().0);
-            if from < at || end > memory.addr.0 + memory.bytes {
+            if from < at || end > memory_end {
                 continue; // a file that makes no sense
             }
             pieces.push(from - at, PieceState::Unmapped);
@@ -172,7 +176,8 @@ impl Run<'_> {
             while let Some((block, rest)) = blocks.split_first().filter(|(block, _)| block.addr.0 < end) {
                 blocks = rest;
                 let next = rest.first().map_or(end, |next| next.addr.0.min(end));
-                let fits = at <= block.addr.0 && block.addr.0.saturating_add(block.bytes) <= next;
+                let block_end = block.addr.0.checked_add(block.bytes);
+                let fits = at <= block.addr.0 && block_end.is_some_and(|block_end| block_end <= next);
                 if !fits {
                     continue;
                 }
@@ -181,7 +186,7 @@ impl Run<'_> {
                 let may_be_larger = memory.pool == PoolKind::Large && page_bytes.is_none() && !block.is_exact;
                 let more_bytes = if may_be_larger { self.rest_of(block, gap_bytes) } else { 0 };
                 let bytes = block.bytes + more_bytes;
-                here.push((pieces.list.len(), block));
+                here.push(block);
                 pieces.list.push(Piece {
                     bytes,
                     state: PieceState::Held { requested_bytes: block.requested_bytes },
@@ -191,7 +196,7 @@ impl Run<'_> {
             pieces.push(end - at, PieceState::Cached);
             at = end;
         }
-        pieces.push(memory.addr.0 + memory.bytes - at, PieceState::Unmapped);
+        pieces.push(memory_end - at, PieceState::Unmapped);
         if !self.state.claim(memory) {
             self.state.stray_segments += 1;
             return;
@@ -199,7 +204,7 @@ impl Run<'_> {
         let adoption = Adoption { memory, page_bytes, pieces: &pieces.list };
         match self.state.allocator.adopt(&adoption) {
             Ok(held) => {
-                for ((_, block), allocation) in here.into_iter().zip(held) {
+                for (block, allocation) in here.into_iter().zip(held) {
                     self.hold_before(block.held, allocation);
                     self.placed_before += 1;
                 }
