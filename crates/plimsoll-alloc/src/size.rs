@@ -53,6 +53,17 @@ impl Config {
     pub fn block_bytes(&self, bytes: u64) -> u64 {
         block_bytes(self, bytes.min(ONE_EXBIBYTE))
     }
+
+    /// The segment that the device is asked for where no cached block holds `block_bytes`, bytes. Blocks from one
+    /// exbibyte on count as that.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Config;
+    /// assert_eq!(Config::default().segment_bytes(3 << 20), 20 << 20);
+    /// ```
+    pub fn segment_bytes(&self, block_bytes: u64) -> u64 {
+        segment_bytes(self, block_bytes.min(ONE_EXBIBYTE))
+    }
 }
 
 #[inline(never)] // it divides, and is off mostly

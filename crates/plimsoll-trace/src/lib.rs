@@ -2,7 +2,8 @@
 //!
 //! [`input::open`] reads a memory snapshot of PyTorch's, whatever its wrapping, into a
 //! [`snapshot::Snapshot`]; [`output::save`] writes one that PyTorch's viewer opens. [`timeline::Timeline`]
-//! tells who held which block when. [`conformance`] replays streams of requests and programs with all that
+//! tells who held which block when, [`replay::Replay`] whether our allocator would have done the same,
+//! [`whatif::WhatIf`] what other settings would have come to. [`conformance`] replays streams of requests and programs with all that
 //! PyTorch answered. This crate knows nothing of tensors, and prints nothing: what it finds is a value.
 
 #![forbid(unsafe_code)]
@@ -15,9 +16,11 @@ pub mod input;
 mod json;
 pub mod output;
 mod pickle;
+pub mod replay;
 pub mod snapshot;
 pub mod timeline;
 mod torch;
+pub mod whatif;
 
 pub use error::{SnapshotError, Why};
 pub use torch::Sharing;

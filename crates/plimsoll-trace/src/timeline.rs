@@ -100,7 +100,7 @@ pub struct Timeline {
     /// The life that each event is about.
     concerns: Vec<Option<LifeIndex>>,
     /// Lives that an `alloc` at their place ends, by its event: their own end was not recorded.
-    overtaken: Vec<LifeIndex>,
+    pub(crate) overtaken: Vec<LifeIndex>,
 }
 
 /// How far a timeline can be relied on. All zero and false: every event fits, and nothing is from before.

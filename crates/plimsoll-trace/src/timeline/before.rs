@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_alloc::{Addr, StreamId};
 
+use super::Life;
 use crate::snapshot::{Action, Event, PoolIndex, Segment, SegmentType};
 
 /// Memory that the allocator had from the device: a segment, or a mapped range of an expandable one.
@@ -26,6 +27,8 @@ pub struct Memory {
 
 /// The bytes of a small pool's segment, and of its pages. Large ones have more: 20 MiB, or as was asked.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+/// The largest block of a small pool.
+const MOST_SMALL_BYTES: u64 = 1 << 20;
 
 impl Memory {
     fn of(segment: &Segment) -> Self {
@@ -61,6 +64,39 @@ pub(super) fn memory_before(segments: &[&Segment], trace: &[Event]) -> (Vec<Memo
         map.undo(event);
     }
     (map.by_addr.into_values().collect(), map.strays)
+}
+
+/// Which requests unmapped pages served cannot be told from their bytes: many small pages may be as much as one
+/// large one. But what was held there tells, if anything was.
+pub(super) fn tell_types(
+    memory: &mut [Memory],
+    segments: &[&Segment],
+    lives: &[Life],
+    large_page_bytes: u64,
+) {
+    let is_shown =
+        |it: &Memory| segments.iter().any(|segment| segment.address <= it.addr && it.addr < segment.end());
+    let mut unsure: Vec<usize> = (0..memory.len()).collect();
+    unsure.retain(|&nth| memory[nth].is_expandable && !is_shown(&memory[nth]));
+    if unsure.is_empty() {
+        return;
+    }
+    let mut told = vec![false; memory.len()];
+    for &nth in &unsure {
+        if !memory[nth].bytes.is_multiple_of(large_page_bytes) {
+            (memory[nth].segment_type, told[nth]) = (SegmentType::Small, true);
+        }
+    }
+    for life in lives {
+        let below = memory.partition_point(|it| it.addr <= life.addr);
+        if let Some(nth) = below.checked_sub(1).filter(|&nth| life.addr < memory[nth].end()) {
+            let is_small = life.bytes <= MOST_SMALL_BYTES;
+            if !told[nth] && unsure.binary_search(&nth).is_ok() {
+                memory[nth].segment_type = if is_small { SegmentType::Small } else { SegmentType::Large };
+                told[nth] = true;
+            }
+        }
+    }
 }
 
 /// The device's memory at one moment; it follows events forwards and backwards.

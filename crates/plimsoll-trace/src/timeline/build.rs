@@ -4,7 +4,7 @@
 use hashbrown::HashMap;
 use plimsoll_alloc::{Addr, Config};
 
-use super::before::memory_before;
+use super::before::{memory_before, tell_types};
 use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
 use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, StackId};
 
@@ -226,7 +226,7 @@ impl Builder<'_> {
     fn finish(mut self, device: i32, segments: &[&Segment], trace: &[Event]) -> Timeline {
         self.quality.held_before = self.before.len();
         self.tell_stacks_of_frees();
-        let (memory_before, stray_segments) = memory_before(segments, trace);
+        let (mut memory_before, stray_segments) = memory_before(segments, trace);
         self.quality.stray_segments = stray_segments;
         let reserved_bytes =
             memory_before.iter().fold(0, |sum: u64, memory| sum.saturating_add(memory.bytes));
@@ -248,6 +248,7 @@ impl Builder<'_> {
         lives.sort_by_key(|life| life.addr);
         lives.append(&mut self.born);
         self.waiting.sort_by_key(|life| life.addr);
+        tell_types(&mut memory_before, segments, &lives, self.config.large_segment_bytes());
 
         let mut timeline = Timeline {
             device,
