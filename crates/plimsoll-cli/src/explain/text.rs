@@ -189,15 +189,37 @@ impl Page<'_> {
         format!("{short}:{} {}", frame.line, snapshot.texts.get(frame.name))
     }
 
+    /// How good the file is, and who wrote it.
     fn provenance(&self) -> String {
         let explained = self.explained;
-        let events: usize = explained.devices.iter().map(|device| device.timeline.quality.events).sum();
-        let conflicts: usize =
-            explained.devices.iter().map(|device| device.timeline.quality.conflicts()).sum();
-        let fits =
-            if conflicts == 0 { "all of them fit".to_owned() } else { format!("{conflicts} do not fit") };
-        let written_by = explained.snapshot.facts.written_by();
-        format!("{}: {written_by}; {events} events, {fits}; nothing in the file was run", explained.file)
+        let mut out = format!(
+            "{}: {}; nothing in the file was run",
+            explained.file,
+            explained.snapshot.facts.written_by()
+        );
+        for device in &explained.devices {
+            let (quality, replay) = (device.timeline.quality, &device.replay);
+            let of = if explained.devices.len() > 1 {
+                format!("device {}: ", device.timeline.device)
+            } else {
+                String::new()
+            };
+            let replayed = if replay.requests == 0 {
+                "no request recorded: the state alone is explained".to_owned()
+            } else if replay.is_identical() {
+                format!("{} requests replayed, every block where PyTorch put it", replay.requests)
+            } else {
+                format!(
+                    "{} requests replayed, {} of them decided otherwise: figures may differ from PyTorch's",
+                    replay.requests,
+                    replay.conflicts + replay.unplaced
+                )
+            };
+            let cut =
+                if quality.is_cut { "; the ring ran over, so what came before is not known" } else { "" };
+            let _ = write!(out, "\n{of}{} events; {replayed}{cut}", quality.events);
+        }
+        out
     }
 }
 
