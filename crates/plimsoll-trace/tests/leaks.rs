@@ -30,6 +30,9 @@ fn known(program: &str) -> (Verdict, u64, Option<Pattern>) {
         "retained" => leak(57344, Pattern::ActivationsKept { blocks: 7, stacks: 3 }),
         "dict_by_step" | "losses_kept" => leak(512, Pattern::GrowingList { blocks: 1 }),
         "batches_kept" | "by_hand_leak" => leak(8192, Pattern::GrowingList { blocks: 1 }),
+        // Six of eleven steps that count; seven of 34.
+        "evaluating_leak" => leak(250_507, Pattern::GraphKept { blocks: 29, stacks: 4 }),
+        "sometimes" => leak(1687, Pattern::GrowingList { blocks: 1 }),
         "varying" | "longer" => (Verdict::FollowsBatchSize, 0, None),
         "generating" | "history_cat" => (Verdict::GrowingCache, 0, None),
         "ring" => (Verdict::WarmingUp, 0, None),
@@ -47,11 +50,13 @@ fn small_programs_get_the_verdict_that_is_known_of_them() {
     for path in paths.filter(|path| path.extension().is_some_and(|end| end == "gz")) {
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         let (_, leaks) = explain(&files::open(&path));
-        let (verdict, bytes, pattern) = known(name.split('.').next().unwrap_or_default());
+        let program = name.split('.').next().unwrap_or_default();
+        let (verdict, bytes, pattern) = known(program);
         assert_eq!((leaks.whole.verdict, leaks.bytes_per_step()), (verdict, bytes), "{name}");
         assert_eq!(leaks.pattern, pattern, "{name}");
         let growth = leaks.whole.growth;
-        assert!(verdict != Verdict::Leaking || growth.grew == growth.steps, "{name}: {growth:?}");
+        let is_rare = matches!(program, "evaluating_leak" | "sometimes");
+        assert!(verdict != Verdict::Leaking || is_rare || growth.grew == growth.steps, "{name}: {growth:?}");
         seen += 1;
     }
     assert!(seen >= 8, "{seen}");
@@ -188,6 +193,22 @@ fn held_bytes_that_go_with_the_batch_are_told_from_a_leak() {
     }
     let (_, leaks) = program.explain();
     assert_eq!((leaks.whole.verdict, leaks.leaking().count()), (Verdict::FollowsBatchSize, 0));
+}
+
+#[test]
+fn a_leak_beside_batches_that_vary_is_told_to_the_byte() {
+    let mut program = Program::training();
+    for step in 0..30u64 {
+        program.alloc("keep", 512);
+        let output = program.alloc("output", 1 << 12 << (step % 5));
+        program.step(1 << 14 << (step % 5));
+        program.free(output);
+    }
+    let (_, leaks) = program.explain();
+    assert_eq!(
+        (leaks.whole.verdict, leaks.bytes_per_step(), leaks.leaking().count()),
+        (Verdict::Leaking, 512, 1)
+    );
 }
 
 #[test]
