@@ -4,7 +4,7 @@ mod files;
 mod recorder;
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
-use plimsoll_trace::explain::{Fragmentation, Known, Ledger, Origins, Part, Passes, Purposes};
+use plimsoll_trace::explain::{Fragmentation, Known, Ledger, LedgerPart, Origins, Passes, Purposes};
 use plimsoll_trace::snapshot::{Action, Event, EventIndex, Frame, LifeIndex, Snapshot, StackId};
 use plimsoll_trace::timeline::Timeline;
 
@@ -12,11 +12,11 @@ fn assert_closes(ledger: &Ledger, at: &str) {
     let rows = ledger.rows();
     let bytes = |part| rows.iter().find(|row| row.part == part).expect("a row").bytes;
     let parts = |of| rows.iter().filter(move |row| row.part.within() == Some(of));
-    let sum: Option<u64> = parts(Part::Reserved).map(|row| row.bytes).sum();
-    assert_eq!(sum, bytes(Part::Reserved), "{at}: {ledger:?}");
+    let sum: Option<u64> = parts(LedgerPart::Reserved).map(|row| row.bytes).sum();
+    assert_eq!(sum, bytes(LedgerPart::Reserved), "{at}: {ledger:?}");
     if ledger.device.outside.is_some() {
-        let sum: Option<u64> = parts(Part::Total).map(|row| row.bytes).sum();
-        assert_eq!(sum, bytes(Part::Total), "{at}: {ledger:?}");
+        let sum: Option<u64> = parts(LedgerPart::Total).map(|row| row.bytes).sum();
+        assert_eq!(sum, bytes(LedgerPart::Total), "{at}: {ledger:?}");
     }
     assert_eq!(ledger.device.rest, ledger.device.total.map(|total| total - ledger.reserved), "{at}");
 }
@@ -24,7 +24,7 @@ fn assert_closes(ledger: &Ledger, at: &str) {
 /// The fragmentation at one moment, steps unknown.
 fn at(snapshot: &Snapshot, timeline: &Timeline, after: Option<EventIndex>) -> Fragmentation {
     let origins = Origins::of(snapshot);
-    let passes = Passes::of(snapshot.trace(timeline.device), &origins);
+    let passes = Passes::of(snapshot, snapshot.trace(timeline.device), &origins);
     let purposes = Purposes::of(snapshot, timeline, &origins, &passes, true);
     Fragmentation::of(Known { snapshot, timeline, origins: &origins, purposes: &purposes }, &[], after)
 }
@@ -143,7 +143,7 @@ fn small_blocks_that_pin_large_segments_are_named_the_oldest_first() {
         life.freed = life.freed.filter(|freed| freed.index() < 10);
     }
     let origins = Origins::of(&snapshot);
-    let passes = Passes::of(snapshot.trace(0), &origins);
+    let passes = Passes::of(&snapshot, snapshot.trace(0), &origins);
     let purposes = Purposes::of(&snapshot, &timeline, &origins, &passes, true);
     let steps = [0, 4, 8].map(|place| EventIndex::new(place).expect("few"));
     let known = Known { snapshot: &snapshot, timeline: &timeline, origins: &origins, purposes: &purposes };

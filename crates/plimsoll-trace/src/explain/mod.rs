@@ -1,17 +1,30 @@
 //! What a snapshot means: who holds the memory, why it ran out, what would have helped.
 
 mod cached;
+mod compare;
+mod device;
+mod failure;
 mod fragmentation;
+mod holders;
 mod ledger;
+mod lines;
 mod origin;
 mod passes;
 mod purpose;
+mod quality;
+mod ranks;
 mod state;
 
 pub use cached::CachedBytes;
+pub use compare::{Amount, Change, ChangedLine, Comparison, Totals};
+pub use device::DeviceExplanation;
+pub use failure::{Cause, Failure};
 pub use fragmentation::{Fragmentation, Holder, Holes, Known, Pin, PoolOfHoles};
-pub use ledger::{DeviceBytes, Ledger, Part, Row};
+pub use holders::{Holders, Line, Purposed, Share};
+pub use ledger::{DeviceBytes, Ledger, LedgerPart, LedgerRow};
 pub use origin::{Doing, Name, Origin, Origins};
 pub use passes::{Pass, PassKind, Passes};
 pub use purpose::{Purpose, Purposes, Why};
+pub use quality::{DataQuality, Missing, NoStack, Stackless};
+pub use ranks::{Across, LineAcross, Place, Rank, Ranks};
 pub use state::{BytesByUse, Piece, SegmentState, State, States, Use};

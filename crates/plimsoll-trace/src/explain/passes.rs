@@ -5,7 +5,8 @@
 //! has no Python: in a recording of Python frames alone, requests without a frame are the backward pass's.
 
 use super::origin::{Doing, Origins};
-use crate::snapshot::{Action, Event, EventIndex};
+use crate::snapshot::{Action, Event, EventIndex, Snapshot, Stage};
+use crate::timeline::Life;
 
 /// One pass: requests of one kind with none of another kind between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +15,9 @@ pub struct Pass {
     pub kind: PassKind,
     /// Its first request.
     pub first: EventIndex,
-    /// The last event before another pass's first request.
+    /// Its last request.
+    pub last_request: EventIndex,
+    /// The last event before another pass's first request, or before the optimizer is known to begin.
     pub last: EventIndex,
 }
 
@@ -31,69 +34,115 @@ pub enum PassKind {
 
 /// The passes of one trace, in order.
 #[derive(Debug, Clone, Default)]
-pub struct Passes(Vec<Pass>);
+pub struct Passes {
+    passes: Vec<Pass>,
+    /// When memory ran out.
+    failures: Vec<EventIndex>,
+}
 
 impl Passes {
-    /// Reads the trace's requests in order.
-    pub fn of(trace: &[Event], origins: &Origins) -> Self {
-        let asks = |event: &&Event| event.action == Action::Alloc;
-        let bare = trace
-            .iter()
-            .filter(asks)
-            .filter(|event| origins.get(event.stack).doing == Doing::Unknown)
-            .count();
-        let python_only = bare * 20 < trace.iter().filter(asks).count() * 19
-            && !trace.iter().filter(asks).any(|event| origins.get(event.stack).doing == Doing::Backward);
+    /// Reads the trace's requests in order, and the annotations that tell when an optimizer begins.
+    pub fn of(snapshot: &Snapshot, trace: &[Event], origins: &Origins) -> Self {
+        let doing = |event: &Event| origins.get(event.stack).doing;
+        let python_only = is_python_only(trace, origins);
+        let mut optimizer_begins = optimizer_begins(snapshot).into_iter().peekable();
         let mut passes: Vec<Pass> = Vec::new();
+        let mut failures = Vec::new();
         for (index, event) in (0..).map_while(EventIndex::new).zip(trace) {
-            if event.action == Action::Alloc {
-                let kind = match origins.get(event.stack).doing {
-                    Doing::Backward | Doing::Accumulating => PassKind::Backward,
-                    Doing::Unknown if python_only => PassKind::Backward,
-                    Doing::OptimizerStep | Doing::OptimizerState => PassKind::Optimizer,
-                    Doing::Workspace => passes.last().map_or(PassKind::Forward, |pass| pass.kind),
-                    Doing::Unknown | Doing::Forward | Doing::Building => PassKind::Forward,
-                };
-                if passes.last().is_none_or(|pass| pass.kind != kind) {
-                    passes.push(Pass { kind, first: index, last: index });
+            let now = event.time_us.get();
+            let begins = optimizer_begins.next_if(|&begin| now.is_some_and(|now| now >= begin)).is_some();
+            let kind = match (event.action, doing(event)) {
+                (Action::Oom, _) => {
+                    failures.push(index);
+                    None
                 }
+                (Action::Alloc, Doing::Backward | Doing::Accumulating) => Some(PassKind::Backward),
+                (Action::Alloc, Doing::Unknown) if python_only => Some(PassKind::Backward),
+                (Action::Alloc, Doing::OptimizerStep | Doing::OptimizerState) => Some(PassKind::Optimizer),
+                (Action::Alloc, Doing::Workspace) => passes.last().map(|pass| pass.kind),
+                (Action::Alloc, Doing::Unknown | Doing::Forward | Doing::Building) => Some(PassKind::Forward),
+                _ => None,
+            };
+            let kind = kind.or(begins.then_some(PassKind::Optimizer));
+            if let Some(kind) = kind
+                && passes.last().is_none_or(|pass| pass.kind != kind)
+            {
+                passes.push(Pass { kind, first: index, last_request: index, last: index });
             }
             if let Some(pass) = passes.last_mut() {
                 pass.last = index;
+                if kind.is_some() {
+                    pass.last_request = index;
+                }
             }
+            while optimizer_begins.next_if(|&begin| now.is_some_and(|now| now >= begin)).is_some() {}
         }
-        Self(passes)
+        Self { passes, failures }
     }
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Pass> {
-        self.0.iter()
+        self.passes.iter()
     }
 
-    /// The last events of the backward passes, in order.
+    /// When the gradients of each backward pass are there, in order: as the optimizer begins, or else with the
+    /// pass's last request.
     pub fn backward_ends(&self) -> impl Iterator<Item = EventIndex> + '_ {
-        self.0.iter().filter(|pass| pass.kind == PassKind::Backward).map(|pass| pass.last)
+        let behind = self.passes.iter().skip(1).map(Some).chain([None]);
+        let passes = self.passes.iter().zip(behind).filter(|(pass, _)| pass.kind == PassKind::Backward);
+        passes.map(|(pass, behind)| match behind {
+            Some(next) if next.kind == PassKind::Optimizer => next.first,
+            _ => pass.last_request,
+        })
     }
 
     /// The pass that an event lies in; `None` before the first request.
     fn at(&self, event: EventIndex) -> Option<usize> {
-        self.0.partition_point(|pass| pass.first <= event).checked_sub(1)
+        self.passes.partition_point(|pass| pass.first <= event).checked_sub(1)
     }
 
     /// Whether an event lies in a backward pass.
     pub fn is_backward(&self, event: EventIndex) -> bool {
-        self.at(event).is_some_and(|place| self.0[place].kind == PassKind::Backward)
+        self.at(event).is_some_and(|place| self.passes[place].kind == PassKind::Backward)
     }
 
-    /// The last event of the pass that an event lies in.
-    pub fn end_of(&self, event: EventIndex) -> EventIndex {
-        self.at(event).map_or(event, |place| self.0[place].last)
+    /// Whether a block that was asked for in a pass is freed before its last request.
+    pub fn is_freed_within(&self, life: &Life, born: EventIndex) -> bool {
+        let pass = self.at(born).map(|place| self.passes[place]);
+        life.freed.zip(pass).is_some_and(|(freed, pass)| freed <= pass.last_request)
     }
 
-    /// The first request of the first backward pass behind an event.
-    pub fn next_backward(&self, event: EventIndex) -> Option<EventIndex> {
-        let behind = self.0.partition_point(|pass| pass.first <= event);
-        let mut later = self.0[behind..].iter().filter(|pass| pass.kind == PassKind::Backward);
-        later.next().map(|pass| pass.first)
+    /// The first backward pass behind an event.
+    pub fn next_backward(&self, event: EventIndex) -> Option<Pass> {
+        let behind = self.passes.partition_point(|pass| pass.first <= event);
+        self.passes[behind..].iter().find(|pass| pass.kind == PassKind::Backward).copied()
     }
+
+    /// When memory ran out first behind an event.
+    pub fn failure_behind(&self, event: EventIndex) -> Option<EventIndex> {
+        self.failures.get(self.failures.partition_point(|&failure| failure <= event)).copied()
+    }
+}
+
+/// Whether requests without a frame are the backward pass's: others have frames, but none of the engine's.
+fn is_python_only(trace: &[Event], origins: &Origins) -> bool {
+    let (mut bare, mut all) = (0, 0);
+    for event in trace.iter().filter(|event| event.action == Action::Alloc) {
+        match origins.get(event.stack).doing {
+            Doing::Backward | Doing::Accumulating => return false,
+            Doing::Unknown => bare += 1,
+            _ => {}
+        }
+        all += 1;
+    }
+    bare * 20 < all * 19
+}
+
+/// When optimizers begin their steps, microseconds, ascending.
+fn optimizer_begins(snapshot: &Snapshot) -> Vec<u64> {
+    let begins = snapshot.annotations.iter().filter(|annotation| annotation.stage == Stage::Start);
+    let of_optimizer = begins.filter(|begin| snapshot.texts.get(begin.name).starts_with("Optimizer.step#"));
+    let mut times: Vec<u64> = of_optimizer.filter_map(|begin| begin.time_us.get()).collect();
+    times.sort_unstable();
+    times
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use plimsoll_alloc::Category;
 
 use super::origin::{Doing, Origins};
-use super::passes::Passes;
+use super::passes::{PassKind, Passes};
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -32,19 +32,19 @@ pub enum Why {
     Frames,
     /// It was asked for outside the backward pass and freed during one.
     FreedInBackward,
-    /// It was asked for in the backward pass and outlived it.
-    OutlivesBackward,
+    /// It was asked for in a backward pass or an optimizer's step and outlived it.
+    OutlivesPass,
     /// It was asked for in a backward pass or an optimizer's step and freed before that ended.
     FreedSoon,
     /// It was asked for in the forward pass and freed before a backward pass began.
     FreedInForward,
-    /// It was asked for in the forward pass, and the recording ends before a backward pass.
-    HeldInForward,
+    /// It was asked for by an operator, and held when memory ran out before a backward pass came.
+    HeldAtFailure,
+    /// It was asked for by an operator, and is held, like most that was, as a recording without a backward pass
+    /// ends.
+    HeldAtEnd,
     /// It was there before the recording, and as many gradients have its size.
     SizesOfGradients,
-    /// It was there before the recording, and blocks of its size come in threes, as a parameter and Adam's
-    /// two states do.
-    SizesInThrees,
     /// Nothing tells.
     Unknown,
 }
@@ -54,10 +54,8 @@ impl Why {
     pub fn confidence(self) -> &'static str {
         match self {
             Self::Recorded | Self::Frames => "certain",
-            Self::FreedInBackward | Self::OutlivesBackward | Self::FreedSoon | Self::SizesOfGradients => {
-                "likely"
-            }
-            Self::FreedInForward | Self::HeldInForward | Self::SizesInThrees => "a guess",
+            Self::FreedInBackward | Self::OutlivesPass | Self::FreedSoon | Self::SizesOfGradients => "likely",
+            Self::FreedInForward | Self::HeldAtFailure | Self::HeldAtEnd => "a guess",
             Self::Unknown => "unknown",
         }
     }
@@ -68,12 +66,12 @@ impl Why {
             Self::Recorded => "the recording says so",
             Self::Frames => "frames of their stacks say so",
             Self::FreedInBackward => "asked for outside the backward pass, freed during it",
-            Self::OutlivesBackward => "asked for in the backward pass, outlive it",
+            Self::OutlivesPass => "outlive the pass that asked for them",
             Self::FreedSoon => "freed before the pass that asked for them ended",
             Self::FreedInForward => "freed before a backward pass began",
-            Self::HeldInForward => "asked for by operators, and no backward pass came after",
+            Self::HeldAtFailure => "asked for by operators, held when memory ran out before a backward pass",
+            Self::HeldAtEnd => "asked for by operators, held as the recording ends without a backward pass",
             Self::SizesOfGradients => "there before the recording, as many and as large as gradients",
-            Self::SizesInThrees => "there before the recording, in threes of one size",
             Self::Unknown => "no stack, and neither life nor size tells",
         }
     }
@@ -98,11 +96,14 @@ impl Purposes {
         };
         let mut purposes: Vec<Purpose> = timeline.lives.iter().map(recorded).collect();
         if infer {
+            let keeps_graph = keeps_graph(timeline, origins, passes);
             let unknown = |purpose: &Purpose| purpose.category.is_none();
             for (purpose, life) in
                 purposes.iter_mut().zip(&timeline.lives).filter(|(purpose, _)| unknown(purpose))
             {
-                if let Some((category, why)) = from_life(life, origins.get(life.stack).doing, passes) {
+                if let Some((category, why)) =
+                    from_life(life, origins.get(life.stack).doing, passes, keeps_graph)
+                {
                     *purpose = Purpose { category: Some(category), why };
                 }
             }
@@ -126,45 +127,67 @@ fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Cate
     Category::ALL.into_iter().find(plural)
 }
 
-fn from_life(life: &Life, doing: Doing, passes: &Passes) -> Option<(Category, Why)> {
+fn from_life(life: &Life, doing: Doing, passes: &Passes, keeps_graph: bool) -> Option<(Category, Why)> {
     let born = life.born?;
     Some(match doing {
         Doing::Workspace => (Category::Workspace, Why::Frames),
         Doing::OptimizerState => (Category::OptimizerState, Why::Frames),
         Doing::Accumulating => (Category::Gradient, Why::Frames),
         Doing::Building => (Category::Parameter, Why::Frames),
-        Doing::OptimizerStep if is_short(life, born, passes) => (Category::Temporary, Why::FreedSoon),
-        Doing::OptimizerStep => (Category::OptimizerState, Why::OutlivesBackward),
-        Doing::Backward if is_short(life, born, passes) => (Category::Temporary, Why::FreedSoon),
-        Doing::Backward => (Category::Gradient, Why::OutlivesBackward),
-        Doing::Forward => from_forward(life, born, passes)?,
-        Doing::Unknown if passes.is_backward(born) && is_short(life, born, passes) => {
-            (Category::Temporary, Why::FreedSoon)
-        }
-        Doing::Unknown if passes.is_backward(born) => (Category::Gradient, Why::OutlivesBackward),
-        Doing::Unknown => from_forward(life, born, passes)?,
+        Doing::OptimizerStep if passes.is_freed_within(life, born) => (Category::Temporary, Why::FreedSoon),
+        Doing::OptimizerStep => (Category::OptimizerState, Why::OutlivesPass),
+        Doing::Backward => from_backward(life, born, passes),
+        Doing::Unknown if passes.is_backward(born) => from_backward(life, born, passes),
+        Doing::Forward | Doing::Unknown => from_forward(life, born, passes, keeps_graph)?,
     })
 }
 
-/// Whether a block is freed before the pass that asked for it ends.
-fn is_short(life: &Life, born: EventIndex, passes: &Passes) -> bool {
-    life.freed.is_some_and(|freed| freed <= passes.end_of(born))
-}
-
-fn from_forward(life: &Life, born: EventIndex, passes: &Passes) -> Option<(Category, Why)> {
-    match (life.freed, passes.next_backward(born)) {
-        (Some(freed), Some(backward)) if freed < backward => Some((Category::Temporary, Why::FreedInForward)),
-        (Some(freed), Some(backward)) if freed <= passes.end_of(backward) => {
-            Some((Category::Activation, Why::FreedInBackward))
-        }
-        (Some(_), None) => Some((Category::Temporary, Why::FreedInForward)),
-        (None, None) => Some((Category::Activation, Why::HeldInForward)),
-        _ => None,
+fn from_backward(life: &Life, born: EventIndex, passes: &Passes) -> (Category, Why) {
+    if passes.is_freed_within(life, born) {
+        (Category::Temporary, Why::FreedSoon)
+    } else {
+        (Category::Gradient, Why::OutlivesPass)
     }
 }
 
-/// What was there before the recording, by the sizes of the gradients that one backward pass left; without any,
-/// by how often each size comes.
+fn from_forward(
+    life: &Life,
+    born: EventIndex,
+    passes: &Passes,
+    keeps_graph: bool,
+) -> Option<(Category, Why)> {
+    let (freed, backward) = (life.freed, passes.next_backward(born));
+    match backward {
+        Some(backward) if freed? < backward.first => Some((Category::Temporary, Why::FreedInForward)),
+        Some(backward) if freed? <= backward.last => Some((Category::Activation, Why::FreedInBackward)),
+        Some(_) => None,
+        None if passes
+            .failure_behind(born)
+            .is_some_and(|failure| freed.is_none_or(|freed| freed > failure)) =>
+        {
+            Some((Category::Activation, Why::HeldAtFailure))
+        }
+        None if freed.is_some() => Some((Category::Temporary, Why::FreedInForward)),
+        None => keeps_graph.then_some((Category::Activation, Why::HeldAtEnd)),
+    }
+}
+
+/// Whether a recording without a backward pass ends with a third of all that operators asked for still held: a
+/// graph that waits for its backward pass keeps what inference lets go of.
+fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes) -> bool {
+    if passes.iter().any(|pass| pass.kind == PassKind::Backward) {
+        return false;
+    }
+    let (mut asked, mut held) = (0_u64, 0_u64);
+    let of_operators = |life: &&Life| life.born.is_some() && origins.get(life.stack).doing <= Doing::Forward;
+    for life in timeline.lives.iter().filter(of_operators) {
+        asked = asked.saturating_add(life.bytes);
+        held = held.saturating_add(if life.freed.is_none() { life.bytes } else { 0 });
+    }
+    held > asked / 3
+}
+
+/// What was there before the recording, by the sizes of the gradients that one backward pass left.
 fn from_sizes(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
@@ -173,25 +196,15 @@ fn from_sizes(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
         }
     }
     let gradients = gradients_by_size(lives, purposes, passes);
-    let bytes_of = |places: &[usize]| places.iter().map(|&place| lives[place].bytes).sum::<u64>();
-    let all: u64 = before.values().map(|places| bytes_of(places)).sum();
-    let threes = before.values().filter(|places| places.len() % 3 == 0);
-    let in_threes = threes.map(|places| bytes_of(places)).sum::<u64>() >= all / 10 * 9;
     for (bytes, places) in &before {
-        let (parameters, why) = match gradients.get(bytes) {
-            Some(&gradients) => (gradients.min(places.len()), Why::SizesOfGradients),
-            None if gradients.is_empty() && in_threes && places.len() % 3 == 0 => {
-                (places.len() / 3, Why::SizesInThrees)
-            }
-            None => continue,
-        };
+        let parameters = gradients.get(bytes).map_or(0, |&gradients| gradients.min(places.len()));
         let (parameters, others) = places.split_at(parameters);
         let states = others.len() / parameters.len().max(1) * parameters.len();
         let known = parameters.iter().map(|&place| (place, Category::Parameter));
         for (place, category) in
             known.chain(others[..states].iter().map(|&place| (place, Category::OptimizerState)))
         {
-            purposes[place] = Purpose { category: Some(category), why };
+            purposes[place] = Purpose { category: Some(category), why: Why::SizesOfGradients };
         }
     }
 }
