@@ -19,7 +19,7 @@ fn check(name: &str, causes: &[NoStack], asks: &[&str]) {
     let reasons: Vec<NoStack> = found.stackless.iter().map(|part| part.why).collect();
     assert_eq!(reasons, causes, "{name}: {found:?}");
     assert!(found.stackless_bytes() <= found.peak_bytes && found.peak_bytes > 0, "{name}: {found:?}");
-    assert_eq!(found.is_complete(), false, "{name}: there are no annotations");
+    assert!(!found.is_complete(), "{name}: there are no annotations");
     let lines = found.record_with();
     for wanted in asks {
         assert!(lines[0].contains(wanted), "{name}: {lines:?}");
@@ -28,11 +28,11 @@ fn check(name: &str, causes: &[NoStack], asks: &[&str]) {
 
 #[test]
 fn the_reason_why_blocks_have_no_stack_is_the_one_that_they_were_recorded_with() {
-    check("complete", &[], &["context=\"all\"", "global_record_annotations=True"]);
-    check("late", &[NoStack::BeforeRecording], &[]);
+    check("complete", &[], &["stacks=\"all\"", "context=\"all\"", "global_record_annotations=True"]);
+    check("late", &[NoStack::BeforeRecording], &["stacks=\"all\""]);
     check("no_context", &[NoStack::ContextOff], &["context=\"all\""]);
     check("python", &[NoStack::BackwardThread], &["stacks=\"all\""]);
-    check("never", &[NoStack::NeverRecorded], &[]);
+    check("never", &[NoStack::NeverRecorded], &["stacks=\"python\""]);
 }
 
 #[test]

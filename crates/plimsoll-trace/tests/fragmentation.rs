@@ -103,6 +103,10 @@ fn a_failed_request_tells_what_is_free_and_with_the_total_what_is_outside() {
     assert_eq!((device.free, device.measured_at), (Some(184 << 20), EventIndex::new(failed)));
     let outside = device.outside.expect("told");
     assert_eq!(outside + (184 << 20) + ledger(failed, None).reserved, 24 << 30);
+    // "23.73 GiB is allocated by PyTorch, and 95.07 MiB is reserved by PyTorch but unallocated."
+    let then = ledger(failed, None);
+    assert_eq!(format!("{:.2}", then.allocated() as f64 / f64::from(1 << 30)), "23.73");
+    assert_eq!(format!("{:.2}", (then.reserved - then.allocated()) as f64 / f64::from(1 << 20)), "95.07");
     let early = ledger(10, Some(24 << 30));
     assert_eq!((early.device.outside, early.device.measured_at), (Some(outside), EventIndex::new(failed)));
     assert_closes(&early, "early");

@@ -5,7 +5,7 @@ mod files;
 use std::collections::BTreeMap;
 
 use plimsoll_trace::explain::{Comparison, DeviceExplanation, Known, Origins, Place, Ranks};
-use plimsoll_trace::snapshot::Snapshot;
+use plimsoll_trace::snapshot::{Snapshot, StackId, Stacks};
 
 /// All that is known of one device.
 struct Recording {
@@ -76,13 +76,12 @@ fn a_recording_does_not_differ_from_itself() {
 #[test]
 fn lines_are_found_again_where_the_program_moved_and_grew_by_three_lines() {
     let recording = Recording::open("leak_layer");
-    let mut moved = Snapshot::default();
-    std::mem::swap(&mut moved, &mut files::open(&files::here("tests/snapshots/leak_layer.pickle.gz")));
+    let mut moved = files::open(&files::here("tests/snapshots/leak_layer.pickle.gz"));
     // The same with other folders, three lines further down.
-    let mut stacks = plimsoll_trace::snapshot::Stacks::default();
+    let mut stacks = Stacks::default();
     let mut ids = BTreeMap::new();
     for nth in 1..moved.stacks.len() {
-        let id = plimsoll_trace::snapshot::StackId::new(nth).expect("few");
+        let id = StackId::new(nth).expect("few");
         let frames: Vec<_> = moved.stacks.frames(id).copied().collect();
         let frames: Vec<_> = frames
             .into_iter()

@@ -22,6 +22,8 @@ pub struct DataQuality {
     pub no_python_bytes: u64,
     /// What the file does not say at all.
     pub missing: Vec<Missing>,
+    /// Whether frames of C++ were recorded, too.
+    pub has_native_frames: bool,
     /// Whether this version of PyTorch can record scopes as annotations.
     can_annotate: bool,
 }
@@ -156,8 +158,15 @@ impl DataQuality {
         let stackless = sums.into_iter().filter(|sum| sum.blocks > 0).collect();
         let can_annotate = snapshot.facts.seen(Kind::Event).contains(Key::UserMetadata);
         let missing = missing(snapshot, timeline.device);
-        let replay = timeline.quality;
-        Self { replay, peak_bytes, stackless, no_python_bytes, missing, can_annotate }
+        Self {
+            replay: timeline.quality,
+            peak_bytes,
+            stackless,
+            no_python_bytes,
+            missing,
+            has_native_frames: !file.python_only,
+            can_annotate,
+        }
     }
 
     /// Bytes at the peak in blocks without a stack.
@@ -179,7 +188,7 @@ impl DataQuality {
         let has = |wanted: &[NoStack]| self.stackless.iter().any(|part| wanted.contains(&part.why));
         let is_short = self.replay.is_cut || has(&[NoStack::RingOverflowed]);
         let entries = if is_short { self.replay.events.saturating_mul(4) } else { self.replay.events };
-        let native = has(&[NoStack::BackwardThread, NoStack::NativeThread]);
+        let native = self.has_native_frames || has(&[NoStack::BackwardThread, NoStack::NativeThread]);
         let stacks = if native { "all" } else { "python" };
         let annotations = if self.can_annotate { ", global_record_annotations=True" } else { "" };
         vec![
