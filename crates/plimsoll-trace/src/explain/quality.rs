@@ -6,7 +6,7 @@
 use super::fragmentation::Known;
 use super::origin::is_python;
 use super::passes::Passes;
-use crate::snapshot::{Action, Event, FrameId, Key, Kind, Segment, Snapshot, StackId};
+use crate::snapshot::{Action, Event, FrameId, Key, Kind, Snapshot, StackId};
 use crate::timeline::{Life, Quality};
 
 /// What one device's recording tells, and what it does not.
@@ -215,8 +215,7 @@ struct File {
 impl File {
     fn of(snapshot: &Snapshot, device: i32) -> Self {
         let is_request = |event: &&Event| event.action == Action::Alloc;
-        let here = |segment: &&Segment| segment.device() == device;
-        let blocks = snapshot.segments.iter().filter(here).flat_map(|segment| &segment.blocks);
+        let blocks = snapshot.segments_of(device).flat_map(|segment| &segment.blocks);
         let mut frames = (0..snapshot.stacks.frame_count()).filter_map(FrameId::new);
         let file = |id: FrameId| snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
         Self {
@@ -251,8 +250,7 @@ impl File {
 fn missing(snapshot: &Snapshot, device: i32) -> Vec<Missing> {
     let seen = |kind, key| snapshot.facts.seen(kind).contains(key);
     let trace = snapshot.trace(device);
-    let (has_events, has_segments) =
-        (!trace.is_empty(), snapshot.segments.iter().any(|it| it.device() == device));
+    let (has_events, has_segments) = (!trace.is_empty(), snapshot.segments_of(device).next().is_some());
     let no_free = |event: &Event| event.action == Action::Oom && event.device_free().is_none();
     let no_pools = !seen(Kind::Segment, Key::SegmentPoolId) && !seen(Kind::Event, Key::PoolId);
     let all = [
