@@ -7,6 +7,7 @@ mod bench;
 mod bytes;
 mod conformance;
 mod exit;
+mod explain;
 mod lenet;
 mod output;
 mod train;
@@ -41,6 +42,8 @@ enum Verb {
         #[command(subcommand)]
         what: train::What,
     },
+    /// Say what a memory snapshot means: why memory ran out, who holds it
+    Explain(explain::ExplainArgs),
     /// Replay what PyTorch's allocator was asked, and compare every answer
     Conformance(conformance::ConformanceArgs),
     /// Measure speed
@@ -54,6 +57,7 @@ fn main() -> std::process::ExitCode {
     // clap prints usage errors itself and exits with 2.
     let outcome = match Cli::parse().verb {
         Verb::Train { what } => train::run(what).map(Answer::from),
+        Verb::Explain(args) => explain::run(&args).map(Answer::from),
         Verb::Conformance(args) => conformance::run(&args),
         Verb::Bench { what } => bench::run(what).map(Answer::from),
     };

@@ -3,12 +3,13 @@
 
 mod files;
 
-use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Known, Missing, NoStack, Origins};
+use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Known, Missing, NoStack, Options, Origins};
 use plimsoll_trace::snapshot::Snapshot;
 
 fn quality(snapshot: &Snapshot, device: i32) -> DataQuality {
     let origins = Origins::of(snapshot);
-    let told = DeviceExplanation::of(snapshot, device, &origins, true);
+    let told =
+        DeviceExplanation::of(snapshot, device, &origins, Options { infer: true, device_total_bytes: None });
     let known = Known { snapshot, timeline: &told.timeline, origins: &origins, purposes: &told.purposes };
     DataQuality::of(known, &told.passes)
 }

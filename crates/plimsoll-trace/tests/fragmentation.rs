@@ -4,7 +4,7 @@ mod files;
 mod recorder;
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
-use plimsoll_trace::explain::{Fragmentation, Known, Ledger, LedgerPart, Origins, Passes, Purposes};
+use plimsoll_trace::explain::{Fragmentation, Known, Ledger, Origins, Part, Passes, Purposes};
 use plimsoll_trace::snapshot::{Action, Event, EventIndex, Frame, LifeIndex, Snapshot, StackId};
 use plimsoll_trace::timeline::Timeline;
 
@@ -12,11 +12,11 @@ fn assert_closes(ledger: &Ledger, at: &str) {
     let rows = ledger.rows();
     let bytes = |part| rows.iter().find(|row| row.part == part).expect("a row").bytes;
     let parts = |of| rows.iter().filter(move |row| row.part.within() == Some(of));
-    let sum: Option<u64> = parts(LedgerPart::Reserved).map(|row| row.bytes).sum();
-    assert_eq!(sum, bytes(LedgerPart::Reserved), "{at}: {ledger:?}");
+    let sum: Option<u64> = parts(Part::Reserved).map(|row| row.bytes).sum();
+    assert_eq!(sum, bytes(Part::Reserved), "{at}: {ledger:?}");
     if ledger.device.outside.is_some() {
-        let sum: Option<u64> = parts(LedgerPart::Total).map(|row| row.bytes).sum();
-        assert_eq!(sum, bytes(LedgerPart::Total), "{at}: {ledger:?}");
+        let sum: Option<u64> = parts(Part::Total).map(|row| row.bytes).sum();
+        assert_eq!(sum, bytes(Part::Total), "{at}: {ledger:?}");
     }
     assert_eq!(ledger.device.rest, ledger.device.total.map(|total| total - ledger.reserved), "{at}");
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_trace::explain::{
-    Comparison, DataQuality, DeviceExplanation, Fragmentation, Known, Ledger, Origins, Ranks, State,
+    Comparison, DataQuality, DeviceExplanation, Fragmentation, Known, Ledger, Options, Origins, Ranks, State,
 };
 use plimsoll_trace::snapshot::{
     Action, Block, BlockState, Event, EventIndex, Segment, SegmentType, Snapshot,
@@ -84,7 +84,8 @@ fn forged_recordings_are_explained_without_a_panic() {
         let events = trace.len();
         let snapshot = Snapshot { traces: vec![trace], segments, ..Snapshot::default() };
         let origins = Origins::of(&snapshot);
-        let told = DeviceExplanation::of(&snapshot, 0, &origins, true);
+        let told =
+            DeviceExplanation::of(&snapshot, 0, &origins, Options { infer: true, device_total_bytes: None });
         let known = Known {
             snapshot: &snapshot,
             timeline: &told.timeline,

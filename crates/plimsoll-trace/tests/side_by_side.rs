@@ -4,7 +4,7 @@ mod files;
 
 use std::collections::BTreeMap;
 
-use plimsoll_trace::explain::{Comparison, DeviceExplanation, Known, Origins, Place, Ranks};
+use plimsoll_trace::explain::{Comparison, DeviceExplanation, Known, Options, Origins, Place, Ranks};
 use plimsoll_trace::snapshot::{Snapshot, StackId, Stacks};
 
 /// All that is known of one device.
@@ -17,7 +17,12 @@ struct Recording {
 impl Recording {
     fn of(snapshot: Snapshot, device: i32) -> Self {
         let origins = Origins::of(&snapshot);
-        let device = DeviceExplanation::of(&snapshot, device, &origins, true);
+        let device = DeviceExplanation::of(
+            &snapshot,
+            device,
+            &origins,
+            Options { infer: true, device_total_bytes: None },
+        );
         Self { snapshot, origins, device }
     }
 

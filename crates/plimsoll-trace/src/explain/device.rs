@@ -1,7 +1,9 @@
 //! All that is told of one device: [`DeviceExplanation`].
 
 use super::failure::Failure;
+use super::fragmentation::{Fragmentation, Known};
 use super::holders::Holders;
+use super::ledger::Ledger;
 use super::origin::Origins;
 use super::passes::Passes;
 use super::purpose::Purposes;
@@ -21,19 +23,35 @@ pub struct DeviceExplanation {
     pub failure: Option<Failure>,
     /// Who held the memory at [`DeviceExplanation::moment`].
     pub holders: Holders,
+    /// Where the device's bytes were then.
+    pub ledger: Ledger,
+    /// The holes in them.
+    pub fragmentation: Fragmentation,
+}
+
+/// What is asked for beside the snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Whether to infer what blocks were for.
+    pub infer: bool,
+    /// What the whole device has, bytes, where that is known: no snapshot tells it.
+    pub device_total_bytes: Option<u64>,
 }
 
 impl DeviceExplanation {
-    /// Reads the device's trace, and infers what blocks were for if `infer`.
-    pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, infer: bool) -> Self {
+    /// Reads the device's trace.
+    pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
         let timeline = Timeline::of(snapshot, device);
         let trace = snapshot.trace(device);
         let passes = Passes::of(snapshot, trace, origins);
-        let purposes = Purposes::of(snapshot, &timeline, origins, &passes, infer);
+        let purposes = Purposes::of(snapshot, &timeline, origins, &passes, options.infer);
         let failure = Failure::of(&timeline, trace);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
         let holders = Holders::after(&timeline, origins, &purposes, moment);
-        Self { timeline, passes, purposes, failure, holders }
+        let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
+        let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
+        let fragmentation = Fragmentation::of(known, &[], moment);
+        Self { timeline, passes, purposes, failure, holders, ledger, fragmentation }
     }
 
     /// The moment that is explained: when memory ran out, or else when the most was allocated.

@@ -50,16 +50,16 @@ pub struct DeviceBytes {
 
 /// A row of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LedgerRow {
+pub struct Row {
     /// Which.
-    pub part: LedgerPart,
+    pub part: Part,
     /// How many; `None` if that cannot be known.
     pub bytes: Option<u64>,
 }
 
 /// Which row. The order is that of reading: a sum, then its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LedgerPart {
+pub enum Part {
     /// [`DeviceBytes::total`].
     Total,
     /// [`DeviceBytes::outside`].
@@ -84,7 +84,7 @@ pub enum LedgerPart {
     Pinned,
 }
 
-impl LedgerPart {
+impl Part {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
@@ -159,24 +159,24 @@ impl Ledger {
             cached: cached.fold(CachedBytes::default(), CachedBytes::plus),
             unplaced: state.unplaced_bytes().sum(),
         };
-        let mut last = LedgerPart::Rounding;
+        let mut last = Part::Rounding;
         for piece in state.pieces() {
             let (part, bytes) = match piece.usage {
                 Use::Live(life) => match timeline.lives[life.index()].requested_bytes.get() {
                     Some(requested) => {
                         let requested = requested.min(piece.bytes);
                         ledger.requested = ledger.requested.saturating_add(requested);
-                        (LedgerPart::Rounding, piece.bytes - requested)
+                        (Part::Rounding, piece.bytes - requested)
                     }
-                    None => (LedgerPart::Unsplit, piece.bytes),
+                    None => (Part::Unsplit, piece.bytes),
                 },
-                Use::Waiting(_) => (LedgerPart::Waiting, piece.bytes),
+                Use::Waiting(_) => (Part::Waiting, piece.bytes),
                 Use::Uncut => (last, piece.bytes), // it counts as its block does
                 Use::Cached => continue,
             };
             let sum = match part {
-                LedgerPart::Waiting => &mut ledger.waiting,
-                LedgerPart::Unsplit => &mut ledger.unsplit,
+                Part::Waiting => &mut ledger.waiting,
+                Part::Unsplit => &mut ledger.unsplit,
                 _ => &mut ledger.rounding,
             };
             *sum = sum.saturating_add(bytes);
@@ -191,24 +191,24 @@ impl Ledger {
     }
 
     /// Every row, in order; what is 0 because it does not occur is there, too.
-    pub fn rows(&self) -> Vec<LedgerRow> {
+    pub fn rows(&self) -> Vec<Row> {
         let known = [
-            (LedgerPart::Reserved, self.reserved),
-            (LedgerPart::Requested, self.requested),
-            (LedgerPart::Rounding, self.rounding),
-            (LedgerPart::Unsplit, self.unsplit),
-            (LedgerPart::Waiting, self.waiting),
-            (LedgerPart::Reusable, self.cached.reusable),
-            (LedgerPart::Private, self.cached.private),
-            (LedgerPart::Pinned, self.cached.pinned),
+            (Part::Reserved, self.reserved),
+            (Part::Requested, self.requested),
+            (Part::Rounding, self.rounding),
+            (Part::Unsplit, self.unsplit),
+            (Part::Waiting, self.waiting),
+            (Part::Reusable, self.cached.reusable),
+            (Part::Private, self.cached.private),
+            (Part::Pinned, self.cached.pinned),
         ];
         let device = [
-            (LedgerPart::Total, self.device.total),
-            (LedgerPart::Outside, self.device.outside),
-            (LedgerPart::Free, self.device.free),
+            (Part::Total, self.device.total),
+            (Part::Outside, self.device.outside),
+            (Part::Free, self.device.free),
         ];
         let known = known.map(|(part, bytes)| (part, Some(bytes)));
-        device.into_iter().chain(known).map(|(part, bytes)| LedgerRow { part, bytes }).collect()
+        device.into_iter().chain(known).map(|(part, bytes)| Row { part, bytes }).collect()
     }
 }
 

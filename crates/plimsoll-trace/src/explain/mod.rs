@@ -17,11 +17,11 @@ mod state;
 
 pub use cached::CachedBytes;
 pub use compare::{Amount, Change, ChangedLine, Comparison, Totals};
-pub use device::DeviceExplanation;
+pub use device::{DeviceExplanation, Options};
 pub use failure::{Cause, Failure};
 pub use fragmentation::{Fragmentation, Holder, Holes, Known, Pin, PoolOfHoles};
 pub use holders::{Holders, Line, Purposed, Share};
-pub use ledger::{DeviceBytes, Ledger, LedgerPart, LedgerRow};
+pub use ledger::{DeviceBytes, Ledger, Part, Row};
 pub use origin::{Doing, Name, Origin, Origins};
 pub use passes::{Pass, PassKind, Passes};
 pub use purpose::{Purpose, Purposes, Why};

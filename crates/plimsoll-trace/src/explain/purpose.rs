@@ -72,7 +72,7 @@ impl Why {
             Self::HeldAtFailure => "asked for by operators, held when memory ran out before a backward pass",
             Self::HeldAtEnd => "asked for by operators, held as the recording ends without a backward pass",
             Self::SizesOfGradients => "there before the recording, as many and as large as gradients",
-            Self::Unknown => "no stack, and neither life nor size tells",
+            Self::Unknown => "neither stack nor life nor size tells",
         }
     }
 }

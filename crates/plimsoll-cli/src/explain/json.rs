@@ -1,0 +1,123 @@
+//! An explanation for programs: `plimsoll.explain/1`.
+
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Share};
+use plimsoll_trace::snapshot::FrameId;
+use plimsoll_trace::timeline::Moment;
+use serde_json::{Value, json};
+
+use super::Explained;
+
+/// The whole answer.
+pub(crate) fn render(explained: &Explained) -> String {
+    let devices: Vec<Value> = explained.devices.iter().map(|one| device(explained, one)).collect();
+    let value = json!({
+        "schema": "plimsoll.explain/1",
+        "file": explained.file,
+        "written_by": explained.snapshot.facts.written_by(),
+        "devices": devices,
+    });
+    format!("{value:#}")
+}
+
+fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
+    let (timeline, holders) = (&device.timeline, &device.holders);
+    let by_category = holders.by_category.iter().map(|share| {
+        let why = share.key.why;
+        row(
+            share,
+            json!({
+                "category": share.key.category.map(|category| category.name()),
+                "confidence": why.confidence(),
+                "evidence": why.evidence(),
+            }),
+        )
+    });
+    let by_line = holders.by_line.iter().map(|share| {
+        row(
+            share,
+            json!({
+                "line": share.key.frame.map(|frame| line(explained, frame)),
+                "category": share.key.category.map(|category| category.name()),
+            }),
+        )
+    });
+    let by_operator = holders
+        .by_operator
+        .iter()
+        .map(|share| row(share, json!({ "operator": share.key.map(|name| name.of(&explained.snapshot)) })));
+    json!({
+        "device": timeline.device,
+        "failure": device.failure.map(|failure| {
+            let (cause, bytes) = match failure.cause() {
+                Cause::Capacity { short_bytes } => ("capacity", Some(short_bytes)),
+                Cause::Fragmentation { spare_bytes } => ("fragmentation", Some(spare_bytes)),
+                Cause::Unknown => ("unknown", None),
+            };
+            json!({
+                "cause": cause,
+                "asked_bytes": failure.asked_bytes,
+                "short_bytes": bytes.filter(|_| cause == "capacity"),
+                "spare_bytes": bytes.filter(|_| cause == "fragmentation"),
+                "allocated_bytes": failure.level.allocated_bytes,
+                "active_bytes": failure.level.active_bytes,
+                "reserved_bytes": failure.level.reserved_bytes,
+                "device_free_bytes": failure.device_free_bytes,
+                "event": failure.at.index(),
+                "line": explained.origins.get(failure.stack).line.map(|frame| line(explained, frame)),
+                "failures": failure.failures,
+            })
+        }),
+        "peak_allocated": moment(timeline.peak_allocated),
+        "peak_reserved": moment(timeline.peak_reserved),
+        "ledger": ledger(&device.ledger),
+        "held": {
+            "after_event": holders.after.map(|event| event.index()),
+            "bytes": holders.bytes,
+            "by_category": by_category.collect::<Vec<_>>(),
+            "by_line": by_line.collect::<Vec<_>>(),
+            "by_operator": by_operator.collect::<Vec<_>>(),
+        },
+        "events": timeline.quality.events,
+        "conflicts": timeline.quality.conflicts(),
+    })
+}
+
+/// Rows by name, with the row that each is a part of; `null` is what cannot be known.
+fn ledger(ledger: &Ledger) -> Value {
+    let rows = ledger.rows().into_iter().map(|row| {
+        json!({
+            "name": row.part.name(),
+            "pytorch": row.part.pytorch(),
+            "part_of": row.part.within().map(Part::name),
+            "bytes": row.bytes,
+        })
+    });
+    rows.collect()
+}
+
+fn moment(moment: Moment) -> Value {
+    json!({
+        "after_event": moment.after.map(|event| event.index()),
+        "allocated_bytes": moment.level.allocated_bytes,
+        "active_bytes": moment.level.active_bytes,
+        "reserved_bytes": moment.level.reserved_bytes,
+    })
+}
+
+/// A row's key with its figures.
+fn row<K>(share: &Share<K>, mut key: Value) -> Value {
+    key["bytes"] = share.bytes.into();
+    key["blocks"] = share.blocks.into();
+    key["largest_bytes"] = share.largest_bytes.into();
+    key
+}
+
+fn line(explained: &Explained, frame: FrameId) -> Value {
+    let snapshot = &explained.snapshot;
+    let frame = snapshot.stacks.get_frame(frame);
+    json!({
+        "file": snapshot.texts.get(frame.filename),
+        "line": frame.line,
+        "function": snapshot.texts.get(frame.name),
+    })
+}

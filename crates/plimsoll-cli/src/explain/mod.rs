@@ -1,0 +1,85 @@
+//! `plimsoll explain`: what a memory snapshot means.
+
+mod json;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+use plimsoll_trace::input;
+use plimsoll_trace::snapshot::Snapshot;
+
+use crate::bytes;
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+#[derive(Args)]
+pub(crate) struct ExplainArgs {
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Only this device
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// What the whole device has, such as 80GiB: no snapshot tells it
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    device_total: Option<u64>,
+    /// Only what the file says, nothing that is inferred from it
+    #[arg(long)]
+    no_infer: bool,
+    /// Rows of each table
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    rows: usize,
+    /// Whole bytes instead of MiB and GiB
+    #[arg(long)]
+    bytes: bool,
+    /// The result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A snapshot that was read, with what it tells.
+struct Explained {
+    /// As the user named it.
+    file: String,
+    snapshot: Snapshot,
+    origins: Origins,
+    /// By number; at least one.
+    devices: Vec<DeviceExplanation>,
+}
+
+/// Reads and explains; the result is text for stdout.
+pub(crate) fn run(args: &ExplainArgs) -> Result<String, Failure> {
+    let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
+    let explained = explain(&args.file, args.device, options)?;
+    Ok(if args.json { json::render(&explained) } else { text::render(&explained, args) })
+}
+
+fn explain(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
+    let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
+    output::progress(&format!("reading {name}"));
+    let snapshot =
+        input::open(file).map_err(|why| Failure::new(Exit::Unreadable, format!("{name}: {why}")))?;
+    let origins = Origins::of(&snapshot);
+    let mut numbers = snapshot.devices();
+    if let Some(device) = device {
+        if !numbers.contains(&device) {
+            let known: Vec<String> = numbers.iter().map(ToString::to_string).collect();
+            let message = format!("{name} has nothing of device {device}; it has {}", known.join(", "));
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        numbers = vec![device];
+    }
+    if numbers.is_empty() {
+        let message = format!(
+            "{name} holds no memory and no event: call torch.cuda.memory._record_memory_history() before the \
+             first tensor is made, and _dump_snapshot while tensors are alive"
+        );
+        return Err(Failure::new(Exit::Unreadable, message));
+    }
+    let devices =
+        numbers.into_iter().map(|number| DeviceExplanation::of(&snapshot, number, &origins, options));
+    let devices = devices.collect();
+    Ok(Explained { file: name, snapshot, origins, devices })
+}

@@ -1,0 +1,217 @@
+//! An explanation for people: the verdict, then who holds what.
+
+use std::fmt::Write;
+
+use plimsoll_alloc::Bytes;
+use plimsoll_trace::explain::{
+    Cause, DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Purposed, Row, Share,
+};
+use plimsoll_trace::snapshot::FrameId;
+
+use super::{ExplainArgs, Explained};
+use crate::output::{BOLD, RESET};
+
+/// The whole answer.
+pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
+    let page = Page { explained, args };
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    for device in &explained.devices {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        if explained.devices.len() > 1 {
+            let _ = write!(out, "device {}: ", device.timeline.device);
+        }
+        let _ = writeln!(out, "{BOLD}{}{RESET}", page.verdict(device));
+        page.device(&mut out, device);
+    }
+    let _ = writeln!(out, "\n{}", page.provenance());
+    out
+}
+
+struct Page<'a> {
+    explained: &'a Explained,
+    args: &'a ExplainArgs,
+}
+
+impl Page<'_> {
+    fn size(&self, bytes: u64) -> String {
+        if self.args.bytes { format!("{bytes} B") } else { Bytes(bytes).to_string() }
+    }
+
+    /// The first line: what happened, and the figure that matters.
+    fn verdict(&self, device: &DeviceExplanation) -> String {
+        let Some(failure) = device.failure else {
+            let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
+            return format!(
+                "nothing failed: at most {} allocated, {} reserved",
+                self.size(allocated.level.allocated_bytes),
+                self.size(reserved.level.reserved_bytes)
+            );
+        };
+        let asked = self.size(failure.asked_bytes);
+        match failure.cause() {
+            Cause::Capacity { short_bytes } => format!(
+                "out of memory: CAPACITY. {asked} were asked for, short by {}; perfect packing would still fail, \
+                 so neither a setting nor empty_cache can help",
+                self.size(short_bytes)
+            ),
+            Cause::Fragmentation { spare_bytes } => format!(
+                "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {} to spare, if the \
+                 blocks lay together",
+                self.size(spare_bytes)
+            ),
+            Cause::Unknown => format!(
+                "out of memory: {asked} were asked for; the recording does not say how much the device had free"
+            ),
+        }
+    }
+
+    fn device(&self, out: &mut String, device: &DeviceExplanation) {
+        let holders = &device.holders;
+        let when = match device.failure {
+            Some(failure) => {
+                let line = self.explained.origins.get(failure.stack);
+                if let Some(frame) = line.line {
+                    let _ = writeln!(out, "asked for at {}", self.line(frame));
+                }
+                if failure.failures > 1 {
+                    let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
+                }
+                "when memory ran out"
+            }
+            None => "at the peak",
+        };
+        self.ledger(out, &device.ledger, when);
+        let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
+        for share in &holders.by_category {
+            self.row(out, &category(share.key), share, holders.bytes, &reason(share.key));
+        }
+        let all =
+            Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
+        self.row(out, "in all", &all, holders.bytes, "memory_allocated()");
+        let _ = writeln!(out, "\n{BOLD}By line{RESET}");
+        self.table(out, &holders.by_line, holders.bytes, |key| {
+            let line = key.frame.map_or_else(|| "no line of Python".to_owned(), |frame| self.line(frame));
+            (line, key.category.map_or("unknown", |category| category.name()).to_owned())
+        });
+        let _ = writeln!(out, "\n{BOLD}By operator{RESET}");
+        self.table(out, &holders.by_operator, holders.bytes, |key| {
+            let name = key.map(|name| name.of(&self.explained.snapshot).to_owned());
+            (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
+        });
+        self.pins(out, &device.fragmentation);
+    }
+
+    /// Which blocks keep how much of the cache from going back, where that is worth a word.
+    fn pins(&self, out: &mut String, fragmentation: &Fragmentation) {
+        let Holes { reserved_bytes, count, largest_bytes, cached } = fragmentation.all;
+        if cached.pinned < reserved_bytes / 50 {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "\n{BOLD}Cached and pinned{RESET}: {} in {count} holes, the largest {}; empty_cache would return {}",
+            self.size(cached.pinned),
+            self.size(largest_bytes),
+            self.size(fragmentation.empty_cache_bytes.0)
+        );
+        let mut pins: Vec<&Pin> = fragmentation.pins.iter().collect();
+        pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
+        for pin in pins.iter().take(self.args.rows.min(5)) {
+            let oldest = pin.holders.first();
+            let line =
+                oldest.and_then(|holder| holder.line).map_or_else(String::new, |frame| self.line(frame));
+            let age = oldest.map_or_else(String::new, |oldest| match oldest.born {
+                Some(_) => format!(", the oldest asked for {} events before", oldest.age_events),
+                None => ", the oldest from before the recording".to_owned(),
+            });
+            let (pinned, held) = (self.size(pin.pinned_bytes), self.size(pin.held_bytes));
+            let blocks = pin.holders.len();
+            let _ = writeln!(out, "  {pinned:>12}  by {held} in {blocks} blocks{age}  {line}");
+        }
+    }
+
+    /// Where the device's bytes are: a sum, then its parts.
+    fn ledger(&self, out: &mut String, ledger: &Ledger, when: &str) {
+        let _ = writeln!(out, "\n{BOLD}The device's bytes {when}{RESET}");
+        let shown = |row: &Row| row.bytes != Some(0) || row.part == Part::Reserved;
+        for row in ledger.rows().into_iter().filter(shown) {
+            let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| self.size(bytes));
+            let indent = match row.part.within() {
+                None => "",
+                Some(Part::Total) => "  ",
+                Some(_) => "    ",
+            };
+            let name = format!("{indent}{}", row.part.name());
+            let _ = writeln!(out, "  {size:>12}  {name:<34}  {}", row.part.pytorch());
+        }
+    }
+
+    /// The largest rows, and one for the rest.
+    fn table<K: Copy>(
+        &self,
+        out: &mut String,
+        shares: &[Share<K>],
+        of: u64,
+        name: impl Fn(K) -> (String, String),
+    ) {
+        let (listed, rest) = shares.split_at(shares.len().min(self.args.rows));
+        for share in listed {
+            let (name, note) = name(share.key);
+            self.row(out, &note, share, of, &name);
+        }
+        if !rest.is_empty() {
+            let bytes = rest.iter().map(|share| share.bytes).sum();
+            let rest_row = Share { key: (), bytes, blocks: blocks(rest), largest_bytes: 0 };
+            self.row(out, &format!("{} more", rest.len()), &rest_row, of, "");
+        }
+    }
+
+    fn row<K>(&self, out: &mut String, name: &str, share: &Share<K>, of: u64, note: &str) {
+        let percent = if of == 0 { 0.0 } else { 100.0 * share.bytes as f64 / of as f64 };
+        let (size, blocks) = (self.size(share.bytes), share.blocks);
+        let line = format!("  {size:>12} {percent:>6.1} % {blocks:>7} blocks  {name:<15}  {note}");
+        let _ = writeln!(out, "{}", line.trim_end());
+    }
+
+    /// `model.py:41 forward`, with as much of the path as tells files apart: its last two parts.
+    fn line(&self, frame: FrameId) -> String {
+        let snapshot = &self.explained.snapshot;
+        let frame = snapshot.stacks.get_frame(frame);
+        let path = snapshot.texts.get(frame.filename);
+        let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
+        let short = match parts[..] {
+            [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
+            _ => path.to_owned(),
+        };
+        format!("{short}:{} {}", frame.line, snapshot.texts.get(frame.name))
+    }
+
+    fn provenance(&self) -> String {
+        let explained = self.explained;
+        let events: usize = explained.devices.iter().map(|device| device.timeline.quality.events).sum();
+        let conflicts: usize =
+            explained.devices.iter().map(|device| device.timeline.quality.conflicts()).sum();
+        let fits =
+            if conflicts == 0 { "all of them fit".to_owned() } else { format!("{conflicts} do not fit") };
+        let written_by = explained.snapshot.facts.written_by();
+        format!("{}: {written_by}; {events} events, {fits}; nothing in the file was run", explained.file)
+    }
+}
+
+fn blocks<K>(shares: &[Share<K>]) -> u64 {
+    shares.iter().map(|share| share.blocks).sum()
+}
+
+fn category(key: Purposed) -> String {
+    key.category.map_or_else(|| "unknown".to_owned(), |category| category.plural().to_owned())
+}
+
+fn reason(key: Purposed) -> String {
+    match key.category {
+        Some(_) => format!("{}: {}", key.why.confidence(), key.why.evidence()),
+        None => key.why.evidence().to_owned(),
+    }
+}
