@@ -1,20 +1,25 @@
 //! What a snapshot means: who holds the memory, why it ran out, what would have helped.
 
 mod cached;
+mod compare;
 mod device;
 mod failure;
 mod fragmentation;
 mod holders;
 pub mod leaks;
 mod ledger;
+mod lines;
 mod modules;
 mod origin;
 mod passes;
 mod purpose;
+mod quality;
+mod ranks;
 mod state;
 mod steps;
 
 pub use cached::CachedBytes;
+pub use compare::{Amount, Change, ChangedLine, Comparison, Totals};
 pub use device::{DeviceExplanation, Options};
 pub use failure::{Cause, Failure};
 pub use fragmentation::{Fragmentation, Holder, Holes, Known, Pin, PoolOfHoles};
@@ -24,5 +29,7 @@ pub use ledger::{DeviceBytes, Ledger, Part, Row};
 pub use origin::{Doing, Name, Origin, Origins};
 pub use passes::{Pass, PassKind, Passes};
 pub use purpose::{Purpose, Purposes, Why};
+pub use quality::{DataQuality, Missing, NoStack, Stackless};
+pub use ranks::{Across, LineAcross, Place, Rank, Ranks};
 pub use state::{BytesByUse, Piece, SegmentState, State, States, Use};
 pub use steps::{Source, Steps};

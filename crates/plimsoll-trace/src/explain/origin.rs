@@ -141,7 +141,7 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
     }
 }
 
-fn is_python(file: &str) -> bool {
+pub(super) fn is_python(file: &str) -> bool {
     file.ends_with(".py") || file.ends_with(".py_") || file.starts_with('<') || file.contains("ipykernel")
 }
 

@@ -155,7 +155,8 @@ impl MemoryMap {
     /// Adds memory, unless some is there already.
     fn put(&mut self, memory: Memory) -> bool {
         let below = self.by_addr.range(..memory.end()).next_back();
-        let fits = memory.bytes > 0 && below.is_none_or(|(_, below)| below.end() <= memory.addr);
+        let is_range = memory.bytes > 0 && memory.addr.0.checked_add(memory.bytes).is_some();
+        let fits = is_range && below.is_none_or(|(_, below)| below.end() <= memory.addr);
         if fits {
             self.by_addr.insert(memory.addr, memory);
         }
@@ -195,7 +196,8 @@ impl MemoryMap {
             if touches && is_same(&neighbour, &pages) {
                 self.by_addr.remove(&neighbour.addr);
                 self.by_addr.remove(&pages.addr);
-                let (addr, bytes) = (pages.addr.min(neighbour.addr), pages.bytes + neighbour.bytes);
+                let (addr, bytes) =
+                    (pages.addr.min(neighbour.addr), pages.bytes.saturating_add(neighbour.bytes));
                 let pool = neighbour.pool.or(pages.pool);
                 pages = Memory { addr, bytes, pool, ..neighbour };
                 self.by_addr.insert(addr, pages);

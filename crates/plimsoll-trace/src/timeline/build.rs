@@ -214,6 +214,8 @@ impl Builder<'_> {
         };
         if let Some(life) = self.get_mut(slot).filter(is_it) {
             life.bytes = block.size;
+            // With `context="state"`, blocks have stacks and events have none.
+            life.stack = life.stack.or(block.stack);
         } else {
             self.end(slot, end);
             self.quality.lost_allocs += 1;
