@@ -173,7 +173,7 @@ impl WhatIf {
             runs.into_iter().map(|run| run.join().expect("a simulation does not panic")).collect()
         });
         Self {
-            recorded: recorded(snapshot, timeline, failures.len()),
+            recorded: recorded(snapshot, timeline, &program, failures.len()),
             rows,
             packed_bytes: program.packed_bytes,
             capacity_bytes,
@@ -183,20 +183,16 @@ impl WhatIf {
 }
 
 /// What the trace itself tells.
-fn recorded(snapshot: &Snapshot, timeline: &Timeline, failures: usize) -> Outcome {
+fn recorded(snapshot: &Snapshot, timeline: &Timeline, program: &Program, failures: usize) -> Outcome {
     let trace = snapshot.trace(timeline.device);
     let count = |action| trace.iter().filter(|event| event.action == action).count();
-    let is_given_back = |event: Action| matches!(event, Action::SegmentFree | Action::SegmentUnmap);
-    let is_given = |event: Action| matches!(event, Action::SegmentAlloc | Action::SegmentMap);
-    let is_retry =
-        |pair: &&[crate::snapshot::Event]| is_given_back(pair[0].action) && is_given(pair[1].action);
     Outcome {
         peak_allocated_bytes: timeline.peak_allocated.level.allocated_bytes,
         peak_reserved_bytes: timeline.peak_reserved.level.reserved_bytes,
         new_failures: 0,
         first_new_failure: None,
         serves: vec![false; failures],
-        retries: failures + trace.windows(2).filter(is_retry).count(),
+        retries: program.retries,
         segment_allocs: count(Action::SegmentAlloc),
         segment_frees: count(Action::SegmentFree),
         maps: count(Action::SegmentMap),
@@ -206,6 +202,9 @@ fn recorded(snapshot: &Snapshot, timeline: &Timeline, failures: usize) -> Outcom
 
 fn failures(snapshot: &Snapshot, timeline: &Timeline, config: &Config) -> Vec<Failure> {
     let trace = snapshot.trace(timeline.device);
+    if !trace.iter().any(|event| event.action == Action::Oom) {
+        return Vec::new();
+    }
     let failed = timeline.curve(trace).zip(trace).filter(|(_, event)| event.action == Action::Oom);
     let failed = failed.filter_map(|(moment, event)| {
         let (level, free) = (moment.level, event.device_free().unwrap_or(0));

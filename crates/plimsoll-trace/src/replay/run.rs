@@ -151,7 +151,7 @@ impl Run<'_> {
                 }
             }
             Ok(Step::CallbacksWanted(_)) if self.served_from_new == Some(nth) => {
-                self.put(request, addr, life)
+                self.put(request, addr, life);
             }
             Ok(Step::CallbacksWanted(_)) => self.force(nth, request, addr, None, life),
             Err(_) => self.replay.unplaced += 1,

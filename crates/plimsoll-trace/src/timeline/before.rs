@@ -56,11 +56,12 @@ impl Memory {
     }
 }
 
-/// The memory before the first event, by address, and how many events did not fit.
-pub(super) fn memory_before(segments: &[&Segment], trace: &[Event]) -> (Vec<Memory>, usize) {
+/// The memory before the first event, by address, and how many events did not fit. `events` are those about
+/// memory, by their places in the trace.
+pub(super) fn memory_before(segments: &[&Segment], trace: &[Event], events: &[u32]) -> (Vec<Memory>, usize) {
     let known = segments.iter().map(|segment| (segment.address, Memory::of(segment)));
     let mut map = MemoryMap { by_addr: known.collect(), strays: 0 };
-    for event in trace.iter().rev() {
+    for event in events.iter().rev().filter_map(|&nth| trace.get(nth as usize)) {
         map.undo(event);
     }
     (map.by_addr.into_values().collect(), map.strays)
@@ -233,7 +234,7 @@ mod tests {
             blocks: Vec::new(),
         };
         let check = |trace: &[Event], expected: &[(u64, u64)], strays| {
-            let (before, found_strays) = memory_before(&[&segment], trace);
+            let (before, found_strays) = memory_before(&[&segment], trace, &[0, 1][..trace.len()]);
             let found = before.iter().map(|memory| (memory.addr.0 / PAGE - 100, memory.bytes / PAGE));
             assert_eq!((found.collect::<Vec<_>>().as_slice(), found_strays), (expected, strays));
         };

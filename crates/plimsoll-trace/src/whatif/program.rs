@@ -40,6 +40,8 @@ pub(super) struct Program {
     pub(super) pools: Vec<PoolId>,
     /// The most in use at one time, each request rounded to 512 bytes.
     pub(super) packed_bytes: u64,
+    /// How often the recorded allocator seems to have asked the device again after a release.
+    pub(super) retries: usize,
 }
 
 struct Writer<'a> {
@@ -51,6 +53,10 @@ struct Writer<'a> {
     places: Place,
     in_use_bytes: u64,
     packed_bytes: u64,
+    reserved_bytes: u64,
+    /// What was reserved before the release of memory that goes on.
+    before_release_bytes: Option<u64>,
+    retries: usize,
 }
 
 const NOWHERE: Place = Place::MAX;
@@ -66,6 +72,9 @@ impl Program {
             places: 0,
             in_use_bytes: 0,
             packed_bytes: 0,
+            reserved_bytes: timeline.start.reserved_bytes,
+            before_release_bytes: None,
+            retries: 0,
         };
         let before = timeline.lives.iter().take_while(|life| life.born.is_none()).count();
         (0..before).filter_map(LifeIndex::new).for_each(|life| writer.alloc(life));
@@ -83,6 +92,7 @@ impl Program {
             places: writer.places as usize,
             pools: snapshot.pools.iter().collect(),
             packed_bytes: writer.packed_bytes,
+            retries: writer.retries,
         }
     }
 }
@@ -100,29 +110,35 @@ impl Writer<'_> {
                 }
             }
             (Action::FreeCompleted, Some(life)) => self.free(life),
-            (Action::SegmentFree | Action::SegmentUnmap, _) => {
-                // What the ladder released is followed by what it was released for.
-                let next = trace.get(nth + 1).map(|next| next.action);
-                let is_of_request = matches!(
-                    next,
-                    Some(
-                        Action::SegmentFree
-                            | Action::SegmentUnmap
-                            | Action::SegmentAlloc
-                            | Action::SegmentMap
-                            | Action::Oom
-                    )
-                );
-                if !is_of_request {
-                    self.steps.push(Step::EmptyCache);
-                }
+            (Action::SegmentAlloc | Action::SegmentMap, _) => {
+                self.reserved_bytes = self.reserved_bytes.saturating_add(event.size);
             }
+            (Action::SegmentFree | Action::SegmentUnmap, _) => self.release(trace, nth, event.size),
             (Action::Oom, _) => {
                 let &Event { pool, size: bytes, stream, .. } = event;
+                self.retries += 1;
                 self.steps.push(Step::Failed { pool, bytes, stream });
             }
             _ => {}
         }
+    }
+
+    /// Memory goes back to the device. When all has gone that goes now, what follows tells why: if it is memory
+    /// that had no room before, the request that it is for; else the program had released the cache.
+    fn release(&mut self, trace: &[Event], nth: usize, bytes: u64) {
+        let before_bytes = *self.before_release_bytes.get_or_insert(self.reserved_bytes);
+        self.reserved_bytes = self.reserved_bytes.saturating_sub(bytes);
+        let next = trace.get(nth + 1);
+        let room_bytes = self.timeline.peak_reserved.level.reserved_bytes.saturating_sub(before_bytes);
+        match next.map(|next| (next.action, next.size)) {
+            Some((Action::SegmentFree | Action::SegmentUnmap, _)) => return,
+            Some((Action::SegmentAlloc | Action::SegmentMap, bytes)) if bytes > room_bytes => {
+                self.retries += 1;
+            }
+            Some((Action::Oom, _)) => {}
+            _ => self.steps.push(Step::EmptyCache),
+        }
+        self.before_release_bytes = None;
     }
 
     fn alloc(&mut self, life: LifeIndex) {
