@@ -15,6 +15,7 @@
 //! | `storage.rs`, `label.rs` | one allocation, and whose it is |
 //! | `layout.rs`, `dtype.rs`, `view.rs` | where elements lie, what they are, and what a kernel sees |
 //! | `device.rs`, `backend.rs`, `cpu/`, `sim.rs` | [`Device`], the seam, and the two devices |
+//! | `error.rs` | [`Error`]: what can go wrong; [`OutOfMemory`] with its numbers |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.
 
