@@ -234,8 +234,8 @@ fn a_run_saves_a_snapshot_that_agrees_with_its_account() {
         assert_eq!(reserved, run["memory"]["reserved_bytes"].as_u64().expect("bytes"));
         assert_eq!(snapshot.annotations.len(), 6, "three steps");
         let short = train(&[&job[..], &["--snapshot-entries", "10"]].concat());
-        assert!(stderr(&short).contains(&format!("snapshot: 10 events in {file} (")), "{}", stderr(&short));
-        assert_eq!(input::open(&path).expect("a snapshot").traces[0].len(), 10);
+        assert!(stderr(&short).contains(&format!("snapshot: 11 events in {file} (")), "{}", stderr(&short));
+        assert_eq!(input::open(&path).expect("a snapshot").traces[0].len(), 11, "and the snapshot itself");
     }
 }
 
@@ -251,7 +251,7 @@ fn a_run_that_runs_out_saves_what_it_held() {
     assert_eq!(why["snapshot"], file);
     assert!(stderr(&refused).contains("_memory_viz trace_plot"), "{}", stderr(&refused));
     let snapshot = input::open(&path).expect("a snapshot");
-    let last = snapshot.traces[0].last().expect("an event");
+    let [.., last, _] = &snapshot.traces[0][..] else { panic!("{:?}", snapshot.traces) };
     assert_eq!((last.action, Some(last.size)), (Action::Oom, why["asked"]["block_bytes"].as_u64()));
     let allocated: u64 = snapshot.segments.iter().filter_map(|segment| segment.allocated_size.get()).sum();
     assert_eq!(Some(allocated), why["allocated_bytes"].as_u64());

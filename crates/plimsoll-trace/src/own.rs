@@ -14,7 +14,8 @@
 //! | entries that made room for later ones | `trace_alloc_overflowed` of the settings |
 //!
 //! Categories have PyTorch's names where its profiler has one (`optimizer_state`). Events that are of no block
-//! have the category `unknown`: PyTorch's viewer fails on files in which some category, but not that one, stands.
+//! have the category `unknown`. PyTorch's viewer fails on files in which some category, but not that one, stands;
+//! so a trace ends with a `snapshot` event for the snapshot that it is in, which PyTorch notes only afterwards.
 
 use hashbrown::HashMap;
 use plimsoll_alloc::{self as alloc, Addr, BlockState, Category, Entry, LabelId, PoolKind, Recording, Tag};
@@ -77,12 +78,13 @@ pub struct Place {
 pub fn snapshot(recording: &Recording, names: &dyn Names) -> Snapshot {
     let mut maker = Maker::new(names);
     let categories = last_categories(recording);
-    let trace = recording
+    let mut trace: Vec<Event> = recording
         .entries
         .iter()
         .zip(categories)
         .filter_map(|(entry, last)| maker.event(entry, last))
         .collect();
+    trace.extend(maker.end(recording));
     maker.snapshot.traces = vec![trace];
     maker.snapshot.segments = recording.segments.iter().map(|segment| maker.segment(segment)).collect();
     maker.steps(&recording.entries);
@@ -222,6 +224,16 @@ impl<'a> Maker<'a> {
             None => self.unknown,
         };
         Some(event)
+    }
+
+    /// The event of the snapshot itself, if there is a history to end.
+    fn end(&mut self, recording: &Recording) -> Option<Event> {
+        let last = recording.entries.last()?;
+        let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
+        let bytes = blocks.filter(|block| block.state != BlockState::Cached).map(|block| block.bytes).sum();
+        let (tag, addr, stream, pool): (Tag, _, _, _) = Default::default();
+        let (action, stack, time_us) = (alloc::Action::Snapshot, None, last.time_us);
+        self.event(&Entry { time_us, action, addr, bytes, stream, pool, tag, stack }, tag.category)
     }
 
     fn segment(&mut self, segment: &alloc::Segment) -> Segment {

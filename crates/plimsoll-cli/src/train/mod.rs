@@ -80,7 +80,7 @@ pub(crate) struct MnistArgs {
     /// Save what happened to the memory, for PyTorch's viewer; also when it runs out
     #[arg(long, value_name = "FILE")]
     snapshot: Option<PathBuf>,
-    /// How many events a snapshot has; when there are more, the oldest go
+    /// How many events are kept for it; when there are more, the oldest go
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "snapshot",
           value_parser = clap::value_parser!(u32).range(1..))]
     snapshot_entries: u32,

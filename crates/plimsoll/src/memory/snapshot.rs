@@ -42,7 +42,7 @@ pub fn stop_history(device: &Device) {
 /// let x = Tensor::zeros(&[1024, 1024], &device)?;
 /// let path = std::env::temp_dir().join(format!("plimsoll-snapshot-{}.pickle", std::process::id()));
 /// let saved = memory::save_snapshot(&device, &path)?;
-/// assert_eq!((saved.segments.len(), saved.traces[0].len()), (1, 2));
+/// assert_eq!((saved.segments.len(), saved.traces[0].len()), (1, 3)); // segment_alloc, alloc, snapshot
 /// # std::fs::remove_file(&path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
