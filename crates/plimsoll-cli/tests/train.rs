@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use plimsoll_trace::input;
-use plimsoll_trace::snapshot::Action;
+use plimsoll_trace::snapshot::{Action, Setting};
 use serde_json::Value;
 
 fn plimsoll(args: &[&str]) -> Output {
@@ -266,6 +266,34 @@ fn a_snapshot_that_cannot_be_saved_is_refused_before_the_run() {
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
         assert!(!stderr(&output).contains("epoch"), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn a_log_is_read_as_a_snapshot_and_survives_the_kill_of_its_run() {
+    let folder = Folder::new("log");
+    let path = folder.0.join("run.log");
+    let file = path.to_str().expect("a path in UTF-8");
+    let run = result(&["--images", "200", "--epochs", "1", "--log", file]);
+    let snapshot = input::open(&path).expect("a log");
+    let reserved: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
+    assert_eq!(Some(reserved), run["memory"]["reserved_bytes"].as_u64());
+    assert_eq!(snapshot.setting("plimsoll_log"), Some(&Setting::Text("whole".to_owned())));
+    // Killed in the middle, it has all that was written.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["train", "mnist", "--images", "1000", "--epochs", "1000", "--log", file])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let written = || fs::metadata(&path).map_or(0, |file| file.len());
+    let begun = std::time::Instant::now();
+    while written() < 10_000 && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("an end");
+    let snapshot = input::open(&path).expect("a log");
+    assert!(snapshot.traces[0].len() > 1000, "{} events", snapshot.traces[0].len());
+    assert_ne!(snapshot.setting("plimsoll_log"), Some(&Setting::Text("whole".to_owned())));
 }
 
 #[test]

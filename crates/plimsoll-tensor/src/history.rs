@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use plimsoll_alloc::{Callers, Clock};
-pub use plimsoll_alloc::{Entry, HistoryOptions, LabelId, Recording, StackId};
+pub use plimsoll_alloc::{Config, Entry, HistoryOptions, LabelId, Recording, StackId};
 
 use crate::device::Device;
 use crate::label;
@@ -47,6 +47,16 @@ impl Device {
     /// The device's memory now, and what was kept. [`StackId`]s are operations: [`operation`].
     pub fn recording(&self) -> Recording {
         self.memory().recording()
+    }
+
+    /// What was kept since it was last taken, and how many entries made room for later ones.
+    pub fn take_history(&self) -> (Vec<Entry>, u64) {
+        self.memory().take_history()
+    }
+
+    /// The allocator's options.
+    pub fn allocator_config(&self) -> Config {
+        self.memory().config()
     }
 
     /// Calls `observer` from now on when a request failed for want of memory, before its error is returned:

@@ -2,7 +2,7 @@
 //!
 //! [`input::open`] reads a memory snapshot of PyTorch's, whatever its wrapping, into a
 //! [`snapshot::Snapshot`]; [`own::snapshot`] makes one of our own allocator; [`output::save`] writes it so that
-//! PyTorch's viewer opens it. [`conformance`] replays streams of requests and programs with all that PyTorch
+//! PyTorch's viewer opens it; [`log`] is for runs too long for either. [`conformance`] replays streams of requests and programs with all that PyTorch
 //! answered. This crate knows nothing of tensors, and prints nothing: what it finds is a value.
 
 #![forbid(unsafe_code)]
@@ -12,6 +12,7 @@ mod error;
 mod grant;
 pub mod input;
 mod json;
+pub mod log;
 pub mod output;
 pub mod own;
 mod pickle;

@@ -188,6 +188,12 @@ impl DeviceMemory {
         self.lock().core.observer().2.entries().copied().collect()
     }
 
+    /// What was kept since it was last taken, the oldest first, and how many entries were lost:
+    /// [`History::take`](crate::History::take).
+    pub fn take_history(&self) -> (Vec<Entry>, u64) {
+        self.lock().core.observer_mut().2.take()
+    }
+
     /// The place in the program that a located history numbered.
     pub fn location(&self, stack: StackId) -> Option<&'static Location<'static>> {
         self.lock().locations.as_ref()?.places.get(stack.0 as usize).copied()

@@ -19,7 +19,7 @@ use plimsoll::{Device, OutOfMemory, SimConfig};
 
 use self::job::{Job, Optimizer};
 use self::progress::Progress;
-use self::snapshot::SnapshotFile;
+use self::snapshot::{LogFile, SnapshotFile};
 use self::source::Want;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
@@ -84,6 +84,9 @@ pub(crate) struct MnistArgs {
     #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "snapshot",
           value_parser = clap::value_parser!(u32).range(1..))]
     snapshot_entries: u32,
+    /// Write what happens to the memory into a log as it happens: for long runs, and whole up to a crash
+    #[arg(long, value_name = "FILE", conflicts_with = "snapshot")]
+    log: Option<PathBuf>,
     /// The result as JSON
     #[arg(long)]
     json: bool,
@@ -110,11 +113,12 @@ fn attempt(args: &MnistArgs) -> Result<String, Failure> {
     let job = job(args)?;
     let file = args.snapshot.as_ref().map(|path| SnapshotFile::open(path, args.snapshot_entries, &device));
     let file = file.transpose()?;
+    let log = args.log.as_ref().map(|path| LogFile::open(path, &device)).transpose()?;
     let mut watch = (Progress::new(&job, &device), file.clone());
     let outcome = job.run(&device, &mut watch);
     watch.0.finish();
     // A job that ran out says so first, even if its snapshot could not be saved.
-    let saved = file.as_ref().map_or(Ok(()), SnapshotFile::report);
+    let saved = file.as_ref().map_or(Ok(()), SnapshotFile::report).and(log.map_or(Ok(()), LogFile::finish));
     match outcome {
         Ok(outcome) => {
             saved?;

@@ -1,11 +1,11 @@
 //! `--snapshot FILE`: what happened to a job's memory, saved while the job still holds it: at its end, or at
-//! the request that failed.
+//! the request that failed. `--log FILE`: the same, written as it happens.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll::memory::{self, HistoryOptions};
+use plimsoll::memory::{self, HistoryLog, HistoryOptions};
 use plimsoll::{Bytes, Device};
 
 use super::job::Watch;
@@ -70,6 +70,35 @@ impl SnapshotFile {
     pub(crate) fn saved(&self) -> Option<String> {
         let saved = self.0.saved.lock().unwrap_or_else(PoisonError::into_inner);
         matches!(*saved, Some(Ok(_))).then(|| self.0.path.display().to_string())
+    }
+}
+
+/// A log being written.
+pub(crate) struct LogFile {
+    path: PathBuf,
+    log: HistoryLog,
+}
+
+impl LogFile {
+    /// Begins the log.
+    pub(crate) fn open(path: &Path, device: &Device) -> Result<Self, Failure> {
+        match memory::stream_history(device, path) {
+            Ok(log) => Ok(Self { path: path.to_owned(), log }),
+            Err(why) => Err(Failure::new(Exit::Usage, format!("--log {}: {why}", path.display()))),
+        }
+    }
+
+    /// Ends it, and says on stderr what was written.
+    pub(crate) fn finish(self) -> Result<(), Failure> {
+        let path = self.path.display();
+        let written = self.log.finish().and_then(|entries| Ok((entries, self.path.metadata()?.len())));
+        match written {
+            Ok((entries, bytes)) => {
+                output::progress(&format!("log: {entries} events in {path} ({})", Bytes(bytes)));
+                Ok(())
+            }
+            Err(why) => Err(Failure::new(Exit::Unreadable, format!("--log {path}: {why}"))),
+        }
     }
 }
 

@@ -61,7 +61,7 @@ pub fn snapshot(device: &Device) -> Snapshot {
 }
 
 /// The names that a device's layers and operations have.
-struct Told<'a>(&'a Device);
+pub(super) struct Told<'a>(pub(super) &'a Device);
 
 impl Names for Told<'_> {
     fn label(&self, id: LabelId) -> String {
