@@ -18,8 +18,8 @@ use crate::snapshot::Snapshot;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// Of a longer log, the latest entries.
-const MOST_LOGGED: usize = 16 << 20;
+/// Of a longer log, the latest entries; a log takes less than a byte for some, so its length bounds nothing.
+const MOST_LOGGED: usize = 4 << 20;
 /// Bytes that are taken from the system at once.
 const CHUNK_BYTES: usize = 256 << 10;
 

@@ -43,7 +43,9 @@ const END: u8 = 2;
 /// The most entries of a frame.
 const MOST_ENTRIES: usize = 8192;
 /// The most bytes of a payload, packed or not: names of 8192 entries fit many times over.
-const MOST_PAYLOAD_BYTES: u64 = 64 << 20;
+const MOST_PAYLOAD_BYTES: u64 = 8 << 20;
+/// The most labels and stacks that are read; a frame tells again what those before it told.
+const MOST_NAMES: usize = 1 << 17;
 /// How a log begins.
 pub(crate) const HEAD: &[u8; 4] = b"PLIM";
 

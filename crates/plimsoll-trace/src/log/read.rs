@@ -9,7 +9,7 @@ use plimsoll_alloc::{Config, Entry, LabelId, MemoryInfo, Recording, StackId};
 
 use super::entries::{self, Frame, Input};
 use super::state::State;
-use super::{END, ENTRIES, FACTS, Facts, MAGIC, MOST_PAYLOAD_BYTES, VERSION, checksum};
+use super::{END, ENTRIES, FACTS, Facts, MAGIC, MOST_NAMES, MOST_PAYLOAD_BYTES, VERSION, checksum};
 use crate::own::{self, Names, Place};
 use crate::snapshot::{Setting, Snapshot};
 
@@ -81,14 +81,15 @@ pub fn read(mut input: impl Read, most_entries: usize) -> io::Result<Logged> {
         lost: 0,
     };
     let end = loop {
+        let begin = at;
         match frame(&mut input, &mut at)? {
             Next::Frame(ENTRIES, payload) => match entries::decode(&payload) {
-                Some(frame) => run.add(frame, most_entries),
-                None => break End::Broken { at },
+                Some(frame) if run.known.has_room_for(&frame) => run.add(frame, most_entries),
+                _ => break End::Broken { at: begin },
             },
             Next::Frame(END, _) => break End::Whole,
             Next::Nothing => break End::Open,
-            Next::Frame(..) | Next::Broken => break End::Broken { at },
+            Next::Frame(..) | Next::Broken => break End::Broken { at: begin },
         }
     };
     Ok(run.logged(facts, end))
@@ -146,6 +147,13 @@ struct Known {
     device: String,
     labels: BTreeMap<LabelId, String>,
     stacks: BTreeMap<StackId, Vec<Place>>,
+}
+
+impl Known {
+    fn has_room_for(&self, frame: &Frame) -> bool {
+        let known = self.labels.len() + self.stacks.len();
+        known + frame.labels.len() + frame.stacks.len() <= MOST_NAMES
+    }
 }
 
 impl Names for Known {
