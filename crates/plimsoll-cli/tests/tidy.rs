@@ -13,7 +13,7 @@ const EDGES: [(&str, &[&str]); 5] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-tensor", &["plimsoll-alloc"]),
-    ("plimsoll", &["plimsoll-tensor"]),
+    ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
     ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace"]),
 ];
 

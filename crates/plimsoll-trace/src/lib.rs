@@ -1,7 +1,8 @@
-//! Recordings of PyTorch's allocator: read, replayed through ours, compared.
+//! Recordings of PyTorch's allocator: read, replayed through ours, compared. And of ours, in PyTorch's format.
 //!
 //! [`input::open`] reads a memory snapshot of PyTorch's, whatever its wrapping, into a
-//! [`snapshot::Snapshot`]; [`output::save`] writes one that PyTorch's viewer opens. [`conformance`] replays streams of requests and programs with all that PyTorch
+//! [`snapshot::Snapshot`]; [`own::snapshot`] makes one of our own allocator; [`output::save`] writes it so that
+//! PyTorch's viewer opens it; [`log`] is for runs too long for either. [`conformance`] replays streams of requests and programs with all that PyTorch
 //! answered. This crate knows nothing of tensors, and prints nothing: what it finds is a value.
 
 #![forbid(unsafe_code)]
@@ -11,7 +12,9 @@ mod error;
 mod grant;
 pub mod input;
 mod json;
+pub mod log;
 pub mod output;
+pub mod own;
 mod pickle;
 pub mod snapshot;
 mod torch;
