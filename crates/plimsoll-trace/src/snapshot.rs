@@ -46,7 +46,8 @@ pub struct Snapshot {
     pub annotations: Vec<Annotation>,
     /// `allocator_settings`, in the order of the file.
     pub settings: Vec<(String, Setting)>,
-    /// The names behind [`Event::category`], by [`CategoryId::index`].
+    /// The names behind [`Event::category`], by [`CategoryId::index`]: those that the file lists, then those that
+    /// only events name.
     pub categories: Vec<TextId>,
     /// Every text by id.
     pub texts: Texts,
