@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 use super::job::{Job, Optimizer, Outcome};
 use super::report;
 use super::smallest::Smallest;
-use crate::exit::Failure;
 
 /// Changes of meaning raise the number; new fields do not.
 const SCHEMA: &str = "plimsoll.train/1";
@@ -57,16 +56,6 @@ pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&S
         "held_by_category": by_category(&n.by_category),
         "smallest_limit_bytes": smallest.map(|smallest| smallest.limit_bytes),
         "smallest_limit_fits_device": smallest.map(|smallest| smallest.fits_device),
-    }))
-}
-
-/// A job that could not be run.
-pub(crate) fn failed(failure: &Failure) -> String {
-    pretty(&json!({
-        "schema": SCHEMA,
-        "verdict": "failed",
-        "summary": failure.message,
-        "exit": failure.exit as u8,
     }))
 }
 
