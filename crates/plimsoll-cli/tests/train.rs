@@ -4,16 +4,15 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use plimsoll_trace::input;
 use plimsoll_trace::snapshot::{Action, Setting};
 use serde_json::Value;
 
-fn plimsoll(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("the program starts")
-}
+mod program;
+use program::{Folder, plimsoll, stderr, stdout};
 
 fn train(args: &[&str]) -> Output {
     plimsoll(&[&["train", "mnist"], args].concat())
@@ -26,14 +25,6 @@ fn result(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
 }
 
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).expect("stdout is text")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// The real images, which lie beside the project where it is developed and in CI.
 fn real_data() -> Option<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");
@@ -42,27 +33,6 @@ fn real_data() -> Option<String> {
     }
     eprintln!("skipped: no MNIST files in ../shared/data/mnist");
     None
-}
-
-/// An empty folder that goes when the test ends.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("a path in UTF-8")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A result's account of memory, apart from the two things that differ between devices by nature.

@@ -32,7 +32,7 @@ pub(crate) struct AllocatorArgs {
     rounds: u32,
     /// The result as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// A mix and its cost.

@@ -28,6 +28,17 @@ pub(crate) enum What {
     Step(step::StepArgs),
 }
 
+impl What {
+    /// Whether JSON was asked for.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            What::Allocator(args) => args.json,
+            What::Snapshot(args) => args.json,
+            What::Step(args) => args.json,
+        }
+    }
+}
+
 /// Measures; the result is text for stdout.
 pub(crate) fn run(what: What) -> Result<String, Failure> {
     match what {

@@ -10,6 +10,7 @@ use plimsoll_trace::snapshot::FrameId;
 
 use super::{ExplainArgs, Explained};
 use crate::output::{BOLD, RESET};
+use crate::recording;
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
@@ -176,17 +177,8 @@ impl Page<'_> {
         let _ = writeln!(out, "{}", line.trim_end());
     }
 
-    /// `model.py:41 forward`, with as much of the path as tells files apart: its last two parts.
     fn line(&self, frame: FrameId) -> String {
-        let snapshot = &self.explained.snapshot;
-        let frame = snapshot.stacks.get_frame(frame);
-        let path = snapshot.texts.get(frame.filename);
-        let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
-        let short = match parts[..] {
-            [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
-            _ => path.to_owned(),
-        };
-        format!("{short}:{} {}", frame.line, snapshot.texts.get(frame.name))
+        recording::line(&self.explained.snapshot, frame)
     }
 
     /// How good the file is, and who wrote it.

@@ -8,7 +8,6 @@ use super::job::{Job, Optimizer, Outcome};
 use super::report;
 use super::smallest::Smallest;
 use super::snapshot::SnapshotFile;
-use crate::exit::Failure;
 
 /// Changes of meaning raise the number; new fields do not.
 const SCHEMA: &str = "plimsoll.train/1";
@@ -65,16 +64,6 @@ pub(crate) fn out_of_memory(
         "smallest_limit_bytes": smallest.map(|smallest| smallest.limit_bytes),
         "smallest_limit_fits_device": smallest.map(|smallest| smallest.fits_device),
         "snapshot": file.and_then(SnapshotFile::saved),
-    }))
-}
-
-/// A job that could not be run.
-pub(crate) fn failed(failure: &Failure) -> String {
-    pretty(&json!({
-        "schema": SCHEMA,
-        "verdict": "failed",
-        "summary": failure.message,
-        "exit": failure.exit as u8,
     }))
 }
 

@@ -99,16 +99,17 @@ fn learning_rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the job; the result is text for stdout.
-pub(crate) fn run(what: What) -> Result<String, Failure> {
-    let What::Mnist(args) = what;
-    attempt(&args).map_err(|failure| {
-        let json = args.json.then(|| failure.json.clone().unwrap_or_else(|| json::failed(&failure)));
-        Failure { json, ..failure }
-    })
+impl What {
+    /// Whether JSON was asked for.
+    pub(crate) fn json(&self) -> bool {
+        let What::Mnist(args) = self;
+        args.json
+    }
 }
 
-fn attempt(args: &MnistArgs) -> Result<String, Failure> {
+/// Runs the job; the result is text for stdout.
+pub(crate) fn run(what: &What) -> Result<String, Failure> {
+    let What::Mnist(args) = what;
     let device = device(args)?;
     let job = job(args)?;
     let file = args.snapshot.as_ref().map(|path| SnapshotFile::open(path, args.snapshot_entries, &device));
