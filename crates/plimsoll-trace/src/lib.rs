@@ -2,8 +2,8 @@
 //!
 //! [`input::open`] reads a memory snapshot of PyTorch's, whatever its wrapping, into a
 //! [`snapshot::Snapshot`]; [`output::save`] writes one that PyTorch's viewer opens. [`timeline::Timeline`]
-//! tells who held which block when. [`conformance`] replays streams of requests and programs with all that
-//! PyTorch answered. This crate knows nothing of tensors, and prints nothing: what it finds is a value.
+//! tells who held which block when, [`explain`] what that means, and [`render`] puts it before people.
+//! [`conformance`] replays streams of requests and programs with all that PyTorch answered. This crate knows nothing of tensors, and prints nothing: what it finds is a value.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod input;
 mod json;
 pub mod output;
 mod pickle;
+pub mod render;
 pub mod snapshot;
 pub mod timeline;
 mod torch;

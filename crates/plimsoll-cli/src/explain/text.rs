@@ -3,9 +3,8 @@
 use std::fmt::Write;
 
 use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::{
-    Cause, DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Purposed, Row, Share,
-};
+use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Row, Share};
+use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
 
 use super::{ExplainArgs, Explained};
@@ -23,7 +22,7 @@ pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
         if explained.devices.len() > 1 {
             let _ = write!(out, "device {}: ", device.timeline.device);
         }
-        let _ = writeln!(out, "{BOLD}{}{RESET}", page.verdict(device));
+        let _ = writeln!(out, "{BOLD}{}{RESET}", words::verdict(device, |bytes| page.size(bytes)));
         page.device(&mut out, device);
     }
     let _ = writeln!(out, "\n{}", page.provenance());
@@ -40,53 +39,21 @@ impl Page<'_> {
         if self.args.bytes { format!("{bytes} B") } else { Bytes(bytes).to_string() }
     }
 
-    /// The first line: what happened, and the figure that matters.
-    fn verdict(&self, device: &DeviceExplanation) -> String {
-        let Some(failure) = device.failure else {
-            let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
-            return format!(
-                "nothing failed: at most {} allocated, {} reserved",
-                self.size(allocated.level.allocated_bytes),
-                self.size(reserved.level.reserved_bytes)
-            );
-        };
-        let asked = self.size(failure.asked_bytes);
-        match failure.cause() {
-            Cause::Capacity { short_bytes } => format!(
-                "out of memory: CAPACITY. {asked} were asked for, short by {}; perfect packing would still fail, \
-                 so neither a setting nor empty_cache can help",
-                self.size(short_bytes)
-            ),
-            Cause::Fragmentation { spare_bytes } => format!(
-                "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {} to spare, if the \
-                 blocks lay together",
-                self.size(spare_bytes)
-            ),
-            Cause::Unknown => format!(
-                "out of memory: {asked} were asked for; the recording does not say how much the device had free"
-            ),
-        }
-    }
-
     fn device(&self, out: &mut String, device: &DeviceExplanation) {
         let holders = &device.holders;
-        let when = match device.failure {
-            Some(failure) => {
-                let line = self.explained.origins.get(failure.stack);
-                if let Some(frame) = line.line {
-                    let _ = writeln!(out, "asked for at {}", self.line(frame));
-                }
-                if failure.failures > 1 {
-                    let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
-                }
-                "when memory ran out"
+        if let Some(failure) = device.failure {
+            if let Some(frame) = self.explained.origins.get(failure.stack).line {
+                let _ = writeln!(out, "asked for at {}", self.line(frame));
             }
-            None => "at the peak",
-        };
+            if failure.failures > 1 {
+                let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
+            }
+        }
+        let when = words::when(device);
         self.ledger(out, &device.ledger, when);
         let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
         for share in &holders.by_category {
-            self.row(out, &category(share.key), share, holders.bytes, &reason(share.key));
+            self.row(out, words::category(share.key), share, holders.bytes, &words::reason(share.key));
         }
         let all =
             Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
@@ -176,42 +143,16 @@ impl Page<'_> {
         let _ = writeln!(out, "{}", line.trim_end());
     }
 
-    /// `model.py:41 forward`, with as much of the path as tells files apart: its last two parts.
     fn line(&self, frame: FrameId) -> String {
-        let snapshot = &self.explained.snapshot;
-        let frame = snapshot.stacks.get_frame(frame);
-        let path = snapshot.texts.get(frame.filename);
-        let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
-        let short = match parts[..] {
-            [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
-            _ => path.to_owned(),
-        };
-        format!("{short}:{} {}", frame.line, snapshot.texts.get(frame.name))
+        words::line(&self.explained.snapshot, frame)
     }
 
     fn provenance(&self) -> String {
-        let explained = self.explained;
-        let events: usize = explained.devices.iter().map(|device| device.timeline.quality.events).sum();
-        let conflicts: usize =
-            explained.devices.iter().map(|device| device.timeline.quality.conflicts()).sum();
-        let fits =
-            if conflicts == 0 { "all of them fit".to_owned() } else { format!("{conflicts} do not fit") };
-        let written_by = explained.snapshot.facts.written_by();
-        format!("{}: {written_by}; {events} events, {fits}; nothing in the file was run", explained.file)
+        let Explained { file, snapshot, devices, .. } = self.explained;
+        words::provenance(file, snapshot, devices)
     }
 }
 
 fn blocks<K>(shares: &[Share<K>]) -> u64 {
     shares.iter().map(|share| share.blocks).sum()
-}
-
-fn category(key: Purposed) -> String {
-    key.category.map_or_else(|| "unknown".to_owned(), |category| category.plural().to_owned())
-}
-
-fn reason(key: Purposed) -> String {
-    match key.category {
-        Some(_) => format!("{}: {}", key.why.confidence(), key.why.evidence()),
-        None => key.why.evidence().to_owned(),
-    }
 }

@@ -18,6 +18,7 @@ pub use fragmentation::{Fragmentation, Holder, Holes, Known, Pin, PoolOfHoles};
 pub use holders::{Holders, Line, Purposed, Share};
 pub use ledger::{DeviceBytes, Ledger, Part, Row};
 pub use origin::{Doing, Name, Origin, Origins};
+pub(crate) use origin::{is_library, is_python};
 pub use passes::{Pass, PassKind, Passes};
 pub use purpose::{Purpose, Purposes, Why};
 pub use state::{BytesByUse, Piece, SegmentState, State, States, Use};
