@@ -4,7 +4,7 @@
 //! [`snapshot::Snapshot`]; [`own::snapshot`] makes one of our own allocator; [`output::save`] writes it so that
 //! PyTorch's viewer opens it; [`log`] is for runs too long for either. [`timeline::Timeline`] tells who held which
 //! block when, [`replay::Replay`] whether our allocator would have done the same, [`whatif::WhatIf`] what other
-//! settings would have come to, and [`explain`] what it all means. [`conformance`] replays streams of requests and
+//! settings would have come to, [`explain`] what it all means, and [`render`] puts it before people. [`conformance`] replays streams of requests and
 //! programs with all that PyTorch answered. This crate knows nothing of tensors, and prints nothing: what it finds
 //! is a value.
 
@@ -21,6 +21,7 @@ pub mod output;
 pub mod own;
 mod pickle;
 pub mod replay;
+pub mod render;
 pub mod snapshot;
 pub mod timeline;
 mod torch;

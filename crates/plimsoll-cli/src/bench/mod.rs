@@ -34,6 +34,7 @@ impl What {
         match self {
             What::Allocator(args) => args.json,
             What::Snapshot(args) => args.json,
+            What::AllocatorMix(_) => false,
             What::Step(args) => args.json,
         }
     }

@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+use plimsoll_trace::render::html::Report;
 use plimsoll_trace::snapshot::Snapshot;
 
 use crate::bytes;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
+use crate::output;
 use crate::recording::Recording;
 
 #[derive(Args)]
@@ -36,6 +38,9 @@ pub(crate) struct ExplainArgs {
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Also write a page for a browser: one file that needs no network
+    #[arg(long, value_name = "OUT.html")]
+    html: Option<PathBuf>,
 }
 
 /// A snapshot that was read, with what it tells.
@@ -52,7 +57,20 @@ struct Explained {
 pub(crate) fn run(args: &ExplainArgs) -> Result<String, Failure> {
     let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
     let explained = explain(&args.file, args.device, options)?;
+    if let Some(path) = &args.html {
+        page(&explained, path)?;
+    }
     Ok(if args.json { json::render(&explained) } else { text::render(&explained, args) })
+}
+
+/// Writes the page for a browser.
+fn page(explained: &Explained, path: &Path) -> Result<(), Failure> {
+    let Explained { file, snapshot, origins, devices } = explained;
+    let page = Report { file, snapshot, origins, devices }.page();
+    std::fs::write(path, page)
+        .map_err(|why| Failure::new(Exit::Unreadable, format!("{}: {why}", path.display())))?;
+    output::progress(&format!("wrote {}", path.display()));
+    Ok(())
 }
 
 fn explain(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {

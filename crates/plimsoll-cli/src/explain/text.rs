@@ -3,14 +3,12 @@
 use std::fmt::Write;
 
 use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::{
-    Cause, DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Purposed, Row, Share,
-};
+use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Row, Share};
+use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
 
 use super::{ExplainArgs, Explained};
 use crate::output::{BOLD, RESET};
-use crate::recording;
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
@@ -24,7 +22,7 @@ pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
         if explained.devices.len() > 1 {
             let _ = write!(out, "device {}: ", device.timeline.device);
         }
-        let _ = writeln!(out, "{BOLD}{}{RESET}", page.verdict(device));
+        let _ = writeln!(out, "{BOLD}{}{RESET}", words::verdict(device, |bytes| page.size(bytes)));
         page.device(&mut out, device);
     }
     let _ = writeln!(out, "\n{}", page.provenance());
@@ -41,53 +39,21 @@ impl Page<'_> {
         if self.args.bytes { format!("{bytes} B") } else { Bytes(bytes).to_string() }
     }
 
-    /// The first line: what happened, and the figure that matters.
-    fn verdict(&self, device: &DeviceExplanation) -> String {
-        let Some(failure) = device.failure else {
-            let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
-            return format!(
-                "nothing failed: at most {} allocated, {} reserved",
-                self.size(allocated.level.allocated_bytes),
-                self.size(reserved.level.reserved_bytes)
-            );
-        };
-        let asked = self.size(failure.asked_bytes);
-        match failure.cause() {
-            Cause::Capacity { short_bytes } => format!(
-                "out of memory: CAPACITY. {asked} were asked for, short by {}; perfect packing would still fail, \
-                 so neither a setting nor empty_cache can help",
-                self.size(short_bytes)
-            ),
-            Cause::Fragmentation { spare_bytes } => format!(
-                "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {} to spare, if the \
-                 blocks lay together",
-                self.size(spare_bytes)
-            ),
-            Cause::Unknown => format!(
-                "out of memory: {asked} were asked for; the recording does not say how much the device had free"
-            ),
-        }
-    }
-
     fn device(&self, out: &mut String, device: &DeviceExplanation) {
         let holders = &device.holders;
-        let when = match device.failure {
-            Some(failure) => {
-                let line = self.explained.origins.get(failure.stack);
-                if let Some(frame) = line.line {
-                    let _ = writeln!(out, "asked for at {}", self.line(frame));
-                }
-                if failure.failures > 1 {
-                    let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
-                }
-                "when memory ran out"
+        if let Some(failure) = device.failure {
+            if let Some(frame) = self.explained.origins.get(failure.stack).line {
+                let _ = writeln!(out, "asked for at {}", self.line(frame));
             }
-            None => "at the peak",
-        };
+            if failure.failures > 1 {
+                let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
+            }
+        }
+        let when = words::when(device);
         self.ledger(out, &device.ledger, when);
         let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
         for share in &holders.by_category {
-            self.row(out, &category(share.key), share, holders.bytes, &reason(share.key));
+            self.row(out, words::category(share.key), share, holders.bytes, &words::reason(share.key));
         }
         let all =
             Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
@@ -178,54 +144,16 @@ impl Page<'_> {
     }
 
     fn line(&self, frame: FrameId) -> String {
-        recording::line(&self.explained.snapshot, frame)
+        words::line(&self.explained.snapshot, frame)
     }
 
     /// How good the file is, and who wrote it.
     fn provenance(&self) -> String {
-        let explained = self.explained;
-        let mut out = format!(
-            "{}: {}; nothing in the file was run",
-            explained.file,
-            explained.snapshot.facts.written_by()
-        );
-        for device in &explained.devices {
-            let (quality, replay) = (device.timeline.quality, &device.replay);
-            let of = if explained.devices.len() > 1 {
-                format!("device {}: ", device.timeline.device)
-            } else {
-                String::new()
-            };
-            let replayed = if replay.requests == 0 {
-                "no request recorded: the state alone is explained".to_owned()
-            } else if replay.is_identical() {
-                format!("{} requests replayed, every block where PyTorch put it", replay.requests)
-            } else {
-                format!(
-                    "{} requests replayed, {} of them decided otherwise: figures may differ from PyTorch's",
-                    replay.requests,
-                    replay.conflicts + replay.unplaced
-                )
-            };
-            let cut =
-                if quality.is_cut { "; the ring ran over, so what came before is not known" } else { "" };
-            let _ = write!(out, "\n{of}{} events; {replayed}{cut}", quality.events);
-        }
-        out
+        let Explained { file, snapshot, devices, .. } = self.explained;
+        words::provenance(file, snapshot, devices)
     }
 }
 
 fn blocks<K>(shares: &[Share<K>]) -> u64 {
     shares.iter().map(|share| share.blocks).sum()
-}
-
-fn category(key: Purposed) -> String {
-    key.category.map_or_else(|| "unknown".to_owned(), |category| category.plural().to_owned())
-}
-
-fn reason(key: Purposed) -> String {
-    match key.category {
-        Some(_) => format!("{}: {}", key.why.confidence(), key.why.evidence()),
-        None => key.why.evidence().to_owned(),
-    }
 }

@@ -1,15 +1,17 @@
 //! All that is told of one device: [`DeviceExplanation`].
 
+use plimsoll_alloc::Category;
+
 use super::failure::Failure;
 use super::fragmentation::{Fragmentation, Known};
-use super::holders::Holders;
+use super::holders::{Holders, held};
 use super::ledger::Ledger;
 use super::origin::Origins;
 use super::passes::Passes;
 use super::purpose::Purposes;
 use crate::replay::Replay;
 use crate::snapshot::{EventIndex, Snapshot};
-use crate::timeline::Timeline;
+use crate::timeline::{Life, Timeline};
 
 /// What a snapshot tells of one device.
 #[derive(Debug, Clone)]
@@ -61,5 +63,11 @@ impl DeviceExplanation {
     /// The moment that is explained: when memory ran out, or else when the most was allocated.
     pub fn moment(&self) -> Option<EventIndex> {
         self.holders.after
+    }
+
+    /// The blocks that are held then, each with what it is for.
+    pub fn held(&self) -> impl Iterator<Item = (&Life, Option<Category>)> {
+        let held = held(&self.timeline, self.moment());
+        held.map(|(index, life)| (life, self.purposes.get(index).category))
     }
 }

@@ -89,7 +89,10 @@ impl Holders {
     }
 }
 
-fn held(timeline: &Timeline, after: Option<EventIndex>) -> impl Iterator<Item = (LifeIndex, &Life)> {
+pub(super) fn held(
+    timeline: &Timeline,
+    after: Option<EventIndex>,
+) -> impl Iterator<Item = (LifeIndex, &Life)> {
     let born = timeline.lives.partition_point(|life| life.born <= after);
     let lives = (0..).map_while(LifeIndex::new).zip(&timeline.lives[..born]);
     lives.filter(move |(_, life)| life.is_held_after(after))

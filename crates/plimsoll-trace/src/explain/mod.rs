@@ -27,6 +27,7 @@ pub use holders::{Holders, Line, Purposed, Share};
 pub use leaks::Leaks;
 pub use ledger::{DeviceBytes, Ledger, Part, Row};
 pub use origin::{Doing, Name, Origin, Origins};
+pub(crate) use origin::{is_library, is_python};
 pub use passes::{Pass, PassKind, Passes};
 pub use purpose::{Purpose, Purposes, Why};
 pub use quality::{DataQuality, Missing, NoStack, Stackless};

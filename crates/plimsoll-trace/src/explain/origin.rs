@@ -141,12 +141,13 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
     }
 }
 
-pub(super) fn is_python(file: &str) -> bool {
+/// Whether a frame of this file is one of Python.
+pub(crate) fn is_python(file: &str) -> bool {
     file.ends_with(".py") || file.ends_with(".py_") || file.starts_with('<') || file.contains("ipykernel")
 }
 
 /// Installed packages, the standard library, and PyTorch's own folders wherever they lie.
-fn is_library(file: &str) -> bool {
+pub(crate) fn is_library(file: &str) -> bool {
     const PARTS: [&str; 12] = [
         "/site-packages/",
         "/dist-packages/",

@@ -105,9 +105,14 @@ impl Passes {
         self.passes.partition_point(|pass| pass.first <= event).checked_sub(1)
     }
 
+    /// The kind of the pass that an event lies in; `None` before the first request.
+    pub fn kind_at(&self, event: EventIndex) -> Option<PassKind> {
+        self.at(event).map(|place| self.passes[place].kind)
+    }
+
     /// Whether an event lies in a backward pass.
     pub fn is_backward(&self, event: EventIndex) -> bool {
-        self.at(event).is_some_and(|place| self.passes[place].kind == PassKind::Backward)
+        self.kind_at(event) == Some(PassKind::Backward)
     }
 
     /// Whether a block that was asked for in a pass is freed before its last request.

@@ -1,0 +1,168 @@
+//! An explanation as one page: no network, no other file, the verdict and the tables readable without scripts.
+//!
+//! ```text
+//! tables.rs          what is read without a script
+//! flow.rs            blocks that come and go, one walk
+//!  ├ buckets.rs      the curve in as many points as a screen has: each keeps its peak
+//!  └ moments.rs      the largest lines at many moments
+//! icicle.rs          the explained moment by stack
+//! map.rs             the segments at many moments, in cells
+//! numbers.rs         arrays as base64; text.rs: words that nobody vouches for
+//! page.html          what holds all that; page.css: how it looks, on screens and on paper
+//! *.js               what draws, joined into one script; timeline, icicle and map have their HTML beside them
+//! ```
+//!
+//! What a file says never becomes a tag: HTML is escaped, data stands in an element of its own without a `<`,
+//! the script writes only text, and the page's policy lets no other script run.
+
+mod buckets;
+mod flow;
+mod icicle;
+mod map;
+mod moments;
+mod numbers;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::fmt::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use self::buckets::{Buckets, kind_names, number};
+use self::flow::Ends;
+use self::numbers::grains;
+use self::text::Text;
+use super::words;
+use crate::explain::{DeviceExplanation, Origins};
+use crate::snapshot::{Action, Event, EventIndex, Snapshot};
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = concat!(
+    include_str!("shared.js"),
+    include_str!("timeline.js"),
+    include_str!("icicle.js"),
+    include_str!("map.js"),
+    include_str!("page.js"),
+);
+const TIMELINE: &str = include_str!("timeline.html");
+const ICICLE: &str = include_str!("icicle.html");
+const MAP: &str = include_str!("map.html");
+
+/// Points of the curve, shared by all devices: zoomed in, several for a pixel of the whole.
+const BUCKETS: usize = 4096;
+/// Moments that are explained, shared by all devices.
+const MOMENTS: usize = 160;
+/// Boxes of the icicle, shared by all devices.
+const BOXES: usize = 2000;
+/// Cells of the map at the most reserved, shared by all devices.
+const CELLS: usize = 1600;
+/// Failures that are flagged, the last.
+const FAILURES: usize = 50;
+
+/// What a page is made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Report<'a> {
+    /// The snapshot's name, as the user knows it.
+    pub file: &'a str,
+    /// The snapshot.
+    pub snapshot: &'a Snapshot,
+    /// Its lines.
+    pub origins: &'a Origins,
+    /// What it tells of each device.
+    pub devices: &'a [DeviceExplanation],
+}
+
+impl Report<'_> {
+    /// The page. Its size does not grow with the number of events; costs some hundred nanoseconds for each.
+    pub fn page(&self) -> String {
+        let drawn: Vec<Value> = self.devices.iter().map(|device| self.drawn(device)).collect();
+        let data = json!({ "kinds": kind_names(), "devices": drawn });
+        let mut sections = String::new();
+        for (nth, device) in self.devices.iter().enumerate() {
+            let interactive = [TIMELINE, ICICLE, MAP].map(|part| if has_events(device) { part } else { "" });
+            match tables::section(self, device, nth, interactive) {
+                Ok(section) => sections.push_str(&section),
+                Err(std::fmt::Error) => unreachable!("writing to a string cannot fail"),
+            }
+        }
+        let provenance = words::provenance(self.file, self.snapshot, self.devices);
+        fill(PAGE, |name, out| match name {
+            "script-hash" => out.push_str(&hash(SCRIPT)),
+            "style-hash" => out.push_str(&hash(STYLE)),
+            "style" => out.push_str(STYLE),
+            "script" => out.push_str(SCRIPT),
+            "title" => write(out, Text(self.file)),
+            "sections" => out.push_str(&sections),
+            "provenance" => write(out, Text(&provenance)),
+            "data" => out.push_str(&text::json(&data)),
+            other => unreachable!("page.html has no place named {other}"),
+        })
+    }
+
+    /// What the script draws of one device.
+    fn drawn(&self, device: &DeviceExplanation) -> Value {
+        let share = |all: usize| (all / self.devices.len()).max(all / 16);
+        let trace = self.snapshot.trace(device.timeline.device);
+        let ends = Ends::of(&device.timeline);
+        let buckets = Buckets::of(device, trace, &ends, share(BUCKETS));
+        let moments = moments::moments(device, &buckets, share(MOMENTS));
+        let keys = moments::Keys::of(self, device);
+        json!({
+            "explained": number(device.moment()),
+            "when": words::when(device),
+            "peak": number(device.timeline.peak_allocated.after),
+            "failures": failures(trace),
+            "limit": limit_bytes(device).map(grains),
+            "curve": buckets.json(),
+            "moments": moments::json(self, device, &ends, &keys, &moments),
+            "icicle": icicle::json(self, device, share(BOXES)),
+            "map": map::json(self, device, &keys, &moments, share(CELLS) as u64),
+        })
+    }
+}
+
+fn has_events(device: &DeviceExplanation) -> bool {
+    device.timeline.quality.events > 0
+}
+
+/// What the allocator could have had at most, as a failed request tells it; else the whole device, where that
+/// is known.
+fn limit_bytes(device: &DeviceExplanation) -> Option<u64> {
+    let at_failure = device.failure.and_then(|failure| failure.capacity_bytes());
+    at_failure.or(device.ledger.device.total)
+}
+
+/// The last requests that failed, each as a number of a moment and the bytes that it asked for.
+fn failures(trace: &[Event]) -> Vec<[u64; 2]> {
+    let failed = trace.iter().enumerate().rev().filter(|(_, event)| event.action == Action::Oom);
+    let failed = failed.map(|(place, event)| [u64::from(number(EventIndex::new(place))), event.size]);
+    failed.take(FAILURES).collect()
+}
+
+/// A text with its places, `{{name}}`, filled; what is put there is not read again.
+fn fill(template: &str, value: impl Fn(&str, &mut String)) -> String {
+    let mut parts = template.split("{{");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once("}}").unwrap_or((part, ""));
+        value(name, &mut out);
+        out.push_str(rest);
+    }
+    out
+}
+
+fn write(out: &mut String, what: impl std::fmt::Display) {
+    // Writing to a `String` cannot fail.
+    let _ = write!(out, "{what}");
+}
+
+/// By which the page's policy knows its own script and style.
+fn hash(text: &str) -> String {
+    format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
+}

@@ -1,0 +1,121 @@
+//! The page as a whole: what it holds, what it never holds, how large it gets.
+
+use plimsoll_alloc::{Addr, StreamId};
+
+use super::{BUCKETS, PAGE, Report, SCRIPT};
+use crate::explain::{DeviceExplanation, Options, Origins};
+use crate::snapshot::{Action, Event, Frame, Snapshot, StackId};
+
+const MIB: u64 = 1 << 20;
+/// A name that would end a script, an attribute and a text, if it could.
+const HOSTILE: &str = "</script><img src=x onerror=\"alert('{{data}}')\">";
+
+/// A recording of so many events, of which the last fails: blocks of several sizes come, and go in another
+/// order. Each stack has a frame of a hostile name.
+pub(super) fn recording(events: usize) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let stacks: Vec<StackId> = (0..50).map(|line| stack(&mut snapshot, line)).collect();
+    let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+    let mut trace = vec![event(Action::SegmentAlloc, 1 << 30, 4096 * MIB)];
+    let (mut held, mut seed) = (Vec::new(), 7_u64);
+    while trace.len() + 2 < events {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let random = (seed >> 33) as usize;
+        let place = random % 400;
+        match held.iter().position(|&(known, _)| known == place) {
+            None => {
+                let bytes = 512 * (1 + random as u64 % 20_000);
+                held.push((place, bytes));
+                let addr = (1 << 30) + 10 * MIB * place as u64;
+                let stack = Some(stacks[random % stacks.len()]);
+                let mut alloc = event(Action::Alloc, addr, bytes);
+                alloc.stack = stack;
+                trace.push(alloc);
+            }
+            Some(known) => {
+                let (place, bytes) = held.swap_remove(known);
+                let addr = (1 << 30) + 10 * MIB * place as u64;
+                trace.push(event(Action::FreeRequested, addr, bytes));
+                trace.push(event(Action::FreeCompleted, addr, bytes));
+            }
+        }
+    }
+    trace.push(Event::oom(8192 * MIB, Some(1024 * MIB), StreamId(0)));
+    for (place, event) in trace.iter_mut().enumerate() {
+        event.time_us = (1_700_000_000_000_000 + 3 * place as u64).into();
+    }
+    snapshot.traces = vec![trace];
+    snapshot
+}
+
+fn stack(snapshot: &mut Snapshot, line: i64) -> StackId {
+    let frames =
+        [("/x/site-packages/torch/nn/linear.py", "forward"), ("a/<m>.py", HOSTILE), ("main.py", "main")];
+    let ids: Vec<_> = frames
+        .iter()
+        .map(|(file, name)| {
+            let filename = snapshot.texts.intern(file).unwrap();
+            let name = snapshot.texts.intern(name).unwrap();
+            snapshot.stacks.frame(Frame { filename, name, line, fx: None }).unwrap()
+        })
+        .collect();
+    snapshot.stacks.stack(&ids).unwrap()
+}
+
+pub(super) fn explained(snapshot: &Snapshot) -> (Origins, DeviceExplanation) {
+    let origins = Origins::of(snapshot);
+    let options = Options { infer: true, device_total_bytes: None };
+    let device = DeviceExplanation::of(snapshot, 0, &origins, options);
+    (origins, device)
+}
+
+fn page(snapshot: &Snapshot, file: &str) -> String {
+    let (origins, device) = explained(snapshot);
+    Report { file, snapshot, origins: &origins, devices: &[device] }.page()
+}
+
+#[test]
+fn the_verdict_and_the_tables_are_there_without_a_script() {
+    let page = page(&recording(3000), "run.pickle");
+    let read = page.split("<script").next().unwrap();
+    assert!(read.contains("out of memory: CAPACITY. 8.00 GiB were asked for, short by"), "the verdict");
+    for table in ["The device's bytes when memory ran out", "by category", "By line", "The largest blocks"] {
+        assert!(read.contains(table), "{table}");
+    }
+    assert!(read.contains("main.py") || read.contains("a/&lt;m&gt;.py"), "a line");
+}
+
+#[test]
+fn what_a_file_says_never_becomes_a_tag_or_a_place() {
+    let page = page(&recording(3000), HOSTILE);
+    assert!(!page.contains("<img") && !page.contains("onerror=\""), "a tag got through");
+    let scripts = page.matches("<script").count();
+    assert_eq!((scripts, page.matches("</script").count()), (PAGE.matches("<script").count(), scripts));
+    assert!(page.contains("alert(&#39;{{data}}&#39;)"), "what is put in is not read again");
+    let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
+    let data: serde_json::Value = serde_json::from_str(data).expect("it is still JSON");
+    assert_eq!(data["devices"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn the_page_asks_nobody_for_anything() {
+    let page = page(&recording(300), "run.pickle");
+    for what in ["http:", "https:", "//cdn", "@import", "url(", "<link", "<iframe", "<script src"] {
+        assert!(!page.contains(what), "{what}");
+    }
+    assert!(!SCRIPT.contains("innerHTML") && !SCRIPT.contains("eval("), "the script writes text only");
+    assert!(page.contains("default-src 'none'"));
+}
+
+#[test]
+fn a_long_recording_is_no_larger_page() {
+    let (short, long) = (page(&recording(3 * BUCKETS), "a").len(), page(&recording(30 * BUCKETS), "a").len());
+    assert!(long < short + short / 2, "{short} bytes, then {long}");
+    assert!(long < 2 << 20, "{long} bytes");
+}
+
+#[test]
+fn a_device_without_events_has_a_page_of_tables() {
+    let page = page(&Snapshot::default(), "empty.pickle");
+    assert!(page.contains("nothing failed") && !page.contains("<canvas"));
+}

@@ -1,0 +1,88 @@
+//! Words of a file that nobody vouches for, brought into the page: [`Text`] into HTML, [`json`] into a script
+//! element. Neither can end its element, whatever it holds.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// The most characters of one text: a file may have names of any length, a page has not.
+const MOST_CHARS: usize = 160;
+
+/// A text as HTML shows it, in an element or between double quotes, cut to a length that a person reads.
+pub(super) struct Text<T>(pub(super) T);
+
+impl<T: AsRef<str>> fmt::Display for Text<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for char in clipped(self.0.as_ref()).chars() {
+            match char {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                // What turns the direction of writing could make a path look like another.
+                char if is_hidden(char) => f.write_str("\u{fffd}")?,
+                char => fmt::Write::write_char(f, char)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The end of a text that is too long: of a path, and of most names, the telling part.
+pub(super) fn clipped(text: &str) -> String {
+    match text.char_indices().rev().nth(MOST_CHARS - 1) {
+        Some((at, _)) if at > 0 => format!("…{}", &text[at..]),
+        _ => text.to_owned(),
+    }
+}
+
+/// JSON that can stand in a script element: without a `<`, no tag and no comment begins in it.
+pub(super) fn json(value: &Value) -> String {
+    let text = value.to_string();
+    let mut safe = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                safe.push_str(&format!("\\u{:04x}", u32::from(char)));
+            }
+            char => safe.push(char),
+        }
+    }
+    safe
+}
+
+fn is_hidden(char: char) -> bool {
+    char.is_control()
+        || matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_text_ends_its_element_or_its_attribute() {
+        let shown = Text(r#"</script><img src="x" onerror='y'>&"#).to_string();
+        assert_eq!(shown, "&lt;/script&gt;&lt;img src=&quot;x&quot; onerror=&#39;y&#39;&gt;&amp;");
+        assert_eq!(Text("a\u{202e}b\u{0}").to_string(), "a\u{fffd}b\u{fffd}");
+    }
+
+    #[test]
+    fn json_holds_no_tag_and_means_the_same() {
+        let value = json!({ "</script><!--": ["<b>", "\u{2028}&"] });
+        let shown = json(&value);
+        assert!(!shown.contains(['<', '>', '&']), "{shown}");
+        assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
+    fn long_texts_keep_their_ends() {
+        let long = format!("{}model.py:41", "é/".repeat(4000));
+        let shown = clipped(&long);
+        assert_eq!((shown.chars().count(), shown.ends_with("/model.py:41")), (MOST_CHARS + 1, true));
+        assert_eq!(clipped("short"), "short");
+    }
+}

@@ -1,0 +1,89 @@
+//! What every form of an explanation says in the same words.
+
+use std::fmt::Write;
+
+use crate::explain::{Cause, DeviceExplanation, Purposed};
+use crate::snapshot::{FrameId, Snapshot};
+
+/// What happened, and the figure that matters. `size` writes a number of bytes.
+pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
+    let Some(failure) = device.failure else {
+        let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
+        return format!(
+            "nothing failed: at most {} allocated, {} reserved",
+            size(allocated.level.allocated_bytes),
+            size(reserved.level.reserved_bytes)
+        );
+    };
+    let asked = size(failure.asked_bytes);
+    match failure.cause() {
+        Cause::Capacity { short_bytes } => format!(
+            "out of memory: CAPACITY. {asked} were asked for, short by {}; perfect packing would still fail, so \
+             neither a setting nor empty_cache can help",
+            size(short_bytes)
+        ),
+        Cause::Fragmentation { spare_bytes } => format!(
+            "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {} to spare, if the \
+             blocks lay together",
+            size(spare_bytes)
+        ),
+        Cause::Unknown => format!(
+            "out of memory: {asked} were asked for; the recording does not say how much the device had free"
+        ),
+    }
+}
+
+/// Which moment is explained, as the end of "held …".
+pub fn when(device: &DeviceExplanation) -> &'static str {
+    if device.failure.is_some() { "when memory ran out" } else { "at the peak" }
+}
+
+/// `model.py:41 forward`, with as much of the path as tells files apart: its last two parts.
+pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
+    let frame = snapshot.stacks.get_frame(frame);
+    let path = snapshot.texts.get(frame.filename);
+    let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
+    let short = match parts[..] {
+        [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
+        _ => path.to_owned(),
+    };
+    format!("{short}:{} {}", frame.line, snapshot.texts.get(frame.name))
+}
+
+/// What blocks are for, in one word or two.
+pub fn category(key: Purposed) -> &'static str {
+    key.category.map_or("unknown", |category| category.plural())
+}
+
+/// How that is known.
+pub fn reason(key: Purposed) -> String {
+    match key.category {
+        Some(_) => format!("{}: {}", key.why.confidence(), key.why.evidence()),
+        None => key.why.evidence().to_owned(),
+    }
+}
+
+/// Where all that comes from, and how exactly our allocator reproduces it. `file` is the snapshot as the user
+/// names it.
+pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> String {
+    let mut out = format!("{file}: {}; nothing in the file was run", snapshot.facts.written_by());
+    for device in devices {
+        let (quality, replay) = (device.timeline.quality, &device.replay);
+        let replayed = if replay.requests == 0 {
+            "no request is recorded, so the state alone is explained".to_owned()
+        } else if replay.is_identical() {
+            format!("{} requests replayed, every block where PyTorch put it", replay.requests)
+        } else {
+            format!(
+                "{} requests replayed, {} of them decided otherwise: figures may differ from PyTorch's",
+                replay.requests,
+                replay.conflicts + replay.unplaced
+            )
+        };
+        let cut = if quality.is_cut { "; the ring ran over, so what came before is not known" } else { "" };
+        let of = if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
+        // Writing to a `String` cannot fail.
+        let _ = write!(out, "\n{of}{} events; {replayed}{cut}", quality.events);
+    }
+    out
+}
