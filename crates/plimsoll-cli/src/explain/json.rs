@@ -1,8 +1,10 @@
 //! An explanation for programs: `plimsoll.explain/1`.
 
+use plimsoll_trace::explain::leaks::{Course, Place};
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Share};
 use plimsoll_trace::snapshot::FrameId;
 use plimsoll_trace::timeline::Moment;
+use plimsoll_trace::whatif::{Outcome, WhatIf};
 use serde_json::{Value, json};
 
 use super::Explained;
@@ -77,6 +79,8 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
             "by_line": by_line.collect::<Vec<_>>(),
             "by_operator": by_operator.collect::<Vec<_>>(),
         },
+        "leaks": leaks(explained, device),
+        "what_if": device.what_if.as_ref().map(what_if),
         "events": timeline.quality.events,
         "conflicts": timeline.quality.conflicts(),
         "ring_overflowed": timeline.quality.is_cut,
@@ -101,6 +105,66 @@ fn ledger(ledger: &Ledger) -> Value {
         })
     });
     rows.collect()
+}
+
+/// What grows from step to step.
+fn leaks(explained: &Explained, device: &DeviceExplanation) -> Value {
+    let leaks = &device.leaks;
+    let lines = leaks.lines.iter().map(|line| {
+        let (frame, operator) = match line.place {
+            Place::Line(frame) => (Some(self::line(explained, frame)), line.operator),
+            Place::Operator(name) => (None, Some(name)),
+            Place::Stack(_) | Place::Unknown => (None, line.operator),
+        };
+        json!({
+            "line": frame,
+            "operator": operator.map(|name| name.of(&explained.snapshot)),
+            "course": course(&line.course),
+            "pattern": line.pattern.map(|pattern| pattern.advice()),
+        })
+    });
+    json!({
+        "steps": device.steps.len(),
+        "steps_told_by": device.steps.evidence(),
+        "whole": course(&leaks.whole),
+        "pattern": leaks.pattern.map(|pattern| pattern.advice()),
+        "lines": lines.collect::<Vec<_>>(),
+    })
+}
+
+fn course(course: &Course) -> Value {
+    let growth = course.growth;
+    json!({
+        "verdict": course.verdict.name(),
+        "confidence": course.confidence,
+        "bytes_per_step": growth.usual_bytes,
+        "steps_that_grew": growth.grew,
+        "steps_judged": growth.steps,
+        "grown_bytes": growth.bytes,
+    })
+}
+
+fn what_if(what_if: &WhatIf) -> Value {
+    let outcome = |outcome: &Outcome| {
+        json!({
+            "peak_allocated_bytes": outcome.peak_allocated_bytes,
+            "peak_reserved_bytes": outcome.peak_reserved_bytes,
+            "runs_out": outcome.runs_out(),
+            "retries": outcome.retries,
+            "segment_allocs": outcome.segment_allocs,
+            "segment_frees": outcome.segment_frees,
+            "maps": outcome.maps,
+            "unmaps": outcome.unmaps,
+        })
+    };
+    let rows =
+        what_if.rows.iter().map(|row| json!({ "setting": row.setting, "outcome": outcome(&row.outcome) }));
+    json!({
+        "recorded": outcome(&what_if.recorded),
+        "rows": rows.collect::<Vec<_>>(),
+        "packed_bytes": what_if.packed_bytes,
+        "capacity_bytes": what_if.capacity_bytes,
+    })
 }
 
 fn moment(moment: Moment) -> Value {

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use plimsoll_alloc::Bytes;
+use plimsoll_trace::explain::leaks::{Growth, Place, Verdict};
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Row, Share};
 use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
+use plimsoll_trace::whatif::WhatIf;
 
 use super::{ExplainArgs, Explained};
 use crate::output::{BOLD, RESET};
@@ -69,6 +71,69 @@ impl Page<'_> {
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
         self.pins(out, &device.fragmentation);
+        self.leaks(out, device);
+        if let Some(what_if) = &device.what_if {
+            self.what_if(out, what_if);
+        }
+    }
+
+    /// Which lines keep memory from step to step.
+    fn leaks(&self, out: &mut String, device: &DeviceExplanation) {
+        let (steps, leaks) = (&device.steps, &device.leaks);
+        let growth = leaks.whole.growth;
+        let _ = writeln!(
+            out,
+            "\n{BOLD}From step to step{RESET}: {} ({} steps, {})",
+            leaks.whole.verdict.name(),
+            steps.len(),
+            steps.evidence()
+        );
+        if leaks.whole.verdict != Verdict::Leaking {
+            return;
+        }
+        if let Some(pattern) = leaks.pattern {
+            let _ = writeln!(out, "  {}", pattern.advice());
+        }
+        let leaking = leaks.lines.iter().filter(|line| line.course.verdict == Verdict::Leaking);
+        for line in leaking.take(self.args.rows) {
+            let Growth { usual_bytes, grew, steps, .. } = line.course.growth;
+            let place = match line.place {
+                Place::Line(frame) => self.line(frame),
+                Place::Operator(name) => name.of(&self.explained.snapshot).to_owned(),
+                Place::Stack(_) => "a stack without a line of Python".to_owned(),
+                Place::Unknown => "no stack".to_owned(),
+            };
+            let _ = writeln!(out, "  {:>12} a step in {grew} of {steps}  {place}", self.size(usual_bytes));
+        }
+        let _ = writeln!(out, "  {:>12} in all since step {}", self.size(growth.bytes), growth.from + 1);
+    }
+
+    /// The recorded requests under other settings.
+    fn what_if(&self, out: &mut String, what_if: &WhatIf) {
+        let _ = writeln!(
+            out,
+            "\n{BOLD}The same requests under other settings{RESET} (replayed, without a model of time)"
+        );
+        let recorded = std::iter::once(("as recorded".to_owned(), &what_if.recorded));
+        let simulated = what_if.rows.iter().enumerate().map(|(nth, row)| {
+            let name = if nth == 0 { "as recorded, simulated".to_owned() } else { row.export() };
+            (name, &row.outcome)
+        });
+        for (name, outcome) in recorded.chain(simulated) {
+            let fits = if outcome.runs_out() { "runs out" } else { "fits" };
+            let _ = writeln!(
+                out,
+                "  {:>12} reserved  {fits:<8}  {:>5} retries  {:>6} device calls  {name}",
+                self.size(outcome.peak_reserved_bytes),
+                outcome.retries,
+                outcome.segment_allocs + outcome.segment_frees + outcome.maps + outcome.unmaps
+            );
+        }
+        let _ = writeln!(
+            out,
+            "  {:>12} in use at most: no arrangement needs less",
+            self.size(what_if.packed_bytes)
+        );
     }
 
     /// Which blocks keep how much of the cache from going back, where that is worth a word.

@@ -2,16 +2,19 @@
 
 use plimsoll_alloc::Category;
 
-use super::failure::Failure;
+use super::failure::{Cause, Failure};
 use super::fragmentation::{Fragmentation, Known};
 use super::holders::{Holders, held};
+use super::leaks::Leaks;
 use super::ledger::Ledger;
 use super::origin::Origins;
 use super::passes::Passes;
 use super::purpose::Purposes;
+use super::steps::Steps;
 use crate::replay::Replay;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
+use crate::whatif::{SETTINGS, WhatIf};
 
 /// What a snapshot tells of one device.
 #[derive(Debug, Clone)]
@@ -32,6 +35,12 @@ pub struct DeviceExplanation {
     pub ledger: Ledger,
     /// The holes in them.
     pub fragmentation: Fragmentation,
+    /// The steps of the program.
+    pub steps: Steps,
+    /// What grows from step to step.
+    pub leaks: Leaks,
+    /// What other settings would have come to; asked only where memory ran out although the blocks would fit.
+    pub what_if: Option<WhatIf>,
 }
 
 /// What is asked for beside the snapshot.
@@ -56,8 +65,26 @@ impl DeviceExplanation {
         let holders = Holders::after(&timeline, origins, &purposes, moment);
         let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
         let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
-        let fragmentation = Fragmentation::of(known, &[], moment);
-        Self { timeline, replay, passes, purposes, failure, holders, ledger, fragmentation }
+        let steps = Steps::of(snapshot, device, origins, &passes);
+        let begins: Vec<EventIndex> =
+            steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
+        let fragmentation = Fragmentation::of(known, &begins, moment);
+        let leaks = Leaks::of(snapshot, &timeline, origins, &purposes, &steps);
+        let would_fit = failure.is_some_and(|failure| matches!(failure.cause(), Cause::Fragmentation { .. }));
+        let what_if = would_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
+        Self {
+            timeline,
+            replay,
+            passes,
+            purposes,
+            failure,
+            holders,
+            ledger,
+            fragmentation,
+            steps,
+            leaks,
+            what_if,
+        }
     }
 
     /// The moment that is explained: when memory ran out, or else when the most was allocated.

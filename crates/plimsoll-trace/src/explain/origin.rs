@@ -171,7 +171,8 @@ fn library_doing(file: &str, name: &str) -> Doing {
         return if name == "_init_group" { Doing::OptimizerState } else { Doing::OptimizerStep };
     }
     if file.ends_with("/torch/autograd/function.py") && name == "apply"
-        || file.ends_with("/torch/utils/checkpoint.py") && matches!(name, "backward" | "unpack_hook" | "recompute_fn")
+        || file.ends_with("/torch/utils/checkpoint.py")
+            && matches!(name, "backward" | "unpack_hook" | "recompute_fn")
     {
         return Doing::Backward;
     }
@@ -195,7 +196,8 @@ fn native(id: TextId, name: &str) -> Mark {
     if name.contains("torch::autograd::generated::") {
         return Mark::Derivative(between("torch::autograd::generated::", "::apply"));
     }
-    const ENGINE: [&str; 3] = ["torch::autograd::Engine::", "torch::autograd::PyNode::apply", "BackwardCFunction"];
+    const ENGINE: [&str; 3] =
+        ["torch::autograd::Engine::", "torch::autograd::PyNode::apply", "BackwardCFunction"];
     if ENGINE.iter().any(|part| name.contains(part)) {
         return Mark::Derivative(None);
     }

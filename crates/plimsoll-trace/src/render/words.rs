@@ -2,12 +2,17 @@
 
 use std::fmt::Write;
 
+use crate::explain::leaks::Verdict;
 use crate::explain::{Cause, DeviceExplanation, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 
 /// What happened, and the figure that matters. `size` writes a number of bytes.
 pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
+    let leak = leak(device, &size);
     let Some(failure) = device.failure else {
+        if let Some(leak) = leak {
+            return format!("a LEAK: {leak}");
+        }
         let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
         return format!(
             "nothing failed: at most {} allocated, {} reserved",
@@ -17,6 +22,11 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
     };
     let asked = size(failure.asked_bytes);
     match failure.cause() {
+        Cause::Capacity { short_bytes } if leak.is_some() => format!(
+            "out of memory: a LEAK, {}. {asked} were asked for, short by {}",
+            leak.unwrap_or_default(),
+            size(short_bytes)
+        ),
         Cause::Capacity { short_bytes } => format!(
             "out of memory: CAPACITY. {asked} were asked for, short by {}; perfect packing would still fail, so \
              neither a setting nor empty_cache can help",
@@ -24,12 +34,38 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
         ),
         Cause::Fragmentation { spare_bytes } => format!(
             "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {} to spare, if the \
-             blocks lay together",
-            size(spare_bytes)
+             blocks lay together; {}",
+            size(spare_bytes),
+            help(device)
         ),
         Cause::Unknown => format!(
             "out of memory: {asked} were asked for; the recording does not say how much the device had free"
         ),
+    }
+}
+
+/// How much is never given back, if something is.
+fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
+    let whole = &device.leaks.whole;
+    let growth = whole.growth;
+    (whole.verdict == Verdict::Leaking).then(|| {
+        format!(
+            "{} a step in {} of {} steps ({})",
+            size(growth.usual_bytes),
+            growth.grew,
+            growth.steps,
+            whole.confidence
+        )
+    })
+}
+
+/// Whether a setting would have served what failed.
+fn help(device: &DeviceExplanation) -> String {
+    let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
+    let serves = what_if.rows.iter().skip(1).find(|row| !row.outcome.runs_out());
+    match serves {
+        Some(row) => format!("{} would have served it (replayed)", row.export()),
+        None => "none of the settings that were replayed would have served it".to_owned(),
     }
 }
 
@@ -81,7 +117,8 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
             )
         };
         let cut = if quality.is_cut { "; the ring ran over, so what came before is not known" } else { "" };
-        let of = if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
+        let of =
+            if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
         // Writing to a `String` cannot fail.
         let _ = write!(out, "\n{of}{} events; {replayed}{cut}", quality.events);
     }
