@@ -116,7 +116,7 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
                 replay.conflicts + replay.unplaced
             )
         };
-        let cut = if quality.is_cut { "; the ring ran over, so what came before is not known" } else { "" };
+        let cut = if quality.is_cut && replay.requests > 0 { "; the ring ran over, so what came before is not known" } else { "" };
         let of =
             if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
         // Writing to a `String` cannot fail.

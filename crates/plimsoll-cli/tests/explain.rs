@@ -1,0 +1,79 @@
+//! `plimsoll explain` as its users meet it.
+
+mod program;
+
+use program::{explained, json, kept, plimsoll, stderr, text};
+
+/// The sum of a table's bytes.
+fn sum(rows: &serde_json::Value) -> u64 {
+    let rows = rows.as_array().expect("a table");
+    rows.iter().map(|row| row["bytes"].as_u64().expect("bytes")).sum()
+}
+
+#[test]
+fn a_run_that_ran_out_of_memory_is_told_by_how_much_and_who_held_it() {
+    let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
+    let first = answer.lines().next().expect("a line");
+    assert!(first.starts_with("out of memory: CAPACITY. 384.00 MiB were asked for, short by 104.93 MiB"), "{first}");
+    assert!(answer.contains("activations.py:66 forward"), "{answer}");
+    assert!(answer.contains("every block where PyTorch put it"), "{answer}");
+}
+
+#[test]
+fn every_table_sums_to_what_was_held_and_that_is_what_pytorch_allocated() {
+    for file in ["gpt2_oom.pickle.gz", "leak_layer.pickle.gz", "leak_loss.pickle.gz"] {
+        let device = explained(&kept(file));
+        let held = &device["held"];
+        let all = held["bytes"].as_u64();
+        for table in ["by_category", "by_line", "by_operator"] {
+            assert_eq!(Some(sum(&held[table])), all, "{file}: {table}");
+        }
+        let allocated = match &device["failure"] {
+            serde_json::Value::Null => &device["peak_allocated"]["allocated_bytes"],
+            failure => &failure["allocated_bytes"],
+        };
+        assert_eq!(allocated.as_u64(), all, "{file}");
+        assert_eq!(device["replay"]["identical"], true, "{file}");
+    }
+}
+
+#[test]
+fn the_ledgers_parts_sum_to_what_is_reserved() {
+    let device = explained(&kept("gpt2_oom.pickle.gz"));
+    let rows = device["ledger"].as_array().expect("rows");
+    let parts = rows.iter().filter(|row| row["part_of"] == "reserved");
+    let parts: u64 = parts.map(|row| row["bytes"].as_u64().expect("known")).sum();
+    let reserved = rows.iter().find(|row| row["name"] == "reserved").expect("a row");
+    assert_eq!(reserved["bytes"].as_u64(), Some(parts));
+}
+
+#[test]
+fn a_leak_is_the_verdict_with_its_bytes_a_step() {
+    let answer = text(&["explain", &kept("leak_layer.pickle.gz")]);
+    assert!(answer.starts_with("a LEAK: 64.00 KiB a step in 56 of 56 steps (certain)"), "{answer}");
+    let device = explained(&kept("leak_loss.pickle.gz"));
+    assert_ne!(device["leaks"]["whole"]["verdict"], "leaking", "its device memory is the same after each step");
+}
+
+#[test]
+fn only_facts_are_told_on_request() {
+    let output = plimsoll(&["explain", &kept("gpt2_oom.pickle.gz"), "--no-infer", "--json"]);
+    let held = json(&output)["devices"][0]["held"]["by_category"].clone();
+    assert_eq!(held.as_array().map(Vec::len), Some(1));
+    assert_eq!(held[0]["confidence"], "unknown");
+}
+
+#[test]
+fn what_is_no_snapshot_is_refused_with_exit_code_3() {
+    let output = plimsoll(&["explain", file!()]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let output = plimsoll(&["explain", "no-such-file.pickle"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_a_usage_error_that_names_those_that_are() {
+    let output = plimsoll(&["explain", &kept("gpt2_oom.pickle.gz"), "--device", "3"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("device 3"), "{}", stderr(&output));
+}
