@@ -379,7 +379,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
 
     /// An active block as events show it.
     #[inline]
-    fn live(&self, id: BlockId) -> LiveBlock {
+    pub(crate) fn live(&self, id: BlockId) -> LiveBlock {
         let block = &self.pools.blocks[id];
         let pool = self.pools.pool(block.pool);
         LiveBlock {

@@ -184,6 +184,9 @@ impl<D, O> Allocator<D, O> {
             let uses = self.pools.blocks[id].uses.is_some();
             equal("a deferred block has uses to record", Some(self.pools.blocks[id].addr), true, uses)?;
         }
+        for &id in &self.streams.elsewhere {
+            waiting.entry(id).or_default();
+        }
         for (&id, &events) in &waiting {
             let block = &self.pools.blocks[id];
             equal(

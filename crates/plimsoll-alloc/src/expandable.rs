@@ -41,7 +41,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    fn insert(&mut self, range: Range) -> RangeId {
+    pub(crate) fn insert(&mut self, range: Range) -> RangeId {
         if let Some(id) = self.vacant.pop() {
             self.slots[id.0.get() as usize - 1] = range;
             return id;
@@ -66,6 +66,12 @@ impl Range {
         let from = block.addr.0 - self.addr.0;
         let (first, end) = (from.div_ceil(self.page_bytes), (from + block.bytes) / self.page_bytes);
         (first, end.saturating_sub(first))
+    }
+
+    /// Whether this is whole pages, and not none.
+    pub(crate) fn is_pages(&self, addr: Addr, bytes: u64) -> bool {
+        let from = addr.0 - self.addr.0;
+        bytes > 0 && from.is_multiple_of(self.page_bytes) && bytes.is_multiple_of(self.page_bytes)
     }
 
     fn page(&self, nth: u64) -> Addr {
@@ -183,7 +189,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         if pages > 0 {
             let (addr, bytes) = (range.page(first), pages * range.page_bytes);
             self.driver.unmap(addr, range.page_bytes, pages, block.stream)?;
-            self.leave_unmapped(id, addr, bytes);
+            self.leave_in(id, addr, bytes, State::Unmapped);
             self.reserved_bytes -= bytes;
             let memory = self.memory_of(&Block { addr, bytes, ..block });
             self.observer.on(&Event::SegmentUnmap { memory });
@@ -191,8 +197,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.release_range(id)
     }
 
-    /// Cuts a cached block in up to three: the middle is unmapped, what is around it stays cached.
-    fn leave_unmapped(&mut self, id: BlockId, addr: Addr, bytes: u64) {
+    /// Cuts a block that is in a set in up to three: the middle, of whole pages, changes between cached and
+    /// unmapped; what is around it stays as it is.
+    pub(crate) fn leave_in(&mut self, id: BlockId, addr: Addr, bytes: u64, state: State) {
         self.pools.unfile(id);
         let block = self.pools.blocks[id];
         let before_bytes = addr.0 - block.addr.0;
@@ -208,7 +215,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             self.pools.file(behind);
         }
         let middle = &mut self.pools.blocks[id];
-        (middle.addr, middle.bytes, middle.state) = (addr, bytes, State::Unmapped);
+        (middle.addr, middle.bytes, middle.state) = (addr, bytes, state);
         self.pools.merge_and_file(id);
     }
 

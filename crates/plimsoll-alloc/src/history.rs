@@ -189,6 +189,16 @@ impl History {
         })
     }
 
+    /// The entries, the oldest first, and how many made room for later ones; none are kept here any more, and
+    /// counting starts over. For who writes them down as they come.
+    pub fn take(&mut self) -> (Vec<Entry>, u64) {
+        let Some(recorder) = &mut self.recorder else { return (Vec::new(), 0) };
+        let mut entries = std::mem::take(&mut recorder.ring);
+        entries.rotate_left(recorder.oldest);
+        recorder.oldest = 0;
+        (entries, std::mem::take(&mut recorder.lost))
+    }
+
     /// How many entries made room for later ones.
     pub fn lost(&self) -> u64 {
         self.recorder.as_ref().map_or(0, |recorder| recorder.lost)

@@ -19,6 +19,7 @@
 //! | `release.rs`, `collect.rs` | memory back to the device: on demand, by age |
 //! | `streams.rs`, `capture.rs` | blocks that several streams use, and events; what a capture changes |
 //! | `private.rs`, `segment_allocator.rs` | private pools; those with a source of segments of their own |
+//! | `adopt.rs` | state taken over from a recording |
 //! | `checkpoint.rs` | a private pool's layout, taken down and brought back |
 //! | `error.rs`, `out_of_memory.rs` | [`Error`]; [`OutOfMemory`] with its numbers and what follows from them |
 //! | `driver.rs`, `driver_suite.rs` | the device seam; what every driver must do, for drivers' tests |
@@ -53,6 +54,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod adopt;
 mod allocator;
 mod block;
 mod bytes;
@@ -95,6 +97,7 @@ mod stats;
 mod streams;
 
 pub use address::AddressError;
+pub use adopt::{AdoptError, Adoption, Piece, PieceState, Waiting};
 pub use allocator::{Allocator, GivenBack, Step, Unserved};
 pub use bytes::Bytes;
 pub use category::{Category, CategoryBytes};
@@ -123,6 +126,6 @@ pub use private::PoolError;
 pub use request::{Addr, Allocation, LabelId, PoolId, Request, StackId, StreamId, Tag};
 pub use segment::{BlockState, CacheInfo, Segment, SegmentBlock};
 pub use segment_allocator::SegmentAllocator;
-pub use shared::{Callers, DeviceMemory, Pool, PoolGuard, Redirect};
+pub use shared::{Callers, DeviceMemory, Pool, PoolGuard, Recording, Redirect};
 pub use sim::{Sim, SimDriver};
 pub use stats::{PoolStats, Stat, Stats};

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::pieces::Cut;
 use crate::pool::{Pool, PoolKind, PoolRef, Pools};
 use crate::request::Request;
-use crate::size::{MIN_BLOCK_BYTES, SMALL_BYTES, is_oversize};
+use crate::size::{is_oversize, is_worth_cutting};
 
 /// A request with what follows from its size and the options.
 #[derive(Debug, Clone, Copy)]
@@ -87,10 +87,9 @@ pub(crate) fn fits_oversize_rules(config: &Config, wanted_bytes: u64, found_byte
 /// rather than keep a piece that only the small half could use; expandable segments cut to the last 512.
 pub(crate) fn cut(config: &Config, ask: &Ask, found_bytes: u64) -> Cut {
     let rest_bytes = found_bytes - ask.block_bytes;
-    let worth = if ask.kind == PoolKind::Small || ask.expandable {
-        rest_bytes >= MIN_BLOCK_BYTES
+    if is_worth_cutting(config, ask.kind, ask.expandable, ask.block_bytes, rest_bytes) {
+        Cut::Front
     } else {
-        !is_oversize(config, ask.block_bytes) && rest_bytes > SMALL_BYTES
-    };
-    if worth { Cut::Front } else { Cut::Whole }
+        Cut::Whole
+    }
 }

@@ -32,7 +32,7 @@ use crate::request::{Addr, Allocation, LabelId, Request, StackId, StreamId};
 use crate::stats::Stats;
 
 pub use pools::{Pool, PoolGuard, Redirect};
-pub use report::Callers;
+pub use report::{Callers, Recording};
 
 /// Gives memory back, if it can: [`DeviceMemory::on_memory_wanted`].
 type FreeMemory = Arc<dyn Fn() -> GivenBack + Send + Sync>;

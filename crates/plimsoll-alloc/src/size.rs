@@ -28,6 +28,40 @@ pub(crate) fn kind_of(block_bytes: u64) -> PoolKind {
     if block_bytes <= SMALL_BYTES { PoolKind::Small } else { PoolKind::Large }
 }
 
+impl Config {
+    /// What a caller is given of a free block: all of it, or what the request needs if the rest is worth keeping;
+    /// bytes. For who rebuilds blocks from a history, which tells requests. `expandable` is whether the segment is.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Config;
+    /// let config = Config::default();
+    /// assert_eq!(config.cut_bytes(2_000_000, 20 << 20, false), 2_000_384);
+    /// assert_eq!(config.cut_bytes(2_000_000, 3_000_000, false), 3_000_000); // less than 1 MiB would be left
+    /// ```
+    pub fn cut_bytes(&self, request_bytes: u64, free_bytes: u64, expandable: bool) -> u64 {
+        let block_bytes = block_bytes(self, request_bytes);
+        let rest_bytes = free_bytes.saturating_sub(block_bytes);
+        let cut = is_worth_cutting(self, kind_of(block_bytes), expandable, block_bytes, rest_bytes);
+        if cut { block_bytes } else { free_bytes }
+    }
+}
+
+/// Whether a rest is cut off a block and kept. As PyTorch: `should_split`.
+#[inline]
+pub(crate) fn is_worth_cutting(
+    config: &Config,
+    kind: PoolKind,
+    expandable: bool,
+    block_bytes: u64,
+    rest_bytes: u64,
+) -> bool {
+    if kind == PoolKind::Small || expandable {
+        rest_bytes >= MIN_BLOCK_BYTES
+    } else {
+        !is_oversize(config, block_bytes) && rest_bytes > SMALL_BYTES
+    }
+}
+
 /// The block that `bytes` need: at least 512, in steps of 512, or rounded up to a part of a power of two
 /// where the options say so. `bytes` must be below [`ONE_EXBIBYTE`] for the sums to hold.
 pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
@@ -52,6 +86,17 @@ impl Config {
     #[inline]
     pub fn block_bytes(&self, bytes: u64) -> u64 {
         block_bytes(self, bytes.min(ONE_EXBIBYTE))
+    }
+
+    /// The segment that the device is asked for where no cached block holds `block_bytes`, bytes. Blocks from one
+    /// exbibyte on count as that.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Config;
+    /// assert_eq!(Config::default().segment_bytes(3 << 20), 20 << 20);
+    /// ```
+    pub fn segment_bytes(&self, block_bytes: u64) -> u64 {
+        segment_bytes(self, block_bytes.min(ONE_EXBIBYTE))
     }
 }
 

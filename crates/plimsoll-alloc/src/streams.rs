@@ -8,7 +8,7 @@
 //!
 //! As PyTorch: `recordStream`, `insert_events`, `process_events`, `synchronize_and_free_events`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
 use crate::allocator::Allocator;
@@ -57,6 +57,8 @@ pub(crate) struct Streams {
     /// the device failed.
     deferred: VecDeque<Deferred>,
     pub(crate) nodes_before: NodesBefore,
+    /// Blocks whose waiting ends when somebody else says so: `adopt.rs`.
+    pub(crate) elsewhere: BTreeSet<BlockId>,
 }
 
 #[derive(Debug)]

@@ -98,6 +98,23 @@ fn it_is_off_until_asked_for_and_forgets_when_stopped() {
 }
 
 #[test]
+fn entries_that_were_taken_are_not_there_any_more() {
+    let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 * MIB));
+    let options = HistoryOptions { max_entries: 2, ..HistoryOptions::default() };
+    memory.record_history(options, Callers::AsGiven, ticks());
+    let taken = || {
+        let (entries, lost) = memory.take_history();
+        (entries.iter().map(|entry| entry.action.to_string()).collect::<Vec<_>>(), lost)
+    };
+    let x = memory.alloc(Request::of(1)).unwrap();
+    memory.mark_step(1);
+    assert_eq!(taken(), (vec!["alloc".to_owned(), "step_mark".to_owned()], 1));
+    assert_eq!(taken(), (vec![], 0));
+    memory.free(x);
+    assert_eq!(taken(), (vec!["free_requested".to_owned(), "free_completed".to_owned()], 0));
+}
+
+#[test]
 fn the_handle_can_say_where_in_the_program_a_request_was_made() {
     let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 * MIB));
     memory.record_history(HistoryOptions::default(), Callers::Located, ticks());

@@ -6,17 +6,18 @@ use plimsoll::Error;
 use plimsoll::data::DataError;
 
 /// The exit codes of `plimsoll --help`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Exit {
     /// Done.
+    #[default]
     Done = 0,
     /// An assertion failed; the result says which.
     Assertion = 1,
     /// An argument that can be read but not used.
     Usage = 2,
-    /// Input could not be read.
+    /// Input could not be read, or output not written.
     Unreadable = 3,
-    /// Out of memory.
+    /// Our run was out of memory, or the answer is incomplete.
     OutOfMemory = 4,
     /// A program of the user's failed.
     Program = 5,
@@ -29,11 +30,11 @@ impl From<Exit> for ExitCode {
 }
 
 /// A result for stdout, and the code to exit with.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Answer {
-    /// What to print.
+    /// What to print; nothing if it is written already.
     pub(crate) text: String,
-    /// 0, or 1 where the result is that something was not as asserted.
+    /// 0; 1 where the result is that something was not as asserted, 4 where that cannot be known.
     pub(crate) exit: Exit,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Failure {
     pub(crate) exit: Exit,
     /// What went wrong and what to do, in words; the first line is the essence.
     pub(crate) message: String,
-    /// The same for a program, where `--json` was asked for.
+    /// The same for a program that asked for JSON, where there is more to say than the message.
     pub(crate) json: Option<String>,
 }
 

@@ -5,16 +5,22 @@
 
 mod bench;
 mod bytes;
+mod check;
 mod conformance;
 mod exit;
 mod explain;
+mod export;
 mod lenet;
+mod manual;
 mod output;
+mod record;
+mod recording;
+mod sink;
 mod train;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::exit::{Answer, Failure};
+use crate::exit::Answer;
 
 /// Train within a memory limit, and know where every byte went.
 #[derive(Parser)]
@@ -27,12 +33,14 @@ struct Cli {
 const EXIT_CODES: &str = "\
 Results go to stdout, progress to stderr. Colour only on a terminal, never with NO_COLOR.
 
+With --json, a failure is a JSON object on stdout, too.
+
 Exit codes:
-  0  done
-  1  an assertion failed: a recording that diverged
+  0  done; also an explanation of a run that died
+  1  an assertion of yours failed, or a recording diverged
   2  the command line was not understood
-  3  input could not be read
-  4  out of memory
+  3  input could not be read, or output not written
+  4  our run ran out of memory, or the answer is incomplete
   5  a program of yours failed";
 
 #[derive(Subcommand)]
@@ -44,6 +52,12 @@ enum Verb {
     },
     /// Say what a memory snapshot means: why memory ran out, who holds it
     Explain(explain::ExplainArgs),
+    /// Hold a memory snapshot to limits, in CI: exit code 1 if it exceeds one
+    Check(check::CheckArgs),
+    /// Write a memory snapshot in the format of another tool
+    Export(export::ExportArgs),
+    /// Print the lines of Python that record a good snapshot
+    Record(record::RecordArgs),
     /// Replay what PyTorch's allocator was asked, and compare every answer
     Conformance(conformance::ConformanceArgs),
     /// Measure speed
@@ -51,26 +65,47 @@ enum Verb {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// Print completions for a shell
+    Completions(manual::CompletionsArgs),
+    /// Write man pages
+    Man(manual::ManArgs),
+}
+
+impl Verb {
+    /// The schema of a failure, where JSON was asked for.
+    fn failure_schema(&self) -> Option<&'static str> {
+        let (json, schema) = match self {
+            Verb::Train { what } => (what.json(), "plimsoll.train/1"),
+            Verb::Explain(args) => (args.json, "plimsoll.error/1"),
+            Verb::Check(args) => (args.json, "plimsoll.error/1"),
+            Verb::Conformance(args) => (args.json, "plimsoll.error/1"),
+            Verb::Bench { what } => (what.json(), "plimsoll.error/1"),
+            Verb::Export(_) | Verb::Record(_) | Verb::Completions(_) | Verb::Man(_) => return None,
+        };
+        json.then_some(schema)
+    }
 }
 
 fn main() -> std::process::ExitCode {
     // clap prints usage errors itself and exits with 2.
-    let outcome = match Cli::parse().verb {
-        Verb::Train { what } => train::run(what).map(Answer::from),
+    let verb = Cli::parse().verb;
+    let schema = verb.failure_schema();
+    let outcome = match verb {
+        Verb::Train { what } => train::run(&what).map(Answer::from),
         Verb::Explain(args) => explain::run(&args).map(Answer::from),
+        Verb::Check(args) => check::run(&args),
+        Verb::Export(args) => export::run(&args).map(|()| Answer::default()),
+        Verb::Record(args) => record::run(&args).map(|()| Answer::default()),
         Verb::Conformance(args) => conformance::run(&args),
         Verb::Bench { what } => bench::run(what).map(Answer::from),
+        Verb::Completions(args) => manual::completions(&args, Cli::command()).map(|()| Answer::default()),
+        Verb::Man(args) => manual::man(&args, Cli::command()).map(|()| Answer::default()),
     };
-    match outcome {
-        Ok(answer) => match output::result(&answer.text) {
-            Ok(()) => answer.exit.into(),
-            Err(failure) => failed(&failure),
-        },
-        Err(failure) => failed(&failure),
+    match outcome.and_then(|answer| output::result(&answer.text).map(|()| answer.exit)) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            output::failure(&failure, schema);
+            failure.exit.into()
+        }
     }
-}
-
-fn failed(failure: &Failure) -> std::process::ExitCode {
-    output::failure(failure);
-    failure.exit.into()
 }

@@ -1,14 +1,32 @@
 //! The two streams. A reader that goes away (`| head`) ends the program quietly; any other trouble with
 //! stdout is a failure.
 
-use std::io::{ErrorKind, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
+
+use serde_json::json;
 
 use crate::exit::{Exit, Failure};
 
-/// Writes a result to stdout.
+/// Writes a result to stdout; an empty one not at all.
 pub(crate) fn result(text: &str) -> Result<(), Failure> {
+    if text.is_empty() {
+        return Ok(());
+    }
     let mut out = anstream::stdout().lock();
-    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+    written(writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()))
+}
+
+/// Writes bytes to stdout as they are.
+pub(crate) fn bytes(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
+    let filled = fill(&mut out).and_then(|()| out.flush());
+    // What is left after a failure has nowhere to go.
+    let _ = out.into_parts();
+    written(filled)
+}
+
+fn written(outcome: io::Result<()>) -> Result<(), Failure> {
+    match outcome {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::new(Exit::Unreadable, format!("stdout: {error}")))
         }
@@ -16,12 +34,17 @@ pub(crate) fn result(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Says on stderr why there is no result; the JSON form, where there is one, is the result.
-pub(crate) fn failure(failure: &Failure) {
+/// Says on stderr why there is no result. Where JSON was asked for, an object of this schema is the result.
+pub(crate) fn failure(failure: &Failure, schema: Option<&str>) {
     progress(&format!("{ERROR}error:{RESET} {}", failure.message));
-    if let Some(json) = &failure.json {
+    if let Some(schema) = schema {
+        let plain = || {
+            let (message, exit) = (&failure.message, failure.exit as u8);
+            let value = json!({ "schema": schema, "verdict": "failed", "summary": message, "exit": exit });
+            format!("{value:#}")
+        };
         // The message is out already; there is nobody left to tell about a broken stdout.
-        let _ = result(json);
+        let _ = result(&failure.json.clone().unwrap_or_else(plain));
     }
 }
 

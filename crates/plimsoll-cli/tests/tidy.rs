@@ -1,5 +1,5 @@
 //! The rules of the house that a compiler does not enforce: who may use whom, where unsafe code may be,
-//! how long a file may grow, that no file is dead and no link leads nowhere.
+//! how long a file may grow, that no file is dead or missing in its crate's table, and no link leads nowhere.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ const EDGES: [(&str, &[&str]); 5] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-tensor", &["plimsoll-alloc"]),
-    ("plimsoll", &["plimsoll-tensor"]),
+    ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
     ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace"]),
 ];
 
@@ -125,6 +125,40 @@ fn every_source_file_is_part_of_its_crate() {
             assert!(reached.contains(&file), "{}: no `mod` leads here", short(&file));
         }
     }
+}
+
+#[test]
+fn a_crates_table_names_what_is_in_its_folder_and_nothing_else() {
+    let mut tables = 0;
+    for (name, _) in EDGES {
+        let src = root().join("crates").join(name).join("src");
+        let Some(mut named) = table(&src.join("lib.rs")) else { continue };
+        let entries = fs::read_dir(&src).expect("a folder").map(|entry| entry.expect("an entry").path());
+        let mut there: Vec<String> = entries
+            .map(|path| {
+                let name =
+                    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                if path.is_dir() { format!("{name}/") } else { name }
+            })
+            .filter(|name| name != "lib.rs")
+            .collect();
+        named.sort();
+        there.sort();
+        assert_eq!(named, there, "the table in {name}'s lib.rs (left) and its folder (right)");
+        tables += 1;
+    }
+    assert!(tables >= 2, "the tables look different from what this test reads");
+}
+
+/// The files and folders in the first column of a crate's table, if it has one.
+fn table(lib: &Path) -> Option<Vec<String>> {
+    let text = if lib.is_file() { read(lib) } else { return None };
+    let mut rows = text.lines().skip_while(|line| !line.starts_with("//! | file |"));
+    rows.next()?;
+    // The row of dashes comes first.
+    let cells = rows.skip(1).map_while(|row| row.strip_prefix("//! | ")?.split(" | ").next());
+    // Between the backticks: every other piece.
+    Some(cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect())
 }
 
 /// Adds a file and what its `mod` lines lead to.

@@ -4,14 +4,15 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use plimsoll_trace::input;
+use plimsoll_trace::snapshot::{Action, Setting};
 use serde_json::Value;
 
-fn plimsoll(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("the program starts")
-}
+mod program;
+use program::{Folder, plimsoll, stderr, stdout};
 
 fn train(args: &[&str]) -> Output {
     plimsoll(&[&["train", "mnist"], args].concat())
@@ -24,14 +25,6 @@ fn result(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
 }
 
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).expect("stdout is text")
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 /// The real images, which lie beside the project where it is developed and in CI.
 fn real_data() -> Option<String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");
@@ -40,27 +33,6 @@ fn real_data() -> Option<String> {
     }
     eprintln!("skipped: no MNIST files in ../shared/data/mnist");
     None
-}
-
-/// An empty folder that goes when the test ends.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).expect("a folder");
-        Folder(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("a path in UTF-8")
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A result's account of memory, apart from the two things that differ between devices by nature.
@@ -211,6 +183,87 @@ fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
     let failed = train(&["--data", "/no/such/folder", "--json"]);
     let why: Value = serde_json::from_slice(&failed.stdout).expect("stdout is one JSON value");
     assert_eq!((&why["verdict"], &why["exit"]), (&"failed".into(), &3.into()));
+}
+
+#[test]
+fn a_run_saves_a_snapshot_that_agrees_with_its_account() {
+    let folder = Folder::new("snapshot");
+    for device in ["cpu", "sim"] {
+        let path = folder.0.join(device);
+        let file = path.to_str().expect("a path in UTF-8");
+        let job = ["--images", "200", "--epochs", "1", "--device", device, "--snapshot", file];
+        let run = result(&job);
+        assert_eq!(run["snapshot"], file);
+        let snapshot = input::open(&path).expect("a snapshot");
+        let segments = || snapshot.segments.iter();
+        let allocated: u64 = segments().filter_map(|segment| segment.allocated_size.get()).sum();
+        // The model, its gradients and the optimizer's buffers are still there.
+        assert_eq!(allocated, run["memory"]["allocated_bytes"].as_u64().expect("bytes"));
+        assert!(allocated > 3_000_000, "{allocated}");
+        let reserved: u64 = segments().map(|segment| segment.total_size).sum();
+        assert_eq!(reserved, run["memory"]["reserved_bytes"].as_u64().expect("bytes"));
+        assert_eq!(snapshot.annotations.len(), 6, "three steps");
+        let short = train(&[&job[..], &["--snapshot-entries", "10"]].concat());
+        assert!(stderr(&short).contains(&format!("snapshot: 11 events in {file} (")), "{}", stderr(&short));
+        assert_eq!(input::open(&path).expect("a snapshot").traces[0].len(), 11, "and the snapshot itself");
+    }
+}
+
+#[test]
+fn a_run_that_runs_out_saves_what_it_held() {
+    let folder = Folder::new("snapshot-oom");
+    let path = folder.0.join("oom.pickle");
+    let file = path.to_str().expect("a path in UTF-8");
+    let job = ["--images", "200", "--epochs", "1", "--memory-limit", "8MiB", "--json", "--snapshot", file];
+    let refused = train(&job);
+    assert_eq!(refused.status.code(), Some(4), "{}", stderr(&refused));
+    let why: Value = serde_json::from_slice(&refused.stdout).expect("stdout is one JSON value");
+    assert_eq!(why["snapshot"], file);
+    assert!(stderr(&refused).contains("_memory_viz trace_plot"), "{}", stderr(&refused));
+    let snapshot = input::open(&path).expect("a snapshot");
+    let [.., last, _] = &snapshot.traces[0][..] else { panic!("{:?}", snapshot.traces) };
+    assert_eq!((last.action, Some(last.size)), (Action::Oom, why["asked"]["block_bytes"].as_u64()));
+    let allocated: u64 = snapshot.segments.iter().filter_map(|segment| segment.allocated_size.get()).sum();
+    assert_eq!(Some(allocated), why["allocated_bytes"].as_u64());
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_saved_is_refused_before_the_run() {
+    let folder = Folder::new("snapshot-refused");
+    for (path, more) in [("no/such/folder.pickle", &[][..]), ("", &[]), ("x", &["--snapshot-entries", "0"])] {
+        let path = folder.0.join(path);
+        let output = train(&[&["--snapshot", path.to_str().expect("UTF-8")], more].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(!stderr(&output).contains("epoch"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_log_is_read_as_a_snapshot_and_survives_the_kill_of_its_run() {
+    let folder = Folder::new("log");
+    let path = folder.0.join("run.log");
+    let file = path.to_str().expect("a path in UTF-8");
+    let run = result(&["--images", "200", "--epochs", "1", "--log", file]);
+    let snapshot = input::open(&path).expect("a log");
+    let reserved: u64 = snapshot.segments.iter().map(|segment| segment.total_size).sum();
+    assert_eq!(Some(reserved), run["memory"]["reserved_bytes"].as_u64());
+    assert_eq!(snapshot.setting("plimsoll_log"), Some(&Setting::Text("whole".to_owned())));
+    // Killed in the middle, it has all that was written.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["train", "mnist", "--images", "1000", "--epochs", "1000", "--log", file])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program starts");
+    let written = || fs::metadata(&path).map_or(0, |file| file.len());
+    let begun = std::time::Instant::now();
+    while written() < 10_000 && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("an end");
+    let snapshot = input::open(&path).expect("a log");
+    assert!(snapshot.traces[0].len() > 1000, "{} events", snapshot.traces[0].len());
+    assert_ne!(snapshot.setting("plimsoll_log"), Some(&Setting::Text("whole".to_owned())));
 }
 
 #[test]

@@ -31,9 +31,9 @@ use crate::sim::{Sim, SimConfig};
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Device(Arc<Inner>);
+pub struct Device(pub(crate) Arc<Inner>);
 
-struct Inner {
+pub(crate) struct Inner {
     backend: Box<dyn Backend>,
     seed: AtomicU64,
     /// The next stream of `seed`: each drawn tensor takes one.

@@ -15,6 +15,8 @@
 //! | `storage.rs`, `label.rs` | one allocation, and whose it is |
 //! | `layout.rs`, `dtype.rs`, `view.rs` | where elements lie, what they are, and what a kernel sees |
 //! | `device.rs`, `backend.rs`, `cpu/`, `sim.rs` | [`Device`], the seam, and the two devices |
+//! | `error.rs` | [`Error`]: what can go wrong; [`OutOfMemory`] with its numbers |
+//! | `history.rs` | what happened to a device's memory, kept for later |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.
 
@@ -28,6 +30,7 @@ mod device;
 mod dispatch;
 mod dtype;
 mod error;
+pub mod history;
 pub mod label;
 mod layout;
 pub mod op;

@@ -10,6 +10,7 @@ use plimsoll_alloc::{Addr, Allocation, Category, Error as AllocError, LabelId, R
 
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
+use crate::history;
 use crate::label;
 
 /// A reference-counted piece of device memory.
@@ -42,7 +43,8 @@ impl Storage {
 
     /// Allocates `bytes` under a category and label.
     pub(crate) fn alloc_as(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<Storage> {
-        let request = Request { category: tag.category, label: tag.label, ..Request::of(bytes) };
+        let Tag { category, label } = tag;
+        let request = Request { category, label, stack: Some(history::stack_of(op)), ..Request::of(bytes) };
         let allocation = device.memory().alloc(request).map_err(|error| refused(device, op, tag, error))?;
         Ok(Storage(Arc::new(Inner {
             device: device.clone(),

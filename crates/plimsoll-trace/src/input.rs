@@ -1,5 +1,5 @@
-//! Where a snapshot comes from: a file or stdin, plain, gzip or zstd, a pickle or JSON, told by its first
-//! bytes and not by its name.
+//! Where a snapshot comes from: a file or stdin, plain, gzip or zstd, a pickle or JSON, or a log of ours; told by
+//! its first bytes and not by its name.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,11 +12,14 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use crate::error::{SnapshotError, Why};
 use crate::grant::Grant;
 use crate::json;
+use crate::log;
 use crate::pickle;
 use crate::snapshot::Snapshot;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// Of a longer log, the latest entries; a log takes less than a byte for some, so its length bounds nothing.
+const MOST_LOGGED: usize = 4 << 20;
 /// Bytes that are taken from the system at once.
 const CHUNK_BYTES: usize = 256 << 10;
 
@@ -44,6 +47,8 @@ pub fn read(input: impl Read) -> Result<Snapshot, SnapshotError> {
     let (head, input) = peek::<4, _>(grant.earned_by(input))?;
     if head.starts_with(&GZIP) {
         unpacked(MultiGzDecoder::new(BufReader::with_capacity(CHUNK_BYTES, input)), &grant)
+    } else if head == log::HEAD {
+        Ok(log::read(input, MOST_LOGGED)?.snapshot)
     } else if head == ZSTD {
         let frames = ZstdFrames::new(BufReader::with_capacity(CHUNK_BYTES, input))?;
         unpacked(frames, &grant)

@@ -1,9 +1,12 @@
-//! Recordings of PyTorch's allocator: read, replayed through ours, compared.
+//! Recordings of PyTorch's allocator: read, replayed through ours, compared. And of ours, in PyTorch's format.
 //!
 //! [`input::open`] reads a memory snapshot of PyTorch's, whatever its wrapping, into a
-//! [`snapshot::Snapshot`]; [`output::save`] writes one that PyTorch's viewer opens. [`timeline::Timeline`]
-//! tells who held which block when, [`explain`] what that means, and [`render`] puts it before people.
-//! [`conformance`] replays streams of requests and programs with all that PyTorch answered. This crate knows nothing of tensors, and prints nothing: what it finds is a value.
+//! [`snapshot::Snapshot`]; [`own::snapshot`] makes one of our own allocator; [`output::save`] writes it so that
+//! PyTorch's viewer opens it; [`log`] is for runs too long for either. [`timeline::Timeline`] tells who held which
+//! block when, [`replay::Replay`] whether our allocator would have done the same, [`whatif::WhatIf`] what other
+//! settings would have come to, and [`explain`] what it all means, which [`render`] puts before people.
+//! [`conformance`] replays streams of requests and programs with all that PyTorch answered. This crate knows nothing
+//! of tensors, and prints nothing: what it finds is a value.
 
 #![forbid(unsafe_code)]
 
@@ -13,12 +16,16 @@ pub mod explain;
 mod grant;
 pub mod input;
 mod json;
+pub mod log;
 pub mod output;
+pub mod own;
 mod pickle;
 pub mod render;
+pub mod replay;
 pub mod snapshot;
 pub mod timeline;
 mod torch;
+pub mod whatif;
 
 pub use error::{SnapshotError, Why};
 pub use torch::Sharing;

@@ -1,4 +1,4 @@
-//! A snapshot into a file that is whole or not there: [`save`].
+//! Files that are whole or not there: [`replace`], and a snapshot into one: [`save`].
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -24,15 +24,31 @@ pub fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> io::Resu
     torch::write(snapshot, out, sharing)
 }
 
-/// Saves a snapshot as [`write()`] does: under another name until it is whole and on the disk, then under its
-/// own. A file that was there before is replaced at once.
+/// Saves a snapshot as [`write()`] does, in the manner of [`replace`].
 ///
 /// # Errors
 /// The system's; then nothing is left behind.
 pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()> {
+    replace(path, |out| write(snapshot, out, sharing))
+}
+
+/// Writes a file under another name until it is whole and on the disk, then gives it its own. A file that was
+/// there before is replaced at once.
+///
+/// ```
+/// # use std::io::Write;
+/// let path = std::env::temp_dir().join(format!("plimsoll-replace-{}", std::process::id()));
+/// plimsoll_trace::output::replace(&path, |out| out.write_all(b"whole"))?;
+/// assert_eq!(std::fs::read(&path)?, b"whole");
+/// # std::fs::remove_file(&path)
+/// ```
+///
+/// # Errors
+/// The system's and what `fill` returns; then nothing is left behind.
+pub fn replace(path: &Path, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let unfinished = beside(path)?;
     let file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
-    let done = fill(snapshot, file, sharing).and_then(|()| fs::rename(&unfinished, path));
+    let done = filled(file, fill).and_then(|()| fs::rename(&unfinished, path));
     if done.is_err() {
         // What cannot be removed is still not under the name that was asked for.
         let _ = fs::remove_file(&unfinished);
@@ -40,9 +56,9 @@ pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()
     done
 }
 
-fn fill(snapshot: &Snapshot, file: File, sharing: Sharing) -> io::Result<()> {
+fn filled(file: File, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, file);
-    write(snapshot, &mut out, sharing)?;
+    fill(&mut out)?;
     out.into_inner()?.sync_all()
 }
 

@@ -46,7 +46,8 @@ pub struct Snapshot {
     pub annotations: Vec<Annotation>,
     /// `allocator_settings`, in the order of the file.
     pub settings: Vec<(String, Setting)>,
-    /// The names behind [`Event::category`], by [`CategoryId::index`].
+    /// The names behind [`Event::category`], by [`CategoryId::index`]: those that the file lists, then those that
+    /// only events name.
     pub categories: Vec<TextId>,
     /// Every text by id.
     pub texts: Texts,
@@ -68,8 +69,19 @@ impl Snapshot {
         devices
     }
 
-    /// The events of one device, oldest first; empty where it has none.
+    /// The segments of one device, or of pinned host memory ([`HOST_DEVICE`]), in the order of the file.
+    pub fn segments_of(&self, device: i32) -> impl Iterator<Item = &Segment> {
+        let is_host = device == HOST_DEVICE;
+        let segments = if is_host { &self.host_segments } else { &self.segments };
+        segments.iter().filter(move |segment| is_host || segment.device() == device)
+    }
+
+    /// The events of one device, or of pinned host memory ([`HOST_DEVICE`]), oldest first; empty where there are
+    /// none.
     pub fn trace(&self, device: i32) -> &[Event] {
+        if device == HOST_DEVICE {
+            return &self.host_trace;
+        }
         usize::try_from(device).ok().and_then(|device| self.traces.get(device)).map_or(&[], Vec::as_slice)
     }
 

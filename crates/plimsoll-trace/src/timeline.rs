@@ -30,9 +30,7 @@ mod curve;
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use crate::snapshot::{
-    CategoryId, Event, HOST_DEVICE, MaybeU64, PoolIndex, Segment, Snapshot, StackId, TextId,
-};
+use crate::snapshot::{CategoryId, MaybeU64, PoolIndex, Segment, Snapshot, StackId, TextId};
 pub use crate::snapshot::{EventIndex, LifeIndex};
 pub use before::Memory;
 pub(crate) use before::MemoryMap;
@@ -81,7 +79,7 @@ impl Life {
 /// What one device's recording tells, block by block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
-    /// The device's number; [`HOST_DEVICE`] for pinned host memory.
+    /// The device's number; [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) for pinned host memory.
     pub device: i32,
     /// Every block that was held: those from before the recording first, by address, then by birth.
     pub lives: Vec<Life>,
@@ -100,7 +98,7 @@ pub struct Timeline {
     /// The life that each event is about.
     concerns: Vec<Option<LifeIndex>>,
     /// Lives that an `alloc` at their place ends, by its event: their own end was not recorded.
-    overtaken: Vec<LifeIndex>,
+    pub(crate) overtaken: Vec<LifeIndex>,
 }
 
 /// How far a timeline can be relied on. All zero and false: every event fits, and nothing is from before.
@@ -132,16 +130,11 @@ impl Quality {
 }
 
 impl Timeline {
-    /// The timeline of one device; empty for a number that the snapshot does not know. [`HOST_DEVICE`] is
-    /// pinned host memory. Costs some tens of nanoseconds an event.
+    /// The timeline of one device; empty for a number that the snapshot does not know.
+    /// [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) is pinned host memory. Costs some tens of nanoseconds an event.
     pub fn of(snapshot: &Snapshot, device: i32) -> Self {
-        let (segments, trace): (Vec<&Segment>, &[Event]) = if device == HOST_DEVICE {
-            (snapshot.host_segments.iter().collect(), &snapshot.host_trace)
-        } else {
-            let here = snapshot.segments.iter().filter(|segment| segment.device() == device);
-            (here.collect(), snapshot.trace(device))
-        };
-        build::build(device, &segments, trace, &snapshot.config())
+        let segments: Vec<&Segment> = snapshot.segments_of(device).collect();
+        build::build(device, &segments, snapshot.trace(device), &snapshot.config())
     }
 
     /// The life that an event is about: none for those about segments, and for strays.

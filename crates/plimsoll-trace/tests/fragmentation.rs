@@ -24,7 +24,7 @@ fn assert_closes(ledger: &Ledger, at: &str) {
 /// The fragmentation at one moment, steps unknown.
 fn at(snapshot: &Snapshot, timeline: &Timeline, after: Option<EventIndex>) -> Fragmentation {
     let origins = Origins::of(snapshot);
-    let passes = Passes::of(snapshot.trace(timeline.device), &origins);
+    let passes = Passes::of(snapshot, snapshot.trace(timeline.device), &origins);
     let purposes = Purposes::of(snapshot, timeline, &origins, &passes, true);
     Fragmentation::of(Known { snapshot, timeline, origins: &origins, purposes: &purposes }, &[], after)
 }
@@ -103,6 +103,10 @@ fn a_failed_request_tells_what_is_free_and_with_the_total_what_is_outside() {
     assert_eq!((device.free, device.measured_at), (Some(184 << 20), EventIndex::new(failed)));
     let outside = device.outside.expect("told");
     assert_eq!(outside + (184 << 20) + ledger(failed, None).reserved, 24 << 30);
+    // "23.73 GiB is allocated by PyTorch, and 95.07 MiB is reserved by PyTorch but unallocated."
+    let then = ledger(failed, None);
+    assert_eq!(format!("{:.2}", then.allocated() as f64 / f64::from(1 << 30)), "23.73");
+    assert_eq!(format!("{:.2}", (then.reserved - then.allocated()) as f64 / f64::from(1 << 20)), "95.07");
     let early = ledger(10, Some(24 << 30));
     assert_eq!((early.device.outside, early.device.measured_at), (Some(outside), EventIndex::new(failed)));
     assert_closes(&early, "early");
@@ -143,7 +147,7 @@ fn small_blocks_that_pin_large_segments_are_named_the_oldest_first() {
         life.freed = life.freed.filter(|freed| freed.index() < 10);
     }
     let origins = Origins::of(&snapshot);
-    let passes = Passes::of(snapshot.trace(0), &origins);
+    let passes = Passes::of(&snapshot, snapshot.trace(0), &origins);
     let purposes = Purposes::of(&snapshot, &timeline, &origins, &passes, true);
     let steps = [0, 4, 8].map(|place| EventIndex::new(place).expect("few"));
     let known = Known { snapshot: &snapshot, timeline: &timeline, origins: &origins, purposes: &purposes };

@@ -205,6 +205,22 @@ fn what_is_written_reads_the_same() {
 }
 
 #[test]
+fn a_category_may_be_a_name_or_a_number_in_the_list() {
+    let categories = |list: &str| {
+        let trace = r#"{"device_traces": [[{"action": "alloc", "addr": 1, "size": 1, "stream": 0, "category": "gradient"},
+            {"action": "alloc", "addr": 2, "size": 1, "stream": 0, "category": "unknown"}]]"#;
+        let snapshot = input::read(format!("{trace}{list}}}").as_bytes()).expect("a snapshot");
+        let name = |event: &Event| {
+            snapshot.texts.get(snapshot.categories[event.category.unwrap().index()]).to_owned()
+        };
+        (snapshot.traces[0].iter().map(name).collect::<Vec<_>>(), snapshot.categories.len())
+    };
+    let told = vec!["gradient".to_owned(), "unknown".to_owned()];
+    assert_eq!(categories(""), (told.clone(), 2));
+    assert_eq!(categories(r#", "categories": ["unknown", "parameter"]"#), (told, 3));
+}
+
+#[test]
 fn every_form_of_one_snapshot_says_the_same() {
     let expected = said(&kept("features.p4.pickle.gz"));
     for form in ["p2", "p3", "p5", "one_by_one", "all_at_once"] {

@@ -4,8 +4,10 @@ mod files;
 mod recorder;
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
-use plimsoll_trace::explain::{State, States, Use};
-use plimsoll_trace::snapshot::{self, Action, Event, EventIndex, Segment, SegmentType, Snapshot};
+use plimsoll_trace::explain::{Ledger, State, States, Use};
+use plimsoll_trace::snapshot::{
+    self, Action, Event, EventIndex, HOST_DEVICE, Segment, SegmentType, Snapshot,
+};
 use plimsoll_trace::timeline::{Life, Timeline};
 
 /// A segment in short: where, how much, which requests it serves, the stream, and its blocks, each with where,
@@ -81,8 +83,7 @@ fn the_last_state_is_the_snapshots_and_sums_are_those_of_the_curve() {
         for device in snapshot.devices() {
             let (timeline, trace) = (Timeline::of(&snapshot, device), snapshot.trace(device));
             let state = State::of(&timeline, trace, EventIndex::new(trace.len()));
-            let mut shown: Vec<&Segment> =
-                snapshot.segments.iter().filter(|it| it.device() == device).collect();
+            let mut shown: Vec<&Segment> = snapshot.segments_of(device).collect();
             shown.sort_by_key(|segment| segment.address);
             let picture = |segment: &&Segment| {
                 let blocks = segment.blocks.iter().map(|block| match block.state {
@@ -166,4 +167,28 @@ fn pages_join_their_neighbours_although_old_events_do_not_tell_the_pool() {
     check(EventIndex::new(1), &[(4, 3)]);
     check(EventIndex::new(2), &[(4, 2)]);
     check(EventIndex::new(3), &[(4, 3)]);
+}
+
+#[test]
+fn pinned_host_memory_has_states_and_ledgers_too() {
+    let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+    let host_trace = vec![
+        event(Action::SegmentAlloc, 0x10_0000, 131_072),
+        event(Action::Alloc, 0x10_0000, 131_072),
+        event(Action::FreeRequested, 0x10_0000, 131_072),
+        event(Action::FreeCompleted, 0x10_0000, 131_072),
+        event(Action::SegmentFree, 0x10_0000, 131_072),
+    ];
+    let snapshot = Snapshot { host_trace, ..Snapshot::default() };
+    let timeline = Timeline::of(&snapshot, HOST_DEVICE);
+    let check = |place, reserved, live, waiting, reusable| {
+        let found = Ledger::of(&snapshot, &timeline, EventIndex::new(place), None);
+        let figures = (found.reserved, found.allocated(), found.waiting, found.cached.reusable);
+        assert_eq!(figures, (reserved, live, waiting, reusable), "after {place}");
+    };
+    check(0, 131_072, 0, 0, 131_072);
+    check(1, 131_072, 131_072, 0, 0);
+    check(2, 131_072, 0, 131_072, 0);
+    check(3, 131_072, 0, 0, 131_072);
+    check(4, 0, 0, 0, 0);
 }

@@ -6,6 +6,8 @@ use std::panic::Location;
 use super::{DeviceMemory, Locations};
 use crate::category::CategoryBytes;
 use crate::check::Violation;
+use crate::config::Config;
+use crate::driver::MemoryInfo;
 use crate::history::{Clock, Entry, HistoryOptions};
 use crate::ledger::Owner;
 use crate::request::{Addr, Allocation, StackId};
@@ -101,8 +103,55 @@ pub enum Callers {
     Located,
 }
 
+/// A device's memory at one moment, and what happened until then: what a snapshot of PyTorch's is made of.
+///
+/// ```
+/// use plimsoll_alloc::{Callers, Config, DeviceMemory, HistoryOptions, Request, SimDriver};
+///
+/// let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 << 20));
+/// memory.record_history(HistoryOptions::default(), Callers::AsGiven, Box::new(|| 0));
+/// let x = memory.alloc(Request::of(100))?;
+/// let recording = memory.recording();
+/// assert_eq!((recording.segments.len(), recording.entries.len(), recording.lost), (1, 2, 0));
+/// # memory.free(x);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recording {
+    /// All segments and their blocks, by address.
+    pub segments: Vec<Segment>,
+    /// What the history kept, the oldest first.
+    pub entries: Vec<Entry>,
+    /// How many entries made room for later ones.
+    pub lost: u64,
+    /// The options in force.
+    pub config: Config,
+    /// What the device has.
+    pub memory: MemoryInfo,
+    /// The bound on the reserved bytes, if there is one.
+    pub limit_bytes: Option<u64>,
+}
+
 /// Pictures and the history.
 impl DeviceMemory {
+    /// Segments and history of one moment; then notes in the history that a picture was taken.
+    /// As PyTorch: `_snapshot`.
+    pub fn recording(&self) -> Recording {
+        let mut shared = self.lock();
+        let core = &shared.core;
+        let history = &core.observer().2;
+        let recording = Recording {
+            segments: core.segments(),
+            entries: history.entries().copied().collect(),
+            lost: history.lost(),
+            config: core.config().clone(),
+            memory: core.memory_info(),
+            limit_bytes: core.memory_limit(),
+        };
+        shared.core.mark_snapshot();
+        recording
+    }
+
     /// All segments and their blocks, by address: [`Allocator::segments`](crate::Allocator::segments).
     pub fn segments(&self) -> Vec<Segment> {
         self.lock().core.segments()
@@ -137,6 +186,12 @@ impl DeviceMemory {
     /// What was kept, the oldest first.
     pub fn history(&self) -> Vec<Entry> {
         self.lock().core.observer().2.entries().copied().collect()
+    }
+
+    /// What was kept since it was last taken, the oldest first, and how many entries were lost:
+    /// [`History::take`](crate::History::take).
+    pub fn take_history(&self) -> (Vec<Entry>, u64) {
+        self.lock().core.observer_mut().2.take()
     }
 
     /// The place in the program that a located history numbered.

@@ -1,44 +1,38 @@
 //! What a request to the allocator costs, through the thread-safe handle with statistics on, in the mixes of
-//! the oracle's own bench: the same requests in the same order, drawn before the clock starts. Each mix runs
-//! twice and the second run counts, then the same with the history on; the whole runs several rounds, and the
-//! fastest counts.
+//! the oracle's own bench (`mixes.rs`). Each mix runs twice and the second run counts, then the same with the
+//! history on; the whole runs several rounds, and the fastest counts. Instructions are counted meanwhile
+//! (`meter.rs`) or, where that cannot be, afterwards (`callgrind.rs`).
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use plimsoll_alloc::{Allocation, Callers, Config, DeviceMemory, HistoryOptions, Request, SimDriver};
 use serde_json::{Value, json};
 
+use super::callgrind;
 use super::meter::{Cost, Meter};
-use super::mt19937::Mt19937;
+use super::mixes::{CAPACITY_BYTES, HISTORY_ENTRIES, History, MIXES, Mix};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, BOLD, RESET};
-
-const CAPACITY_BYTES: u64 = 200_000_000_000;
-/// What the history keeps, as in PyTorch's documentation; without a bound it would measure the system's pages.
-const HISTORY_ENTRIES: usize = 100_000;
-const PAIRS: u32 = 2_000_000;
-const PAIR_BYTES: [u64; 3] = [512, 65_536, 4 << 20];
-const MIXES: [Mix; 4] = [
-    Mix { name: "small", most_bytes: 1 << 20, live: 100, requests: 1_000_000 },
-    Mix { name: "small", most_bytes: 1 << 20, live: 10_000, requests: 1_000_000 },
-    Mix { name: "mixed256", most_bytes: 256 << 20, live: 200, requests: 1_000_000 },
-    Mix { name: "mixed64", most_bytes: 64 << 20, live: 2000, requests: 500_000 },
-];
 
 #[derive(Args)]
 pub(crate) struct AllocatorArgs {
     /// A built oracle (a folder with `fk.sh` and `bench`), to take turns with PyTorch's own allocator
     #[arg(long, value_name = "DIR")]
     oracle: Option<PathBuf>,
+    /// Only this mix, by its name in the table
+    #[arg(long, value_name = "NAME")]
+    mix: Option<Mix>,
+    /// Requests of a mix, if it has as many: a quick run, for tests
+    #[arg(long, hide = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    requests: Option<u32>,
     /// How often each takes its turn
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// The result as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// A mix and its cost.
@@ -60,13 +54,23 @@ impl Row {
     }
 }
 
+/// Who counted the instructions.
+#[derive(Clone, Copy)]
+enum Source {
+    Counter,
+    Callgrind,
+}
+
 /// Measures; the result is text for stdout.
 pub(crate) fn run(args: &AllocatorArgs) -> Result<String, Failure> {
+    let mixes = args.mix.map_or_else(|| MIXES.to_vec(), |mix| vec![mix]);
+    let mixes: Vec<Mix> =
+        mixes.into_iter().map(|mix| mix.at_most(args.requests.unwrap_or(u32::MAX))).collect();
     let mut meter = Meter::new();
-    let mut rows = measure(&mut meter)?;
+    let mut rows = measure(&mut meter, &mixes)?;
     for round in 1..=args.rounds {
         if round > 1 {
-            for (row, again) in rows.iter_mut().zip(measure(&mut meter)?) {
+            for (row, again) in rows.iter_mut().zip(measure(&mut meter, &mixes)?) {
                 row.plain = row.plain.min(again.plain);
                 row.history = row.history.min(again.history);
             }
@@ -76,108 +80,42 @@ pub(crate) fn run(args: &AllocatorArgs) -> Result<String, Failure> {
             ask(oracle, &mut rows)?;
         }
     }
-    let why = meter.why_no_instructions();
-    Ok(if args.json { as_json(&rows, why.as_deref()) } else { as_text(&rows, why.as_deref()) })
-}
-
-fn measure(meter: &mut Meter) -> Result<Vec<Row>, Failure> {
-    let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES));
-    let mut rows = Vec::new();
-    for bytes in PAIR_BYTES {
-        let name = format!("pair bytes={bytes}");
-        rows.push(row(name, &memory, || pair_cost(meter, &memory, bytes))?);
-    }
-    for mix in MIXES {
-        let (name, requests) = (format!("random name={} live={}", mix.name, mix.live), mix.draw());
-        rows.push(row(name, &memory, || mix.cost(meter, &memory, &requests))?);
-    }
-    Ok(rows)
-}
-
-/// One mix without and with the history.
-fn row(
-    name: String,
-    memory: &DeviceMemory,
-    mut cost: impl FnMut() -> Result<Cost, Failure>,
-) -> Result<Row, Failure> {
-    let plain = cost()?;
-    let options = HistoryOptions { max_entries: HISTORY_ENTRIES, skip: Vec::new() };
-    let start = quanta::Instant::now();
-    memory.record_history(options, Callers::AsGiven, Box::new(move || start.elapsed().as_micros() as u64));
-    let history = cost();
-    memory.stop_history();
-    Ok(Row { name, plain, history: history?, theirs_ns: None })
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "as `map_err` wants it")]
-fn failed(why: plimsoll_alloc::Error) -> Failure {
-    Failure::new(Exit::OutOfMemory, why.to_string())
-}
-
-/// Allocates and frees blocks of one size, with one more of it kept alive.
-fn pair_cost(meter: &mut Meter, memory: &DeviceMemory, bytes: u64) -> Result<Cost, Failure> {
-    let keep = memory.alloc(Request::of(bytes)).map_err(failed)?;
-    let mut pairs = || {
-        meter.measure(PAIRS, || {
-            for _ in 0..PAIRS {
-                memory.free(memory.alloc(Request::of(bytes))?);
-            }
-            Ok(())
-        })
+    let source = match meter.why_no_instructions() {
+        None => Ok(Source::Counter),
+        Some(no_counter) => match count(&mut rows, &mixes) {
+            Ok(()) => Ok(Source::Callgrind),
+            Err(why) => Err(format!("{no_counter}; {why}")),
+        },
     };
-    pairs().map_err(failed)?;
-    let cost = pairs().map_err(failed)?;
-    memory.free(keep);
-    Ok(cost)
+    Ok(if args.json { as_json(&rows, &source) } else { as_text(&rows, &source) })
 }
 
-/// Again and again: a random slot, whose block is freed, and a new one of log-uniform size.
-struct Mix {
-    name: &'static str,
-    most_bytes: u64,
-    live: u64,
-    requests: u32,
+fn measure(meter: &mut Meter, mixes: &[Mix]) -> Result<Vec<Row>, Failure> {
+    let memory = Mix::device();
+    let mut cost = |mix: &Mix, history| {
+        mix.cost(meter, &memory, history).map_err(|why| Failure::new(Exit::OutOfMemory, why.to_string()))
+    };
+    let row = |mix: &Mix| {
+        let (plain, history) = (cost(mix, History::Off)?, cost(mix, History::On)?);
+        Ok(Row { name: mix.name(), plain, history, theirs_ns: None })
+    };
+    mixes.iter().map(row).collect()
 }
 
-impl Mix {
-    const LEAST_BYTES: f64 = 512.0;
-
-    fn cost(
-        &self,
-        meter: &mut Meter,
-        memory: &DeviceMemory,
-        requests: &[(usize, u64)],
-    ) -> Result<Cost, Failure> {
-        let mut slots: Vec<Option<Allocation>> = (0..self.live).map(|_| None).collect();
-        let mut all = || {
-            meter.measure(self.requests, || {
-                for &(slot, bytes) in requests {
-                    if let Some(old) = slots[slot].take() {
-                        memory.free(old);
-                    }
-                    slots[slot] = Some(memory.alloc(Request::of(bytes))?);
-                }
-                Ok(())
-            })
-        };
-        all().map_err(failed)?;
-        let cost = all().map_err(failed)?;
-        slots.into_iter().flatten().for_each(|old| memory.free(old));
-        memory.empty_cache().map_err(failed)?;
-        Ok(cost)
+/// Has callgrind count the instructions of all mixes, or says why it cannot.
+fn count(rows: &mut [Row], mixes: &[Mix]) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|why| format!("this program: {why}"))?;
+    let both = |mix: &Mix| {
+        output::progress(&format!("callgrind: {}", mix.name()));
+        let mix = mix.at_most(callgrind::REQUESTS);
+        let of = |history| callgrind::instructions(&program, mix, history);
+        Ok([of(History::Off)?, of(History::On)?])
+    };
+    let all = mixes.iter().map(both).collect::<Result<Vec<_>, String>>()?;
+    for (row, [plain, history]) in rows.iter_mut().zip(all) {
+        (row.plain.instructions, row.history.instructions) = (Some(plain), Some(history));
     }
-
-    /// The slot and the size of each request.
-    fn draw(&self) -> Vec<(usize, u64)> {
-        let mut random = Mt19937::new(1);
-        let range = self.most_bytes as f64 / Self::LEAST_BYTES;
-        let mut draw = || {
-            let slot = (random.next() % self.live) as usize;
-            let unit = (random.next() >> 11) as f64 / (1_u64 << 53) as f64;
-            (slot, (Self::LEAST_BYTES * range.powf(unit)) as u64)
-        };
-        (0..self.requests).map(|_| draw()).collect()
-    }
+    Ok(())
 }
 
 /// Runs PyTorch's bench on the oracle and keeps each mix's fastest round.
@@ -202,7 +140,7 @@ fn ask(oracle: &Path, rows: &mut [Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn as_text(rows: &[Row], why_no_instructions: Option<&str>) -> String {
+fn as_text(rows: &[Row], source: &Result<Source, String>) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     let ratios: Vec<[f64; 2]> = rows.iter().filter_map(Row::ratios).collect();
@@ -250,13 +188,21 @@ fn as_text(rows: &[Row], why_no_instructions: Option<&str>) -> String {
             shown(history.instructions, 0)
         );
     }
-    if let Some(why) = why_no_instructions {
-        let _ = writeln!(out, "\ninstructions are not available: {why}");
-    }
+    let _ = match source {
+        Ok(Source::Counter) => writeln!(out, "\ninstructions: by the processor's counter"),
+        Ok(Source::Callgrind) => {
+            writeln!(
+                out,
+                "\ninstructions: by callgrind, in runs of their own of up to {} requests",
+                callgrind::REQUESTS
+            )
+        }
+        Err(why) => writeln!(out, "\ninstructions are not available: {why}"),
+    };
     out
 }
 
-fn as_json(rows: &[Row], why_no_instructions: Option<&str>) -> String {
+fn as_json(rows: &[Row], source: &Result<Source, String>) -> String {
     let rows: Vec<Value> = rows
         .iter()
         .map(|row| {
@@ -274,7 +220,11 @@ fn as_json(rows: &[Row], why_no_instructions: Option<&str>) -> String {
         .collect();
     let value = json!({
         "schema": "plimsoll.bench.allocator/2",
-        "instructions_unavailable": why_no_instructions,
+        "instructions_source": source.as_ref().ok().map(|source| match source {
+            Source::Counter => "counter",
+            Source::Callgrind => "callgrind",
+        }),
+        "instructions_unavailable": source.as_ref().err(),
         "history_entries": HISTORY_ENTRIES,
         "rows": rows,
     });
@@ -292,13 +242,14 @@ mod tests {
 
     #[test]
     fn ratios_are_pytorchs_time_over_ours_without_and_with_history() {
-        let text = as_text(&rows(Some(400.0), Some(700.0)), None);
+        let text = as_text(&rows(Some(400.0), Some(700.0)), &Ok(Source::Counter));
         assert!(
             text.contains("4.0 to 4.0 times as fast") && text.contains("2.5 to 2.5 with history"),
             "{text}"
         );
         assert!(text.lines().any(|line| line.ends_with(" 700      700")), "{text}");
-        let json: Value = serde_json::from_str(&as_json(&rows(Some(400.0), None), None)).expect("JSON");
+        let json: Value =
+            serde_json::from_str(&as_json(&rows(Some(400.0), None), &Ok(Source::Counter))).expect("JSON");
         assert_eq!(
             (&json["rows"][0]["ratio"], &json["rows"][0]["history_ratio"]),
             (&json!(4.0), &json!(2.5))
@@ -306,11 +257,25 @@ mod tests {
     }
 
     #[test]
+    fn who_counted_instructions_is_said() {
+        for (source, line, word) in [
+            (Source::Counter, "\ninstructions: by the processor's counter\n", "counter"),
+            (Source::Callgrind, "\ninstructions: by callgrind, in runs of their own of", "callgrind"),
+        ] {
+            let (rows, source) = (rows(None, Some(700.0)), Ok(source));
+            assert!(as_text(&rows, &source).contains(line), "{}", as_text(&rows, &source));
+            let json: Value = serde_json::from_str(&as_json(&rows, &source)).expect("JSON");
+            assert_eq!(json["instructions_source"], word);
+        }
+    }
+
+    #[test]
     fn what_could_not_be_measured_is_said() {
-        let text = as_text(&rows(None, None), Some("perf_event_open: no"));
+        let text = as_text(&rows(None, None), &Err("perf_event_open: no".to_owned()));
         assert!(text.ends_with("\ninstructions are not available: perf_event_open: no\n"), "{text}");
         assert!(!text.contains("times as fast"), "{text}");
-        let json: Value = serde_json::from_str(&as_json(&rows(None, None), Some("no"))).expect("JSON");
+        let json: Value =
+            serde_json::from_str(&as_json(&rows(None, None), &Err("no".to_owned()))).expect("JSON");
         assert_eq!(
             (&json["rows"][0]["pytorch_ns"], &json["instructions_unavailable"]),
             (&Value::Null, &json!("no"))

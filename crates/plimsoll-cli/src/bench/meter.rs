@@ -1,7 +1,7 @@
 //! What a piece of work costs: time, and instructions where the processor's counters can be read.
 //!
 //! Instructions are this thread's own, in user space. Many virtual machines, containers and other systems
-//! than Linux have no counter; then [`Meter::why_no_instructions`] says why.
+//! than Linux have no counter; then [`Meter::why_no_instructions`] says why, and `callgrind.rs` may help.
 
 use std::time::Instant;
 
@@ -22,6 +22,12 @@ impl Cost {
     }
 }
 
+/// Does it. A function of its own, for callgrind to count from its start to its end.
+#[inline(never)]
+fn measured_work<E>(mut work: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+    work()
+}
+
 /// A clock and, where there is one, a counter.
 pub(crate) struct Meter {
     counter: std::io::Result<counter::Instructions>,
@@ -37,16 +43,24 @@ impl Meter {
         self.counter.as_ref().err().map(|why| format!("perf_event_open: {why}"))
     }
 
-    /// Does a piece of work that consists of `count` alike; the cost of one.
-    pub(crate) fn measure<E>(&mut self, count: u32, work: impl FnOnce() -> Result<(), E>) -> Result<Cost, E> {
+    /// Does a piece of work that consists of `count` alike twice; the cost of one in the second run.
+    pub(crate) fn second<E>(
+        &mut self,
+        count: u32,
+        mut work: impl FnMut() -> Result<(), E>,
+    ) -> Result<Cost, E> {
+        work()?;
         let before = self.instructions();
         let start = Instant::now();
-        work()?;
+        measured_work(work)?;
         let ns = start.elapsed().as_nanos() as f64;
         let instructions = before.zip(self.instructions()).map(|(before, after)| (after - before) as f64);
         let one_of = |all: f64| all / f64::from(count);
         Ok(Cost { ns: one_of(ns), instructions: instructions.map(one_of) })
     }
+
+    /// Callgrind's pattern for the function around the measured run, and nothing else.
+    pub(crate) const WORK_SYMBOL: &str = "*meter*measured_work*";
 
     fn instructions(&mut self) -> Option<u64> {
         self.counter.as_mut().ok()?.so_far().ok()
@@ -99,7 +113,7 @@ mod tests {
     #[test]
     fn instructions_are_counted_or_it_is_said_why_not() {
         let mut meter = Meter::new();
-        let cost = meter.measure(1000, || {
+        let cost = meter.second(1000, || {
             (0..1000).for_each(|number| assert!(std::hint::black_box(number) < 1000));
             Ok::<(), ()>(())
         });

@@ -1,8 +1,10 @@
 //! `plimsoll bench`: how fast we are, beside others in the same run.
 
 mod allocator;
+mod callgrind;
 mod floor;
 mod meter;
+mod mixes;
 mod mt19937;
 mod scale;
 mod snapshot;
@@ -18,16 +20,31 @@ use crate::exit::Failure;
 pub(crate) enum What {
     /// The cost of a request to the allocator, beside PyTorch's where it is at hand
     Allocator(allocator::AllocatorArgs),
+    #[command(hide = true)]
+    AllocatorMix(callgrind::MixArgs),
     /// Reading a memory snapshot of PyTorch's; or making a longer one to read
     Snapshot(snapshot::SnapshotArgs),
     /// One training step on this machine's processors, alone or in turn with peers
     Step(step::StepArgs),
 }
 
+impl What {
+    /// Whether JSON was asked for.
+    pub(crate) fn json(&self) -> bool {
+        match self {
+            What::Allocator(args) => args.json,
+            What::AllocatorMix(_) => false,
+            What::Snapshot(args) => args.json,
+            What::Step(args) => args.json,
+        }
+    }
+}
+
 /// Measures; the result is text for stdout.
 pub(crate) fn run(what: What) -> Result<String, Failure> {
     match what {
         What::Allocator(args) => allocator::run(&args),
+        What::AllocatorMix(args) => callgrind::run(&args),
         What::Snapshot(args) => snapshot::run(&args),
         What::Step(args) => step::run(&args),
     }

@@ -31,7 +31,7 @@ pub(crate) struct SnapshotArgs {
     rounds: u32,
     /// The result as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Measures, or makes a longer run; the result is text for stdout.

@@ -38,7 +38,7 @@ pub(crate) struct StepArgs {
     rounds: u32,
     /// The result as JSON
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// A program to compare with.

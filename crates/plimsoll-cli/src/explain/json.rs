@@ -79,6 +79,14 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
         },
         "events": timeline.quality.events,
         "conflicts": timeline.quality.conflicts(),
+        "ring_overflowed": timeline.quality.is_cut,
+        "replay": {
+            "identical": device.replay.is_identical(),
+            "requests": device.replay.requests,
+            "conflicts": device.replay.conflicts,
+            "unplaced": device.replay.unplaced,
+            "inexact_bytes": device.replay.inexact_bytes,
+        },
     })
 }
 

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
-use plimsoll_trace::input;
 use plimsoll_trace::render::html::Report;
 use plimsoll_trace::snapshot::Snapshot;
 
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::recording::Recording;
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
@@ -37,7 +37,7 @@ pub(crate) struct ExplainArgs {
     bytes: bool,
     /// The result as JSON
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Also write a page for a browser: one file that needs no network
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
@@ -74,29 +74,10 @@ fn page(explained: &Explained, path: &Path) -> Result<(), Failure> {
 }
 
 fn explain(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
-    let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
-    output::progress(&format!("reading {name}"));
-    let snapshot =
-        input::open(file).map_err(|why| Failure::new(Exit::Unreadable, format!("{name}: {why}")))?;
+    let Recording { name, snapshot, devices } = Recording::open(file, device)?;
     let origins = Origins::of(&snapshot);
-    let mut numbers = snapshot.devices();
-    if let Some(device) = device {
-        if !numbers.contains(&device) {
-            let known: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-            let message = format!("{name} has nothing of device {device}; it has {}", known.join(", "));
-            return Err(Failure::new(Exit::Usage, message));
-        }
-        numbers = vec![device];
-    }
-    if numbers.is_empty() {
-        let message = format!(
-            "{name} holds no memory and no event: call torch.cuda.memory._record_memory_history() before the \
-             first tensor is made, and _dump_snapshot while tensors are alive"
-        );
-        return Err(Failure::new(Exit::Unreadable, message));
-    }
     let devices =
-        numbers.into_iter().map(|number| DeviceExplanation::of(&snapshot, number, &origins, options));
+        devices.into_iter().map(|number| DeviceExplanation::of(&snapshot, number, &origins, options));
     let devices = devices.collect();
     Ok(Explained { file: name, snapshot, origins, devices })
 }

@@ -147,9 +147,10 @@ impl Page<'_> {
         words::line(&self.explained.snapshot, frame)
     }
 
+    /// How good the file is, and who wrote it.
     fn provenance(&self) -> String {
         let Explained { file, snapshot, devices, .. } = self.explained;
-        words::provenance(file, snapshot, devices)
+        words::provenance(file, snapshot, devices).join("\n")
     }
 }
 

@@ -109,6 +109,8 @@ pub(crate) trait Watch {
     fn epoch(&mut self, epoch: u64, loss: Option<f64>, correct: Option<usize>, device: &Device);
     /// All later epochs would repeat earlier ones: see Note [Repeating epochs].
     fn repeats(&mut self, epoch: u64);
+    /// The job is done; its model and optimizer are still there.
+    fn end(&mut self, device: &Device);
 }
 
 /// Nobody watches.
@@ -116,6 +118,30 @@ impl Watch for () {
     fn step(&mut self, _: u64, _: usize, _: Option<f32>, _: &Device) {}
     fn epoch(&mut self, _: u64, _: Option<f64>, _: Option<usize>, _: &Device) {}
     fn repeats(&mut self, _: u64) {}
+    fn end(&mut self, _: &Device) {}
+}
+
+/// Two watch.
+impl<A: Watch, B: Watch> Watch for (A, B) {
+    fn step(&mut self, epoch: u64, images: usize, loss: Option<f32>, device: &Device) {
+        self.0.step(epoch, images, loss, device);
+        self.1.step(epoch, images, loss, device);
+    }
+
+    fn epoch(&mut self, epoch: u64, loss: Option<f64>, correct: Option<usize>, device: &Device) {
+        self.0.epoch(epoch, loss, correct, device);
+        self.1.epoch(epoch, loss, correct, device);
+    }
+
+    fn repeats(&mut self, epoch: u64) {
+        self.0.repeats(epoch);
+        self.1.repeats(epoch);
+    }
+
+    fn end(&mut self, device: &Device) {
+        self.0.end(device);
+        self.1.end(device);
+    }
 }
 
 // Note [Repeating epochs]
@@ -147,6 +173,7 @@ impl Job {
                 seen.push(state);
             }
         }
+        watch.end(device);
         let (data_set_bytes, batches_bytes) = match device.has_values() {
             true => (self.data.split.train.resident_bytes(), run.training.buffer_bytes()),
             false => (0, 0),
@@ -212,6 +239,7 @@ impl<'a> Run<'a> {
         let mut sum = 0.0;
         for batch in training.epoch(epoch) {
             let batch = batch?;
+            self.device.mark_step(self.steps);
             let loss = self.step(&batch.to_device(self.device)?)?;
             sum += f64::from(loss.unwrap_or(0.0)) * batch.samples as f64;
             watch.step(epoch, batch.samples, loss, self.device);

@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 use super::job::{Job, Optimizer, Outcome};
 use super::report;
 use super::smallest::Smallest;
-use crate::exit::Failure;
+use super::snapshot::SnapshotFile;
 
 /// Changes of meaning raise the number; new fields do not.
 const SCHEMA: &str = "plimsoll.train/1";
 
 /// The result of a finished job.
-pub(crate) fn result(job: &Job, outcome: &Outcome) -> String {
+pub(crate) fn result(job: &Job, outcome: &Outcome, file: Option<&SnapshotFile>) -> String {
     pretty(&json!({
         "schema": SCHEMA,
         "verdict": "fits",
@@ -28,11 +28,17 @@ pub(crate) fn result(job: &Job, outcome: &Outcome) -> String {
         "data_set_bytes": outcome.data_set_bytes,
         "batches_bytes": outcome.batches_bytes,
         "memory": of_memory(&outcome.memory),
+        "snapshot": file.and_then(SnapshotFile::saved),
     }))
 }
 
 /// A job that ran out of memory.
-pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
+pub(crate) fn out_of_memory(
+    job: &Job,
+    report: &OutOfMemory,
+    smallest: Option<&Smallest>,
+    file: Option<&SnapshotFile>,
+) -> String {
     let n = &report.numbers;
     pretty(&json!({
         "schema": SCHEMA,
@@ -57,16 +63,7 @@ pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&S
         "held_by_category": by_category(&n.by_category),
         "smallest_limit_bytes": smallest.map(|smallest| smallest.limit_bytes),
         "smallest_limit_fits_device": smallest.map(|smallest| smallest.fits_device),
-    }))
-}
-
-/// A job that could not be run.
-pub(crate) fn failed(failure: &Failure) -> String {
-    pretty(&json!({
-        "schema": SCHEMA,
-        "verdict": "failed",
-        "summary": failure.message,
-        "exit": failure.exit as u8,
+        "snapshot": file.and_then(SnapshotFile::saved),
     }))
 }
 

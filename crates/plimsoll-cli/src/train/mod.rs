@@ -1,14 +1,15 @@
 //! `plimsoll train`: run a job on a device, then say whether it fits and where every byte went.
 //!
 //! `job.rs` is the training loop, the same on every device; `source.rs` its data; `smallest.rs` finds the
-//! smallest limit by running the job on the simulated device; `progress.rs` shows it running, `report.rs`
-//! and `json.rs` say the result.
+//! smallest limit by running the job on the simulated device; `progress.rs` shows it running, `snapshot.rs`
+//! saves what happened to its memory, `report.rs` and `json.rs` say the result.
 
 mod job;
 mod json;
 mod progress;
 mod report;
 mod smallest;
+mod snapshot;
 mod source;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use plimsoll::{Device, OutOfMemory, SimConfig};
 
 use self::job::{Job, Optimizer};
 use self::progress::Progress;
+use self::snapshot::{LogFile, SnapshotFile};
 use self::source::Want;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
@@ -75,6 +77,16 @@ pub(crate) struct MnistArgs {
     /// Threads that prepare batches; 0 prepares them between steps
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=256))]
     workers: u16,
+    /// Save what happened to the memory, for PyTorch's viewer; also when it runs out
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+    /// How many events are kept for it; when there are more, the oldest go
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "snapshot",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    snapshot_entries: u32,
+    /// Write what happens to the memory into a log as it happens: for long runs, and whole up to a crash
+    #[arg(long, value_name = "FILE", conflicts_with = "snapshot")]
+    log: Option<PathBuf>,
     /// The result as JSON
     #[arg(long)]
     json: bool,
@@ -87,27 +99,44 @@ fn learning_rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs the job; the result is text for stdout.
-pub(crate) fn run(what: What) -> Result<String, Failure> {
-    let What::Mnist(args) = what;
-    attempt(&args).map_err(|failure| {
-        let json = args.json.then(|| failure.json.clone().unwrap_or_else(|| json::failed(&failure)));
-        Failure { json, ..failure }
-    })
+impl What {
+    /// Whether JSON was asked for.
+    pub(crate) fn json(&self) -> bool {
+        let What::Mnist(args) = self;
+        args.json
+    }
 }
 
-fn attempt(args: &MnistArgs) -> Result<String, Failure> {
+/// Runs the job; the result is text for stdout.
+pub(crate) fn run(what: &What) -> Result<String, Failure> {
+    let What::Mnist(args) = what;
     let device = device(args)?;
     let job = job(args)?;
-    let mut progress = Progress::new(&job, &device);
-    let outcome = job.run(&device, &mut progress);
-    progress.finish();
+    let file = args.snapshot.as_ref().map(|path| SnapshotFile::open(path, args.snapshot_entries, &device));
+    let file = file.transpose()?;
+    let log = args.log.as_ref().map(|path| LogFile::open(path, &device)).transpose()?;
+    let mut watch = (Progress::new(&job, &device), file.clone());
+    let outcome = job.run(&device, &mut watch);
+    watch.0.finish();
+    // A job that ran out says so first, even if its snapshot could not be saved.
+    let saved = file.as_ref().map_or(Ok(()), SnapshotFile::report).and(log.map_or(Ok(()), LogFile::finish));
     match outcome {
-        Ok(outcome) if args.json => Ok(json::result(&job, &outcome)),
-        Ok(outcome) => Ok(report::text(&job, &outcome)),
+        Ok(outcome) => {
+            saved?;
+            Ok(if args.json {
+                json::result(&job, &outcome, file.as_ref())
+            } else {
+                report::text(&job, &outcome)
+            })
+        }
         Err(job::Error::Data(error)) => Err(error.into()),
         Err(job::Error::Tensor(error)) => match error.out_of_memory() {
-            Some(report) => Err(out_of_memory(&job, &device, report)),
+            Some(report) => {
+                if let Err(failure) = saved {
+                    output::progress(&failure.message);
+                }
+                Err(out_of_memory(&job, &device, report, file.as_ref()))
+            }
             None => Err(error.into()),
         },
     }
@@ -145,12 +174,12 @@ fn job(args: &MnistArgs) -> Result<Job, Failure> {
 }
 
 /// The failure of a job that ran out, with the smallest limit that would have passed.
-fn out_of_memory(job: &Job, device: &Device, report: &OutOfMemory) -> Failure {
+fn out_of_memory(job: &Job, device: &Device, report: &OutOfMemory, file: Option<&SnapshotFile>) -> Failure {
     output::progress("out of memory; looking for the smallest limit that would have passed");
     let smallest = smallest::limit(job, device.memory_info().total_bytes);
     Failure {
         exit: Exit::OutOfMemory,
         message: report::out_of_memory(report, smallest.as_ref()),
-        json: Some(json::out_of_memory(job, report, smallest.as_ref())),
+        json: Some(json::out_of_memory(job, report, smallest.as_ref(), file)),
     }
 }

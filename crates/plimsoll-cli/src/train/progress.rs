@@ -93,6 +93,8 @@ impl Watch for Progress {
             self.bar.suspend(|| output::progress(&line));
         }
     }
+
+    fn end(&mut self, _: &Device) {}
 }
 
 /// Allocated, cached and bound: `[████▒▒▒▒            ] 8.1 MiB allocated + 12.0 MiB cached of 64.00 MiB`.

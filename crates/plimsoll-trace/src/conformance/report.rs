@@ -38,7 +38,7 @@ pub struct Difference {
 }
 
 /// Which free blocks were candidates, and where each allocator put the request.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     /// The free blocks, and which of them ours takes, with the reason.
     pub explanation: Explanation,

@@ -9,6 +9,7 @@ use super::ledger::Ledger;
 use super::origin::Origins;
 use super::passes::Passes;
 use super::purpose::Purposes;
+use crate::replay::Replay;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -17,6 +18,8 @@ use crate::timeline::{Life, Timeline};
 pub struct DeviceExplanation {
     /// Who held what, when.
     pub timeline: Timeline,
+    /// How exactly our allocator reproduces it; what it found of blocks' sizes is in the timeline.
+    pub replay: Replay,
     /// The passes of the program.
     pub passes: Passes,
     /// What each block was for.
@@ -43,7 +46,8 @@ pub struct Options {
 impl DeviceExplanation {
     /// Reads the device's trace.
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
-        let timeline = Timeline::of(snapshot, device);
+        let mut timeline = Timeline::of(snapshot, device);
+        let replay = Replay::of(snapshot, &mut timeline);
         let trace = snapshot.trace(device);
         let passes = Passes::of(snapshot, trace, origins);
         let purposes = Purposes::of(snapshot, &timeline, origins, &passes, options.infer);
@@ -53,7 +57,7 @@ impl DeviceExplanation {
         let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
         let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
         let fragmentation = Fragmentation::of(known, &[], moment);
-        Self { timeline, passes, purposes, failure, holders, ledger, fragmentation }
+        Self { timeline, replay, passes, purposes, failure, holders, ledger, fragmentation }
     }
 
     /// The moment that is explained: when memory ran out, or else when the most was allocated.

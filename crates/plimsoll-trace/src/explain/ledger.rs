@@ -165,7 +165,7 @@ impl Ledger {
                 Use::Live(life) => match timeline.lives[life.index()].requested_bytes.get() {
                     Some(requested) => {
                         let requested = requested.min(piece.bytes);
-                        ledger.requested += requested;
+                        ledger.requested = ledger.requested.saturating_add(requested);
                         (Part::Rounding, piece.bytes - requested)
                     }
                     None => (Part::Unsplit, piece.bytes),
@@ -174,11 +174,12 @@ impl Ledger {
                 Use::Uncut => (last, piece.bytes), // it counts as its block does
                 Use::Cached => continue,
             };
-            match part {
-                Part::Waiting => ledger.waiting += bytes,
-                Part::Unsplit => ledger.unsplit += bytes,
-                _ => ledger.rounding += bytes,
-            }
+            let sum = match part {
+                Part::Waiting => &mut ledger.waiting,
+                Part::Unsplit => &mut ledger.unsplit,
+                _ => &mut ledger.rounding,
+            };
+            *sum = sum.saturating_add(bytes);
             last = part;
         }
         ledger
@@ -186,7 +187,7 @@ impl Ledger {
 
     /// What blocks that are held take. As PyTorch: `memory_allocated`.
     pub fn allocated(&self) -> u64 {
-        self.requested + self.rounding + self.unsplit
+        self.requested.saturating_add(self.rounding).saturating_add(self.unsplit)
     }
 
     /// Every row, in order; what is 0 because it does not occur is there, too.

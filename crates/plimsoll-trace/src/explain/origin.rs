@@ -143,7 +143,7 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
 
 /// Whether a frame of this file is one of Python.
 pub(crate) fn is_python(file: &str) -> bool {
-    file.ends_with(".py") || file.starts_with('<') || file.contains("ipykernel")
+    file.ends_with(".py") || file.ends_with(".py_") || file.starts_with('<') || file.contains("ipykernel")
 }
 
 /// Installed packages, the standard library, and PyTorch's own folders wherever they lie.
@@ -170,6 +170,12 @@ fn library_doing(file: &str, name: &str) -> Doing {
     if file.contains("/torch/optim/") {
         return if name == "_init_group" { Doing::OptimizerState } else { Doing::OptimizerStep };
     }
+    if file.ends_with("/torch/autograd/function.py") && name == "apply"
+        || file.ends_with("/torch/utils/checkpoint.py")
+            && matches!(name, "backward" | "unpack_hook" | "recompute_fn")
+    {
+        return Doing::Backward;
+    }
     let is_module = file.ends_with("/torch/nn/modules/module.py") && matches!(name, "_apply" | "convert");
     let is_made = file.contains("/torch/nn/") && matches!(name, "__init__" | "reset_parameters");
     if is_module || is_made || file.ends_with("/torch/nn/init.py") { Doing::Building } else { Doing::Unknown }
@@ -190,7 +196,9 @@ fn native(id: TextId, name: &str) -> Mark {
     if name.contains("torch::autograd::generated::") {
         return Mark::Derivative(between("torch::autograd::generated::", "::apply"));
     }
-    if name.contains("torch::autograd::Engine::") || name.contains("torch::autograd::PyNode::apply") {
+    const ENGINE: [&str; 3] =
+        ["torch::autograd::Engine::", "torch::autograd::PyNode::apply", "BackwardCFunction"];
+    if ENGINE.iter().any(|part| name.contains(part)) {
         return Mark::Derivative(None);
     }
     const SCRATCH: [&str; 4] = ["getCurrentCUDABlas", "getCUDABlasLt", "CuBlasLtWorkspace", "getWorkspace"];

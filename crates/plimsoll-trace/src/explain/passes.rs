@@ -36,6 +36,8 @@ pub enum PassKind {
 #[derive(Debug, Clone, Default)]
 pub struct Passes {
     passes: Vec<Pass>,
+    /// The places of the backward passes among them.
+    backward: Vec<usize>,
     /// When memory ran out.
     failures: Vec<EventIndex>,
 }
@@ -77,7 +79,9 @@ impl Passes {
             }
             while optimizer_begins.next_if(|&begin| now.is_some_and(|now| now >= begin)).is_some() {}
         }
-        Self { passes, failures }
+        let is_backward = |&place: &usize| passes[place].kind == PassKind::Backward;
+        let backward = (0..passes.len()).filter(is_backward).collect();
+        Self { passes, backward, failures }
     }
 
     /// All of them.
@@ -119,8 +123,8 @@ impl Passes {
 
     /// The first backward pass behind an event.
     pub fn next_backward(&self, event: EventIndex) -> Option<Pass> {
-        let behind = self.passes.partition_point(|pass| pass.first <= event);
-        self.passes[behind..].iter().find(|pass| pass.kind == PassKind::Backward).copied()
+        let behind = self.backward.partition_point(|&place| self.passes[place].first <= event);
+        self.backward.get(behind).map(|&place| self.passes[place])
     }
 
     /// When memory ran out first behind an event.

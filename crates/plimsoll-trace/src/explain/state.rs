@@ -77,18 +77,14 @@ pub enum Use {
 // A block of a large segment that does not grow is cut only if more than 1 MiB is left (`should_split`), so
 // every block there has more than that, and a gap of up to 1 MiB behind a block is its end. A life's size is its
 // request's, rounded, where nothing tells more (`Life::bytes`); a replay that knows the sizes leaves no such gap.
+// Without one, an end with a hole behind it counts as a part of the hole, and so does one of more than 1 MiB,
+// which only `max_split_size` leaves.
 const UNCUT_BYTES: u64 = 1 << 20;
-
-impl Piece {
-    fn end(&self) -> Addr {
-        Addr(self.addr.0.saturating_add(self.bytes))
-    }
-}
 
 impl SegmentState {
     /// Whether a block lies in it, held or waiting: then PyTorch cannot give it back.
     pub fn is_used(&self) -> bool {
-        self.bytes.live + self.bytes.waiting > 0
+        self.bytes.live > 0 || self.bytes.waiting > 0
     }
 }
 
@@ -258,13 +254,14 @@ impl<'a> States<'a> {
             let first = pieces.len();
             let mut from = memory.addr;
             while let Some(block) = blocks.next_if(|block| block.addr < memory.end()) {
-                if block.addr < from || block.end() > memory.end() {
+                let end = block.addr.0.checked_add(block.bytes).map(Addr);
+                let Some(end) = end.filter(|&end| from <= block.addr && end <= memory.end()) else {
                     unplaced.push(block);
                     continue;
-                }
+                };
                 pieces.extend(gap(memory, from, block.addr));
-                from = block.end();
                 pieces.push(block);
+                from = end;
             }
             pieces.extend(gap(memory, from, memory.end()));
             let bytes = BytesByUse::of(&pieces[first..]);

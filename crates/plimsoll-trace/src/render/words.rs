@@ -36,16 +36,19 @@ pub fn when(device: &DeviceExplanation) -> &'static str {
     if device.failure.is_some() { "when memory ran out" } else { "at the peak" }
 }
 
-/// `model.py:41 forward`, with as much of the path as tells files apart: its last two parts.
+/// `src/model.py:41 forward`, with as much of the path as tells files apart.
 pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     let frame = snapshot.stacks.get_frame(frame);
-    let path = snapshot.texts.get(frame.filename);
+    format!("{}:{} {}", short(snapshot.texts.get(frame.filename)), frame.line, snapshot.texts.get(frame.name))
+}
+
+/// The last two parts of a path.
+pub fn short(path: &str) -> String {
     let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
-    let short = match parts[..] {
+    match parts[..] {
         [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
         _ => path.to_owned(),
-    };
-    format!("{short}:{} {}", frame.line, snapshot.texts.get(frame.name))
+    }
 }
 
 /// What blocks are for, in one word or two.
@@ -61,11 +64,27 @@ pub fn reason(key: Purposed) -> String {
     }
 }
 
-/// Where all that comes from, and how well it fits. `file` is the snapshot as the user names it.
-pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> String {
-    let events: usize = devices.iter().map(|device| device.timeline.quality.events).sum();
-    let conflicts: usize = devices.iter().map(|device| device.timeline.quality.conflicts()).sum();
-    let fits = if conflicts == 0 { "all of them fit".to_owned() } else { format!("{conflicts} do not fit") };
-    let written_by = snapshot.facts.written_by();
-    format!("{file}: {written_by}; {events} events, {fits}; nothing in the file was run")
+/// How good the file is, and who wrote it: a line for the file, one for each device. `file` is the snapshot as
+/// the user names it.
+pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
+    let mut lines = vec![format!("{file}: {}; nothing in the file was run", snapshot.facts.written_by())];
+    lines.extend(devices.iter().map(|device| {
+        let (quality, replay) = (device.timeline.quality, &device.replay);
+        let of =
+            if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
+        let replayed = if replay.requests == 0 {
+            "no request recorded: the state alone is explained".to_owned()
+        } else if replay.is_identical() {
+            format!("{} requests replayed, every block where PyTorch put it", replay.requests)
+        } else {
+            format!(
+                "{} requests replayed, {} of them decided otherwise: figures may differ from PyTorch's",
+                replay.requests,
+                replay.conflicts + replay.unplaced
+            )
+        };
+        let cut = if quality.is_cut { "; the ring ran over, so what came before is not known" } else { "" };
+        format!("{of}{} events; {replayed}{cut}", quality.events)
+    }));
+    lines
 }

@@ -49,6 +49,11 @@ impl Pools {
         Some(index)
     }
 
+    /// Every pool, in the order of ids.
+    pub fn iter(&self) -> impl Iterator<Item = PoolId> + '_ {
+        self.pools.iter().copied()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.pools.len()

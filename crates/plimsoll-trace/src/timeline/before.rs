@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use plimsoll_alloc::{Addr, StreamId};
 
+use super::Life;
 use crate::snapshot::{Action, Event, PoolIndex, Segment, SegmentType};
 
 /// Memory that the allocator had from the device: a segment, or a mapped range of an expandable one.
@@ -26,6 +27,8 @@ pub struct Memory {
 
 /// The bytes of a small pool's segment, and of its pages. Large ones have more: 20 MiB, or as was asked.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+/// The largest block of a small pool.
+const MOST_SMALL_BYTES: u64 = 1 << 20;
 
 impl Memory {
     fn of(segment: &Segment) -> Self {
@@ -53,14 +56,48 @@ impl Memory {
     }
 }
 
-/// The memory before the first event, by address, and how many events did not fit.
-pub(super) fn memory_before(segments: &[&Segment], trace: &[Event]) -> (Vec<Memory>, usize) {
+/// The memory before the first event, by address, and how many events did not fit. `events` are those about
+/// memory, by their places in the trace.
+pub(super) fn memory_before(segments: &[&Segment], trace: &[Event], events: &[u32]) -> (Vec<Memory>, usize) {
     let known = segments.iter().map(|segment| (segment.address, Memory::of(segment)));
     let mut map = MemoryMap { by_addr: known.collect(), strays: 0 };
-    for event in trace.iter().rev() {
+    for event in events.iter().rev().filter_map(|&nth| trace.get(nth as usize)) {
         map.undo(event);
     }
     (map.by_addr.into_values().collect(), map.strays)
+}
+
+/// Which requests unmapped pages served cannot be told from their bytes: many small pages may be as much as one
+/// large one. But what was held there tells, if anything was.
+pub(super) fn tell_types(
+    memory: &mut [Memory],
+    segments: &[&Segment],
+    lives: &[Life],
+    large_page_bytes: u64,
+) {
+    let is_shown =
+        |it: &Memory| segments.iter().any(|segment| segment.address <= it.addr && it.addr < segment.end());
+    let mut unsure: Vec<usize> = (0..memory.len()).collect();
+    unsure.retain(|&nth| memory[nth].is_expandable && !is_shown(&memory[nth]));
+    if unsure.is_empty() {
+        return;
+    }
+    let mut told = vec![false; memory.len()];
+    for &nth in &unsure {
+        if !memory[nth].bytes.is_multiple_of(large_page_bytes) {
+            (memory[nth].segment_type, told[nth]) = (SegmentType::Small, true);
+        }
+    }
+    for life in lives {
+        let below = memory.partition_point(|it| it.addr <= life.addr);
+        if let Some(nth) = below.checked_sub(1).filter(|&nth| life.addr < memory[nth].end()) {
+            let is_small = life.bytes <= MOST_SMALL_BYTES;
+            if !told[nth] && unsure.binary_search(&nth).is_ok() {
+                memory[nth].segment_type = if is_small { SegmentType::Small } else { SegmentType::Large };
+                told[nth] = true;
+            }
+        }
+    }
 }
 
 /// The device's memory at one moment; it follows events forwards and backwards.
@@ -119,7 +156,8 @@ impl MemoryMap {
     /// Adds memory, unless some is there already.
     fn put(&mut self, memory: Memory) -> bool {
         let below = self.by_addr.range(..memory.end()).next_back();
-        let fits = memory.bytes > 0 && below.is_none_or(|(_, below)| below.end() <= memory.addr);
+        let is_range = memory.bytes > 0 && memory.addr.0.checked_add(memory.bytes).is_some();
+        let fits = is_range && below.is_none_or(|(_, below)| below.end() <= memory.addr);
         if fits {
             self.by_addr.insert(memory.addr, memory);
         }
@@ -159,7 +197,8 @@ impl MemoryMap {
             if touches && is_same(&neighbour, &pages) {
                 self.by_addr.remove(&neighbour.addr);
                 self.by_addr.remove(&pages.addr);
-                let (addr, bytes) = (pages.addr.min(neighbour.addr), pages.bytes + neighbour.bytes);
+                let (addr, bytes) =
+                    (pages.addr.min(neighbour.addr), pages.bytes.saturating_add(neighbour.bytes));
                 let pool = neighbour.pool.or(pages.pool);
                 pages = Memory { addr, bytes, pool, ..neighbour };
                 self.by_addr.insert(addr, pages);
@@ -195,7 +234,7 @@ mod tests {
             blocks: Vec::new(),
         };
         let check = |trace: &[Event], expected: &[(u64, u64)], strays| {
-            let (before, found_strays) = memory_before(&[&segment], trace);
+            let (before, found_strays) = memory_before(&[&segment], trace, &[0, 1][..trace.len()]);
             let found = before.iter().map(|memory| (memory.addr.0 / PAGE - 100, memory.bytes / PAGE));
             assert_eq!((found.collect::<Vec<_>>().as_slice(), found_strays), (expected, strays));
         };

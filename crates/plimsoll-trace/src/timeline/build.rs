@@ -4,7 +4,7 @@
 use hashbrown::HashMap;
 use plimsoll_alloc::{Addr, Config};
 
-use super::before::memory_before;
+use super::before::{memory_before, tell_types};
 use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
 use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, StackId};
 
@@ -28,6 +28,8 @@ struct Builder<'a> {
     born: Vec<Life>,
     waiting: Vec<Life>,
     concerns: Vec<Slot>,
+    /// Events about memory of the device.
+    about_memory: Vec<u32>,
     overtaken: Vec<Slot>,
     /// Frees whose stack is that of the `alloc`, and those whose is not.
     frees_as_allocs: usize,
@@ -44,9 +46,10 @@ pub(super) fn build(device: i32, segments: &[&Segment], trace: &[Event], config:
         is_host: device == HOST_DEVICE,
         at: HashMap::new(),
         before: Vec::new(),
-        born: Vec::new(),
+        born: Vec::with_capacity(trace.len() / 3 + 1), // most events are of a life that is whole
         waiting: Vec::new(),
         concerns: Vec::with_capacity(trace.len()),
+        about_memory: Vec::new(),
         overtaken: Vec::new(),
         frees_as_allocs: 0,
         frees_of_their_own: 0,
@@ -82,7 +85,11 @@ impl Builder<'_> {
                 }
                 slot
             }
-            _ => Slot::NONE,
+            Action::SegmentAlloc | Action::SegmentFree | Action::SegmentMap | Action::SegmentUnmap => {
+                self.about_memory.push(self.concerns.len() as u32);
+                Slot::NONE
+            }
+            Action::Snapshot | Action::Oom => Slot::NONE,
         }
     }
 
@@ -214,6 +221,8 @@ impl Builder<'_> {
         };
         if let Some(life) = self.get_mut(slot).filter(is_it) {
             life.bytes = block.size;
+            // With `context="state"`, blocks have stacks and events have none.
+            life.stack = life.stack.or(block.stack);
         } else {
             self.end(slot, end);
             self.quality.lost_allocs += 1;
@@ -226,7 +235,7 @@ impl Builder<'_> {
     fn finish(mut self, device: i32, segments: &[&Segment], trace: &[Event]) -> Timeline {
         self.quality.held_before = self.before.len();
         self.tell_stacks_of_frees();
-        let (memory_before, stray_segments) = memory_before(segments, trace);
+        let (mut memory_before, stray_segments) = memory_before(segments, trace, &self.about_memory);
         self.quality.stray_segments = stray_segments;
         let reserved_bytes =
             memory_before.iter().fold(0, |sum: u64, memory| sum.saturating_add(memory.bytes));
@@ -244,10 +253,15 @@ impl Builder<'_> {
         };
         let concerns = self.concerns.iter().map(|&slot| index(slot)).collect();
         let overtaken = self.overtaken.iter().filter_map(|&slot| index(slot)).collect();
-        let mut lives = self.before;
-        lives.sort_by_key(|life| life.addr);
-        lives.append(&mut self.born);
+        self.before.sort_by_key(|life| life.addr);
+        let lives = if self.before.is_empty() {
+            self.born
+        } else {
+            self.before.append(&mut self.born);
+            self.before
+        };
         self.waiting.sort_by_key(|life| life.addr);
+        tell_types(&mut memory_before, segments, &lives, self.config.large_segment_bytes());
 
         let mut timeline = Timeline {
             device,

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
+use hashbrown::HashMap;
 use plimsoll_alloc::Addr;
 
-use super::objects::{List, Objects, natural};
+use super::objects::{List, Objects, natural, too_many_categories};
 use super::value::Value;
 use crate::error::Why;
-use crate::snapshot::{Block, Event, Key, KeySet, Kind, Segment, Setting, Snapshot, TextId};
+use crate::snapshot::{Block, CategoryId, Event, Key, KeySet, Kind, Segment, Setting, Snapshot, TextId};
 
 /// Settings within settings; PyTorch has two levels.
 const DEEPEST_SETTING: u32 = 8;
@@ -66,7 +67,7 @@ impl Objects {
                 Key::Categories => match value {
                     Value::EmptyList(_) => {}
                     Value::List(at, _) => match &self.lists[at as usize] {
-                        List::Texts(texts) => self.snapshot.categories = texts.clone(),
+                        List::Texts(texts) => self.list_categories(texts.clone())?,
                         _ => return Err(wrong(key, "a list of texts", value)),
                     },
                     _ => return Err(wrong(key, "a list of texts", value)),
@@ -76,6 +77,29 @@ impl Objects {
         }
         self.place_traces(traces);
         Ok(self.snapshot)
+    }
+
+    /// Makes the categories those of the file's list, in its order, then those that only events name.
+    fn list_categories(&mut self, listed: Vec<TextId>) -> Result<(), Why> {
+        let named = std::mem::replace(&mut self.snapshot.categories, listed);
+        if named.is_empty() {
+            return Ok(());
+        }
+        let all = &mut self.snapshot.categories;
+        let mut places: HashMap<TextId, usize> =
+            all.iter().enumerate().rev().map(|(nth, &name)| (name, nth)).collect();
+        let mut ids = Vec::with_capacity(named.len());
+        for name in named {
+            let place = *places.entry(name).or_insert_with(|| {
+                all.push(name);
+                all.len() - 1
+            });
+            ids.push(CategoryId::new(place).ok_or_else(too_many_categories)?);
+        }
+        for category in self.events.iter_mut().filter_map(|event| event.category.as_mut()) {
+            *category = ids.get(category.index()).copied().unwrap_or(*category);
+        }
+        Ok(())
     }
 
     fn segments_of(&mut self, key: Key, value: Value) -> Result<Vec<Segment>, Why> {

@@ -2,7 +2,7 @@
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use super::objects::{History, List, Objects, ids_ran_out, natural, number, required};
+use super::objects::{History, List, Objects, ids_ran_out, natural, number, required, too_many_categories};
 use super::value::Value;
 use crate::error::Why;
 use crate::snapshot::{
@@ -187,6 +187,7 @@ impl Objects {
 
     fn set_event(&mut self, at: usize, key: Key, value: Value) -> Result<bool, Why> {
         let stack = if key == Key::Frames { Some(self.stack(key, value)?) } else { None };
+        let category = if key == Key::Category { Some(self.category(key, value)?) } else { None };
         let event = &mut self.events[at];
         match key {
             Key::Action => {
@@ -206,13 +207,25 @@ impl Objects {
             Key::UserMetadata => event.user_metadata = text(key, value)?,
             Key::InternalMetadata => event.internal_metadata = text(key, value)?,
             Key::PoolId => event.pool = pool(key, value)?,
-            Key::Category => {
-                let category = usize::try_from(whole(key, value)?).ok().and_then(CategoryId::new);
-                event.category = Some(category.ok_or_else(|| wrong(key, "a category's number", value))?);
-            }
+            Key::Category => event.category = category,
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// A category by name, as PyTorch's profiler writes it, or by its number in the list of categories.
+    fn category(&mut self, key: Key, value: Value) -> Result<CategoryId, Why> {
+        let Value::Text(name) = value else {
+            let category = usize::try_from(whole(key, value)?).ok().and_then(CategoryId::new);
+            return category.ok_or_else(|| wrong(key, "a category's name or number", value));
+        };
+        if let Some(&known) = self.named_categories.get(&name) {
+            return Ok(known);
+        }
+        let id = CategoryId::new(self.snapshot.categories.len()).ok_or_else(too_many_categories)?;
+        self.snapshot.categories.push(name);
+        self.named_categories.insert(name, id);
+        Ok(id)
     }
 
     fn set_block(&mut self, at: usize, key: Key, value: Value) -> Result<bool, Why> {

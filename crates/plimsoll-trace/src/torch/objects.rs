@@ -7,13 +7,15 @@
 
 use std::ops::Range;
 
+use hashbrown::HashMap;
 use plimsoll_alloc::PoolId;
 
 use super::fields::Incomplete;
 use super::value::{Slot, Value};
 use crate::error::Why;
 use crate::snapshot::{
-    Action, Annotation, Block, Event, Frame, FrameId, Key, KeySet, Kind, Segment, Snapshot, StackId, TextId,
+    Action, Annotation, Block, CategoryId, Event, Frame, FrameId, Key, KeySet, Kind, Segment, Snapshot,
+    StackId, TextId,
 };
 
 /// The records made so far, and what is still open.
@@ -31,6 +33,8 @@ pub(crate) struct Objects {
     pub(super) incomplete: Vec<Incomplete>,
     /// The id of the first action's name; the others follow.
     pub(super) first_action: TextId,
+    /// The categories that events told by name: their places among the snapshot's, so far.
+    pub(super) named_categories: HashMap<TextId, CategoryId>,
 }
 
 /// An entry of a block's history, which old files have in place of the block's own stack.
@@ -71,6 +75,10 @@ pub(super) fn ids_ran_out(what: &'static str) -> Why {
     Why::TooMany { what, most: u64::from(u32::MAX) }
 }
 
+pub(super) fn too_many_categories() -> Why {
+    Why::TooMany { what: "categories", most: u64::from(u16::MAX) }
+}
+
 impl Objects {
     pub(crate) fn new() -> Result<Self, Why> {
         let mut snapshot = Snapshot::default();
@@ -91,6 +99,7 @@ impl Objects {
             growing: Vec::new(),
             incomplete: Vec::new(),
             first_action: first.ok_or_else(|| ids_ran_out("texts"))?,
+            named_categories: HashMap::new(),
         })
     }
 

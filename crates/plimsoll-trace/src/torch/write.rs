@@ -78,7 +78,7 @@ impl<W: Write> Writer<'_, W> {
                 writer.key(Key::HostTraces)?;
                 writer.list(snapshot.host_trace.iter(), Self::event)?;
             }
-            if !snapshot.categories.is_empty() {
+            if said.contains(Key::Categories) {
                 writer.key(Key::Categories)?;
                 writer.list(snapshot.categories.iter(), |writer, &category| writer.text(category))?;
             }
@@ -141,7 +141,11 @@ impl<W: Write> Writer<'_, W> {
             writer.maybe_text(Key::InternalMetadata, event.internal_metadata)?;
             writer.pool(Key::PoolId, event.pool)?;
             if let Some(category) = event.category {
-                writer.number(Key::Category, category.index() as u64)?;
+                // The viewer knows categories by name alone.
+                match writer.snapshot.categories.get(category.index()) {
+                    Some(&name) => writer.maybe_text(Key::Category, Some(name))?,
+                    None => writer.number(Key::Category, category.index() as u64)?,
+                }
             }
             writer.stack(event.stack)
         })

@@ -2,7 +2,8 @@
 
     python viewer.py FILE.pickle ...
 
-Then follows each trace backwards from the segments, as PyTorch's viewer does, and counts what does not fit.
+Then follows each trace backwards from the segments, as PyTorch's viewer does, and counts what does not fit; and
+looks for what the viewer in the browser fails on.
 """
 
 import collections
@@ -35,6 +36,14 @@ def misfits(snapshot):
     return dict(wrong)
 
 
+def refused_in_browser(snapshot):
+    """What MemoryViz.js fails on: categories without one that is `unknown`, integers beyond 8 bytes."""
+    events = [event for trace in snapshot["device_traces"] for event in trace]
+    categories = {event["category"] for event in events if "category" in event}
+    numbers = [event[key] for event in events for key in ("addr", "size", "device_free", "time_us") if key in event]
+    return bool(categories) and "unknown" not in categories or any(number >= 1 << 63 for number in numbers)
+
+
 def main(paths):
     for path in paths:
         with open(path, "rb") as file:
@@ -46,6 +55,7 @@ def main(paths):
         plots = [viz.trace_plot(snapshot), viz.segment_plot(snapshot)]
         lengths = [len(text) for text in (stats, told, *flames, *plots)]
         assert all(lengths[2:]), lengths
+        assert not refused_in_browser(snapshot)
         print(f"{path}: opened, {lengths} characters; {misfits(snapshot)}")
 
 

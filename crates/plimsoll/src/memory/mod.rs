@@ -1,9 +1,17 @@
 //! Where every byte went: a device's account as data.
 //!
 //! [`Report`] is what a run says at its end; [`outside_bytes`] is the one thing that the allocator cannot
-//! know. How a report looks on a screen is not decided here.
+//! know. How a report looks on a screen is not decided here. What happened, from request to request, is in a
+//! snapshot of PyTorch's kind: [`record_history`], [`save_snapshot`]; of a long run, in a log: [`stream_history`].
+
+mod log;
+mod snapshot;
 
 use std::fs;
+
+pub use log::{HistoryLog, stream_history};
+pub use plimsoll_tensor::history::HistoryOptions;
+pub use snapshot::{record_history, save_snapshot, snapshot, stop_history};
 
 use plimsoll_tensor::{Category, Device, Owner};
 

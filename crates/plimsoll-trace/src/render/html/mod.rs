@@ -99,7 +99,9 @@ impl Report<'_> {
             "script" => out.push_str(SCRIPT),
             "title" => write(out, Text(self.file)),
             "sections" => out.push_str(&sections),
-            "provenance" => write(out, Text(&provenance)),
+            "provenance" => {
+                provenance.iter().for_each(|line| write(out, format_args!("<p>{}</p>", Text(line))))
+            }
             "data" => out.push_str(&text::json(&data)),
             other => unreachable!("page.html has no place named {other}"),
         })

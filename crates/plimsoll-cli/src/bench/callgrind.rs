@@ -1,0 +1,89 @@
+//! Instructions where no counter of the processor's can be read: the program runs itself once more for each
+//! mix, under `valgrind --tool=callgrind`, which counts what the measured loop executes.
+//!
+//! The same binary gives the same number every time. Time means nothing there, so the clock's runs come first
+//! and know nothing of this.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+
+use super::meter::Meter;
+use super::mixes::{History, Mix};
+use crate::exit::{Exit, Failure};
+
+/// Requests of a mix under callgrind, which takes some fifty times as long. It is enough for the allocator's
+/// state to settle: all requests of a mix give a number within a hundredth of this.
+pub(super) const REQUESTS: u32 = 200_000;
+
+/// As clap calls [`MixArgs`]' verb.
+const VERB: &str = "allocator-mix";
+
+/// `plimsoll bench allocator-mix`, which help does not mention: one mix, done and not talked about, for
+/// callgrind to watch.
+#[derive(Args)]
+pub(crate) struct MixArgs {
+    /// Its name in the table
+    mix: Mix,
+    /// How many, if the mix has as many
+    requests: u32,
+    history: History,
+}
+
+/// What callgrind watches.
+pub(crate) fn run(args: &MixArgs) -> Result<String, Failure> {
+    let mix = args.mix.at_most(args.requests);
+    match mix.cost(&mut Meter::new(), &Mix::device(), args.history) {
+        Ok(_) => Ok(String::new()),
+        Err(why) => Err(Failure::new(Exit::OutOfMemory, why.to_string())),
+    }
+}
+
+/// Instructions of one request, counted by callgrind while `program` (a build of this one) does the mix; or why
+/// there is no number.
+pub(super) fn instructions(program: &Path, mix: Mix, history: History) -> Result<f64, String> {
+    let history = if history == History::On { "on" } else { "off" };
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(format!("--toggle-collect={}", Meter::WORK_SYMBOL))
+        .arg(program)
+        .args(["bench", VERB, &mix.name(), &mix.requests.to_string(), history])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|why| format!("valgrind: {why}"))?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let said = |line: &&str| line.contains("error") || line.contains("unhandled instruction");
+        return Err(format!("valgrind: {}: {}", output.status, log.lines().find(said).unwrap_or_default()));
+    }
+    match collected(&log) {
+        Some(0) => Err("valgrind: the program has no symbols".to_owned()),
+        Some(all) => Ok(all as f64 / f64::from(mix.requests)),
+        None => Err("valgrind: no line `Collected`".to_owned()),
+    }
+}
+
+/// The number at the end of `==1234== Collected : 5678`.
+fn collected(log: &str) -> Option<u64> {
+    log.lines().find_map(|line| line.split_once("Collected :")?.1.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callgrinds_sum_is_read_from_its_log() {
+        let log = "==7== Callgrind, a call-graph\n==7== Events    : Ir\n==7== Collected : 5678\n";
+        assert_eq!(collected(log), Some(5678));
+        assert_eq!(collected("==7== Events    : Ir\n"), None);
+    }
+
+    #[test]
+    fn a_program_that_fails_is_a_reason_for_no_number() {
+        let mix = super::super::mixes::MIXES[0];
+        let why = instructions(Path::new("/no/such/program"), mix, History::Off).expect_err("not there");
+        assert!(why.starts_with("valgrind: "), "{why}");
+    }
+}

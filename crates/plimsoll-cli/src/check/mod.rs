@@ -1,0 +1,122 @@
+//! `plimsoll check`: what a recording is asserted to be, for CI. The first assertion that fails makes the exit
+//! code 1; one that the recording cannot answer makes it 4.
+//!
+//! `assertion.rs` decides, `text.rs`, `json.rs` and `junit.rs` say it.
+
+mod assertion;
+mod json;
+mod junit;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+
+use self::assertion::{Assertion, Verdict, Want};
+use crate::bytes;
+use crate::exit::{Answer, Exit, Failure};
+use crate::recording::Recording;
+use crate::sink::Sink;
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("assertion").required(true).multiple(true)
+    .args(["peak_below", "reserved_below", "frag_below", "no_oom", "baseline"]))]
+pub(crate) struct CheckArgs {
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// At most so much is allocated, such as 22GiB
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    peak_below: Option<u64>,
+    /// At most so much is reserved
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    reserved_below: Option<u64>,
+    /// Of what is reserved, at most so much is cached beside live blocks: at the failure, or else at the peak
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    frag_below: Option<f64>,
+    /// No request fails
+    #[arg(long)]
+    no_oom: bool,
+    /// Neither peak is higher than in this snapshot
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// By how much a peak may be higher than the baseline's
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "baseline", default_value = "0")]
+    tolerance: f64,
+    /// Only this device
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// Lines of code below each assertion that fails
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    rows: usize,
+    /// A report for CI, too: JUnit's XML; one that is there is replaced
+    #[arg(long, value_name = "OUT")]
+    junit: Option<PathBuf>,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `2`, `2.5` or `2%`.
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim().trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent),
+        _ => Err("a percentage is a number of 0 or more, such as 15 or 15%".to_owned()),
+    }
+}
+
+/// A recording with what is told of its devices.
+struct Told {
+    recording: Recording,
+    devices: Vec<DeviceExplanation>,
+}
+
+impl Told {
+    fn open(file: &std::path::Path, device: Option<i32>) -> Result<Told, Failure> {
+        let recording = Recording::open(file, device)?;
+        let origins = Origins::of(&recording.snapshot);
+        let options = Options { infer: true, device_total_bytes: None };
+        let explained = |&number| DeviceExplanation::of(&recording.snapshot, number, &origins, options);
+        let devices = recording.devices.iter().map(explained).collect();
+        Ok(Told { recording, devices })
+    }
+}
+
+/// Decides every assertion of every device.
+pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
+    let told = Told::open(&args.file, args.device)?;
+    let baseline = args.baseline.as_deref().map(|file| Told::open(file, None)).transpose()?;
+    let mut assertions = Vec::new();
+    for place in 0..told.devices.len() {
+        for want in wants(args) {
+            assertions.push(Assertion::of(want, &told, place, baseline.as_ref(), args.rows)?);
+        }
+    }
+    let has = |verdict| assertions.iter().any(|one| one.verdict == verdict);
+    let exit = match (has(Verdict::Fails), has(Verdict::Incomplete)) {
+        (true, _) => Exit::Assertion,
+        (false, true) => Exit::OutOfMemory,
+        (false, false) => Exit::Done,
+    };
+    let file = &told.recording.name;
+    if let Some(path) = &args.junit {
+        let report = junit::render(file, &assertions);
+        Sink::new(path.clone(), true).write(|out| out.write_all(report.as_bytes()))?;
+    }
+    let text = if args.json { json::render(file, &assertions) } else { text::render(&assertions) };
+    Ok(Answer { text, exit })
+}
+
+fn wants(args: &CheckArgs) -> Vec<Want> {
+    let tolerance = args.baseline.as_ref().map(|_| args.tolerance);
+    let all = [
+        args.peak_below.map(Want::PeakBelow),
+        args.reserved_below.map(Want::ReservedBelow),
+        args.frag_below.map(Want::FragmentationBelow),
+        args.no_oom.then_some(Want::NoOutOfMemory),
+        tolerance.map(Want::PeakAsBaseline),
+        tolerance.map(Want::ReservedAsBaseline),
+    ];
+    all.into_iter().flatten().collect()
+}

@@ -1,0 +1,50 @@
+//! Assertions for people: one a line, those that fail with their lines of code.
+
+use std::fmt::Write;
+
+use plimsoll_alloc::Bytes;
+
+use super::assertion::{Assertion, Verdict, Want};
+use crate::output::{BOLD, RESET};
+
+/// All of them, in the order of the options.
+pub(super) fn render(assertions: &[Assertion]) -> String {
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    for one in assertions {
+        let (bold, reset) = if one.verdict == Verdict::Holds { ("", "") } else { (BOLD, RESET) };
+        let _ = writeln!(out, "{bold}{}{reset}: {}", word(one.verdict), one.message);
+        out.push_str(&lines(one));
+    }
+    out
+}
+
+/// A verdict in one word.
+pub(super) fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Holds => "ok",
+        Verdict::Fails => "failed",
+        Verdict::Incomplete => "incomplete",
+    }
+}
+
+/// The lines that are to blame, with what they are.
+pub(super) fn lines(one: &Assertion) -> String {
+    let mut out = String::new();
+    if one.lines.is_empty() {
+        return out;
+    }
+    let (what, plus) = match one.want {
+        Want::PeakBelow(_) => ("the largest lines at the peak", ""),
+        Want::ReservedBelow(_) => ("the largest lines as the most was reserved", ""),
+        Want::FragmentationBelow(_) => ("the largest lines then", ""),
+        Want::NoOutOfMemory => ("the largest lines at the last failure", ""),
+        Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_) => ("the lines that grew the most", "+"),
+    };
+    let _ = writeln!(out, "  {what}:");
+    for row in &one.lines {
+        let size = format!("{plus}{}", Bytes(row.bytes));
+        let _ = writeln!(out, "  {size:>12}  {}  {}", row.line, row.category);
+    }
+    out
+}

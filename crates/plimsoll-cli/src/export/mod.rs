@@ -1,0 +1,110 @@
+//! `plimsoll export`: a snapshot in the format of another tool.
+//!
+//! `live.rs` is what `folded.rs` and `speedscope.rs` write: the stacks of what is held at one moment.
+//! `perfetto.rs` writes the whole recording over time; PyTorch's own format is `plimsoll_trace::output`.
+
+mod folded;
+mod live;
+mod perfetto;
+mod scopes;
+mod speedscope;
+mod sqlite;
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+use plimsoll_trace::{Sharing, output};
+
+use self::live::{Live, When};
+use crate::exit::{Exit, Failure};
+use crate::recording::Recording;
+use crate::sink::Sink;
+
+#[derive(Args)]
+pub(crate) struct ExportArgs {
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The format
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    to: Format,
+    /// The moment, for folded and speedscope: peak, end, failure or an event's number [default: failure, or else
+    /// peak]
+    #[arg(long, value_name = "MOMENT", value_parser = live::parse)]
+    at: Option<When>,
+    /// Only this device; not for memory_viz
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// Only what the file says, nothing that is inferred from it; not for sqlite and memory_viz
+    #[arg(long)]
+    no_infer: bool,
+    #[command(flatten)]
+    sink: Sink,
+}
+
+/// Whose format.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line for each stack, for flamegraph.pl and inferno
+    Folded,
+    /// JSON for www.speedscope.app
+    Speedscope,
+    /// Trace events in JSON, for ui.perfetto.dev and chrome://tracing
+    Perfetto,
+    /// A database of SQLite, with the tables device_traces, segments and blocks
+    Sqlite,
+    /// PyTorch's own, for pytorch.org/memory_viz: a pickle of protocol 4, whatever was read
+    #[value(name = "memory_viz")]
+    MemoryViz,
+}
+
+/// Reads, then writes.
+pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
+    check(args)?;
+    let recording = Recording::open(&args.file, args.device)?;
+    let snapshot = &recording.snapshot;
+    if args.to == Format::MemoryViz {
+        return args.sink.write(|out| output::write(snapshot, out, Sharing::Equal));
+    }
+    if args.to == Format::Sqlite {
+        let database = sqlite::database(snapshot, &recording.devices)
+            .map_err(|why| Failure::new(Exit::OutOfMemory, format!("SQLite: {why}")))?;
+        return args.sink.write(|out| out.write_all(&database));
+    }
+    let origins = Origins::of(snapshot);
+    let options = Options { infer: !args.no_infer, device_total_bytes: None };
+    let devices: Vec<DeviceExplanation> = recording
+        .devices
+        .iter()
+        .map(|&number| DeviceExplanation::of(snapshot, number, &origins, options))
+        .collect();
+    if args.to == Format::Perfetto {
+        return args.sink.write(|out| perfetto::write(snapshot, &origins, &devices, out));
+    }
+    let live = Live::of_all(&recording, &devices, args.at)?;
+    args.sink.write(|out| match args.to {
+        Format::Speedscope => speedscope::write(&recording, &live, out),
+        _ => folded::write(snapshot, &live, out),
+    })
+}
+
+/// Options that do not go together, before the work.
+fn check(args: &ExportArgs) -> Result<(), Failure> {
+    let refuse = |message: &str| Err(Failure::new(Exit::Usage, message));
+    if args.at.is_some() && !matches!(args.to, Format::Folded | Format::Speedscope) {
+        return refuse("--at is for folded and speedscope; the others hold the whole recording");
+    }
+    if args.no_infer && matches!(args.to, Format::Sqlite | Format::MemoryViz) {
+        return refuse("nothing is inferred for sqlite and memory_viz: leave out --no-infer");
+    }
+    if args.device.is_some() && args.to == Format::MemoryViz {
+        return refuse("memory_viz holds all devices: leave out --device");
+    }
+    let is_binary = matches!(args.to, Format::Sqlite | Format::MemoryViz);
+    if is_binary && args.sink.is_stdout() && io::stdout().is_terminal() {
+        return refuse("this format is not for a terminal: add -o FILE");
+    }
+    args.sink.check()
+}

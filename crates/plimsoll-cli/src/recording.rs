@@ -1,0 +1,48 @@
+//! The snapshot that a verb is about: read, with the name that its user gave it, and the devices in question.
+
+use std::path::Path;
+
+use plimsoll_trace::input;
+use plimsoll_trace::snapshot::Snapshot;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// A snapshot that was read.
+pub(crate) struct Recording {
+    /// As the user named it.
+    pub(crate) name: String,
+    pub(crate) snapshot: Snapshot,
+    /// The numbers of the devices in question, ascending; at least one.
+    pub(crate) devices: Vec<i32>,
+}
+
+impl Recording {
+    /// Reads a file; `-` is stdin. With a number, only that device is in question.
+    ///
+    /// # Errors
+    /// What cannot be read, what holds nothing, a device that it does not know.
+    pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Recording, Failure> {
+        let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
+        output::progress(&format!("reading {name}"));
+        let snapshot =
+            input::open(file).map_err(|why| Failure::new(Exit::Unreadable, format!("{name}: {why}")))?;
+        let mut devices = snapshot.devices();
+        if let Some(device) = device {
+            if !devices.contains(&device) {
+                let known: Vec<String> = devices.iter().map(ToString::to_string).collect();
+                let message = format!("{name} has nothing of device {device}; it has {}", known.join(", "));
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            devices = vec![device];
+        }
+        if devices.is_empty() {
+            let message = format!(
+                "{name} holds no memory and no event: call torch.cuda.memory._record_memory_history() before \
+                 the first tensor is made, and _dump_snapshot while tensors are alive"
+            );
+            return Err(Failure::new(Exit::Unreadable, message));
+        }
+        Ok(Recording { name, snapshot, devices })
+    }
+}

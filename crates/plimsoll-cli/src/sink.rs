@@ -1,0 +1,65 @@
+//! Where a verb's file goes: `-o` and `--force`. A file is whole or not there, and never replaced unasked.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use plimsoll_trace::output::replace;
+
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// Where to write.
+#[derive(Args)]
+pub(crate) struct Sink {
+    /// The file to write; `-` is stdout
+    #[arg(short, long, value_name = "OUT", default_value = "-")]
+    output: PathBuf,
+    /// Replace a file that is there
+    #[arg(short, long)]
+    force: bool,
+}
+
+impl Sink {
+    /// A file by name.
+    pub(crate) fn new(output: PathBuf, force: bool) -> Sink {
+        Sink { output, force }
+    }
+
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.output == Path::new("-")
+    }
+
+    /// Refuses what [`Sink::write`] would refuse: to be asked before the work.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let is_file = !self.is_stdout() && self.output.is_file();
+        if is_file && !self.force {
+            let message = format!(
+                "{} is there already: add --force to replace it, or name another file",
+                self.output.display()
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        Ok(())
+    }
+
+    /// Writes, and says on stderr where to.
+    pub(crate) fn write(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+        self.check()?;
+        if self.is_stdout() {
+            return output::bytes(fill);
+        }
+        let path = &self.output;
+        let done = match fs::metadata(path) {
+            // A device or a pipe: there is nothing to replace.
+            Ok(there) if !there.is_file() => File::create(path).and_then(|mut pipe| fill(&mut pipe)),
+            // Where a link leads, not the link.
+            Ok(_) => path.canonicalize().and_then(|path| replace(&path, fill)),
+            Err(_) => replace(path, fill),
+        };
+        done.map_err(|why| Failure::new(Exit::Unreadable, format!("{}: {why}", path.display())))?;
+        output::progress(&format!("wrote {}", path.display()));
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! `plimsoll check` as CI meets it: an exit code, and the lines that are to blame.
+
+use std::fs;
+
+mod program;
+use program::{Folder, explained, json, kept, plimsoll, stderr, stdout};
+
+fn check(file: &str, more: &[&str]) -> std::process::Output {
+    plimsoll(&[&["check", &kept(file)], more].concat())
+}
+
+#[test]
+fn a_peak_above_its_limit_exits_with_1_and_names_the_lines() {
+    let output = check("leak_layer.pickle.gz", &["--peak-below", "1MiB", "--rows", "3"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.starts_with("failed: peak was limited to 1024.00 KiB but "), "{text}");
+    assert!(text.lines().next().expect("a line").ends_with(" were allocated"), "{text}");
+    assert!(text.contains("the largest lines at the peak:") && text.contains(".py:"), "{text}");
+    assert_eq!(text.lines().count(), 5, "{text}");
+}
+
+#[test]
+fn a_peak_is_within_a_limit_of_its_own_size_and_not_of_a_byte_less() {
+    let told = explained(&kept("leak_layer.pickle.gz"));
+    for (option, peak) in [
+        ("--peak-below", &told["peak_allocated"]["allocated_bytes"]),
+        ("--reserved-below", &told["peak_reserved"]["reserved_bytes"]),
+    ] {
+        let bytes = peak.as_u64().expect("bytes");
+        assert_eq!(check("leak_layer.pickle.gz", &[option, &bytes.to_string()]).status.code(), Some(0));
+        assert_eq!(check("leak_layer.pickle.gz", &[option, &(bytes - 1).to_string()]).status.code(), Some(1));
+    }
+}
+
+#[test]
+fn a_failed_request_fails_no_oom() {
+    let output = check("gpt2_oom.pickle.gz", &["--no-oom"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stdout(&output).contains("no request was to fail but "), "{}", stdout(&output));
+    assert_eq!(check("leak_layer.pickle.gz", &["--no-oom"]).status.code(), Some(0));
+}
+
+#[test]
+fn fragmentation_is_a_share_of_what_is_reserved() {
+    let told = json(&check("gpt2_oom.pickle.gz", &["--frag-below", "100%", "--json"]));
+    let one = &told["assertions"][0];
+    let actual = one["actual"].as_f64().expect("percent");
+    assert!((0.0..100.0).contains(&actual), "{one}");
+    let rows = explained(&kept("gpt2_oom.pickle.gz"))["ledger"].clone();
+    let row = |name: &str| rows.as_array().expect("rows").iter().find(|row| row["name"] == name).cloned();
+    let bytes = |name: &str| row(name).expect("a row")["bytes"].as_f64().expect("bytes");
+    let share = 100.0 * bytes("cached, pinned by live blocks") / bytes("reserved");
+    assert!((actual - share).abs() < 1e-9, "{actual} is not {share}");
+}
+
+#[test]
+fn a_baseline_bounds_both_peaks_with_its_tolerance() {
+    let (same, less) = (kept("leak_layer.pickle.gz"), kept("leak_loss.pickle.gz"));
+    let code = |file: &str, baseline: &str, tolerance: &str| {
+        let output = plimsoll(&["check", file, "--baseline", baseline, "--tolerance", tolerance]);
+        (output.status.code(), stdout(&output))
+    };
+    assert_eq!(code(&same, &same, "0").0, Some(0));
+    let peak = |file: &str| explained(file)["peak_allocated"]["allocated_bytes"].as_u64().expect("bytes");
+    let (low, high) = if peak(&same) < peak(&less) { (&same, &less) } else { (&less, &same) };
+    let (failed, text) = code(high, low, "2%");
+    assert_eq!(failed, Some(1), "{text}");
+    assert!(text.contains(" of the baseline and 2 %) but "), "{text}");
+    assert!(text.contains("the lines that grew the most:"), "{text}");
+    assert_eq!(code(high, low, "100000").0, Some(0));
+}
+
+#[test]
+fn what_a_recording_cannot_answer_exits_with_4() {
+    let output = check("features.bare.pickle.gz", &["--peak-below", "80GiB"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("incomplete: "), "{}", stdout(&output));
+    assert!(stdout(&output).contains("it has no events"), "{}", stdout(&output));
+}
+
+#[test]
+fn json_and_junit_say_the_same() {
+    let folder = Folder::new("junit");
+    let report = folder.file("report.xml");
+    let output =
+        check("gpt2_oom.pickle.gz", &["--no-oom", "--reserved-below", "1TiB", "--json", "--junit", &report]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = json(&output);
+    assert_eq!((&told["schema"], &told["holds"]), (&"plimsoll.check/1".into(), &false.into()));
+    let names = |place: usize| (&told["assertions"][place]["name"], &told["assertions"][place]["verdict"]);
+    assert_eq!(names(0), (&"reserved-below".into(), &"ok".into()));
+    assert_eq!(names(1), (&"no-oom".into(), &"failed".into()));
+    assert!(!told["assertions"][1]["lines"].as_array().expect("lines").is_empty());
+    let xml = fs::read_to_string(&report).expect("a report");
+    assert!(xml.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{xml}");
+    assert!(xml.contains("<failure message=\"no request was to fail but "), "{xml}");
+    assert_eq!(xml.matches("<testcase ").count(), 2);
+}
+
+#[test]
+fn nothing_asserted_is_a_usage_error() {
+    for args in
+        [&[][..], &["--json"], &["--tolerance", "2"], &["--frag-below", "much"], &["--peak-below", "0"]]
+    {
+        assert_eq!(check("leak_layer.pickle.gz", args).status.code(), Some(2), "{args:?}");
+    }
+}

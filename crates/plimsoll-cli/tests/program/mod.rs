@@ -1,0 +1,80 @@
+//! The program as its users meet it: a process, its streams and its exit code; and folders to work in.
+
+#![allow(dead_code, clippy::print_stderr, reason = "each test uses a part; one that skips says so")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+pub(crate) fn plimsoll(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("the program starts")
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("stdout is text")
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a program that must succeed writes to stdout.
+pub(crate) fn text(args: &[&str]) -> String {
+    let output = plimsoll(args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+pub(crate) fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
+}
+
+/// A snapshot that is kept here.
+pub(crate) fn kept(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plimsoll-trace/tests/snapshots");
+    folder.join(file).display().to_string()
+}
+
+/// The explanation of a snapshot's first device.
+pub(crate) fn explained(file: &str) -> Value {
+    let output = plimsoll(&["explain", file, "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{file}: {}", stderr(&output));
+    json(&output)["devices"][0].clone()
+}
+
+/// An empty folder that goes when the test ends.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().expect("a path in UTF-8")
+    }
+
+    pub(crate) fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// The names of what is in it, sorted.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).expect("a folder");
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("an entry").file_name();
+        let mut names: Vec<String> =
+            entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,67 @@
+//! `plimsoll record` as its users meet it: lines of Python that a Python takes, and that record.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says so")]
+
+use std::fs;
+use std::process::Command;
+
+mod program;
+use program::{Folder, explained, plimsoll, stderr, text};
+
+#[test]
+fn options_stand_in_the_lines() {
+    let lines = text(&["record"]);
+    assert!(lines.contains("\nENTRIES = 1_000_000 ") && lines.contains("\nSTACKS = \"python\" "), "{lines}");
+    let lines = text(&["record", "--entries", "25000000", "--stacks", "all"]);
+    assert!(lines.contains("\nENTRIES = 25_000_000 ") && lines.contains("\nSTACKS = \"all\" "), "{lines}");
+    assert_eq!(plimsoll(&["record", "--entries", "0"]).status.code(), Some(2));
+}
+
+/// A program that trains a little, then asks for more than there is if it is told to.
+const PROGRAM: &str = "
+import sys
+import memory_record
+memory_record.start()
+import torch
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for n in range(3):
+    with memory_record.step(n):
+        model(torch.ones(64, 1024, device='cuda')).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+if sys.argv[1:] == ['oom']:
+    kept = [torch.empty(1 << 30, device='cuda') for _ in range(10_000)]
+";
+
+#[test]
+fn a_run_that_ends_and_one_that_runs_out_both_leave_a_recording() {
+    let Ok(python) = std::env::var("PLIMSOLL_PYTORCH") else {
+        eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch and a device");
+        return;
+    };
+    let folder = Folder::new("record");
+    let program = folder.file("program.py");
+    text(&["record", "--stacks", "all", "-o", &folder.file("memory_record.py")]);
+    fs::write(&program, PROGRAM).expect("a program");
+    let run = |args: &[&str]| {
+        let mut words = python.split_whitespace();
+        let mut python = Command::new(words.next().expect("a command"));
+        python.args(words).arg(&program).args(args).env("RANK", "3").current_dir(folder.path());
+        python.output().expect("Python starts")
+    };
+    let fine = run(&[]);
+    assert!(fine.status.success(), "{}", stderr(&fine));
+    assert!(stderr(&fine).contains("plimsoll explain memory-rank3.pickle"), "{}", stderr(&fine));
+    let told = explained(&folder.file("memory-rank3.pickle"));
+    assert!(told["failure"].is_null() && told["events"].as_u64() > Some(0), "{told}");
+    assert!(told["held"]["by_line"][0]["line"]["file"].is_string(), "{}", told["held"]);
+    let trace = text(&["export", &folder.file("memory-rank3.pickle"), "--to", "perfetto"]);
+    assert!(trace.contains("ProfilerStep#2"), "the steps are not marked");
+
+    let out_of_memory = run(&["oom"]);
+    assert!(!out_of_memory.status.success());
+    let told = explained(&folder.file("memory-rank3-oom.pickle"));
+    assert_eq!(told["failure"]["failures"], 1);
+    assert!(folder.names().iter().all(|name| !name.contains("unfinished")), "{:?}", folder.names());
+}

@@ -1,0 +1,149 @@
+//! What changed from one recording to another: [`Comparison`], at the peaks of both, by line and by category.
+//!
+//! The changes of all lines sum to the change of the peak, and so do those of all categories.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::Category;
+
+use super::fragmentation::Known;
+use super::holders::{Holders, Line};
+use super::lines::{lead, matched};
+use crate::snapshot::{Action, FrameId};
+
+/// Two recordings side by side.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// The first and the second as a whole.
+    pub totals: [Totals; 2],
+    /// Every line that holds something at either peak; what changed the most comes first.
+    pub lines: Vec<Change<ChangedLine>>,
+    /// The same by category.
+    pub categories: Vec<Change<Option<Category>>>,
+}
+
+/// One recording as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// The most that was allocated, bytes.
+    pub peak_allocated_bytes: u64,
+    /// The most that was reserved, bytes.
+    pub peak_reserved_bytes: u64,
+    /// Requests that were served.
+    pub allocations: u64,
+}
+
+/// What two recordings have of one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change<K> {
+    /// Of which.
+    pub key: K,
+    /// In the first and in the second.
+    pub amounts: [Amount; 2],
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Amount {
+    /// Bytes in blocks.
+    pub bytes: u64,
+    /// How many blocks.
+    pub blocks: u64,
+}
+
+/// A line, as the two recordings call it, and what its blocks are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChangedLine {
+    /// A frame of each recording; `None` where the line holds nothing there, and of both for blocks without.
+    pub frames: [Option<FrameId>; 2],
+    /// What for.
+    pub category: Option<Category>,
+}
+
+impl<K> Change<K> {
+    /// How many bytes the second has more: fewer if negative.
+    pub fn bytes(&self) -> i128 {
+        i128::from(self.amounts[1].bytes) - i128::from(self.amounts[0].bytes)
+    }
+}
+
+impl Totals {
+    pub(super) fn of(known: Known<'_>) -> Self {
+        let trace = known.snapshot.trace(known.timeline.device);
+        Self {
+            peak_allocated_bytes: known.timeline.peak_allocated.level.allocated_bytes,
+            peak_reserved_bytes: known.timeline.peak_reserved.level.reserved_bytes,
+            allocations: trace.iter().filter(|event| event.action == Action::Alloc).count() as u64,
+        }
+    }
+}
+
+impl Comparison {
+    /// Compares one device of each of two recordings.
+    pub fn of(first: Known<'_>, second: Known<'_>) -> Self {
+        let sides = [first, second].map(Side::of);
+        let [a, b] = &sides;
+        let pairs = matched((first.snapshot, &a.frames), (second.snapshot, &b.frames));
+        let mut both = [BTreeMap::new(), BTreeMap::new()];
+        for pair in pairs {
+            for (nth, frame) in [pair.0, pair.1].into_iter().enumerate() {
+                both[nth].extend(frame.map(|frame| (frame, [pair.0, pair.1])));
+            }
+        }
+        let (mut lines, mut categories) = (Rows::default(), Rows::default());
+        for (nth, side) in sides.iter().enumerate() {
+            for (Line { frame, category }, amount) in &side.rows {
+                let frames = frame.and_then(|frame| both[nth].get(&frame)).copied().unwrap_or_default();
+                lines.add(nth, ChangedLine { frames, category: *category }, *amount);
+                categories.add(nth, *category, *amount);
+            }
+        }
+        let totals = [Totals::of(first), Totals::of(second)];
+        Self { totals, lines: lines.sorted(), categories: categories.sorted() }
+    }
+}
+
+/// What one recording has at its peak.
+struct Side {
+    /// The lines, each by its first frame.
+    frames: Vec<FrameId>,
+    rows: Vec<(Line, Amount)>,
+}
+
+impl Side {
+    fn of(known: Known<'_>) -> Self {
+        let peak = known.timeline.peak_allocated.after;
+        let holders = Holders::after(known.timeline, known.origins, known.purposes, peak);
+        let frames: Vec<FrameId> = holders.by_line.iter().filter_map(|share| share.key.frame).collect();
+        let leads = lead(known.snapshot, &frames);
+        let rows = holders.by_line.iter().map(|share| {
+            let frame = share.key.frame.and_then(|frame| leads.get(&frame)).copied();
+            (Line { frame, ..share.key }, Amount { bytes: share.bytes, blocks: share.blocks })
+        });
+        Self { rows: rows.collect(), frames }
+    }
+}
+
+struct Rows<K>(BTreeMap<K, [Amount; 2]>);
+
+impl<K> Default for Rows<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> Rows<K> {
+    fn add(&mut self, nth: usize, key: K, amount: Amount) {
+        let sum = &mut self.0.entry(key).or_default()[nth];
+        sum.bytes = sum.bytes.saturating_add(amount.bytes);
+        sum.blocks += amount.blocks;
+    }
+
+    fn sorted(self) -> Vec<Change<K>> {
+        let rows = self.0.into_iter().map(|(key, amounts)| Change { key, amounts });
+        let mut rows: Vec<Change<K>> = rows.collect();
+        rows.sort_by_key(|row| Reverse(row.bytes().abs()));
+        rows
+    }
+}

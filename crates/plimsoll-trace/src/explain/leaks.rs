@@ -1,0 +1,335 @@
+//! Does memory grow, where, and is that a leak? [`Leaks`], from the lives of blocks beside the program's steps.
+//!
+//! A level that rises is no leak yet: a longer batch raises it, and so does a cache that is replaced by a larger
+//! one. What leaks is never given back. So of every line two rows are kept ([`Course`]): what it holds at the
+//! end of each step, and what of each step's blocks is still held at the end of the last. `judge.rs` reads a
+//! verdict from such rows, `pattern.rs` says what kind of program leaks like that.
+
+mod judge;
+mod pattern;
+
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::Category;
+
+use super::origin::{Name, Origins};
+use super::purpose::Purposes;
+use super::steps::{Source, Steps};
+use crate::snapshot::{FrameId, LifeIndex, Snapshot, StackId};
+use crate::timeline::{Life, Timeline};
+pub use judge::{Growth, Verdict};
+pub use pattern::Pattern;
+
+/// What grows in one device's recording, and what does not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Leaks {
+    /// Everything that is held, as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless as
+    /// much of older memory went away.
+    pub whole: Course,
+    /// Every place of which a block outlived a step's end: leaking ones first, those that leak most before
+    /// others; then by what they hold at the end. Where there are very many, those through which most bytes
+    /// went.
+    pub lines: Vec<Line>,
+    /// What the leak looks like.
+    pub pattern: Option<Pattern>,
+    /// The blocks that leaked in one step, the last that is known, in the order of their birth.
+    pub sample: Vec<LifeIndex>,
+}
+
+/// A place in the program, as precisely as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// The user's line.
+    Line(FrameId),
+    /// An operator that no line of Python called: a derivative, for one.
+    Operator(Name),
+    /// A stack that shows neither.
+    Stack(StackId),
+    /// Nothing was recorded.
+    Unknown,
+}
+
+impl Place {
+    /// Where the blocks of a stack are asked for.
+    pub fn of(stack: Option<StackId>, origins: &Origins) -> Self {
+        let origin = origins.get(stack);
+        match (origin.line, origin.operator, stack) {
+            (Some(line), _, _) => Self::Line(line),
+            (_, Some(operator), _) => Self::Operator(operator),
+            (_, _, Some(stack)) if stack != StackId::EMPTY => Self::Stack(stack),
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Entries of the rows of all lines; they take 16 bytes each.
+const MOST_ENTRIES: usize = 1 << 21;
+
+/// One place and what it holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Line {
+    /// Which.
+    pub place: Place,
+    /// The operator that all its blocks come from, if it is one.
+    pub operator: Option<Name>,
+    /// What it holds, step by step.
+    pub course: Course,
+    /// What it looks like, by itself.
+    pub pattern: Option<Pattern>,
+}
+
+/// Bytes step by step, and what to think of them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Course {
+    /// What to think of it.
+    pub verdict: Verdict,
+    /// How sure that is, in the words of [`Why::confidence`](super::Why::confidence).
+    pub confidence: &'static str,
+    /// Bytes held right after the end of each step.
+    pub held: Vec<u64>,
+    /// By the step of their birth: bytes still held right after the end of the last step.
+    pub kept: Vec<u64>,
+    /// How much of each step stays.
+    pub growth: Growth,
+}
+
+/// Rows of numbers on their way to a [`Course`].
+#[derive(Debug, Clone, Default)]
+struct Rows {
+    /// By step: bytes asked for.
+    asked: Vec<(u32, u64)>,
+    /// By step: bytes that come to be held over its end less those that cease to be.
+    changes: Vec<(u32, i64)>,
+    /// By step of birth, of what is held at the end.
+    kept: Vec<(u32, u64)>,
+    /// Held from before the recording.
+    before: u64,
+    /// Whether its blocks are what a first step makes and keeps.
+    is_first_use: bool,
+    operator: Option<Option<Name>>,
+    /// Blocks that outlive the end of the step of their birth, and of these those that the next step frees.
+    blocks: usize,
+    replaced: usize,
+    /// Bytes of all these blocks, and of the largest.
+    bytes: u64,
+    largest: u64,
+}
+
+impl Rows {
+    fn take(&mut self, life: &Life, birth: Option<u32>, death: u32, steps: u32) {
+        match birth {
+            Some(step) => self.changes.push((step, signed(life.bytes))),
+            None => self.before = self.before.saturating_add(life.bytes),
+        }
+        if death < steps {
+            self.changes.push((death, -signed(life.bytes)));
+        } else if let Some(step) = birth {
+            add(&mut self.kept, step, life.bytes);
+        }
+        self.blocks += 1;
+        self.bytes = self.bytes.saturating_add(life.bytes);
+        self.replaced += usize::from(birth.is_some_and(|step| step + 1 == death));
+        self.largest = self.largest.max(life.bytes);
+    }
+
+    /// The two rows of a course.
+    fn course(&self, steps: usize) -> Course {
+        let (mut changes, mut kept) = (vec![0i64; steps], vec![0; steps]);
+        for &(step, bytes) in &self.changes {
+            let change = &mut changes[step as usize];
+            *change = change.saturating_add(bytes);
+        }
+        for &(step, bytes) in &self.kept {
+            kept[step as usize] = bytes;
+        }
+        let sum = |level: &mut u64, change: i64| {
+            *level = level.saturating_add_signed(change);
+            Some(*level)
+        };
+        let held = changes.into_iter().scan(self.before, |level, change| sum(level, change)).collect();
+        Course { held, kept, ..Course::default() }
+    }
+}
+
+/// Adds to the entry of a step, the last if there is one.
+fn add(row: &mut Vec<(u32, u64)>, step: u32, bytes: u64) {
+    match row.last_mut() {
+        Some((last, sum)) if *last == step => *sum = sum.saturating_add(bytes),
+        _ => row.push((step, bytes)),
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+impl Leaks {
+    /// Reads the lives once, and what leaked in one step once more.
+    pub fn of(
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        origins: &Origins,
+        purposes: &Purposes,
+        steps: &Steps,
+    ) -> Self {
+        let walk = Walk::of(snapshot, timeline, origins, purposes, steps);
+        let fewest = match steps.source {
+            Source::Requests(_) => 8,
+            Source::Sizes(_) => 16,
+            _ => 3,
+        };
+        let about =
+            judge::About { asked: &walk.asked, fewest, is_cat: false, is_line: true, is_first_use: false };
+        let mut lines: Vec<Line> = Vec::new();
+        for (place, rows) in walk.largest(MOST_ENTRIES / steps.len().max(1)) {
+            let mut course = rows.course(steps.len());
+            let operator = rows.operator.flatten();
+            let is_cat = operator.is_some_and(|name| name.of(snapshot).starts_with("cat"));
+            let mut asked = walk.asked.clone();
+            for &(step, bytes) in &rows.asked {
+                asked[step as usize] = asked[step as usize].saturating_sub(bytes);
+            }
+            let is_first_use = rows.is_first_use;
+            judge::judge(&mut course, &judge::About { asked: &asked, is_cat, is_first_use, ..about });
+            let pattern = pattern::of_line(snapshot, &course, rows, operator);
+            lines.push(Line { place, operator, course, pattern });
+        }
+        let is_leaking = |line: &Line| line.course.verdict == Verdict::Leaking;
+        lines.sort_by_key(|line| {
+            let last = line.course.held.last().copied();
+            let leak = is_leaking(line).then_some(line.course.growth.bytes);
+            (std::cmp::Reverse((leak, last)), line.place)
+        });
+
+        let mut whole = walk.whole.course(steps.len());
+        judge::judge(
+            &mut whole,
+            &judge::About { is_line: false, is_first_use: walk.whole.is_first_use, ..about },
+        );
+        judge::judge_whole(&mut whole, &lines, walk.went_away);
+        for course in lines.iter_mut().map(|line| &mut line.course).chain([&mut whole]) {
+            judge::tell_confidence(course, steps.confidence);
+        }
+        let leaking: Vec<&Line> = lines.iter().filter(|line| is_leaking(line)).collect();
+        let sample = pattern::sample(timeline, origins, steps, &leaking);
+        let pattern = pattern::of_leak(snapshot, timeline, origins, purposes, &sample);
+        Self { whole, lines, pattern, sample }
+    }
+
+    /// The lines that leak: the first of [`lines`](Self::lines).
+    pub fn leaking(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter().take_while(|line| line.course.verdict == Verdict::Leaking)
+    }
+
+    /// Bytes by which all leaking lines together grow with each step, rounded to the nearest.
+    pub fn bytes_per_step(&self) -> u64 {
+        let per_step = |line: &Line| {
+            let Growth { bytes, steps, .. } = line.course.growth;
+            let steps = steps.max(1) as u64;
+            bytes.saturating_add(steps / 2) / steps
+        };
+        self.leaking().map(per_step).fold(0, u64::saturating_add)
+    }
+}
+
+/// What one walk over the lives finds.
+struct Walk {
+    places: Vec<Place>,
+    /// Of each place.
+    rows: Vec<Rows>,
+    whole: Rows,
+    /// Bytes asked for in each step.
+    asked: Vec<u64>,
+    /// Bytes that had settled before the judged steps, and are gone at the end.
+    went_away: u64,
+}
+
+impl Walk {
+    fn of(
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        origins: &Origins,
+        purposes: &Purposes,
+        steps: &Steps,
+    ) -> Self {
+        let (places, place_of) = places(snapshot, origins);
+        let ends = &steps.boundaries;
+        let count = ends.len() as u32;
+        let warm = judge::warm(ends.len()) as u32;
+        let mut walk = Self {
+            rows: vec![Rows::default(); places.len()],
+            places,
+            whole: Rows::default(),
+            asked: vec![0; ends.len()],
+            went_away: 0,
+        };
+        let mut step = 0;
+        for (index, life) in timeline.lives.iter().enumerate() {
+            let rows = &mut walk.rows[place_of[life.stack.map_or(0, StackId::index)]];
+            let birth = match life.born {
+                Some(born) => {
+                    while ends.get(step).is_some_and(|&end| end < born) {
+                        step += 1;
+                    }
+                    let Some(&end) = ends.get(step) else { break };
+                    walk.asked[step] = walk.asked[step].saturating_add(life.bytes);
+                    add(&mut rows.asked, step as u32, life.bytes);
+                    if life.freed.is_some_and(|freed| freed <= end) {
+                        continue;
+                    }
+                    Some(step as u32)
+                }
+                None => None,
+            };
+            let death = life.freed.map_or(count, |freed| {
+                let from = birth.unwrap_or(0) as usize;
+                (from + ends[from..].partition_point(|&end| end < freed)) as u32
+            });
+            let origin = origins.get(life.stack);
+            rows.operator = Some(
+                rows.operator.map_or(origin.operator, |known| known.filter(|_| known == origin.operator)),
+            );
+            if birth.is_some_and(|step| step < warm) && death == count && !rows.is_first_use {
+                let purpose = LifeIndex::new(index).and_then(|life| purposes.get(life).category);
+                rows.is_first_use = matches!(
+                    purpose,
+                    Some(Category::OptimizerState | Category::Workspace | Category::Gradient)
+                );
+                walk.whole.is_first_use |= rows.is_first_use;
+            }
+            rows.take(life, birth, death, count);
+            walk.whole.take(life, birth, death, count);
+            if birth.is_none_or(|step| step < warm) && death > warm && death < count {
+                walk.went_away = walk.went_away.saturating_add(life.bytes);
+            }
+        }
+        walk
+    }
+}
+
+impl Walk {
+    /// The places with blocks that outlived a step: so many, those through which most bytes went.
+    fn largest(&self, most: usize) -> Vec<(Place, &Rows)> {
+        let places = self.places.iter().copied().zip(&self.rows);
+        let mut places: Vec<(Place, &Rows)> = places.filter(|(_, rows)| rows.blocks > 0).collect();
+        places.sort_by_key(|&(place, rows)| (std::cmp::Reverse(rows.bytes), place));
+        places.truncate(most);
+        places
+    }
+}
+
+/// Every place, and the place of each stack.
+fn places(snapshot: &Snapshot, origins: &Origins) -> (Vec<Place>, Vec<usize>) {
+    let mut numbers: BTreeMap<Place, usize> = BTreeMap::new();
+    let mut places = Vec::new();
+    let mut number = |stack: StackId| {
+        let place = Place::of(Some(stack), origins);
+        *numbers.entry(place).or_insert_with(|| {
+            places.push(place);
+            places.len() - 1
+        })
+    };
+    // A block without a stack counts as one with the empty stack, which is the first.
+    let of_stacks = (0..snapshot.stacks.len()).filter_map(StackId::new).map(&mut number).collect();
+    (places, of_stacks)
+}

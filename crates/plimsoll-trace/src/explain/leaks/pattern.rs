@@ -1,0 +1,163 @@
+//! What kind of program leaks like that: [`Pattern`], told by the blocks of one step that stayed.
+
+use std::collections::BTreeSet;
+
+use super::{Course, Line, Place, Rows, Verdict};
+use crate::explain::modules::{in_modules, is_call};
+use crate::explain::origin::{Doing, Name, Origins};
+use crate::explain::purpose::{Purposes, Why};
+use crate::explain::steps::Steps;
+use crate::snapshot::{EventIndex, LifeIndex, Snapshot, StackId};
+use crate::timeline::{Life, Timeline};
+
+/// What a leak, or a line, looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// Each step keeps what its operators saved for a backward pass that never comes.
+    GraphKept {
+        /// Blocks that one step keeps.
+        blocks: usize,
+        /// Stacks that asked for them.
+        stacks: usize,
+    },
+    /// Each step keeps outputs of many operators although its backward pass ran.
+    ActivationsKept {
+        /// Blocks that one step keeps.
+        blocks: usize,
+        /// Stacks that asked for them.
+        stacks: usize,
+    },
+    /// A module keeps what it is given or makes: a line of its `forward` adds to it at each call.
+    ModuleCache {
+        /// Blocks that one step keeps.
+        blocks: usize,
+    },
+    /// A list or dictionary outside the model grows by a few tensors each step.
+    GrowingList {
+        /// Blocks that one step keeps.
+        blocks: usize,
+    },
+    /// Each block is replaced by a larger one, made by `cat`.
+    GrownByCat,
+    /// A number is replaced by one made of it by an addition, and outlives the step: a running sum (or a loss
+    /// that is itself a sum: the two look alike).
+    RunningSum,
+}
+
+impl Pattern {
+    /// What it means and where to look, as a sentence.
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::GraphKept { .. } => {
+                "each step keeps its graph: look for a loss or an output kept without .item() or .detach(), or \
+                 an evaluation without torch.no_grad()"
+            }
+            Self::ActivationsKept { .. } => {
+                "each step keeps what its layers made: look for hooks or lists that store outputs, and for \
+                 retain_graph=True"
+            }
+            Self::ModuleCache { .. } => {
+                "a module stores a tensor at each call of its forward: look for an append to self"
+            }
+            Self::GrowingList { .. } => {
+                "a list or dictionary grows by a few tensors each step: store numbers (.item()) or copies on \
+                 the CPU, or clear it"
+            }
+            Self::GrownByCat => {
+                "a cache grows by cat, each replaces the last: not a leak, but it has no bound"
+            }
+            Self::RunningSum => {
+                "a sum is carried from step to step: its memory on the device does not grow; if losses are \
+                 added to it without .item() or .detach(), its graph grows on the host"
+            }
+        }
+    }
+}
+
+/// What a line looks like by itself; leaks are looked at together.
+pub(super) fn of_line(
+    snapshot: &Snapshot,
+    course: &Course,
+    rows: &Rows,
+    operator: Option<Name>,
+) -> Option<Pattern> {
+    let operator = operator.map_or("", |name| name.of(snapshot));
+    let steps = course.held.len();
+    match course.verdict {
+        Verdict::GrowingCache if operator.starts_with("cat") => Some(Pattern::GrownByCat),
+        Verdict::Steady | Verdict::WarmingUp => {
+            let is_number = rows.largest <= 512 && operator.starts_with("add");
+            let is_replaced = rows.replaced + 2 >= steps && rows.blocks <= steps + 1;
+            (steps > 3 && is_number && is_replaced).then_some(Pattern::RunningSum)
+        }
+        _ => None,
+    }
+}
+
+/// The blocks of leaking lines that one step left: the last of the judged steps in which the first such line
+/// grew.
+pub(super) fn sample(
+    timeline: &Timeline,
+    origins: &Origins,
+    steps: &Steps,
+    leaking: &[&Line],
+) -> Vec<LifeIndex> {
+    let ends = &steps.boundaries;
+    let (Some(line), Some(&last)) = (leaking.first(), ends.last()) else { return Vec::new() };
+    let judged = 1..ends.len() - 1;
+    let Some(step) = judged.rev().find(|&step| line.course.kept[step] > 0) else { return Vec::new() };
+    let begin = timeline.lives.partition_point(|life| life.born <= Some(ends[step - 1]));
+    let end = timeline.lives.partition_point(|life| life.born <= Some(ends[step]));
+    let places: BTreeSet<Place> = leaking.iter().map(|line| line.place).collect();
+    let is_one = |life: &Life| {
+        life.is_held_after(Some::<EventIndex>(last)) && places.contains(&Place::of(life.stack, origins))
+    };
+    (begin..end).filter(|&at| is_one(&timeline.lives[at])).filter_map(LifeIndex::new).collect()
+}
+
+/// What a leak looks like by the blocks of one step.
+pub(super) fn of_leak(
+    snapshot: &Snapshot,
+    timeline: &Timeline,
+    origins: &Origins,
+    purposes: &Purposes,
+    sample: &[LifeIndex],
+) -> Option<Pattern> {
+    let last = *sample.last()?;
+    let stacks: BTreeSet<StackId> =
+        sample.iter().filter_map(|life| timeline.lives[life.index()].stack).collect();
+    let is_inside = in_modules(snapshot);
+    let inside = stacks.iter().filter(|stack| is_inside[stack.index()]).count();
+    let is_forward = stacks.iter().all(|&stack| origins.get(Some(stack)).doing == Doing::Forward);
+    let (blocks, count) = (sample.len(), stacks.len());
+    // A list of outputs has few blocks each step; layers make many.
+    if is_forward && inside > 0 && count > 1 && blocks > 3 {
+        let later = timeline.lives[last.index() + 1..].iter().zip(last.index() + 1..);
+        let is_backward = |(life, index): (&Life, usize)| {
+            let why = LifeIndex::new(index).map(|life| purposes.get(life).why);
+            match origins.get(life.stack).doing {
+                Doing::Backward | Doing::Accumulating => Some(true),
+                Doing::Unknown if matches!(why, Some(Why::FreedSoon | Why::OutlivesPass)) => Some(true),
+                _ if life.stack.is_some_and(|stack| is_inside[stack.index()]) => Some(false),
+                _ => None,
+            }
+        };
+        // Its own backward pass comes before a module is called again.
+        let has_backward = later.filter_map(is_backward).next().unwrap_or(false);
+        return Some(if has_backward {
+            Pattern::ActivationsKept { blocks, stacks: count }
+        } else {
+            Pattern::GraphKept { blocks, stacks: count }
+        });
+    }
+    let is_of_module = |&stack: &StackId| is_called_from_module(snapshot, origins, stack);
+    let is_module = !stacks.is_empty() && stacks.iter().all(is_of_module);
+    Some(if is_module { Pattern::ModuleCache { blocks } } else { Pattern::GrowingList { blocks } })
+}
+
+/// Whether the line that counts of a stack is itself part of a module's call, rather than calling one.
+fn is_called_from_module(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
+    let line = origins.get(Some(stack)).line;
+    let frames = snapshot.stacks.frame_ids(stack).skip_while(|&frame| Some(frame) != line);
+    frames.map(|frame| snapshot.stacks.get_frame(frame)).any(|frame| is_call(snapshot, frame))
+}

@@ -1,0 +1,267 @@
+//! How much a recording tells, and what to record next time: [`DataQuality`].
+//!
+//! A block without a stack is no accident: PyTorch was not asked to record it, or could not. Which of the causes
+//! applies to a block follows from the rest of the file.
+
+use super::fragmentation::Known;
+use super::origin::is_python;
+use super::passes::Passes;
+use crate::snapshot::{Action, Event, FrameId, Key, Kind, Snapshot, StackId};
+use crate::timeline::{Life, Quality};
+
+/// What one device's recording tells, and what it does not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DataQuality {
+    /// What did not fit together as the events were followed, and whether the ring ran over.
+    pub replay: Quality,
+    /// Bytes in blocks that are held at the peak.
+    pub peak_bytes: u64,
+    /// Of these, in blocks without a stack, by the reason; those without bytes are left out.
+    pub stackless: Vec<Stackless>,
+    /// Bytes at the peak in blocks whose stack has no line of Python.
+    pub no_python_bytes: u64,
+    /// What the file does not say at all.
+    pub missing: Vec<Missing>,
+    /// Whether frames of C++ were recorded, too.
+    pub has_native_frames: bool,
+    /// Whether this version of PyTorch can record scopes as annotations.
+    can_annotate: bool,
+}
+
+/// Blocks without a stack, for one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stackless {
+    /// The reason.
+    pub why: NoStack,
+    /// Bytes in them.
+    pub bytes: u64,
+    /// How many.
+    pub blocks: u64,
+}
+
+/// Why a block has no stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NoStack {
+    /// Recording was never started.
+    NeverRecorded,
+    /// It was asked for before recording was started.
+    BeforeRecording,
+    /// It was freed during the recording, and asked for before the oldest event that the ring kept.
+    RingOverflowed,
+    /// Stacks were not recorded.
+    ContextOff,
+    /// Stacks were kept for blocks that are held, and not for events; this one is gone.
+    LiveOnly,
+    /// It was asked for by the backward pass, whose thread has no Python, and only Python was recorded.
+    BackwardThread,
+    /// It was asked for by another thread without Python, and only Python was recorded.
+    NativeThread,
+    /// Stacks of both languages were recorded, but not at that time.
+    Elsewhen,
+}
+
+impl NoStack {
+    const ALL: [Self; 8] = [
+        Self::NeverRecorded,
+        Self::BeforeRecording,
+        Self::RingOverflowed,
+        Self::ContextOff,
+        Self::LiveOnly,
+        Self::BackwardThread,
+        Self::NativeThread,
+        Self::Elsewhen,
+    ];
+
+    /// The reason, as the end of the sentence "these have no stack: …".
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NeverRecorded => "recording was not on",
+            Self::BeforeRecording => "asked for before recording was started",
+            Self::RingOverflowed => "asked for before the oldest event that was kept",
+            Self::ContextOff => "recorded without stacks (context=None)",
+            Self::LiveOnly => "gone, and stacks were kept for what is held alone (context=\"state\")",
+            Self::BackwardThread => {
+                "asked for by the backward pass, whose thread has no Python (stacks=\"python\")"
+            }
+            Self::NativeThread => "asked for by a thread without Python (stacks=\"python\")",
+            Self::Elsewhen => "recording was on without stacks at that time",
+        }
+    }
+
+    /// What to do next time.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::NeverRecorded | Self::BeforeRecording => "start recording before the model is built",
+            Self::RingOverflowed => "raise max_entries, or dump earlier",
+            Self::ContextOff | Self::LiveOnly | Self::Elsewhen => "record with context=\"all\" throughout",
+            Self::BackwardThread | Self::NativeThread => "record with stacks=\"all\"",
+        }
+    }
+}
+
+/// Something that a file does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Missing {
+    /// There is no event.
+    Events,
+    /// There is no segment.
+    Segments,
+    /// Events have no `time_us`.
+    Times,
+    /// Blocks have no `requested_size`.
+    RequestedSizes,
+    /// Segments and events have no pool.
+    Pools,
+    /// There is no `allocator_settings`.
+    Settings,
+    /// There are no `external_annotations`.
+    Annotations,
+    /// A request failed, and what the device had free was not written down.
+    DeviceFree,
+}
+
+impl Missing {
+    /// What cannot be told without it.
+    pub fn costs(self) -> &'static str {
+        match self {
+            Self::Events => "no events: nothing before the moment of the snapshot is known",
+            Self::Segments => "no segments: neither the end nor what was held all the time is known",
+            Self::Times => "no times: moments go by the number of the event",
+            Self::RequestedSizes => "no requested sizes: rounding of blocks from before is not known",
+            Self::Pools => "no pools: private pools cannot be told from the default one",
+            Self::Settings => "no settings: the defaults are taken to have been in force",
+            Self::Annotations => "no annotations: steps are found by what repeats",
+            Self::DeviceFree => "no free bytes of the device at the failure: what was missing is not known",
+        }
+    }
+}
+
+impl DataQuality {
+    /// Looks at one device of a recording; `passes` are those of its trace.
+    pub fn of(known: Known<'_>, passes: &Passes) -> Self {
+        let (snapshot, timeline) = (known.snapshot, known.timeline);
+        let file = File::of(snapshot, timeline.device);
+        let mut sums = NoStack::ALL.map(|why| Stackless { why, bytes: 0, blocks: 0 });
+        let (mut peak_bytes, mut no_python_bytes) = (0_u64, 0_u64);
+        for life in timeline.held_after(timeline.peak_allocated.after) {
+            peak_bytes = peak_bytes.saturating_add(life.bytes);
+            if life.stack.is_some_and(is_told) {
+                if known.origins.get(life.stack).line.is_none() {
+                    no_python_bytes = no_python_bytes.saturating_add(life.bytes);
+                }
+                continue;
+            }
+            let sum = &mut sums[file.why(life, &timeline.quality, passes) as usize];
+            sum.bytes = sum.bytes.saturating_add(life.bytes);
+            sum.blocks += 1;
+        }
+        let stackless = sums.into_iter().filter(|sum| sum.blocks > 0).collect();
+        let can_annotate = snapshot.facts.seen(Kind::Event).contains(Key::UserMetadata);
+        let missing = missing(snapshot, timeline.device);
+        Self {
+            replay: timeline.quality,
+            peak_bytes,
+            stackless,
+            no_python_bytes,
+            missing,
+            has_native_frames: !file.python_only,
+            can_annotate,
+        }
+    }
+
+    /// Bytes at the peak in blocks without a stack.
+    pub fn stackless_bytes(&self) -> u64 {
+        self.stackless.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
+    }
+
+    /// Whether the recording tells all: everything fits, nothing was lost, every byte of the peak has a stack.
+    pub fn is_complete(&self) -> bool {
+        self.replay.conflicts() == 0
+            && !self.replay.is_cut
+            && self.stackless.is_empty()
+            && self.missing.is_empty()
+    }
+
+    /// The lines of Python that record what is missing here: the first goes before the model is built, the last
+    /// behind some steps, or where memory ran out.
+    pub fn record_with(&self) -> Vec<String> {
+        let has = |wanted: &[NoStack]| self.stackless.iter().any(|part| wanted.contains(&part.why));
+        let is_short = self.replay.is_cut || has(&[NoStack::RingOverflowed]);
+        let entries = if is_short { self.replay.events.saturating_mul(4) } else { self.replay.events };
+        let native = self.has_native_frames || has(&[NoStack::BackwardThread, NoStack::NativeThread]);
+        let stacks = if native { "all" } else { "python" };
+        let annotations = if self.can_annotate { ", global_record_annotations=True" } else { "" };
+        vec![
+            format!(
+                "torch.cuda.memory._record_memory_history(context=\"all\", stacks=\"{stacks}\", max_entries={}{annotations})",
+                entries.max(1_000_000),
+            ),
+            "torch.cuda.memory._dump_snapshot(\"snapshot.pickle\")".to_owned(),
+        ]
+    }
+}
+
+fn is_told(stack: StackId) -> bool {
+    stack != StackId::EMPTY
+}
+
+/// What the whole file shows of stacks.
+struct File {
+    in_events: bool,
+    in_blocks: bool,
+    python_only: bool,
+}
+
+impl File {
+    fn of(snapshot: &Snapshot, device: i32) -> Self {
+        let is_request = |event: &&Event| event.action == Action::Alloc;
+        let blocks = snapshot.segments_of(device).flat_map(|segment| &segment.blocks);
+        let mut frames = (0..snapshot.stacks.frame_count()).filter_map(FrameId::new);
+        let file = |id: FrameId| snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
+        Self {
+            in_events: snapshot
+                .trace(device)
+                .iter()
+                .filter(is_request)
+                .any(|it| it.stack.is_some_and(is_told)),
+            in_blocks: blocks.filter_map(|block| block.stack).any(is_told),
+            python_only: frames.all(|id| is_python(file(id))),
+        }
+    }
+
+    fn why(&self, life: &Life, quality: &Quality, passes: &Passes) -> NoStack {
+        let Some(born) = life.born else {
+            return match life.freed {
+                _ if quality.events == 0 && !self.in_blocks => NoStack::NeverRecorded,
+                Some(_) if quality.is_cut => NoStack::RingOverflowed,
+                _ => NoStack::BeforeRecording,
+            };
+        };
+        match (self.in_events, self.in_blocks) {
+            (false, true) => NoStack::LiveOnly,
+            (false, false) => NoStack::ContextOff,
+            _ if !self.python_only => NoStack::Elsewhen,
+            _ if passes.is_backward(born) => NoStack::BackwardThread,
+            _ => NoStack::NativeThread,
+        }
+    }
+}
+
+fn missing(snapshot: &Snapshot, device: i32) -> Vec<Missing> {
+    let seen = |kind, key| snapshot.facts.seen(kind).contains(key);
+    let trace = snapshot.trace(device);
+    let (has_events, has_segments) = (!trace.is_empty(), snapshot.segments_of(device).next().is_some());
+    let no_free = |event: &Event| event.action == Action::Oom && event.device_free().is_none();
+    let no_pools = !seen(Kind::Segment, Key::SegmentPoolId) && !seen(Kind::Event, Key::PoolId);
+    let all = [
+        (Missing::Events, !has_events),
+        (Missing::Segments, !has_segments),
+        (Missing::Times, has_events && !seen(Kind::Event, Key::TimeUs)),
+        (Missing::RequestedSizes, has_segments && !seen(Kind::Block, Key::RequestedSize)),
+        (Missing::Pools, (has_events || has_segments) && no_pools),
+        (Missing::Settings, !seen(Kind::Snapshot, Key::AllocatorSettings)),
+        (Missing::Annotations, has_events && snapshot.annotations.is_empty()),
+        (Missing::DeviceFree, trace.iter().any(no_free)),
+    ];
+    all.into_iter().filter(|(_, is_missing)| *is_missing).map(|(missing, _)| missing).collect()
+}

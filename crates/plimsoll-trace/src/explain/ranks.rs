@@ -1,0 +1,193 @@
+//! Several ranks of one job side by side: [`Ranks`], and what one of them has that the others have not.
+//!
+//! Ranks of one program hold about the same. Which one does not is judged by the median and the median of the
+//! distances from it, which a few odd ones cannot move, as means are moved by them. As Iglewicz and Hoaglin (How
+//! to Detect and Handle Outliers, 1993): odd is what is farther from the median than 3.5 ÷ 0.6745 times the median
+//! distance; here also at least 1 MiB and 5 % of the median. Two ranks cannot tell which of them is odd.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::compare::Totals;
+use super::fragmentation::Known;
+use super::holders::Holders;
+use crate::snapshot::{FrameId, Snapshot};
+
+/// The ranks of a job, each at its own peak.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ranks {
+    /// The ranks, in the order in which they were given.
+    pub ranks: Vec<Rank>,
+    /// The most that was allocated.
+    pub allocated: Across,
+    /// The most that was reserved.
+    pub reserved: Across,
+    /// The lines that hold something at the peak of a rank, the least alike first. Those of one rank sum to what
+    /// it had allocated.
+    pub lines: Vec<LineAcross>,
+}
+
+/// One rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rank {
+    /// What it is called.
+    pub name: String,
+    /// The device.
+    pub device: i32,
+    /// It as a whole.
+    pub totals: Totals,
+}
+
+/// A line of the program, in all recordings that have it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The file with the folder that it is in: hosts may keep the program in different places.
+    pub file: String,
+    /// The function.
+    pub function: String,
+    /// The line.
+    pub line: i64,
+}
+
+/// What each rank has of one line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LineAcross {
+    /// The line; `None` for blocks without.
+    pub place: Option<Place>,
+    /// Bytes at the ranks' peaks.
+    pub across: Across,
+}
+
+/// One figure of every rank.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Across {
+    /// Bytes, rank by rank.
+    pub bytes: Vec<u64>,
+    /// All of them.
+    pub sum_bytes: u64,
+    /// The median; between two, their mean.
+    pub median_bytes: u64,
+    /// The median distance from it.
+    pub distance_bytes: u64,
+    /// The places of the ranks that are odd.
+    pub odd: Vec<usize>,
+}
+
+impl Across {
+    /// Judges a figure of every rank.
+    pub fn of(bytes: Vec<u64>) -> Self {
+        let median_bytes = median(bytes.clone());
+        let distances: Vec<u64> = bytes.iter().map(|bytes| bytes.abs_diff(median_bytes)).collect();
+        let distance_bytes = median(distances.clone());
+        let least = (median_bytes / 20).max(1 << 20);
+        let is_odd =
+            |distance: u64| 0.6745 * distance as f64 > 3.5 * distance_bytes as f64 && distance >= least;
+        let odd = distances.iter().enumerate().filter(|&(_, &distance)| is_odd(distance));
+        let odd = if bytes.len() < 3 { Vec::new() } else { odd.map(|(nth, _)| nth).collect() };
+        let sum_bytes = bytes.iter().fold(0, |sum: u64, &bytes| sum.saturating_add(bytes));
+        Self { bytes, sum_bytes, median_bytes, distance_bytes, odd }
+    }
+
+    /// The largest less the smallest.
+    pub fn spread_bytes(&self) -> u64 {
+        let most = self.bytes.iter().max().copied().unwrap_or(0);
+        most - self.bytes.iter().min().copied().unwrap_or(0)
+    }
+}
+
+fn median(mut bytes: Vec<u64>) -> u64 {
+    bytes.sort_unstable();
+    let (Some(&low), Some(&high)) =
+        (bytes.get(bytes.len().saturating_sub(1) / 2), bytes.get(bytes.len() / 2))
+    else {
+        return 0;
+    };
+    low + (high - low) / 2
+}
+
+impl Ranks {
+    /// Puts ranks side by side: files of a job, or devices of a file, each with a name.
+    pub fn of(known: &[(String, Known<'_>)]) -> Self {
+        let ranks = known.iter().map(|(name, known)| Rank {
+            name: name.clone(),
+            device: known.timeline.device,
+            totals: Totals::of(*known),
+        });
+        let ranks: Vec<Rank> = ranks.collect();
+        let mut lines: BTreeMap<Option<Place>, Vec<u64>> = BTreeMap::new();
+        for (nth, (_, known)) in known.iter().enumerate() {
+            let peak = known.timeline.peak_allocated.after;
+            let holders = Holders::after(known.timeline, known.origins, known.purposes, peak);
+            for share in &holders.by_line {
+                let place = share.key.frame.map(|frame| Place::of(known.snapshot, frame));
+                let bytes = &mut lines.entry(place).or_insert_with(|| vec![0; ranks.len()])[nth];
+                *bytes = bytes.saturating_add(share.bytes);
+            }
+        }
+        let lines = lines.into_iter();
+        let lines = lines.map(|(place, bytes)| LineAcross { place, across: Across::of(bytes) });
+        let mut lines: Vec<LineAcross> = lines.collect();
+        lines.sort_by_key(|line| Reverse((line.across.spread_bytes(), line.across.sum_bytes)));
+        let figure = |of: fn(&Totals) -> u64| Across::of(ranks.iter().map(|rank| of(&rank.totals)).collect());
+        Self {
+            allocated: figure(|totals| totals.peak_allocated_bytes),
+            reserved: figure(|totals| totals.peak_reserved_bytes),
+            ranks,
+            lines,
+        }
+    }
+}
+
+impl Place {
+    /// The line that a frame is at.
+    pub fn of(snapshot: &Snapshot, frame: FrameId) -> Self {
+        let frame = snapshot.stacks.get_frame(frame);
+        let path = snapshot.texts.get(frame.filename);
+        let mut parts = path.rsplit(['/', '\\']);
+        let name = parts.next().unwrap_or_default();
+        let folder = parts.next().filter(|folder| !folder.is_empty());
+        Self {
+            file: folder.map_or_else(|| name.to_owned(), |folder| format!("{folder}/{name}")),
+            function: snapshot.texts.get(frame.name).to_owned(),
+            line: frame.line,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn check(mib: &[u64], odd: &[usize]) {
+        assert_eq!(Across::of(mib.iter().map(|mib| mib * MIB).collect()).odd, odd, "{mib:?}");
+    }
+
+    #[test]
+    fn a_rank_is_odd_if_it_is_far_from_the_others_which_are_close_to_each_other() {
+        check(&[100, 100, 100, 190], &[3]);
+        check(&[10, 100, 101, 99, 100, 98, 102, 100], &[0]);
+        check(&[1843, 29_700, 6300], &[1]);
+        check(&[0, 0, 500, 0], &[2]);
+        check(&[100, 120, 140, 160], &[]);
+        check(&[100, 100, 100, 104], &[]); // less than 5 % is of no interest
+    }
+
+    #[test]
+    fn two_ranks_do_not_tell_which_is_odd() {
+        check(&[1, 1000], &[]);
+        check(&[1], &[]);
+        check(&[], &[]);
+    }
+
+    #[test]
+    fn half_of_the_ranks_cannot_be_odd() {
+        check(&[100, 100, 900, 900], &[]);
+    }
+
+    #[test]
+    fn medians_are_the_middle_or_the_mean_of_the_two_in_the_middle() {
+        assert_eq!([vec![3, 1, 2], vec![4, 1, 2, 8], vec![7], vec![]].map(median), [2, 3, 7, 0]);
+    }
+}

@@ -1,0 +1,248 @@
+//! The steps of a program: [`Steps`]. A step is what repeats: a training step with its optimizer, a batch of an
+//! evaluation, a token of a generation.
+//!
+//! Three things tell where one ends, the surest first: scopes that the program or PyTorch marked, the passes
+//! that its requests show, and requests that come again and again from one place (`periodic.rs`). Batches
+//! whose gradients add up are one step wherever the optimizer can be seen, and an evaluation between two steps
+//! belongs to the second.
+
+mod periodic;
+
+use std::collections::BTreeMap;
+
+use super::modules::in_modules;
+use super::origin::Origins;
+use super::passes::{Pass, PassKind, Passes};
+use crate::snapshot::{Action, Annotation, Event, EventIndex, HOST_DEVICE, Snapshot, StackId, Stage, TextId};
+
+/// Where the steps of one device's trace end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Steps {
+    /// The last event of each step, ascending. The first step begins with the recording, so that it also holds
+    /// what came before; what comes after the last is of no step.
+    pub boundaries: Vec<EventIndex>,
+    /// What told.
+    pub source: Source,
+    /// How sure it is that these are steps, in the words of [`Why::confidence`](super::Why::confidence).
+    pub confidence: &'static str,
+}
+
+/// What told where steps end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// Nothing.
+    Nothing,
+    /// The scopes `ProfilerStep#N`.
+    ProfilerSteps,
+    /// The scopes of this name, which PyTorch sets around an optimizer's step.
+    OptimizerSteps(TextId),
+    /// The program's own scopes of this name.
+    Scopes(TextId),
+    /// The optimizer's requests.
+    OptimizerPasses,
+    /// The backward pass's requests.
+    BackwardPasses,
+    /// Requests from this place, outside any module, that come at even distances.
+    Requests(StackId),
+    /// Requests of this many bytes that come at even distances; the recording has no stacks.
+    Sizes(u64),
+}
+
+impl Steps {
+    /// The steps of a device ([`HOST_DEVICE`] is pinned host memory).
+    pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, passes: &Passes) -> Self {
+        let trace = if device == HOST_DEVICE { &snapshot.host_trace } else { snapshot.trace(device) };
+        let is_inside = in_modules(snapshot);
+        // Steps that end long before the recording does are not what it is about.
+        let is_good = |steps: &Self| {
+            let last = steps.boundaries.last().filter(|_| steps.len() > 1);
+            last.is_some_and(|end| end.index() * 2 >= trace.len())
+        };
+        let found = marked(snapshot, trace).filter(is_good);
+        let found = found.or_else(|| by_passes(passes, trace, &is_inside).filter(is_good));
+        let found = found.or_else(|| periodic::find(trace, origins, &is_inside).filter(is_good));
+        found.unwrap_or(Self { boundaries: Vec::new(), source: Source::Nothing, confidence: "unknown" })
+    }
+
+    /// How many steps ended within the recording.
+    pub fn len(&self) -> usize {
+        self.boundaries.len()
+    }
+
+    /// Whether no step is known.
+    pub fn is_empty(&self) -> bool {
+        self.boundaries.is_empty()
+    }
+
+    /// The step that an event lies in, from zero; [`len`](Self::len) for what comes after the last.
+    pub fn step_of(&self, event: EventIndex) -> usize {
+        self.boundaries.partition_point(|&end| end < event)
+    }
+
+    /// What told, as the end of the sentence "a step ends where …".
+    pub fn evidence(&self) -> &'static str {
+        match self.source {
+            Source::Nothing => "nothing tells",
+            Source::ProfilerSteps => "the profiler's step ends",
+            Source::OptimizerSteps(_) => "the scope of the optimizer's step ends",
+            Source::Scopes(_) => "a scope of the program ends that comes again and again",
+            Source::OptimizerPasses => "the optimizer's requests end",
+            Source::BackwardPasses => "the backward pass's requests end",
+            Source::Requests(_) => "a line outside the model asks again, at even distances",
+            Source::Sizes(_) => "a request of one size comes again, at even distances",
+        }
+    }
+}
+
+/// Steps by scopes: the profiler's, the optimizer's, or those of the program that cover most of the time.
+fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
+    let name = |id: TextId| snapshot.texts.get(id);
+    let is_profiler = |id: TextId| name(id).starts_with("ProfilerStep#");
+    let all = &snapshot.annotations;
+    let profiler = ends_of(all, is_profiler);
+    if profiler.len() > 1 {
+        return Some(Steps {
+            boundaries: last_events(trace, profiler),
+            source: Source::ProfilerSteps,
+            confidence: "certain",
+        });
+    }
+    let scopes = Scope::all(all);
+    let optimizer = scopes.iter().filter(|(id, _)| name(**id).starts_with("Optimizer.step#"));
+    // Of several optimizers the last one ends the step.
+    let optimizer = optimizer.max_by_key(|(_, scope)| (scope.count, scope.last_us));
+    if let Some((&id, _)) = optimizer.filter(|(_, scope)| scope.count > 1) {
+        let boundaries = last_events(trace, ends_of(all, |it| it == id));
+        return Some(Steps { boundaries, source: Source::OptimizerSteps(id), confidence: "certain" });
+    }
+    let own = || {
+        let is_own = |id: TextId| !name(id).starts_with("Optimizer.") && !is_profiler(id);
+        scopes.iter().filter(move |(id, scope)| is_own(**id) && scope.count > 2)
+    };
+    // Scopes of epochs cover as much as those of their steps, and are fewer.
+    let most_us = own().map(|(_, scope)| scope.inside_us).max()?;
+    let wide = own().filter(|(_, scope)| scope.inside_us >= most_us / 5 * 4);
+    let (&id, _) = wide.max_by_key(|(_, scope)| (scope.count, scope.inside_us))?;
+    Some(Steps {
+        boundaries: last_events(trace, ends_of(all, |it| it == id)),
+        source: Source::Scopes(id),
+        confidence: "likely",
+    })
+}
+
+/// All scopes of one name.
+#[derive(Default)]
+struct Scope {
+    /// How many ended.
+    count: usize,
+    /// Microseconds inside them.
+    inside_us: u64,
+    /// When the last ended.
+    last_us: u64,
+}
+
+impl Scope {
+    fn all(annotations: &[Annotation]) -> BTreeMap<TextId, Self> {
+        let mut scopes: BTreeMap<TextId, Self> = BTreeMap::new();
+        let mut open: BTreeMap<TextId, u64> = BTreeMap::new();
+        for annotation in annotations {
+            let Some(time_us) = annotation.time_us.get() else { continue };
+            match annotation.stage {
+                Stage::Start => {
+                    open.insert(annotation.name, time_us);
+                }
+                Stage::End => {
+                    let scope = scopes.entry(annotation.name).or_default();
+                    let began_us = open.remove(&annotation.name).unwrap_or(time_us);
+                    scope.count += 1;
+                    scope.inside_us += time_us.saturating_sub(began_us);
+                    scope.last_us = scope.last_us.max(time_us);
+                }
+            }
+        }
+        scopes
+    }
+}
+
+/// When scopes end, ascending.
+fn ends_of(annotations: &[Annotation], is_one: impl Fn(TextId) -> bool) -> Vec<u64> {
+    let ends = annotations.iter().filter(|it| it.stage == Stage::End && is_one(it.name));
+    let mut ends: Vec<u64> = ends.filter_map(|it| it.time_us.get()).collect();
+    ends.sort_unstable();
+    ends
+}
+
+/// The last event before each moment, each once; none for moments before the first event or without events.
+fn last_events(trace: &[Event], moments_us: Vec<u64>) -> Vec<EventIndex> {
+    let mut moments = moments_us.into_iter().peekable();
+    let mut found: Vec<EventIndex> = Vec::new();
+    let mut last = None;
+    let mut end_of = |last: Option<EventIndex>| {
+        let is_new = last > found.last().copied();
+        found.extend(last.filter(|_| is_new));
+    };
+    for (index, event) in (0..).map(EventIndex::new).zip(trace) {
+        let Some(time_us) = event.time_us.get() else { continue };
+        while moments.next_if(|&moment_us| moment_us < time_us).is_some() {
+            end_of(last);
+        }
+        last = index;
+    }
+    if moments.peek().is_some() {
+        end_of(last);
+    }
+    found
+}
+
+/// Steps by passes: the optimizer's if it asks for memory in every step, else the backward passes.
+fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Steps> {
+    let optimizer = ends_of_passes(passes, |pass| pass.kind == PassKind::Optimizer);
+    let backward = ends_of_passes(passes, |pass| pass.kind == PassKind::Backward);
+    if optimizer.len() > 1 {
+        let within = |from: EventIndex, to: EventIndex| {
+            backward.partition_point(|&end| end < to) - backward.partition_point(|&end| end < from)
+        };
+        let most = optimizer.windows(2).map(|pair| within(pair[0], pair[1])).max();
+        let last = *optimizer.last()?;
+        let after = backward.len() - backward.partition_point(|&end| end < last);
+        if Some(after) <= most {
+            return Some(Steps {
+                boundaries: optimizer,
+                source: Source::OptimizerPasses,
+                confidence: "likely",
+            });
+        }
+    }
+    // A step begins with a forward pass. What a backward pass computes again, layer by layer, has the stacks
+    // of modules alone.
+    let is_anew = |pass: &Pass| {
+        let mut asks = trace[pass.first.index()..=pass.last.index()].iter();
+        asks.any(|event| {
+            event.action == Action::Alloc && event.stack.is_none_or(|stack| !is_inside[stack.index()])
+        })
+    };
+    let forward = |pass: &&Pass| pass.kind == PassKind::Forward;
+    let any_anew = passes.iter().filter(forward).skip(1).any(is_anew);
+    let mut boundaries: Vec<EventIndex> = Vec::new();
+    let mut is_behind_backward = false;
+    for pass in passes.iter() {
+        match pass.kind {
+            PassKind::Forward => is_behind_backward &= any_anew && !is_anew(pass),
+            // It goes on, and an optimizer that asks for memory in its first step alone belongs to it.
+            PassKind::Backward | PassKind::Optimizer if is_behind_backward => {
+                boundaries.pop();
+                boundaries.push(pass.last);
+            }
+            PassKind::Backward => {
+                boundaries.push(pass.last);
+                is_behind_backward = true;
+            }
+            PassKind::Optimizer => {}
+        }
+    }
+    Some(Steps { boundaries, source: Source::BackwardPasses, confidence: "likely" })
+}
+
+fn ends_of_passes(passes: &Passes, is_one: impl Fn(&Pass) -> bool) -> Vec<EventIndex> {
+    passes.iter().filter(|pass| is_one(pass)).map(|pass| pass.last).collect()
+}

@@ -1,0 +1,119 @@
+//! Steps by what repeats: the same line asks again and again, at even distances.
+//!
+//! The loop over a model's layers repeats as well. So a line counts only outside every module's call. Without
+//! stacks a size stands for the line, and it counts only if most of what is asked for between two requests of
+//! that size is let go before the second: a forward pass that keeps what its layers made is no row of steps.
+
+use std::collections::BTreeMap;
+
+use super::{Source, Steps};
+use crate::explain::origin::{Doing, Origins};
+use crate::snapshot::{Action, Event, EventIndex, StackId};
+
+/// Fewer repetitions are no period.
+const FEWEST: usize = 4;
+/// The unevenness of distances above which they are no period.
+const MOST_UNEVEN: f64 = 0.5;
+
+/// When one kind of request comes, by its place among all requests.
+#[derive(Debug, Clone)]
+struct Beats {
+    count: usize,
+    first: usize,
+    last: usize,
+    /// The sum of the squares of the distances.
+    squares: f64,
+}
+
+impl Beats {
+    fn new(place: usize) -> Self {
+        Self { count: 1, first: place, last: place, squares: 0.0 }
+    }
+
+    fn add(&mut self, place: usize) {
+        self.squares += ((place - self.last) as f64).powi(2);
+        self.last = place;
+        self.count += 1;
+    }
+
+    /// Whether it comes often enough, over more than half of all requests.
+    fn reaches(&self, requests: usize) -> bool {
+        self.count >= FEWEST && (self.last - self.first) * 2 >= requests
+    }
+
+    /// The standard deviation of the distances, as a part of their mean.
+    fn unevenness(&self) -> f64 {
+        let gaps = (self.count - 1) as f64;
+        let mean = (self.last - self.first) as f64 / gaps;
+        (self.squares / gaps - mean * mean).max(0.0).sqrt() / mean
+    }
+}
+
+/// The steps that requests show; `None` if nothing repeats evenly.
+pub(super) fn find(trace: &[Event], origins: &Origins, is_inside: &[bool]) -> Option<Steps> {
+    let has_stacks = trace.iter().any(|event| event.stack.is_some_and(|stack| stack != StackId::EMPTY));
+    if has_stacks {
+        let is_outside =
+            |stack: &StackId| !is_inside[stack.index()] && origins.get(Some(*stack)).doing == Doing::Forward;
+        let (stack, boundaries, confidence) = beat(trace, |event| event.stack.filter(is_outside))?;
+        Some(Steps { boundaries, source: Source::Requests(stack), confidence })
+    } else {
+        let (bytes, boundaries, _) = beat(trace, |event| Some(event.size))?;
+        let steps = Steps { boundaries, source: Source::Sizes(bytes), confidence: "a guess" };
+        lets_go(trace, &steps.boundaries).then_some(steps)
+    }
+}
+
+/// Of the requests that come evenly: the rarest that another shares its number with (a loop has several lines),
+/// and of these the first; the event before each of its requests but the first; and how sure that is. Requests
+/// of one kind without another between them count once.
+fn beat<K: Ord + Copy>(
+    trace: &[Event],
+    key: impl Fn(&Event) -> Option<K>,
+) -> Option<(K, Vec<EventIndex>, &'static str)> {
+    let asks = || {
+        let asks = trace.iter().enumerate().filter(|(_, event)| event.action == Action::Alloc);
+        let mut last = None;
+        asks.map(|(index, event)| (index, key(event))).enumerate().map(move |(place, (index, key))| {
+            let is_new = key != last;
+            last = key;
+            (place, index, key.filter(|_| is_new))
+        })
+    };
+    let mut beats: BTreeMap<K, Beats> = BTreeMap::new();
+    let mut requests = 0;
+    for (place, _, key) in asks() {
+        requests += 1;
+        let Some(key) = key else { continue };
+        beats.entry(key).and_modify(|beats| beats.add(place)).or_insert_with(|| Beats::new(place));
+    }
+    beats.retain(|_, beats| beats.reaches(requests) && beats.unevenness() <= MOST_UNEVEN);
+    // The last step may be cut short.
+    let alike = |count: usize| beats.values().filter(|it| it.count == count || it.count + 1 == count).count();
+    let rarest =
+        |least: usize| beats.values().map(|it| it.count).filter(|&count| alike(count) >= least).min();
+    let count = rarest(2).or_else(|| rarest(1))?;
+    let of_count = beats.iter().filter(|(_, it)| it.count == count);
+    let (&first, beats) = of_count.min_by_key(|(_, it)| it.first)?;
+    let ones = asks().filter(|&(_, _, key)| key == Some(first)).skip(1);
+    let ends = ones.filter_map(|(_, index, _)| EventIndex::new(index.checked_sub(1)?)).collect();
+    let is_clear = beats.count >= 10 && beats.unevenness() <= 0.1;
+    Some((first, ends, if is_clear { "likely" } else { "a guess" }))
+}
+
+/// Whether in most steps more is let go than stays.
+fn lets_go(trace: &[Event], boundaries: &[EventIndex]) -> bool {
+    let (mut asked, mut freed, mut begin, mut good) = (0u64, 0u64, 0, 0);
+    for end in boundaries {
+        for event in &trace[begin..=end.index()] {
+            match event.action {
+                Action::Alloc => asked = asked.saturating_add(event.size),
+                Action::FreeRequested => freed = freed.saturating_add(event.size),
+                _ => {}
+            }
+        }
+        good += usize::from(freed >= asked / 2);
+        (asked, freed, begin) = (0, 0, end.index() + 1);
+    }
+    good * 2 > boundaries.len()
+}

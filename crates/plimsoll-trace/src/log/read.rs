@@ -1,0 +1,216 @@
+//! A log as a snapshot, whole or up to where it breaks off: [`read`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io::{self, Read};
+
+use flate2::read::DeflateDecoder;
+use plimsoll_alloc::{Config, Entry, LabelId, MemoryInfo, Recording, StackId};
+
+use super::entries::{self, Frame, Input};
+use super::state::State;
+use super::{END, ENTRIES, FACTS, Facts, MAGIC, MOST_NAMES, MOST_PAYLOAD_BYTES, VERSION, checksum};
+use crate::own::{self, Names, Place};
+use crate::snapshot::{Setting, Snapshot};
+
+/// What a log says.
+#[derive(Debug)]
+pub struct Logged {
+    /// The state at its end, and the latest entries.
+    pub snapshot: Snapshot,
+    /// What it said at its beginning.
+    pub facts: Facts,
+    /// How many entries it has.
+    pub entries: u64,
+    /// How many entries were lost before they were written: more came at once than were kept.
+    pub lost: u64,
+    /// How it ends.
+    pub end: End,
+}
+
+/// How a log ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// As it should: the run ended.
+    Whole,
+    /// After a whole frame, without an end: the run still goes on, or it crashed.
+    Open,
+    /// Within a frame, or with one that is damaged: what begins there is left out.
+    Broken {
+        /// Bytes from the beginning of the file.
+        at: u64,
+    },
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole => f.write_str("whole"),
+            Self::Open => f.write_str("without an end: the run goes on, or it crashed"),
+            Self::Broken { at } => write!(f, "broken at byte {at}: what follows is left out"),
+        }
+    }
+}
+
+/// Reads a log. Its snapshot has the latest `most_entries` entries; all of them go into its state.
+///
+/// # Errors
+/// The system's, and what is no log of ours, or of another version. That a log breaks off is no error: [`End`] says
+/// so, and so does `plimsoll_log` among the snapshot's settings.
+pub fn read(mut input: impl Read, most_entries: usize) -> io::Result<Logged> {
+    let mut head = [0; 12];
+    input.read_exact(&mut head).map_err(|_| invalid("not a log of Plimsoll: it is shorter than a head"))?;
+    let (magic, version) = head.split_at(8);
+    if magic != MAGIC {
+        return Err(invalid("not a log of Plimsoll: it begins with other bytes"));
+    }
+    if version != VERSION.to_le_bytes() {
+        return Err(invalid("a log of another version of Plimsoll: read it with that"));
+    }
+    let mut at = head.len() as u64;
+    let facts = match frame(&mut input, &mut at)? {
+        Next::Frame(FACTS, payload) => facts(&payload),
+        _ => None,
+    };
+    let facts = facts.ok_or_else(|| invalid("a log that breaks off before it says whose it is"))?;
+    let mut run = Run {
+        state: State::new(facts.config.clone()),
+        known: Known { device: facts.device.clone(), ..Known::default() },
+        latest: VecDeque::new(),
+        entries: 0,
+        lost: 0,
+    };
+    let end = loop {
+        let begin = at;
+        match frame(&mut input, &mut at)? {
+            Next::Frame(ENTRIES, payload) => match entries::decode(&payload) {
+                Some(frame) if run.known.has_room_for(&frame) => run.add(frame, most_entries),
+                _ => break End::Broken { at: begin },
+            },
+            Next::Frame(END, _) => break End::Whole,
+            Next::Nothing => break End::Open,
+            Next::Frame(..) | Next::Broken => break End::Broken { at: begin },
+        }
+    };
+    Ok(run.logged(facts, end))
+}
+
+fn invalid(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+enum Next {
+    /// Its kind and payload, unpacked.
+    Frame(u8, Vec<u8>),
+    Nothing,
+    Broken,
+}
+
+/// The next frame. `at` is where it begins, and then, if it is whole, where it ends.
+fn frame(input: &mut impl Read, at: &mut u64) -> io::Result<Next> {
+    let mut head = Vec::new();
+    input.by_ref().take(9).read_to_end(&mut head)?;
+    let [kind, a, b, c, d, crc @ ..] = head.as_slice() else {
+        return Ok(if head.is_empty() { Next::Nothing } else { Next::Broken });
+    };
+    let length = u64::from(u32::from_le_bytes([*a, *b, *c, *d]));
+    if length > MOST_PAYLOAD_BYTES {
+        return Ok(Next::Broken);
+    }
+    let mut packed = Vec::new();
+    input.by_ref().take(length).read_to_end(&mut packed)?;
+    if packed.len() as u64 != length || *crc != checksum(*kind, &packed).to_le_bytes() {
+        return Ok(Next::Broken);
+    }
+    let mut payload = Vec::new();
+    let unpacked = DeflateDecoder::new(packed.as_slice()).take(MOST_PAYLOAD_BYTES).read_to_end(&mut payload);
+    if unpacked.is_err() {
+        return Ok(Next::Broken);
+    }
+    *at += 9 + length;
+    Ok(Next::Frame(*kind, payload))
+}
+
+fn facts(payload: &[u8]) -> Option<Facts> {
+    let mut input = Input(payload);
+    Some(Facts {
+        config: Config::parse(&input.text()?).ok()?.config,
+        device: input.text()?,
+        capacity_bytes: input.varint()?,
+        limit_bytes: input.varint()?.checked_sub(1),
+    })
+}
+
+/// The names that the frames told.
+#[derive(Default)]
+struct Known {
+    device: String,
+    labels: BTreeMap<LabelId, String>,
+    stacks: BTreeMap<StackId, Vec<Place>>,
+}
+
+impl Known {
+    fn has_room_for(&self, frame: &Frame) -> bool {
+        let known = self.labels.len() + self.stacks.len();
+        known + frame.labels.len() + frame.stacks.len() <= MOST_NAMES
+    }
+}
+
+impl Names for Known {
+    fn label(&self, id: LabelId) -> String {
+        self.labels.get(&id).cloned().unwrap_or_default()
+    }
+
+    fn places(&self, id: StackId) -> Vec<Place> {
+        self.stacks.get(&id).cloned().unwrap_or_default()
+    }
+
+    fn device(&self) -> String {
+        self.device.clone()
+    }
+}
+
+/// What was read so far.
+struct Run {
+    state: State,
+    known: Known,
+    latest: VecDeque<Entry>,
+    entries: u64,
+    lost: u64,
+}
+
+impl Run {
+    fn add(&mut self, frame: Frame, most_entries: usize) {
+        let Frame { lost, labels, stacks, entries } = frame;
+        self.known.labels.extend(labels);
+        self.known.stacks.extend(stacks);
+        self.lost = self.lost.saturating_add(lost);
+        self.entries += entries.len() as u64;
+        for entry in entries {
+            self.state.apply(&entry);
+            if self.latest.len() == most_entries {
+                self.latest.pop_front();
+            }
+            if most_entries > 0 {
+                self.latest.push_back(entry);
+            }
+        }
+    }
+
+    fn logged(self, facts: Facts, end: End) -> Logged {
+        let Run { state, known, latest, entries, lost } = self;
+        let dropped = entries - latest.len() as u64;
+        let total_bytes = facts.capacity_bytes;
+        let recording = Recording {
+            segments: state.segments(),
+            entries: latest.into(),
+            lost: lost.saturating_add(dropped),
+            config: facts.config.clone(),
+            memory: MemoryInfo { free_bytes: 0, total_bytes },
+            limit_bytes: facts.limit_bytes,
+        };
+        let mut snapshot = own::snapshot(&recording, &known);
+        snapshot.settings.push(("plimsoll_log".to_owned(), Setting::Text(end.to_string())));
+        Logged { snapshot, facts, entries, lost, end }
+    }
+}

@@ -1,0 +1,350 @@
+//! A recording of our own allocator as a snapshot in PyTorch's terms: [`snapshot`].
+//!
+//! Everything that PyTorch's format has a place for stands there: segments and blocks, the trace, settings.
+//! Note [Where our own stands]: what only we know stands where PyTorch's viewer and tools show it.
+//!
+//! | ours | in the snapshot |
+//! |---|---|
+//! | who asked, a label, a category | a stack of up to three frames, innermost first: the places that [`Names::places`] gives (an operation), the label in the file `<label>`, the category in the file `<category>`; of events and blocks |
+//! | the category that a block had last in its life | the event's `category`, by which the viewer colours, and its outermost frame; of a live block, its frame |
+//! | the tag that a block was given with | `user_metadata` of its `alloc`: `category=temporary label=conv1` |
+//! | a retag | an `annotate` of the block's address with the new tag as `user_metadata`, as `torch` ties texts to tensors |
+//! | a step mark | a scope `ProfilerStep#7` of the annotations, up to the next mark or the end of the trace |
+//! | the device | an entry `plimsoll` of the settings: version, device, capacity, limit |
+//! | entries that made room for later ones | `trace_alloc_overflowed` of the settings |
+//!
+//! Categories have PyTorch's names where its profiler has one (`optimizer_state`). Events that are of no block
+//! have the category `unknown`. PyTorch's viewer fails on files in which some category, but not that one, stands;
+//! so a trace ends with a `snapshot` event for the snapshot that it is in, which PyTorch notes only afterwards.
+
+use hashbrown::HashMap;
+use plimsoll_alloc::{self as alloc, Addr, BlockState, Category, Entry, LabelId, PoolKind, Recording, Tag};
+
+use crate::snapshot::{
+    Action, Annotation, Block, CategoryId, Event, Frame, FrameId, Key, KeySet, Kind, Segment, SegmentType,
+    Setting, Snapshot, StackId, Stage, TextId,
+};
+
+/// What the allocator's numbers stand for.
+pub trait Names {
+    /// The text of a label; empty where there is none.
+    fn label(&self, id: LabelId) -> String;
+    /// The places in the program that a stack stands for, innermost first.
+    fn places(&self, id: alloc::StackId) -> Vec<Place>;
+    /// The device's name.
+    fn device(&self) -> String;
+}
+
+/// A place in a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The source file, or a word in angle brackets where there is none.
+    pub filename: String,
+    /// The function or operation.
+    pub name: String,
+    /// The line; 0 where there is none.
+    pub line: i64,
+}
+
+/// The snapshot of a recording, as device 0.
+///
+/// ```
+/// use plimsoll_alloc::{Callers, Config, DeviceMemory, HistoryOptions, LabelId, Request, SimDriver, StackId};
+/// use plimsoll_trace::own::{self, Names, Place};
+///
+/// struct Layers;
+/// impl Names for Layers {
+///     fn label(&self, id: LabelId) -> String {
+///         format!("layer{}", id.0)
+///     }
+///     fn places(&self, _: StackId) -> Vec<Place> {
+///         Vec::new()
+///     }
+///     fn device(&self) -> String {
+///         "sim".to_owned()
+///     }
+/// }
+///
+/// let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 << 20));
+/// memory.record_history(HistoryOptions::default(), Callers::AsGiven, Box::new(|| 7));
+/// let x = memory.alloc(Request { label: LabelId(3), ..Request::of(1000) })?;
+/// let snapshot = own::snapshot(&memory.recording(), &Layers);
+/// let alloc = snapshot.traces[0][1];
+/// assert_eq!((alloc.size, alloc.addr(), alloc.time_us.get()), (1000, Some(x.addr()), Some(7)));
+/// assert_eq!(snapshot.texts.get(alloc.user_metadata.expect("a tag")), "category=temporary label=layer3");
+/// # memory.free(x);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+pub fn snapshot(recording: &Recording, names: &dyn Names) -> Snapshot {
+    let mut maker = Maker::new(names);
+    let categories = last_categories(recording);
+    let mut trace: Vec<Event> = recording
+        .entries
+        .iter()
+        .zip(categories)
+        .filter_map(|(entry, last)| maker.event(entry, last))
+        .collect();
+    trace.extend(maker.end(recording));
+    maker.snapshot.traces = vec![trace];
+    maker.snapshot.segments = recording.segments.iter().map(|segment| maker.segment(segment)).collect();
+    maker.steps(&recording.entries);
+    maker.snapshot.settings = settings(recording, &names.device());
+    // What is empty is said to be so, as PyTorch does: a reader tells the format's age by these keys.
+    let keys = [Key::AllocatorSettings, Key::ExternalAnnotations, Key::HostSegments, Key::HostTraces];
+    maker.snapshot.facts.see(Kind::Snapshot, KeySet::of(&keys));
+    maker.snapshot
+}
+
+/// For each entry, the category that its block had last in the life that the entry is of.
+fn last_categories(recording: &Recording) -> Vec<Category> {
+    let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
+    let live = blocks.filter(|block| block.state != BlockState::Cached);
+    let mut last: HashMap<Addr, Category> = live.map(|block| (block.addr, block.tag.category)).collect();
+    let category = |entry: &Entry| match entry.action {
+        alloc::Action::Alloc => last.remove(&entry.addr).unwrap_or(entry.tag.category),
+        alloc::Action::FreeRequested | alloc::Action::FreeCompleted => {
+            last.insert(entry.addr, entry.tag.category);
+            entry.tag.category
+        }
+        alloc::Action::Retag { .. } => {
+            // Of what the block becomes later, it says nothing; of a life without a free, it is the last word.
+            last.entry(entry.addr).or_insert(entry.tag.category);
+            entry.tag.category
+        }
+        _ => entry.tag.category,
+    };
+    let mut categories: Vec<Category> = recording.entries.iter().rev().map(category).collect();
+    categories.reverse();
+    categories
+}
+
+/// PyTorch's name where its profiler has one.
+fn category_name(category: Category) -> String {
+    category.name().replace(' ', "_")
+}
+
+fn settings(recording: &Recording, device: &str) -> Vec<(String, Setting)> {
+    let config = &recording.config;
+    let known = config.allocator_settings(&config.to_string()).into_iter().map(|(name, setting)| {
+        let setting = match setting {
+            alloc::Setting::Text(text) => Setting::Text(text),
+            alloc::Setting::Integer(number) => Setting::Int(number),
+            alloc::Setting::Real(number) => Setting::Float(number),
+            alloc::Setting::Switch(on) => Setting::Bool(on),
+            alloc::Setting::BySize(sizes) => {
+                Setting::Map(sizes.into_iter().map(|(size, number)| (size, Setting::Int(number))).collect())
+            }
+        };
+        (name, setting)
+    });
+    let bytes = |bytes: u64| Setting::Int(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let ours = [
+        ("version", Setting::Text(env!("CARGO_PKG_VERSION").to_owned())),
+        ("device", Setting::Text(device.to_owned())),
+        ("capacity_bytes", bytes(recording.memory.total_bytes)),
+        ("limit_bytes", recording.limit_bytes.map_or(Setting::None, bytes)),
+    ];
+    let own = |(name, setting): (&str, Setting)| (name.to_owned(), setting);
+    known
+        .chain([
+            ("trace_alloc_overflowed", Setting::Bool(recording.lost > 0)),
+            ("plimsoll", Setting::Map(ours.map(own).to_vec())),
+        ])
+        .map(own)
+        .collect()
+}
+
+/// Whose an event or a block is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Origin {
+    /// Nothing where it is of no block.
+    tag: Option<Tag>,
+    stack: Option<alloc::StackId>,
+}
+
+/// A snapshot on its way. Each text, stack and category is made once.
+///
+/// Where ids run out (at 2^32), what they would name is left out.
+struct Maker<'a> {
+    names: &'a dyn Names,
+    snapshot: Snapshot,
+    stacks: HashMap<Origin, Option<StackId>>,
+    tags: HashMap<Tag, Option<TextId>>,
+    empty: Option<TextId>,
+    no_context: Option<TextId>,
+    unknown: Option<CategoryId>,
+}
+
+impl<'a> Maker<'a> {
+    fn new(names: &'a dyn Names) -> Self {
+        let mut snapshot = Snapshot::default();
+        let texts = &mut snapshot.texts;
+        // What PyTorch writes where nothing was set.
+        let (empty, no_context) = (texts.intern(""), texts.intern("N/A"));
+        let all = Category::ALL.map(category_name).into_iter().chain(["unknown".to_owned()]);
+        snapshot.categories = all.filter_map(|name| texts.intern(&name)).collect();
+        let unknown = CategoryId::new(Category::ALL.len());
+        let (stacks, tags) = Default::default();
+        Self { names, snapshot, stacks, tags, empty, no_context, unknown }
+    }
+
+    /// The event of an entry; a step mark is none. `last` is the category of Note [Where our own stands].
+    fn event(&mut self, entry: &Entry, last: Category) -> Option<Event> {
+        let (tag, stack) = (Tag { category: last, ..entry.tag }, entry.stack);
+        let (of_block, nowhere) = (Origin { tag: Some(tag), stack }, Origin { tag: None, stack });
+        let (action, origin) = match entry.action {
+            alloc::Action::StepMark { .. } => return None,
+            alloc::Action::Alloc => (Action::Alloc, of_block),
+            alloc::Action::FreeRequested => (Action::FreeRequested, of_block),
+            alloc::Action::FreeCompleted => (Action::FreeCompleted, of_block),
+            alloc::Action::Retag { .. } => (Action::Annotate, of_block),
+            alloc::Action::Oom { .. } => (Action::Oom, of_block),
+            alloc::Action::SegmentAlloc => (Action::SegmentAlloc, nowhere),
+            alloc::Action::SegmentFree => (Action::SegmentFree, nowhere),
+            alloc::Action::SegmentMap => (Action::SegmentMap, nowhere),
+            alloc::Action::SegmentUnmap => (Action::SegmentUnmap, nowhere),
+            alloc::Action::Snapshot => (Action::Snapshot, nowhere),
+        };
+        let mut event = match entry.action {
+            alloc::Action::Oom { device_free_bytes } => {
+                Event::oom(entry.bytes, Some(device_free_bytes), entry.stream)
+            }
+            _ => Event::new(action, entry.addr, entry.bytes, entry.stream),
+        };
+        event.time_us = entry.time_us.into();
+        event.stack = self.stack(origin);
+        event.compile_context = self.no_context;
+        event.user_metadata = match action {
+            Action::Alloc | Action::Annotate => self.tag(entry.tag),
+            _ => self.empty,
+        };
+        event.pool = self.snapshot.pools.intern(entry.pool);
+        event.category = match origin.tag {
+            Some(tag) => CategoryId::new(tag.category as usize),
+            None => self.unknown,
+        };
+        Some(event)
+    }
+
+    /// The event of the snapshot itself, if there is a history to end.
+    fn end(&mut self, recording: &Recording) -> Option<Event> {
+        let last = recording.entries.last()?;
+        let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
+        let bytes = blocks.filter(|block| block.state != BlockState::Cached).map(|block| block.bytes).sum();
+        let (tag, addr, stream, pool): (Tag, _, _, _) = Default::default();
+        let (action, stack, time_us) = (alloc::Action::Snapshot, None, last.time_us);
+        self.event(&Entry { time_us, action, addr, bytes, stream, pool, tag, stack }, tag.category)
+    }
+
+    fn segment(&mut self, segment: &alloc::Segment) -> Segment {
+        let sum =
+            |wanted: &dyn Fn(&alloc::SegmentBlock) -> u64| segment.blocks.iter().map(wanted).sum::<u64>();
+        let in_use = |block: &alloc::SegmentBlock| u64::from(block.state != BlockState::Cached);
+        Segment {
+            device: Some(0),
+            address: segment.addr,
+            total_size: segment.bytes,
+            allocated_size: segment.allocated_bytes().into(),
+            active_size: sum(&|block| in_use(block) * block.bytes).into(),
+            requested_size: sum(&|block| in_use(block) * block.requested_bytes).into(),
+            stream: segment.stream,
+            segment_type: match segment.pool {
+                PoolKind::Small => SegmentType::Small,
+                PoolKind::Large => SegmentType::Large,
+            },
+            pool: self.snapshot.pools.intern(segment.pool_id),
+            is_expandable: Some(segment.is_expandable),
+            stack: Some(StackId::EMPTY),
+            blocks: segment.blocks.iter().map(|block| self.block(block)).collect(),
+        }
+    }
+
+    fn block(&mut self, block: &alloc::SegmentBlock) -> Block {
+        let (state, stack) = match block.state {
+            BlockState::Active => (crate::snapshot::BlockState::ActiveAllocated, self.stack_of_block(block)),
+            BlockState::Pending => {
+                (crate::snapshot::BlockState::ActivePendingFree, self.stack_of_block(block))
+            }
+            BlockState::Cached => (crate::snapshot::BlockState::Inactive, Some(StackId::EMPTY)),
+        };
+        Block {
+            address: block.addr,
+            size: block.bytes,
+            requested_size: block.requested_bytes.into(),
+            state,
+            stack,
+        }
+    }
+
+    fn stack_of_block(&mut self, block: &alloc::SegmentBlock) -> Option<StackId> {
+        self.stack(Origin { tag: Some(block.tag), stack: block.stack })
+    }
+
+    /// The scopes of the steps.
+    fn steps(&mut self, entries: &[Entry]) {
+        let Some(end) = entries.last() else { return };
+        let marks = entries.iter().filter_map(|entry| match entry.action {
+            alloc::Action::StepMark { number } => Some((number, entry.time_us)),
+            _ => None,
+        });
+        let mut open = None;
+        for (number, time_us) in marks {
+            let Some(name) = self.snapshot.texts.intern(&format!("ProfilerStep#{number}")) else { return };
+            self.close(open.replace(name), time_us);
+            self.annotate(name, Stage::Start, time_us);
+        }
+        self.close(open, end.time_us);
+    }
+
+    fn close(&mut self, open: Option<TextId>, time_us: u64) {
+        if let Some(name) = open {
+            self.annotate(name, Stage::End, time_us);
+        }
+    }
+
+    fn annotate(&mut self, name: TextId, stage: Stage, time_us: u64) {
+        self.snapshot.annotations.push(Annotation { name, stage, device: Some(0), time_us: time_us.into() });
+    }
+
+    /// A tag as text.
+    fn tag(&mut self, tag: Tag) -> Option<TextId> {
+        if let Some(&known) = self.tags.get(&tag) {
+            return known;
+        }
+        let label = self.names.label(tag.label);
+        let space = if label.is_empty() { "" } else { " label=" };
+        let text = format!("category={}{space}{label}", category_name(tag.category));
+        let id = self.snapshot.texts.intern(&text);
+        self.tags.insert(tag, id);
+        id
+    }
+
+    fn stack(&mut self, origin: Origin) -> Option<StackId> {
+        if let Some(&known) = self.stacks.get(&origin) {
+            return known;
+        }
+        let id = self.new_stack(origin);
+        self.stacks.insert(origin, id);
+        id
+    }
+
+    fn new_stack(&mut self, origin: Origin) -> Option<StackId> {
+        let mut places = origin.stack.map(|stack| self.names.places(stack)).unwrap_or_default();
+        if let Some(Tag { category, label }) = origin.tag {
+            let label = self.names.label(label);
+            // What nobody named is labelled by its operation: once is enough.
+            if !label.is_empty() && places.iter().all(|place| place.name != label) {
+                places.push(Place { filename: "<label>".to_owned(), name: label, line: 0 });
+            }
+            places.push(Place { filename: "<category>".to_owned(), name: category_name(category), line: 0 });
+        }
+        let frames: Option<Vec<FrameId>> = places.iter().map(|place| self.frame(place)).collect();
+        self.snapshot.stacks.stack(&frames?)
+    }
+
+    fn frame(&mut self, place: &Place) -> Option<FrameId> {
+        let texts = &mut self.snapshot.texts;
+        let (filename, name) = (texts.intern(&place.filename)?, texts.intern(&place.name)?);
+        self.snapshot.stacks.frame(Frame { filename, name, line: place.line, fx: None })
+    }
+}

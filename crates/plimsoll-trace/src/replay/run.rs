@@ -1,0 +1,326 @@
+//! One replay: every event in order, each request compared.
+
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::{
+    Addr, Adoption, Allocation, BlockState, Config, Piece, PieceState, Request, Step, TieOrder,
+};
+
+use super::state::{PoolOf, State};
+use super::{Divergence, Replay};
+use crate::conformance::{Answer, Choice};
+use crate::snapshot::{self, Action, Event, EventIndex, LifeIndex, MaybeU64, Snapshot};
+use crate::timeline::{Life, Timeline};
+
+/// Of whom a block is that was there before the recording.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Held {
+    Life(LifeIndex),
+    /// One that waits for a stream, by its place among them.
+    Waiting(usize),
+}
+
+pub(super) struct Run<'a> {
+    pub(super) timeline: &'a Timeline,
+    pub(super) trace: &'a [Event],
+    pub(super) config: Config,
+    pub(super) pools: PoolOf<'a>,
+    pub(super) state: State,
+    /// What each life holds in our allocator now.
+    pub(super) held: Vec<Option<Allocation>>,
+    /// Lives that wait for a stream.
+    waiting: BTreeMap<LifeIndex, plimsoll_alloc::Waiting>,
+    pub(super) waiting_before: Vec<Option<plimsoll_alloc::Waiting>>,
+    /// Where the first block landed in a free rest, by where the rest seems to begin: the block in front of it is larger.
+    pub(super) first_in_gap: BTreeMap<Addr, Addr>,
+    pub(super) placed_before: usize,
+    /// The request that memory of the device was taken for last: it is served from that, whatever the rules for
+    /// cached blocks say.
+    served_from_new: Option<usize>,
+    /// The request that the last conflict was about.
+    last_conflict: Option<usize>,
+    /// The size of each life's block.
+    pub(super) bytes: Vec<u64>,
+    /// The same of blocks that waited before the recording.
+    pub(super) waiting_bytes: Vec<u64>,
+    pub(super) replay: Replay,
+}
+
+/// What a replay found, and the sizes of the blocks.
+pub(super) struct Outcome {
+    pub(super) replay: Replay,
+    pub(super) bytes: Vec<u64>,
+    pub(super) waiting_bytes: Vec<u64>,
+}
+
+pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder) -> Outcome {
+    let config = snapshot.config();
+    let trace = snapshot.trace(timeline.device);
+    let mut run = Run {
+        timeline,
+        trace: &trace[..trace.len().min(timeline.quality.events)],
+        pools: PoolOf::new(snapshot, timeline.device),
+        state: State::new(snapshot, config.clone(), tie_order),
+        config,
+        held: (0..timeline.lives.len()).map(|_| None).collect(),
+        waiting: BTreeMap::new(),
+        waiting_before: timeline.waiting_before.iter().map(|_| None).collect(),
+        first_in_gap: first_in_gaps(timeline),
+        placed_before: 0,
+        served_from_new: Some(0), // the ring may have been cut right between
+        last_conflict: None,
+        bytes: timeline.lives.iter().map(|life| life.bytes).collect(),
+        waiting_bytes: timeline.waiting_before.iter().map(|life| life.bytes).collect(),
+        replay: Replay::nothing(tie_order),
+    };
+    run.begin();
+    run.follow();
+    run.replay.stray_segments = run.state.stray_segments;
+    run.replay.ends_as_shown = run.ends_as(snapshot);
+    Outcome { replay: run.replay, bytes: run.bytes, waiting_bytes: run.waiting_bytes }
+}
+
+/// Where the first block landed behind each block from before the recording, while that was held: within 1 MiB, so
+/// that nothing but the block itself can lie between.
+fn first_in_gaps(timeline: &Timeline) -> BTreeMap<Addr, Addr> {
+    const MOST_BYTES: u64 = 1 << 20;
+    let before = &timeline.lives[..timeline.lives.partition_point(|life| life.born.is_none())];
+    let is_inexact = |life: &&Life| life.freed.is_some() && life.bytes > MOST_BYTES;
+    let end = |life: &Life| Addr(life.addr.0.saturating_add(life.bytes));
+    let gaps: Vec<(Addr, Option<EventIndex>)> =
+        before.iter().filter(is_inexact).map(|life| (end(life), life.freed)).collect();
+    let Some(last) = gaps.iter().map(|&(_, freed)| freed).max() else { return BTreeMap::new() };
+    let mut found = BTreeMap::new();
+    for life in timeline.lives[before.len()..].iter().take_while(|life| life.born < last) {
+        let below = gaps.partition_point(|&(begins, _)| begins <= life.addr);
+        if let Some(&(begins, freed)) = gaps[..below].last()
+            && life.addr.0 - begins.0 <= MOST_BYTES
+            && life.born < freed
+        {
+            found.entry(begins).or_insert(life.addr);
+        }
+    }
+    found
+}
+
+impl Run<'_> {
+    fn follow(&mut self) {
+        let mut overtaken = self.timeline.overtaken.iter().copied().peekable();
+        for nth in 0..self.trace.len() {
+            let (event, index) = (&self.trace[nth], EventIndex::new(nth));
+            while let Some(life) =
+                overtaken.next_if(|life| self.timeline.lives[life.index()].completed <= index)
+            {
+                self.complete(life);
+            }
+            let life = index.and_then(|index| self.timeline.life_of(index));
+            match (event.action, event.addr(), life) {
+                (Action::Alloc, Some(addr), Some(life)) => self.alloc(nth, addr, life),
+                (Action::FreeRequested, _, Some(life)) => self.free(nth, life),
+                (Action::FreeCompleted, _, Some(life)) => self.complete(life),
+                (Action::FreeCompleted, Some(addr), None) => self.complete_before(addr, index),
+                (Action::SegmentAlloc, Some(_), _) => self.segment(nth),
+                (Action::SegmentFree, Some(addr), _) => self.state.free_segment(addr, event.size),
+                (Action::SegmentMap, Some(addr), _) => {
+                    self.compare_need(nth);
+                    self.state.map(addr, event.size);
+                }
+                (Action::SegmentUnmap, Some(addr), _) => self.state.unmap(addr, event.size),
+                _ => {}
+            }
+        }
+    }
+
+    fn request(&self, event: &Event, addr: Addr) -> Request {
+        Request { stream: event.stream, pool: self.pools.event(event, addr), ..Request::of(event.size) }
+    }
+
+    #[inline]
+    fn alloc(&mut self, nth: usize, addr: Addr, life: LifeIndex) {
+        let request = self.request(&self.trace[nth], addr);
+        self.replay.requests += 1;
+        match self.state.allocator.start(request) {
+            Ok(Step::Done(ours)) if ours.addr() == addr => self.hold(life, ours),
+            Ok(Step::Done(ours)) => {
+                let elsewhere = ours.addr();
+                self.state.allocator.free(ours);
+                if self.served_from_new == Some(nth) && self.is_retry(nth) {
+                    self.put(request, addr, life);
+                } else {
+                    self.force(nth, request, addr, Some(elsewhere), life);
+                }
+            }
+            Ok(Step::CallbacksWanted(_)) if self.served_from_new == Some(nth) => {
+                self.put(request, addr, life);
+            }
+            Ok(Step::CallbacksWanted(_)) => self.force(nth, request, addr, None, life),
+            Err(_) => self.replay.unplaced += 1,
+        }
+    }
+
+    #[inline]
+    fn hold(&mut self, life: LifeIndex, allocation: Allocation) {
+        self.bytes[life.index()] = allocation.bytes();
+        self.held[life.index()] = Some(allocation);
+    }
+
+    /// Notes a conflict, and puts ours where theirs was.
+    #[cold]
+    fn force(&mut self, nth: usize, request: Request, addr: Addr, ours: Option<Addr>, life: LifeIndex) {
+        self.conflict(nth, request, Answer::At(addr.0), Answer::of(ours.map(|addr| addr.0)));
+        self.put(request, addr, life);
+    }
+
+    /// Serves a request where theirs was.
+    #[cold]
+    fn put(&mut self, request: Request, addr: Addr, life: LifeIndex) {
+        match self.state.allocator.malloc_with_address(request, addr) {
+            Ok(allocation) => self.hold(life, allocation),
+            Err(_) => self.replay.unplaced += 1,
+        }
+    }
+
+    #[cold]
+    fn conflict(&mut self, nth: usize, request: Request, theirs: Answer, ours: Answer) {
+        if self.last_conflict.replace(nth) == Some(nth) {
+            return; // one of the same request, as memory was taken for it
+        }
+        self.replay.conflicts += 1;
+        if let (None, Some(event)) = (&self.replay.first, EventIndex::new(nth)) {
+            let explanation = self.state.allocator.explain(request).ok();
+            let choice = explanation.map(|explanation| Choice { explanation, theirs, ours });
+            let Request { bytes, stream, .. } = request;
+            self.replay.first = Some(Divergence { event, bytes, stream, choice });
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, nth: usize, life: LifeIndex) {
+        let Some(allocation) = self.held[life.index()].take() else { return };
+        let completes_next = EventIndex::new(nth + 1) == self.timeline.lives[life.index()].completed;
+        if completes_next {
+            self.state.allocator.free(allocation);
+        } else if let Some(waiting) = self.state.allocator.free_later(allocation) {
+            self.waiting.insert(life, waiting);
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, life: LifeIndex) {
+        if let Some(allocation) = self.held[life.index()].take() {
+            self.state.allocator.free(allocation);
+        } else if !self.waiting.is_empty()
+            && let Some(waiting) = self.waiting.remove(&life)
+        {
+            self.state.allocator.complete(waiting);
+        }
+    }
+
+    /// A block stops waiting that began to before the recording.
+    fn complete_before(&mut self, addr: Addr, index: Option<EventIndex>) {
+        let before = &self.timeline.waiting_before;
+        let place = before.partition_point(|life| life.addr < addr);
+        let is_it = before.get(place).is_some_and(|life| life.addr == addr && life.completed == index);
+        if let Some(waiting) = self.waiting_before.get_mut(place).filter(|_| is_it).and_then(Option::take) {
+            self.state.allocator.complete(waiting);
+        }
+    }
+
+    /// The request that memory of the device was taken for: the next `alloc`, if nothing but more such memory
+    /// comes in between.
+    fn request_behind(&self, nth: usize) -> Option<(usize, &Event)> {
+        let events = self.trace.iter().enumerate().skip(nth + 1);
+        let mut behind = events.skip_while(|(_, event)| event.action == Action::SegmentMap);
+        behind.next().filter(|(_, event)| event.action == Action::Alloc)
+    }
+
+    /// Whether ours would have needed memory of the device, too, for the request behind an event.
+    fn compare_need(&mut self, nth: usize) -> Option<(usize, Request)> {
+        let (behind, &event) = self.request_behind(nth)?;
+        self.served_from_new = Some(behind);
+        let addr = event.addr()?;
+        let request = self.request(&event, addr);
+        if let Ok(Step::Done(ours)) = self.state.allocator.start(request) {
+            let found = ours.addr();
+            self.state.allocator.free(ours);
+            if self.is_retry(behind) {
+                return None;
+            }
+            self.conflict(behind, request, Answer::At(addr.0), Answer::At(found.0));
+        }
+        Some((behind, request))
+    }
+
+    /// Whether the cache was released for a request, after waiting for blocks that became free then. Such blocks are
+    /// not looked at: Note [No search after the release] of the allocator. Of the first event, nobody knows.
+    fn is_retry(&self, nth: usize) -> bool {
+        if nth == 0 {
+            return true;
+        }
+        let (mut waited, mut released) = (false, false);
+        for (nth, event) in self.trace[..nth].iter().enumerate().rev() {
+            match event.action {
+                Action::SegmentAlloc | Action::SegmentMap => {}
+                Action::SegmentFree | Action::SegmentUnmap => released = true,
+                Action::FreeCompleted if !self.completes_at_once(nth) => waited = true,
+                _ => break,
+            }
+        }
+        waited && released
+    }
+
+    fn completes_at_once(&self, nth: usize) -> bool {
+        let life = EventIndex::new(nth).and_then(|index| self.timeline.life_of(index));
+        let freed = life.and_then(|life| self.timeline.lives[life.index()].freed);
+        nth > 0 && freed == EventIndex::new(nth - 1)
+    }
+
+    /// The device gives a segment.
+    fn segment(&mut self, nth: usize) {
+        let event = &self.trace[nth];
+        if let Some((behind, request)) = self.compare_need(nth) {
+            let needed = self.state.allocator.explain(request).map(|needed| needed.segment_bytes);
+            if needed.is_ok_and(|bytes| bytes != event.size) {
+                self.conflict(behind, request, Answer::Untold, Answer::Untold);
+            }
+        }
+        let memory = self.range_of(event).filter(|&memory| self.state.claim(memory));
+        let Some(memory) = memory else {
+            self.state.stray_segments += 1;
+            return;
+        };
+        let pieces = [Piece { bytes: memory.bytes, state: PieceState::Cached }];
+        let adoption = Adoption { memory, page_bytes: None, pieces: &pieces };
+        if self.state.allocator.adopt(&adoption).is_err() {
+            self.state.memory.remove(&memory.addr);
+            self.state.stray_segments += 1;
+        }
+    }
+
+    /// Whether our blocks are those of the snapshot.
+    fn ends_as(&self, snapshot: &Snapshot) -> bool {
+        let here = snapshot.segments.iter().filter(|segment| segment.device() == self.timeline.device);
+        let blocks = here.flat_map(|segment| &segment.blocks);
+        let mut shown: Vec<_> =
+            blocks.map(|block| (block.address, block.size, block.state, asked(block))).collect();
+        shown.sort_unstable();
+        let ours = self.state.allocator.segments();
+        let ours: Vec<_> = ours.iter().flat_map(|segment| &segment.blocks).collect();
+        let is_same =
+            |(&(addr, bytes, state, asked), ours): (&(_, _, _, MaybeU64), &&plimsoll_alloc::SegmentBlock)| {
+                let ours_state = match ours.state {
+                    BlockState::Active => snapshot::BlockState::ActiveAllocated,
+                    BlockState::Pending => snapshot::BlockState::ActivePendingFree,
+                    BlockState::Cached => snapshot::BlockState::Inactive,
+                };
+                let asked = asked.get().is_none_or(|asked| asked == ours.requested_bytes);
+                (addr, bytes, state) == (ours.addr, ours.bytes, ours_state) && asked
+            };
+        shown.len() == ours.len() && shown.iter().zip(&ours).all(is_same)
+    }
+}
+
+/// What was asked for a block that is held; of a free one, that says nothing.
+fn asked(block: &snapshot::Block) -> MaybeU64 {
+    if block.state == snapshot::BlockState::Inactive { MaybeU64::ABSENT } else { block.requested_size }
+}

@@ -1,0 +1,127 @@
+//! Our allocator in the state that the recording has come to: [`State`]. Memory of the device comes and goes
+//! as the record says; the allocator has no device of its own to ask.
+
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::{
+    Addr, Allocator, Config, DeviceRange, Driver, DriverError, MemoryInfo, PoolId, TieOrder,
+};
+
+use crate::snapshot::{Event, PoolIndex, Segment, Snapshot};
+
+/// A device that gives nothing.
+pub(super) struct NoDevice;
+
+impl Driver for NoDevice {
+    fn segment_alloc(&mut self, _: u64) -> Result<Addr, DriverError> {
+        Err(DriverError::OutOfMemory)
+    }
+
+    fn segment_free(&mut self, _: Addr) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        MemoryInfo { free_bytes: 0, total_bytes: 0 }
+    }
+}
+
+pub(super) struct State {
+    pub(super) allocator: Allocator<NoDevice, ()>,
+    /// Segments, and the address space of expandable ones: what is there must not be given again.
+    pub(super) memory: BTreeMap<Addr, DeviceRange>,
+    pub(super) stray_segments: usize,
+}
+
+impl State {
+    /// Nothing, under the recorded options. Those that only matter to who asks a device are off.
+    pub(super) fn new(snapshot: &Snapshot, config: Config, tie_order: TieOrder) -> Self {
+        let config = config.with_tie_order(tie_order).with_throw_on_cudamalloc_oom(false);
+        let config = config.with_per_process_memory_fraction(1.0).unwrap_or_default();
+        let mut allocator = Allocator::new(config, NoDevice, ());
+        for pool in snapshot.pools.iter().filter(|&pool| pool != PoolId::DEFAULT) {
+            allocator.create_pool(pool).expect("a pool with a name of its own");
+        }
+        Self { allocator, memory: BTreeMap::new(), stray_segments: 0 }
+    }
+
+    /// Notes that memory is there; not if some of it is there already.
+    pub(super) fn claim(&mut self, memory: DeviceRange) -> bool {
+        let end = memory.addr.0.checked_add(memory.bytes);
+        let below = end.and_then(|end| self.memory.range(..Addr(end)).next_back());
+        let is_free = end.is_some()
+            && memory.bytes > 0
+            && below.is_none_or(|(_, below)| below.addr.0 + below.bytes <= memory.addr.0);
+        if is_free {
+            self.memory.insert(memory.addr, memory);
+        }
+        is_free
+    }
+
+    /// The memory around an address.
+    fn around(&self, addr: Addr) -> Option<&DeviceRange> {
+        let (_, memory) = self.memory.range(..=addr).next_back()?;
+        (addr.0 < memory.addr.0 + memory.bytes).then_some(memory)
+    }
+
+    /// Follows the device mapping pages.
+    pub(super) fn map(&mut self, addr: Addr, bytes: u64) {
+        let pages = self.around(addr).map(|around| DeviceRange { addr, bytes, ..*around });
+        let done = pages.is_some_and(|pages| self.allocator.adopt_pages(&pages).is_ok());
+        self.stray_segments += usize::from(!done);
+    }
+
+    /// Follows the device taking pages back.
+    pub(super) fn unmap(&mut self, addr: Addr, bytes: u64) {
+        let pages = self.around(addr).map(|around| DeviceRange { addr, bytes, ..*around });
+        let done = pages.is_some_and(|pages| self.allocator.disown(&pages).is_ok());
+        self.stray_segments += usize::from(!done);
+    }
+
+    /// Follows the device taking a segment back.
+    pub(super) fn free_segment(&mut self, addr: Addr, bytes: u64) {
+        let segment = self.memory.get(&addr).map(|segment| DeviceRange { bytes, ..*segment });
+        let done = segment.is_some_and(|segment| self.allocator.disown(&segment).is_ok());
+        if done {
+            self.memory.remove(&addr);
+        }
+        self.stray_segments += usize::from(!done);
+    }
+}
+
+/// Which pool an event is about, where events do not say: that of the segment around it, as the snapshot shows.
+pub(super) struct PoolOf<'a> {
+    snapshot: &'a Snapshot,
+    /// Segments of private pools, by address; none if events tell.
+    private: Vec<&'a Segment>,
+}
+
+impl<'a> PoolOf<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot, device: i32) -> Self {
+        let of_device = snapshot.segments.iter().filter(|segment| segment.device() == device);
+        let is_private =
+            |segment: &&Segment| segment.pool.is_some_and(|pool| snapshot.pools.get(pool) != PoolId::DEFAULT);
+        let mut private: Vec<&Segment> = of_device.filter(is_private).collect();
+        private.sort_by_key(|segment| segment.address);
+        Self { snapshot, private }
+    }
+
+    pub(super) fn event(&self, event: &Event, addr: Addr) -> PoolId {
+        self.at(event.pool, addr)
+    }
+
+    #[inline]
+    pub(super) fn at(&self, told: Option<PoolIndex>, addr: Addr) -> PoolId {
+        match told {
+            Some(pool) => self.snapshot.pools.get(pool),
+            None if self.private.is_empty() => PoolId::DEFAULT,
+            None => self.by_segment(addr),
+        }
+    }
+
+    fn by_segment(&self, addr: Addr) -> PoolId {
+        let below = self.private.partition_point(|segment| segment.address <= addr);
+        let around = self.private[..below].last().filter(|segment| addr < segment.end());
+        around.and_then(|segment| segment.pool).map_or(PoolId::DEFAULT, |pool| self.snapshot.pools.get(pool))
+    }
+}

@@ -1,0 +1,222 @@
+//! What the recorded requests would have needed under other settings: [`WhatIf`].
+//!
+//! The same requests (order, bytes, streams, pools, lifetimes) are asked of our allocator on a simulated device.
+//! There is no model of time: a program that waits for memory, or gives up, is not simulated. What was held
+//! before the recording is asked for first, by address: an approximation, as the order in which it truly came
+//! is not known. How far it carries shows in the second row, the recorded settings simulated: its peak stands
+//! beside the recorded one.
+
+mod program;
+mod simulate;
+
+use plimsoll_alloc::Config;
+
+use crate::snapshot::{Action, EventIndex, Snapshot};
+use crate::timeline::{Level, Timeline};
+use program::Program;
+use simulate::simulate;
+
+/// Settings to try, as they stand in the configuration string.
+pub const SETTINGS: [&str; 9] = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    // Without a limit nothing is collected.
+    "garbage_collection_threshold:0.8,per_process_memory_fraction:0.95",
+];
+
+/// One device's recording under several settings.
+///
+/// ```
+/// use plimsoll_alloc::{Addr, StreamId};
+/// use plimsoll_trace::snapshot::{Action, Event, Snapshot};
+/// use plimsoll_trace::timeline::Timeline;
+/// use plimsoll_trace::whatif::WhatIf;
+///
+/// let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+/// let trace = vec![
+///     event(Action::SegmentAlloc, 0x700_0000_0000, 20 << 20),
+///     event(Action::Alloc, 0x700_0000_0000, 3 << 20),
+/// ];
+/// let snapshot = Snapshot { traces: vec![trace], ..Snapshot::default() };
+/// let timeline = Timeline::of(&snapshot, 0);
+/// let answer = WhatIf::of(&snapshot, &timeline, &["expandable_segments:True"]);
+/// assert_eq!(answer.recorded.peak_reserved_bytes, 20 << 20);
+/// assert_eq!(answer.rows[0].outcome, answer.recorded); // simulated
+/// assert_eq!(answer.rows[1].export(), "PYTORCH_ALLOC_CONF=expandable_segments:True");
+/// assert_eq!((answer.rows[1].outcome.maps, answer.packed_bytes), (1, 3 << 20));
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct WhatIf {
+    /// What was recorded.
+    pub recorded: Outcome,
+    /// The recorded settings simulated, then those that were asked about. A setting that the recorded ones
+    /// cannot be combined with, or that has no meaning without a known capacity, has no row.
+    pub rows: Vec<Row>,
+    /// The most bytes in use at one time, each request rounded to 512 bytes: what no arrangement of blocks
+    /// can go below.
+    pub packed_bytes: u64,
+    /// What the device could give in all, where a request that failed tells; `None`: the simulated device has
+    /// no bound, and nothing runs out of memory.
+    pub capacity_bytes: Option<u64>,
+    /// The requests that failed in the recording.
+    pub failures: Vec<Failure>,
+}
+
+/// What a recording came to under one setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// The settings, as they stand in the configuration string; empty for PyTorch's own.
+    pub setting: String,
+    /// What it came to.
+    pub outcome: Outcome,
+}
+
+impl Row {
+    /// The line for a shell that sets it.
+    pub fn export(&self) -> String {
+        format!("PYTORCH_ALLOC_CONF={}", self.setting)
+    }
+}
+
+/// What requests came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// The most that was allocated at one time, bytes.
+    pub peak_allocated_bytes: u64,
+    /// The most that was reserved at one time, bytes.
+    pub peak_reserved_bytes: u64,
+    /// Requests that failed, though they did not in the recording.
+    pub new_failures: usize,
+    /// The first of them.
+    pub first_new_failure: Option<EventIndex>,
+    /// For each request that failed in the recording, whether it is served.
+    pub serves: Vec<bool>,
+    /// How often the device was asked again after the cache was released.
+    pub retries: usize,
+    /// Segments that the device gave (`cudaMalloc`).
+    pub segment_allocs: usize,
+    /// Segments that it took back (`cudaFree`).
+    pub segment_frees: usize,
+    /// Times that pages were mapped.
+    pub maps: usize,
+    /// Times that pages were unmapped.
+    pub unmaps: usize,
+}
+
+impl Outcome {
+    /// Whether some request failed.
+    pub fn runs_out(&self) -> bool {
+        self.new_failures > 0 || self.serves.contains(&false)
+    }
+}
+
+/// A request that failed in the recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Its `oom`.
+    pub event: EventIndex,
+    /// The block that it needed, bytes.
+    pub block_bytes: u64,
+    /// What the device had free, bytes.
+    pub device_free_bytes: u64,
+    /// What was allocated and reserved. The allocator had released all that it can then: another
+    /// `empty_cache` would not help.
+    pub level: Level,
+    /// What the device lacked for the segment that was needed, bytes.
+    pub short_bytes: u64,
+    /// What would be lacking if the blocks in use lay side by side, bytes: 0 if the request would fit then.
+    pub packed_short_bytes: u64,
+}
+
+impl Failure {
+    /// What lies in the cache and is of no use to the request: the price of fragmentation, bytes.
+    pub fn cached_bytes(&self) -> u64 {
+        self.level.reserved_bytes.saturating_sub(self.level.active_bytes)
+    }
+}
+
+impl WhatIf {
+    /// Simulates a recording under its own settings and each of these. The timeline should have been replayed
+    /// ([`Replay`](crate::replay::Replay)), so that the recorded sums are exact. Runs on several threads;
+    /// the answer does not depend on how many.
+    pub fn of(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str]) -> Self {
+        let recorded_config = snapshot.config();
+        let failures = failures(snapshot, timeline, &recorded_config);
+        let capacity =
+            |failure: &Failure| failure.level.reserved_bytes.saturating_add(failure.device_free_bytes);
+        let capacity_bytes = failures.first().map(capacity);
+        let program = Program::of(snapshot, timeline);
+        let mut configs = vec![(recorded_config.to_string(), recorded_config.clone())];
+        for &setting in settings {
+            if let Ok(parsed) = Config::parse(setting) {
+                let needs_capacity = parsed.config.garbage_collection_threshold() > 0.0;
+                if capacity_bytes.is_some() || !needs_capacity {
+                    let config = parsed.config.with_tie_order(recorded_config.tie_order());
+                    configs.push((setting.to_owned(), config));
+                }
+            }
+        }
+        let rows = std::thread::scope(|scope| {
+            let program = &program;
+            let runs: Vec<_> = configs
+                .into_iter()
+                .map(|(setting, config)| {
+                    scope.spawn(move || Row { setting, outcome: simulate(program, &config, capacity_bytes) })
+                })
+                .collect();
+            runs.into_iter().map(|run| run.join().expect("a simulation does not panic")).collect()
+        });
+        Self {
+            recorded: recorded(snapshot, timeline, &program, failures.len()),
+            rows,
+            packed_bytes: program.packed_bytes,
+            capacity_bytes,
+            failures,
+        }
+    }
+}
+
+/// What the trace itself tells.
+fn recorded(snapshot: &Snapshot, timeline: &Timeline, program: &Program, failures: usize) -> Outcome {
+    let trace = snapshot.trace(timeline.device);
+    let count = |action| trace.iter().filter(|event| event.action == action).count();
+    Outcome {
+        peak_allocated_bytes: timeline.peak_allocated.level.allocated_bytes,
+        peak_reserved_bytes: timeline.peak_reserved.level.reserved_bytes,
+        new_failures: 0,
+        first_new_failure: None,
+        serves: vec![false; failures],
+        retries: program.retries,
+        segment_allocs: count(Action::SegmentAlloc),
+        segment_frees: count(Action::SegmentFree),
+        maps: count(Action::SegmentMap),
+        unmaps: count(Action::SegmentUnmap),
+    }
+}
+
+fn failures(snapshot: &Snapshot, timeline: &Timeline, config: &Config) -> Vec<Failure> {
+    let trace = snapshot.trace(timeline.device);
+    if !trace.iter().any(|event| event.action == Action::Oom) {
+        return Vec::new();
+    }
+    let failed = timeline.curve(trace).zip(trace).filter(|(_, event)| event.action == Action::Oom);
+    let failed = failed.filter_map(|(moment, event)| {
+        let (level, free) = (moment.level, event.device_free().unwrap_or(0));
+        let capacity = level.reserved_bytes.saturating_add(free);
+        Some(Failure {
+            event: moment.after?,
+            block_bytes: event.size,
+            device_free_bytes: free,
+            level,
+            short_bytes: config.segment_bytes(event.size).saturating_sub(free),
+            packed_short_bytes: level.active_bytes.saturating_add(event.size).saturating_sub(capacity),
+        })
+    });
+    failed.collect()
+}

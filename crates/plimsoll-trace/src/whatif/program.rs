@@ -1,0 +1,175 @@
+//! A recording as a program for any allocator: [`Program`]. Lives get places that are used again, so that a
+//! simulation needs no more of them than blocks are held at one time.
+
+use plimsoll_alloc::{PoolId, StreamId};
+
+use crate::snapshot::{Action, Event, EventIndex, LifeIndex, PoolIndex, Snapshot};
+use crate::timeline::{Life, Timeline};
+
+/// Where a held block is kept.
+pub(super) type Place = u32;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Step {
+    Alloc {
+        place: Place,
+        pool: Option<PoolIndex>,
+        bytes: u64,
+        stream: StreamId,
+        at: Option<EventIndex>,
+    },
+    Free(Place),
+    /// It waits for a stream.
+    FreeLater(Place),
+    Complete(Place),
+    /// The program released the cache.
+    EmptyCache,
+    /// A request that failed in the recording; if it is served, it is given back at once.
+    Failed {
+        pool: Option<PoolIndex>,
+        bytes: u64,
+        stream: StreamId,
+    },
+}
+
+pub(super) struct Program {
+    pub(super) steps: Vec<Step>,
+    /// How many places there are.
+    pub(super) places: usize,
+    /// Every private pool.
+    pub(super) pools: Vec<PoolId>,
+    /// The most in use at one time, each request rounded to 512 bytes.
+    pub(super) packed_bytes: u64,
+    /// How often the recorded allocator seems to have asked the device again after a release.
+    pub(super) retries: usize,
+}
+
+struct Writer<'a> {
+    timeline: &'a Timeline,
+    steps: Vec<Step>,
+    /// The place of each life that has one.
+    place_of: Vec<Place>,
+    free_places: Vec<Place>,
+    places: Place,
+    in_use_bytes: u64,
+    packed_bytes: u64,
+    reserved_bytes: u64,
+    /// What was reserved before the release of memory that goes on.
+    before_release_bytes: Option<u64>,
+    retries: usize,
+}
+
+const NOWHERE: Place = Place::MAX;
+
+impl Program {
+    pub(super) fn of(snapshot: &Snapshot, timeline: &Timeline) -> Self {
+        let trace = snapshot.trace(timeline.device);
+        let mut writer = Writer {
+            timeline,
+            steps: Vec::with_capacity(trace.len()),
+            place_of: vec![NOWHERE; timeline.lives.len()],
+            free_places: Vec::new(),
+            places: 0,
+            in_use_bytes: 0,
+            packed_bytes: 0,
+            reserved_bytes: timeline.start.reserved_bytes,
+            before_release_bytes: None,
+            retries: 0,
+        };
+        let before = timeline.lives.iter().take_while(|life| life.born.is_none()).count();
+        (0..before).filter_map(LifeIndex::new).for_each(|life| writer.alloc(life));
+        let mut overtaken = timeline.overtaken.iter().copied().peekable();
+        for (nth, event) in trace.iter().enumerate().take(timeline.quality.events) {
+            let index = EventIndex::new(nth);
+            while let Some(lost) = overtaken.next_if(|lost| timeline.lives[lost.index()].completed <= index) {
+                writer.free(lost);
+            }
+            let life = index.and_then(|index| timeline.life_of(index));
+            writer.write(trace, nth, event, life);
+        }
+        Self {
+            steps: writer.steps,
+            places: writer.places as usize,
+            pools: snapshot.pools.iter().collect(),
+            packed_bytes: writer.packed_bytes,
+            retries: writer.retries,
+        }
+    }
+}
+
+impl Writer<'_> {
+    fn write(&mut self, trace: &[Event], nth: usize, event: &Event, life: Option<LifeIndex>) {
+        match (event.action, life) {
+            (Action::Alloc, Some(life)) => self.alloc(life),
+            (Action::FreeRequested, Some(life)) => {
+                let completed = self.timeline.lives[life.index()].completed;
+                if completed == EventIndex::new(nth + 1) {
+                    self.free(life);
+                } else if self.place_of[life.index()] != NOWHERE {
+                    self.steps.push(Step::FreeLater(self.place_of[life.index()]));
+                }
+            }
+            (Action::FreeCompleted, Some(life)) => self.free(life),
+            (Action::SegmentAlloc | Action::SegmentMap, _) => {
+                self.reserved_bytes = self.reserved_bytes.saturating_add(event.size);
+            }
+            (Action::SegmentFree | Action::SegmentUnmap, _) => self.release(trace, nth, event.size),
+            (Action::Oom, _) => {
+                let &Event { pool, size: bytes, stream, .. } = event;
+                self.retries += 1;
+                self.steps.push(Step::Failed { pool, bytes, stream });
+            }
+            _ => {}
+        }
+    }
+
+    /// Memory goes back to the device. When all has gone that goes now, what follows tells why: if it is memory
+    /// that had no room before, the request that it is for; else the program had released the cache.
+    fn release(&mut self, trace: &[Event], nth: usize, bytes: u64) {
+        let before_bytes = *self.before_release_bytes.get_or_insert(self.reserved_bytes);
+        self.reserved_bytes = self.reserved_bytes.saturating_sub(bytes);
+        let next = trace.get(nth + 1);
+        let room_bytes = self.timeline.peak_reserved.level.reserved_bytes.saturating_sub(before_bytes);
+        match next.map(|next| (next.action, next.size)) {
+            Some((Action::SegmentFree | Action::SegmentUnmap, _)) => return,
+            Some((Action::SegmentAlloc | Action::SegmentMap, bytes)) if bytes > room_bytes => {
+                self.retries += 1;
+            }
+            Some((Action::Oom, _)) => {}
+            _ => self.steps.push(Step::EmptyCache),
+        }
+        self.before_release_bytes = None;
+    }
+
+    fn alloc(&mut self, life: LifeIndex) {
+        let &Life { requested_bytes, bytes, stream, pool, born: at, .. } = &self.timeline.lives[life.index()];
+        let bytes = requested_bytes.get().unwrap_or(bytes);
+        let place = self.free_places.pop().unwrap_or_else(|| {
+            self.places += 1;
+            self.places - 1
+        });
+        self.place_of[life.index()] = place;
+        self.steps.push(Step::Alloc { place, pool, bytes, stream, at });
+        self.in_use_bytes = self.in_use_bytes.saturating_add(rounded(bytes));
+        self.packed_bytes = self.packed_bytes.max(self.in_use_bytes);
+    }
+
+    /// Ends what a life has, held or waiting.
+    fn free(&mut self, life: LifeIndex) {
+        let place = std::mem::replace(&mut self.place_of[life.index()], NOWHERE);
+        if place == NOWHERE {
+            return;
+        }
+        let it = &self.timeline.lives[life.index()];
+        let waits =
+            matches!(it.freed.zip(it.completed), Some((freed, done)) if done.index() > freed.index() + 1);
+        self.steps.push(if waits { Step::Complete(place) } else { Step::Free(place) });
+        self.free_places.push(place);
+        let bytes = it.requested_bytes.get().unwrap_or(it.bytes);
+        self.in_use_bytes = self.in_use_bytes.saturating_sub(rounded(bytes));
+    }
+}
+
+fn rounded(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(512).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,58 @@
+//! What-if: the recorded settings, simulated, come to what was recorded; the answers for a recording that ran
+//! out of memory.
+
+mod files;
+
+use plimsoll_trace::replay::Replay;
+use plimsoll_trace::timeline::Timeline;
+use plimsoll_trace::whatif::{SETTINGS, WhatIf};
+
+#[test]
+fn a_recording_from_the_start_simulated_under_its_own_settings_is_the_recorded_one() {
+    for (name, snapshot, told) in files::made() {
+        let mut timeline = Timeline::of(&snapshot, 0);
+        Replay::of(&snapshot, &mut timeline);
+        let answer = WhatIf::of(&snapshot, &timeline, &SETTINGS);
+        assert_eq!(answer.rows[0].outcome, answer.recorded, "{name}");
+        let stats = |key: &str| told["stats"][key].as_u64().unwrap_or(0) as usize;
+        assert_eq!(answer.recorded.segment_allocs, stats("num_device_alloc"), "{name}");
+        assert_eq!(answer.recorded.segment_frees, stats("num_device_free"), "{name}");
+        assert_eq!(answer.recorded.retries, stats("num_alloc_retries"), "{name}");
+        for row in &answer.rows {
+            assert!(
+                answer.packed_bytes <= row.outcome.peak_reserved_bytes || row.outcome.runs_out(),
+                "{name}"
+            );
+        }
+        println!(
+            "{name} packed {} capacity {:?} {:?}",
+            answer.packed_bytes, answer.capacity_bytes, answer.failures
+        );
+    }
+}
+
+#[test]
+fn a_request_that_no_setting_can_serve_is_told_from_one_that_fragmentation_denies() {
+    let snapshot = files::open(&files::here("tests/snapshots/gpt2_oom.pickle.gz"));
+    let mut timeline = Timeline::of(&snapshot, 0);
+    Replay::of(&snapshot, &mut timeline);
+    let answer = WhatIf::of(&snapshot, &timeline, &SETTINGS);
+    assert_eq!(answer.capacity_bytes, Some(24 << 30));
+    let [failure] = answer.failures[..] else { panic!("one request failed") };
+    // PyTorch said: tried to allocate 384 MiB, 184 MiB is free, 23.73 GiB allocated, 95.07 MiB not.
+    assert_eq!((failure.block_bytes, failure.device_free_bytes), (384 << 20, 184 << 20));
+    assert_eq!(failure.level.allocated_bytes, 25_477_176_832);
+    assert_eq!((failure.cached_bytes(), failure.short_bytes), (99_688_960, 200 << 20));
+    assert_eq!(failure.packed_short_bytes, 25_477_176_832 + (384 << 20) - (24 << 30));
+    assert!(answer.rows.iter().all(|row| row.outcome.serves == [false]), "settings cannot help");
+}
+
+#[test]
+fn settings_that_are_none_or_need_a_capacity_that_is_not_known_have_no_row() {
+    let snapshot = files::open(&files::here("tests/snapshots/leak_loss.pickle.gz"));
+    let timeline = Timeline::of(&snapshot, 0);
+    let settings = ["no_such_option:1", "max_split_size_mb:1", SETTINGS[8], "max_split_size_mb:64"];
+    let answer = WhatIf::of(&snapshot, &timeline, &settings);
+    let rows: Vec<_> = answer.rows.iter().map(|row| row.setting.as_str()).collect();
+    assert_eq!((rows.as_slice(), answer.capacity_bytes), (["", "max_split_size_mb:64"].as_slice(), None));
+}

@@ -1,0 +1,142 @@
+//! A device's history written down as it happens, for runs of any length: [`stream_history`].
+//!
+//! The allocator keeps entries in its ring; a thread takes them from there every few milliseconds and writes frames
+//! of the log (`plimsoll_trace::log` has its format). So nobody who allocates waits for a disk, and memory is
+//! bounded; what would not fit is lost, counted and told.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use plimsoll_tensor::Device;
+use plimsoll_tensor::history::{Entry, HistoryOptions};
+use plimsoll_trace::log::{Facts, Writer};
+
+use super::snapshot::Told;
+
+/// The ring between two looks at it: more than an allocator can do in [`LOOK_EVERY`].
+const RING_ENTRIES: usize = 1 << 18;
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// A frame is written when there are so many entries,
+const FRAME_ENTRIES: usize = 8192;
+/// or after so long: what a crash costs.
+const FRAME_EVERY: Duration = Duration::from_secs(1);
+
+/// A log being written. Dropping it ends the log; [`HistoryLog::finish`] also tells whether that went well.
+#[derive(Debug)]
+#[must_use = "the log ends when this is dropped"]
+pub struct HistoryLog {
+    /// Its end is the thread's sign to stop.
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<io::Result<u64>>>,
+}
+
+/// Writes what happens to the device's memory from now on into a log, until the answer is dropped. It replaces
+/// [`record_history`](super::record_history), whose entries it would take away.
+///
+/// The log grows by a few bytes for each event, is whole up to the last second if the program crashes, and is read
+/// as any snapshot is.
+///
+/// ```
+/// use plimsoll::memory;
+/// use plimsoll::{Device, SimConfig, Tensor};
+///
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// let path = std::env::temp_dir().join(format!("plimsoll-log-{}", std::process::id()));
+/// let log = memory::stream_history(&device, &path)?;
+/// let x = Tensor::zeros(&[1024, 1024], &device)?;
+/// assert_eq!(log.finish()?, 2); // segment_alloc, alloc
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The system's; a device that already holds memory, for a log begins with nothing.
+pub fn stream_history(device: &Device, path: impl AsRef<Path>) -> io::Result<HistoryLog> {
+    if device.memory_reserved() > 0 {
+        let message = "the device already holds memory: begin the log before, or empty the cache";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let facts = Facts {
+        config: device.allocator_config(),
+        device: device.name().to_owned(),
+        capacity_bytes: device.memory_info().total_bytes,
+        limit_bytes: device.memory_limit(),
+    };
+    let writer = Writer::new(File::create(path)?, &facts)?;
+    device.record_history(HistoryOptions { max_entries: RING_ENTRIES, ..HistoryOptions::default() });
+    let (stop, stopped) = mpsc::sync_channel(0);
+    let device = device.clone();
+    let thread = thread::Builder::new().name("plimsoll-log".to_owned()).spawn(move || {
+        let mut log = Log { writer, device, entries: Vec::new(), lost: 0, written: 0, last: Instant::now() };
+        // Nobody ever sends: the channel ends when the log is to end.
+        while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            log.look()?;
+        }
+        log.end()
+    })?;
+    Ok(HistoryLog { stop: Some(stop), thread: Some(thread) })
+}
+
+impl HistoryLog {
+    /// Ends the log: how many entries it has.
+    ///
+    /// # Errors
+    /// The first of the system's, at any time since the log began.
+    pub fn finish(mut self) -> io::Result<u64> {
+        self.join()
+    }
+
+    fn join(&mut self) -> io::Result<u64> {
+        drop(self.stop.take());
+        let outcome = self.thread.take().map(JoinHandle::join);
+        outcome.unwrap_or(Ok(Ok(0))).unwrap_or_else(|_| Err(io::Error::other("the log's thread panicked")))
+    }
+}
+
+impl Drop for HistoryLog {
+    fn drop(&mut self) {
+        // Who wants to know of errors calls `finish`.
+        let _ = self.join();
+    }
+}
+
+/// What the thread has.
+struct Log {
+    writer: Writer<File>,
+    device: Device,
+    /// Taken, and not yet written.
+    entries: Vec<Entry>,
+    lost: u64,
+    written: u64,
+    last: Instant,
+}
+
+impl Log {
+    fn look(&mut self) -> io::Result<()> {
+        let (entries, lost) = self.device.take_history();
+        self.lost += lost;
+        self.entries.extend(entries);
+        let due = self.last.elapsed() >= FRAME_EVERY && !self.entries.is_empty();
+        if due || self.entries.len() >= FRAME_ENTRIES { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        self.writer.append(&self.entries, self.lost, &Told(&self.device))?;
+        self.written += self.entries.len() as u64;
+        self.entries.clear();
+        (self.lost, self.last) = (0, Instant::now());
+        Ok(())
+    }
+
+    fn end(mut self) -> io::Result<u64> {
+        self.look()?;
+        self.device.stop_history();
+        self.write()?;
+        self.writer.end()?.sync_all()?;
+        Ok(self.written)
+    }
+}

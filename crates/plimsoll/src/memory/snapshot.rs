@@ -1,0 +1,78 @@
+//! A device's memory and its history in PyTorch's format: [`record_history`], then [`save_snapshot`].
+//!
+//! What stands where in the file is told in `plimsoll_trace::own`. Here the numbers of a recording get
+//! the names that layers and operations have.
+
+use std::io;
+use std::path::Path;
+
+use plimsoll_tensor::history::{self, HistoryOptions, LabelId, StackId};
+use plimsoll_tensor::{Device, label};
+use plimsoll_trace::own::{self, Names, Place};
+use plimsoll_trace::snapshot::Snapshot;
+use plimsoll_trace::{Sharing, output};
+
+/// Keeps what happens to the device's memory from now on, from nothing, for [`save_snapshot`]. As
+/// `torch.cuda.memory._record_memory_history(max_entries=…)`.
+///
+/// An entry takes about 100 bytes of host memory, outside the allocator; time is microseconds since 1970, or a
+/// mere count on a simulated device. [`Device::mark_step`] marks steps.
+pub fn record_history(device: &Device, options: HistoryOptions) {
+    device.record_history(options);
+}
+
+/// Keeps no more, and forgets what was kept. As `torch.cuda.memory._record_memory_history(None)`.
+pub fn stop_history(device: &Device) {
+    device.stop_history();
+}
+
+/// Saves the device's segments and what was kept of their history, in PyTorch's format: a pickle of
+/// protocol 4 that [pytorch.org/memory_viz](https://pytorch.org/memory_viz) opens and
+/// `python -m torch.cuda._memory_viz trace_plot FILE -o FILE.html` draws. As
+/// `torch.cuda.memory._dump_snapshot`. Without a history it has segments and blocks alone.
+///
+/// Returns what was saved.
+///
+/// ```
+/// use plimsoll::memory::{self, HistoryOptions};
+/// use plimsoll::{Device, SimConfig, Tensor};
+///
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// memory::record_history(&device, HistoryOptions { max_entries: 100_000, ..HistoryOptions::default() });
+/// let x = Tensor::zeros(&[1024, 1024], &device)?;
+/// let path = std::env::temp_dir().join(format!("plimsoll-snapshot-{}.pickle", std::process::id()));
+/// let saved = memory::save_snapshot(&device, &path)?;
+/// assert_eq!((saved.segments.len(), saved.traces[0].len()), (1, 3)); // segment_alloc, alloc, snapshot
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The system's; then nothing is left behind, and a file that was there is as it was.
+pub fn save_snapshot(device: &Device, path: impl AsRef<Path>) -> io::Result<Snapshot> {
+    let snapshot = snapshot(device);
+    output::save(&snapshot, path.as_ref(), Sharing::Equal)?;
+    Ok(snapshot)
+}
+
+/// What [`save_snapshot`] saves, as a value. As `torch.cuda.memory._snapshot`.
+pub fn snapshot(device: &Device) -> Snapshot {
+    own::snapshot(&device.recording(), &Told(device))
+}
+
+/// The names that a device's layers and operations have.
+pub(super) struct Told<'a>(pub(super) &'a Device);
+
+impl Names for Told<'_> {
+    fn label(&self, id: LabelId) -> String {
+        label::text(id)
+    }
+
+    fn places(&self, id: StackId) -> Vec<Place> {
+        vec![Place { filename: "<plimsoll>".to_owned(), name: history::operation(id), line: 0 }]
+    }
+
+    fn device(&self) -> String {
+        self.0.name().to_owned()
+    }
+}
