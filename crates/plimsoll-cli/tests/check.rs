@@ -45,7 +45,7 @@ fn a_failed_request_fails_no_oom() {
 fn fragmentation_is_a_share_of_what_is_reserved() {
     let told = json(&check("gpt2_oom.pickle.gz", &["--frag-below", "100%", "--json"]));
     let one = &told["assertions"][0];
-    let actual = one["actual"].as_f64().expect("percent");
+    let actual = one["actual_percent"].as_f64().expect("percent");
     assert!((0.0..100.0).contains(&actual), "{one}");
     let rows = explained(&kept("gpt2_oom.pickle.gz"))["ledger"].clone();
     let row = |name: &str| rows.as_array().expect("rows").iter().find(|row| row["name"] == name).cloned();
@@ -91,6 +91,11 @@ fn json_and_junit_say_the_same() {
     let names = |place: usize| (&told["assertions"][place]["name"], &told["assertions"][place]["verdict"]);
     assert_eq!(names(0), (&"reserved-below".into(), &"ok".into()));
     assert_eq!(names(1), (&"no-oom".into(), &"failed".into()));
+    assert_eq!(told["assertions"][0]["limit_bytes"], 1_u64 << 40);
+    assert_eq!(
+        (&told["assertions"][1]["limit_failures"], &told["assertions"][1]["actual_failures"]),
+        (&0.into(), &1.into())
+    );
     assert!(!told["assertions"][1]["lines"].as_array().expect("lines").is_empty());
     let xml = fs::read_to_string(&report).expect("a report");
     assert!(xml.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{xml}");

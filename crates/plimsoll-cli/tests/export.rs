@@ -120,12 +120,36 @@ fn perfetto_gets_scopes_that_lie_in_each_other_or_apart() {
     }
 }
 
+/// The counters and the clock of a recording of this trace, as JSON.
+fn traced(name: &str, events: &[&str]) -> (Vec<BTreeMap<String, u64>>, Value) {
+    let folder = Folder::new(name);
+    let file = folder.file("snapshot.json");
+    let trace = events.join(",");
+    let segment = r#"{"address": 2097152, "total_size": 2097152, "stream": 0, "segment_type": "small",
+        "blocks": [{"address": 2097152, "size": 512, "state": "active_allocated"}]}"#;
+    fs::write(&file, format!(r#"{{"segments": [{segment}], "device_traces": [[{trace}]]}}"#))
+        .expect("a file");
+    let trace: Value = serde_json::from_str(&text(&["export", &file, "--to", "perfetto"])).expect("JSON");
+    (counters(&trace).0, trace["otherData"]["clock"].clone())
+}
+
 #[test]
 fn a_recording_without_times_counts_its_events() {
-    let trace: Value = serde_json::from_str(&export("little.json.gz", &["perfetto"])).expect("JSON");
-    assert!(
-        ["microseconds", "event numbers"].contains(&trace["otherData"]["clock"].as_str().expect("a clock"))
-    );
+    let alloc = r#"{"action": "alloc", "addr": 2097152, "size": 512, "stream": 0}"#;
+    let other = r#"{"action": "alloc", "addr": 2097664, "size": 512, "stream": 0}"#;
+    let free = r#"{"action": "free_requested", "addr": 2097664, "size": 512, "stream": 0}"#;
+    let done = r#"{"action": "free_completed", "addr": 2097664, "size": 512, "stream": 0}"#;
+    let (levels, clock) = traced("no-times", &[alloc, other, free, done]);
+    assert_eq!(clock, "event numbers");
+    let allocated: Vec<u64> = levels.iter().map(|level| level["allocated"]).collect();
+    assert_eq!(allocated, [512, 1024, 512]);
+}
+
+#[test]
+fn a_recording_without_events_has_a_level_all_the_same() {
+    let (levels, _) = traced("no-events", &[]);
+    let level = |name: &str| levels.iter().map(|level| level[name]).collect::<Vec<_>>();
+    assert_eq!((level("allocated"), level("reserved")), (vec![512], vec![2 << 20]));
 }
 
 #[test]

@@ -40,7 +40,8 @@ pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()
 /// let path = std::env::temp_dir().join(format!("plimsoll-replace-{}", std::process::id()));
 /// plimsoll_trace::output::replace(&path, |out| out.write_all(b"whole"))?;
 /// assert_eq!(std::fs::read(&path)?, b"whole");
-/// # std::fs::remove_file(&path)
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), std::io::Error>(())
 /// ```
 ///
 /// # Errors

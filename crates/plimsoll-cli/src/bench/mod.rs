@@ -33,8 +33,8 @@ impl What {
     pub(crate) fn json(&self) -> bool {
         match self {
             What::Allocator(args) => args.json,
-            What::AllocatorMix(_) => false,
             What::Snapshot(args) => args.json,
+            What::AllocatorMix(_) => false,
             What::Step(args) => args.json,
         }
     }

@@ -22,6 +22,15 @@ pub(super) enum Want {
 }
 
 impl Want {
+    /// What its figures count.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Want::FragmentationBelow(_) => "percent",
+            Want::NoOutOfMemory => "failures",
+            _ => "bytes",
+        }
+    }
+
     /// As its option; the baseline's two apart.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -51,7 +60,7 @@ pub(super) struct Assertion {
     pub(super) verdict: Verdict,
     /// What was wanted and what there was, in words.
     pub(super) message: String,
-    /// The bound: bytes, percent, or failures.
+    /// The bound, in [`Want::unit`].
     pub(super) limit: f64,
     /// What there was, in the same.
     pub(super) actual: f64,

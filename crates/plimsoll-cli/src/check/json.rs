@@ -1,4 +1,4 @@
-//! Assertions for programs: `plimsoll.check/1`.
+//! Assertions for programs: `plimsoll.check/1`. Figures are named by their units: `limit_bytes`, `actual_percent`.
 
 use serde_json::{Value, json};
 
@@ -12,15 +12,17 @@ pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
         let lines: Vec<Value> = lines
             .map(|row| json!({ "line": row.line, "category": row.category, "bytes": row.bytes }))
             .collect();
-        json!({
+        let mut row = json!({
             "name": one.want.name(),
             "device": one.device,
             "verdict": text::word(one.verdict),
             "message": one.message,
-            "limit": one.limit,
-            "actual": one.actual,
             "lines": lines,
-        })
+        });
+        for (what, figure) in [("limit", one.limit), ("actual", one.actual)] {
+            row[format!("{what}_{}", one.want.unit())] = figure_of(one.want.unit(), figure);
+        }
+        row
     });
     let value = json!({
         "schema": "plimsoll.check/1",
@@ -29,4 +31,9 @@ pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
         "assertions": rows.collect::<Vec<_>>(),
     });
     format!("{value:#}")
+}
+
+/// Percents have decimals; what is counted has none.
+fn figure_of(unit: &str, figure: f64) -> Value {
+    if unit == "percent" { figure.into() } else { (figure as u64).into() }
 }

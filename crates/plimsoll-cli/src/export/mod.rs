@@ -53,7 +53,7 @@ enum Format {
     Speedscope,
     /// Trace events in JSON, for ui.perfetto.dev and chrome://tracing
     Perfetto,
-    /// A database of SQLite, with the tables device_traces, segments and blocks
+    /// A database of SQLite: device_traces, segments and blocks, as in PyTorch's proposal
     Sqlite,
     /// PyTorch's own, for pytorch.org/memory_viz: a pickle of protocol 4, whatever was read
     #[value(name = "memory_viz")]

@@ -68,10 +68,8 @@ fn counters(
     let mut shown = vec![Some(start.allocated_bytes), Some(start.reserved_bytes)];
     shown.extend(categories.iter().map(|&bytes| Some(bytes)));
     let mut told: Vec<Option<u64>> = vec![None; shown.len()];
+    tell(events, pid, times.first().copied().unwrap_or(0), &shown, &mut told)?;
     for (nth, moment) in device.timeline.curve(trace).enumerate() {
-        if nth == 0 {
-            tell(events, pid, times[0], &shown, &mut told)?;
-        }
         while let Some((_, place, change)) = changes.next_if(|(at, ..)| *at <= moment.after) {
             categories[place] = categories[place].saturating_add_signed(change);
             shown[2 + place] = Some(categories[place]);

@@ -1,25 +1,36 @@
-//! A database of three tables, as PyTorch's proposal for large snapshots has them
-//! (<https://github.com/pytorch/pytorch/pull/178670>): `device_traces`, `segments`, `blocks`. `segment_id` joins
-//! the latter two, `addr` the first and the last. `frames` is JSON, innermost frame first.
+//! A database as PyTorch's proposal for large snapshots has it (<https://github.com/pytorch/pytorch/pull/178670>):
+//! `device_traces`, `segments`, `blocks`. `segment_id` joins the latter two, `addr` the first and the last. `frames`
+//! is JSON, innermost frame first. The three are views, so that a stack is kept once, in `stacks`: in a recording of
+//! a training run the same ones come back in every step.
 
-use plimsoll_trace::snapshot::{Segment, Snapshot, StackId};
+use plimsoll_trace::snapshot::{Frame, Segment, Snapshot, StackId};
 use rusqlite::{Connection, Transaction, params};
 use serde_json::{Value, json};
 
 const TABLES: &str = "
-CREATE TABLE device_traces (
+CREATE TABLE stacks (id INTEGER PRIMARY KEY, frames TEXT NOT NULL);
+CREATE TABLE trace_rows (
     id INTEGER PRIMARY KEY, device INTEGER NOT NULL, action TEXT NOT NULL, addr INTEGER, device_free INTEGER,
-    size INTEGER NOT NULL, stream INTEGER NOT NULL, time_us INTEGER, frames TEXT
+    size INTEGER NOT NULL, stream INTEGER NOT NULL, time_us INTEGER, stack_id INTEGER REFERENCES stacks (id)
 );
-CREATE TABLE segments (
+CREATE TABLE segment_rows (
     id INTEGER PRIMARY KEY, device INTEGER NOT NULL, addr INTEGER NOT NULL, total_size INTEGER NOT NULL,
     allocated_size INTEGER, active_size INTEGER, stream INTEGER NOT NULL, segment_type TEXT NOT NULL,
-    is_expandable INTEGER, frames TEXT
+    is_expandable INTEGER, stack_id INTEGER REFERENCES stacks (id)
 );
-CREATE TABLE blocks (
-    id INTEGER PRIMARY KEY, segment_id INTEGER NOT NULL REFERENCES segments (id), addr INTEGER NOT NULL,
-    size INTEGER NOT NULL, requested_size INTEGER, state TEXT NOT NULL, frames TEXT
+CREATE TABLE block_rows (
+    id INTEGER PRIMARY KEY, segment_id INTEGER NOT NULL REFERENCES segment_rows (id), addr INTEGER NOT NULL,
+    size INTEGER NOT NULL, requested_size INTEGER, state TEXT NOT NULL, stack_id INTEGER REFERENCES stacks (id)
 );
+CREATE VIEW device_traces AS
+    SELECT r.id, device, action, addr, device_free, size, stream, time_us, frames
+    FROM trace_rows r LEFT JOIN stacks s ON s.id = stack_id;
+CREATE VIEW segments AS
+    SELECT r.id, device, addr, total_size, allocated_size, active_size, stream, segment_type, is_expandable, frames
+    FROM segment_rows r LEFT JOIN stacks s ON s.id = stack_id;
+CREATE VIEW blocks AS
+    SELECT r.id, segment_id, addr, size, requested_size, state, frames
+    FROM block_rows r LEFT JOIN stacks s ON s.id = stack_id;
 ";
 
 /// The bytes of the database; ids count from 1 in the order of the file. Takes the file's size of memory.
@@ -30,26 +41,19 @@ pub(super) fn database(snapshot: &Snapshot, devices: &[i32]) -> rusqlite::Result
     let mut connection = Connection::open_in_memory()?;
     connection.execute_batch(TABLES)?;
     let transaction = connection.transaction()?;
-    let stacks: Vec<Option<String>> =
-        (0..snapshot.stacks.len()).map(|index| StackId::new(index).map(|id| frames(snapshot, id))).collect();
-    let frames = |stack: Option<StackId>| stack.and_then(|id| stacks[id.index()].as_deref());
-    traces(&transaction, snapshot, devices, frames)?;
+    stacks(&transaction, snapshot)?;
+    traces(&transaction, snapshot, devices)?;
     let here = |segment: &&Segment| devices.contains(&segment.device());
     for (id, segment) in (1_i64..).zip(snapshot.segments.iter().filter(here)) {
-        insert_segment(&transaction, id, segment, frames)?;
+        insert_segment(&transaction, id, segment)?;
     }
     transaction.commit()?;
     connection.serialize("main").map(|bytes| bytes.to_vec())
 }
 
-fn traces<'a>(
-    transaction: &Transaction<'_>,
-    snapshot: &Snapshot,
-    devices: &[i32],
-    frames: impl Fn(Option<StackId>) -> Option<&'a str>,
-) -> rusqlite::Result<()> {
+fn traces(transaction: &Transaction<'_>, snapshot: &Snapshot, devices: &[i32]) -> rusqlite::Result<()> {
     let mut insert = transaction.prepare(
-        "INSERT INTO device_traces (device, action, addr, device_free, size, stream, time_us, frames) \
+        "INSERT INTO trace_rows (device, action, addr, device_free, size, stream, time_us, stack_id) \
          VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     )?;
     for &device in devices {
@@ -62,21 +66,16 @@ fn traces<'a>(
                 number(event.size),
                 number(event.stream.0),
                 event.time_us.get().map(number),
-                frames(event.stack),
+                stack_id(event.stack),
             ])?;
         }
     }
     Ok(())
 }
 
-fn insert_segment<'a>(
-    transaction: &Transaction<'_>,
-    id: i64,
-    segment: &Segment,
-    frames: impl Fn(Option<StackId>) -> Option<&'a str>,
-) -> rusqlite::Result<()> {
+fn insert_segment(transaction: &Transaction<'_>, id: i64, segment: &Segment) -> rusqlite::Result<()> {
     let mut insert =
-        transaction.prepare_cached("INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
+        transaction.prepare_cached("INSERT INTO segment_rows VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")?;
     insert.execute(params![
         id,
         segment.device(),
@@ -87,10 +86,10 @@ fn insert_segment<'a>(
         number(segment.stream.0),
         segment.segment_type.name(),
         segment.is_expandable,
-        frames(segment.stack),
+        stack_id(segment.stack),
     ])?;
     let mut insert = transaction.prepare_cached(
-        "INSERT INTO blocks (segment_id, addr, size, requested_size, state, frames) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO block_rows (segment_id, addr, size, requested_size, state, stack_id) VALUES (?, ?, ?, ?, ?, ?)",
     )?;
     for block in &segment.blocks {
         insert.execute(params![
@@ -99,7 +98,7 @@ fn insert_segment<'a>(
             number(block.size),
             block.requested_size.get().map(number),
             block.state.name(),
-            frames(block.stack),
+            stack_id(block.stack),
         ])?;
     }
     Ok(())
@@ -110,10 +109,19 @@ fn number(number: u64) -> i64 {
     number.cast_signed()
 }
 
-fn frames(snapshot: &Snapshot, stack: StackId) -> String {
-    let frame = |frame: &plimsoll_trace::snapshot::Frame| {
+fn stack_id(stack: Option<StackId>) -> Option<i64> {
+    stack.and_then(|stack| i64::try_from(stack.index()).ok())
+}
+
+fn stacks(transaction: &Transaction<'_>, snapshot: &Snapshot) -> rusqlite::Result<()> {
+    let mut insert = transaction.prepare("INSERT INTO stacks VALUES (?, ?)")?;
+    let frame = |frame: &Frame| {
         let (filename, name) = (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name));
         json!({ "filename": filename, "line": frame.line, "name": name })
     };
-    Value::Array(snapshot.stacks.frames(stack).map(frame).collect()).to_string()
+    for stack in (0..snapshot.stacks.len()).filter_map(StackId::new) {
+        let frames = Value::Array(snapshot.stacks.frames(stack).map(frame).collect());
+        insert.execute(params![stack_id(Some(stack)), frames.to_string()])?;
+    }
+    Ok(())
 }

@@ -100,7 +100,9 @@ impl Report<'_> {
             "title" => write(out, Text(self.file)),
             "sections" => out.push_str(&sections),
             "provenance" => {
-                provenance.iter().for_each(|line| write(out, format_args!("<p>{}</p>", Text(line))))
+                for line in &provenance {
+                    write(out, format_args!("<p>{}</p>", Text(line)));
+                }
             }
             "data" => out.push_str(&text::json(&data)),
             other => unreachable!("page.html has no place named {other}"),
