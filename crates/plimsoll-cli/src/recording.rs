@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use plimsoll_trace::input;
-use plimsoll_trace::snapshot::{FrameId, Snapshot};
+use plimsoll_trace::snapshot::Snapshot;
 
 use crate::exit::{Exit, Failure};
 use crate::output;
@@ -44,21 +44,5 @@ impl Recording {
             return Err(Failure::new(Exit::Unreadable, message));
         }
         Ok(Recording { name, snapshot, devices })
-    }
-}
-
-/// `src/model.py:41 forward`, with as much of the path as tells files apart: its last two parts.
-pub(crate) fn line(snapshot: &Snapshot, frame: FrameId) -> String {
-    let frame = snapshot.stacks.get_frame(frame);
-    let path = snapshot.texts.get(frame.filename);
-    format!("{}:{} {}", short(path), frame.line, snapshot.texts.get(frame.name))
-}
-
-/// The last two parts of a path.
-pub(crate) fn short(path: &str) -> String {
-    let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
-    match parts[..] {
-        [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
-        _ => path.to_owned(),
     }
 }

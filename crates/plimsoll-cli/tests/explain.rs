@@ -14,7 +14,10 @@ fn sum(rows: &serde_json::Value) -> u64 {
 fn a_run_that_ran_out_of_memory_is_told_by_how_much_and_who_held_it() {
     let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
     let first = answer.lines().next().expect("a line");
-    assert!(first.starts_with("out of memory: CAPACITY. 384.00 MiB were asked for, short by 104.93 MiB"), "{first}");
+    assert!(
+        first.starts_with("out of memory: CAPACITY. 384.00 MiB were asked for, short by 104.93 MiB"),
+        "{first}"
+    );
     assert!(answer.contains("activations.py:66 forward"), "{answer}");
     assert!(answer.contains("every block where PyTorch put it"), "{answer}");
 }
@@ -52,7 +55,10 @@ fn a_leak_is_the_verdict_with_its_bytes_a_step() {
     let answer = text(&["explain", &kept("leak_layer.pickle.gz")]);
     assert!(answer.starts_with("a LEAK: 64.00 KiB a step in 56 of 56 steps (certain)"), "{answer}");
     let device = explained(&kept("leak_loss.pickle.gz"));
-    assert_ne!(device["leaks"]["whole"]["verdict"], "leaking", "its device memory is the same after each step");
+    assert_ne!(
+        device["leaks"]["whole"]["verdict"], "leaking",
+        "its device memory is the same after each step"
+    );
 }
 
 #[test]

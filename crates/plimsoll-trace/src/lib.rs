@@ -4,9 +4,9 @@
 //! [`snapshot::Snapshot`]; [`own::snapshot`] makes one of our own allocator; [`output::save`] writes it so that
 //! PyTorch's viewer opens it; [`log`] is for runs too long for either. [`timeline::Timeline`] tells who held which
 //! block when, [`replay::Replay`] whether our allocator would have done the same, [`whatif::WhatIf`] what other
-//! settings would have come to, [`explain`] what it all means, and [`render`] puts it before people. [`conformance`] replays streams of requests and
-//! programs with all that PyTorch answered. This crate knows nothing of tensors, and prints nothing: what it finds
-//! is a value.
+//! settings would have come to, and [`explain`] what it all means, which [`render`] puts before people.
+//! [`conformance`] replays streams of requests and programs with all that PyTorch answered. This crate knows nothing
+//! of tensors, and prints nothing: what it finds is a value.
 
 #![forbid(unsafe_code)]
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::explain::{DeviceExplanation, Holders, Line, Origins, Share};
+use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::EventIndex;
 
 use super::Told;
 use crate::exit::{Exit, Failure};
-use crate::recording;
 
 /// What is wanted of a device; sizes are bytes, shares percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -218,10 +218,7 @@ fn blamed(
 fn by_line(told: &Told, device: &DeviceExplanation, after: Option<EventIndex>) -> Vec<Blamed> {
     let snapshot = &told.recording.snapshot;
     let blamed = |share: &Share<Line>| Blamed {
-        line: share
-            .key
-            .frame
-            .map_or("no line of Python".to_owned(), |frame| recording::line(snapshot, frame)),
+        line: share.key.frame.map_or("no line of Python".to_owned(), |frame| words::line(snapshot, frame)),
         category: share.key.category.map_or("unknown", |category| category.name()),
         bytes: share.bytes,
     };

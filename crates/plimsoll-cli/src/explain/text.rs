@@ -215,7 +215,7 @@ impl Page<'_> {
     /// How good the file is, and who wrote it.
     fn provenance(&self) -> String {
         let Explained { file, snapshot, devices, .. } = self.explained;
-        words::provenance(file, snapshot, devices)
+        words::provenance(file, snapshot, devices).join("\n")
     }
 }
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::Snapshot;
 
 use super::live::{Live, Place};
-use crate::recording;
 
 /// Writes all devices, each below a frame of its own where there are several. Lines are sorted, and unlike.
 pub(super) fn write(snapshot: &Snapshot, live: &[Live], out: &mut dyn Write) -> io::Result<()> {
@@ -31,7 +31,7 @@ fn name(snapshot: &Snapshot, place: Place) -> String {
     let (function, file) = (snapshot.texts.get(frame.name), snapshot.texts.get(frame.filename));
     let name = match file {
         "" | "??" => function.to_owned(),
-        _ => format!("{function} ({}:{})", recording::short(file), frame.line),
+        _ => format!("{function} ({}:{})", words::short(file), frame.line),
     };
     name.replace(';', ":").replace(|c: char| c.is_control(), " ")
 }

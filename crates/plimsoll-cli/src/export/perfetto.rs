@@ -7,11 +7,11 @@ use std::io::{self, Write};
 
 use plimsoll_alloc::Category;
 use plimsoll_trace::explain::{DeviceExplanation, Origins};
+use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::{Action, Event, EventIndex, LifeIndex, Snapshot};
 use serde_json::{Value, json};
 
 use super::scopes;
-use crate::recording;
 
 /// The program's process. Zero is not a process to Perfetto.
 const PROGRAM: i64 = 1;
@@ -133,7 +133,7 @@ fn failures(
 ) -> io::Result<()> {
     let failed = snapshot.trace(device).iter().zip(times).filter(|(event, _)| event.action == Action::Oom);
     for (event, time) in failed {
-        let line = origins.get(event.stack).line.map(|frame| recording::line(snapshot, frame));
+        let line = origins.get(event.stack).line.map(|frame| words::line(snapshot, frame));
         events.event(&json!({
             "name": "out of memory", "ph": "i", "s": "p", "ts": time, "pid": process(device), "tid": 0,
             "args": { "asked_bytes": event.size, "device_free_bytes": event.device_free(), "line": line },

@@ -1,7 +1,5 @@
 //! What every form of an explanation says in the same words.
 
-use std::fmt::Write;
-
 use crate::explain::leaks::Verdict;
 use crate::explain::{Cause, DeviceExplanation, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
@@ -74,16 +72,19 @@ pub fn when(device: &DeviceExplanation) -> &'static str {
     if device.failure.is_some() { "when memory ran out" } else { "at the peak" }
 }
 
-/// `model.py:41 forward`, with as much of the path as tells files apart: its last two parts.
+/// `src/model.py:41 forward`, with as much of the path as tells files apart.
 pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     let frame = snapshot.stacks.get_frame(frame);
-    let path = snapshot.texts.get(frame.filename);
+    format!("{}:{} {}", short(snapshot.texts.get(frame.filename)), frame.line, snapshot.texts.get(frame.name))
+}
+
+/// The last two parts of a path.
+pub fn short(path: &str) -> String {
     let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
-    let short = match parts[..] {
+    match parts[..] {
         [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
         _ => path.to_owned(),
-    };
-    format!("{short}:{} {}", frame.line, snapshot.texts.get(frame.name))
+    }
 }
 
 /// What blocks are for, in one word or two.
@@ -99,14 +100,16 @@ pub fn reason(key: Purposed) -> String {
     }
 }
 
-/// Where all that comes from, and how exactly our allocator reproduces it. `file` is the snapshot as the user
-/// names it.
-pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> String {
-    let mut out = format!("{file}: {}; nothing in the file was run", snapshot.facts.written_by());
-    for device in devices {
+/// How good the file is, and who wrote it: a line for the file, one for each device. `file` is the snapshot as
+/// the user names it.
+pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
+    let mut lines = vec![format!("{file}: {}; nothing in the file was run", snapshot.facts.written_by())];
+    lines.extend(devices.iter().map(|device| {
         let (quality, replay) = (device.timeline.quality, &device.replay);
+        let of =
+            if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
         let replayed = if replay.requests == 0 {
-            "no request is recorded, so the state alone is explained".to_owned()
+            "no request recorded: the state alone is explained".to_owned()
         } else if replay.is_identical() {
             format!("{} requests replayed, every block where PyTorch put it", replay.requests)
         } else {
@@ -116,11 +119,9 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
                 replay.conflicts + replay.unplaced
             )
         };
-        let cut = if quality.is_cut && replay.requests > 0 { "; the ring ran over, so what came before is not known" } else { "" };
-        let of =
-            if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
-        // Writing to a `String` cannot fail.
-        let _ = write!(out, "\n{of}{} events; {replayed}{cut}", quality.events);
-    }
-    out
+        let is_cut = quality.is_cut && replay.requests > 0;
+        let cut = if is_cut { "; the ring ran over, so what came before is not known" } else { "" };
+        format!("{of}{} events; {replayed}{cut}", quality.events)
+    }));
+    lines
 }

@@ -45,14 +45,16 @@ class Icicle {
   }
 
   box(box, depth, left, wide) {
-    const kind = this.looks[box] & 15;
+    const [kind, isLibrary] = [this.looks[box] & 15, this.looks[box] > 15];
+    const colour = `var(--kind-${kind})`;
     const name = this.names[this.labels[box]];
     const bytes = this.bytes[box] * GRAIN;
-    const made = element("div", this.boxes, `${name}  ${size(bytes)}`, this.looks[box] & 16 ? "library" : "");
+    const made = element("div", this.boxes, `${name}  ${size(bytes)}`, isLibrary ? "library" : "");
     made.title = `${name}\n${size(bytes)}, ${percent(bytes, this.bytes[0] * GRAIN)}, ${count(this.blocks[box])} blocks`;
     made.setAttribute("role", "treeitem");
     made.tabIndex = 0;
-    Object.assign(made.style, { left: `${left * 100}%`, width: `${wide * 100}%`, top: `${depth * 20}px`, background: `var(--kind-${kind})` });
+    Object.assign(made.style, { left: `${left * 100}%`, width: `${wide * 100}%`, top: `${depth * 20}px`, background: isLibrary ? `color-mix(in srgb, ${colour} 40%, var(--paper))` : colour });
+    made.classList.toggle("dark", [0, 2, 3].includes(kind));
     made.addEventListener("click", () => this.into(box));
     made.addEventListener("keydown", (event) => event.key === "Enter" && this.into(box));
     this.made.set(box, made);

@@ -1,7 +1,7 @@
 //! What is held at the explained moment, by stack: [`json`], a tree of boxes, the outermost line at the root.
 //!
-//! Only Python counts, and of libraries that call each other only the innermost: `Linear.forward` is told, the
-//! calls of modules that lead there are not. Below the innermost line stands the operator.
+//! Only Python counts, without the lines by which modules and decorators call what counts: `Linear.forward` is
+//! told, `Module._call_impl` above it is not. Below the innermost line stands the operator.
 
 use hashbrown::HashMap;
 use plimsoll_alloc::Category;
@@ -100,24 +100,34 @@ fn tree(report: &Report<'_>, device: &DeviceExplanation) -> Vec<Node> {
 /// From the outermost line to the operator.
 fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     let stacks = &report.snapshot.stacks;
-    let mut path = Vec::new();
+    let (mut path, mut was_plumbing) = (Vec::new(), false);
     for id in stack.into_iter().flat_map(|stack| stacks.frame_ids(stack).rev()) {
         let file = report.snapshot.texts.get(stacks.get_frame(id).filename);
         if !is_python(file) {
             continue;
         }
-        if is_library(file) {
-            path.pop_if(|last| matches!(last, Label::Library(_)));
-            path.push(Label::Library(id));
-        } else {
-            path.push(Label::User(id));
-        }
+        path.pop_if(|_| was_plumbing);
+        path.push(if is_library(file) { Label::Library(id) } else { Label::User(id) });
+        was_plumbing = is_plumbing(file);
     }
     if path.is_empty() {
         path.push(Label::NoPython);
     }
     path.extend(report.origins.get(stack).operator.map(Label::Operator));
     path
+}
+
+/// Whether a file's lines only call others: they are told where nothing else is.
+fn is_plumbing(file: &str) -> bool {
+    const FILES: [&str; 5] = [
+        "torch/nn/modules/module.py",
+        "torch/utils/_contextlib.py",
+        "/contextlib.py",
+        "/functools.py",
+        "/runpy.py",
+    ];
+    let file = file.replace('\\', "/");
+    file.starts_with("<frozen ") || FILES.iter().any(|plumbing| file.ends_with(plumbing))
 }
 
 impl Label {

@@ -22,7 +22,7 @@ class SegmentMap {
     this.nth = nth;
     const hidden = this.hidden[nth] ? `; ${count(this.hidden[nth])} more are not shown` : "";
     const moment = this.moments[nth];
-    const when = moment === this.device.explained ? this.device.when : `after event ${count(moment)}`;
+    const when = moment === this.device.explained ? this.device.when : moment ? `after ${eventOf(moment)}` : eventOf(0);
     this.root.querySelector(".at").textContent = `${when}; a cell is ${size(this.data.cellBytes)}${hidden}`;
     this.draw();
   }
@@ -43,14 +43,16 @@ class SegmentMap {
     }
     const { pen } = surface(this.canvas, y + tall + 1);
     const colour = colours();
+    const kinds = Array.from({ length: 16 }, (_, kind) => colour(`kind-${kind}`));
+    const [hole, ink] = [colour("hole"), colour("ink")];
     for (const { x, y, cell, segment } of this.places) {
       const code = this.cells[cell];
       const held = ((code >> 4) / 15) * tall;
-      pen.fillStyle = colour("hole");
+      pen.fillStyle = hole;
       pen.fillRect(x, y, wide - 0.5, tall);
-      pen.fillStyle = colour(`kind-${code & 15}`);
+      pen.fillStyle = kinds[code & 15];
       pen.fillRect(x, y + tall - held, wide - 0.5, held);
-      pen.fillStyle = colour("ink");
+      pen.fillStyle = ink;
       if (cell === this.starts[segment]) pen.fillRect(x, y, 1, tall);
     }
   }

@@ -85,7 +85,7 @@ impl Report<'_> {
         let data = json!({ "kinds": kind_names(), "devices": drawn });
         let mut sections = String::new();
         for (nth, device) in self.devices.iter().enumerate() {
-            let interactive = [TIMELINE, ICICLE, MAP].map(|part| if has_events(device) { part } else { "" });
+            let interactive = drawings(device);
             match tables::section(self, device, nth, interactive) {
                 Ok(section) => sections.push_str(&section),
                 Err(std::fmt::Error) => unreachable!("writing to a string cannot fail"),
@@ -99,7 +99,11 @@ impl Report<'_> {
             "script" => out.push_str(SCRIPT),
             "title" => write(out, Text(self.file)),
             "sections" => out.push_str(&sections),
-            "provenance" => write(out, Text(&provenance)),
+            "provenance" => {
+                for line in &provenance {
+                    write(out, format_args!("<p>{}</p>", Text(line)));
+                }
+            }
             "data" => out.push_str(&text::json(&data)),
             other => unreachable!("page.html has no place named {other}"),
         })
@@ -127,8 +131,21 @@ impl Report<'_> {
     }
 }
 
-fn has_events(device: &DeviceExplanation) -> bool {
-    device.timeline.quality.events > 0
+/// The places of what the script draws: nothing where there is nothing to draw.
+fn drawings(device: &DeviceExplanation) -> [&'static str; 3] {
+    let timeline = &device.timeline;
+    let is_any = [
+        timeline.quality.events > 0,
+        device.holders.bytes > 0,
+        timeline.peak_reserved.level.reserved_bytes > 0,
+    ];
+    let mut parts = [TIMELINE, ICICLE, MAP];
+    for (part, is_any) in parts.iter_mut().zip(is_any) {
+        if !is_any {
+            *part = "";
+        }
+    }
+    parts
 }
 
 /// What the allocator could have had at most, as a failed request tells it; else the whole device, where that

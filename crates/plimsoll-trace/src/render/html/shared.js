@@ -20,6 +20,8 @@ function size(bytes) {
 const count = (number) => number.toLocaleString("en-US");
 const percent = (part, whole) => `${whole ? ((100 * part) / whole).toFixed(1) : "0.0"} %`;
 
+const eventOf = (moment) => (moment ? `event ${count(moment - 1)}` : "before the first event");
+
 function duration(us) {
   return us < 1e3 ? `${us.toFixed(0)} µs` : us < 1e6 ? `${(us / 1e3).toFixed(2)} ms` : `${(us / 1e6).toFixed(3)} s`;
 }

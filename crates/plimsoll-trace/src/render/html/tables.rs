@@ -87,7 +87,8 @@ impl Tables<'_> {
         for row in rows.iter().filter(|row| row.bytes != Some(0) || row.part == Part::Reserved) {
             let depth = row.part.within().map_or(0, |part| if part == Part::Total { 1 } else { 2 });
             let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| Size(bytes).to_string());
-            let bar = Bar { bytes: row.bytes.unwrap_or(0), of: whole, kind: None };
+            let bar = row.bytes.map(|bytes| Bar { bytes, of: whole, kind: None }.to_string());
+            let bar = bar.as_deref().unwrap_or("<td class=\"bar\">");
             let (name, pytorch) = (row.part.name(), row.part.pytorch());
             write!(out, "<tr class=\"depth-{depth}\"><td>{size}{bar}<td>{name}<td><code>{pytorch}</code>")?;
         }
@@ -128,15 +129,25 @@ impl Tables<'_> {
         for share in listed {
             let (kind, name, note) = words(&share.key);
             let bar = Bar { bytes: share.bytes, of, kind };
-            write!(out, "<tr><td>{}{bar}<td>{}<td>{name}<td>{note}", Size(share.bytes), share.blocks)?;
+            write!(
+                out,
+                "<tr><td>{}{bar}<td class=\"count\">{}<td>{name}<td>{note}",
+                Size(share.bytes),
+                share.blocks
+            )?;
         }
         if !rest.is_empty() {
             let bytes = rest.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
             let blocks: u64 = rest.iter().map(|share| share.blocks).sum();
             let bar = Bar { bytes, of, kind: None };
-            write!(out, "<tr><td>{}{bar}<td>{blocks}<td>{} more<td>", Size(bytes), rest.len())?;
+            write!(
+                out,
+                "<tr><td>{}{bar}<td class=\"count\">{blocks}<td>{} more<td>",
+                Size(bytes),
+                rest.len()
+            )?;
         }
-        write!(out, "<tfoot><tr><td>{}<td><td>", Size(of))?;
+        write!(out, "<tfoot><tr><td>{}<td><td class=\"count\">", Size(of))?;
         let blocks: u64 = shares.iter().map(|share| share.blocks).sum();
         write!(out, "{blocks}<td>in all<td></table>")
     }
@@ -196,7 +207,8 @@ impl Tables<'_> {
             });
             let line = self.line(oldest.and_then(|holder| holder.line));
             let (pinned, held, blocks) = (Size(pin.pinned_bytes), Size(pin.held_bytes), pin.holders.len());
-            write!(out, "<tr><td>{pinned}{bar}<td>{held} in {blocks} blocks<td>{age}<td>{line}")?;
+            let noun = if blocks == 1 { "block" } else { "blocks" };
+            write!(out, "<tr><td>{pinned}{bar}<td>{held} in {blocks} {noun}<td>{age}<td>{line}")?;
         }
         if let Some(rest) = pins.len().checked_sub(PINS).filter(|&rest| rest > 0) {
             write!(out, "<tr><td><td><td>{rest} more segments<td><td>")?;

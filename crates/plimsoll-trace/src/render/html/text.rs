@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 /// The most characters of one text: a file may have names of any length, a page has not.
-const MOST_CHARS: usize = 160;
+const MOST_CHARS: usize = 240;
 
 /// A text as HTML shows it, in an element or between double quotes, cut to a length that a person reads.
 pub(super) struct Text<T>(pub(super) T);

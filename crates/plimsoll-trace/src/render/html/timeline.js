@@ -107,13 +107,14 @@ class Timeline {
     const { curve, device } = this;
     const colour = colours();
     [this.left, this.inner] = [58, Math.max(width - 58, 1)];
-    const [top, bottom] = [18, height - 30];
-    const limit = (device.limit || 0) * GRAIN;
-    const isLimitNear = limit > 0 && limit < 3 * curve.most;
-    const most = Math.max(curve.most, isLimitNear ? limit : 0) * 1.04;
-    const y = (bytes) => bottom - (bytes / most) * (bottom - top);
+    const [top, bottom] = [30, height - 30];
     const pixels = Math.floor(this.inner * (window.devicePixelRatio || 1));
     const columns = curve.columns(...this.view, pixels, this.byTime);
+    const seen = columns.reduce((most, bucket) => Math.max(most, curve.reserved[bucket], curve.allocated[bucket]), 1) * GRAIN;
+    const limit = (device.limit || 0) * GRAIN;
+    const isLimitNear = limit > 0 && limit < 3 * seen;
+    const most = Math.max(seen, isLimitNear ? limit : 0) * 1.04;
+    const y = (bytes) => bottom - (bytes / most) * (bottom - top);
     const one = this.inner / pixels;
 
     pen.fillStyle = colour("faint");
@@ -154,12 +155,20 @@ class Timeline {
       pen.lineWidth = 1;
       pen.fillText(`limit ${size(limit)}${isLimitNear ? "" : ", far above"}`, this.left + 6, at - 4);
     }
-    this.flag(pen, this.device.peak, "peak", colour("ink"), bottom);
-    for (const [moment] of device.failures) this.flag(pen, moment, "out of memory", colour("limit"), bottom);
-    this.image = pen.getImageData(0, 0, this.plot.width, this.plot.height);
+    let last = Infinity; // failures come latest first
+    for (const [moment] of device.failures) {
+      const isApart = last - this.pixelOf(moment) > 80;
+      this.flag(pen, moment, isApart ? "out of memory" : "", colour("limit"), 22, y);
+      if (isApart) last = this.pixelOf(moment);
+    }
+    this.flag(pen, device.peak, "peak", colour("ink"), 10, y);
     this.pen = pen;
+    this.y = y;
     this.colour = colour;
-    this.drawStrip(columns);
+    this.drawStrip();
+    this.image = document.createElement("canvas");
+    [this.image.width, this.image.height] = [this.plot.width, this.plot.height];
+    this.image.getContext("2d").drawImage(this.plot, 0, 0);
     this.mark(null);
   }
 
@@ -174,13 +183,15 @@ class Timeline {
     }
   }
 
-  flag(pen, moment, text, colour, bottom) {
+  /** A flag stands on the curve and hides nothing of it. */
+  flag(pen, moment, text, colour, top, y) {
     const place = this.pixelOf(moment);
     if (place < this.left || place > this.left + this.inner) return;
     pen.fillStyle = colour;
-    pen.fillRect(place - 0.5, 12, 1, bottom - 12);
+    const foot = y(this.curve.allocated[this.curve.bucketOf(moment)] * GRAIN);
+    pen.fillRect(place - 0.5, top + 2, 1, Math.max(foot - top - 2, 0));
     const wide = pen.measureText(text).width;
-    pen.fillText(text, Math.min(place - wide / 2, this.left + this.inner - wide), 10);
+    pen.fillText(text, Math.min(place - wide / 2, this.left + this.inner - wide), top);
   }
 
   /** The whole recording, small, with the part that is seen. */
@@ -204,8 +215,9 @@ class Timeline {
   /** What is picked, and the readout under the pointer, over the picture. */
   mark(pointer) {
     const { pen, plot, colour } = this;
-    pen.putImageData(this.image, 0, 0);
     const tall = plot.clientHeight - 30;
+    pen.clearRect(0, 0, plot.clientWidth, plot.clientHeight);
+    pen.drawImage(this.image, 0, 0, plot.clientWidth, plot.clientHeight);
     pen.fillStyle = colour("select");
     if (this.range) {
       const [from, to] = this.range.map((x) => Math.min(Math.max(this.pixelAt(x), this.left), this.left + this.inner));
@@ -213,7 +225,9 @@ class Timeline {
     } else {
       pen.fillStyle = colour("accent");
       const place = this.pixelOf(this.picked);
-      if (place >= this.left) pen.fillRect(place - 1, 14, 2, tall - 14);
+      const foot = this.y(this.curve.allocated[this.curve.bucketOf(this.picked)] * GRAIN);
+      if (place >= this.left) pen.fillRect(place - 1, 14, 2, foot - 14);
+      if (place >= this.left) pen.fillRect(place - 4, tall - 2, 8, 4);
     }
     if (pointer === null) return;
     const bucket = this.curve.bucketAt(this.xAt(pointer), this.byTime);
@@ -231,7 +245,7 @@ class Timeline {
     const { curve } = this;
     const time = curve.span ? `${duration(curve.begins[bucket])}, ` : "";
     const [held, reserved] = [curve.allocated[bucket] * GRAIN, curve.reserved[bucket] * GRAIN];
-    return `${time}event ${count(curve.peak[bucket])}: ${size(held)} held, ${size(reserved)} reserved`;
+    return `${time}${eventOf(curve.peak[bucket])}: ${size(held)} held, ${size(reserved)} reserved`;
   }
 
   pick(moment) {
@@ -262,7 +276,7 @@ class Timeline {
       const change = ends ? (bytes[ends[1]] - bytes[ends[0]]) * GRAIN : 0;
       if (!bytes[bucket] && !change) continue;
       const cells = [size(bytes[bucket] * GRAIN), percent(bytes[bucket], curve.allocated[bucket]), swatch(kind, name)];
-      if (ends) cells.push(`${change < 0 ? "−" : "+"}${size(Math.abs(change))} from its begin to its end`);
+      if (ends) cells.push(`${change < 0 ? "−" : "+"}${size(Math.abs(change))} from begin to end`);
       row(kinds, cells);
     }
     this.explain(range || curve.bucketOf(this.device.explained) !== bucket ? curve.peak[bucket] : this.device.explained, this);
