@@ -17,7 +17,7 @@ use crate::expandable::Range;
 use crate::pieces::NewSegment;
 use crate::pool::PoolKind;
 use crate::request::{Addr, Allocation};
-use crate::size::{MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES};
+use crate::size::{MIN_BLOCK_BYTES, ONE_EXBIBYTE, SMALL_SEGMENT_BYTES};
 
 /// A segment of another allocator's, and how it is cut.
 ///
@@ -145,6 +145,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     pub fn adopt(&mut self, adoption: &Adoption<'_>) -> Result<Vec<Allocation>, AdoptError> {
         adoption.check()?;
         let DeviceRange { addr, bytes, stream, pool: kind, pool_id } = adoption.memory;
+        let is_possible = bytes < ONE_EXBIBYTE && self.reserved_bytes < ONE_EXBIBYTE;
+        must(is_possible, "no device has so many bytes", addr)?;
         let no_pool = |_| AdoptError { why: "there is no such pool", addr };
         let pool = self.half_of(pool_id, kind).map_err(no_pool)?;
         let range =

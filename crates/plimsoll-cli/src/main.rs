@@ -17,6 +17,7 @@ mod record;
 mod recording;
 mod sink;
 mod train;
+mod whatif;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -52,6 +53,8 @@ enum Verb {
     },
     /// Say what a memory snapshot means: why memory ran out, who holds it
     Explain(explain::ExplainArgs),
+    /// Replay a memory snapshot's requests under other settings of the allocator
+    Whatif(whatif::WhatIfArgs),
     /// Hold a memory snapshot to limits, in CI: exit code 1 if it exceeds one
     Check(check::CheckArgs),
     /// Write a memory snapshot in the format of another tool
@@ -77,6 +80,7 @@ impl Verb {
         let (json, schema) = match self {
             Verb::Train { what } => (what.json(), "plimsoll.train/1"),
             Verb::Explain(args) => (args.json, "plimsoll.error/1"),
+            Verb::Whatif(args) => (args.json, "plimsoll.error/1"),
             Verb::Check(args) => (args.json, "plimsoll.error/1"),
             Verb::Conformance(args) => (args.json, "plimsoll.error/1"),
             Verb::Bench { what } => (what.json(), "plimsoll.error/1"),
@@ -93,6 +97,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match verb {
         Verb::Train { what } => train::run(&what).map(Answer::from),
         Verb::Explain(args) => explain::run(&args).map(Answer::from),
+        Verb::Whatif(args) => whatif::run(&args).map(Answer::from),
         Verb::Check(args) => check::run(&args),
         Verb::Export(args) => export::run(&args).map(|()| Answer::default()),
         Verb::Record(args) => record::run(&args).map(|()| Answer::default()),

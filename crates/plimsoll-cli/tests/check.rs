@@ -16,7 +16,7 @@ fn a_peak_above_its_limit_exits_with_1_and_names_the_lines() {
     let text = stdout(&output);
     assert!(text.starts_with("failed: peak was limited to 1024.00 KiB but "), "{text}");
     assert!(text.lines().next().expect("a line").ends_with(" were allocated"), "{text}");
-    assert!(text.contains("the largest lines at the peak:") && text.contains(".py:"), "{text}");
+    assert!(text.contains("the largest lines at the peak:") && text.contains(".py"), "{text}");
     assert_eq!(text.lines().count(), 5, "{text}");
 }
 

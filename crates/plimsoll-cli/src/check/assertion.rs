@@ -218,7 +218,7 @@ fn blamed(
 fn by_line(told: &Told, device: &DeviceExplanation, after: Option<EventIndex>) -> Vec<Blamed> {
     let snapshot = &told.recording.snapshot;
     let blamed = |share: &Share<Line>| Blamed {
-        line: share.key.frame.map_or("no line of Python".to_owned(), |frame| words::line(snapshot, frame)),
+        line: words::asker(snapshot, share.key),
         category: share.key.category.map_or("unknown", |category| category.name()),
         bytes: share.bytes,
     };

@@ -4,10 +4,10 @@ use plimsoll_trace::explain::leaks::{Course, Place};
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Share};
 use plimsoll_trace::snapshot::FrameId;
 use plimsoll_trace::timeline::Moment;
-use plimsoll_trace::whatif::{Outcome, WhatIf};
 use serde_json::{Value, json};
 
 use super::Explained;
+use crate::whatif;
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained) -> String {
@@ -39,6 +39,7 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
             share,
             json!({
                 "line": share.key.frame.map(|frame| line(explained, frame)),
+                "package_line": share.key.package_line.map(|frame| line(explained, frame)),
                 "category": share.key.category.map(|category| category.name()),
             }),
         )
@@ -80,7 +81,7 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
             "by_operator": by_operator.collect::<Vec<_>>(),
         },
         "leaks": leaks(explained, device),
-        "what_if": device.what_if.as_ref().map(what_if),
+        "what_if": device.what_if.as_ref().map(whatif::as_json),
         "events": timeline.quality.events,
         "conflicts": timeline.quality.conflicts(),
         "ring_overflowed": timeline.quality.is_cut,
@@ -141,29 +142,6 @@ fn course(course: &Course) -> Value {
         "steps_that_grew": growth.grew,
         "steps_judged": growth.steps,
         "grown_bytes": growth.bytes,
-    })
-}
-
-fn what_if(what_if: &WhatIf) -> Value {
-    let outcome = |outcome: &Outcome| {
-        json!({
-            "peak_allocated_bytes": outcome.peak_allocated_bytes,
-            "peak_reserved_bytes": outcome.peak_reserved_bytes,
-            "runs_out": outcome.runs_out(),
-            "retries": outcome.retries,
-            "segment_allocs": outcome.segment_allocs,
-            "segment_frees": outcome.segment_frees,
-            "maps": outcome.maps,
-            "unmaps": outcome.unmaps,
-        })
-    };
-    let rows =
-        what_if.rows.iter().map(|row| json!({ "setting": row.setting, "outcome": outcome(&row.outcome) }));
-    json!({
-        "recorded": outcome(&what_if.recorded),
-        "rows": rows.collect::<Vec<_>>(),
-        "packed_bytes": what_if.packed_bytes,
-        "capacity_bytes": what_if.capacity_bytes,
     })
 }
 

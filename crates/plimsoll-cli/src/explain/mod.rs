@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+use plimsoll_trace::output::replace;
 use plimsoll_trace::render::html::Report;
 use plimsoll_trace::snapshot::Snapshot;
 
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<String, Failure> {
 fn page(explained: &Explained, path: &Path) -> Result<(), Failure> {
     let Explained { file, snapshot, origins, devices } = explained;
     let page = Report { file, snapshot, origins, devices }.page();
-    std::fs::write(path, page)
+    replace(path, |out| out.write_all(page.as_bytes()))
         .map_err(|why| Failure::new(Exit::Unreadable, format!("{}: {why}", path.display())))?;
     output::progress(&format!("wrote {}", path.display()));
     Ok(())

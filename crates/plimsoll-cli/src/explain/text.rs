@@ -7,10 +7,10 @@ use plimsoll_trace::explain::leaks::{Growth, Place, Verdict};
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Row, Share};
 use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
-use plimsoll_trace::whatif::WhatIf;
 
 use super::{ExplainArgs, Explained};
 use crate::output::{BOLD, RESET};
+use crate::whatif;
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
@@ -62,7 +62,7 @@ impl Page<'_> {
         self.row(out, "in all", &all, holders.bytes, "memory_allocated()");
         let _ = writeln!(out, "\n{BOLD}By line{RESET}");
         self.table(out, &holders.by_line, holders.bytes, |key| {
-            let line = key.frame.map_or_else(|| "no line of Python".to_owned(), |frame| self.line(frame));
+            let line = words::asker(&self.explained.snapshot, key);
             (line, key.category.map_or("unknown", |category| category.name()).to_owned())
         });
         let _ = writeln!(out, "\n{BOLD}By operator{RESET}");
@@ -73,7 +73,8 @@ impl Page<'_> {
         self.pins(out, &device.fragmentation);
         self.leaks(out, device);
         if let Some(what_if) = &device.what_if {
-            self.what_if(out, what_if);
+            let _ = writeln!(out);
+            whatif::table(out, what_if, |bytes| self.size(bytes));
         }
     }
 
@@ -106,34 +107,6 @@ impl Page<'_> {
             let _ = writeln!(out, "  {:>12} a step in {grew} of {steps}  {place}", self.size(usual_bytes));
         }
         let _ = writeln!(out, "  {:>12} in all since step {}", self.size(growth.bytes), growth.from + 1);
-    }
-
-    /// The recorded requests under other settings.
-    fn what_if(&self, out: &mut String, what_if: &WhatIf) {
-        let _ = writeln!(
-            out,
-            "\n{BOLD}The same requests under other settings{RESET} (replayed, without a model of time)"
-        );
-        let recorded = std::iter::once(("as recorded".to_owned(), &what_if.recorded));
-        let simulated = what_if.rows.iter().enumerate().map(|(nth, row)| {
-            let name = if nth == 0 { "as recorded, simulated".to_owned() } else { row.export() };
-            (name, &row.outcome)
-        });
-        for (name, outcome) in recorded.chain(simulated) {
-            let fits = if outcome.runs_out() { "runs out" } else { "fits" };
-            let _ = writeln!(
-                out,
-                "  {:>12} reserved  {fits:<8}  {:>5} retries  {:>6} device calls  {name}",
-                self.size(outcome.peak_reserved_bytes),
-                outcome.retries,
-                outcome.segment_allocs + outcome.segment_frees + outcome.maps + outcome.unmaps
-            );
-        }
-        let _ = writeln!(
-            out,
-            "  {:>12} in use at most: no arrangement needs less",
-            self.size(what_if.packed_bytes)
-        );
     }
 
     /// Which blocks keep how much of the cache from going back, where that is worth a word.

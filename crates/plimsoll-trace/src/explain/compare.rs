@@ -93,7 +93,7 @@ impl Comparison {
         }
         let (mut lines, mut categories) = (Rows::default(), Rows::default());
         for (nth, side) in sides.iter().enumerate() {
-            for (Line { frame, category }, amount) in &side.rows {
+            for (Line { frame, category, .. }, amount) in &side.rows {
                 let frames = frame.and_then(|frame| both[nth].get(&frame)).copied().unwrap_or_default();
                 lines.add(nth, ChangedLine { frames, category: *category }, *amount);
                 categories.add(nth, *category, *amount);
@@ -119,7 +119,8 @@ impl Side {
         let leads = lead(known.snapshot, &frames);
         let rows = holders.by_line.iter().map(|share| {
             let frame = share.key.frame.and_then(|frame| leads.get(&frame)).copied();
-            (Line { frame, ..share.key }, Amount { bytes: share.bytes, blocks: share.blocks })
+            let key = Line { frame, package_line: None, category: share.key.category };
+            (key, Amount { bytes: share.bytes, blocks: share.blocks })
         });
         Self { rows: rows.collect(), frames }
     }

@@ -36,6 +36,8 @@ pub struct Purposed {
 pub struct Line {
     /// The line; `None` for blocks without a stack, or whose stack has no line of Python.
     pub frame: Option<FrameId>,
+    /// The line of somebody else's package that it called, if it did.
+    pub package_line: Option<FrameId>,
     /// What the blocks are for.
     pub category: Option<Category>,
 }
@@ -77,7 +79,7 @@ impl Holders {
             let category = purpose.category;
             bytes = bytes.saturating_add(life.bytes);
             by_category.add(Purposed { category, why: purpose.why }, life);
-            by_line.add(Line { frame: origin.line, category }, life);
+            by_line.add(Line { frame: origin.line, package_line: origin.package_line, category }, life);
             by_operator.add(origin.operator, life);
             largest.push((life.bytes, index));
         }

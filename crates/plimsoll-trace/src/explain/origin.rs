@@ -9,9 +9,12 @@ use crate::snapshot::{Frame, FrameId, Snapshot, StackId, TextId};
 /// What a stack tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
-    /// The innermost line outside the interpreter and the libraries; where there is none, the innermost line of
-    /// a library.
+    /// The innermost line outside the interpreter and the libraries; where there is none, that of an installed
+    /// package, or else of a library.
     pub line: Option<FrameId>,
+    /// The innermost line of an installed package that is not PyTorch's own, below the user's line: a model of
+    /// somebody else's.
+    pub package_line: Option<FrameId>,
     /// The outermost operator below that line, as `at::_ops` names it.
     pub operator: Option<Name>,
     /// What the program was doing.
@@ -83,6 +86,8 @@ enum Mark {
     User,
     /// A line of a library, with what it shows.
     Library(Doing),
+    /// A line of an installed package that is not PyTorch's own.
+    Package,
     /// An operator is called.
     Operator(Name),
     /// A derivative is computed, by the node of this name where it has one.
@@ -109,6 +114,14 @@ fn origin(marks: &[Mark], frames: impl Iterator<Item = FrameId>) -> Origin {
                 below_python = false;
                 doing
             }
+            Mark::Package => {
+                library = library.or(Some(id));
+                if origin.line.is_none() {
+                    origin.package_line = origin.package_line.or(Some(id));
+                }
+                below_python = false;
+                Doing::Unknown
+            }
             Mark::Operator(name) => {
                 if below_python {
                     origin.operator = Some(name);
@@ -125,7 +138,9 @@ fn origin(marks: &[Mark], frames: impl Iterator<Item = FrameId>) -> Origin {
         };
         origin.doing = origin.doing.max(doing);
     }
-    origin.line = origin.line.or(library);
+    if origin.line.is_none() {
+        origin.line = origin.package_line.take().or(library);
+    }
     if has_frames {
         origin.doing = origin.doing.max(Doing::Forward);
     }
@@ -135,7 +150,13 @@ fn origin(marks: &[Mark], frames: impl Iterator<Item = FrameId>) -> Origin {
 fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
     let (file, name) = (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name));
     if is_python(file) {
-        if is_library(file) { Mark::Library(library_doing(file, name)) } else { Mark::User }
+        if !is_library(file) {
+            Mark::User
+        } else if is_package(file) {
+            Mark::Package
+        } else {
+            Mark::Library(library_doing(file, name))
+        }
     } else {
         native(frame.name, name)
     }
@@ -165,16 +186,16 @@ pub(crate) fn is_library(file: &str) -> bool {
     file.starts_with("<frozen ") || PARTS.iter().any(|part| file.contains(part))
 }
 
+/// An installed package that is not PyTorch itself.
+fn is_package(file: &str) -> bool {
+    let installed = ["site-packages", "dist-packages"].iter().find_map(|folder| file.split_once(folder));
+    installed.is_some_and(|(_, package)| !package[1.min(package.len())..].starts_with("torch"))
+}
+
 fn library_doing(file: &str, name: &str) -> Doing {
     let file = file.replace('\\', "/");
     if file.contains("/torch/optim/") {
         return if name == "_init_group" { Doing::OptimizerState } else { Doing::OptimizerStep };
-    }
-    if file.ends_with("/torch/autograd/function.py") && name == "apply"
-        || file.ends_with("/torch/utils/checkpoint.py")
-            && matches!(name, "backward" | "unpack_hook" | "recompute_fn")
-    {
-        return Doing::Backward;
     }
     let is_module = file.ends_with("/torch/nn/modules/module.py") && matches!(name, "_apply" | "convert");
     let is_made = file.contains("/torch/nn/") && matches!(name, "__init__" | "reset_parameters");
@@ -252,6 +273,17 @@ mod tests {
         );
         check(&[LINEAR], Some(LINEAR.0), None, Doing::Forward);
         check(&[], None, None, Doing::Unknown);
+    }
+
+    #[test]
+    fn a_line_of_somebody_elses_package_is_told_beside_the_users() {
+        let theirs = ("/x/site-packages/transformers/activations.py", "forward");
+        let (snapshot, stack) = snapshot(&[LINEAR, theirs, ("train.py", "main")]);
+        let origin = Origins::of(&snapshot).get(stack);
+        let file =
+            |line: Option<FrameId>| line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
+        assert_eq!((file(origin.line), file(origin.package_line)), (Some("train.py"), Some(theirs.0)));
+        check(&[LINEAR, theirs], Some(theirs.0), None, Doing::Forward);
     }
 
     #[test]

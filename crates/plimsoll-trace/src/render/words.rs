@@ -1,7 +1,7 @@
 //! What every form of an explanation says in the same words.
 
 use crate::explain::leaks::Verdict;
-use crate::explain::{Cause, DeviceExplanation, Purposed};
+use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 
 /// What happened, and the figure that matters. `size` writes a number of bytes.
@@ -84,6 +84,15 @@ pub fn short(path: &str) -> String {
     match parts[..] {
         [file, folder, ..] if !folder.is_empty() => format!("{folder}/{file}"),
         _ => path.to_owned(),
+    }
+}
+
+/// A row of the table by line: the user's line, and the line of somebody else's package that it called.
+pub fn asker(snapshot: &Snapshot, key: Line) -> String {
+    let line = key.frame.map_or_else(|| "no line of Python".to_owned(), |frame| line(snapshot, frame));
+    match key.package_line {
+        Some(package) => format!("{line} > {}", self::line(snapshot, package)),
+        None => line,
     }
 }
 

@@ -105,7 +105,8 @@ impl Tables<'_> {
         out.push_str("<h3>By line</h3>");
         self.table(out, ["line", "for what"], &holders.by_line, |key| {
             let category = key.category.map_or("unknown", |category| category.name());
-            (Some(kind(key.category)), self.line(key.frame), category.to_owned())
+            let line = words::asker(self.report.snapshot, *key);
+            (Some(kind(key.category)), format!("<code>{}</code>", Text(&line)), category.to_owned())
         })?;
         out.push_str("<h3>By operator</h3>");
         self.table(out, ["operator", ""], &holders.by_operator, |key| {

@@ -1,0 +1,150 @@
+//! `plimsoll whatif`: what a recording would have come to under other settings of the allocator.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use plimsoll_alloc::{Bytes, Config};
+use plimsoll_trace::replay::Replay;
+use plimsoll_trace::timeline::Timeline;
+use plimsoll_trace::whatif::{Outcome, Row, SETTINGS, WhatIf};
+use serde_json::{Value, json};
+
+use crate::exit::{Exit, Failure};
+use crate::output::{BOLD, RESET};
+use crate::recording::Recording;
+
+#[derive(Args)]
+pub(crate) struct WhatIfArgs {
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Settings to try, as PYTORCH_ALLOC_CONF takes them; without any, the usual ones
+    #[arg(value_name = "SETTING")]
+    settings: Vec<String>,
+    /// Only this device
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// Whole bytes instead of MiB and GiB
+    #[arg(long)]
+    bytes: bool,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Replays the recorded requests under each setting; the result is text for stdout.
+pub(crate) fn run(args: &WhatIfArgs) -> Result<String, Failure> {
+    for setting in &args.settings {
+        Config::parse(setting).map_err(|why| Failure::new(Exit::Usage, format!("{setting}: {why}")))?;
+    }
+    let Recording { name, snapshot, devices } = Recording::open(&args.file, args.device)?;
+    let settings: Vec<&str> = match args.settings.as_slice() {
+        [] => SETTINGS.to_vec(),
+        asked => asked.iter().map(String::as_str).collect(),
+    };
+    let of = |device: i32| {
+        let mut timeline = Timeline::of(&snapshot, device);
+        Replay::of(&snapshot, &mut timeline);
+        (device, WhatIf::of(&snapshot, &timeline, &settings))
+    };
+    let answers: Vec<(i32, WhatIf)> = devices.into_iter().map(of).collect();
+    Ok(if args.json { all_as_json(&name, &answers) } else { as_text(&answers, args.bytes) })
+}
+
+fn as_text(answers: &[(i32, WhatIf)], whole_bytes: bool) -> String {
+    let size = |bytes: u64| if whole_bytes { format!("{bytes} B") } else { Bytes(bytes).to_string() };
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    for (device, what_if) in answers {
+        if answers.len() > 1 {
+            let _ = write!(out, "device {device}: ");
+        }
+        let _ = writeln!(out, "{BOLD}{}{RESET}\n", verdict(what_if, size));
+        table(&mut out, what_if, size);
+    }
+    out
+}
+
+/// Which setting does best: one that serves every request, then the one that reserves least.
+fn best(what_if: &WhatIf) -> Option<&Row> {
+    let tried = what_if.rows.iter().skip(1);
+    tried.min_by_key(|row| (row.outcome.runs_out(), row.outcome.peak_reserved_bytes))
+}
+
+fn verdict(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
+    let recorded = &what_if.recorded;
+    match best(what_if) {
+        Some(best) if recorded.runs_out() && !best.outcome.runs_out() => {
+            format!("{} would have served what failed", best.export())
+        }
+        _ if recorded.runs_out() => "no setting that was tried would have served what failed".to_owned(),
+        Some(best) if best.outcome.peak_reserved_bytes < recorded.peak_reserved_bytes => format!(
+            "{} would have reserved {} instead of {}",
+            best.export(),
+            size(best.outcome.peak_reserved_bytes),
+            size(recorded.peak_reserved_bytes)
+        ),
+        _ => format!("no setting that was tried reserves less than {}", size(recorded.peak_reserved_bytes)),
+    }
+}
+
+/// The recorded requests under other settings.
+pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> String) {
+    let _ = writeln!(
+        out,
+        "{BOLD}The same requests under other settings{RESET} (replayed, without a model of time)"
+    );
+    let recorded = std::iter::once(("as recorded".to_owned(), &what_if.recorded));
+    let simulated = what_if.rows.iter().enumerate().map(|(nth, row)| match (nth, row.setting.as_str()) {
+        (0, _) => ("as recorded, simulated".to_owned(), &row.outcome),
+        (_, "") => ("PyTorch's own settings".to_owned(), &row.outcome),
+        _ => (row.export(), &row.outcome),
+    });
+    for (name, outcome) in recorded.chain(simulated) {
+        let fits = if outcome.runs_out() { "runs out" } else { "fits" };
+        let _ = writeln!(
+            out,
+            "  {:>12} reserved  {fits:<8}  {:>5} retries  {:>6} device calls  {name}",
+            size(outcome.peak_reserved_bytes),
+            outcome.retries,
+            outcome.segment_allocs + outcome.segment_frees + outcome.maps + outcome.unmaps
+        );
+    }
+    let _ = writeln!(out, "  {:>12} in use at most: no arrangement needs less", size(what_if.packed_bytes));
+}
+
+fn all_as_json(name: &str, answers: &[(i32, WhatIf)]) -> String {
+    let devices =
+        answers.iter().map(|(device, what_if)| json!({ "device": device, "what_if": as_json(what_if) }));
+    let value = json!({
+        "schema": "plimsoll.whatif/1",
+        "file": name,
+        "devices": devices.collect::<Vec<_>>(),
+    });
+    format!("{value:#}")
+}
+
+/// One device's answer.
+pub(crate) fn as_json(what_if: &WhatIf) -> Value {
+    let outcome = |outcome: &Outcome| {
+        json!({
+            "peak_allocated_bytes": outcome.peak_allocated_bytes,
+            "peak_reserved_bytes": outcome.peak_reserved_bytes,
+            "runs_out": outcome.runs_out(),
+            "retries": outcome.retries,
+            "segment_allocs": outcome.segment_allocs,
+            "segment_frees": outcome.segment_frees,
+            "maps": outcome.maps,
+            "unmaps": outcome.unmaps,
+        })
+    };
+    let rows =
+        what_if.rows.iter().map(|row| json!({ "setting": row.setting, "outcome": outcome(&row.outcome) }));
+    json!({
+        "recorded": outcome(&what_if.recorded),
+        "rows": rows.collect::<Vec<_>>(),
+        "packed_bytes": what_if.packed_bytes,
+        "capacity_bytes": what_if.capacity_bytes,
+    })
+}
