@@ -219,7 +219,7 @@ fn by_line(told: &Told, device: &DeviceExplanation, after: Option<EventIndex>) -
     let snapshot = &told.recording.snapshot;
     let blamed = |share: &Share<Line>| Blamed {
         line: words::asker(snapshot, share.key),
-        category: share.key.category.map_or("unknown", |category| category.name()),
+        category: words::purpose(share.key.category),
         bytes: share.bytes,
     };
     if after == device.holders.after {

@@ -63,7 +63,7 @@ impl Page<'_> {
         let _ = writeln!(out, "\n{BOLD}By line{RESET}");
         self.table(out, &holders.by_line, holders.bytes, |key| {
             let line = words::asker(&self.explained.snapshot, key);
-            (line, key.category.map_or("unknown", |category| category.name()).to_owned())
+            (line, words::purpose(key.category).to_owned())
         });
         let _ = writeln!(out, "\n{BOLD}By operator{RESET}");
         self.table(out, &holders.by_operator, holders.bytes, |key| {

@@ -1,5 +1,7 @@
 //! What every form of an explanation says in the same words.
 
+use plimsoll_alloc::Category;
+
 use crate::explain::leaks::Verdict;
 use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
@@ -94,6 +96,11 @@ pub fn asker(snapshot: &Snapshot, key: Line) -> String {
         Some(package) => format!("{line} > {}", self::line(snapshot, package)),
         None => line,
     }
+}
+
+/// What one block is for, in one word or two.
+pub fn purpose(category: Option<Category>) -> &'static str {
+    category.map_or("unknown", |category| category.name())
 }
 
 /// What blocks are for, in one word or two.

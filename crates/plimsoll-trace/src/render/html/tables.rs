@@ -104,7 +104,7 @@ impl Tables<'_> {
         })?;
         out.push_str("<h3>By line</h3>");
         self.table(out, ["line", "for what"], &holders.by_line, |key| {
-            let category = key.category.map_or("unknown", |category| category.name());
+            let category = words::purpose(key.category);
             let line = words::asker(self.report.snapshot, *key);
             (Some(kind(key.category)), format!("<code>{}</code>", Text(&line)), category.to_owned())
         })?;
@@ -160,7 +160,7 @@ impl Tables<'_> {
         for &index in &self.device.holders.largest {
             let life = &self.device.timeline.lives[index.index()];
             let category = self.device.purposes.get(index).category;
-            let name = category.map_or("unknown", |category| category.name());
+            let name = words::purpose(category);
             let born = life.born.map_or_else(
                 || "before the recording".to_owned(),
                 |event| format!("at event {}", event.index()),
