@@ -54,7 +54,7 @@ impl std::error::Error for AddressError {}
 impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Serves a request at a given address, from the one cached block that lies around it. What is in front of
     /// the address is given out and taken back, so that it is seen to come and go by the observer. A request
-    /// of 0 bytes is given nothing. Costs a walk over the pool's cached blocks.
+    /// of 0 bytes is given nothing. Costs a walk over the pool's cached blocks that are large enough.
     /// As PyTorch: `allocateWithAddress`.
     ///
     /// ```
@@ -100,9 +100,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     fn cached_around(&self, addr: Addr, ask: &Ask) -> Option<BlockId> {
         let blocks = &self.pools.blocks;
         let end = addr.0.checked_add(ask.block_bytes)?;
-        self.pools.pool(ask.pool).cached.iter(blocks).find(|&id| {
+        let cached = &self.pools.pool(ask.pool).cached;
+        let smallest = cached.first_from(blocks, ask.request.stream, ask.block_bytes);
+        std::iter::successors(smallest, |&id| cached.after(blocks, id)).find(|&id| {
             let block = &blocks[id];
-            block.stream == ask.request.stream && block.addr <= addr && end <= block.addr.0 + block.bytes
+            block.addr <= addr && end <= block.addr.0 + block.bytes
         })
     }
 

@@ -59,9 +59,12 @@ pub struct Replay {
     /// What they may have together beyond what is counted, bytes: for so much the sums may be too low.
     pub inexact_bytes: u64,
     /// Which of equal blocks the recorded allocator took first: by what the file tells, or if that led to
-    /// conflicts and the other to fewer, the other.
+    /// conflicts early in the recording, and the other to fewer there, the other.
     pub tie_order: TieOrder,
 }
+
+/// A wrong order among equal blocks shows early, if it shows at all: so many events tell which is right.
+const TRIAL_EVENTS: usize = 1 << 17;
 
 /// The first request on which ours would have decided otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,15 +88,16 @@ impl Replay {
         if timeline.device == HOST_DEVICE {
             return Self::nothing(config.tie_order());
         }
-        let mut best = run::run(snapshot, timeline, config.tie_order());
-        if best.replay.conflicts > 0 {
-            let other = match config.tie_order() {
+        let told = config.tie_order();
+        let mut best = run::run(snapshot, timeline, told, usize::MAX);
+        if best.replay.first.as_ref().is_some_and(|first| first.event.index() < TRIAL_EVENTS) {
+            let other = match told {
                 TieOrder::RegistrationCounter => TieOrder::Address,
                 TieOrder::Address => TieOrder::RegistrationCounter,
             };
-            let again = run::run(snapshot, timeline, other);
-            if again.replay.conflicts < best.replay.conflicts {
-                best = again;
+            let trial = |order| run::run(snapshot, timeline, order, TRIAL_EVENTS).replay.conflicts;
+            if trial(other) < trial(told) {
+                best = run::run(snapshot, timeline, other, usize::MAX);
             }
         }
         for (life, bytes) in timeline.lives.iter_mut().zip(best.bytes) {

@@ -220,6 +220,23 @@ fn a_category_may_be_a_name_or_a_number_in_the_list() {
     assert_eq!(categories(r#", "categories": ["unknown", "parameter"]"#), (told, 3));
 }
 
+/// The frames of `torch.compile`'s tracing have `-1` as C++ writes it without a sign.
+#[test]
+fn a_frame_without_a_line_has_minus_one() {
+    let of = |line: &str| {
+        let frame =
+            format!(r#"{{"filename": "fake_tensor.py", "name": "init_gpu_context", "line": {line}}}"#);
+        let event =
+            format!(r#"{{"action": "alloc", "addr": 1, "size": 2, "stream": 0, "frames": [{frame}]}}"#);
+        let file = format!(r#"{{"segments": [], "device_traces": [[{event}]]}}"#);
+        let snapshot = input::read(file.as_bytes()).expect("a snapshot");
+        let stack = snapshot.traces[0][0].stack.expect("a stack");
+        snapshot.stacks.frames(stack).map(|frame| frame.line).collect::<Vec<_>>()
+    };
+    assert_eq!(of("18446744073709551615"), [-1]);
+    assert_eq!(of("-1"), [-1]);
+}
+
 #[test]
 fn every_form_of_one_snapshot_says_the_same() {
     let expected = said(&kept("features.p4.pickle.gz"));

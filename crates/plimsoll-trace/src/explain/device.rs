@@ -53,19 +53,26 @@ pub struct Options {
 }
 
 impl DeviceExplanation {
-    /// Reads the device's trace.
+    /// Reads the device's trace: the program's rhythm on a thread of its own, beside the replay of its requests.
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
-        let mut timeline = Timeline::of(snapshot, device);
-        let replay = Replay::of(snapshot, &mut timeline);
         let trace = snapshot.trace(device);
-        let passes = Passes::of(snapshot, trace, origins);
+        let (timeline, replay, passes, steps) = std::thread::scope(|scope| {
+            let rhythm = scope.spawn(|| {
+                let passes = Passes::of(snapshot, trace, origins);
+                let steps = Steps::of(snapshot, device, origins, &passes);
+                (passes, steps)
+            });
+            let mut timeline = Timeline::of(snapshot, device);
+            let replay = Replay::of(snapshot, &mut timeline);
+            let (passes, steps) = rhythm.join().expect("reading a trace does not panic");
+            (timeline, replay, passes, steps)
+        });
         let purposes = Purposes::of(snapshot, &timeline, origins, &passes, options.infer);
         let failure = Failure::of(&timeline, trace);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
         let holders = Holders::after(&timeline, origins, &purposes, moment);
         let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
         let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
-        let steps = Steps::of(snapshot, device, origins, &passes);
         let begins: Vec<EventIndex> =
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
         let fragmentation = Fragmentation::of(known, &begins, moment);

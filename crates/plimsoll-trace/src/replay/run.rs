@@ -53,12 +53,13 @@ pub(super) struct Outcome {
     pub(super) waiting_bytes: Vec<u64>,
 }
 
-pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder) -> Outcome {
+/// Replays the first so many events.
+pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder, events: usize) -> Outcome {
     let config = snapshot.config();
     let trace = snapshot.trace(timeline.device);
     let mut run = Run {
         timeline,
-        trace: &trace[..trace.len().min(timeline.quality.events)],
+        trace: &trace[..timeline.quality.events.min(events).min(trace.len())],
         pools: PoolOf::new(snapshot, timeline.device),
         state: State::new(snapshot, config.clone(), tie_order),
         config,
