@@ -52,6 +52,12 @@ pub struct Options {
     pub device_total_bytes: Option<u64>,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self { infer: true, device_total_bytes: None }
+    }
+}
+
 impl DeviceExplanation {
     /// Reads the device's trace.
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
