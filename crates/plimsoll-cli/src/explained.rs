@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_trace::explain::leaks::Place;
 use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Known, Options, Origins};
-use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::{FrameId, Snapshot};
 use serde_json::{Value, json};
 
@@ -48,16 +46,6 @@ impl Explained {
     /// What to write before what is told of a device: nothing where there is but one.
     pub(crate) fn prefix(&self, device: &DeviceExplanation) -> String {
         if self.devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() }
-    }
-
-    /// A place that blocks are asked for, in words.
-    pub(crate) fn place(&self, place: Place) -> String {
-        match place {
-            Place::Line(frame) => words::line(&self.snapshot, frame),
-            Place::Operator(name) => name.of(&self.snapshot).to_owned(),
-            Place::Stack(_) => "a stack without a line of Python".to_owned(),
-            Place::Unknown => "no stack".to_owned(),
-        }
     }
 
     /// A line of the program, for programs.

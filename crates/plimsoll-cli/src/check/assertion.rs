@@ -217,7 +217,7 @@ fn blamed(
     }
     if want == Want::NoLeak {
         let leaking = device.leaks.leaking().map(|line| Blamed {
-            line: told.place(line.place),
+            line: words::place(&told.snapshot, line.place),
             category: None,
             bytes: line.course.growth.usual_bytes,
         });

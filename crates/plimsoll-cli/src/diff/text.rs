@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use plimsoll_alloc::Category;
-use plimsoll_trace::explain::{Amount, Change};
+use plimsoll_trace::explain::{Amount, Change, ChangedLine};
 use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
 
@@ -14,6 +14,9 @@ use crate::output::{BOLD, RESET};
 
 /// Of blocks without a stack, or whose stack has none.
 const NO_LINE: &str = "no line of Python";
+
+/// A name, and what it has in the first and in the second.
+type Row = (String, [Amount; 2]);
 
 /// The whole answer.
 pub(super) fn render(both: &Both, args: &DiffArgs) -> String {
@@ -57,9 +60,9 @@ impl Page<'_> {
         let _ = writeln!(out, "\n{BOLD}At the peak, by category{RESET}");
         let categories = &pair.comparison.categories;
         let names = categories.iter().map(|change| (kind(change.key), change.amounts));
-        self.table(out, &names.collect::<Vec<_>>(), "memory_allocated()");
+        self.table(out, &names.collect::<Vec<_>>());
         let _ = writeln!(out, "\n{BOLD}At the peak, by line{RESET}");
-        self.table(out, &lines, "memory_allocated()");
+        self.table(out, &lines);
         for (name, (file, device)) in ["before", "after"].into_iter().zip(self.both.files.iter().zip(devices))
         {
             let gap = match device.timeline.quality {
@@ -76,7 +79,7 @@ impl Page<'_> {
     }
 
     /// By how much the peak changed, and the lines that did it.
-    fn verdict(&self, pair: &Pair, lines: &[(String, [Amount; 2])]) -> String {
+    fn verdict(&self, pair: &Pair, lines: &[Row]) -> String {
         let [a, b] = pair.comparison.totals.map(|totals| totals.peak_allocated_bytes);
         let by = i128::from(b) - i128::from(a);
         let most = lines.iter().map(|(_, amounts)| between(*amounts).unsigned_abs()).max().unwrap_or(0);
@@ -116,21 +119,21 @@ impl Page<'_> {
     }
 
     /// What each line holds at the peaks, whatever for; what changed the most comes first.
-    fn lines(&self, pair: &Pair) -> Vec<(String, [Amount; 2])> {
-        let mut lines: BTreeMap<[Option<FrameId>; 2], ([Amount; 2], Vec<Option<Category>>)> = BTreeMap::new();
+    fn lines(&self, pair: &Pair) -> Vec<Row> {
+        let mut lines: BTreeMap<[Option<FrameId>; 2], Vec<&Change<ChangedLine>>> = BTreeMap::new();
         for change in &pair.comparison.lines {
-            let (sums, categories) = lines.entry(change.key.frames).or_default();
-            *sums = [0, 1].map(|side| plus(sums[side], change.amounts[side]));
-            categories.push(change.key.category);
+            lines.entry(change.key.frames).or_default().push(change);
         }
-        let named = lines.into_iter().map(|(frames, (amounts, categories))| {
-            let what = match categories[..] {
-                [Some(category)] => format!(" ({})", category.name()),
+        let named = lines.into_iter().map(|(frames, changes)| {
+            let what = match changes.as_slice() {
+                [one] => {
+                    one.key.category.map_or_else(String::new, |category| format!(" ({})", category.name()))
+                }
                 _ => String::new(),
             };
-            (format!("{}{what}", self.line(frames)), amounts)
+            (format!("{}{what}", self.line(frames)), sum(changes.iter().map(|change| change.amounts)))
         });
-        let mut named: Vec<_> = named.collect();
+        let mut named: Vec<Row> = named.collect();
         named.sort_by_key(|(_, amounts)| std::cmp::Reverse(between(*amounts).unsigned_abs()));
         named
     }
@@ -150,7 +153,7 @@ impl Page<'_> {
     }
 
     /// The largest changes, one row for the rest, and the sum.
-    fn table(&self, out: &mut String, rows: &[(String, [Amount; 2])], sum: &str) {
+    fn table(&self, out: &mut String, rows: &[Row]) {
         let (listed, rest) = rows.split_at(rows.len().min(self.args.rows));
         let (listed, quiet): (Vec<_>, Vec<_>) =
             listed.iter().partition(|(_, amounts)| between(*amounts) != 0);
@@ -161,15 +164,11 @@ impl Page<'_> {
         if !rest.is_empty() {
             let alike = rest.iter().all(|(_, amounts)| between(*amounts) == 0);
             let what = if alike { "unchanged" } else { "more" };
-            let all = rest.iter().fold([Amount::default(); 2], |all, (_, amounts)| {
-                [0, 1].map(|side| plus(all[side], amounts[side]))
-            });
+            let all = sum(rest.iter().map(|(_, amounts)| *amounts));
             self.row(out, all, &format!("{} {what}", rest.len()));
         }
-        let all = rows.iter().fold([Amount::default(); 2], |all, (_, amounts)| {
-            [0, 1].map(|side| plus(all[side], amounts[side]))
-        });
-        self.row(out, all, &format!("in all: {sum}"));
+        let all = sum(rows.iter().map(|(_, amounts)| *amounts));
+        self.row(out, all, "in all: memory_allocated()");
     }
 
     fn row(&self, out: &mut String, amounts: [Amount; 2], name: &str) {
@@ -187,8 +186,12 @@ fn between(amounts: [Amount; 2]) -> i128 {
     Change { key: (), amounts }.bytes()
 }
 
-fn plus(a: Amount, b: Amount) -> Amount {
-    Amount { bytes: a.bytes.saturating_add(b.bytes), blocks: a.blocks + b.blocks }
+fn sum(rows: impl Iterator<Item = [Amount; 2]>) -> [Amount; 2] {
+    let plus = |a: Amount, b: Amount| Amount {
+        bytes: a.bytes.saturating_add(b.bytes),
+        blocks: a.blocks.saturating_add(b.blocks),
+    };
+    rows.fold([Amount::default(); 2], |[a, b], [more_a, more_b]| [plus(a, more_a), plus(b, more_b)])
 }
 
 /// A change in percent of what there was before, where there was something.

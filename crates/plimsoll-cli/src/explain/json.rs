@@ -49,7 +49,9 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
     json!({
         "device": timeline.device,
         "failure": device.failure.map(|failure| {
+            let others = device.held_by_others();
             let (cause, bytes) = match failure.cause() {
+                Cause::Capacity { short_bytes } if others.is_some() => ("held by others", Some(short_bytes)),
                 Cause::Capacity { short_bytes } => ("capacity", Some(short_bytes)),
                 Cause::Fragmentation { spare_bytes } => ("fragmentation", Some(spare_bytes)),
                 Cause::Unknown => ("unknown", None),
@@ -57,7 +59,8 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
             json!({
                 "cause": cause,
                 "asked_bytes": failure.asked_bytes,
-                "short_bytes": bytes.filter(|_| cause == "capacity"),
+                "short_bytes": bytes.filter(|_| cause == "capacity" || others.is_some()),
+                "held_by_others_bytes": others,
                 "spare_bytes": bytes.filter(|_| cause == "fragmentation"),
                 "allocated_bytes": failure.level.allocated_bytes,
                 "active_bytes": failure.level.active_bytes,

@@ -65,7 +65,7 @@ pub(crate) fn lines(
     for line in listed {
         let Growth { usual_bytes, bytes, grew, steps, .. } = line.course.growth;
         let (per_step, all) = (size(usual_bytes), size(bytes));
-        let place = explained.place(line.place);
+        let place = words::place(&explained.snapshot, line.place);
         let _ = writeln!(out, "  {per_step:>12} a step in {grew} of {steps}  {all:>12} in all  {place}");
     }
     if !rest.is_empty() {
@@ -95,7 +95,7 @@ fn others(
         writeln!(out, "\n{BOLD}Lines that grow or vary and do not leak{RESET}, by what they hold in the end");
     for line in moving.iter().take(rows) {
         let held = size(line.course.held.last().copied().unwrap_or(0));
-        let place = explained.place(line.place);
+        let place = words::place(&explained.snapshot, line.place);
         let _ = writeln!(out, "  {held:>12}  {:<20}  {place}", line.course.verdict.name());
         if let Some(pattern) = line.pattern {
             let _ = writeln!(out, "{:16}{}", "", pattern.advice());

@@ -98,6 +98,13 @@ impl DeviceExplanation {
         self.holders.after
     }
 
+    /// What is neither free nor the allocator's as a request fails for want of capacity (the context, libraries,
+    /// other processes), if that is known and more than was missing: without it, the request would have been served.
+    pub fn held_by_others(&self) -> Option<u64> {
+        let Cause::Capacity { short_bytes } = self.failure?.cause() else { return None };
+        self.ledger.device.outside.filter(|&outside| outside > short_bytes)
+    }
+
     /// The blocks that are held then, each with what it is for.
     pub fn held(&self) -> impl Iterator<Item = (&Life, Option<Category>)> {
         let held = held(&self.timeline, self.moment());

@@ -3,7 +3,7 @@
 use plimsoll_alloc::Category;
 
 use super::quality::replayed;
-use crate::explain::leaks::{Course, Verdict};
+use crate::explain::leaks::{Course, Place, Verdict};
 use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 
@@ -23,6 +23,14 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
     };
     let asked = size(failure.asked_bytes);
     match failure.cause() {
+        Cause::Capacity { short_bytes } if let (None, Some(others)) = (&leak, device.held_by_others()) => {
+            format!(
+                "out of memory: HELD BY OTHERS. {asked} were asked for, short by {}; of the device, {} are neither free \
+             nor this allocator's: other processes (nvidia-smi lists them), NCCL, the context",
+                size(short_bytes),
+                size(others)
+            )
+        }
         Cause::Capacity { short_bytes } if leak.is_some() => format!(
             "out of memory: a LEAK, {}. {asked} were asked for, short by {}",
             leak.unwrap_or_default(),
@@ -52,7 +60,10 @@ pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
         return leak.unwrap_or_else(|| "nothing failed".to_owned());
     };
     let cause = match failure.cause() {
-        Cause::Capacity { short_bytes } => format!(": CAPACITY, short by {}", size(short_bytes)),
+        Cause::Capacity { short_bytes } => {
+            let cause = if device.held_by_others().is_some() { "HELD BY OTHERS" } else { "CAPACITY" };
+            format!(": {cause}, short by {}", size(short_bytes))
+        }
         Cause::Fragmentation { .. } => ": FRAGMENTATION".to_owned(),
         Cause::Unknown => String::new(),
     };
@@ -82,7 +93,8 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     let (Some(&first), Some(&last)) = (held.first(), held.last()) else {
         return format!("{name}: no step was found");
     };
-    let settled = held.get(growth.from..).unwrap_or_default();
+    // The last step is not judged: a program that ends lets go of what it has.
+    let settled = held.get(growth.from..held.len().max(2) - 1).unwrap_or_default();
     let (least, most) = (settled.iter().min().unwrap_or(&last), settled.iter().max().unwrap_or(&last));
     let (since, steps) = (growth.from + 1, held.len());
     let rises = || format!("{} after step 1, {} after step {steps}", size(first), size(last));
@@ -100,7 +112,7 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
             )
         }
         Verdict::Steady if least == most => {
-            format!("{name}: {} after each step since step {since} ({confidence})", size(last))
+            format!("{name}: {} after each step since step {since} ({confidence})", size(*most))
         }
         Verdict::Steady | Verdict::FollowsBatchSize => {
             format!(
@@ -188,4 +200,14 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
         format!("{of}{} events; {replayed}{cut}", quality.events)
     }));
     lines
+}
+
+/// A place that blocks are asked for.
+pub fn place(snapshot: &Snapshot, place: Place) -> String {
+    match place {
+        Place::Line(frame) => line(snapshot, frame),
+        Place::Operator(name) => name.of(snapshot).to_owned(),
+        Place::Stack(_) => "a stack without a line of Python".to_owned(),
+        Place::Unknown => "no stack".to_owned(),
+    }
 }
