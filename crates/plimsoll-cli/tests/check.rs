@@ -1,6 +1,7 @@
 //! `plimsoll check` as CI meets it: an exit code, and the lines that are to blame.
 
 use std::fs;
+use std::process::Command;
 
 mod program;
 use program::{Folder, explained, json, kept, plimsoll, stderr, stdout};
@@ -132,6 +133,24 @@ fn json_and_junit_say_the_same() {
     assert!(xml.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{xml}");
     assert!(xml.contains("<failure message=\"no request was to fail but "), "{xml}");
     assert_eq!(xml.matches("<testcase ").count(), 2);
+}
+
+#[test]
+fn on_github_what_does_not_hold_is_an_annotation_on_one_line() {
+    let file = kept("leak_layer.pickle.gz");
+    let github = |more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        program.args(["check", &file, "--no-oom", "--peak-below", "1MiB"]).args(more);
+        stdout(&program.env("GITHUB_ACTIONS", "true").output().expect("the program starts"))
+    };
+    let text = github(&[]);
+    let commands: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("::error title=plimsoll check ")).collect();
+    assert_eq!(commands.len(), 1, "{text}");
+    assert!(commands[0].contains("::peak was limited to 1024.00 KiB but "), "{text}");
+    assert!(commands[0].contains("%0A  the largest lines at the peak:"), "{text}");
+    assert!(!github(&["--json"]).contains("::error"), "JSON stays JSON");
+    assert!(!stdout(&check("leak_layer.pickle.gz", &["--peak-below", "1MiB"])).contains("::error"));
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! `plimsoll check`: what a recording is asserted to be, for CI. The first assertion that fails makes the exit
 //! code 1; one that the recording cannot answer makes it 4.
 //!
-//! `assertion.rs` decides, `text.rs`, `json.rs` and `junit.rs` say it.
+//! `assertion.rs` decides, `text.rs`, `json.rs`, `junit.rs` and `github.rs` say it.
 
 mod assertion;
+mod github;
 mod json;
 mod junit;
 mod text;
@@ -91,7 +92,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
         let report = junit::render(file, &assertions);
         Sink::new(path.clone(), true).write(|out| out.write_all(report.as_bytes()))?;
     }
-    let text = if args.json { json::render(file, &assertions) } else { text::render(&assertions) };
+    let text = if args.json {
+        json::render(file, &assertions)
+    } else {
+        let on_github = std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true");
+        let annotations = if on_github { github::render(file, &assertions) } else { String::new() };
+        text::render(&assertions) + &annotations
+    };
     Ok(Answer { text, exit })
 }
 

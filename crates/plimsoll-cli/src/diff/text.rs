@@ -115,7 +115,8 @@ impl Page<'_> {
         }
         let by = i128::from(b.allocations) - i128::from(a.allocations);
         let (before, after) = (a.allocations, b.allocations);
-        let _ = writeln!(out, "  {by:>+13}  {before:>13}  {after:>13}  requests that were served");
+        let by = if by == 0 { "0".to_owned() } else { format!("{by:+}") };
+        let _ = writeln!(out, "  {by:>13}  {before:>13}  {after:>13}  requests that were served");
     }
 
     /// What each line holds at the peaks, whatever for; what changed the most comes first.

@@ -121,12 +121,14 @@ fn row(out: &mut String, name: &str, text: &str) {
 /// The section of an explanation: one line, and one more for each further complaint.
 pub(crate) fn section(out: &mut String, explained: &Explained, device: &DeviceExplanation) {
     let judged = Judged::of(&explained.quality(device), &device.replay);
-    let replayed = replayed(&device.replay);
     let events = match device.timeline.quality.events {
         1 => "1 event".to_owned(),
         count => format!("{count} events"),
     };
-    let _ = writeln!(out, "\n{BOLD}Data quality{RESET}: {}; {events}, {replayed}", judged.grade.name());
+    // A replay that differs is among the complaints.
+    let differs = device.replay.requests > 0 && !device.replay.is_identical();
+    let replayed = if differs { String::new() } else { format!(", {}", replayed(&device.replay)) };
+    let _ = writeln!(out, "\n{BOLD}Data quality{RESET}: {}; {events}{replayed}", judged.grade.name());
     for complaint in &judged.complaints {
         let _ = writeln!(out, "  {complaint}");
     }

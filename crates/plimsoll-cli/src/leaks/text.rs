@@ -22,7 +22,8 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         }
         let verdict = words::growth(device, size);
         let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", explained.prefix(device));
-        if let Some(pattern) = device.leaks.pattern {
+        let leaks = device.leaks.whole.verdict == Verdict::Leaking;
+        if let Some(pattern) = device.leaks.pattern.filter(|_| leaks) {
             let _ = writeln!(out, "{}", pattern.advice());
         }
         if device.steps.source == Source::Nothing {
@@ -36,7 +37,8 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
             let _ = writeln!(out, "record more of them: at least 6, better 20");
         }
         if device.leaks.leaking().next().is_some() {
-            let _ = writeln!(out, "\n{BOLD}What stays of each step, by line{RESET}");
+            let but = if leaks { "" } else { ": no leak of the whole, as much of what was there goes" };
+            let _ = writeln!(out, "\n{BOLD}What stays of each step, by line{RESET}{but}");
             lines(&mut out, explained, device, args.rows, size);
         }
         others(&mut out, explained, device, args.rows, size);

@@ -99,6 +99,13 @@ pub fn replayed(replay: &Replay) -> String {
 }
 
 fn differs(replay: &Replay) -> String {
-    let otherwise = replay.conflicts + replay.unplaced;
-    format!("{} requests replayed, {otherwise} of them decided otherwise", replay.requests)
+    let Replay { requests, conflicts, unplaced, .. } = replay;
+    match (conflicts, unplaced) {
+        (0, 0) => format!("{requests} requests replayed, and the end is not as the snapshot shows it"),
+        (_, 0) => format!("{requests} requests replayed, {conflicts} of them decided otherwise"),
+        _ => format!(
+            "{requests} requests replayed, {conflicts} of them decided otherwise, and {unplaced} blocks found their \
+             place taken or gone"
+        ),
+    }
 }

@@ -81,7 +81,7 @@ impl Page<'_> {
         let cause = self.cause(odd).map_or_else(String::new, |line| {
             let [here, median] =
                 [line.across.bytes[odd], line.across.median_bytes].map(|bytes| self.size(bytes));
-            format!("; {here} at {}, the others {median}", place(line.place.as_ref()))
+            format!("; {here} {}, the others {median}", at(line.place.as_ref()))
         });
         let here = self.size(of.bytes[odd]);
         format!("{} {are}: {here} {what} at its peak, the others {others}{cause}", names.join(", "))
@@ -97,9 +97,9 @@ impl Page<'_> {
     fn widest(&self) -> String {
         self.job.ranks.lines.first().map_or_else(String::new, |line| {
             format!(
-                "; they differ most by {} at {}",
+                "; they differ most by {} {}",
                 self.size(line.across.spread_bytes()),
-                place(line.place.as_ref())
+                at(line.place.as_ref())
             )
         })
     }
@@ -173,6 +173,11 @@ impl Page<'_> {
             let _ = writeln!(out, "  {} more", differing.len() - self.args.rows);
         }
     }
+}
+
+/// A place in a sentence.
+fn at(line: Option<&Place>) -> String {
+    format!("{} {}", if line.is_some() { "at" } else { "with" }, place(line))
 }
 
 fn place(place: Option<&Place>) -> String {
