@@ -1,4 +1,6 @@
-//! Sizes as people type them: `64MiB`, `1.5 GiB`, `80GB`, plain bytes.
+//! Sizes as people type them (`64MiB`, `1.5 GiB`, `80GB`, plain bytes), and as they read them.
+
+use plimsoll_alloc::Bytes;
 
 /// Reads a size. `K`, `M`, `G`, `T` and the `iB` forms are powers of 1,024; `kB`, `MB`, `GB`, `TB` powers
 /// of 1,000. Case does not matter.
@@ -32,6 +34,21 @@ pub(crate) fn parse_positive(text: &str) -> Result<u64, String> {
     parse(text).and_then(|bytes| if bytes == 0 { Err("must be more than 0".to_owned()) } else { Ok(bytes) })
 }
 
+/// A size as it is printed: whole bytes where they were asked for, else [`Bytes`].
+pub(crate) fn shown(bytes: u64, whole: bool) -> String {
+    if whole { format!("{bytes} B") } else { Bytes(bytes).to_string() }
+}
+
+/// By how much a size changed, with its sign.
+pub(crate) fn change(bytes: i128, whole: bool) -> String {
+    let sign = match bytes {
+        0 => "",
+        1.. => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", shown(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX), whole))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +65,14 @@ mod tests {
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
+    }
+
+    #[test]
+    fn changes_have_a_sign_unless_there_is_none() {
+        for (bytes, text, whole) in [(3 << 20, "+3.00 MiB", "+3145728 B"), (-512, "-512 bytes", "-512 B")] {
+            assert_eq!((change(bytes, false), change(bytes, true)), (text.to_owned(), whole.to_owned()));
+        }
+        assert_eq!(change(0, false), "0 bytes");
     }
 
     #[test]

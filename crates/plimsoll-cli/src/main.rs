@@ -7,9 +7,13 @@ mod bench;
 mod bytes;
 mod check;
 mod conformance;
+mod diff;
+mod doctor;
 mod exit;
 mod explain;
+mod explained;
 mod export;
+mod leaks;
 mod lenet;
 mod manual;
 mod output;
@@ -53,6 +57,12 @@ enum Verb {
     },
     /// Say what a memory snapshot means: why memory ran out, who holds it
     Explain(explain::ExplainArgs),
+    /// Say whether memory grows from step to step, where, and whether that is a leak
+    Leaks(leaks::LeaksArgs),
+    /// Say what changed at the peak from one memory snapshot to another
+    Diff(diff::DiffArgs),
+    /// Say whether a memory snapshot is any good, and how to record a better one
+    Doctor(doctor::DoctorArgs),
     /// Replay a memory snapshot's requests under other settings of the allocator
     Whatif(whatif::WhatIfArgs),
     /// Hold a memory snapshot to limits, in CI: exit code 1 if it exceeds one
@@ -80,6 +90,9 @@ impl Verb {
         let (json, schema) = match self {
             Verb::Train { what } => (what.json(), "plimsoll.train/1"),
             Verb::Explain(args) => (args.json, "plimsoll.error/1"),
+            Verb::Leaks(args) => (args.json, "plimsoll.error/1"),
+            Verb::Diff(args) => (args.json, "plimsoll.error/1"),
+            Verb::Doctor(args) => (args.json, "plimsoll.error/1"),
             Verb::Whatif(args) => (args.json, "plimsoll.error/1"),
             Verb::Check(args) => (args.json, "plimsoll.error/1"),
             Verb::Conformance(args) => (args.json, "plimsoll.error/1"),
@@ -96,7 +109,10 @@ fn main() -> std::process::ExitCode {
     let schema = verb.failure_schema();
     let outcome = match verb {
         Verb::Train { what } => train::run(&what).map(Answer::from),
-        Verb::Explain(args) => explain::run(&args).map(Answer::from),
+        Verb::Explain(args) => explain::run(&args),
+        Verb::Leaks(args) => leaks::run(&args),
+        Verb::Diff(args) => diff::run(&args).map(Answer::from),
+        Verb::Doctor(args) => doctor::run(&args).map(Answer::from),
         Verb::Whatif(args) => whatif::run(&args).map(Answer::from),
         Verb::Check(args) => check::run(&args),
         Verb::Export(args) => export::run(&args).map(|()| Answer::default()),

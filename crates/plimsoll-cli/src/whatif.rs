@@ -4,12 +4,13 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use plimsoll_alloc::{Bytes, Config};
+use plimsoll_alloc::Config;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{Outcome, Row, SETTINGS, WhatIf};
 use serde_json::{Value, json};
 
+use crate::bytes;
 use crate::exit::{Exit, Failure};
 use crate::output::{BOLD, RESET};
 use crate::recording::Recording;
@@ -53,7 +54,7 @@ pub(crate) fn run(args: &WhatIfArgs) -> Result<String, Failure> {
 }
 
 fn as_text(answers: &[(i32, WhatIf)], whole_bytes: bool) -> String {
-    let size = |bytes: u64| if whole_bytes { format!("{bytes} B") } else { Bytes(bytes).to_string() };
+    let size = |bytes: u64| bytes::shown(bytes, whole_bytes);
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     for (device, what_if) in answers {

@@ -1,6 +1,7 @@
 //! `plimsoll check` as CI meets it: an exit code, and the lines that are to blame.
 
 use std::fs;
+use std::process::Command;
 
 mod program;
 use program::{Folder, explained, json, kept, plimsoll, stderr, stdout};
@@ -69,6 +70,14 @@ fn a_baseline_bounds_both_peaks_with_its_tolerance() {
     assert!(text.contains(" of the baseline and 2 %) but "), "{text}");
     assert!(text.contains("the lines that grew the most:"), "{text}");
     assert_eq!(code(high, low, "100000").0, Some(0));
+    // What grew by line is what `diff` says.
+    let changed = json(&plimsoll(&["diff", low, high, "--json"]))["devices"][0]["by_line"].clone();
+    let grown = changed.as_array().expect("rows").iter().filter_map(|row| row["change_bytes"].as_u64());
+    let grown: Vec<u64> = grown.filter(|&bytes| bytes > 0).take(10).collect();
+    let failed = json(&plimsoll(&["check", high, "--baseline", low, "--json"]))["assertions"][0].clone();
+    assert_eq!(failed["name"], "baseline-peak");
+    let lines = failed["lines"].as_array().expect("lines").iter().filter_map(|row| row["bytes"].as_u64());
+    assert_eq!(lines.collect::<Vec<u64>>(), grown);
 }
 
 #[test]
@@ -77,6 +86,29 @@ fn what_a_recording_cannot_answer_exits_with_4() {
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     assert!(stdout(&output).starts_with("incomplete: "), "{}", stdout(&output));
     assert!(stdout(&output).contains("it has no events"), "{}", stdout(&output));
+}
+
+#[test]
+fn a_leak_fails_no_leak_with_the_lines_that_leak() {
+    let output = check("leak_layer.pickle.gz", &["--no-leak"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.starts_with("failed: leaking: 64.00 KiB a step in 56 of 56 steps"), "{text}");
+    assert!(
+        text.contains("what each step leaves, by line:\n    +64.00 KiB  ") && text.contains(".py"),
+        "{text}"
+    );
+    let told = json(&check("leak_layer.pickle.gz", &["--no-leak", "--json"]))["assertions"][0].clone();
+    assert_eq!((&told["name"], &told["actual_bytes_per_step"]), (&"no-leak".into(), &(64 << 10).into()));
+    assert_eq!(told["lines"][0]["bytes"], 64 << 10);
+}
+
+#[test]
+fn no_leak_holds_where_memory_is_steady_and_is_open_where_there_are_no_steps() {
+    assert_eq!(check("leak_loss.pickle.gz", &["--no-leak"]).status.code(), Some(0));
+    let open = check("gpt2_oom.pickle.gz", &["--no-leak"]);
+    assert_eq!(open.status.code(), Some(4));
+    assert!(stdout(&open).starts_with("incomplete: too few steps to tell"), "{}", stdout(&open));
 }
 
 #[test]
@@ -101,6 +133,24 @@ fn json_and_junit_say_the_same() {
     assert!(xml.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{xml}");
     assert!(xml.contains("<failure message=\"no request was to fail but "), "{xml}");
     assert_eq!(xml.matches("<testcase ").count(), 2);
+}
+
+#[test]
+fn on_github_what_does_not_hold_is_an_annotation_on_one_line() {
+    let file = kept("leak_layer.pickle.gz");
+    let github = |more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        program.args(["check", &file, "--no-oom", "--peak-below", "1MiB"]).args(more);
+        stdout(&program.env("GITHUB_ACTIONS", "true").output().expect("the program starts"))
+    };
+    let text = github(&[]);
+    let commands: Vec<&str> =
+        text.lines().filter(|line| line.starts_with("::error title=plimsoll check ")).collect();
+    assert_eq!(commands.len(), 1, "{text}");
+    assert!(commands[0].contains("::peak was limited to 1024.00 KiB but "), "{text}");
+    assert!(commands[0].contains("%0A  the largest lines at the peak:"), "{text}");
+    assert!(!github(&["--json"]).contains("::error"), "JSON stays JSON");
+    assert!(!stdout(&check("leak_layer.pickle.gz", &["--peak-below", "1MiB"])).contains("::error"));
 }
 
 #[test]

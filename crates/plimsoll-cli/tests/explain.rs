@@ -62,6 +62,25 @@ fn a_leak_is_the_verdict_with_its_bytes_a_step() {
 }
 
 #[test]
+fn what_others_hold_is_the_verdict_where_it_is_more_than_was_missing() {
+    let file = kept("gpt2_oom.pickle.gz");
+    let failure = |total: u64| {
+        let output = plimsoll(&["explain", &file, "--device-total", &total.to_string(), "--json"]);
+        json(&output)["devices"][0]["failure"].clone()
+    };
+    let known = explained(&file)["failure"].clone();
+    let of = |figure: &str| known[figure].as_u64().expect("bytes");
+    let without_others = of("reserved_bytes") + of("device_free_bytes");
+    let enough = without_others + of("short_bytes") + 1;
+    assert_eq!(failure(enough - 1)["cause"], "capacity");
+    let told = failure(enough);
+    assert_eq!((&told["cause"], &told["short_bytes"]), (&"held by others".into(), &known["short_bytes"]));
+    assert_eq!(told["held_by_others_bytes"], of("short_bytes") + 1);
+    let answer = text(&["explain", &file, "--device-total", &enough.to_string()]);
+    assert!(answer.starts_with("out of memory: HELD BY OTHERS. 384.00 MiB were asked for"), "{answer}");
+}
+
+#[test]
 fn only_facts_are_told_on_request() {
     let output = plimsoll(&["explain", &kept("gpt2_oom.pickle.gz"), "--no-infer", "--json"]);
     let held = json(&output)["devices"][0]["held"]["by_category"].clone();

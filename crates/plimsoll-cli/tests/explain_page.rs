@@ -3,6 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+mod program;
+use program::{Folder, kept, plimsoll, stderr};
+
 #[test]
 fn the_page_and_the_terminal_give_the_same_verdict() {
     let snapshot =
@@ -27,4 +30,19 @@ fn a_page_that_cannot_be_written_is_a_failure_that_names_it() {
     let answer = answer.expect("it starts");
     assert_eq!(answer.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&answer.stderr).contains("no/such/folder/page.html"));
+}
+
+#[test]
+fn a_page_that_is_there_is_replaced_only_on_request() {
+    let folder = Folder::new("page-there");
+    let page = folder.file("page.html");
+    std::fs::write(&page, "mine").expect("a file");
+    let explain =
+        |more: &[&str]| plimsoll(&[&["explain", &kept("tiny.pickle.gz"), "--html", &page], more].concat());
+    let refused = explain(&[]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--force") && refused.stdout.is_empty(), "{}", stderr(&refused));
+    assert_eq!(std::fs::read_to_string(&page).expect("a file"), "mine");
+    assert_eq!(explain(&["--force"]).status.code(), Some(0));
+    assert!(std::fs::read_to_string(&page).expect("a page").contains("<html"));
 }

@@ -19,7 +19,14 @@ fn what_cannot_be_read_exits_with_3_and_says_what_it_is() {
         (&empty, "the file is empty"),
         (&other, "not a memory snapshot"),
     ] {
-        for verb in [&["explain"][..], &["check", "--no-oom"], &["export", "--to", "folded"]] {
+        for verb in [
+            &["leaks"][..],
+            &["doctor"],
+            &["whatif"],
+            &["check", "--no-oom"],
+            &["export", "--to", "folded"],
+            &["diff", &kept("tiny.pickle.gz")],
+        ] {
             let output = plimsoll(&[verb, &[file]].concat());
             assert_eq!(output.status.code(), Some(3), "{verb:?} {file}");
             let error = stderr(&output);
@@ -33,6 +40,10 @@ fn what_cannot_be_read_exits_with_3_and_says_what_it_is() {
 fn a_failure_is_json_where_json_was_asked_for() {
     for verb in [
         &["explain", "/no/such"][..],
+        &["leaks", "/no/such"],
+        &["diff", "/no/such", "/no/such"],
+        &["doctor", "/no/such"],
+        &["whatif", "/no/such"],
         &["check", "/no/such", "--no-oom"],
         &["conformance", "/no/such"],
         &["bench", "snapshot", "/no/such"],

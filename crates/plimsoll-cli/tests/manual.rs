@@ -3,8 +3,20 @@
 mod program;
 use program::{Folder, plimsoll, stderr, text};
 
-const VERBS: [&str; 8] =
-    ["train", "explain", "check", "export", "record", "conformance", "bench", "completions"];
+const VERBS: [&str; 12] = [
+    "train",
+    "explain",
+    "leaks",
+    "diff",
+    "doctor",
+    "whatif",
+    "check",
+    "export",
+    "record",
+    "conformance",
+    "bench",
+    "completions",
+];
 
 #[test]
 fn every_shell_gets_every_verb() {

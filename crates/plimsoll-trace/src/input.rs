@@ -14,7 +14,7 @@ use crate::grant::Grant;
 use crate::json;
 use crate::log;
 use crate::pickle;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Form, Snapshot};
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -48,7 +48,7 @@ pub fn read(input: impl Read) -> Result<Snapshot, SnapshotError> {
     if head.starts_with(&GZIP) {
         unpacked(MultiGzDecoder::new(BufReader::with_capacity(CHUNK_BYTES, input)), &grant)
     } else if head == log::HEAD {
-        Ok(log::read(input, MOST_LOGGED)?.snapshot)
+        Ok(in_form(log::read(input, MOST_LOGGED)?.snapshot, Form::Log))
     } else if head == ZSTD {
         let frames = ZstdFrames::new(BufReader::with_capacity(CHUNK_BYTES, input))?;
         unpacked(frames, &grant)
@@ -61,19 +61,26 @@ fn unpacked(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> 
     let (head, mut input) = peek::<2, _>(input)?;
     match *head.as_slice() {
         [] => Err(SnapshotError { at: None, why: Why::Empty }),
-        [0x80, ..] => {
+        [0x80, ref rest @ ..] => {
+            let protocol = rest.first().copied().unwrap_or_default();
             let snapshot = pickle::read(&mut input, grant)?;
             // Once more, so that what is packed gets to its checksum.
             io::copy(&mut input.take(1), &mut io::sink())?;
-            Ok(snapshot)
+            Ok(in_form(snapshot, Form::Pickle(protocol)))
         }
         [b'{' | b'[' | b' ' | b'\t' | b'\r' | b'\n', ..] => {
-            json::read(BufReader::with_capacity(CHUNK_BYTES, input), grant)
+            let snapshot = json::read(BufReader::with_capacity(CHUNK_BYTES, input), grant)?;
+            Ok(in_form(snapshot, Form::Json))
         }
         [a, ref rest @ ..] => {
             Err(SnapshotError::at(0, Why::NotASnapshot([a, rest.first().copied().unwrap_or(0)])))
         }
     }
+}
+
+fn in_form(mut snapshot: Snapshot, form: Form) -> Snapshot {
+    snapshot.facts.form = Some(form);
+    snapshot
 }
 
 /// The first bytes, and the input with them still to come.

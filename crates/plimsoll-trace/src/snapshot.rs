@@ -18,7 +18,7 @@ mod texts;
 
 pub use annotation::{Annotation, Stage};
 pub use event::{Action, Event};
-pub use facts::{Facts, Ignored, Kind};
+pub use facts::{Facts, Form, Ignored, Kind};
 pub use ids::{CategoryId, EventIndex, FrameId, FxId, LifeIndex, MaybeU64, PoolIndex, StackId, TextId};
 pub use key::{Key, KeySet};
 pub use pools::Pools;

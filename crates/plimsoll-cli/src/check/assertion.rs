@@ -1,14 +1,11 @@
 //! One assertion about one device, decided: [`Assertion`].
 
-use std::collections::BTreeMap;
-
 use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::{DeviceExplanation, Holders, Line, Origins, Share};
+use plimsoll_trace::explain::{Comparison, DeviceExplanation, Holders, Line, Share, leaks};
 use plimsoll_trace::render::words;
-use plimsoll_trace::snapshot::EventIndex;
 
-use super::Told;
 use crate::exit::{Exit, Failure};
+use crate::explained::Explained;
 
 /// What is wanted of a device; sizes are bytes, shares percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -17,6 +14,7 @@ pub(super) enum Want {
     ReservedBelow(u64),
     FragmentationBelow(f64),
     NoOutOfMemory,
+    NoLeak,
     PeakAsBaseline(f64),
     ReservedAsBaseline(f64),
 }
@@ -27,6 +25,7 @@ impl Want {
         match self {
             Want::FragmentationBelow(_) => "percent",
             Want::NoOutOfMemory => "failures",
+            Want::NoLeak => "bytes_per_step",
             _ => "bytes",
         }
     }
@@ -38,6 +37,7 @@ impl Want {
             Want::ReservedBelow(_) => "reserved-below",
             Want::FragmentationBelow(_) => "frag-below",
             Want::NoOutOfMemory => "no-oom",
+            Want::NoLeak => "no-leak",
             Want::PeakAsBaseline(_) => "baseline-peak",
             Want::ReservedAsBaseline(_) => "baseline-reserved",
         }
@@ -68,10 +68,11 @@ pub(super) struct Assertion {
     pub(super) lines: Vec<Blamed>,
 }
 
-/// A line of the program with what it holds, or by how much that grew.
+/// A line of the program with what it holds, by how much that grew, or how much it adds with each step.
 pub(super) struct Blamed {
     pub(super) line: String,
-    pub(super) category: &'static str,
+    /// What for; `None` where that was not asked.
+    pub(super) category: Option<&'static str>,
     pub(super) bytes: u64,
 }
 
@@ -82,9 +83,9 @@ impl Assertion {
     /// A device that the baseline does not have.
     pub(super) fn of(
         want: Want,
-        told: &Told,
+        told: &Explained,
         place: usize,
-        baseline: Option<&Told>,
+        baseline: Option<&Explained>,
         rows: usize,
     ) -> Result<Assertion, Failure> {
         let device = &told.devices[place];
@@ -102,17 +103,20 @@ impl Assertion {
 }
 
 /// The device of this number in the baseline.
-fn counterpart<'a>(baseline: &'a Told, device: &DeviceExplanation) -> Result<&'a DeviceExplanation, Failure> {
+fn counterpart<'a>(
+    baseline: &'a Explained,
+    device: &DeviceExplanation,
+) -> Result<&'a DeviceExplanation, Failure> {
     let number = device.timeline.device;
     baseline.devices.iter().find(|one| one.timeline.device == number).ok_or_else(|| {
-        let message = format!("the baseline {} has nothing of device {number}", baseline.recording.name);
+        let message = format!("the baseline {} has nothing of device {number}", baseline.file);
         Failure::new(Exit::Usage, message)
     })
 }
 
 fn decide(
     want: Want,
-    told: &Told,
+    told: &Explained,
     device: &DeviceExplanation,
     before: Option<&DeviceExplanation>,
 ) -> Assertion {
@@ -170,73 +174,75 @@ fn decide(
             }
             None => ("no request failed".to_owned(), 0.0, 0.0),
         },
+        Want::NoLeak => {
+            let leaks = &device.leaks;
+            let message = words::growth(device, |bytes| Bytes(bytes).to_string());
+            let is_leaking = leaks.whole.verdict == leaks::Verdict::Leaking;
+            (message, 0.0, if is_leaking { leaks.bytes_per_step().max(1) as f64 } else { 0.0 })
+        }
     };
+    let unknown = want == Want::NoLeak && device.leaks.whole.verdict == leaks::Verdict::TooFewSteps;
     let (verdict, message) = match (actual > limit, is_whole) {
+        (false, _) if unknown => (Verdict::Incomplete, message),
+        // What leaks, leaks in the part that is known.
+        (false, _) if want == Want::NoLeak => (Verdict::Holds, message),
         (true, _) => (Verdict::Fails, message),
         (false, true) => (Verdict::Holds, message),
         (false, false) => {
             let why = if quality.events == 0 { "it has no events" } else { "its oldest events were lost" };
-            let name = &told.recording.name;
+            let name = &told.file;
             (Verdict::Incomplete, format!("{message}; but {name} does not hold the whole run: {why}"))
         }
     };
     Assertion { want, device: timeline.device, verdict, message, limit, actual, lines: Vec::new() }
 }
 
-/// The largest lines at the moment in question; beside a baseline, those that grew the most.
+/// The lines that leak, or the largest at the moment in question; beside a baseline, those that grew the most.
 fn blamed(
     want: Want,
-    told: &Told,
+    told: &Explained,
     device: &DeviceExplanation,
-    before: Option<(&Told, &DeviceExplanation)>,
+    before: Option<(&Explained, &DeviceExplanation)>,
 ) -> Vec<Blamed> {
     let moment = |device: &DeviceExplanation| match want {
         Want::PeakBelow(_) | Want::PeakAsBaseline(_) => device.timeline.peak_allocated.after,
         Want::ReservedBelow(_) | Want::ReservedAsBaseline(_) => device.timeline.peak_reserved.after,
-        Want::FragmentationBelow(_) | Want::NoOutOfMemory => device.moment(),
+        Want::FragmentationBelow(_) | Want::NoOutOfMemory | Want::NoLeak => device.moment(),
     };
-    let now = by_line(told, device, moment(device));
     let against = matches!(want, Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_));
-    let Some((baseline, before)) = before.filter(|_| against) else { return now };
-    let before = by_line(baseline, before, moment(before));
-    // Numbers of lines change with every commit, so lines are put together by function.
-    let function = |row: &Blamed| (without_number(&row.line), row.category);
-    let mut grown: BTreeMap<_, u64> = BTreeMap::new();
-    for row in &now {
-        *grown.entry(function(row)).or_default() += row.bytes;
+    if let Some((baseline, before)) = before.filter(|_| against) {
+        let (first, second) = (baseline.known(before), told.known(device));
+        let comparison = Comparison::after(first, second, [moment(before), moment(device)]);
+        return grown(told, &comparison);
     }
-    for row in &before {
-        grown.entry(function(row)).and_modify(|bytes| *bytes = bytes.saturating_sub(row.bytes));
+    if want == Want::NoLeak {
+        let leaking = device.leaks.leaking().map(|line| Blamed {
+            line: words::place(&told.snapshot, line.place),
+            category: None,
+            bytes: line.course.growth.usual_bytes,
+        });
+        return leaking.collect();
     }
-    let rows = grown.into_iter().filter(|&(_, bytes)| bytes > 0);
-    let mut rows: Vec<Blamed> =
-        rows.map(|((line, category), bytes)| Blamed { line, category, bytes }).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
-    rows
-}
-
-fn by_line(told: &Told, device: &DeviceExplanation, after: Option<EventIndex>) -> Vec<Blamed> {
-    let snapshot = &told.recording.snapshot;
+    let after = moment(device);
     let blamed = |share: &Share<Line>| Blamed {
-        line: words::asker(snapshot, share.key),
-        category: words::purpose(share.key.category),
+        line: words::asker(&told.snapshot, share.key),
+        category: Some(words::purpose(share.key.category)),
         bytes: share.bytes,
     };
     if after == device.holders.after {
         return device.holders.by_line.iter().map(blamed).collect();
     }
-    let origins = Origins::of(snapshot);
-    let holders = Holders::after(&device.timeline, &origins, &device.purposes, after);
+    let holders = Holders::after(&device.timeline, &told.origins, &device.purposes, after);
     holders.by_line.iter().map(blamed).collect()
 }
 
-/// `src/model.py:41 forward` without the 41.
-fn without_number(line: &str) -> String {
-    match line.rsplit_once(':') {
-        Some((file, rest)) => {
-            let function = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-');
-            format!("{file}{function}")
-        }
-        None => line.to_owned(),
-    }
+/// The lines that hold more than before, and how much more.
+fn grown(told: &Explained, comparison: &Comparison) -> Vec<Blamed> {
+    let lines = comparison.lines.iter().filter_map(|change| {
+        let bytes = u64::try_from(change.bytes()).ok().filter(|&bytes| bytes > 0)?;
+        let frame = change.key.frames[1];
+        let line = frame.map_or_else(|| "no line of Python".to_owned(), |it| words::line(&told.snapshot, it));
+        Some(Blamed { line, category: Some(words::purpose(change.key.category)), bytes })
+    });
+    lines.collect()
 }

@@ -1,9 +1,10 @@
 //! `plimsoll check`: what a recording is asserted to be, for CI. The first assertion that fails makes the exit
 //! code 1; one that the recording cannot answer makes it 4.
 //!
-//! `assertion.rs` decides, `text.rs`, `json.rs` and `junit.rs` say it.
+//! `assertion.rs` decides, `text.rs`, `json.rs`, `junit.rs` and `github.rs` say it.
 
 mod assertion;
+mod github;
 mod json;
 mod junit;
 mod text;
@@ -11,17 +12,17 @@ mod text;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
-use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+use plimsoll_trace::explain::Options;
 
 use self::assertion::{Assertion, Verdict, Want};
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
-use crate::recording::Recording;
+use crate::explained::Explained;
 use crate::sink::Sink;
 
 #[derive(Args)]
 #[command(group = ArgGroup::new("assertion").required(true).multiple(true)
-    .args(["peak_below", "reserved_below", "frag_below", "no_oom", "baseline"]))]
+    .args(["peak_below", "reserved_below", "frag_below", "no_oom", "no_leak", "baseline"]))]
 pub(crate) struct CheckArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -38,6 +39,9 @@ pub(crate) struct CheckArgs {
     /// No request fails
     #[arg(long)]
     no_oom: bool,
+    /// Memory does not grow from step to step without being given back
+    #[arg(long)]
+    no_leak: bool,
     /// Neither peak is higher than in this snapshot
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
@@ -66,27 +70,11 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A recording with what is told of its devices.
-struct Told {
-    recording: Recording,
-    devices: Vec<DeviceExplanation>,
-}
-
-impl Told {
-    fn open(file: &std::path::Path, device: Option<i32>) -> Result<Told, Failure> {
-        let recording = Recording::open(file, device)?;
-        let origins = Origins::of(&recording.snapshot);
-        let options = Options { infer: true, device_total_bytes: None };
-        let explained = |&number| DeviceExplanation::of(&recording.snapshot, number, &origins, options);
-        let devices = recording.devices.iter().map(explained).collect();
-        Ok(Told { recording, devices })
-    }
-}
-
 /// Decides every assertion of every device.
 pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
-    let told = Told::open(&args.file, args.device)?;
-    let baseline = args.baseline.as_deref().map(|file| Told::open(file, None)).transpose()?;
+    let told = Explained::open(&args.file, args.device, Options::default())?;
+    let baseline =
+        args.baseline.as_deref().map(|file| Explained::open(file, None, Options::default())).transpose()?;
     let mut assertions = Vec::new();
     for place in 0..told.devices.len() {
         for want in wants(args) {
@@ -99,12 +87,18 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
         (false, true) => Exit::OutOfMemory,
         (false, false) => Exit::Done,
     };
-    let file = &told.recording.name;
+    let file = &told.file;
     if let Some(path) = &args.junit {
         let report = junit::render(file, &assertions);
         Sink::new(path.clone(), true).write(|out| out.write_all(report.as_bytes()))?;
     }
-    let text = if args.json { json::render(file, &assertions) } else { text::render(&assertions) };
+    let text = if args.json {
+        json::render(file, &assertions)
+    } else {
+        let on_github = std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true");
+        let annotations = if on_github { github::render(file, &assertions) } else { String::new() };
+        text::render(&assertions) + &annotations
+    };
     Ok(Answer { text, exit })
 }
 
@@ -115,6 +109,7 @@ fn wants(args: &CheckArgs) -> Vec<Want> {
         args.reserved_below.map(Want::ReservedBelow),
         args.frag_below.map(Want::FragmentationBelow),
         args.no_oom.then_some(Want::NoOutOfMemory),
+        args.no_leak.then_some(Want::NoLeak),
         tolerance.map(Want::PeakAsBaseline),
         tolerance.map(Want::ReservedAsBaseline),
     ];

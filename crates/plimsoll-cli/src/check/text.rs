@@ -39,12 +39,14 @@ pub(super) fn lines(one: &Assertion) -> String {
         Want::ReservedBelow(_) => ("the largest lines as the most was reserved", ""),
         Want::FragmentationBelow(_) => ("the largest lines then", ""),
         Want::NoOutOfMemory => ("the largest lines at the last failure", ""),
+        Want::NoLeak => ("what each step leaves, by line", "+"),
         Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_) => ("the lines that grew the most", "+"),
     };
     let _ = writeln!(out, "  {what}:");
     for row in &one.lines {
         let size = format!("{plus}{}", Bytes(row.bytes));
-        let _ = writeln!(out, "  {size:>12}  {}  {}", row.line, row.category);
+        let category = row.category.map_or_else(String::new, |category| format!("  {category}"));
+        let _ = writeln!(out, "  {size:>12}  {}{category}", row.line);
     }
     out
 }

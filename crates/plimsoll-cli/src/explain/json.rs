@@ -1,13 +1,11 @@
 //! An explanation for programs: `plimsoll.explain/1`.
 
-use plimsoll_trace::explain::leaks::{Course, Place};
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Share};
-use plimsoll_trace::snapshot::FrameId;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
-use super::Explained;
-use crate::whatif;
+use crate::explained::Explained;
+use crate::{doctor, leaks, whatif};
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained) -> String {
@@ -38,8 +36,8 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
         row(
             share,
             json!({
-                "line": share.key.frame.map(|frame| line(explained, frame)),
-                "package_line": share.key.package_line.map(|frame| line(explained, frame)),
+                "line": share.key.frame.map(|frame| explained.line(frame)),
+                "package_line": share.key.package_line.map(|frame| explained.line(frame)),
                 "category": share.key.category.map(|category| category.name()),
             }),
         )
@@ -51,7 +49,9 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
     json!({
         "device": timeline.device,
         "failure": device.failure.map(|failure| {
+            let others = device.held_by_others();
             let (cause, bytes) = match failure.cause() {
+                Cause::Capacity { short_bytes } if others.is_some() => ("held by others", Some(short_bytes)),
                 Cause::Capacity { short_bytes } => ("capacity", Some(short_bytes)),
                 Cause::Fragmentation { spare_bytes } => ("fragmentation", Some(spare_bytes)),
                 Cause::Unknown => ("unknown", None),
@@ -59,14 +59,15 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
             json!({
                 "cause": cause,
                 "asked_bytes": failure.asked_bytes,
-                "short_bytes": bytes.filter(|_| cause == "capacity"),
+                "short_bytes": bytes.filter(|_| cause == "capacity" || others.is_some()),
+                "held_by_others_bytes": others,
                 "spare_bytes": bytes.filter(|_| cause == "fragmentation"),
                 "allocated_bytes": failure.level.allocated_bytes,
                 "active_bytes": failure.level.active_bytes,
                 "reserved_bytes": failure.level.reserved_bytes,
                 "device_free_bytes": failure.device_free_bytes,
                 "event": failure.at.index(),
-                "line": explained.origins.get(failure.stack).line.map(|frame| line(explained, frame)),
+                "line": explained.origins.get(failure.stack).line.map(|frame| explained.line(frame)),
                 "failures": failure.failures,
             })
         }),
@@ -80,8 +81,9 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
             "by_line": by_line.collect::<Vec<_>>(),
             "by_operator": by_operator.collect::<Vec<_>>(),
         },
-        "leaks": leaks(explained, device),
+        "leaks": leaks::as_json(explained, device),
         "what_if": device.what_if.as_ref().map(whatif::as_json),
+        "data_quality": doctor::as_json(explained, device),
         "events": timeline.quality.events,
         "conflicts": timeline.quality.conflicts(),
         "ring_overflowed": timeline.quality.is_cut,
@@ -108,43 +110,6 @@ fn ledger(ledger: &Ledger) -> Value {
     rows.collect()
 }
 
-/// What grows from step to step.
-fn leaks(explained: &Explained, device: &DeviceExplanation) -> Value {
-    let leaks = &device.leaks;
-    let lines = leaks.lines.iter().map(|line| {
-        let (frame, operator) = match line.place {
-            Place::Line(frame) => (Some(self::line(explained, frame)), line.operator),
-            Place::Operator(name) => (None, Some(name)),
-            Place::Stack(_) | Place::Unknown => (None, line.operator),
-        };
-        json!({
-            "line": frame,
-            "operator": operator.map(|name| name.of(&explained.snapshot)),
-            "course": course(&line.course),
-            "pattern": line.pattern.map(|pattern| pattern.advice()),
-        })
-    });
-    json!({
-        "steps": device.steps.len(),
-        "steps_told_by": device.steps.evidence(),
-        "whole": course(&leaks.whole),
-        "pattern": leaks.pattern.map(|pattern| pattern.advice()),
-        "lines": lines.collect::<Vec<_>>(),
-    })
-}
-
-fn course(course: &Course) -> Value {
-    let growth = course.growth;
-    json!({
-        "verdict": course.verdict.name(),
-        "confidence": course.confidence,
-        "bytes_per_step": growth.usual_bytes,
-        "steps_that_grew": growth.grew,
-        "steps_judged": growth.steps,
-        "grown_bytes": growth.bytes,
-    })
-}
-
 fn moment(moment: Moment) -> Value {
     json!({
         "after_event": moment.after.map(|event| event.index()),
@@ -160,14 +125,4 @@ fn row<K>(share: &Share<K>, mut key: Value) -> Value {
     key["blocks"] = share.blocks.into();
     key["largest_bytes"] = share.largest_bytes.into();
     key
-}
-
-fn line(explained: &Explained, frame: FrameId) -> Value {
-    let snapshot = &explained.snapshot;
-    let frame = snapshot.stacks.get_frame(frame);
-    json!({
-        "file": snapshot.texts.get(frame.filename),
-        "line": frame.line,
-        "function": snapshot.texts.get(frame.name),
-    })
 }

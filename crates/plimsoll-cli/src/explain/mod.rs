@@ -1,26 +1,25 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
+mod job;
 mod json;
 mod text;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
-use plimsoll_trace::output::replace;
+use plimsoll_trace::explain::Options;
 use plimsoll_trace::render::html::Report;
-use plimsoll_trace::snapshot::Snapshot;
 
 use crate::bytes;
-use crate::exit::{Exit, Failure};
-use crate::output;
-use crate::recording::Recording;
+use crate::exit::{Answer, Exit, Failure};
+use crate::explained::Explained;
+use crate::sink::Sink;
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
-    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin. Several, or a folder: the ranks of one job
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
@@ -42,43 +41,36 @@ pub(crate) struct ExplainArgs {
     /// Also write a page for a browser: one file that needs no network
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
-}
-
-/// A snapshot that was read, with what it tells.
-struct Explained {
-    /// As the user named it.
-    file: String,
-    snapshot: Snapshot,
-    origins: Origins,
-    /// By number; at least one.
-    devices: Vec<DeviceExplanation>,
+    /// Replace a page that is there
+    #[arg(short, long, requires = "html")]
+    force: bool,
 }
 
 /// Reads and explains; the result is text for stdout.
-pub(crate) fn run(args: &ExplainArgs) -> Result<String, Failure> {
+pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
+    let files = job::listed(&args.files)?;
+    let [file] = files.as_slice() else {
+        if args.html.is_some() {
+            let message = "--html is for one file; for several there is the text, and --json";
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        return job::run(&files, args);
+    };
     let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
-    let explained = explain(&args.file, args.device, options)?;
-    if let Some(path) = &args.html {
-        page(&explained, path)?;
+    let page = args.html.as_ref().map(|path| Sink::new(path.clone(), args.force));
+    page.as_ref().map_or(Ok(()), Sink::check)?;
+    let explained = Explained::open(file, args.device, options)?;
+    if let Some(sink) = page {
+        sink.write(|out| out.write_all(report(&explained).as_bytes()))?;
+        if sink.is_stdout() {
+            return Ok(Answer::default());
+        }
     }
-    Ok(if args.json { json::render(&explained) } else { text::render(&explained, args) })
+    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, args) }))
 }
 
-/// Writes the page for a browser.
-fn page(explained: &Explained, path: &Path) -> Result<(), Failure> {
+/// The page for a browser.
+fn report(explained: &Explained) -> String {
     let Explained { file, snapshot, origins, devices } = explained;
-    let page = Report { file, snapshot, origins, devices }.page();
-    replace(path, |out| out.write_all(page.as_bytes()))
-        .map_err(|why| Failure::new(Exit::Unreadable, format!("{}: {why}", path.display())))?;
-    output::progress(&format!("wrote {}", path.display()));
-    Ok(())
-}
-
-fn explain(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
-    let Recording { name, snapshot, devices } = Recording::open(file, device)?;
-    let origins = Origins::of(&snapshot);
-    let devices =
-        devices.into_iter().map(|number| DeviceExplanation::of(&snapshot, number, &origins, options));
-    let devices = devices.collect();
-    Ok(Explained { file: name, snapshot, origins, devices })
+    Report { file, snapshot, origins, devices }.page()
 }

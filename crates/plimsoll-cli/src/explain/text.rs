@@ -2,15 +2,15 @@
 
 use std::fmt::Write;
 
-use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::leaks::{Growth, Place, Verdict};
+use plimsoll_trace::explain::leaks::Verdict;
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Row, Share};
 use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
 
-use super::{ExplainArgs, Explained};
+use super::ExplainArgs;
+use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
-use crate::whatif;
+use crate::{bytes, doctor, leaks, whatif};
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
@@ -21,13 +21,11 @@ pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
         if !out.is_empty() {
             out.push('\n');
         }
-        if explained.devices.len() > 1 {
-            let _ = write!(out, "device {}: ", device.timeline.device);
-        }
-        let _ = writeln!(out, "{BOLD}{}{RESET}", words::verdict(device, |bytes| page.size(bytes)));
+        let verdict = words::verdict(device, |bytes| page.size(bytes));
+        let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", explained.prefix(device));
         page.device(&mut out, device);
     }
-    let _ = writeln!(out, "\n{}", page.provenance());
+    let _ = writeln!(out, "\n{}", words::writer(&explained.file, &explained.snapshot));
     out
 }
 
@@ -38,7 +36,7 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn size(&self, bytes: u64) -> String {
-        if self.args.bytes { format!("{bytes} B") } else { Bytes(bytes).to_string() }
+        bytes::shown(bytes, self.args.bytes)
     }
 
     fn device(&self, out: &mut String, device: &DeviceExplanation) {
@@ -76,36 +74,27 @@ impl Page<'_> {
             let _ = writeln!(out);
             whatif::table(out, what_if, |bytes| self.size(bytes));
         }
+        doctor::section(out, self.explained, device);
     }
 
     /// Which lines keep memory from step to step.
     fn leaks(&self, out: &mut String, device: &DeviceExplanation) {
-        let (steps, leaks) = (&device.steps, &device.leaks);
-        let growth = leaks.whole.growth;
+        let (steps, of) = (&device.steps, &device.leaks);
+        let growth = of.whole.growth;
         let _ = writeln!(
             out,
             "\n{BOLD}From step to step{RESET}: {} ({} steps, {})",
-            leaks.whole.verdict.name(),
+            of.whole.verdict.name(),
             steps.len(),
             steps.evidence()
         );
-        if leaks.whole.verdict != Verdict::Leaking {
+        if of.whole.verdict != Verdict::Leaking {
             return;
         }
-        if let Some(pattern) = leaks.pattern {
+        if let Some(pattern) = of.pattern {
             let _ = writeln!(out, "  {}", pattern.advice());
         }
-        let leaking = leaks.lines.iter().filter(|line| line.course.verdict == Verdict::Leaking);
-        for line in leaking.take(self.args.rows) {
-            let Growth { usual_bytes, grew, steps, .. } = line.course.growth;
-            let place = match line.place {
-                Place::Line(frame) => self.line(frame),
-                Place::Operator(name) => name.of(&self.explained.snapshot).to_owned(),
-                Place::Stack(_) => "a stack without a line of Python".to_owned(),
-                Place::Unknown => "no stack".to_owned(),
-            };
-            let _ = writeln!(out, "  {:>12} a step in {grew} of {steps}  {place}", self.size(usual_bytes));
-        }
+        leaks::lines(out, self.explained, device, self.args.rows, |bytes| self.size(bytes));
         let _ = writeln!(out, "  {:>12} in all since step {}", self.size(growth.bytes), growth.from + 1);
     }
 
@@ -183,12 +172,6 @@ impl Page<'_> {
 
     fn line(&self, frame: FrameId) -> String {
         words::line(&self.explained.snapshot, frame)
-    }
-
-    /// How good the file is, and who wrote it.
-    fn provenance(&self) -> String {
-        let Explained { file, snapshot, devices, .. } = self.explained;
-        words::provenance(file, snapshot, devices).join("\n")
     }
 }
 

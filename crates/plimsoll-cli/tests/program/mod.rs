@@ -9,7 +9,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 pub(crate) fn plimsoll(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("the program starts")
+    let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    // What a test expects must not depend on who runs it.
+    program.args(args).env_remove("GITHUB_ACTIONS").output().expect("the program starts")
 }
 
 pub(crate) fn stdout(output: &Output) -> String {

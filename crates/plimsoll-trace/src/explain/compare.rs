@@ -10,14 +10,14 @@ use plimsoll_alloc::Category;
 use super::fragmentation::Known;
 use super::holders::{Holders, Line};
 use super::lines::{lead, matched};
-use crate::snapshot::{Action, FrameId};
+use crate::snapshot::{Action, EventIndex, FrameId};
 
 /// Two recordings side by side.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// The first and the second as a whole.
     pub totals: [Totals; 2],
-    /// Every line that holds something at either peak; what changed the most comes first.
+    /// Every line that holds something at either moment, the peaks if no other is asked for; what changed the most comes first.
     pub lines: Vec<Change<ChangedLine>>,
     /// The same by category.
     pub categories: Vec<Change<Option<Category>>>,
@@ -80,9 +80,15 @@ impl Totals {
 }
 
 impl Comparison {
-    /// Compares one device of each of two recordings.
+    /// Compares one device of each of two recordings, when the most was allocated.
     pub fn of(first: Known<'_>, second: Known<'_>) -> Self {
-        let sides = [first, second].map(Side::of);
+        Self::after(first, second, [first, second].map(|known| known.timeline.peak_allocated.after))
+    }
+
+    /// The same at other moments: after an event of each, `None` before the first. The totals are not of these
+    /// moments.
+    pub fn after(first: Known<'_>, second: Known<'_>, moments: [Option<EventIndex>; 2]) -> Self {
+        let sides = [Side::of(first, moments[0]), Side::of(second, moments[1])];
         let [a, b] = &sides;
         let pairs = matched((first.snapshot, &a.frames), (second.snapshot, &b.frames));
         let mut both = [BTreeMap::new(), BTreeMap::new()];
@@ -104,7 +110,7 @@ impl Comparison {
     }
 }
 
-/// What one recording has at its peak.
+/// What one recording has at one moment.
 struct Side {
     /// The lines, each by its first frame.
     frames: Vec<FrameId>,
@@ -112,9 +118,8 @@ struct Side {
 }
 
 impl Side {
-    fn of(known: Known<'_>) -> Self {
-        let peak = known.timeline.peak_allocated.after;
-        let holders = Holders::after(known.timeline, known.origins, known.purposes, peak);
+    fn of(known: Known<'_>, moment: Option<EventIndex>) -> Self {
+        let holders = Holders::after(known.timeline, known.origins, known.purposes, moment);
         let frames: Vec<FrameId> = holders.by_line.iter().filter_map(|share| share.key.frame).collect();
         let leads = lead(known.snapshot, &frames);
         let rows = holders.by_line.iter().map(|share| {

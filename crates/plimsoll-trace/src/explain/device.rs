@@ -52,6 +52,12 @@ pub struct Options {
     pub device_total_bytes: Option<u64>,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self { infer: true, device_total_bytes: None }
+    }
+}
+
 impl DeviceExplanation {
     /// Reads the device's trace: the program's rhythm on a thread of its own, beside the replay of its requests.
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
@@ -97,6 +103,13 @@ impl DeviceExplanation {
     /// The moment that is explained: when memory ran out, or else when the most was allocated.
     pub fn moment(&self) -> Option<EventIndex> {
         self.holders.after
+    }
+
+    /// What is neither free nor the allocator's as a request fails for want of capacity (the context, libraries,
+    /// other processes), if that is known and more than was missing: without it, the request would have been served.
+    pub fn held_by_others(&self) -> Option<u64> {
+        let Cause::Capacity { short_bytes } = self.failure?.cause() else { return None };
+        self.ledger.device.outside.filter(|&outside| outside > short_bytes)
     }
 
     /// The blocks that are held then, each with what it is for.

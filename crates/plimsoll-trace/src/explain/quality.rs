@@ -174,6 +174,15 @@ impl DataQuality {
         self.stackless.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
+    /// The same in percent of the peak's bytes.
+    pub fn stackless_percent(&self) -> f64 {
+        if self.peak_bytes == 0 {
+            0.0
+        } else {
+            100.0 * self.stackless_bytes() as f64 / self.peak_bytes as f64
+        }
+    }
+
     /// Whether the recording tells all: everything fits, nothing was lost, every byte of the peak has a stack.
     pub fn is_complete(&self) -> bool {
         self.replay.conflicts() == 0

@@ -2,7 +2,8 @@
 
 use plimsoll_alloc::Category;
 
-use crate::explain::leaks::Verdict;
+use super::quality::replayed;
+use crate::explain::leaks::{Course, Place, Verdict};
 use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 
@@ -22,6 +23,14 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
     };
     let asked = size(failure.asked_bytes);
     match failure.cause() {
+        Cause::Capacity { short_bytes } if let (None, Some(others)) = (&leak, device.held_by_others()) => {
+            format!(
+                "out of memory: HELD BY OTHERS. {asked} were asked for, short by {}; of the device, {} are neither free \
+             nor this allocator's: other processes (nvidia-smi lists them), NCCL, the context",
+                size(short_bytes),
+                size(others)
+            )
+        }
         Cause::Capacity { short_bytes } if leak.is_some() => format!(
             "out of memory: a LEAK, {}. {asked} were asked for, short by {}",
             leak.unwrap_or_default(),
@@ -44,6 +53,24 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
     }
 }
 
+/// The [`verdict`] in a few words.
+pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
+    let leak = leak(device, &size).map(|leak| format!("a LEAK: {leak}"));
+    let Some(failure) = device.failure else {
+        return leak.unwrap_or_else(|| "nothing failed".to_owned());
+    };
+    let cause = match failure.cause() {
+        Cause::Capacity { short_bytes } => {
+            let cause = if device.held_by_others().is_some() { "HELD BY OTHERS" } else { "CAPACITY" };
+            format!(": {cause}, short by {}", size(short_bytes))
+        }
+        Cause::Fragmentation { .. } => ": FRAGMENTATION".to_owned(),
+        Cause::Unknown => String::new(),
+    };
+    let leak = leak.map_or_else(String::new, |leak| format!("; {leak}"));
+    format!("out of memory{cause}{leak}")
+}
+
 /// How much is never given back, if something is.
 fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
     let whole = &device.leaks.whole;
@@ -57,6 +84,44 @@ fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<Stri
             whole.confidence
         )
     })
+}
+
+/// Whether and how memory grows from step to step.
+pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
+    let Course { verdict, confidence, ref held, growth, .. } = device.leaks.whole;
+    let name = verdict.name();
+    let (Some(&first), Some(&last)) = (held.first(), held.last()) else {
+        return format!("{name}: no step was found");
+    };
+    // The last step is not judged: a program that ends lets go of what it has.
+    let settled = held.get(growth.from..held.len().max(2) - 1).unwrap_or_default();
+    let (least, most) = (settled.iter().min().unwrap_or(&last), settled.iter().max().unwrap_or(&last));
+    let (since, steps) = (growth.from + 1, held.len());
+    let rises = || format!("{} after step 1, {} after step {steps}", size(first), size(last));
+    match verdict {
+        Verdict::Leaking => {
+            let leak = leak(device, &size).unwrap_or_default();
+            format!("{name}: {leak}, {} in all since step {since}", size(growth.bytes))
+        }
+        Verdict::TooFewSteps => format!("{name}: {steps} were found"),
+        Verdict::WarmingUp => format!("{name}: {}, and hardly any more to come ({confidence})", rises()),
+        Verdict::GrowingCache => {
+            format!(
+                "{name}: {}; its blocks are replaced by larger ones, none is left behind ({confidence})",
+                rises()
+            )
+        }
+        Verdict::Steady if least == most => {
+            format!("{name}: {} after each step since step {since} ({confidence})", size(*most))
+        }
+        Verdict::Steady | Verdict::FollowsBatchSize => {
+            format!(
+                "{name}: {} to {} after each step since step {since} ({confidence})",
+                size(*least),
+                size(*most)
+            )
+        }
+    }
 }
 
 /// Whether a setting would have served what failed.
@@ -116,28 +181,33 @@ pub fn reason(key: Purposed) -> String {
     }
 }
 
+/// Who wrote the file.
+pub fn writer(file: &str, snapshot: &Snapshot) -> String {
+    format!("{file}: {}; nothing in the file was run", snapshot.facts.written_by())
+}
+
 /// How good the file is, and who wrote it: a line for the file, one for each device. `file` is the snapshot as
 /// the user names it.
 pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
-    let mut lines = vec![format!("{file}: {}; nothing in the file was run", snapshot.facts.written_by())];
+    let mut lines = vec![writer(file, snapshot)];
     lines.extend(devices.iter().map(|device| {
         let (quality, replay) = (device.timeline.quality, &device.replay);
         let of =
             if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
-        let replayed = if replay.requests == 0 {
-            "no request recorded: the state alone is explained".to_owned()
-        } else if replay.is_identical() {
-            format!("{} requests replayed, every block where PyTorch put it", replay.requests)
-        } else {
-            format!(
-                "{} requests replayed, {} of them decided otherwise: figures may differ from PyTorch's",
-                replay.requests,
-                replay.conflicts + replay.unplaced
-            )
-        };
+        let replayed = replayed(replay);
         let is_cut = quality.is_cut && replay.requests > 0;
         let cut = if is_cut { "; the ring ran over, so what came before is not known" } else { "" };
         format!("{of}{} events; {replayed}{cut}", quality.events)
     }));
     lines
+}
+
+/// A place that blocks are asked for.
+pub fn place(snapshot: &Snapshot, place: Place) -> String {
+    match place {
+        Place::Line(frame) => line(snapshot, frame),
+        Place::Operator(name) => name.of(snapshot).to_owned(),
+        Place::Stack(_) => "a stack without a line of Python".to_owned(),
+        Place::Unknown => "no stack".to_owned(),
+    }
 }

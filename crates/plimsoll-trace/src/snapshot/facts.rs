@@ -1,4 +1,4 @@
-//! What a file said at all: [`Facts`]. PyTorch's format has no version; its keys tell.
+//! What a file said at all: [`Facts`], and in which [`Form`]. PyTorch's format has no version; its keys tell.
 
 use super::{Key, KeySet, TextId};
 
@@ -47,6 +47,27 @@ impl Kind {
     }
 }
 
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A pickle of this protocol.
+    Pickle(u8),
+    /// JSON.
+    Json,
+    /// A log of ours.
+    Log,
+}
+
+impl std::fmt::Display for Form {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Pickle(protocol) => write!(f, "a pickle of protocol {protocol}"),
+            Self::Json => f.write_str("JSON"),
+            Self::Log => f.write_str("a log of Plimsoll's"),
+        }
+    }
+}
+
 /// Which keys a file had, and what was left aside.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
@@ -57,6 +78,8 @@ pub struct Facts {
     pub ignored: Vec<Ignored>,
     /// How often others stood there.
     pub ignored_beyond: u64,
+    /// How the file was written; `None` for what was never a file.
+    pub form: Option<Form>,
 }
 
 /// How many keys that are not read are counted by name.

@@ -1,0 +1,21 @@
+//! Assertions for GitHub: an annotation of the run for each that does not hold, as a workflow command
+//! (<https://docs.github.com/actions/reference/workflow-commands-for-github-actions>).
+
+use super::assertion::{Assertion, Verdict};
+use super::text;
+
+/// Lines that a runner of GitHub's takes from stdout; empty where all hold.
+pub(super) fn render(file: &str, assertions: &[Assertion]) -> String {
+    let broken = assertions.iter().filter(|one| one.verdict != Verdict::Holds);
+    let command = |one: &Assertion| {
+        let title = value(&format!("plimsoll check {file}")).replace(':', "%3A").replace(',', "%2C");
+        let message = value(format!("{}\n{}", one.message, text::lines(one)).trim_end());
+        format!("::error title={title}::{message}\n")
+    };
+    broken.map(command).collect()
+}
+
+/// Text as a command takes it: on one line.
+fn value(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}

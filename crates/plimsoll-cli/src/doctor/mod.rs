@@ -1,0 +1,186 @@
+//! `plimsoll doctor`: whether a snapshot is any good, and how to record a better one.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Options};
+use plimsoll_trace::render::quality::{Grade, Judged, replayed};
+use serde_json::{Value, json};
+
+use crate::bytes;
+use crate::exit::Failure;
+use crate::explained::Explained;
+use crate::output::{BOLD, RESET};
+
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Looks at what is there and what is not; the result is text for stdout.
+pub(crate) fn run(args: &DoctorArgs) -> Result<String, Failure> {
+    let explained = Explained::open(&args.file, None, Options::default())?;
+    Ok(if args.json { all_as_json(&explained) } else { as_text(&explained) })
+}
+
+fn as_text(explained: &Explained) -> String {
+    let mut out = String::new();
+    let form = explained.snapshot.facts.form.map_or_else(String::new, |form| form.to_string());
+    let written_by = explained.snapshot.facts.written_by();
+    // Writing to a `String` cannot fail.
+    for (nth, device) in explained.devices.iter().enumerate() {
+        let quality = explained.quality(device);
+        let judged = Judged::of(&quality, &device.replay);
+        if nth > 0 {
+            out.push('\n');
+        }
+        let _ = writeln!(out, "{}{BOLD}{judged}{RESET}", explained.prefix(device));
+        if nth == 0 {
+            row(&mut out, "format", &format!("{form}, {written_by}; nothing in the file was run"));
+        }
+        device_rows(&mut out, device, &quality);
+        complaints(&mut out, &quality);
+    }
+    out
+}
+
+fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuality) {
+    let events = &quality.replay;
+    let fit = match events.conflicts() {
+        0 => "all fit together".to_owned(),
+        conflicts => format!("{conflicts} do not fit the others"),
+    };
+    let ring =
+        if events.is_cut { "ran over: the oldest events are lost" } else { "no sign that it ran over" };
+    if events.events > 0 {
+        row(out, "events", &format!("{}, {fit}", events.events));
+        row(out, "ring", ring);
+        if events.held_before > 0 {
+            row(out, "held before", &format!("{} blocks, from before the first event", events.held_before));
+        }
+    }
+    row(out, "replay", &replayed(&device.replay));
+    let stackless = quality.stackless_percent();
+    let frames = if quality.has_native_frames { "Python and C++" } else { "Python alone" };
+    if stackless < 100.0 {
+        row(out, "frames", frames);
+    }
+    row(
+        out,
+        "stacks",
+        &format!(
+            "{:.1} % of the peak's {} have one",
+            100.0 - stackless,
+            bytes::shown(quality.peak_bytes, false)
+        ),
+    );
+    let steps = match device.steps.len() {
+        0 => "none found".to_owned(),
+        count => format!("{count}; a step ends where {}", device.steps.evidence()),
+    };
+    row(out, "steps", &steps);
+}
+
+/// What has no stack, what is not there at all, and how to record it.
+fn complaints(out: &mut String, quality: &DataQuality) {
+    if !quality.stackless.is_empty() {
+        let _ = writeln!(out, "\n{BOLD}Without a stack at the peak{RESET}");
+        for part in &quality.stackless {
+            let (size, why) = (bytes::shown(part.bytes, false), part.why);
+            let _ =
+                writeln!(out, "  {size:>12}  {:>6} blocks  {}: {}", part.blocks, why.reason(), why.remedy());
+        }
+    }
+    if !quality.missing.is_empty() {
+        let _ = writeln!(out, "\n{BOLD}Not in the file{RESET}");
+        for missing in &quality.missing {
+            let _ = writeln!(out, "  {}", missing.costs());
+        }
+    }
+    if !quality.is_complete() {
+        let _ = writeln!(
+            out,
+            "\n{BOLD}Next time{RESET} (`plimsoll record` prints it as a module that does the rest, too)"
+        );
+        for line in quality.record_with() {
+            let _ = writeln!(out, "  {line}");
+        }
+    }
+}
+
+fn row(out: &mut String, name: &str, text: &str) {
+    let _ = writeln!(out, "  {name:<12}  {text}");
+}
+
+/// The section of an explanation: one line, and one more for each further complaint.
+pub(crate) fn section(out: &mut String, explained: &Explained, device: &DeviceExplanation) {
+    let judged = Judged::of(&explained.quality(device), &device.replay);
+    let events = match device.timeline.quality.events {
+        1 => "1 event".to_owned(),
+        count => format!("{count} events"),
+    };
+    // A replay that differs is among the complaints.
+    let differs = device.replay.requests > 0 && !device.replay.is_identical();
+    let replayed = if differs { String::new() } else { format!(", {}", replayed(&device.replay)) };
+    let _ = writeln!(out, "\n{BOLD}Data quality{RESET}: {}; {events}{replayed}", judged.grade.name());
+    for complaint in &judged.complaints {
+        let _ = writeln!(out, "  {complaint}");
+    }
+    if judged.grade != Grade::Good {
+        let _ = writeln!(out, "  `plimsoll doctor {}` says how to record it better", explained.file);
+    }
+}
+
+fn all_as_json(explained: &Explained) -> String {
+    let facts = &explained.snapshot.facts;
+    let devices = explained.devices.iter().map(|device| {
+        let mut value = as_json(explained, device);
+        value["device"] = device.timeline.device.into();
+        value
+    });
+    let value = json!({
+        "schema": "plimsoll.doctor/1",
+        "file": explained.file,
+        "form": facts.form.map(|form| form.to_string()),
+        "written_by": facts.written_by(),
+        "devices": devices.collect::<Vec<_>>(),
+    });
+    format!("{value:#}")
+}
+
+/// What is told of one device, and how exactly.
+pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
+    let quality = explained.quality(device);
+    let judged = Judged::of(&quality, &device.replay);
+    let stackless = quality.stackless.iter().map(|part| {
+        json!({
+            "why": part.why.reason(),
+            "remedy": part.why.remedy(),
+            "bytes": part.bytes,
+            "blocks": part.blocks,
+        })
+    });
+    json!({
+        "grade": judged.grade.name(),
+        "complaints": judged.complaints,
+        "complete": quality.is_complete(),
+        "events": quality.replay.events,
+        "conflicts": quality.replay.conflicts(),
+        "ring_overflowed": quality.replay.is_cut,
+        "held_before": quality.replay.held_before,
+        "replay_identical": device.replay.is_identical(),
+        "peak_bytes": quality.peak_bytes,
+        "stackless_bytes": quality.stackless_bytes(),
+        "stackless": stackless.collect::<Vec<_>>(),
+        "no_python_bytes": quality.no_python_bytes,
+        "native_frames": quality.has_native_frames,
+        "missing": quality.missing.iter().map(|missing| missing.costs()).collect::<Vec<_>>(),
+        "record_with": quality.record_with(),
+    })
+}

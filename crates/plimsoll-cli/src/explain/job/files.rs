@@ -1,0 +1,138 @@
+//! Which files are a job's, and what its ranks are called: both by the names of the files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::exit::{Exit, Failure};
+
+/// Endings of snapshots; those of the second row count only in a folder without the first.
+const ENDINGS: [&[&str]; 2] = [&["pickle", "pkl"], &["json"]];
+/// What packs a file.
+const PACKED: [&str; 2] = ["gz", "zst"];
+
+/// The files that are meant: of a folder, its snapshots. By rank, if the names tell.
+///
+/// # Errors
+/// A folder that cannot be read, or without a snapshot.
+pub(in crate::explain) fn listed(given: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in given {
+        if path.is_dir() {
+            let mut found = inside(path)?;
+            found.sort_by_key(|path| in_order(&name_of(path)));
+            files.extend(found);
+        } else {
+            files.push(path.clone());
+        }
+    }
+    Ok(files)
+}
+
+/// The snapshots in a folder, not in those below it.
+fn inside(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let unreadable = |why| Failure::new(Exit::Unreadable, format!("{}: {why}", folder.display()));
+    let entries = fs::read_dir(folder).map_err(|why| unreadable(why.to_string()))?;
+    let paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let with = |endings: &[&str]| {
+        let is_one = |path: &&PathBuf| path.is_file() && endings.contains(&ending(&name_of(path)).as_str());
+        paths.iter().filter(is_one).cloned().collect::<Vec<PathBuf>>()
+    };
+    let found = ENDINGS.map(with).into_iter().find(|found| !found.is_empty());
+    found.ok_or_else(|| unreadable("a folder without a .pickle, .pkl or .json, packed or not".to_owned()))
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The last part of a name that does not say how it is packed, in lower case.
+fn ending(name: &str) -> String {
+    let mut parts = name.rsplit('.').map(str::to_ascii_lowercase);
+    parts.find(|part| !PACKED.contains(&part.as_str())).unwrap_or_default()
+}
+
+/// Names in the order in which people count: `rank2` before `rank10`.
+fn in_order(name: &str) -> Vec<(String, u128)> {
+    pieces(name).into_iter().map(|(text, digits)| (text, digits.parse().unwrap_or(u128::MAX))).collect()
+}
+
+/// Text and the digits behind it, again and again.
+fn pieces(name: &str) -> Vec<(String, String)> {
+    let mut pieces: Vec<(String, String)> = vec![Default::default()];
+    for char in name.chars() {
+        let is_digit = char.is_ascii_digit();
+        if !is_digit && pieces.last().is_some_and(|(_, digits)| !digits.is_empty()) {
+            pieces.push(Default::default());
+        }
+        if let Some((text, digits)) = pieces.last_mut() {
+            if is_digit { digits.push(char) } else { text.push(char) }
+        }
+    }
+    pieces
+}
+
+/// What the ranks are called: by the number behind `rank`, else by the one number in which the names differ,
+/// else as their files.
+pub(super) fn names(paths: &[PathBuf]) -> Vec<String> {
+    let files: Vec<String> = paths.iter().map(|path| name_of(path)).collect();
+    let split: Vec<Vec<(String, String)>> = files.iter().map(|file| pieces(file)).collect();
+    let places = (0..split.iter().map(Vec::len).min().unwrap_or(0)).collect::<Vec<usize>>();
+    let by_rank = split.iter().map(|pieces| {
+        let is_rank = |(text, digits): &&(String, String)| {
+            let text = text.to_ascii_lowercase();
+            !digits.is_empty() && text.trim_end_matches(['-', '_', '.', '=']).ends_with("rank")
+        };
+        pieces.iter().find(is_rank).map(|(_, digits)| digits.as_str())
+    });
+    let by_place = |place: usize| split.iter().map(move |pieces| Some(pieces[place].1.as_str()));
+    let named = distinct(by_rank).or_else(|| places.into_iter().find_map(|place| distinct(by_place(place))));
+    match named {
+        Some(numbers) => numbers.into_iter().map(|number| format!("rank {number}")).collect(),
+        None if distinct(files.iter().map(|file| Some(file.as_str()))).is_some() => files,
+        None => paths.iter().map(|path| path.display().to_string()).collect(),
+    }
+}
+
+/// The texts, if there is one for each and no two are the same.
+fn distinct<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Option<Vec<&'a str>> {
+    let texts: Vec<&str> = texts.collect::<Option<_>>()?;
+    let mut sorted = texts.clone();
+    sorted.sort_unstable();
+    let all = sorted.windows(2).all(|pair| pair[0] != pair[1]) && !sorted.contains(&"");
+    all.then_some(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(files: &[&str], expected: &[&str]) {
+        let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+        assert_eq!(names(&files), expected);
+    }
+
+    #[test]
+    fn ranks_are_called_by_the_number_behind_rank_or_the_one_that_differs() {
+        check(&["a/memory-rank0.pickle", "a/memory-rank11.pickle"], &["rank 0", "rank 11"]);
+        check(&["step10_Rank_3.pkl", "step20_Rank_4.pkl"], &["rank 3", "rank 4"]);
+        check(&["v2-0.pickle", "v2-1.pickle"], &["rank 0", "rank 1"]);
+    }
+
+    #[test]
+    fn ranks_without_a_number_of_their_own_are_called_as_their_files() {
+        check(&["rank0.pickle", "rank0-oom.pickle"], &["rank0.pickle", "rank0-oom.pickle"]);
+        check(&["a/x.pickle", "b/x.pickle"], &["a/x.pickle", "b/x.pickle"]);
+    }
+
+    #[test]
+    fn files_are_in_the_order_in_which_people_count() {
+        let mut files = ["rank10.pickle", "rank2.pickle", "rank1.pickle"];
+        files.sort_by_key(|file| in_order(file));
+        assert_eq!(files, ["rank1.pickle", "rank2.pickle", "rank10.pickle"]);
+    }
+
+    #[test]
+    fn an_ending_is_what_a_file_is_and_not_how_it_is_packed() {
+        assert_eq!(["a.PICKLE.gz", "b.json.zst", "c.pkl", "d"].map(ending), ["pickle", "json", "pkl", "d"]);
+    }
+}

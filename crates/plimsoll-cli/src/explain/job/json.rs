@@ -1,0 +1,49 @@
+//! Ranks side by side, for programs: `plimsoll.ranks/1`. Figures of all ranks are lists in the order of `ranks`.
+
+use plimsoll_alloc::Bytes;
+use plimsoll_trace::explain::Across;
+use plimsoll_trace::render::words;
+use serde_json::{Value, json};
+
+use super::Job;
+
+/// The whole answer.
+pub(super) fn render(job: &Job) -> String {
+    let ranks = job.devices().zip(&job.ranks.ranks).map(|((file, device), rank)| {
+        json!({
+            "name": rank.name,
+            "file": file.file,
+            "device": rank.device,
+            "verdict": words::verdict(device, |bytes| Bytes(bytes).to_string()),
+            "failed": device.failure.is_some(),
+            "allocations": rank.totals.allocations,
+        })
+    });
+    let lines = job.ranks.lines.iter().map(|line| {
+        let place = line.place.as_ref();
+        let mut row = across(&line.across);
+        row["line"] = place
+            .map_or(Value::Null, |it| json!({ "file": it.file, "line": it.line, "function": it.function }));
+        row
+    });
+    let unreadable = job.unreadable.iter().map(|(name, why)| json!({ "name": name, "why": why }));
+    let value = json!({
+        "schema": "plimsoll.ranks/1",
+        "complete": job.unreadable.is_empty(),
+        "ranks": ranks.collect::<Vec<_>>(),
+        "unreadable": unreadable.collect::<Vec<_>>(),
+        "peak_allocated": across(&job.ranks.allocated),
+        "peak_reserved": across(&job.ranks.reserved),
+        "lines": lines.collect::<Vec<_>>(),
+    });
+    format!("{value:#}")
+}
+
+fn across(across: &Across) -> Value {
+    json!({
+        "bytes": across.bytes,
+        "median_bytes": across.median_bytes,
+        "spread_bytes": across.spread_bytes(),
+        "odd_ranks": across.odd,
+    })
+}

@@ -1,0 +1,60 @@
+//! A snapshot that was read, with what it tells: [`Explained`], what the verbs about one or two snapshots share.
+
+use std::path::Path;
+
+use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Known, Options, Origins};
+use plimsoll_trace::snapshot::{FrameId, Snapshot};
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+use crate::recording::Recording;
+
+/// A snapshot and what it tells of each device in question.
+pub(crate) struct Explained {
+    /// As the user named it.
+    pub(crate) file: String,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) origins: Origins,
+    /// By number; at least one.
+    pub(crate) devices: Vec<DeviceExplanation>,
+}
+
+impl Explained {
+    /// Reads a file and explains it; with a number, only that device.
+    ///
+    /// # Errors
+    /// As [`Recording::open`].
+    pub(crate) fn open(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
+        let Recording { name, snapshot, devices } = Recording::open(file, device)?;
+        let origins = Origins::of(&snapshot);
+        let explained = |number| DeviceExplanation::of(&snapshot, number, &origins, options);
+        let devices = devices.into_iter().map(explained).collect();
+        Ok(Explained { file: name, snapshot, origins, devices })
+    }
+
+    /// One of the devices, as comparisons take it.
+    pub(crate) fn known<'a>(&'a self, device: &'a DeviceExplanation) -> Known<'a> {
+        let DeviceExplanation { timeline, purposes, .. } = device;
+        Known { snapshot: &self.snapshot, timeline, origins: &self.origins, purposes }
+    }
+
+    /// How much is recorded of one of the devices.
+    pub(crate) fn quality(&self, device: &DeviceExplanation) -> DataQuality {
+        DataQuality::of(self.known(device), &device.passes)
+    }
+
+    /// What to write before what is told of a device: nothing where there is but one.
+    pub(crate) fn prefix(&self, device: &DeviceExplanation) -> String {
+        if self.devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() }
+    }
+
+    /// A line of the program, for programs.
+    pub(crate) fn line(&self, frame: FrameId) -> Value {
+        let frame = self.snapshot.stacks.get_frame(frame);
+        json!({
+            "file": self.snapshot.texts.get(frame.filename),
+            "line": frame.line,
+            "function": self.snapshot.texts.get(frame.name),
+        })
+    }
+}

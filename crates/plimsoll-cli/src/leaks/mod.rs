@@ -1,0 +1,52 @@
+//! `plimsoll leaks`: whether memory grows from step to step, where, and what kind of program does that.
+
+mod json;
+mod staircase;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use plimsoll_trace::explain::Options;
+use plimsoll_trace::explain::leaks::Verdict;
+
+use crate::exit::{Answer, Exit, Failure};
+use crate::explained::Explained;
+
+pub(crate) use self::json::as_json;
+pub(crate) use self::text::lines;
+
+#[derive(Args)]
+pub(crate) struct LeaksArgs {
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Exit with 1 if it leaks, with 4 if there are too few steps to tell
+    #[arg(long)]
+    fail: bool,
+    /// Only this device
+    #[arg(long, value_name = "N")]
+    device: Option<i32>,
+    /// Lines of code, and kinds of them, at most
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    rows: usize,
+    /// Whole bytes instead of MiB and GiB
+    #[arg(long)]
+    bytes: bool,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Finds the steps and judges what they leave behind.
+pub(crate) fn run(args: &LeaksArgs) -> Result<Answer, Failure> {
+    let explained = Explained::open(&args.file, args.device, Options::default())?;
+    let has = |verdict| explained.devices.iter().any(|device| device.leaks.whole.verdict == verdict);
+    let exit = match (has(Verdict::Leaking), has(Verdict::TooFewSteps)) {
+        (true, _) if args.fail => Exit::Assertion,
+        (false, true) if args.fail => Exit::OutOfMemory,
+        _ => Exit::Done,
+    };
+    let text = if args.json { json::render(&explained) } else { text::render(&explained, args) };
+    Ok(Answer { text, exit })
+}

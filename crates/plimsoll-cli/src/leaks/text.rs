@@ -1,0 +1,109 @@
+//! What grows, for people: the verdict, which lines, and the level after each step.
+
+use std::fmt::Write;
+
+use plimsoll_trace::explain::leaks::{Growth, Line, Verdict};
+use plimsoll_trace::explain::{DeviceExplanation, Source};
+use plimsoll_trace::render::words;
+
+use super::{LeaksArgs, staircase};
+use crate::bytes;
+use crate::explained::Explained;
+use crate::output::{BOLD, RESET};
+
+/// The whole answer.
+pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
+    let size = |bytes| bytes::shown(bytes, args.bytes);
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    for device in &explained.devices {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        let verdict = words::growth(device, size);
+        let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", explained.prefix(device));
+        let leaks = device.leaks.whole.verdict == Verdict::Leaking;
+        if let Some(pattern) = device.leaks.pattern.filter(|_| leaks) {
+            let _ = writeln!(out, "{}", pattern.advice());
+        }
+        if device.steps.source == Source::Nothing {
+            let _ = writeln!(
+                out,
+                "mark them: with the lines that `plimsoll record` prints, or torch.profiler's step()"
+            );
+            continue;
+        }
+        if device.leaks.whole.verdict == Verdict::TooFewSteps {
+            let _ = writeln!(out, "record more of them: at least 6, better 20");
+        }
+        if device.leaks.leaking().next().is_some() {
+            let but = if leaks { "" } else { ": no leak of the whole, as much of what was there goes" };
+            let _ = writeln!(out, "\n{BOLD}What stays of each step, by line{RESET}{but}");
+            lines(&mut out, explained, device, args.rows, size);
+        }
+        others(&mut out, explained, device, args.rows, size);
+        let (count, told_by) = (device.steps.len(), device.steps.evidence());
+        let confidence = device.steps.confidence;
+        let _ = writeln!(
+            out,
+            "\n{BOLD}Held after each step{RESET} ({count} steps; a step ends where {told_by}: {confidence})"
+        );
+        let change = |by| bytes::change(by, args.bytes);
+        staircase::render(&mut out, &device.leaks.whole.held, size, change);
+    }
+    out
+}
+
+/// The lines that leak: so much in each step, so much in all.
+pub(crate) fn lines(
+    out: &mut String,
+    explained: &Explained,
+    device: &DeviceExplanation,
+    rows: usize,
+    size: impl Fn(u64) -> String,
+) {
+    let leaking: Vec<&Line> = device.leaks.leaking().collect();
+    let (listed, rest) = leaking.split_at(leaking.len().min(rows));
+    for line in listed {
+        let Growth { usual_bytes, bytes, grew, steps, .. } = line.course.growth;
+        let (per_step, all) = (size(usual_bytes), size(bytes));
+        let place = words::place(&explained.snapshot, line.place);
+        let _ = writeln!(out, "  {per_step:>12} a step in {grew} of {steps}  {all:>12} in all  {place}");
+    }
+    if !rest.is_empty() {
+        let bytes = rest.iter().map(|line| line.course.growth.bytes).fold(0, u64::saturating_add);
+        let _ = writeln!(out, "  {:>12} in all of {} more", size(bytes), rest.len());
+    }
+}
+
+/// The lines that move and do not leak, each kind in its words.
+fn others(
+    out: &mut String,
+    explained: &Explained,
+    device: &DeviceExplanation,
+    rows: usize,
+    size: impl Fn(u64) -> String,
+) {
+    let moves = |line: &&Line| {
+        let is_quiet =
+            matches!(line.course.verdict, Verdict::Leaking | Verdict::Steady | Verdict::TooFewSteps);
+        !is_quiet || line.pattern.is_some()
+    };
+    let moving: Vec<&Line> = device.leaks.lines.iter().filter(moves).collect();
+    if moving.is_empty() {
+        return;
+    }
+    let _ =
+        writeln!(out, "\n{BOLD}Lines that grow or vary and do not leak{RESET}, by what they hold in the end");
+    for line in moving.iter().take(rows) {
+        let held = size(line.course.held.last().copied().unwrap_or(0));
+        let place = words::place(&explained.snapshot, line.place);
+        let _ = writeln!(out, "  {held:>12}  {:<20}  {place}", line.course.verdict.name());
+        if let Some(pattern) = line.pattern {
+            let _ = writeln!(out, "{:16}{}", "", pattern.advice());
+        }
+    }
+    if moving.len() > rows {
+        let _ = writeln!(out, "{:16}{} more", "", moving.len() - rows);
+    }
+}

@@ -1,0 +1,56 @@
+//! `plimsoll diff` as its users meet it.
+
+mod program;
+use program::{json, kept, plimsoll, stderr, text};
+
+#[test]
+fn a_recording_does_not_differ_from_itself() {
+    let file = kept("leak_layer.pickle.gz");
+    let answer = text(&["diff", &file, &file]);
+    assert!(answer.starts_with("no change: a peak of "), "{answer}");
+    assert!(answer.contains("unchanged"), "{answer}");
+}
+
+#[test]
+fn the_verdict_is_the_change_of_the_peak_and_the_lines_that_did_it() {
+    let answer = text(&["diff", &kept("leak_layer.pickle.gz"), &kept("gpt2_oom.pickle.gz")]);
+    let first = answer.lines().next().expect("a line");
+    assert!(first.starts_with("peak +23.") && first.contains(" GiB at "), "{first}");
+    assert!(first.contains("scenarios.py_:16 lm_steps"), "{first}");
+    assert!(answer.contains("out of memory: CAPACITY"), "{answer}");
+}
+
+#[test]
+fn changes_close_and_are_the_opposite_the_other_way_round() {
+    let (a, b) = (kept("leak_layer.pickle.gz"), kept("leak_loss.pickle.gz"));
+    let told = |first: &str, second: &str| {
+        let output = plimsoll(&["diff", first, second, "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let told = json(&output);
+        assert_eq!(told["schema"], "plimsoll.diff/1");
+        told["devices"][0].clone()
+    };
+    let sum = |rows: &serde_json::Value| -> i64 {
+        rows.as_array().expect("rows").iter().filter_map(|row| row["change_bytes"].as_i64()).sum()
+    };
+    let (there, back) = (told(&a, &b), told(&b, &a));
+    let peak = |nth: usize| there["peak_allocated_bytes"][nth].as_i64().expect("bytes");
+    let by = peak(1) - peak(0);
+    assert_ne!(by, 0);
+    for table in ["by_line", "by_category"] {
+        assert_eq!((sum(&there[table]), sum(&back[table])), (by, -by), "{table}");
+    }
+}
+
+#[test]
+fn files_without_a_device_in_common_are_a_usage_error() {
+    let output = plimsoll(&["diff", &kept("tiny.pickle.gz"), &kept("tiny.pickle.gz"), "--device", "7"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("device 7"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_recording_that_does_not_hold_its_whole_run_is_named() {
+    let answer = text(&["diff", &kept("stackless/complete.pickle.gz"), &kept("stackless/ring.pickle.gz")]);
+    assert!(answer.contains("its oldest events were lost"), "{answer}");
+}

@@ -1,0 +1,99 @@
+//! `plimsoll explain` of several files: the ranks of a job.
+
+use std::fs;
+
+mod program;
+use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
+
+/// A folder with a copy of a snapshot for each rank.
+fn job(name: &str, files: &[&str]) -> Folder {
+    let folder = Folder::new(name);
+    for (rank, file) in files.iter().enumerate() {
+        fs::copy(kept(file), folder.file(&format!("memory-rank{rank}.pickle.gz"))).expect("a copy");
+    }
+    folder
+}
+
+const LAYER: &str = "leak_layer.pickle.gz";
+
+#[test]
+fn the_rank_that_holds_more_than_the_others_is_the_verdict() {
+    let folder = job("odd", &[LAYER, LAYER, "gpt2_oom.pickle.gz", LAYER]);
+    fs::write(folder.file("notes.txt"), "no snapshot").expect("a file");
+    let answer = text(&["explain", folder.path()]);
+    let first = answer.lines().next().expect("a line");
+    assert!(
+        first.starts_with("rank 2 ran out of memory (1 of 4 ranks); rank 2 is the odd one out: 23.73 GiB"),
+        "{first}"
+    );
+    assert!(first.contains("scenarios.py_:16 lm_steps"), "{first}");
+    for part in ["a LEAK: 64.00 KiB a step", "out of memory: CAPACITY, short by 104.93 MiB", "23.73 GiB*"] {
+        assert!(answer.contains(part), "{part} is not in: {answer}");
+    }
+}
+
+#[test]
+fn ranks_that_are_alike_are_said_to_be() {
+    let folder = job("alike", &[LAYER, LAYER, LAYER]);
+    let answer = text(&["explain", folder.path()]);
+    assert!(answer.starts_with("none of 3 ranks is odd: each has "), "{answer}");
+    assert!(!answer.contains("Lines in which they differ"), "{answer}");
+    let files: Vec<String> = folder.names().iter().map(|name| folder.file(name)).collect();
+    let [a, b, c] = files.as_slice() else { panic!("{files:?}") };
+    assert_eq!(text(&["explain", a, b, c]), answer, "files and their folder are the same");
+}
+
+#[test]
+fn a_rank_that_cannot_be_read_is_named_and_the_answer_incomplete() {
+    let folder = job("unreadable-rank", &[LAYER, LAYER, LAYER]);
+    fs::write(folder.file("memory-rank3.pickle"), "a poem").expect("a file");
+    let output = plimsoll(&["explain", folder.path()]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let answer = stdout(&output);
+    assert!(
+        answer.contains("incomplete without rank 3: ") && answer.contains("not a memory snapshot"),
+        "{answer}"
+    );
+    let told = json(&plimsoll(&["explain", folder.path(), "--json"]));
+    assert_eq!((&told["schema"], &told["complete"]), (&"plimsoll.ranks/1".into(), &false.into()));
+    assert_eq!(
+        (&told["ranks"][2]["name"], &told["unreadable"][0]["name"]),
+        (&"rank 2".into(), &"rank 3".into())
+    );
+}
+
+#[test]
+fn where_no_rank_can_be_read_there_is_no_answer() {
+    let folder = Folder::new("no-rank");
+    let empty = plimsoll(&["explain", folder.path()]);
+    assert_eq!(empty.status.code(), Some(3));
+    assert!(stderr(&empty).contains("a folder without a .pickle"), "{}", stderr(&empty));
+    for rank in 0..2 {
+        fs::write(folder.file(&format!("rank{rank}.pickle")), "a poem").expect("a file");
+    }
+    assert_eq!(plimsoll(&["explain", folder.path(), "--json"]).status.code(), Some(3));
+}
+
+#[test]
+fn figures_of_all_ranks_are_in_their_order() {
+    let folder = job("figures", &[LAYER, "leak_loss.pickle.gz", LAYER, LAYER]);
+    let output = plimsoll(&["explain", folder.path(), "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = json(&output);
+    assert_eq!(told["peak_allocated"]["odd_ranks"], serde_json::json!([1]));
+    for nth in 0..4 {
+        let of = |row: &serde_json::Value| row["bytes"][nth].as_u64().expect("bytes");
+        let lines: u64 = told["lines"].as_array().expect("lines").iter().map(of).sum();
+        assert_eq!(lines, of(&told["peak_allocated"]), "rank {nth}");
+    }
+}
+
+#[test]
+fn a_page_is_for_one_file() {
+    let folder = job("page-of-ranks", &[LAYER, LAYER]);
+    let page = folder.file("page.html");
+    let output = plimsoll(&["explain", folder.path(), "--html", &page]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("--html is for one file"), "{}", stderr(&output));
+    assert!(!folder.names().contains(&"page.html".to_owned()));
+}

@@ -1,0 +1,111 @@
+//! How good a recording is, in words: [`Grade`], and what there is to complain of.
+
+use std::fmt;
+
+use crate::explain::{DataQuality, Missing};
+use crate::replay::Replay;
+
+/// How far the answers can be relied on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Grade {
+    /// What matters is known exactly.
+    Good,
+    /// Something is not known, and the rest holds.
+    Usable,
+    /// What most questions are about is not known.
+    Poor,
+}
+
+impl Grade {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Good => "good",
+            Self::Usable => "usable",
+            Self::Poor => "poor",
+        }
+    }
+}
+
+/// Of the peak's bytes, so many may lack a stack without a word, and with more than so many it is poor.
+const FEW_PERCENT: f64 = 5.0;
+const MANY_PERCENT: f64 = 50.0;
+
+/// How good one device's recording is, and the complaints that led to it, the worst first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judged {
+    /// The grade: that of the worst complaint.
+    pub grade: Grade,
+    /// What is wrong; empty if nothing is.
+    pub complaints: Vec<String>,
+}
+
+impl Judged {
+    /// Judges what is told of a device.
+    pub fn of(quality: &DataQuality, replay: &Replay) -> Self {
+        let mut found: Vec<(Grade, String)> = Vec::new();
+        let lacks = |missing: Missing| quality.missing.contains(&missing);
+        let grave = [(Missing::Events, Grade::Poor), (Missing::Segments, Grade::Usable)];
+        let grave = grave.into_iter().filter(|&(missing, _)| lacks(missing));
+        found.extend(grave.map(|(missing, grade)| (grade, missing.costs().to_owned())));
+        let percent = quality.stackless_percent();
+        if percent >= FEW_PERCENT {
+            let grade = if percent > MANY_PERCENT { Grade::Poor } else { Grade::Usable };
+            found.push((grade, format!("{percent:.1} % of the peak's bytes have no stack")));
+        }
+        if quality.replay.is_cut && !lacks(Missing::Events) {
+            let cut =
+                "the ring ran over: what happened before its oldest event, a higher peak for one, is lost";
+            found.push((Grade::Usable, cut.to_owned()));
+        }
+        let (conflicts, events) = (quality.replay.conflicts(), quality.replay.events);
+        if conflicts > 0 {
+            found.push((Grade::Usable, format!("{conflicts} of {events} events do not fit the others")));
+        }
+        if replay.requests > 0 && !replay.is_identical() {
+            found.push((Grade::Usable, differs(replay)));
+        }
+        if lacks(Missing::DeviceFree) {
+            found.push((Grade::Usable, Missing::DeviceFree.costs().to_owned()));
+        }
+        found.sort_by_key(|&(grade, _)| std::cmp::Reverse(grade));
+        let grade = found.first().map_or(Grade::Good, |&(grade, _)| grade);
+        Self { grade, complaints: found.into_iter().map(|(_, complaint)| complaint).collect() }
+    }
+}
+
+/// The grade with what it rests on: the worst complaint, or what went well.
+impl fmt::Display for Judged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = "what is asked can be answered to the byte";
+        let first = self.complaints.first().map_or(first, String::as_str);
+        write!(f, "{}: {first}", self.grade.name())?;
+        match self.complaints.len() {
+            0 | 1 => Ok(()),
+            more => write!(f, "; and {} more", more - 1),
+        }
+    }
+}
+
+/// How exactly the requests were replayed.
+pub fn replayed(replay: &Replay) -> String {
+    if replay.requests == 0 {
+        "no request recorded: the state alone is explained".to_owned()
+    } else if replay.is_identical() {
+        format!("{} requests replayed, every block where PyTorch put it", replay.requests)
+    } else {
+        format!("{}: figures may differ from PyTorch's", differs(replay))
+    }
+}
+
+fn differs(replay: &Replay) -> String {
+    let Replay { requests, conflicts, unplaced, .. } = replay;
+    match (conflicts, unplaced) {
+        (0, 0) => format!("{requests} requests replayed, and the end is not as the snapshot shows it"),
+        (_, 0) => format!("{requests} requests replayed, {conflicts} of them decided otherwise"),
+        _ => format!(
+            "{requests} requests replayed, {conflicts} of them decided otherwise, and {unplaced} blocks found their \
+             place taken or gone"
+        ),
+    }
+}
