@@ -59,19 +59,45 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<String, Failure> {
     let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
     let explained = explain(&args.file, args.device, options)?;
     if let Some(path) = &args.html {
-        page(&explained, path)?;
+        page(&explained, path, &command(args, path))?;
     }
     Ok(if args.json { json::render(&explained) } else { text::render(&explained, args) })
 }
 
 /// Writes the page for a browser.
-fn page(explained: &Explained, path: &Path) -> Result<(), Failure> {
+fn page(explained: &Explained, path: &Path, command: &str) -> Result<(), Failure> {
     let Explained { file, snapshot, origins, devices } = explained;
-    let page = Report { file, snapshot, origins, devices }.page();
+    let page = Report { file, snapshot, origins, devices, command }.page();
     replace(path, |out| out.write_all(page.as_bytes()))
         .map_err(|why| Failure::new(Exit::Unreadable, format!("{}: {why}", path.display())))?;
     output::progress(&format!("wrote {}", path.display()));
     Ok(())
+}
+
+/// The command that writes the page again, as a shell takes it.
+fn command(args: &ExplainArgs, page: &Path) -> String {
+    let mut command = format!("plimsoll explain {}", quoted(&args.file));
+    if let Some(device) = args.device {
+        command += &format!(" --device {device}");
+    }
+    if let Some(bytes) = args.device_total {
+        command += &format!(" --device-total {bytes}");
+    }
+    if args.no_infer {
+        command += " --no-infer";
+    }
+    command + " --html " + &quoted(page)
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |char: char| char.is_alphanumeric() || "/._-+,:@%".contains(char);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }
 
 fn explain(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
