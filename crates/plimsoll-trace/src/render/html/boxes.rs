@@ -15,6 +15,9 @@ use crate::explain::{Name, is_library, is_python};
 use crate::render::words as say;
 use crate::snapshot::{FrameId, StackId};
 
+/// Lines of a stack that are told; of a deeper one, as recursion makes it, so many from either end.
+const DEPTH: usize = 60;
+
 /// What a box stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Label {
@@ -23,6 +26,8 @@ pub(super) enum Label {
     Library(FrameId),
     Operator(Name),
     NoPython,
+    /// Lines that are left out.
+    Between,
 }
 
 /// A box; its parent stands before it.
@@ -154,6 +159,9 @@ fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     if path.is_empty() {
         path.push(Label::NoPython);
     }
+    if path.len() > DEPTH {
+        path.splice(DEPTH / 2..path.len() - DEPTH / 2, [Label::Between]);
+    }
     path.extend(report.origins.get(stack).operator.map(Label::Operator));
     path
 }
@@ -176,6 +184,7 @@ impl Label {
         match self {
             Self::All => "all that is held".to_owned(),
             Self::NoPython => "no line of Python".to_owned(),
+            Self::Between => "… lines in between".to_owned(),
             Self::User(frame) | Self::Library(frame) => say::line(report.snapshot, frame),
             Self::Operator(name) => name.of(report.snapshot).to_owned(),
         }

@@ -121,7 +121,11 @@ fn axis(rows: &[Vec<u64>]) -> (u64, u64) {
     let tops = (0..columns).map(|column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row[column])));
     let most = tops.max().unwrap_or(0).max(1);
     let least = rows.first().and_then(|rest| rest.iter().min()).copied().unwrap_or(0);
-    if least < most / 2 { (0, most) } else { (least.saturating_sub((most - least) / 4), most) }
+    if least < most / 2 || least == most {
+        (0, most)
+    } else {
+        (least.saturating_sub((most - least) / 4), most)
+    }
 }
 
 fn lines(out: &mut String, report: &Report<'_>, growing: &[&Line]) -> fmt::Result {
@@ -169,4 +173,24 @@ fn figures(out: &mut String, whole: &Course) -> fmt::Result {
     }
     out.push_str("</table></details>");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_begins_at_nothing_unless_changes_would_hardly_show() {
+        assert_eq!(axis(&[vec![7, 7, 7]]), (0, 7));
+        assert_eq!(axis(&[vec![100, 100], vec![0, 200]]), (0, 300));
+        assert_eq!(axis(&[vec![1000, 1000], vec![0, 40]]), (990, 1040));
+        assert_eq!(axis(&[]), (0, 1));
+    }
+
+    #[test]
+    fn the_last_step_is_always_among_those_that_are_shown() {
+        assert_eq!(chosen(3, 300).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(chosen(10, 4).collect::<Vec<_>>(), [1, 4, 6, 9]);
+        assert_eq!(chosen(0, 4).count(), 0);
+    }
 }

@@ -125,7 +125,7 @@ class Timeline {
       this.flag(pen, moment, isApart ? "out of memory" : "", colour("limit"), 22, y);
       if (isApart) last = this.pixelOf(moment);
     }
-    this.flag(pen, device.peak, "peak", colour("ink"), 10, y);
+    this.flag(pen, device.peak, "peak", colour("ink"), device.failures.length ? 10 : 22, y);
     this.pen = pen;
     this.y = y;
     this.colour = colour;
