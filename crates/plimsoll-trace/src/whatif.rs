@@ -114,6 +114,11 @@ impl Outcome {
     pub fn runs_out(&self) -> bool {
         self.new_failures > 0 || self.serves.contains(&false)
     }
+
+    /// How often the device was asked to give or take memory.
+    pub fn driver_calls(&self) -> usize {
+        self.segment_allocs + self.segment_frees + self.maps + self.unmaps
+    }
 }
 
 /// A request that failed in the recording.

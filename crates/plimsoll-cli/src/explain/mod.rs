@@ -4,7 +4,7 @@ mod job;
 mod json;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::Options;
@@ -57,11 +57,12 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
         return job::run(&files, args);
     };
     let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
-    let page = args.html.as_ref().map(|path| Sink::new(path.clone(), args.force));
-    page.as_ref().map_or(Ok(()), Sink::check)?;
+    let page = args.html.as_ref().map(|path| (path, Sink::new(path.clone(), args.force)));
+    page.as_ref().map_or(Ok(()), |(_, sink)| sink.check())?;
     let explained = Explained::open(file, args.device, options)?;
-    if let Some(sink) = page {
-        sink.write(|out| out.write_all(report(&explained).as_bytes()))?;
+    if let Some((path, sink)) = page {
+        let report = report(&explained, &command(args, file, path));
+        sink.write(|out| out.write_all(report.as_bytes()))?;
         if sink.is_stdout() {
             return Ok(Answer::default());
         }
@@ -70,7 +71,33 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
 }
 
 /// The page for a browser.
-fn report(explained: &Explained) -> String {
+fn report(explained: &Explained, command: &str) -> String {
     let Explained { file, snapshot, origins, devices } = explained;
-    Report { file, snapshot, origins, devices }.page()
+    Report { file, snapshot, origins, devices, command }.page()
+}
+
+/// The command that writes the page again, as a shell takes it.
+fn command(args: &ExplainArgs, file: &Path, page: &Path) -> String {
+    let mut command = format!("plimsoll explain {}", quoted(file));
+    if let Some(device) = args.device {
+        command += &format!(" --device {device}");
+    }
+    if let Some(bytes) = args.device_total {
+        command += &format!(" --device-total {bytes}");
+    }
+    if args.no_infer {
+        command += " --no-infer";
+    }
+    command + " --html " + &quoted(page)
+}
+
+/// A path as one word of a shell.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |char: char| char.is_alphanumeric() || "/._-+,:@%".contains(char);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }

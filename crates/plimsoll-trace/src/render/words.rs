@@ -6,6 +6,7 @@ use super::quality::replayed;
 use crate::explain::leaks::{Course, Place, Verdict};
 use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
+use crate::whatif::WhatIf;
 
 /// What happened, and the figure that matters. `size` writes a number of bytes.
 pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
@@ -210,4 +211,39 @@ pub fn place(snapshot: &Snapshot, place: Place) -> String {
         Place::Stack(_) => "a stack without a line of Python".to_owned(),
         Place::Unknown => "no stack".to_owned(),
     }
+}
+
+/// Which setting does best: one that serves every request, then the one that reserves least.
+pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
+    let recorded = &what_if.recorded;
+    let tried = what_if.rows.iter().skip(1);
+    match tried.min_by_key(|row| (row.outcome.runs_out(), row.outcome.peak_reserved_bytes)) {
+        Some(best) if recorded.runs_out() && !best.outcome.runs_out() => {
+            format!("{} would have served what failed", best.export())
+        }
+        _ if recorded.runs_out() => "no setting that was tried would have served what failed".to_owned(),
+        Some(best) if best.outcome.peak_reserved_bytes < recorded.peak_reserved_bytes => format!(
+            "{} would have reserved {} instead of {}",
+            best.export(),
+            size(best.outcome.peak_reserved_bytes),
+            size(recorded.peak_reserved_bytes)
+        ),
+        _ => format!("no setting that was tried reserves less than {}", size(recorded.peak_reserved_bytes)),
+    }
+}
+
+/// How exactly the recorded settings, simulated, come to what was recorded: so far the other rows carry.
+pub fn baseline(what_if: &WhatIf) -> String {
+    let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };
+    let (was, is) = (recorded.peak_reserved_bytes, simulated.outcome.peak_reserved_bytes);
+    if *recorded == simulated.outcome {
+        return "The recorded settings, simulated, come to the same: peaks, retries and calls of the driver are \
+                identical."
+            .to_owned();
+    }
+    if was == is {
+        return "The recorded settings, simulated, reserve the same to the byte.".to_owned();
+    }
+    let percent = 100.0 * (is as f64 - was as f64) / (was as f64).max(1.0);
+    format!("The recorded settings, simulated, reserve {percent:+.1} %: other rows may be as far off.")
 }
