@@ -54,17 +54,22 @@ fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
             let (cause, bytes) = match failure.cause() {
                 Cause::Capacity { short_bytes } => ("capacity", Some(short_bytes)),
                 Cause::Fragmentation { spare_bytes } => ("fragmentation", Some(spare_bytes)),
+                Cause::Limit { short_bytes } => ("limit", Some(short_bytes)),
                 Cause::Unknown => ("unknown", None),
             };
             json!({
                 "cause": cause,
                 "asked_bytes": failure.asked_bytes,
-                "short_bytes": bytes.filter(|_| cause == "capacity"),
+                "short_bytes": bytes.filter(|_| matches!(cause, "capacity" | "limit")),
                 "spare_bytes": bytes.filter(|_| cause == "fragmentation"),
                 "allocated_bytes": failure.level.allocated_bytes,
                 "active_bytes": failure.level.active_bytes,
                 "reserved_bytes": failure.level.reserved_bytes,
                 "device_free_bytes": failure.device_free_bytes,
+                "limit": failure.limit.map(|limit| json!({
+                    "at_least_bytes": limit.at_least_bytes,
+                    "below_bytes": limit.below_bytes,
+                })),
                 "event": failure.at.index(),
                 "line": explained.origins.get(failure.stack).line.map(|frame| line(explained, frame)),
                 "failures": failure.failures,

@@ -2,7 +2,6 @@
 
 use plimsoll_alloc::Category;
 
-use super::failure::{Cause, Failure};
 use super::fragmentation::{Fragmentation, Known};
 use super::holders::{Holders, held};
 use super::leaks::Leaks;
@@ -11,6 +10,7 @@ use super::origin::Origins;
 use super::passes::Passes;
 use super::purpose::Purposes;
 use super::steps::Steps;
+use crate::failure::{Cause, Failure};
 use crate::replay::Replay;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
@@ -39,7 +39,8 @@ pub struct DeviceExplanation {
     pub steps: Steps,
     /// What grows from step to step.
     pub leaks: Leaks,
-    /// What other settings would have come to; asked only where memory ran out although the blocks would fit.
+    /// What other settings would have come to; asked only where memory ran out although the blocks
+    /// would fit, or may.
     pub what_if: Option<WhatIf>,
 }
 
@@ -60,7 +61,7 @@ impl DeviceExplanation {
         let trace = snapshot.trace(device);
         let passes = Passes::of(snapshot, trace, origins);
         let purposes = Purposes::of(snapshot, &timeline, origins, &passes, options.infer);
-        let failure = Failure::of(&timeline, trace);
+        let failure = Failure::last(snapshot, &timeline);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
         let holders = Holders::after(&timeline, origins, &purposes, moment);
         let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
@@ -70,8 +71,9 @@ impl DeviceExplanation {
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
         let fragmentation = Fragmentation::of(known, &begins, moment);
         let leaks = Leaks::of(snapshot, &timeline, origins, &purposes, &steps);
-        let would_fit = failure.is_some_and(|failure| matches!(failure.cause(), Cause::Fragmentation { .. }));
-        let what_if = would_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
+        let cause = failure.map(|failure| failure.cause());
+        let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
+        let what_if = may_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
         Self {
             timeline,
             replay,

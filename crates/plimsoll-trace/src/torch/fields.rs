@@ -378,9 +378,11 @@ impl Objects {
         match key {
             Key::Filename => frame.filename = needed(value)?,
             Key::Name => frame.name = needed(value)?,
-            // C++ frames without symbols may have -1 or an offset.
+            // C++ frames without symbols may have -1 or an offset. Code without lines has -1, too, which PyTorch
+            // writes without its sign.
             Key::Line => match value {
                 Value::Int(line) => frame.line = line,
+                Value::Big(line) => frame.line = line.cast_signed(),
                 _ => return Err(wrong(key, "a line number", value)),
             },
             Key::FxNodeOp => fx.node_op = text(key, value)?,

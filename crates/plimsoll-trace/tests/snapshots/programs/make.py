@@ -2,8 +2,11 @@
 
     python make.py OUT [NAME...] [--simulated] [--scale N] [--jobs N] [--timeout SECONDS]
 
+Those kept here are of NVIDIA H200s with PyTorch 2.11, but `ring` and `sum_on_a_busy_line` of a simulated device
+with PyTorch 2.15; ../../programs.rs holds what we say of them to what is known.
+
 Needs PyTorch and a device alone; each scene has a process of its own. OUT/NAME.pickle.gz is the snapshot,
-OUT/NAME.json what PyTorch says of the same moment and what the program knows about itself: the allocator's
+OUT/NAME.json.gz what PyTorch says of the same moment and what the program knows about itself: the allocator's
 figures for each device, the message of every failure, and at some moments the addresses of the tensors that are
 parameters, gradients, the optimizer's, saved for the backward pass, or batches. `--simulated`: the device
 computes nothing and knows no captures and no NCCL. Without names all scenes run that fit the device.
@@ -58,7 +61,7 @@ class Recorder:
         self.scale, self.simulated = args.scale, args.simulated
         self.rank, self.ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
         self.moments, self.failures, self.steps, self.kept = [], [], [], []
-        self.expected, self.snapshot = {}, None
+        self.expected, self.snapshot, self.at_start = {}, None, None
 
     def start(self, stacks="python", **options):
         """Begins the recording; an option that this PyTorch does not know is left out and said."""
@@ -95,13 +98,15 @@ class Recorder:
                 "max_allocated": torch.cuda.max_memory_allocated(device),
                 "max_reserved": torch.cuda.max_memory_reserved(device),
                 "free": free, "total": total,
-                "stats": {key: value for key, value in stats.items() if value and ".all." in key or "num_" in key},
+                "stats": {key: value for key, value in stats.items() if key.startswith("num_") and value},
             })
         return told
 
     def step(self):
-        """The end of a step."""
+        """The end of a step that was recorded."""
         import torch
+        if self.at_start is None:
+            return
         self.steps.append([torch.cuda.memory_allocated(device) for device in range(torch.cuda.device_count())])
 
     def moment(self, name, models=(), optimizers=(), **tensors):
@@ -147,8 +152,8 @@ class Recorder:
             "simulated": self.simulated, "expected": self.expected, "at_start": self.at_start,
             "devices": self.at_end, "steps": self.steps, "failures": self.failures, "moments": self.moments,
         }
-        with open(f"{self.args.out}/{name}.json", "w") as file:
-            json.dump(known, file)
+        with open(f"{self.args.out}/{name}.json.gz", "wb") as file:
+            file.write(gzip.compress(json.dumps(known).encode(), 9, mtime=0))
 
 
 def place(tensor):

@@ -129,14 +129,16 @@ def train(r, model, optimizer, steps=6, batch=lambda step: 8, micro=1, loss_of=l
     r.moment("at the end", [model], [optimizer], inputs=[x])
 
 
-def limit(bytes, device=0):
+def limit(r, bytes, device=0):
     """What this process may take of the device."""
-    torch.cuda.set_per_process_memory_fraction(bytes / torch.cuda.mem_get_info(device)[1], device)
+    total = torch.cuda.mem_get_info(device)[1]
+    r.expect(limit=int(bytes / total * total))
+    torch.cuda.set_per_process_memory_fraction(bytes / total, device)
 
 
-def room(more):
+def room(r, more):
     """Lets this process take `more` bytes than it has reserved."""
-    limit(torch.cuda.memory_reserved() + more)
+    limit(r, torch.cuda.memory_reserved() + more)
 
 
 # Training: no leak, every category known.
@@ -282,6 +284,7 @@ def ring(r):
         optimizer.zero_grad()
         r.step()
     r.moment("at the end", [model], [optimizer])
+    r.take()
 
 
 @scene()
@@ -299,6 +302,7 @@ def late(r):
         optimizer.zero_grad()
         r.step()
     r.moment("at the end", [model], [optimizer], inputs=[x])
+    r.take()
 
 
 @scene()
@@ -449,9 +453,9 @@ def graphed_callables(r):
 
 # Leaks, and what only looks like one.
 
-def leaking(r, keep, steps=12, loss_of=loss_of, model=None):
+def leaking(r, keep, steps=12, loss_of=loss_of, model=None, stacks="python"):
     """A loop in which `keep` is called with the step, the model, the batch and the loss."""
-    r.start()
+    r.start(stacks)
     model = model or Model(r, layers=2)
     model = model.cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
@@ -486,26 +490,25 @@ def sum_of_losses(r):
 
     def keep(step, model, x, loss):
         total[0] = total[0] + loss
-    leaking(r, keep, steps=14)
+    leaking(r, keep, steps=8, stacks="all")
     r.take()
 
 
 @scene()
 def sum_on_a_busy_line(r):
-    """As sum_of_losses, where the line makes other blocks too."""
+    """As sum_of_losses, where the line makes other blocks too, one of which outlives the step."""
     r.expect(leak=False, pattern="RunningSum")
-    r.start()
-    model = Model(r, layers=2).cuda()
+    r.start("all")
+    model = Model(r, layers=1).cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
     total = 0
-    for step in range(14):
-        x = tokens(8)
-        total = total + (loss := loss_of(model, x))
+    for step in range(8):
+        total = total + (loss := model(tokens(8)).logsumexp(-1).mean())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         r.step()
-    r.moment("at the end", [model], [optimizer], inputs=[x])
+    r.moment("at the end", [model], [optimizer])
     r.take()
 
 
@@ -626,24 +629,24 @@ def fails(r, program):
 @scene()
 def oom_forward(r):
     """A batch that is too large for what the process may take."""
-    r.expect(cause="Capacity")
+    r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
     train(r, model, optimizer, 3)
-    room(16 * MIB)
+    room(r, 16 * MIB)
     fails(r, lambda: train(r, model, optimizer, 1, batch=lambda step: 64, look=9))
 
 
 @scene()
 def oom_all(r):
     """The same with C++ frames, and an observer that takes the snapshot at the moment of the failure."""
-    r.expect(cause="Capacity")
+    r.expect(fails=True)
     r.start("all")
     model = Model(r, layers=2).cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
     train(r, model, optimizer, 2)
-    room(16 * MIB)
+    room(r, 16 * MIB)
 
     def observe(device, asked, total, free):
         if r.snapshot is None:
@@ -655,12 +658,12 @@ def oom_all(r):
 @scene()
 def oom_goes_on(r):
     """Caught; the batch is halved until it fits, and training goes on."""
-    r.expect(cause="Capacity", goes_on=True, leak=False)
+    r.expect(fails=True, goes_on=True, leak=False)
     r.start()
     model = Model(r).cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
     train(r, model, optimizer, 3)
-    room(64 * MIB)
+    room(r, 64 * MIB)
     batch = 64
     for step in range(8):
         try:
@@ -678,7 +681,7 @@ def oom_goes_on(r):
 @scene()
 def oom_backward(r):
     """The forward pass fits, the gradients do not."""
-    r.expect(cause="Capacity")
+    r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
     optimizer = OPT.SGD(model.parameters(), 0.01)
@@ -687,14 +690,14 @@ def oom_backward(r):
         loss = loss_of(model, x)
     torch.cuda.empty_cache()
     r.moment("after forward", [model], [optimizer], inputs=[x], activations=saved.places)
-    room(2 * MIB)
+    room(r, 2 * MIB)
     fails(r, loss.backward)
 
 
 @scene()
 def oom_optimizer(r):
     """The first step of an optimizer finds no room for its state."""
-    r.expect(cause="Capacity")
+    r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
@@ -702,19 +705,19 @@ def oom_optimizer(r):
     loss_of(model, x).backward()
     r.moment("after backward", [model], [optimizer], inputs=[x])
     torch.cuda.empty_cache()
-    room(4 * MIB)
+    room(r, 4 * MIB)
     fails(r, optimizer.step)
 
 
 @scene()
 def oom_evaluation(r):
     """Training fits; an evaluation with larger batches does not."""
-    r.expect(cause="Capacity")
+    r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
     train(r, model, optimizer, 4)
-    room(8 * MIB)
+    room(r, 8 * MIB)
 
     def evaluate():
         model.eval()
@@ -727,7 +730,7 @@ def oom_evaluation(r):
 @scene()
 def oom_loading(r):
     """A checkpoint comes to the device beside the model that it is for."""
-    r.expect(cause="Capacity")
+    r.expect(fails=True)
     r.start()
     model = Model(r).cuda()
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
@@ -735,7 +738,7 @@ def oom_loading(r):
     path = f"{r.args.out}/{r.name}.checkpoint"
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
     torch.cuda.empty_cache()
-    room(8 * MIB)
+    room(r, 8 * MIB)
 
     def resume():
         saved = torch.load(path, map_location="cuda")
@@ -748,7 +751,7 @@ def oom_loading(r):
 def caches(r):
     """Sequences' caches of 8 MiB, two to a segment of 20 MiB; then a request of 32 MiB."""
     r.start()
-    limit(218 * MIB)
+    limit(r, 218 * MIB)
     held = [torch.empty(8 * MIB, dtype=torch.uint8, device="cuda") for _ in range(20)]
     r.moment("caches", cache=held)
     return fails(r, lambda: held.append(torch.empty(32 * MIB, dtype=torch.uint8, device="cuda")))
@@ -756,7 +759,7 @@ def caches(r):
 
 @scene()
 def fragmented(r):
-    r.expect(cause="Fragmentation", expandable_fits=True)
+    r.expect(fails=True, expandable_fits=True)
     caches(r)
 
 
@@ -768,9 +771,9 @@ def fragmented_expandable(r):
 @scene()
 def comb(r):
     """Every second of many blocks goes; then one as large as two is asked for."""
-    r.expect(cause="Fragmentation")
+    r.expect(fails=True)
     r.start()
-    limit(260 * MIB)
+    limit(r, 260 * MIB)
     width = 4 * MIB
     held = [torch.empty(width, dtype=torch.uint8, device="cuda") for _ in range(60)]
     del held[::2]
@@ -781,7 +784,7 @@ def comb(r):
 @scene()
 def oom_huge(r):
     """A request of an absurd size: scores of a long sequence."""
-    r.expect(cause="Capacity", shape=[16, 81920, 81920])
+    r.expect(fails=True, shape=[16, 81920, 81920])
     r.start()
     q = torch.randn(16, 81920, 64, device="cuda")
     fails(r, lambda: torch.softmax(q @ q.transpose(1, 2), -1))
@@ -790,7 +793,7 @@ def oom_huge(r):
 @scene(alone=True)
 def oom_device(r):
     """The device itself is full, of this process."""
-    r.expect(cause="Capacity")
+    r.expect(fails=True)
     r.start()
     weights = torch.empty(torch.cuda.mem_get_info()[0] - 700 * MIB, dtype=torch.uint8, device="cuda")
     model = Model(r).cuda()
@@ -808,7 +811,7 @@ def oom_device(r):
 @scene(real=True, alone=True)
 def oom_other_process(r):
     """The device is full of another process."""
-    r.expect(cause="Capacity", outside=True)
+    r.expect(fails=True, outside=True)
     torch.zeros(1, device="cuda")
     take = torch.cuda.mem_get_info()[0] - 1500 * MIB
     other = subprocess.Popen(
@@ -846,7 +849,7 @@ def begin_ranks(r):
 def ranks_fail(r, wrap):
     """Rank 1 has batches that are four times as large, and runs out of memory; rank 0 waits for it for ever."""
     begin_ranks(r)
-    r.expect(cause="Capacity" if r.rank == 1 else None, odd_rank=1, leak=False)
+    r.expect(fails=r.rank == 1, leak=False)
     r.start()
     model = wrap(Model(r).cuda(r.rank))
     optimizer = OPT.AdamW(model.parameters(), 1e-4)
@@ -870,7 +873,7 @@ def ranks_fail(r, wrap):
         optimizer.zero_grad()
         r.step()
     r.moment("after three steps", [model], [optimizer])
-    limit(torch.cuda.memory_reserved(r.rank) + 16 * MIB, r.rank)
+    limit(r, torch.cuda.memory_reserved(r.rank) + 16 * MIB, r.rank)
     try:
         for step in range(4):
             loss_of(model, tokens(4 * batch if r.rank == 1 else batch, device=device)).backward()
@@ -886,17 +889,10 @@ def ranks_fail(r, wrap):
     time.sleep(60)
 
 
-@scene(ranks=2, alone=True)
+@scene(ranks=2, alone=True, real=True)
 def data_parallel(r):
     def wrap(model):
-        parallel = nn.parallel.DistributedDataParallel(model, device_ids=[r.rank], init_sync=not r.simulated)
-        if r.simulated:  # without NCCL each rank's sums are its own
-            def nothing(state, bucket):
-                done = torch.futures.Future()
-                done.set_result(bucket.buffer())
-                return done
-            parallel.register_comm_hook(None, nothing)
-        return parallel
+        return nn.parallel.DistributedDataParallel(model, device_ids=[r.rank])
     ranks_fail(r, wrap)
 
 
