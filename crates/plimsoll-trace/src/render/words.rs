@@ -4,7 +4,7 @@ use plimsoll_alloc::Category;
 
 use super::quality::replayed;
 use crate::explain::leaks::{Course, Place, Verdict};
-use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
+use crate::explain::{Cause, DeviceExplanation, Failure, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::WhatIf;
 
@@ -23,6 +23,11 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
         );
     };
     let asked = size(failure.asked_bytes);
+    let limited = limited(&failure, &size);
+    let (at_most, at_least) = match failure.limit {
+        Some(limit) if !limit.is_exact() => ("at most ", "at least "),
+        _ => ("", ""),
+    };
     match failure.cause() {
         Cause::Capacity { short_bytes } if let (None, Some(others)) = (&leak, device.held_by_others()) => {
             format!(
@@ -33,8 +38,12 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
             )
         }
         Cause::Capacity { short_bytes } if leak.is_some() => format!(
-            "out of memory: a LEAK, {}. {asked} were asked for, short by {}",
+            "out of memory: a LEAK, {}. {asked} were asked for, short by {at_most}{}{limited}",
             leak.unwrap_or_default(),
+            size(short_bytes)
+        ),
+        Cause::Capacity { short_bytes } if failure.limit.is_some() => format!(
+            "out of memory: CAPACITY. {asked} were asked for, short by {at_most}{}{limited}",
             size(short_bytes)
         ),
         Cause::Capacity { short_bytes } => format!(
@@ -43,9 +52,15 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
             size(short_bytes)
         ),
         Cause::Fragmentation { spare_bytes } => format!(
-            "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {} to spare, if the \
-             blocks lay together; {}",
+            "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {at_least}{} to spare, if \
+             the blocks lay together; {}{limited}",
             size(spare_bytes),
+            help(device)
+        ),
+        Cause::Limit { short_bytes } => format!(
+            "out of memory: a LIMIT. {asked} were asked for; if the blocks lay together, {} would be lacking at \
+             most, and perhaps nothing; {}{limited}",
+            size(short_bytes),
             help(device)
         ),
         Cause::Unknown => format!(
@@ -66,10 +81,26 @@ pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
             format!(": {cause}, short by {}", size(short_bytes))
         }
         Cause::Fragmentation { .. } => ": FRAGMENTATION".to_owned(),
+        Cause::Limit { .. } => ": a LIMIT of the process".to_owned(),
         Cause::Unknown => String::new(),
     };
     let leak = leak.map_or_else(String::new, |leak| format!("; {leak}"));
     format!("out of memory{cause}{leak}")
+}
+
+/// That it was not the device which refused the request, if so.
+fn limited(failure: &Failure, size: impl Fn(u64) -> String) -> String {
+    let (Some(limit), Some(free)) = (failure.limit, failure.device_free_bytes) else { return String::new() };
+    let of = if limit.is_exact() {
+        size(limit.at_least_bytes)
+    } else {
+        format!("between {} and {}", size(limit.at_least_bytes), size(limit.below_bytes))
+    };
+    format!(
+        "; the device had {} free, so what refused it is a limit of the process \
+         (set_per_process_memory_fraction) of {of}",
+        size(free)
+    )
 }
 
 /// How much is never given back, if something is.
