@@ -162,7 +162,11 @@ fn help(device: &DeviceExplanation) -> String {
     let serves = what_if.rows.iter().skip(1).find(|row| !row.outcome.runs_out());
     match serves {
         Some(row) => format!("{} would have served it (replayed)", row.export()),
-        None => "none of the settings that were replayed would have served it".to_owned(),
+        None => {
+            let is_open = device.failure.and_then(|failure| failure.limit).is_some_and(|it| !it.is_exact());
+            let within = if is_open { ", were the limit as low as it can be" } else { "" };
+            format!("none of the settings that were replayed would have served it{within}")
+        }
     }
 }
 
