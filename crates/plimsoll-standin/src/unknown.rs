@@ -95,3 +95,13 @@ unknown! { Fft:
     cufftCreate cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cufftXtExec
     cufftXtMakePlanMany
 }
+
+// Nothing runs that could be profiled.
+unknown! { Profiler:
+    cuptiActivityDisable cuptiActivityEnable cuptiActivityEnableCudaEventDeviceTimestamps
+    cuptiActivityEnableDriverApi cuptiActivityEnableRuntimeApi cuptiActivityFlushAll
+    cuptiActivityGetNextRecord cuptiActivityGetNumDroppedRecords cuptiActivityPopExternalCorrelationId
+    cuptiActivityPushExternalCorrelationId cuptiActivityRegisterCallbacks
+    cuptiActivityRegisterTimestampCallback cuptiActivitySetAttribute cuptiEnableCallback cuptiEnableDomain
+    cuptiFinalize cuptiSubscribe cuptiUnsubscribe
+}
