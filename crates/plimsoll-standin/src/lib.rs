@@ -19,7 +19,8 @@
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
 //! | `nvml.rs` | `libnvidia-ml` |
 //! | `blas.rs`, `dnn.rs`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
-//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSE, cuSOLVER, cuFFT, … |
+//! | `solver.rs`, `fft.rs` | cuSOLVER and cuFFT, as if they needed no workspace |
+//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSE, memory shared between processes, … |
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes of
 //! scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is one fixed
@@ -40,9 +41,11 @@ mod dnn;
 mod driver;
 mod error;
 mod fault;
+mod fft;
 mod memory;
 mod nccl;
 mod nvml;
 mod runtime;
+mod solver;
 mod stream;
 mod unknown;

@@ -205,7 +205,7 @@ fn calls_of_the_driver_are_found_by_name_and_others_are_refused_when_made() {
 fn each_library_refuses_by_its_own_number() {
     let _alone = open();
     assert_eq!(c!(cudaIpcGetMemHandle()), error::NOT_SUPPORTED);
-    assert_eq!([c!(cusolverDnCreate()), c!(cusparseCreate()), c!(cufftCreate())], [9, 10, 16]);
+    assert_eq!([c!(cusparseCreate()), c!(cudnnCTCLoss()), c!(ncclCommGrow())], [10, 3000, 5]);
     c!(cudaGetLastError());
 }
 
@@ -219,4 +219,21 @@ fn a_communicator_answers_at_once() {
     assert_eq!((join(&mut comm, 4), join(&mut comm, 3)), (invalid_argument, 0));
     assert_eq!(c!(ncclCommCount(comm => u64, &mut ranks => *mut i32)), 0);
     assert_eq!((ranks, c!(ncclCommDestroy(comm => u64))), (4, 0));
+}
+
+#[test]
+fn a_factorization_is_taken_to_need_no_workspace() {
+    let _alone = open();
+    let (mut handle, mut elements, mut bytes) = (0_u64, 9_i32, [9_usize; 2]);
+    assert_eq!(c!(cusolverDnCreate(&mut handle => *mut u64)), 0);
+    let code = c!(cusolverDnSgeqrf_bufferSize(
+        handle => u64, 8 => i32, 8 => i32, 0 => u64, 8 => i32, &mut elements => *mut i32
+    ));
+    assert_eq!((code, elements), (0, 0));
+    let [device, host] = &mut bytes;
+    let code = c!(cusolverDnXpotrf_bufferSize(
+        handle => u64, 0 => u64, 0 => i32, 8 => i64, 0 => i32, 0 => u64, 8 => i64, 0 => i32,
+        device => *mut usize, host => *mut usize
+    ));
+    assert_eq!((code, bytes), (0, [0, 0]));
 }
