@@ -1,5 +1,5 @@
-//! cuFFT: plans that compute nothing. How much workspace each would ask for is not documented: they are taken to need
-//! none, which is said on stderr once.
+//! cuFFT: plans that compute nothing. How much workspace each would ask for is not documented: they are taken
+//! to need none, which is said on stderr once.
 
 use std::ffi::c_int;
 
@@ -13,7 +13,8 @@ calls! { Fft:
     }
     /// Rank, sizes, and both layouts come before what is asked for: how many bytes of workspace.
     fn cufftXtMakePlanMany(
-        _plan: c_int, _rank: c_int, _sizes: u64, _in: u64, _in_stride: u64, _in_distance: u64, _in_kind: c_int,
+        _plan: c_int, _rank: c_int, _sizes: u64, _in: u64, _in_stride: u64, _in_distance: u64,
+        _in_kind: c_int,
         _out: u64, _out_stride: u64, _out_distance: u64, _out_kind: c_int, _batch: u64, bytes: Out<usize>,
     ) {
         tell_once("cuFFT", "is taken to need no workspace: on a card it needs some");

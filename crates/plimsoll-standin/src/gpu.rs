@@ -21,8 +21,8 @@ pub struct Gpu {
     pub name: &'static str,
     /// The name that the driver gives: `NVIDIA A100-SXM4-80GB`.
     pub card: &'static str,
-    /// What the driver calls the device's total memory, in bytes. It differs between versions of the driver, which
-    /// keep more or less for themselves, by up to one percent.
+    /// What the driver calls the device's total memory, in bytes. It differs between versions of the driver,
+    /// which keep more or less for themselves, by up to one percent.
     pub memory_bytes: u64,
     /// Where `memory_bytes` comes from.
     pub source: &'static str,
@@ -58,8 +58,8 @@ pub fn named(name: &str) -> Option<Gpu> {
     GPUS.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name)).copied()
 }
 
-/// The GPU whose properties a device of this compute capability gets: the first of that capability, else of the
-/// next lower one that is listed.
+/// The GPU whose properties a device of this compute capability gets: the first of that capability, else of
+/// the next lower one that is listed.
 fn of_capability(capability: (i32, i32)) -> Option<Gpu> {
     let lower = GPUS.iter().filter(|gpu| gpu.capability <= capability);
     let nearest = lower.clone().map(|gpu| gpu.capability).max()?;

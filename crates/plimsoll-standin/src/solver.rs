@@ -1,8 +1,8 @@
-//! cuSOLVER: factorizations that compute nothing. How much workspace each would ask for is not documented: they are
-//! taken to need none, which is said on stderr once.
+//! cuSOLVER: factorizations that compute nothing. How much workspace each would ask for is not documented:
+//! they are taken to need none, which is said on stderr once.
 //!
-//! The functions that ask for a workspace's size differ in how many arguments come before it. All of those are integers
-//! or pointers, which C hands over alike, so that they are written as numbers here.
+//! The functions that ask for a workspace's size differ in how many arguments come before it. All of those
+//! are integers or pointers, which C hands over alike, so that they are written as numbers here.
 
 use std::ffi::c_int;
 
@@ -93,7 +93,9 @@ sizes_of_both! { [_a _b _c _d _e _f _g _h _i _j _k _l _m _n _o _p _q]:
     cusolverDnXgeev_bufferSize
 }
 
-makers! { Solver: cusolverDnCreate cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo }
+makers! { Solver:
+    cusolverDnCreate cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
+}
 
 nothing! { Solver:
     cusolverDnDestroy cusolverDnDestroyGesvdjInfo cusolverDnDestroyParams cusolverDnDestroySyevjInfo

@@ -1,7 +1,8 @@
-//! What PyTorch may call and is not imitated: each call names itself on stderr, once, and answers "not supported".
+//! What PyTorch may call and is not imitated: each call names itself on stderr, once, and answers "not
+//! supported".
 //!
-//! Products of sparse matrices make results whose size depends on values; the other calls share memory between processes
-//! or with other libraries.
+//! Products of sparse matrices make results whose size depends on values; the other calls share memory
+//! between processes or with other libraries.
 
 use crate::call::unknown;
 

@@ -1,11 +1,12 @@
 //! Address space: ranges for the devices, which no memory stands behind, and memory of the host.
 //!
-//! Addresses of devices are handed out upwards from [`LOWEST`], or downwards from [`HIGHEST`], each once: a pointer
-//! that is used after its memory was freed faults, too. There is room for 16 TiB of allocations.
+//! Addresses of devices are handed out upwards from [`LOWEST`], or downwards from [`HIGHEST`]. After 64 TiB
+//! they begin anew; before that each is handed out once, so that a pointer that is used after its memory was
+//! freed faults, too.
 //!
-//! Note [Up or down]: of two free blocks of one size PyTorch takes the lower one, so that the order of addresses can
-//! decide which block is cut. A driver promises no order. Upwards is what is easy to follow; `docs/notes/0008` says
-//! what a card did.
+//! Note [Up or down]: of two free blocks of one size PyTorch takes the lower one, so that the order of
+//! addresses can decide which block is cut. A driver promises no order. Upwards is what is easy to follow;
+//! `docs/notes/0008` says what a card did.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -16,7 +17,7 @@ use crate::error::{Failure, Outcome};
 use crate::gpu::{Addresses, setup};
 
 /// Where the devices' addresses begin: far from where Linux puts programs, heaps and libraries.
-const LOWEST: u64 = 0x4000_0000_0000;
+const LOWEST: u64 = 0x1000_0000_0000;
 
 /// Where they end.
 const HIGHEST: u64 = 0x5000_0000_0000;
@@ -41,15 +42,14 @@ pub(super) fn is_devices(address: u64) -> bool {
     (LOWEST..HIGHEST).contains(&address) && HANDED_OUT.load(Ordering::Relaxed) > 0
 }
 
-/// Where the next range of so many bytes begins, if there is room.
+/// Where the next range of so many bytes begins, if it fits before the end.
 fn next(bytes: u64) -> Option<u64> {
-    let before = HANDED_OUT.fetch_add(bytes, Ordering::Relaxed);
-    match setup().addresses {
-        Addresses::Up => LOWEST
-            .checked_add(before)
-            .filter(|begin| begin.checked_add(bytes).is_some_and(|end| end <= HIGHEST)),
-        Addresses::Down => HIGHEST.checked_sub(before)?.checked_sub(bytes).filter(|begin| *begin >= LOWEST),
-    }
+    let before = HANDED_OUT.fetch_add(bytes, Ordering::Relaxed) % (HIGHEST - LOWEST);
+    let end = before.checked_add(bytes).filter(|end| *end <= HIGHEST - LOWEST)?;
+    Some(match setup().addresses {
+        Addresses::Up => LOWEST + before,
+        Addresses::Down => HIGHEST - end,
+    })
 }
 
 /// Takes a range of device addresses, of whole pages.
@@ -64,7 +64,7 @@ pub(super) fn map(bytes: u64, access: Access) -> Outcome<u64> {
         Access::Host => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_NORESERVE),
     };
     for _ in 0..STEPS {
-        let begin = next(bytes).ok_or(Failure::OutOfMemory)?;
+        let Some(begin) = next(bytes) else { continue };
         debug_assert!(begin.is_multiple_of(PAGE_BYTES));
         if let Some(mapped) = anonymous(begin, bytes, protection, flags | libc::MAP_FIXED_NOREPLACE) {
             return Ok(mapped);
@@ -85,16 +85,16 @@ pub(super) fn host(bytes: u64) -> Outcome<u64> {
 /// Gives a range back.
 pub(super) fn unmap(begin: u64, bytes: u64) {
     let Ok(length) = usize::try_from(bytes) else { return };
-    // SAFETY: the range was mapped by this file, and the caller has just removed it from its table, where it was
-    // once: nothing of ours uses it. That the program does not either is what freeing it says.
+    // SAFETY: the range was mapped by this file, and the caller has just removed it from its table, where it
+    // was once: nothing of ours uses it. That the program does not either is what freeing it says.
     unsafe { libc::munmap(begin as *mut _, length) };
 }
 
 fn anonymous(at: u64, bytes: u64, protection: c_int, flags: c_int) -> Option<u64> {
     let length = usize::try_from(bytes).ok()?;
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping; `MAP_FIXED_NOREPLACE`, where an address is given, refuses to replace one
-    // that exists.
+    // SAFETY: a new anonymous mapping; `MAP_FIXED_NOREPLACE`, where an address is given, refuses to replace
+    // one that exists.
     let mapped = unsafe {
         libc::mmap(ptr::without_provenance_mut(usize::try_from(at).ok()?), length, protection, flags, -1, 0)
     };
