@@ -121,6 +121,13 @@ impl<D, O> Allocator<D, O> {
         })
     }
 
+    /// The largest cached block: `largest_bytes` of [`cache_info`](Self::cache_info), without a walk over all
+    /// blocks.
+    pub(crate) fn largest_cached_bytes(&self) -> u64 {
+        let pools = self.pools.halves().map(|pool| &self.pools.pool(pool).cached);
+        pools.map(|cached| cached.largest_of_all_bytes(&self.pools.blocks)).max().unwrap_or(0)
+    }
+
     /// All segments and their blocks, by address.
     pub fn segments(&self) -> Vec<Segment> {
         let blocks = &self.pools.blocks;
