@@ -15,7 +15,7 @@ use super::vessel::Vessel;
 use crate::bytes;
 
 /// Smaller screens get the plain text, as much as fits.
-const LEAST: (u16, u16) = (70, 22);
+const LEAST: (u16, u16) = (78, 22);
 /// Steps in a second are counted over at least so long.
 const RATE_OVER: Duration = Duration::from_secs(2);
 

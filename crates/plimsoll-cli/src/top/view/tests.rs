@@ -75,7 +75,7 @@ fn without_colour_no_cell_has_one_and_with_it_parts_differ() {
 #[test]
 fn a_screen_of_any_size_is_drawn_and_a_small_one_begins_with_the_words() {
     let (view, now) = view(Palette::coloured());
-    for width in [1, 2, 10, 69, 70, 71, 200, 500] {
+    for width in [1, 2, 10, 77, 78, 79, 200, 500] {
         for height in [1, 2, 21, 22, 23, 60] {
             let lines = drawn(&view, now, [width, height]);
             assert_eq!(lines.len(), usize::from(height));
