@@ -165,3 +165,22 @@ fn block_picture(block: &Block) -> SegmentBlock {
     };
     SegmentBlock { addr, bytes, requested_bytes, state, tag, stack }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Allocator, Config, Request, SimDriver, StreamId};
+
+    #[test]
+    fn the_largest_cached_block_is_found_on_whatever_stream_and_in_whatever_pool() {
+        let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(1 << 30), ());
+        assert_eq!(allocator.largest_cached_bytes(), 0);
+        for (bytes, stream) in [(1 << 10, 0), (30 << 20, 7), (3 << 20, 0), (50 << 20, 3)] {
+            let request = Request { stream: StreamId(stream), ..Request::of(bytes) };
+            let block = allocator.malloc(request).unwrap();
+            assert_eq!(allocator.largest_cached_bytes(), allocator.cache_info().largest_bytes);
+            allocator.free(block);
+            assert_eq!(allocator.largest_cached_bytes(), allocator.cache_info().largest_bytes);
+        }
+        assert_eq!(allocator.largest_cached_bytes(), 50 << 20);
+    }
+}
