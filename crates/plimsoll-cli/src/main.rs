@@ -1,7 +1,7 @@
 //! The `plimsoll` program: arguments in, a verdict out.
 //!
 //! Results go to stdout, progress and errors to stderr. What a verb does is in its own folder; this file
-//! and `output.rs` are the only ones that write to a stream or choose an exit code.
+//! and `output.rs` are the only ones that write to a stream or choose an exit code; `top` draws on the terminal.
 
 mod bench;
 mod bytes;
@@ -20,6 +20,7 @@ mod output;
 mod record;
 mod recording;
 mod sink;
+mod top;
 mod train;
 mod whatif;
 
@@ -55,6 +56,8 @@ enum Verb {
         #[command(subcommand)]
         what: train::What,
     },
+    /// Watch the memory of a running Plimsoll process
+    Top(top::TopArgs),
     /// Say what a memory snapshot means: why memory ran out, who holds it
     Explain(explain::ExplainArgs),
     /// Say whether memory grows from step to step, where, and whether that is a leak
@@ -89,6 +92,7 @@ impl Verb {
     fn failure_schema(&self) -> Option<&'static str> {
         let (json, schema) = match self {
             Verb::Train { what } => (what.json(), "plimsoll.train/1"),
+            Verb::Top(args) => (args.json, "plimsoll.error/1"),
             Verb::Explain(args) => (args.json, "plimsoll.error/1"),
             Verb::Leaks(args) => (args.json, "plimsoll.error/1"),
             Verb::Diff(args) => (args.json, "plimsoll.error/1"),
@@ -109,6 +113,7 @@ fn main() -> std::process::ExitCode {
     let schema = verb.failure_schema();
     let outcome = match verb {
         Verb::Train { what } => train::run(&what).map(Answer::from),
+        Verb::Top(args) => top::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Leaks(args) => leaks::run(&args),
         Verb::Diff(args) => diff::run(&args).map(Answer::from),
