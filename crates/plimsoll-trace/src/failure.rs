@@ -29,9 +29,15 @@ pub struct Failure {
     pub segment_bytes: u64,
     /// What the process was not allowed to exceed, if that is what refused the request.
     pub limit: Option<Limit>,
+    /// Whether there was less for this allocator than any GPU has that PyTorch runs on, so that others must
+    /// hold the rest: of a device of PyTorch's, where the process has no [`Limit`].
+    pub is_shared: bool,
     /// How many requests failed in all, this one included.
     pub failures: usize,
 }
+
+/// Less than any GPU has that PyTorch runs on.
+const LEAST_DEVICE_BYTES: u64 = 3 << 30;
 
 /// The bounds of what a process may reserve, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,20 +85,24 @@ impl Failure {
         }
         let config = snapshot.config();
         let told_limit = told_limit(snapshot);
+        let is_own = snapshot.setting("plimsoll").is_some();
         let failed = timeline.curve(trace).zip(trace).filter(|(_, event)| event.action == Action::Oom);
         let failed = failed.filter_map(|(moment, event)| {
             let segment_bytes = segment_bytes(&config, event.size);
             let reserved = moment.level.reserved_bytes;
             let refused = reserved.saturating_add(segment_bytes);
-            let has_room = event.device_free().is_some_and(|free| free >= segment_bytes);
+            let free = event.device_free();
+            let has_room = free.is_some_and(|free| free >= segment_bytes);
+            let is_small = free.is_some_and(|free| free.saturating_add(reserved) < LEAST_DEVICE_BYTES);
             Some(Self {
                 at: moment.after?,
                 asked_bytes: event.size,
                 stream: event.stream,
                 stack: event.stack,
                 level: moment.level,
-                device_free_bytes: event.device_free(),
+                device_free_bytes: free,
                 segment_bytes,
+                is_shared: is_small && !has_room && !is_own,
                 limit: has_room.then(|| Limit::between(reserved, refused, told_limit)),
                 failures,
             })
@@ -213,6 +223,13 @@ mod tests {
         check(4 * MIB, Cause::Fragmentation { spare_bytes: 0 });
         check(10 * MIB, Cause::Limit { short_bytes: 6 * MIB });
         assert_eq!(failure(9 * MIB, Some(4 * MIB)).limit, None);
+    }
+
+    #[test]
+    fn less_than_any_gpu_has_is_shared_with_others_unless_a_limit_refused() {
+        assert!(failure(9 * MIB, Some(4 * MIB)).is_shared);
+        assert!(!failure(9 * MIB, Some(20 * MIB)).is_shared);
+        assert!(!failure(9 * MIB, None).is_shared);
     }
 
     #[test]

@@ -142,6 +142,7 @@ impl Case<'_> {
         self.check("reserved", failure.level.reserved_bytes, number(&figures["reserved"]));
         let limit = self.expected("limit").as_u64();
         self.check("limited", failure.limit.is_some(), limit.is_some());
+        self.check("shared with others", failure.is_shared, self.expected("outside") == true);
         if let (Some(limit), Some(said)) = (limit, failure.limit) {
             let is_within = said.at_least_bytes <= limit && limit < said.below_bytes;
             self.check(&format!("{said:?} around {limit}"), is_within, true);

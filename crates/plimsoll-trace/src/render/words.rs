@@ -2,9 +2,10 @@
 
 use plimsoll_alloc::Category;
 
+use super::failure;
 use super::quality::replayed;
 use crate::explain::leaks::{Course, Place, Verdict};
-use crate::explain::{Cause, DeviceExplanation, Failure, Line, Purposed};
+use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::WhatIf;
 
@@ -22,51 +23,7 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
             size(reserved.level.reserved_bytes)
         );
     };
-    let asked = size(failure.asked_bytes);
-    let limited = limited(&failure, &size);
-    let (at_most, at_least) = match failure.limit {
-        Some(limit) if !limit.is_exact() => ("at most ", "at least "),
-        _ => ("", ""),
-    };
-    match failure.cause() {
-        Cause::Capacity { short_bytes } if let (None, Some(others)) = (&leak, device.held_by_others()) => {
-            format!(
-                "out of memory: HELD BY OTHERS. {asked} were asked for, short by {}; of the device, {} are neither free \
-             nor this allocator's: other processes (nvidia-smi lists them), NCCL, the context",
-                size(short_bytes),
-                size(others)
-            )
-        }
-        Cause::Capacity { short_bytes } if leak.is_some() => format!(
-            "out of memory: a LEAK, {}. {asked} were asked for, short by {at_most}{}{limited}",
-            leak.unwrap_or_default(),
-            size(short_bytes)
-        ),
-        Cause::Capacity { short_bytes } if failure.limit.is_some() => format!(
-            "out of memory: CAPACITY. {asked} were asked for, short by {at_most}{}{limited}",
-            size(short_bytes)
-        ),
-        Cause::Capacity { short_bytes } => format!(
-            "out of memory: CAPACITY. {asked} were asked for, short by {}; perfect packing would still fail, so \
-             neither a setting nor empty_cache can help",
-            size(short_bytes)
-        ),
-        Cause::Fragmentation { spare_bytes } => format!(
-            "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {at_least}{} to spare, if \
-             the blocks lay together; {}{limited}",
-            size(spare_bytes),
-            help(device)
-        ),
-        Cause::Limit { short_bytes } => format!(
-            "out of memory: a LIMIT. {asked} were asked for; if the blocks lay together, {} would be lacking at \
-             most, and perhaps nothing; {}{limited}",
-            size(short_bytes),
-            help(device)
-        ),
-        Cause::Unknown => format!(
-            "out of memory: {asked} were asked for; the recording does not say how much the device had free"
-        ),
-    }
+    failure::sentence(device, &failure, leak, size)
 }
 
 /// The [`verdict`] in a few words.
@@ -86,21 +43,6 @@ pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
     };
     let leak = leak.map_or_else(String::new, |leak| format!("; {leak}"));
     format!("out of memory{cause}{leak}")
-}
-
-/// That it was not the device which refused the request, if so.
-fn limited(failure: &Failure, size: impl Fn(u64) -> String) -> String {
-    let (Some(limit), Some(free)) = (failure.limit, failure.device_free_bytes) else { return String::new() };
-    let of = if limit.is_exact() {
-        size(limit.at_least_bytes)
-    } else {
-        format!("between {} and {}", size(limit.at_least_bytes), size(limit.below_bytes))
-    };
-    format!(
-        "; the device had {} free, so what refused it is a limit of the process \
-         (set_per_process_memory_fraction) of {of}",
-        size(free)
-    )
 }
 
 /// How much is never given back, if something is.
@@ -152,20 +94,6 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
                 size(*least),
                 size(*most)
             )
-        }
-    }
-}
-
-/// Whether a setting would have served what failed.
-fn help(device: &DeviceExplanation) -> String {
-    let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
-    let serves = what_if.rows.iter().skip(1).find(|row| !row.outcome.runs_out());
-    match serves {
-        Some(row) => format!("{} would have served it (replayed)", row.export()),
-        None => {
-            let is_open = device.failure.and_then(|failure| failure.limit).is_some_and(|it| !it.is_exact());
-            let within = if is_open { ", were the limit as low as it can be" } else { "" };
-            format!("none of the settings that were replayed would have served it{within}")
         }
     }
 }

@@ -1,0 +1,108 @@
+//! Why memory ran out, as one sentence.
+
+use crate::explain::{Cause, DeviceExplanation, Failure};
+
+/// The cause, the figure that matters, and what would have helped. `leak` is the sentence of one, if there is one.
+pub(super) fn sentence(
+    device: &DeviceExplanation,
+    failure: &Failure,
+    leak: Option<String>,
+    size: impl Fn(u64) -> String,
+) -> String {
+    let asked = format!("{} were asked for", size(failure.asked_bytes));
+    let (limit, (at_most, at_least)) = (limit(failure, &size), bounds(failure));
+    let told = match failure.cause() {
+        Cause::Capacity { short_bytes } => {
+            let short = format!("{asked}, short by {at_most}{}", size(short_bytes));
+            match (leak, device.held_by_others(), &limit) {
+                (Some(leak), _, _) => format!("a LEAK, {leak}. {short}"),
+                (None, Some(others), _) => format!(
+                    "HELD BY OTHERS. {short}; of the device, {} are neither free nor this allocator's: other processes \
+                     (nvidia-smi lists them), NCCL, the context",
+                    size(others)
+                ),
+                (None, None, Some(_)) => format!("CAPACITY. {short}"),
+                (None, None, None) => format!(
+                    "CAPACITY. {short}; perfect packing would still fail, so neither a setting nor empty_cache can help"
+                ),
+            }
+        }
+        Cause::Fragmentation { spare_bytes } => format!(
+            "FRAGMENTATION. {asked} and would fit, with {at_least}{} to spare, if the blocks lay together; {}{}",
+            size(spare_bytes),
+            help(device),
+            if is_full(failure, spare_bytes) {
+                "; but live blocks fill more than 99 % of what there was: expect a later request to fail"
+            } else {
+                ""
+            },
+        ),
+        Cause::Limit { short_bytes } => format!(
+            "a LIMIT of the process. {asked}, short by at most {} if the blocks lay together, and perhaps by \
+             nothing; {}",
+            size(short_bytes),
+            help(device)
+        ),
+        Cause::Unknown => {
+            format!("{asked}; the recording does not say how much the device had free")
+        }
+    };
+    let shared = shared(failure, &size).unwrap_or_default();
+    format!("out of memory: {told}{}{shared}", limit.unwrap_or_default())
+}
+
+/// What stands before bytes that are missing and before those that are spare: a limit's bounds are not exact.
+fn bounds(failure: &Failure) -> (&'static str, &'static str) {
+    match failure.limit {
+        Some(limit) if !limit.is_exact() => ("at most ", "at least "),
+        _ => ("", ""),
+    }
+}
+
+/// Whether what would be left if every block could be moved is next to nothing.
+fn is_full(failure: &Failure, spare_bytes: u64) -> bool {
+    failure.capacity_bytes().is_some_and(|capacity| spare_bytes < capacity / 100)
+}
+
+/// That it was not the device which refused the request, if so.
+fn limit(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
+    let (limit, free) = failure.limit.zip(failure.device_free_bytes)?;
+    let of = if limit.is_exact() {
+        format!("the memory limit that was set, {}", size(limit.at_least_bytes))
+    } else {
+        let (least, below) = (size(limit.at_least_bytes), size(limit.below_bytes));
+        format!("the limit of the process (set_per_process_memory_fraction), between {least} and {below}")
+    };
+    Some(format!("; the device had {} free: what refused it is {of}", size(free)))
+}
+
+/// That others hold most of the device, where what is left for this allocator is less than any device has.
+fn shared(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
+    let capacity = failure.capacity_bytes().filter(|_| failure.is_shared)?;
+    Some(format!(
+        "; it could have {} in all, less than any GPU has: others hold the rest (likely; nvidia-smi lists them)",
+        size(capacity)
+    ))
+}
+
+/// Which setting would have helped.
+fn help(device: &DeviceExplanation) -> String {
+    let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
+    let Some((simulated, tried)) = what_if.rows.split_first() else {
+        return "no setting was tried".to_owned();
+    };
+    if !simulated.outcome.runs_out() {
+        return "its replay serves it, too, so that no setting can be told to help".to_owned();
+    }
+    match tried.iter().find(|row| !row.outcome.runs_out()) {
+        Some(row) if row.setting.is_empty() => {
+            "PyTorch's own settings would have served it (replayed)".to_owned()
+        }
+        Some(row) => format!("{} would have served it (replayed)", row.export()),
+        None => {
+            let is_open = device.failure.and_then(|failure| failure.limit).is_some_and(|it| !it.is_exact());
+            let within = if is_open { ", were the limit as low as it can be" } else { "" };
+            format!("none of the settings that were replayed would have served it{within}")
+        }
+    }
+}
