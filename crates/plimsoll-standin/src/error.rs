@@ -1,0 +1,91 @@
+//! Why a call fails, and the number by which each of NVIDIA's libraries says so.
+
+use std::ffi::c_int;
+
+/// How a call of the stand-in ends.
+pub(crate) type Outcome<T = ()> = Result<T, Failure>;
+
+/// Why a call failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// An argument that the call cannot take: a null pointer, an address that is not ours, a size of zero.
+    InvalidValue,
+    /// The device has less left than was asked for.
+    OutOfMemory,
+    /// A device number beyond those there are.
+    InvalidDevice,
+    /// A stream, an event, a graph or memory that was never made, or is gone.
+    InvalidHandle,
+    /// No such symbol.
+    NotFound,
+    /// The call is not imitated.
+    NotSupported,
+    /// Access to this peer was granted before.
+    PeerAccessAlreadyEnabled,
+    /// What was asked is not allowed while a stream is captured.
+    CaptureUnsupported,
+    /// The capture to be ended was begun on another stream.
+    CaptureUnmatched,
+    /// The number that `PLIMSOLL_STANDIN_FAULT` names.
+    Injected(c_int),
+}
+
+/// Whose numbers are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Library {
+    /// `libcudart`: `cudaError_t`.
+    Runtime,
+    /// `libcuda`: `CUresult`; the same numbers as far as the stand-in uses them.
+    Driver,
+    /// `libnvidia-ml`: `nvmlReturn_t`.
+    Nvml,
+    /// `libcublas` and `libcublasLt`: `cublasStatus_t`.
+    Blas,
+    /// `libcudnn`, version 9: `cudnnStatus_t`.
+    Dnn,
+    /// `libnccl`: `ncclResult_t`.
+    Nccl,
+    /// `libcusparse` and `libcusparseLt`: `cusparseStatus_t`.
+    Sparse,
+    /// `libcusolver`: `cusolverStatus_t`.
+    Solver,
+    /// `libcufft`: `cufftResult`.
+    Fft,
+}
+
+impl Failure {
+    /// The number that `library` uses for this failure. The source of each is the library's header.
+    pub(crate) fn code(self, library: Library) -> c_int {
+        let (memory, unsupported, invalid) = match (self, library) {
+            (Failure::Injected(code), _) => return code,
+            (_, Library::Runtime | Library::Driver) => return self.cuda(),
+            (_, Library::Nvml) => (20, 3, 2),
+            (_, Library::Blas) => (3, 15, 7),
+            (_, Library::Dnn) => (4004, 3000, 2000),
+            (_, Library::Nccl) => (1, 5, 4),
+            (_, Library::Sparse) => (2, 10, 3),
+            (_, Library::Solver) => (2, 9, 3),
+            (_, Library::Fft) => (2, 16, 4),
+        };
+        match self {
+            Failure::OutOfMemory => memory,
+            Failure::NotSupported => unsupported,
+            _ => invalid,
+        }
+    }
+
+    fn cuda(self) -> c_int {
+        match self {
+            Failure::InvalidValue => 1,
+            Failure::OutOfMemory => 2,
+            Failure::InvalidDevice => 101,
+            Failure::InvalidHandle => 400,
+            Failure::NotFound => 500,
+            Failure::PeerAccessAlreadyEnabled => 704,
+            Failure::NotSupported => 801,
+            Failure::CaptureUnsupported => 900,
+            Failure::CaptureUnmatched => 903,
+            Failure::Injected(code) => code,
+        }
+    }
+}

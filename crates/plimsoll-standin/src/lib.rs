@@ -1,0 +1,48 @@
+//! A CUDA device that computes nothing: the calls that PyTorch makes of NVIDIA's libraries, answered without a GPU.
+//!
+//! PyTorch's own allocator, autograd and optimizers run on it unchanged, so that their memory figures are exact.
+//! Device memory is address space that is never touched, kernels do nothing, copies to the host give zeros (or what
+//! it has just sent: `memory/recent.rs`), and time does not pass. Calls that are not imitated name themselves on stderr, once, and answer "not supported".
+//!
+//! The crate is a shared library, which the loader puts in front of NVIDIA's ([`place`] says how); as a Rust
+//! library it has what a launcher needs: the table of GPUs, the names of the settings, the library's folder and
+//! version. Anything that needs no device stays NVIDIA's own: version numbers, names of errors, NVRTC.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
+//! | `gpu.rs`, `gpu/` | [`gpu::GPUS`], and what a device says of itself |
+//! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs` | how every call is made: arguments, outcome, injected faults |
+//! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
+//! | `stream.rs` | streams, events, captures |
+//! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
+//! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
+//! | `nvml.rs` | `libnvidia-ml` |
+//! | `blas.rs`, `dnn.rs`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
+//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSE, cuSOLVER, cuFFT, … |
+//!
+//! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes of
+//! scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is one fixed
+//! answer: 32 registers, two blocks per multiprocessor. Convolutions by cuDNN get plans that need no workspace.
+
+// CUDA's names are CUDA's.
+#![allow(non_snake_case)]
+
+pub mod gpu;
+pub mod place;
+pub mod settings;
+pub mod version;
+
+mod argument;
+mod blas;
+mod call;
+mod dnn;
+mod driver;
+mod error;
+mod fault;
+mod memory;
+mod nccl;
+mod nvml;
+mod runtime;
+mod stream;
+mod unknown;

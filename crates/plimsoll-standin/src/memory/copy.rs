@@ -1,0 +1,85 @@
+//! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`); what arrives
+//! on a device is nothing.
+
+use super::recent::{forget_all, recent};
+use super::{Kind, memory};
+
+/// Where a copy goes, by CUDA's numbers: `cudaMemcpyKind`.
+pub(crate) const HOST_TO_DEVICE: i32 = 1;
+pub(crate) const DEVICE_TO_HOST: i32 = 2;
+pub(crate) const DEVICE_TO_DEVICE: i32 = 3;
+const BY_ADDRESS: i32 = 4;
+
+/// A pointer that C handed over: to memory of the host or of a device.
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Pointer(*mut u8);
+
+impl Pointer {
+    /// The address alone.
+    pub(crate) fn address(self) -> u64 {
+        self.0.addr() as u64
+    }
+
+    /// So many bytes further.
+    fn after(self, bytes: usize) -> Self {
+        Pointer(self.0.wrapping_add(bytes))
+    }
+
+    /// Whether the host may touch what is there.
+    fn is_hosts(self) -> bool {
+        let range = memory().find(self.address());
+        range.is_none_or(|range| matches!(range.kind, Kind::Host | Kind::Registered | Kind::Managed(_)))
+    }
+}
+
+/// Copies `bytes`, in a direction by CUDA's number.
+pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
+    if bytes == 0 {
+        return;
+    }
+    let (to_host, from_host) = match direction {
+        HOST_TO_DEVICE => (false, true),
+        DEVICE_TO_HOST => (true, false),
+        DEVICE_TO_DEVICE => (false, false),
+        BY_ADDRESS => (to.is_hosts(), from.is_hosts()),
+        // From host to host.
+        _ => (true, true),
+    };
+    match (to_host, from_host) {
+        (false, false) => recent().moved(to.address(), from.address(), bytes),
+        // SAFETY: the caller says that there are so many bytes, and they are the host's.
+        (false, true) => recent().sent(to.address(), unsafe { std::slice::from_raw_parts(from.0, bytes) }),
+        // SAFETY: the caller says that there are so many bytes in both places, and both are the host's; they may
+        // overlap.
+        (true, true) => unsafe { to.0.copy_from(from.0, bytes) },
+        (true, false) => match recent().read(from.address(), bytes) {
+            // SAFETY: the caller says that so many bytes can be written there, and it is the host's.
+            Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },
+            // SAFETY: the same.
+            None => unsafe { to.0.write_bytes(0, bytes) },
+        },
+    }
+}
+
+/// Copies rows of `width` bytes that are `to_pitch` and `from_pitch` bytes apart.
+pub(crate) fn copy_rows(
+    (to, to_pitch): (Pointer, usize),
+    (from, from_pitch): (Pointer, usize),
+    (width, rows): (usize, usize),
+    direction: i32,
+) {
+    for row in 0..rows {
+        copy(to.after(row * to_pitch), from.after(row * from_pitch), width, direction);
+    }
+}
+
+/// Fills `bytes` with a value, where the host may touch them.
+pub(crate) fn fill(to: Pointer, value: u8, bytes: usize) {
+    forget_all();
+    let range = memory().find(to.address());
+    if range.is_some_and(|range| matches!(range.kind, Kind::Managed(_) | Kind::Host)) {
+        // SAFETY: the caller says that so many bytes can be written there, and the host may.
+        unsafe { to.0.write_bytes(value, bytes) };
+    }
+}

@@ -1,0 +1,96 @@
+//! `libnvidia-ml`: what PyTorch asks when it counts devices and explains that memory ran out. No process is listed,
+//! as in a container that does not see the others.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use crate::argument::{Out, Text, put_text};
+use crate::call::{calls, nothing, unknown};
+use crate::error::{Failure, Outcome};
+use crate::gpu::setup;
+use crate::memory::memory;
+use crate::version;
+
+/// NVML's handle of a device: its number, from 1.
+type DeviceHandle = u64;
+
+calls! { Nvml:
+    fn nvmlDeviceGetCount(count: Out<c_uint>) {
+        count.put(setup().devices() as c_uint)
+    }
+    fn nvmlDeviceGetCount_v2(count: Out<c_uint>) {
+        count.put(setup().devices() as c_uint)
+    }
+    fn nvmlDeviceGetHandleByIndex(number: c_uint, device: Out<DeviceHandle>) {
+        device.put(handle(number)?)
+    }
+    fn nvmlDeviceGetHandleByIndex_v2(number: c_uint, device: Out<DeviceHandle>) {
+        device.put(handle(number)?)
+    }
+    fn nvmlDeviceGetHandleByPciBusId_v2(address: Text, device: Out<DeviceHandle>) {
+        let found = setup().at_pci(&address.read()?).ok_or(Failure::InvalidValue)?;
+        device.put(handle(found as c_uint)?)
+    }
+    fn nvmlDeviceGetIndex(device: DeviceHandle, number: Out<c_uint>) {
+        number.put(of(device)? as c_uint)
+    }
+    fn nvmlDeviceGetName(device: DeviceHandle, name: Out<c_char>, length: c_uint) {
+        of(device)?;
+        put_text(name, length as usize, setup().gpu.card)
+    }
+    fn nvmlDeviceGetUUID(device: DeviceHandle, uuid: Out<c_char>, length: c_uint) {
+        let bytes = setup().uuid(of(device)?);
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex);
+        put_text(uuid, length as usize, &format!("GPU-{}", parts.join("-")))
+    }
+    /// Total, free, used, in bytes.
+    fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
+        let (total, free) = (setup().memory_bytes, memory().free_bytes(of(device)?));
+        info.put([total, free, total - free])
+    }
+    fn nvmlDeviceGetCudaComputeCapability(device: DeviceHandle, major: Out<c_int>, minor: Out<c_int>) {
+        of(device)?;
+        major.put(setup().gpu.capability.0)?;
+        minor.put(setup().gpu.capability.1)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses(_device: DeviceHandle, count: Out<c_uint>, _processes: Out<u8>) {
+        count.put(0)
+    }
+    fn nvmlDeviceGetComputeRunningProcesses_v3(_device: DeviceHandle, count: Out<c_uint>, _processes: Out<u8>) {
+        count.put(0)
+    }
+    fn nvmlSystemGetCudaDriverVersion(version: Out<c_int>) {
+        version.put(version::DRIVER)
+    }
+    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) {
+        version.put(version::DRIVER)
+    }
+    fn nvmlSystemGetDriverVersion(version: Out<c_char>, length: c_uint) {
+        put_text(version, length as usize, "595.00")
+    }
+}
+
+nothing! { Nvml: nvmlInit nvmlInit_v2 nvmlInitWithFlags nvmlShutdown }
+
+unknown! { Nvml:
+    nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetGpuFabricInfoV
+    nvmlDeviceGetClockInfo nvmlDeviceGetPowerUsage nvmlDeviceGetTemperature nvmlDeviceGetUtilizationRates
+    nvmlDeviceGetMigMode nvmlDeviceGetNumaNodeId nvmlDeviceGetVirtualizationMode nvmlDeviceGetP2PStatus
+    nvmlDeviceGetHandleByUUID nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkCapability
+}
+
+/// What an error is called.
+#[unsafe(no_mangle)]
+extern "C" fn nvmlErrorString(error: c_int) -> *const c_char {
+    if error == 0 { c"Success".as_ptr() } else { c"an error of the stand-in device".as_ptr() }
+}
+
+fn handle(number: c_uint) -> Outcome<DeviceHandle> {
+    let device = setup().device(c_int::try_from(number).map_err(|_| Failure::InvalidDevice)?)?;
+    Ok(device as DeviceHandle + 1)
+}
+
+fn of(handle: DeviceHandle) -> Outcome<usize> {
+    let number = handle.checked_sub(1).and_then(|number| c_int::try_from(number).ok());
+    setup().device(number.ok_or(Failure::InvalidHandle)?)
+}

@@ -1,0 +1,83 @@
+//! How the loader finds the stand-in: a folder that a launcher lays out, and two variables that lead to it.
+//!
+//! PyTorch's libraries name NVIDIA's by their place in the wheel, before any path that an environment could give. So
+//! the stand-in is preloaded: its functions then come first, and NVIDIA's libraries, which are still loaded, serve
+//! only what needs no device. Libraries that no wheel has, because they belong to the driver, are opened by name
+//! (`libcuda.so.1`, `libnvidia-ml.so.1`), and are found in the folder, as links to the same file.
+//!
+//! ```text
+//! FOLDER/libplimsoll_standin.so   the library, or a link to it
+//! FOLDER/libcuda.so.1             -> libplimsoll_standin.so
+//! FOLDER/libcuda.so               -> libplimsoll_standin.so (Triton links against it)
+//! FOLDER/libnvidia-ml.so.1        -> libplimsoll_standin.so
+//!
+//! LD_PRELOAD=FOLDER/libplimsoll_standin.so[:what was there]
+//! LD_LIBRARY_PATH=FOLDER[:what was there]
+//! TRITON_LIBCUDA_PATH=FOLDER
+//! PLIMSOLL_STANDIN_VERSION=the launcher's version
+//! ```
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use crate::{settings, version};
+
+/// The library's name.
+pub const LIBRARY: &str = "libplimsoll_standin.so";
+
+/// Names by which programs open the driver's libraries.
+const LINKS: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
+
+/// The variable with which a user says where the library is.
+pub const PLACE: &str = "PLIMSOLL_STANDIN";
+
+/// Looks for the library: beside the program, in `../lib`, then where `told` says (the text of [`PLACE`]).
+pub fn find(program: &Path, told: Option<&Path>) -> Option<PathBuf> {
+    let beside = program.parent()?;
+    let places =
+        [Some(beside.join(LIBRARY)), Some(beside.join("../lib").join(LIBRARY)), told.map(Path::to_path_buf)];
+    places.into_iter().flatten().find(|place| place.is_file())
+}
+
+/// Makes the folder, with links to `library`. What stands there by these names is replaced.
+///
+/// # Errors
+///
+/// If the folder cannot be made or written to, or there is no such library.
+pub fn lay_out(folder: &Path, library: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    replace(&library.canonicalize()?, &folder.join(LIBRARY))?;
+    LINKS.iter().try_for_each(|link| replace(Path::new(LIBRARY), &folder.join(link)))
+}
+
+fn replace(target: &Path, link: &Path) -> io::Result<()> {
+    match std::fs::remove_file(link) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => symlink(target, link),
+    }
+}
+
+/// The variables that lead to a folder, in the environment whose values `before` looks up.
+///
+/// ```
+/// let of = |name: &str| (name == "LD_LIBRARY_PATH").then(|| "/opt/lib".into());
+/// let variables = plimsoll_standin::place::environment("/tmp/standin".as_ref(), of);
+/// assert_eq!(variables[1], ("LD_LIBRARY_PATH", "/tmp/standin:/opt/lib".into()));
+/// ```
+pub fn environment(
+    folder: &Path,
+    before: impl Fn(&str) -> Option<OsString>,
+) -> [(&'static str, OsString); 4] {
+    let in_front = |name, path: OsString| match before(name).filter(|value| !value.is_empty()) {
+        None => (name, path),
+        Some(value) => (name, [path, value].join(":".as_ref())),
+    };
+    [
+        in_front("LD_PRELOAD", folder.join(LIBRARY).into_os_string()),
+        in_front("LD_LIBRARY_PATH", folder.as_os_str().to_owned()),
+        ("TRITON_LIBCUDA_PATH", folder.as_os_str().to_owned()),
+        (settings::VERSION, version::version().into()),
+    ]
+}

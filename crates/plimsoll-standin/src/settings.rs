@@ -1,0 +1,55 @@
+//! What the stand-in is told by its environment: the names of the variables, for the launcher, and their reading.
+//!
+//! | variable | meaning | if it is not set |
+//! |---|---|---|
+//! | `PLIMSOLL_STANDIN_GPU` | a name from [`crate::gpu::GPUS`], as `H100` | `A100-80GB` |
+//! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | as the GPU has |
+//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties of the first GPU of that capability | as the GPU has |
+//! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
+//! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
+//! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
+//! | `CUDA_VISIBLE_DEVICES` | as with a real driver: numbers of devices | all |
+
+use std::io::Write;
+
+/// Names the GPU that is imitated.
+pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
+/// Bytes of memory that each device has.
+pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
+/// The compute capability, as `8.9`.
+pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
+/// How many devices there are.
+pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
+/// Calls that are to fail.
+pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
+/// The version of the program that set up the environment.
+pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
+/// CUDA's own: which devices this process sees.
+pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The variable's text, if it is set and not empty.
+pub(crate) fn text(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|text| !text.is_empty())
+}
+
+/// The variable's value; what cannot be read is told, with an example, and counts as not set.
+pub(crate) fn value<T>(variable: &str, example: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let text = text(variable)?;
+    let value = read(&text);
+    if value.is_none() {
+        complain(variable, &text, example);
+    }
+    value
+}
+
+/// Says that a variable's text cannot be read.
+pub(crate) fn complain(variable: &str, text: &str, example: &str) {
+    say(&format!("{variable}={text} cannot be read and is left out; an example: {example}"));
+}
+
+/// Says something on stderr, as one line that others' lines cannot break.
+pub(crate) fn say(line: &str) {
+    let line = format!("plimsoll-standin: {line}\n");
+    // Nobody can be told that stderr is closed.
+    let _unheard = std::io::stderr().write_all(line.as_bytes());
+}

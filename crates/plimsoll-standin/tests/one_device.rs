@@ -1,0 +1,222 @@
+//! One device of 64 MiB: memory, streams, captures, copies, pointers, calls by name.
+
+mod library;
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::MutexGuard;
+
+use library::error;
+
+const PAGE: usize = 2 << 20;
+const PAGES: usize = 32;
+
+fn open() -> MutexGuard<'static, ()> {
+    library::open(&[("PLIMSOLL_STANDIN_GPU", "T4"), ("PLIMSOLL_STANDIN_MEMORY", "67108864")])
+}
+
+fn malloc(bytes: usize) -> Result<u64, i32> {
+    let mut address = 0;
+    match c!(cudaMalloc(&mut address => *mut u64, bytes => usize)) {
+        0 => Ok(address),
+        code => Err(code),
+    }
+}
+
+fn free(address: u64) -> i32 {
+    c!(cudaFree(address => u64))
+}
+
+/// Bytes that the device has left.
+fn left() -> usize {
+    let (mut free, mut total) = (0, 0);
+    assert_eq!(c!(cudaMemGetInfo(&mut free => *mut usize, &mut total => *mut usize)), 0);
+    assert_eq!(total, PAGES * PAGE);
+    free
+}
+
+fn stream() -> u64 {
+    let mut stream = 0;
+    assert_eq!(c!(cudaStreamCreateWithFlags(&mut stream => *mut u64, 1 => u32)), 0);
+    stream
+}
+
+fn launch(stream: u64) {
+    let one = [1_u32; 3];
+    let (kernel, arguments) = (null_mut(), null_mut());
+    let code = c!(cudaLaunchKernel(
+        kernel => *mut c_void, one => [u32; 3], one => [u32; 3], arguments => *mut c_void, 0 => usize, stream => u64
+    ));
+    assert_eq!(code, 0);
+}
+
+#[test]
+fn the_device_is_given_out_by_the_page_to_the_last_one() {
+    let _alone = open();
+    let held: Vec<u64> = (0..PAGES).map(|_| malloc(PAGE - 5).unwrap()).collect();
+    assert_eq!((left(), malloc(1)), (0, Err(error::OUT_OF_MEMORY)));
+    assert_eq!((c!(cudaPeekAtLastError()), c!(cudaGetLastError()), c!(cudaGetLastError())), (2, 2, 0));
+    assert!(held.windows(2).all(|pair| pair[0] + PAGE as u64 == pair[1]), "upwards, side by side");
+    assert!(held.iter().all(|address| free(*address) == 0));
+    assert_eq!((left(), free(held[0]), free(0)), (PAGES * PAGE, error::INVALID_VALUE, 0));
+    c!(cudaGetLastError());
+}
+
+#[test]
+fn an_address_is_never_handed_out_twice() {
+    let _alone = open();
+    let first = malloc(PAGE).unwrap();
+    free(first);
+    let second = malloc(PAGE).unwrap();
+    assert!(second > first);
+    free(second);
+}
+
+#[test]
+fn physical_memory_counts_until_it_is_released_and_unmapped() {
+    let _alone = open();
+    // Pinned, on device 0: kind, handle types, location; the rest is not looked at.
+    let properties = [1, 0, 1, 0, 0, 0, 0, 0];
+    let (mut address, mut handle) = (0_u64, 0_u64);
+    let size = 2 * PAGE;
+    assert_eq!(
+        c!(cuMemAddressReserve(&mut address => *mut u64, 8 * PAGE => usize, 0 => usize, 0 => u64, 0 => u64)),
+        0
+    );
+    let create = |handle: &mut u64, bytes: usize| c!(cuMemCreate(handle => *mut u64, bytes => usize, properties.as_ptr() => *const i32, 0 => u64));
+    let map = |at: u64, bytes: usize, handle: u64| c!(cuMemMap(at => u64, bytes => usize, 0 => usize, handle => u64, 0 => u64));
+    assert_eq!(left(), PAGES * PAGE, "addresses are no memory");
+    assert_eq!(create(&mut handle, size), 0);
+    assert_eq!(map(address + PAGE as u64, size, handle), 0);
+    assert_eq!(map(address, size, handle), error::INVALID_VALUE, "it would overlap");
+    assert_eq!(map(address + 7 * PAGE as u64, size, handle), error::INVALID_VALUE, "beyond the reservation");
+    assert_eq!(c!(cuMemRelease(handle => u64)), 0);
+    assert_eq!(left(), PAGES * PAGE - size, "mapped still");
+    assert_eq!(c!(cuMemAddressFree(address => u64, 8 * PAGE => usize)), error::INVALID_VALUE);
+    assert_eq!(c!(cuMemUnmap(address + PAGE as u64 => u64, size => usize)), 0);
+    assert_eq!((left(), c!(cuMemRelease(handle => u64))), (PAGES * PAGE, error::INVALID_HANDLE));
+    assert_eq!(c!(cuMemAddressFree(address => u64, 8 * PAGE => usize)), 0);
+    assert_eq!(create(&mut handle, PAGES * PAGE + PAGE), error::OUT_OF_MEMORY);
+    assert_eq!(create(&mut handle, PAGE + 1), error::INVALID_VALUE, "not of whole pages");
+}
+
+#[test]
+fn everything_asked_of_a_stream_has_happened() {
+    let _alone = open();
+    let (stream, mut event) = (stream(), 0_u64);
+    assert_eq!(c!(cudaEventCreateWithFlags(&mut event => *mut u64, 2 => u32)), 0);
+    assert_eq!(c!(cudaEventRecord(event => u64, stream => u64)), 0);
+    assert_eq!((c!(cudaEventQuery(event => u64)), c!(cudaStreamSynchronize(stream => u64))), (0, 0));
+    assert_eq!((c!(cudaStreamDestroy(stream => u64)), c!(cudaEventDestroy(event => u64))), (0, 0));
+    assert_eq!(c!(cudaStreamQuery(stream => u64)), error::INVALID_HANDLE);
+    assert_eq!(c!(cudaEventQuery(event => u64)), error::INVALID_HANDLE);
+    assert_eq!(c!(cudaStreamQuery(0 => u64)), 0, "the default stream");
+    c!(cudaGetLastError());
+}
+
+#[test]
+fn a_capture_counts_what_is_launched_on_its_stream() {
+    let _alone = open();
+    let (captured, other) = (stream(), stream());
+    let (mut status, mut number, mut graph, mut nodes) = (9, 0_u64, 0_u64, 0_usize);
+    assert_eq!(c!(cudaStreamBeginCapture(captured => u64, 0 => i32)), 0);
+    launch(captured);
+    launch(captured);
+    launch(other);
+    assert_eq!(c!(cudaStreamIsCapturing(captured => u64, &mut status => *mut i32)), 0);
+    assert_eq!((status, c!(cudaStreamSynchronize(captured => u64))), (1, error::CAPTURE_UNSUPPORTED));
+    let none = null_mut();
+    c!(cudaStreamGetCaptureInfo_v2(
+        captured => u64, &mut status => *mut i32, &mut number => *mut u64, none => *mut u64, none => *mut u64,
+        none => *mut u64
+    ));
+    assert_eq!((status, number), (1, 1));
+    assert_eq!(c!(cudaStreamEndCapture(captured => u64, &mut graph => *mut u64)), 0);
+    assert_eq!(c!(cudaGraphGetNodes(graph => u64, none => *mut u64, &mut nodes => *mut usize)), 0);
+    assert_eq!(nodes, 2);
+    c!(cudaStreamIsCapturing(captured => u64, &mut status => *mut i32));
+    assert_eq!(status, 0);
+    c!(cudaGetLastError());
+}
+
+#[test]
+fn the_host_gets_back_what_it_sent_until_a_kernel_runs() {
+    let _alone = open();
+    let (to_device, to_host) = (1, 2);
+    let device = malloc(100).unwrap();
+    let sent = *b"sent";
+    let mut back = [7_u8; 4];
+    c!(cudaMemcpy(device => u64, sent.as_ptr() => *const u8, 4 => usize, to_device => i32));
+    c!(cudaMemcpy(back.as_mut_ptr() => *mut u8, device => u64, 4 => usize, to_host => i32));
+    assert_eq!(back, sent);
+    launch(0);
+    c!(cudaMemcpy(back.as_mut_ptr() => *mut u8, device => u64, 4 => usize, to_host => i32));
+    assert_eq!(back, [0; 4]);
+    free(device);
+}
+
+#[test]
+fn pointers_are_told_apart() {
+    let _alone = open();
+    let device = malloc(100).unwrap();
+    let (mut pinned, pageable) = (0_u64, 5_u8);
+    assert_eq!(c!(cudaHostAlloc(&mut pinned => *mut u64, 100 => usize, 0 => u32)), 0);
+    let kind = |address: u64| {
+        let mut attributes = [9_i32; 6];
+        assert_eq!(c!(cudaPointerGetAttributes(attributes.as_mut_ptr() => *mut i32, address => u64)), 0);
+        attributes[0]
+    };
+    let pageable = (&raw const pageable).addr() as u64;
+    assert_eq!([kind(pageable), kind(pinned + 99), kind(device + 99)], [0, 1, 2]);
+    assert_eq!((c!(cudaFreeHost(pinned => u64)), free(device)), (0, 0));
+}
+
+#[test]
+fn a_pool_tells_how_much_of_it_is_used() {
+    let _alone = open();
+    let (mut pool, mut address) = (0_u64, 0_u64);
+    c!(cudaDeviceGetDefaultMemPool(&mut pool => *mut u64, 0 => i32));
+    assert_eq!(c!(cudaMallocAsync(&mut address => *mut u64, 3 * PAGE => usize, 0 => u64)), 0);
+    assert_eq!(c!(cudaFreeAsync(address => u64, 0 => u64)), 0);
+    let used = |attribute: i32| {
+        let mut bytes = 9_u64;
+        assert_eq!(c!(cudaMemPoolGetAttribute(pool => u64, attribute => i32, &mut bytes => *mut u64)), 0);
+        bytes
+    };
+    assert_eq!((used(7), used(8)), (0, 3 * PAGE as u64));
+}
+
+#[test]
+fn calls_of_the_driver_are_found_by_name_and_others_are_refused_when_made() {
+    let _alone = open();
+    let (mut found, mut other) = (null_mut::<c_void>(), null_mut::<c_void>());
+    let find = |name: &std::ffi::CStr, address: &mut *mut c_void| {
+        let none = null_mut();
+        c!(cudaGetDriverEntryPoint(
+            name.as_ptr() => *const std::ffi::c_char, address => *mut *mut c_void, 0 => u64, none => *mut i32
+        ))
+    };
+    assert_eq!((find(c"cuMemGetInfo", &mut found), find(c"cuMadeUp", &mut other)), (0, 0));
+    assert_eq!(found, library::symbol("cuMemGetInfo_v2"));
+    assert_eq!(c!(@ other, ), error::NOT_SUPPORTED);
+}
+
+#[test]
+fn each_library_refuses_by_its_own_number() {
+    let _alone = open();
+    assert_eq!(c!(cudaIpcGetMemHandle()), error::NOT_SUPPORTED);
+    assert_eq!([c!(cusolverDnCreate()), c!(cusparseCreate()), c!(cufftCreate())], [9, 10, 16]);
+    c!(cudaGetLastError());
+}
+
+#[test]
+fn a_communicator_answers_at_once() {
+    let _alone = open();
+    let (mut comm, mut ranks, id) = (0_u64, 0, [0_u8; 128]);
+    let config = null_mut::<c_void>();
+    let join = |comm: &mut u64, rank: i32| c!(ncclCommInitRankConfig(comm => *mut u64, 4 => i32, id => [u8; 128], rank => i32, config => *mut c_void));
+    let invalid_argument = 4;
+    assert_eq!((join(&mut comm, 4), join(&mut comm, 3)), (invalid_argument, 0));
+    assert_eq!(c!(ncclCommCount(comm => u64, &mut ranks => *mut i32)), 0);
+    assert_eq!((ranks, c!(ncclCommDestroy(comm => u64))), (4, 0));
+}

@@ -1,0 +1,88 @@
+//! What is said on stderr, and faults on demand: each in a process of its own, which is this test, run again.
+
+mod library;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+
+/// Runs a test of this file that is otherwise ignored, in an environment.
+fn run(test: &str, environment: &[(&str, &str)]) -> (Output, String) {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    let command =
+        command.args(["--exact", test, "--ignored", "--nocapture"]).envs(environment.iter().copied());
+    let output = command.output().expect("the test can be run");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said)
+}
+
+#[test]
+fn a_call_that_is_not_imitated_names_itself_once() {
+    let (output, said) = run("asks_twice", &[]);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("plimsoll-standin: cusolverDnCreate is not imitated").count(), 1, "{said}");
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn asks_twice() {
+    let _alone = library::open(&[]);
+    assert_eq!((c!(cusolverDnCreate()), c!(cusolverDnCreate())), (9, 9));
+}
+
+#[test]
+fn a_stray_access_is_reported_and_ends_the_process() {
+    let (output, said) = run("touches", &[]);
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{said}");
+    assert!(said.contains("16 bytes into an allocation of 2097152 bytes on the device"), "{said}");
+    assert!(said.contains("the last call of this thread was cudaMalloc"), "{said}");
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn touches() {
+    let _alone = library::open(&[]);
+    let mut address = 0_u64;
+    c!(cudaMalloc(&mut address => *mut u64, 100 => usize));
+    let byte = std::ptr::with_exposed_provenance::<u8>(address as usize + 16);
+    // SAFETY: none: the access is what is tested; the process ends here.
+    unsafe { byte.read_volatile() };
+}
+
+#[test]
+fn the_call_that_is_named_fails_with_the_error_that_is_named() {
+    let (output, said) =
+        run("is_failed", &[("PLIMSOLL_STANDIN_FAULT", "cudaMalloc:2=2,cublasCreate_v2:1=3")]);
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn is_failed() {
+    let _alone = library::open(&[]);
+    let (mut address, mut handle) = (0_u64, 0_u64);
+    let codes: Vec<i32> = (0..3).map(|_| c!(cudaMalloc(&mut address => *mut u64, 100 => usize))).collect();
+    assert_eq!((codes.as_slice(), c!(cudaGetLastError())), (&[0, 2, 0][..], 2));
+    let made: Vec<i32> = (0..2).map(|_| c!(cublasCreate_v2(&mut handle => *mut u64))).collect();
+    assert_eq!(made, [3, 0]);
+}
+
+#[test]
+fn another_version_and_what_cannot_be_read_are_told() {
+    let (_, said) = run(
+        "asks_twice_of_cuda",
+        &[("PLIMSOLL_STANDIN_VERSION", "0.0.7"), ("PLIMSOLL_STANDIN_GPU", "H9000")],
+    );
+    assert!(said.contains("the program that uses it is 0.0.7"), "{said}");
+    assert!(
+        said.contains("PLIMSOLL_STANDIN_GPU=H9000 cannot be read and is left out; an example: H100"),
+        "{said}"
+    );
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn asks_twice_of_cuda() {
+    let _alone = library::open(&[]);
+    let mut count = 0;
+    assert_eq!((c!(cudaGetDeviceCount(&mut count => *mut i32)), count), (0, 1));
+}
