@@ -1,8 +1,8 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
 mod job;
-mod json;
-mod text;
+pub(crate) mod json;
+pub(crate) mod text;
 
 use std::path::PathBuf;
 
@@ -10,6 +10,7 @@ use clap::Args;
 use plimsoll_trace::explain::Options;
 use plimsoll_trace::render::html::Report;
 
+use self::text::Shown;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
@@ -57,20 +58,21 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
         return job::run(&files, args);
     };
     let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
-    let page = args.html.as_ref().map(|path| Sink::new(path.clone(), args.force));
-    page.as_ref().map_or(Ok(()), Sink::check)?;
+    let sink = args.html.as_ref().map(|path| Sink::new(path.clone(), args.force));
+    sink.as_ref().map_or(Ok(()), Sink::check)?;
     let explained = Explained::open(file, args.device, options)?;
-    if let Some(sink) = page {
-        sink.write(|out| out.write_all(report(&explained).as_bytes()))?;
+    if let Some(sink) = sink {
+        sink.write(|out| out.write_all(page(&explained).as_bytes()))?;
         if sink.is_stdout() {
             return Ok(Answer::default());
         }
     }
-    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, args) }))
+    let shown = Shown { rows: args.rows, whole: args.bytes };
+    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, shown) }))
 }
 
 /// The page for a browser.
-fn report(explained: &Explained) -> String {
+pub(crate) fn page(explained: &Explained) -> String {
     let Explained { file, snapshot, origins, devices } = explained;
     Report { file, snapshot, origins, devices }.page()
 }
