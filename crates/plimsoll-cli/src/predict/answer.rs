@@ -8,7 +8,7 @@ use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 
 use super::gpu::Target;
 use super::report::{Peaks, Report, State, Thrown};
-use super::run::{Ended, Run};
+use super::run::Ended;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
 
@@ -81,21 +81,21 @@ impl Verdict {
 }
 
 impl Outcome {
-    /// Judges a run.
+    /// Judges a run by how it ended and what its processes told.
     ///
     /// # Errors
     /// A snapshot that cannot be read.
-    pub(super) fn of(run: &Run, target: &Target) -> Result<Outcome, Failure> {
-        let worst = worst(&run.reports);
+    pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Outcome, Failure> {
+        let worst = worst(reports);
         let judged = worst.map(|(report, peaks)| Judged::of(report, peaks)).transpose()?;
         let verdict = match &judged {
             Some(judged) if judged.report.failures > 0 => judged.shortage().map_or_else(
                 || Verdict::Unknown("memory ran out, and no snapshot tells where".to_owned()),
                 Verdict::RunsOut,
             ),
-            _ => without_shortage(run, target, judged.as_ref().map(|judged| judged.peaks)),
+            _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
         };
-        let reports = run.reports.iter().filter(|report| report.started).cloned().collect();
+        let reports = reports.iter().filter(|report| report.started).cloned().collect();
         Ok(Outcome { verdict, reports, judged })
     }
 }
@@ -152,8 +152,7 @@ impl Judged {
 }
 
 /// The verdict where every request was served.
-fn without_shortage(run: &Run, target: &Target, peaks: Option<Peaks>) -> Verdict {
-    let reports = &run.reports;
+fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Option<Peaks>) -> Verdict {
     let unknown = |why: &str| Verdict::Unknown(why.to_owned());
     if let Some(report) = reports.iter().find(|report| report.cuda.is_none()) {
         return Verdict::Unknown(format!(
@@ -165,10 +164,10 @@ fn without_shortage(run: &Run, target: &Target, peaks: Option<Peaks>) -> Verdict
     if reports.iter().any(|report| !report.standin) {
         return unknown("the stand-in is not loaded in the program: something on the way drops LD_PRELOAD");
     }
-    match run.ended {
+    match ended {
         Ended::Interrupted => return unknown("it was interrupted"),
         Ended::Expired => return unknown("it did not come to its end within --timeout"),
-        Ended::Status(_) | Ended::Signal(_) => return failed(run),
+        Ended::Status(_) | Ended::Signal(_) => return failed(ended, reports),
         Ended::Well => {}
     }
     if reports.is_empty() {
@@ -185,9 +184,11 @@ fn without_shortage(run: &Run, target: &Target, peaks: Option<Peaks>) -> Verdict
 }
 
 /// The verdict where the program failed.
-fn failed(run: &Run) -> Verdict {
-    let error = run.reports.iter().find_map(|report| report.error.as_ref());
-    let how = match (error, run.ended) {
+fn failed(ended: Ended, reports: &[Report]) -> Verdict {
+    // What starts the ranks of a job fails, too, if one of them does.
+    let failed = reports.iter().filter(|report| report.error.is_some());
+    let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
+    let how = match (error, ended) {
         (Some(error), _) => {
             let place = error.file.as_ref().zip(error.line).map(|(file, line)| format!(" at {file}:{line}"));
             let text = error.text.lines().next().unwrap_or_default();
@@ -197,7 +198,7 @@ fn failed(run: &Run) -> Verdict {
         (None, Ended::Status(code)) => format!("it ended with exit status {code}"),
         (None, _) => "it failed".to_owned(),
     };
-    let hint = match (error, run.ended) {
+    let hint = match (error, ended) {
         (Some(error), _) => hint(error),
         (None, Ended::Signal(11)) => Some(
             "a line that begins with `plimsoll-standin: the host touched` above says which call read a device's memory"
@@ -224,9 +225,142 @@ fn hint(error: &Thrown) -> Option<String> {
     } else if says(&["invalid device ordinal", "duplicate gpu"]) {
         "the program asks for more GPUs than it sees: add --devices"
     } else if error.reads {
-        "a value was read back from the device before it, in the same function: here it is zero, as nothing is computed"
+        "a value is read back from the device close above that line, which may be the cause: here it is zero, as nothing \
+         is computed"
     } else {
         return None;
     };
     Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use plimsoll_alloc::{Addr, StreamId};
+    use plimsoll_trace::Sharing;
+    use plimsoll_trace::output::save;
+    use plimsoll_trace::snapshot::{Action, Event, Snapshot};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn target() -> Target {
+        let name = "a GPU of 64 MiB".to_owned();
+        Target { name, total_bytes: 64 * MIB, context_bytes: 4 * MIB, environment: Vec::new() }
+    }
+
+    /// What watch.py tells of a process that had 20 MiB at most, with these changes.
+    fn report(changes: serde_json::Value) -> Report {
+        let mut told = serde_json::json!({
+            "pid": 7, "rank": null, "command": ["train.py"], "state": "stopped", "torch": "2.15.0", "cuda": "13.2",
+            "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0,
+            "devices": [{
+                "device": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
+                "reserved_bytes": 20 * MIB, "reserved_step": 1,
+            }],
+            "convolutions": false, "libraries": [], "error": null,
+        });
+        for (key, value) in changes.as_object().expect("an object") {
+            told[key] = value.clone();
+        }
+        serde_json::from_value(told).expect("a report")
+    }
+
+    fn verdict(ended: Ended, reports: &[Report]) -> Verdict {
+        Outcome::of(ended, reports, &target()).expect("nothing to read").verdict
+    }
+
+    #[track_caller]
+    fn check_unknown(ended: Ended, reports: &[Report], why: &str) {
+        match verdict(ended, reports) {
+            Verdict::Unknown(said) => assert!(said.contains(why), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The snapshot of a device of which 20 MiB are taken, 3 of them in use, and then 60 are asked for.
+    fn snapshot_that_ran_out(folder: &Path) -> PathBuf {
+        let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+        let trace = vec![
+            event(Action::SegmentAlloc, 0x700_0000_0000, 20 * MIB),
+            event(Action::Alloc, 0x700_0000_0000, 3 * MIB),
+            Event::oom(60 * MIB, Some(40 * MIB), StreamId(0)),
+        ];
+        let path = folder.join("7.pickle");
+        let snapshot = Snapshot { traces: vec![trace], ..Snapshot::default() };
+        save(&snapshot, &path, Sharing::Equal).expect("written");
+        path
+    }
+
+    #[test]
+    fn what_is_left_of_the_gpu_is_beside_the_context() {
+        let fits = verdict(Ended::Well, &[report(serde_json::json!({}))]);
+        assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB });
+        assert_eq!(fits.exit(), Exit::Done);
+    }
+
+    #[test]
+    fn a_request_that_failed_decides_whatever_came_after() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut ran_out = report(serde_json::json!({ "state": "failed", "failures": 1, "failed_step": 4 }));
+        ran_out.snapshot = Some(snapshot_that_ran_out(folder.path()));
+        let shortage = |caught| Shortage {
+            step: 4,
+            line: None,
+            asked_bytes: 60 * MIB,
+            short_bytes: Some(3 * MIB),
+            caught,
+        };
+        // A rank with more memory, and no failure.
+        let other = report(serde_json::json!({ "rank": 0, "devices": [{
+            "device": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
+            "reserved_bytes": 50 * MIB, "reserved_step": 1,
+        }] }));
+        let died = verdict(Ended::Status(1), &[other, ran_out.clone()]);
+        assert_eq!((died.exit(), died), (Exit::OutOfMemory, Verdict::RunsOut(shortage(false))));
+        ran_out.state = State::Ended;
+        assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::RunsOut(shortage(true)));
+    }
+
+    #[test]
+    fn what_keeps_it_from_being_told_is_said() {
+        let cpu = report(serde_json::json!({ "cuda": null, "started": false, "devices": [] }));
+        check_unknown(Ended::Status(1), &[cpu], "build for the CPU alone");
+        check_unknown(Ended::Well, &[], "no torch was imported");
+        let unused = report(serde_json::json!({ "started": false, "devices": [] }));
+        check_unknown(Ended::Well, &[unused], "no memory of a GPU");
+        check_unknown(Ended::Well, &[report(serde_json::json!({ "standin": false }))], "LD_PRELOAD");
+        check_unknown(Ended::Expired, &[report(serde_json::json!({}))], "--timeout");
+        check_unknown(Ended::Interrupted, &[], "interrupted");
+    }
+
+    /// How a program failed whose rank 1 ended with this exception, as did what started the ranks.
+    fn failed(kind: &str, text: &str, reads: bool) -> (String, Option<String>) {
+        let thrown = |kind: &str, text: &str| serde_json::json!({ "kind": kind, "text": text, "file": "train.py", "line": 3, "reads": reads });
+        let parent = report(serde_json::json!({ "started": false, "error": thrown("ChildFailedError", "") }));
+        let rank = report(serde_json::json!({ "rank": 1, "error": thrown(kind, text) }));
+        match verdict(Ended::Status(1), &[parent, rank]) {
+            Verdict::Failed { how, hint } => (how, hint),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_programs_own_failure_is_told_with_a_hint_where_the_stand_in_may_be_the_cause() {
+        let (how, hint) = failed("ValueError", "mine\nand more", false);
+        assert_eq!((how.as_str(), hint), ("ValueError at train.py:3: mine", None));
+        for (text, reads, said) in [
+            ("cusolver error: when calling `cusolverDnCreate(handle)`", false, "does not imitate"),
+            ("CUDA error: invalid device ordinal", true, "--devices"),
+            ("no rows", true, "read back"),
+        ] {
+            let hint = failed("RuntimeError", text, reads).1.expect("a hint");
+            assert!(hint.contains(said), "{text}: {hint}");
+        }
+        let killed = verdict(Ended::Signal(9), &[]);
+        assert_eq!(killed, Verdict::Failed { how: "it was ended by signal 9".to_owned(), hint: None });
+        assert_eq!(killed.exit(), Exit::Program);
+    }
 }

@@ -76,7 +76,8 @@ pub(super) fn run(
         let command = placeholder.command(&args.command, value).ok_or_else(|| {
             Failure::new(Exit::Usage, format!("--find {name}: {{{name}}} is nowhere in the command"))
         })?;
-        let outcome = Outcome::of(&Run::of(args, &command, target, standin)?, target)?;
+        let run = Run::of(args, &command, target, standin)?;
+        let outcome = Outcome::of(run.ended, &run.reports, target)?;
         output::progress(&format!("{name}={value}: {}", text::verdict(&outcome, target, size)));
         let fits = match &outcome.verdict {
             Verdict::Fits { .. } => true,

@@ -42,25 +42,22 @@ impl Target {
     }
 
     fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
-        let (name, total_bytes, kind) = match (bytes::parse_positive(gpu), capability) {
-            (Ok(bytes), Some(capability)) => {
+        let (name, total_bytes, kind) = match capability {
+            None => {
+                let gpu = named(gpu)?;
+                let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
+                let name = format!("{article} {}", gpu.name);
+                (name, gpu.memory_bytes, (settings::GPU, gpu.name.to_owned()))
+            }
+            Some(capability) => {
+                let bytes = bytes::parse_positive(gpu);
+                let bytes = bytes.map_err(|why| format!("with --cc it is a size, such as 24GiB: {why}"))?;
                 let numbers = capability.split_once('.');
                 if !numbers.is_some_and(|(a, b)| [a, b].iter().all(|it| it.parse::<u8>().is_ok())) {
                     return Err(format!("{capability} is no compute capability; one is 8.9"));
                 }
                 let name = format!("a GPU of {}", bytes::shown(bytes, false));
                 (name, bytes, (settings::CAPABILITY, capability.to_owned()))
-            }
-            (Ok(_), None) => {
-                return Err(
-                    "a size needs --cc, such as 8.9: scratch memory depends on the architecture".to_owned()
-                );
-            }
-            (Err(_), Some(_)) => return Err("--cc is for a GPU that is given by its size".to_owned()),
-            (Err(_), None) => {
-                let gpu = named(gpu)?;
-                let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
-                (format!("{article} {}", gpu.name), gpu.memory_bytes, (settings::GPU, gpu.name.to_owned()))
             }
         };
         let left = total_bytes.checked_sub(context_bytes).filter(|&left| left > 0);

@@ -123,7 +123,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         return find::run(args, placeholder, &target, &standin);
     }
     let run = Run::of(args, &args.command, &target, &standin)?;
-    let mut outcome = Outcome::of(&run, &target)?;
+    let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
     if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
         let [snapshot, html] = sinks;
         if let Some(sink) = snapshot {

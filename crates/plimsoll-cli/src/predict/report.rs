@@ -77,7 +77,7 @@ pub(super) struct Thrown {
     /// The innermost line outside packages.
     pub(super) file: Option<String>,
     pub(super) line: Option<u64>,
-    /// Whether a value was read from the device before it, in the function that it came from.
+    /// Whether a value is read from the device close above it, or above a line that led to it.
     pub(super) reads: bool,
 }
 

@@ -42,15 +42,15 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
 pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
     let name = &target.name;
     let who = match &outcome.judged {
-        Some(judged) if outcome.reports.len() > 1 => {
-            format!("{}, device {}: ", judged.report.name(), judged.peaks.device)
+        Some(judged) if rows(outcome).len() > 1 => {
+            format!(", by {} on its device {}", judged.report.name(), judged.peaks.device)
         }
         _ => String::new(),
     };
-    let at_most = || outcome.judged.as_ref().map_or_else(String::new, |judged| at_most(judged, &size));
+    let at_most = || outcome.judged.as_ref().map_or_else(String::new, |judged| at_most(judged, &size) + &who);
     match &outcome.verdict {
         Verdict::Fits { spare_bytes } => {
-            format!("fits {name} with {} to spare: {who}{}", size(*spare_bytes), at_most())
+            format!("fits {name} with {} to spare: {}", size(*spare_bytes), at_most())
         }
         Verdict::RunsOut(Shortage { step, line, asked_bytes, short_bytes, caught }) => {
             let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
@@ -67,7 +67,7 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
         Verdict::Failed { how, .. } => format!("the program FAILED, not for want of memory: {how}"),
         Verdict::Unknown(why) => {
             let seen = at_most();
-            let seen = if seen.is_empty() { seen } else { format!("; until then {who}{seen}") };
+            let seen = if seen.is_empty() { seen } else { format!("; until then {seen}") };
             format!("cannot be told: {why}{seen}")
         }
     }
@@ -122,10 +122,14 @@ fn peaks(out: &mut String, judged: &Judged, target: &Target, size: impl Fn(u64) 
     let _ = writeln!(out, "  {:>12}  the device", size(target.total_bytes));
 }
 
+/// The processes that used CUDA, with each of their devices.
+fn rows(outcome: &Outcome) -> Vec<(&Report, &Peaks)> {
+    outcome.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect()
+}
+
 /// One row for each process and device, where there are several.
 fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) {
-    let rows: Vec<_> =
-        outcome.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect();
+    let rows = rows(outcome);
     if rows.len() < 2 {
         return;
     }
@@ -148,7 +152,7 @@ fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) 
 pub(super) fn limits(outcome: &Outcome) -> Vec<String> {
     let mut limits = Vec::new();
     let reports = &outcome.reports;
-    if reports.is_empty() {
+    if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
         return limits;
     }
     if reports.iter().any(|report| report.convolutions) {

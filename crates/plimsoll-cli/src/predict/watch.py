@@ -16,8 +16,9 @@ ENTRIES = 1_000_000  # events that the history keeps, the latest
 LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
-# What brings a value from the device to the program.
+# What brings a value from the device to the program; looked for in so many lines before one that failed.
 READS = r"\.(item|tolist|cpu|numpy|nonzero)\(|\b(float|int|bool)\("
+NEAR = 10
 
 
 def users_own():
@@ -264,7 +265,7 @@ def has_convolutions(torch):
 
 
 def described(failure):
-    # The exception, the innermost line that is not of a package, and whether a value was read before it.
+    # The exception, the innermost line that is not of a package, and whether a value was read close before it.
     import linecache
     import re
     import traceback
@@ -273,7 +274,7 @@ def described(failure):
     own = [it for it in frames if not is_library(it[0].co_filename)] or frames
     reads = False
     for code, line in frames:
-        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : line]
+        lines = linecache.getlines(code.co_filename)[max(code.co_firstlineno - 1, line - NEAR) : line]
         reads = reads or (not is_library(code.co_filename) and any(re.search(READS, text) for text in lines))
     code, line = own[-1] if own else (None, None)
     return dict(
