@@ -176,6 +176,9 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
         );
     }
     match peaks {
+        None if reports.iter().any(|report| report.started) => {
+            unknown("a process that used CUDA was killed before it told what it took")
+        }
         None => unknown("no memory of a GPU was asked for: is the model moved to \"cuda\"?"),
         Some(peaks) => {
             Verdict::Fits { spare_bytes: target.capacity_bytes().saturating_sub(peaks.reserved_bytes) }
@@ -252,7 +255,7 @@ mod tests {
     }
 
     /// What watch.py tells of a process that had 20 MiB at most, with these changes.
-    fn report(changes: serde_json::Value) -> Report {
+    fn report(changes: &serde_json::Value) -> Report {
         let mut told = serde_json::json!({
             "pid": 7, "rank": null, "command": ["train.py"], "state": "stopped", "torch": "2.15.0", "cuda": "13.2",
             "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0,
@@ -296,7 +299,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_the_gpu_is_beside_the_context() {
-        let fits = verdict(Ended::Well, &[report(serde_json::json!({}))]);
+        let fits = verdict(Ended::Well, &[report(&serde_json::json!({}))]);
         assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB });
         assert_eq!(fits.exit(), Exit::Done);
     }
@@ -304,7 +307,7 @@ mod tests {
     #[test]
     fn a_request_that_failed_decides_whatever_came_after() {
         let folder = tempfile::tempdir().expect("a folder");
-        let mut ran_out = report(serde_json::json!({ "state": "failed", "failures": 1, "failed_step": 4 }));
+        let mut ran_out = report(&serde_json::json!({ "state": "failed", "failures": 1, "failed_step": 4 }));
         ran_out.snapshot = Some(snapshot_that_ran_out(folder.path()));
         let shortage = |caught| Shortage {
             step: 4,
@@ -314,7 +317,7 @@ mod tests {
             caught,
         };
         // A rank with more memory, and no failure.
-        let other = report(serde_json::json!({ "rank": 0, "devices": [{
+        let other = report(&serde_json::json!({ "rank": 0, "devices": [{
             "device": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
             "reserved_bytes": 50 * MIB, "reserved_step": 1,
         }] }));
@@ -326,21 +329,22 @@ mod tests {
 
     #[test]
     fn what_keeps_it_from_being_told_is_said() {
-        let cpu = report(serde_json::json!({ "cuda": null, "started": false, "devices": [] }));
+        let cpu = report(&serde_json::json!({ "cuda": null, "started": false, "devices": [] }));
         check_unknown(Ended::Status(1), &[cpu], "build for the CPU alone");
         check_unknown(Ended::Well, &[], "no torch was imported");
-        let unused = report(serde_json::json!({ "started": false, "devices": [] }));
+        let unused = report(&serde_json::json!({ "started": false, "devices": [] }));
         check_unknown(Ended::Well, &[unused], "no memory of a GPU");
-        check_unknown(Ended::Well, &[report(serde_json::json!({ "standin": false }))], "LD_PRELOAD");
-        check_unknown(Ended::Expired, &[report(serde_json::json!({}))], "--timeout");
+        check_unknown(Ended::Well, &[report(&serde_json::json!({ "standin": false }))], "LD_PRELOAD");
+        check_unknown(Ended::Expired, &[report(&serde_json::json!({}))], "--timeout");
         check_unknown(Ended::Interrupted, &[], "interrupted");
     }
 
     /// How a program failed whose rank 1 ended with this exception, as did what started the ranks.
     fn failed(kind: &str, text: &str, reads: bool) -> (String, Option<String>) {
         let thrown = |kind: &str, text: &str| serde_json::json!({ "kind": kind, "text": text, "file": "train.py", "line": 3, "reads": reads });
-        let parent = report(serde_json::json!({ "started": false, "error": thrown("ChildFailedError", "") }));
-        let rank = report(serde_json::json!({ "rank": 1, "error": thrown(kind, text) }));
+        let parent =
+            report(&serde_json::json!({ "started": false, "error": thrown("ChildFailedError", "") }));
+        let rank = report(&serde_json::json!({ "rank": 1, "error": thrown(kind, text) }));
         match verdict(Ended::Status(1), &[parent, rank]) {
             Verdict::Failed { how, hint } => (how, hint),
             other => panic!("{other:?}"),

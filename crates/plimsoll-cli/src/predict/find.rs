@@ -1,4 +1,4 @@
-//! The largest value that fits: [`Placeholder`] in the command, and a bisection over its range.
+//! `--find`: a [`Placeholder`] in the command, replaced by value after value until the largest that fits is known.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::answer::{Outcome, Verdict};
 use super::gpu::Target;
+use super::report::Peaks;
 use super::run::Run;
-use super::{PredictArgs, json, text};
+use super::{PredictArgs, json, search, text};
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
@@ -53,12 +54,15 @@ impl Placeholder {
 /// A value and what became of it.
 struct Tried {
     value: u64,
-    outcome: Outcome,
+    verdict: Verdict,
+    peaks: Option<Peaks>,
+    /// The verdict in words.
+    said: String,
 }
 
 impl Tried {
     fn fits(&self) -> bool {
-        matches!(self.outcome.verdict, Verdict::Fits { .. })
+        matches!(self.verdict, Verdict::Fits { .. })
     }
 }
 
@@ -72,23 +76,23 @@ pub(super) fn run(
     let Placeholder { name, from, to } = placeholder;
     let mut tried: Vec<Tried> = Vec::new();
     let size = |bytes| bytes::shown(bytes, args.bytes);
-    let largest = search(*from, *to, |value| {
+    let largest = search::largest(*from, *to, target.capacity_bytes(), |value| {
         let command = placeholder.command(&args.command, value).ok_or_else(|| {
             Failure::new(Exit::Usage, format!("--find {name}: {{{name}}} is nowhere in the command"))
         })?;
         let run = Run::of(args, &command, target, standin)?;
         let outcome = Outcome::of(run.ended, &run.reports, target)?;
-        output::progress(&format!("{name}={value}: {}", text::verdict(&outcome, target, size)));
-        let fits = match &outcome.verdict {
-            Verdict::Fits { .. } => true,
-            Verdict::RunsOut(_) => false,
-            Verdict::Failed { .. } | Verdict::Unknown(_) => {
-                let said = text::verdict(&outcome, target, size);
-                return Err(Failure::new(outcome.verdict.exit(), format!("with {name}={value}: {said}")));
-            }
-        };
-        tried.push(Tried { value, outcome });
-        Ok(fits)
+        let said = format!("{name}={value}: {}", text::verdict(&outcome, target, size));
+        output::progress(&said);
+        let Outcome { verdict, judged, .. } = outcome;
+        if let Verdict::Failed { .. } | Verdict::Unknown(_) = verdict {
+            return Err(Failure::new(verdict.exit(), format!("with {said}")));
+        }
+        let peaks = judged.map(|judged| judged.peaks);
+        let now = Tried { value, verdict, peaks, said };
+        let peak_bytes = now.peaks.filter(|_| now.fits()).map(|peaks| peaks.reserved_bytes);
+        tried.push(now);
+        Ok(peak_bytes)
     })?;
     tried.sort_by_key(|tried| tried.value);
     let found = tried.iter().rfind(|tried| tried.fits());
@@ -98,45 +102,22 @@ pub(super) fn run(
         let value = as_json(placeholder, largest, &tried, exit);
         format!("{value:#}")
     } else {
-        let said = |tried: &Tried| {
-            format!("{name}={}: {}", tried.value, text::verdict(&tried.outcome, target, size))
-        };
         let verdict = match largest {
             Some(value) => format!("{name}={value} is the largest of {from}..{to} that fits {}", target.name),
             None => format!("no {name} of {from}..{to} fits {}", target.name),
         };
-        let rows: Vec<String> = found.into_iter().chain(first_not).map(said).collect();
+        let rows: Vec<&str> = found.into_iter().chain(first_not).map(|tried| tried.said.as_str()).collect();
         format!("{BOLD}{verdict}{RESET}\n{}\n({} runs)", rows.join("\n"), tried.len())
     };
     Ok(Answer { text, exit })
 }
 
-/// The largest value for which `fits` holds, if it holds up to some value and not beyond; `None` if for none.
-fn search(
-    from: u64,
-    to: u64,
-    mut fits: impl FnMut(u64) -> Result<bool, Failure>,
-) -> Result<Option<u64>, Failure> {
-    if !fits(from)? {
-        return Ok(None);
-    }
-    if from == to || fits(to)? {
-        return Ok(Some(to));
-    }
-    let (mut good, mut bad) = (from, to);
-    while bad - good > 1 {
-        let middle = good + (bad - good) / 2;
-        if fits(middle)? { good = middle } else { bad = middle }
-    }
-    Ok(Some(good))
-}
-
 fn as_json(placeholder: &Placeholder, largest: Option<u64>, tried: &[Tried], exit: Exit) -> Value {
     let tried = tried.iter().map(|tried| {
-        let peaks = tried.outcome.judged.as_ref().map(|judged| judged.peaks);
+        let peaks = tried.peaks;
         json!({
             "value": tried.value,
-            "verdict": json::verdict(&tried.outcome),
+            "verdict": json::verdict(&tried.verdict),
             "peak_allocated_bytes": peaks.map(|peaks| peaks.allocated_bytes),
             "peak_reserved_bytes": peaks.map(|peaks| peaks.reserved_bytes),
         })
@@ -172,18 +153,5 @@ mod tests {
         let new = placeholder.command(&command(&["train", "--n={N}", "{N}x{N}"]), 7);
         assert_eq!(new, Some(command(&["train", "--n=7", "7x7"])));
         assert_eq!(placeholder.command(&command(&["train", "{M}"]), 7), None);
-    }
-
-    #[test]
-    fn the_largest_that_fits_is_found_in_few_runs() {
-        for largest in 0..=65 {
-            let mut runs = 0;
-            let found = search(1, 64, |value| {
-                runs += 1;
-                Ok(value <= largest)
-            });
-            let expected = if largest == 0 { None } else { Some(largest.min(64)) };
-            assert_eq!((found.unwrap(), runs <= 8), (expected, true), "{largest}: {runs} runs");
-        }
     }
 }

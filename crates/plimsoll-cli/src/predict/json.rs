@@ -31,7 +31,7 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
     json!({
         "schema": "plimsoll.predict/1",
         "gpu": { "name": target.name, "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
-        "verdict": verdict(outcome),
+        "verdict": verdict(&outcome.verdict),
         "summary": text::verdict(outcome, target, |bytes| bytes::shown(bytes, false)),
         "exit": outcome.verdict.exit() as u8,
         "judged": judged,
@@ -41,8 +41,8 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
 }
 
 /// The verdict and its figures.
-pub(super) fn verdict(outcome: &Outcome) -> Value {
-    match &outcome.verdict {
+pub(super) fn verdict(verdict: &Verdict) -> Value {
+    match verdict {
         Verdict::Fits { spare_bytes } => json!({ "is": "fits", "spare_bytes": spare_bytes }),
         Verdict::RunsOut(it) => json!({
             "is": "runs out",

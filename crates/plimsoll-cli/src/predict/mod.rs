@@ -9,7 +9,7 @@
 //! | `watch.py`, `report.rs` | what is done inside the user's processes, and what each of them tells |
 //! | `run.rs` | the user's program from start to end |
 //! | `answer.rs`, `text.rs`, `json.rs` | the verdict, and how it is said |
-//! | `find.rs` | the largest value that fits |
+//! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
 //!
 //! The program's own output goes to stderr, as progress does: stdout holds the answer alone.
 
@@ -19,6 +19,7 @@ mod gpu;
 mod json;
 mod report;
 mod run;
+mod search;
 mod standin;
 mod text;
 
@@ -88,7 +89,7 @@ pub(crate) struct PredictArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// The program and its arguments, behind `--`
-    #[arg(value_name = "COMMAND", last = true, required_unless_present = "list")]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present = "list")]
     command: Vec<OsString>,
     /// Print the GPUs that are known by name
     #[arg(long)]

@@ -59,10 +59,9 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
                 |short| format!("short by {}", size(short)),
             );
             let caught = if *caught { "; the program caught that and went on" } else { "" };
-            format!(
-                "{who}runs OUT of {name} in step {step}{place}: asked {}, {short}{caught}",
-                size(*asked_bytes)
-            )
+            let asked = size(*asked_bytes);
+            let who = who.replacen(',', "", 1);
+            format!("runs OUT of {name} in step {step}{place}: asked {asked}{who}, {short}{caught}")
         }
         Verdict::Failed { how, .. } => format!("the program FAILED, not for want of memory: {how}"),
         Verdict::Unknown(why) => {

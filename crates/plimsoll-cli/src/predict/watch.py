@@ -75,11 +75,15 @@ class Watch:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
+        self.timed = None  # the process that has a thread for the deadline; a forked one has not
         self.begin()
+        self.time()
         os.register_at_fork(after_in_child=self.begin)
         torch.cuda._lazy_call(self.start)
         register_optimizer_step_post_hook(self.stepped)
         atexit.register(self.end)
+        # Children of multiprocessing end this way, and some programs.
+        self.leave, os._exit = os._exit, self.exit
         self.report()
 
     def begin(self):
@@ -103,16 +107,7 @@ class Watch:
         except TypeError:  # a PyTorch of before that option
             memory._record_memory_history(**options)
         self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
-        if "multiprocessing.process" in sys.modules:
-            import multiprocessing.util
-
-            # Children end without atexit.
-            if multiprocessing.process.parent_process() is not None:
-                multiprocessing.util.Finalize(None, self.end, exitpriority=100)
-        if DEADLINE:
-            import threading
-
-            threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
+        self.time()
         self.report()
 
     def stepped(self, optimizer, args, kwargs):
@@ -129,6 +124,13 @@ class Watch:
         self.dump()
         self.is_dumped = True
         self.report()
+
+    def time(self):
+        if DEADLINE and self.timed != self.pid:
+            import threading
+
+            self.timed = self.pid
+            threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
 
     def expire(self, pid):
         import time
@@ -150,6 +152,10 @@ class Watch:
         # Where memory ran out and ended the program, the moment of the failure is what matters.
         self.finish(dump=failure is None or not self.is_dumped)
 
+    def exit(self, code):
+        self.end()
+        self.leave(code)
+
     def stop(self, state, code):
         # Ends the program where it stands: no `finally`, no handler of its own saves a model of zeros.
         self.state = state
@@ -163,7 +169,7 @@ class Watch:
             for child in sys.modules["multiprocessing.process"].active_children():
                 child.terminate()
         self.wait_for_others()
-        os._exit(code)
+        self.leave(code)
 
     def wait_for_others(self):
         # A rank that goes first may take a store with it that the others still need.
@@ -173,7 +179,7 @@ class Watch:
         until = time.time() + 10
         while world > 1 and time.time() < until:
             names = os.listdir(FOLDER)
-            if sum(name.endswith(".stopped") for name in names) >= world:
+            if sum(name.endswith(".done") for name in names) >= world:
                 break
             time.sleep(0.02)
 
@@ -183,8 +189,8 @@ class Watch:
             if self.started and dump:
                 self.dump()
             self.report()
-            if self.state == "stopped":
-                open(os.path.join(FOLDER, f"{self.pid}.stopped"), "w").close()
+            if self.started:
+                open(os.path.join(FOLDER, f"{self.pid}.done"), "w").close()
         except Exception as why:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
 
