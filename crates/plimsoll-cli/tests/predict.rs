@@ -23,6 +23,7 @@ fn what_cannot_be_run_as_asked_is_refused_before_it_runs() {
         (&["predict", "--gpu", "24GiB", "--", "true"], "--cc"),
         (&["predict", "--alloc-conf", "nonsense:1", "--", "true"], "nonsense"),
         (&["predict", "--find", "N=1..2", "--", "true"], "{N} is nowhere"),
+        (&["predict", "--devices", "2", "--rank", "2", "--", "true"], "--rank"),
         (&["predict"], "COMMAND"),
     ] {
         let output = plimsoll(args);
@@ -166,4 +167,33 @@ fn how_a_program_fails_is_told_apart() {
         own["hint"].is_null() && own["how"].as_str().is_some_and(|how| how.starts_with("KeyError")),
         "{own}"
     );
+}
+
+const SHARDS: &str = "
+import os, torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group('nccl')
+torch.cuda.set_device(int(os.environ['LOCAL_RANK']))
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).cuda()
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    model(torch.randn(64, 512, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[test]
+fn one_rank_without_the_others_takes_what_it_takes_beside_them() {
+    let Some(torch) = Torch::new("ranks", SHARDS) else { return };
+    let alone = answer(&torch.predict(&["--json", "--devices", "2", "--rank", "1"], &[]), 0);
+    assert_eq!(alone["judged"]["process"]["rank"], 1);
+    let mut together = torch;
+    together.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
+    let together = answer(&together.predict(&["--json", "--devices", "2"], &[]), 0);
+    let ranks = together["processes"].as_array().expect("processes");
+    assert_eq!(ranks.len(), 2, "{together}");
+    assert_eq!(ranks[1]["devices"], alone["judged"]["process"]["devices"]);
 }

@@ -257,10 +257,10 @@ mod tests {
     /// What watch.py tells of a process that had 20 MiB at most, with these changes.
     fn report(changes: &serde_json::Value) -> Report {
         let mut told = serde_json::json!({
-            "pid": 7, "rank": null, "command": ["train.py"], "state": "stopped", "torch": "2.15.0", "cuda": "13.2",
+            "pid": 7, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped", "torch": "2.15.0", "cuda": "13.2",
             "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0,
             "devices": [{
-                "device": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
+                "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
                 "reserved_bytes": 20 * MIB, "reserved_step": 1,
             }],
             "convolutions": false, "libraries": [], "error": null,
@@ -318,7 +318,7 @@ mod tests {
         };
         // A rank with more memory, and no failure.
         let other = report(&serde_json::json!({ "rank": 0, "devices": [{
-            "device": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
+            "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
             "reserved_bytes": 50 * MIB, "reserved_step": 1,
         }] }));
         let died = verdict(Ended::Status(1), &[other, ran_out.clone()]);

@@ -15,6 +15,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target) -> String {
 }
 
 fn value(outcome: &Outcome, target: &Target) -> Value {
+    let size = |bytes| bytes::shown(bytes, false);
     let judged = outcome.judged.as_ref().map(|judged| {
         json!({
             "process": process(&judged.report),
@@ -32,11 +33,11 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
         "schema": "plimsoll.predict/1",
         "gpu": { "name": target.name, "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
         "verdict": verdict(&outcome.verdict),
-        "summary": text::verdict(outcome, target, |bytes| bytes::shown(bytes, false)),
+        "summary": text::verdict(outcome, target, size),
         "exit": outcome.verdict.exit() as u8,
         "judged": judged,
         "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
-        "not_counted": text::limits(outcome),
+        "not_counted": text::limits(outcome, size),
     })
 }
 

@@ -52,6 +52,9 @@ pub(crate) struct PredictArgs {
     /// How many of them the program sees
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     devices: u32,
+    /// Run this one rank of a job that has --devices ranks, without torchrun and without the others
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
     /// What a process takes of each GPU beside the allocator: the CUDA context and libraries
     #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
     context: u64,
@@ -105,12 +108,16 @@ Exit codes: 0 it fits, 4 it does not, or that cannot be told, 5 the program fail
 Examples:
   plimsoll predict --gpu H100 -- python train.py --batch-size 32
   plimsoll predict --devices 2 -- torchrun --nproc-per-node 2 train.py
+  plimsoll predict --devices 64 --rank 0 -- python train.py
   plimsoll predict --gpu 24GiB --cc 8.9 --find 'BATCH=1..512' -- python train.py --batch-size {BATCH}";
 
 /// Runs the program and tells what it took; the result is text for stdout.
 pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if args.list {
         return Ok(Answer::from(gpu::list(args.bytes)));
+    }
+    if args.rank.is_some_and(|rank| rank >= args.devices) {
+        return Err(Failure::new(Exit::Usage, "--rank counts from 0, and the job has --devices ranks"));
     }
     let target = Target::of(args)?;
     if let Some(settings) = &args.alloc_conf {

@@ -12,6 +12,8 @@ pub(super) struct Report {
     pub(super) pid: u32,
     /// Its number in a job of several processes.
     pub(super) rank: Option<u32>,
+    /// Whether the others of that job were not there.
+    pub(super) alone: bool,
     pub(super) state: State,
     /// PyTorch's version.
     pub(super) torch: String,
@@ -60,7 +62,10 @@ pub(super) enum State {
 /// were done and one more: after the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) struct Peaks {
+    /// Its number in the process.
     pub(super) device: i32,
+    /// Its number in the machine.
+    pub(super) gpu: u32,
     pub(super) allocated_bytes: u64,
     pub(super) allocated_step: u64,
     pub(super) reserved_bytes: u64,

@@ -118,6 +118,14 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     }
     child.env("PLIMSOLL_PREDICT_FOLDER", &place.reports);
     child.env("PLIMSOLL_PREDICT_STEPS", if args.whole { 0 } else { args.steps }.to_string());
+    if let Some(rank) = args.rank {
+        // As torchrun tells it on a machine that has all the ranks.
+        let (rank, size) = (rank.to_string(), args.devices.to_string());
+        child.env("RANK", &rank).env("LOCAL_RANK", &rank).env("GROUP_RANK", "0");
+        child.env("WORLD_SIZE", &size).env("LOCAL_WORLD_SIZE", &size);
+        child.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "29500");
+        child.env("PLIMSOLL_PREDICT_ALONE", "1");
+    }
     if let Some(timeout) = args.timeout {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         child.env("PLIMSOLL_PREDICT_DEADLINE", (now + timeout).as_secs_f64().to_string());

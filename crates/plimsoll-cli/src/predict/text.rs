@@ -1,5 +1,6 @@
 //! A prediction for people: the verdict, the peaks, who holds them, what would change them, what is not counted.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::PredictArgs;
@@ -28,7 +29,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
             tables(&mut out, &told.explained, told.device(), Shown { rows: args.rows, whole: args.bytes });
         }
     }
-    let limits = limits(outcome);
+    let limits = limits(outcome, size);
     if !limits.is_empty() {
         let _ = writeln!(out, "\n{BOLD}What this cannot tell{RESET}");
         limits.iter().for_each(|limit| {
@@ -148,7 +149,7 @@ fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) 
 }
 
 /// What applies to this run and is not counted.
-pub(super) fn limits(outcome: &Outcome) -> Vec<String> {
+pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let mut limits = Vec::new();
     let reports = &outcome.reports;
     if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
@@ -170,6 +171,21 @@ pub(super) fn limits(outcome: &Outcome) -> Vec<String> {
             "memory that these take without asking PyTorch's allocator: {}",
             libraries.join(", ")
         ));
+    }
+    let mut shared: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for (_, peaks) in rows(outcome) {
+        let (processes, bytes) = shared.entry(peaks.gpu).or_default();
+        (*processes, *bytes) = (*processes + 1, *bytes + peaks.reserved_bytes);
+    }
+    for (gpu, (processes, bytes)) in shared.into_iter().filter(|(_, (processes, _))| *processes > 1) {
+        limits.push(format!(
+            "{processes} processes use GPU {gpu}, and each was given all of it: their peaks together are {} reserved, if \
+             they run at the same time",
+            size(bytes)
+        ));
+    }
+    if reports.iter().any(|report| report.alone) {
+        limits.push("the other ranks of the job, which were not run".to_owned());
     }
     if reports.iter().any(|report| report.rank.is_some()) {
         limits.push("what NCCL takes for its channels, which is outside PyTorch's allocator".to_owned());

@@ -11,13 +11,14 @@ import sys
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # where to write
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # end after so many optimizer steps; 0: never
 DEADLINE = float(os.environ.get("PLIMSOLL_PREDICT_DEADLINE") or 0)  # end at this time.time(); 0: never
+ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, whose others are not there
 ENTRIES = 1_000_000  # events that the history keeps, the latest
 # Libraries that have kernels of their own, or take memory of the device without asking PyTorch.
 LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
 # What brings a value from the device to the program; looked for in so many lines before one that failed.
-READS = r"\.(item|tolist|cpu|numpy|nonzero)\(|\b(float|int|bool)\("
+READS = r"\.(item|tolist|cpu|numpy|nonzero)\(|\b(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
 NEAR = 10
 
 
@@ -82,6 +83,8 @@ class Watch:
         torch.cuda._lazy_call(self.start)
         register_optimizer_step_post_hook(self.stepped)
         atexit.register(self.end)
+        if ALONE:
+            stand_alone(torch)
         # Children of multiprocessing end this way, and some programs.
         self.leave, os._exit = os._exit, self.exit
         self.report()
@@ -175,7 +178,7 @@ class Watch:
         # A rank that goes first may take a store with it that the others still need.
         import time
 
-        world = int(os.environ.get("WORLD_SIZE") or 1)
+        world = 1 if ALONE else int(os.environ.get("WORLD_SIZE") or 1)
         until = time.time() + 10
         while world > 1 and time.time() < until:
             names = os.listdir(FOLDER)
@@ -223,6 +226,7 @@ class Watch:
             devices.append(
                 dict(
                     device=device,
+                    gpu=gpu(device),
                     allocated_bytes=allocated[0],
                     allocated_step=allocated[1],
                     reserved_bytes=reserved[0],
@@ -231,7 +235,8 @@ class Watch:
             )
         told = dict(
             pid=self.pid,
-            rank=rank(torch),
+            rank=rank(),
+            alone=ALONE,
             command=sys.argv,
             state=self.state,
             torch=str(torch.__version__),
@@ -252,9 +257,54 @@ class Watch:
         os.replace(f"{path}.unfinished", path)
 
 
-def rank(torch):
+def stand_alone(torch):
+    # Process groups begin without the other ranks. What is on the GPU goes through PyTorch's own code for NCCL, whose
+    # memory counts; what is on the host through PyTorch's fake group.
+    import torch.testing._internal.distributed.fake_pg
+    from torch import distributed
+
+    class Store(distributed.Store):
+        # Answers for all. What another rank would have written is a name of NCCL's, of this many bytes.
+        def __init__(self):
+            super().__init__()
+            self.values = {}
+
+        def set(self, key, value):
+            self.values[key] = value
+
+        def get(self, key):
+            return self.values.get(key, bytes(128))
+
+        def add(self, key, more):
+            self.values[key] = self.values.get(key, 0) + more
+            return self.values[key]
+
+        def wait(self, keys, timeout=None):
+            pass
+
+        def check(self, keys):
+            return all(key in self.values for key in keys)
+
+    original, store = distributed.init_process_group, Store()
+
+    def init_process_group(backend=None, init_method=None, timeout=None, *args, **options):
+        place = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=store)
+        kept = {name: options[name] for name in ("pg_options", "device_id") if name in options}
+        return original("cpu:fake,cuda:nccl", **place, **kept)
+
+    for module in (distributed, distributed.distributed_c10d, distributed.device_mesh):
+        module.init_process_group = init_process_group
+
+
+def rank():
     told = os.environ.get("RANK")
     return int(told) if told and told.isdigit() else None
+
+
+def gpu(device):
+    # The machine's number of a device of this process.
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
+    return int(visible[device]) if device < len(visible) and visible[device].strip().isdigit() else device
 
 
 def has_standin():
