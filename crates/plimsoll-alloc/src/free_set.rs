@@ -109,10 +109,19 @@ impl FreeSet {
         self.last_before(blocks, stream, u64::MAX).map_or(0, |id| blocks[id].bytes)
     }
 
+    /// The size of the largest block of any stream, bytes; 0 if there is none.
+    pub(crate) fn largest_of_all_bytes(&self, blocks: &Slab) -> u64 {
+        self.streams().map(|stream| self.largest_bytes(blocks, stream)).max().unwrap_or(0)
+    }
+
+    /// The streams that ever had a block here, the default one first.
+    fn streams(&self) -> impl Iterator<Item = StreamId> + '_ {
+        std::iter::once(StreamId::default()).chain(self.others.iter().map(|&(stream, _)| stream))
+    }
+
     /// All of them: by stream, then in order.
     pub(crate) fn iter<'a>(&'a self, blocks: &'a Slab) -> impl Iterator<Item = BlockId> + 'a {
-        let others = self.others.iter().map(|&(stream, _)| stream);
-        std::iter::once(StreamId::default()).chain(others).flat_map(move |stream| {
+        self.streams().flat_map(move |stream| {
             let first = self.first_from(blocks, stream, 0);
             std::iter::successors(first, move |&id| self.after(blocks, id))
         })

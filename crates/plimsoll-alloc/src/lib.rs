@@ -126,6 +126,6 @@ pub use private::PoolError;
 pub use request::{Addr, Allocation, LabelId, PoolId, Request, StackId, StreamId, Tag};
 pub use segment::{BlockState, CacheInfo, Segment, SegmentBlock};
 pub use segment_allocator::SegmentAllocator;
-pub use shared::{Callers, DeviceMemory, Pool, PoolGuard, Recording, Redirect};
+pub use shared::{Callers, DeviceMemory, Gauges, Pool, PoolGuard, Recording, Redirect};
 pub use sim::{Sim, SimDriver};
 pub use stats::{PoolStats, Stat, Stats};

@@ -121,6 +121,13 @@ impl<D, O> Allocator<D, O> {
         })
     }
 
+    /// The largest cached block: `largest_bytes` of [`cache_info`](Self::cache_info), without a walk over all
+    /// blocks.
+    pub(crate) fn largest_cached_bytes(&self) -> u64 {
+        let pools = self.pools.halves().map(|pool| &self.pools.pool(pool).cached);
+        pools.map(|cached| cached.largest_of_all_bytes(&self.pools.blocks)).max().unwrap_or(0)
+    }
+
     /// All segments and their blocks, by address.
     pub fn segments(&self) -> Vec<Segment> {
         let blocks = &self.pools.blocks;
@@ -157,4 +164,23 @@ fn block_picture(block: &Block) -> SegmentBlock {
         State::Cached | State::Unmapped | State::Vacant => BlockState::Cached,
     };
     SegmentBlock { addr, bytes, requested_bytes, state, tag, stack }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Allocator, Config, Request, SimDriver, StreamId};
+
+    #[test]
+    fn the_largest_cached_block_is_found_on_whatever_stream_and_in_whatever_pool() {
+        let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(1 << 30), ());
+        assert_eq!(allocator.largest_cached_bytes(), 0);
+        for (bytes, stream) in [(1 << 10, 0), (30 << 20, 7), (3 << 20, 0), (50 << 20, 3)] {
+            let request = Request { stream: StreamId(stream), ..Request::of(bytes) };
+            let block = allocator.malloc(request).unwrap();
+            assert_eq!(allocator.largest_cached_bytes(), allocator.cache_info().largest_bytes);
+            allocator.free(block);
+            assert_eq!(allocator.largest_cached_bytes(), allocator.cache_info().largest_bytes);
+        }
+        assert_eq!(allocator.largest_cached_bytes(), 50 << 20);
+    }
 }

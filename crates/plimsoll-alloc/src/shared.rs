@@ -6,9 +6,11 @@
 //! device when it makes a segment: `shared/unlocked.rs`, `shared/device.rs`. PyTorch's names are used where
 //! PyTorch has one.
 //!
-//! Which pool serves whom: `shared/pools.rs`. Numbers and pictures: `shared/report.rs`.
+//! Which pool serves whom: `shared/pools.rs`. Numbers and pictures: `shared/report.rs`; those of a live
+//! view: `shared/gauges.rs`.
 
 mod device;
+mod gauges;
 mod pools;
 mod report;
 mod unlocked;
@@ -31,6 +33,7 @@ use crate::out_of_memory::OutOfMemory;
 use crate::request::{Addr, Allocation, LabelId, Request, StackId, StreamId};
 use crate::stats::Stats;
 
+pub use gauges::Gauges;
 pub use pools::{Pool, PoolGuard, Redirect};
 pub use report::{Callers, Recording};
 
@@ -63,6 +66,7 @@ struct Shared {
     core: Core,
     pools: pools::Pools,
     locations: Option<Locations>,
+    levels: gauges::StepLevels,
     free_memory: Vec<FreeMemory>,
     see_out_of_memory: Vec<SeeOutOfMemory>,
 }
@@ -95,6 +99,7 @@ impl DeviceMemory {
             core: Allocator::new(config, driver, observer),
             pools: pools::Pools::default(),
             locations: None,
+            levels: gauges::StepLevels::default(),
             free_memory: Vec::new(),
             see_out_of_memory: Vec::new(),
         };

@@ -1,7 +1,7 @@
 //! The `plimsoll` program: arguments in, a verdict out.
 //!
 //! Results go to stdout, progress and errors to stderr. What a verb does is in its own folder; this file
-//! and `output.rs` are the only ones that write to a stream or choose an exit code.
+//! and `output.rs` are the only ones that write to a stream or choose an exit code; `top` draws on the terminal.
 
 mod bench;
 mod bytes;
@@ -21,6 +21,7 @@ mod predict;
 mod record;
 mod recording;
 mod sink;
+mod top;
 mod train;
 mod whatif;
 
@@ -58,6 +59,8 @@ enum Verb {
     },
     /// Run a PyTorch program where there is no GPU, and say what it would take of one
     Predict(predict::PredictArgs),
+    /// Watch the memory of a running Plimsoll process
+    Top(top::TopArgs),
     /// Say what a memory snapshot means: why memory ran out, who holds it
     Explain(explain::ExplainArgs),
     /// Say whether memory grows from step to step, where, and whether that is a leak
@@ -93,6 +96,7 @@ impl Verb {
         let (json, schema) = match self {
             Verb::Train { what } => (what.json(), "plimsoll.train/1"),
             Verb::Predict(args) => (args.json, "plimsoll.error/1"),
+            Verb::Top(args) => (args.json, "plimsoll.error/1"),
             Verb::Explain(args) => (args.json, "plimsoll.error/1"),
             Verb::Leaks(args) => (args.json, "plimsoll.error/1"),
             Verb::Diff(args) => (args.json, "plimsoll.error/1"),
@@ -114,6 +118,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match verb {
         Verb::Train { what } => train::run(&what).map(Answer::from),
         Verb::Predict(args) => predict::run(&args),
+        Verb::Top(args) => top::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Leaks(args) => leaks::run(&args),
         Verb::Diff(args) => diff::run(&args).map(Answer::from),

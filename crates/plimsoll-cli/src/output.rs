@@ -16,6 +16,14 @@ pub(crate) fn result(text: &str) -> Result<(), Failure> {
     written(writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()))
 }
 
+/// Writes a line to stdout at once: whether anybody still reads.
+pub(crate) fn line(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    let outcome = writeln!(out, "{text}").and_then(|()| out.flush());
+    let read = outcome.is_ok();
+    written(outcome).map(|()| read)
+}
+
 /// Writes bytes to stdout as they are.
 pub(crate) fn bytes(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());

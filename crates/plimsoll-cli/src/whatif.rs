@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use plimsoll_alloc::Config;
+use plimsoll_trace::render::words;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
-use plimsoll_trace::whatif::{Outcome, Row, SETTINGS, WhatIf};
+use plimsoll_trace::whatif::{Outcome, SETTINGS, WhatIf};
 use serde_json::{Value, json};
 
 use crate::bytes;
@@ -61,33 +62,10 @@ fn as_text(answers: &[(i32, WhatIf)], whole_bytes: bool) -> String {
         if answers.len() > 1 {
             let _ = write!(out, "device {device}: ");
         }
-        let _ = writeln!(out, "{BOLD}{}{RESET}\n", verdict(what_if, size));
+        let _ = writeln!(out, "{BOLD}{}{RESET}\n", words::best_setting(what_if, size));
         table(&mut out, what_if, size);
     }
     out
-}
-
-/// Which setting does best: one that serves every request, then the one that reserves least.
-fn best(what_if: &WhatIf) -> Option<&Row> {
-    let tried = what_if.rows.iter().skip(1);
-    tried.min_by_key(|row| (row.outcome.runs_out(), row.outcome.peak_reserved_bytes))
-}
-
-fn verdict(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
-    let recorded = &what_if.recorded;
-    match best(what_if) {
-        Some(best) if recorded.runs_out() && !best.outcome.runs_out() => {
-            format!("{} would have served what failed", best.export())
-        }
-        _ if recorded.runs_out() => "no setting that was tried would have served what failed".to_owned(),
-        Some(best) if best.outcome.peak_reserved_bytes < recorded.peak_reserved_bytes => format!(
-            "{} would have reserved {} instead of {}",
-            best.export(),
-            size(best.outcome.peak_reserved_bytes),
-            size(recorded.peak_reserved_bytes)
-        ),
-        _ => format!("no setting that was tried reserves less than {}", size(recorded.peak_reserved_bytes)),
-    }
 }
 
 /// The recorded requests under other settings.
@@ -109,7 +87,7 @@ pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> St
             "  {:>12} reserved  {fits:<8}  {:>5} retries  {:>6} device calls  {name}",
             size(outcome.peak_reserved_bytes),
             outcome.retries,
-            outcome.segment_allocs + outcome.segment_frees + outcome.maps + outcome.unmaps
+            outcome.driver_calls()
         );
     }
     let _ = writeln!(out, "  {:>12} in use at most: no arrangement needs less", size(what_if.packed_bytes));

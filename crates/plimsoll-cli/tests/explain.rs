@@ -71,11 +71,12 @@ fn what_others_hold_is_the_verdict_where_it_is_more_than_was_missing() {
     let known = explained(&file)["failure"].clone();
     let of = |figure: &str| known[figure].as_u64().expect("bytes");
     let without_others = of("reserved_bytes") + of("device_free_bytes");
-    let enough = without_others + of("short_bytes") + 1;
+    let own_context = 1 << 30;
+    let enough = without_others + own_context + of("short_bytes") + 1;
     assert_eq!(failure(enough - 1)["cause"], "capacity");
     let told = failure(enough);
     assert_eq!((&told["cause"], &told["short_bytes"]), (&"held by others".into(), &known["short_bytes"]));
-    assert_eq!(told["held_by_others_bytes"], of("short_bytes") + 1);
+    assert_eq!(told["held_by_others_bytes"], own_context + of("short_bytes") + 1);
     let answer = text(&["explain", &file, "--device-total", &enough.to_string()]);
     assert!(answer.starts_with("out of memory: HELD BY OTHERS. 384.00 MiB were asked for"), "{answer}");
 }

@@ -19,6 +19,10 @@ fn the_page_and_the_terminal_give_the_same_verdict() {
     let verdict = said.lines().next().expect("a verdict");
     assert!(answer.status.success() && verdict.contains("CAPACITY"), "{said}");
     assert!(written.contains(verdict), "{verdict}");
+    assert!(
+        written.contains(&format!(" --html {}</pre>", page.display())),
+        "the command that makes it again"
+    );
 }
 
 #[test]

@@ -3,8 +3,9 @@
 mod program;
 use program::{Folder, plimsoll, stderr, text};
 
-const VERBS: [&str; 12] = [
+const VERBS: [&str; 13] = [
     "train",
+    "top",
     "explain",
     "leaks",
     "diff",

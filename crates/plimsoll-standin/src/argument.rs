@@ -1,8 +1,8 @@
 //! What a C caller hands over: places to write to, values to read, text.
 //!
-//! Only C makes these, as arguments of the exported functions: no code of ours constructs one. By the contract of
-//! each function in NVIDIA's headers such a pointer is null or leads to a value of that type, which is all that
-//! the unsafe blocks here rely on.
+//! Only C makes these, as arguments of the exported functions: no code of ours constructs one. By the
+//! contract of each function in NVIDIA's headers such a pointer is null or leads to a value of that type,
+//! which is all that the unsafe blocks here rely on.
 
 use std::ffi::{CStr, c_char};
 
@@ -50,8 +50,8 @@ impl<T> Out<T> {
         if self.0.is_null() {
             return Err(Failure::InvalidValue);
         }
-        // SAFETY: not null, and so, by the contract at the top, as long as the structure that the header names,
-        // whose layout `bytes` has.
+        // SAFETY: not null, and so, by the contract at the top, as long as the structure that the header
+        // names, whose layout `bytes` has.
         unsafe { self.0.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! cuBLAS and cuBLASLt: handles and descriptors are made, products are not. The workspaces are PyTorch's own, which
-//! asks its allocator for them; every product has one algorithm, which needs no more.
+//! cuBLAS and cuBLASLt: handles and descriptors are made, products are not. The workspaces are PyTorch's own,
+//! which asks its allocator for them; every product has one algorithm, which needs no more.
 
 use std::ffi::{c_int, c_void};
 
@@ -19,7 +19,8 @@ calls! { Blas:
     }
     /// One algorithm, without a workspace.
     fn cublasLtMatmulAlgoGetHeuristic(
-        _handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, _preference: *const c_void, _most: c_int,
+        _handle: u64, _operation: u64, _a: u64, _b: u64, _c: u64, _d: u64, _preference: *const c_void,
+        _most: c_int,
         results: Out<u8>, count: Out<c_int>,
     ) {
         results.put_bytes(&[0; RESULT_BYTES])?;
@@ -28,7 +29,8 @@ calls! { Blas:
 }
 
 makers! { Blas:
-    cublasCreate_v2 cublasLtCreate cublasLtMatmulDescCreate cublasLtMatrixLayoutCreate cublasLtMatmulPreferenceCreate
+    cublasCreate_v2 cublasLtCreate cublasLtMatmulDescCreate cublasLtMatrixLayoutCreate
+    cublasLtMatmulPreferenceCreate
 }
 
 nothing! { Blas:

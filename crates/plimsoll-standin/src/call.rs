@@ -1,9 +1,9 @@
-//! How every call is made: named for whoever asks later, failed if a fault is to be injected, its outcome turned
-//! into the number of its library.
+//! How every call is made: named for whoever asks later, failed if a fault is to be injected, its outcome
+//! turned into the number of its library.
 //!
 //! - [`calls!`] defines exported functions with a body;
-//! - [`nothing!`] defines those that have nothing to do on a device that computes nothing, [`work!`] those that
-//!   would have it compute, [`makers!`] those that make an object that is only handed back;
+//! - [`nothing!`] defines those that have nothing to do on a device that computes nothing, [`work!`] those
+//!   that would have it compute, [`makers!`] those that make an object that is only handed back;
 //! - [`unknown!`] defines those that are not imitated: each names itself once and is refused.
 
 use std::cell::Cell;
@@ -80,8 +80,8 @@ macro_rules! calls {
     )*};
 }
 
-/// Defines exported functions that succeed and do nothing, whatever their arguments: in the C calling conventions
-/// of x86-64 and AArch64 a function need not take those it was given.
+/// Defines exported functions that succeed and do nothing, whatever their arguments: in the C calling
+/// conventions of x86-64 and AArch64 a function need not take those it was given.
 macro_rules! nothing {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -91,7 +91,8 @@ macro_rules! nothing {
     )*};
 }
 
-/// Defines exported functions that would have a library's kernels run, which do nothing, whatever their arguments.
+/// Defines exported functions that would have a library's kernels run, which do nothing, whatever their
+/// arguments.
 macro_rules! work {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]

@@ -1,5 +1,5 @@
-//! cuDNN 9: every description is taken, every plan needs no workspace, nothing is computed. Recurrent networks, CTC
-//! and dropout states have sizes of their own that are not documented, and are refused.
+//! cuDNN 9: every description is taken, every plan needs no workspace, nothing is computed. Recurrent
+//! networks, CTC and dropout states have sizes of their own that are not documented, and are refused.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,8 +16,8 @@ mod kind {
     pub(super) const CHAR: i32 = 24;
 }
 
-/// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, and of the two for the backward pass: algorithm, status, time, workspace
-/// in bytes, whether it is deterministic, its mathematics.
+/// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, and of the two for the backward pass: algorithm, status, time,
+/// workspace in bytes, whether it is deterministic, its mathematics.
 const ALGORITHM_BYTES: usize = 48;
 
 /// The text that stands for a plan: two characters of JSON, an empty object.
@@ -41,7 +41,8 @@ calls! { Dnn:
         backend_attribute(kind, wanted, count, values)
     }
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-        _handle: u64, _mode: c_int, _operation: c_int, _x: u64, _z: u64, _y: u64, _scale: u64, _activation: u64,
+        _handle: u64, _mode: c_int, _operation: c_int, _x: u64, _z: u64, _y: u64, _scale: u64,
+        _activation: u64,
         bytes: Out<usize>,
     ) {
         bytes.put(0)
@@ -52,7 +53,8 @@ calls! { Dnn:
         bytes.put(0)
     }
     fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-        _handle: u64, _mode: c_int, _operation: c_int, _x: u64, _y: u64, _dy: u64, _dz: u64, _dx: u64, _scale: u64,
+        _handle: u64, _mode: c_int, _operation: c_int, _x: u64, _y: u64, _dy: u64, _dz: u64, _dx: u64,
+        _scale: u64,
         _activation: u64, bytes: Out<usize>,
     ) {
         bytes.put(0)
@@ -73,17 +75,20 @@ calls! { Dnn:
         bytes.put(0)
     }
     fn cudnnGetConvolutionForwardAlgorithm_v7(
-        _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _wanted: c_int, count: Out<c_int>, found: Out<u8>,
+        _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _wanted: c_int, count: Out<c_int>,
+        found: Out<u8>,
     ) {
         one_algorithm(count, found)
     }
     fn cudnnGetConvolutionBackwardDataAlgorithm_v7(
-        _handle: u64, _w: u64, _dy: u64, _convolution: u64, _dx: u64, _wanted: c_int, count: Out<c_int>, found: Out<u8>,
+        _handle: u64, _w: u64, _dy: u64, _convolution: u64, _dx: u64, _wanted: c_int, count: Out<c_int>,
+        found: Out<u8>,
     ) {
         one_algorithm(count, found)
     }
     fn cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-        _handle: u64, _x: u64, _dy: u64, _convolution: u64, _dw: u64, _wanted: c_int, count: Out<c_int>, found: Out<u8>,
+        _handle: u64, _x: u64, _dy: u64, _convolution: u64, _dw: u64, _wanted: c_int, count: Out<c_int>,
+        found: Out<u8>,
     ) {
         one_algorithm(count, found)
     }

@@ -1,5 +1,6 @@
-//! `libcuda`: the calls that begin with `cu`, which PyTorch's allocator makes for expandable segments, and Triton
-//! and `torch.compile` for their kernels. What the runtime can do is done there; the errors have the same numbers.
+//! `libcuda`: the calls that begin with `cu`, which PyTorch's allocator makes for expandable segments, and
+//! Triton and `torch.compile` for their kernels. What the runtime can do is done there; the errors have the
+//! same numbers.
 
 mod allocation;
 mod context;

@@ -51,6 +51,8 @@ pub(crate) enum Library {
     Solver,
     /// `libcufft`: `cufftResult`.
     Fft,
+    /// `libcupti`: `CUptiResult`.
+    Profiler,
 }
 
 impl Failure {
@@ -66,6 +68,7 @@ impl Failure {
             (_, Library::Sparse) => (2, 10, 3),
             (_, Library::Solver) => (2, 9, 3),
             (_, Library::Fft) => (2, 16, 4),
+            (_, Library::Profiler) => (8, 27, 1),
         };
         match self {
             Failure::OutOfMemory => memory,

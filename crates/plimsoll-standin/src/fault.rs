@@ -1,5 +1,5 @@
-//! Faults on demand: `PLIMSOLL_STANDIN_FAULT="cudaMalloc:3=2,cuMemMap:1=2"` fails the third `cudaMalloc` and the
-//! first `cuMemMap` of the process with error 2.
+//! Faults on demand: `PLIMSOLL_STANDIN_FAULT="cudaMalloc:3=2,cuMemMap:1=2"` fails the third `cudaMalloc` and
+//! the first `cuMemMap` of the process with error 2.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

@@ -21,8 +21,8 @@ pub struct Gpu {
     pub name: &'static str,
     /// The name that the driver gives: `NVIDIA A100-SXM4-80GB`.
     pub card: &'static str,
-    /// What the driver calls the device's total memory, in bytes. It differs between versions of the driver, which
-    /// keep more or less for themselves, by up to one percent.
+    /// What the driver calls the device's total memory, in bytes. It differs between versions of the driver,
+    /// which keep more or less for themselves, by up to one percent.
     pub memory_bytes: u64,
     /// Where `memory_bytes` comes from.
     pub source: &'static str,
@@ -58,8 +58,8 @@ pub fn named(name: &str) -> Option<Gpu> {
     GPUS.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name)).copied()
 }
 
-/// The GPU whose properties a device of this compute capability gets: the first of that capability, else of the
-/// next lower one that is listed.
+/// The GPU whose properties a device of this compute capability gets: the first of that capability, else of
+/// the next lower one that is listed.
 fn of_capability(capability: (i32, i32)) -> Option<Gpu> {
     let lower = GPUS.iter().filter(|gpu| gpu.capability <= capability);
     let nearest = lower.clone().map(|gpu| gpu.capability).max()?;
@@ -75,12 +75,28 @@ pub(crate) struct Setup {
     pub(crate) memory_bytes: u64,
     /// By a device's number in this process: its number in the machine.
     visible: Vec<usize>,
+    /// In which order addresses are handed out.
+    pub(crate) addresses: Addresses,
+}
+
+/// In which order addresses are handed out: Note [Up or down] in `memory/space.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Addresses {
+    /// Each above the one before.
+    Up,
+    /// Each below the one before.
+    Down,
 }
 
 impl Setup {
     /// So many devices of a kind, all of them visible.
     pub(crate) fn of(gpu: Gpu, devices: usize) -> Self {
-        Setup { gpu, memory_bytes: gpu.memory_bytes, visible: (0..devices).collect() }
+        Setup {
+            gpu,
+            memory_bytes: gpu.memory_bytes,
+            visible: (0..devices).collect(),
+            addresses: Addresses::Up,
+        }
     }
 
     /// What the environment asks for.
@@ -95,6 +111,12 @@ impl Setup {
         let devices = settings::value(settings::DEVICES, "8", |text| text.parse().ok()).unwrap_or(1);
         let mut setup = Setup::of(capability.unwrap_or(gpu), devices);
         setup.memory_bytes = memory.unwrap_or(gpu.memory_bytes);
+        let addresses = settings::value(settings::ADDRESSES, "down (or up)", |text| match text {
+            "up" => Some(Addresses::Up),
+            "down" => Some(Addresses::Down),
+            _ => None,
+        });
+        setup.addresses = addresses.unwrap_or(setup.addresses);
         if let Ok(visible) = std::env::var(settings::VISIBLE) {
             setup.visible = seen(&visible, devices);
         }

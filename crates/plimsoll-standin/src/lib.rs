@@ -1,12 +1,14 @@
-//! A CUDA device that computes nothing: the calls that PyTorch makes of NVIDIA's libraries, answered without a GPU.
+//! A CUDA device that computes nothing: the calls that PyTorch makes of NVIDIA's libraries, answered without
+//! a GPU.
 //!
-//! PyTorch's own allocator, autograd and optimizers run on it unchanged, so that their memory figures are exact.
-//! Device memory is address space that is never touched, kernels do nothing, copies to the host give zeros (or what
-//! it has just sent: `memory/recent.rs`), and time does not pass. Calls that are not imitated name themselves on stderr, once, and answer "not supported".
+//! PyTorch's own allocator, autograd and optimizers run on it unchanged, so that their memory figures are
+//! exact. Device memory is address space that is never touched, kernels do nothing, copies to the host give
+//! zeros (or what it has just sent: `memory/recent.rs`), and time does not pass. Calls that are not imitated
+//! name themselves on stderr, once, and answer "not supported".
 //!
 //! The crate is a shared library, which the loader puts in front of NVIDIA's ([`place`] says how); as a Rust
-//! library it has what a launcher needs: the table of GPUs, the names of the settings, the library's folder and
-//! version. Anything that needs no device stays NVIDIA's own: version numbers, names of errors, NVRTC.
+//! library it has what a launcher needs: the table of GPUs, the names of the settings, the library's folder
+//! and version. Anything that needs no device stays NVIDIA's own: version numbers, names of errors, NVRTC.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -19,11 +21,13 @@
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
 //! | `nvml.rs` | `libnvidia-ml` |
 //! | `blas.rs`, `dnn.rs`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
-//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSE, cuSOLVER, cuFFT, … |
+//! | `solver.rs`, `fft.rs` | cuSOLVER and cuFFT, as if they needed no workspace |
+//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSE, memory shared between processes, … |
 //!
-//! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes of
-//! scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is one fixed
-//! answer: 32 registers, two blocks per multiprocessor. Convolutions by cuDNN get plans that need no workspace.
+//! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
+//! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
+//! one fixed answer: 32 registers, two blocks per multiprocessor. Convolutions by cuDNN get plans that need
+//! no workspace.
 
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]
@@ -40,9 +44,11 @@ mod dnn;
 mod driver;
 mod error;
 mod fault;
+mod fft;
 mod memory;
 mod nccl;
 mod nvml;
 mod runtime;
+mod solver;
 mod stream;
 mod unknown;

@@ -1,5 +1,5 @@
-//! What is held of each device: allocations, reservations of addresses, physical memory mapped into them, pinned
-//! memory of the host.
+//! What is held of each device: allocations, reservations of addresses, physical memory mapped into them,
+//! pinned memory of the host.
 //!
 //! Nothing of a device's memory exists: an allocation is address space that faults when it is touched
 //! ([`space`]), and a number of bytes that count against the device's.

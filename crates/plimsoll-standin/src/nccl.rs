@@ -47,7 +47,8 @@ calls! { Nccl:
         comm.put(join(rank, ranks)?)
     }
     fn ncclCommInitRankScalable(
-        comm: Out<CommHandle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *const c_void, _config: *const c_void,
+        comm: Out<CommHandle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *const c_void,
+        _config: *const c_void,
     ) {
         comm.put(join(rank, ranks)?)
     }

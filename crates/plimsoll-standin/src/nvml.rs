@@ -1,5 +1,5 @@
-//! `libnvidia-ml`: what PyTorch asks when it counts devices and explains that memory ran out. No process is listed,
-//! as in a container that does not see the others.
+//! `libnvidia-ml`: what PyTorch asks when it counts devices and explains that memory ran out. No process is
+//! listed, as in a container that does not see the others.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -56,7 +56,9 @@ calls! { Nvml:
     fn nvmlDeviceGetComputeRunningProcesses(_device: DeviceHandle, count: Out<c_uint>, _processes: Out<u8>) {
         count.put(0)
     }
-    fn nvmlDeviceGetComputeRunningProcesses_v3(_device: DeviceHandle, count: Out<c_uint>, _processes: Out<u8>) {
+    fn nvmlDeviceGetComputeRunningProcesses_v3(
+        _device: DeviceHandle, count: Out<c_uint>, _processes: Out<u8>,
+    ) {
         count.put(0)
     }
     fn nvmlSystemGetCudaDriverVersion(version: Out<c_int>) {

@@ -1,9 +1,10 @@
 //! How the loader finds the stand-in: a folder that a launcher lays out, and two variables that lead to it.
 //!
-//! PyTorch's libraries name NVIDIA's by their place in the wheel, before any path that an environment could give. So
-//! the stand-in is preloaded: its functions then come first, and NVIDIA's libraries, which are still loaded, serve
-//! only what needs no device. Libraries that no wheel has, because they belong to the driver, are opened by name
-//! (`libcuda.so.1`, `libnvidia-ml.so.1`), and are found in the folder, as links to the same file.
+//! PyTorch's libraries name NVIDIA's by their place in the wheel, before any path that an environment could
+//! give. So the stand-in is preloaded: its functions then come first, and NVIDIA's libraries, which are still
+//! loaded, serve only what needs no device. Libraries that no wheel has, because they belong to the driver,
+//! are opened by name (`libcuda.so.1`, `libnvidia-ml.so.1`), and are found in the folder, as links to the
+//! same file.
 //!
 //! ```text
 //! FOLDER/libplimsoll_standin.so   the library, or a link to it

@@ -1,8 +1,8 @@
 //! `libcudart`: the calls that begin with `cuda`, by what they are about.
 //!
-//! Where CUDA 12 and 13 differ in a call's arguments they differ in its symbol, too (`cudaGetDeviceProperties_v2`
-//! and `cudaGetDeviceProperties`), so that both are answered here side by side. Versions and names of errors need
-//! no device and are left to NVIDIA's library.
+//! Where CUDA 12 and 13 differ in a call's arguments they differ in its symbol, too
+//! (`cudaGetDeviceProperties_v2` and `cudaGetDeviceProperties`), so that both are answered here side by side.
+//! Versions and names of errors need no device and are left to NVIDIA's library.
 
 mod allocation;
 mod device;

@@ -1,11 +1,13 @@
-//! What the stand-in is told by its environment: the names of the variables, for the launcher, and their reading.
+//! What the stand-in is told by its environment: the names of the variables, for the launcher, and their
+//! reading.
 //!
 //! | variable | meaning | if it is not set |
 //! |---|---|---|
 //! | `PLIMSOLL_STANDIN_GPU` | a name from [`crate::gpu::GPUS`], as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | as the GPU has |
-//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties of the first GPU of that capability | as the GPU has |
+//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; the rest as the first GPU of it | as the GPU has |
 //! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
+//! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
 //! | `CUDA_VISIBLE_DEVICES` | as with a real driver: numbers of devices | all |
@@ -20,6 +22,8 @@ pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
 pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 /// How many devices there are.
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
+/// The order in which addresses are handed out: `up` or `down`.
+pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
 /// Calls that are to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
 /// The version of the program that set up the environment.

@@ -1,8 +1,8 @@
-//! Streams, events and captures. Everything that is asked of a stream has happened when the call returns, so that
-//! all there is to know of one is whether it is being captured.
+//! Streams, events and captures. Everything that is asked of a stream has happened when the call returns, so
+//! that all there is to know of one is whether it is being captured.
 //!
-//! A capture spreads as on a real device: an event recorded on a capturing stream carries it to the streams that
-//! wait for the event. What runs during a capture is only counted.
+//! A capture spreads as on a real device: an event recorded on a capturing stream carries it to the streams
+//! that wait for the event. What runs during a capture is only counted.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -95,7 +95,8 @@ pub(crate) fn ran_on(stream: StreamHandle) {
     }
 }
 
-/// A kernel ran whose stream is not known, because a library keeps it by its handle: it may be part of any capture.
+/// A kernel ran whose stream is not known, because a library keeps it by its handle: it may be part of any
+/// capture.
 pub(crate) fn kernel_somewhere() {
     forget_all();
     if UNDER_WAY.load(Ordering::Relaxed) > 0 {
@@ -204,8 +205,8 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle; `CaptureUnsupported` for a default stream or one that is
-    /// captured already.
+    /// `InvalidHandle` if there is none of this handle; `CaptureUnsupported` for a default stream or one that
+    /// is captured already.
     pub(crate) fn begin(&mut self, stream: StreamHandle) -> Outcome {
         if self.get(stream)?.capture.is_some() || stream <= LAST_DEFAULT {
             return Err(Failure::CaptureUnsupported);

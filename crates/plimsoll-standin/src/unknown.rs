@@ -1,7 +1,8 @@
-//! What PyTorch may call and is not imitated: each call names itself on stderr, once, and answers "not supported".
+//! What PyTorch may call and is not imitated: each call names itself on stderr, once, and answers "not
+//! supported".
 //!
-//! cuSPARSE, cuSOLVER and cuFFT ask for workspaces whose sizes are not documented, so that an imitation could not be
-//! exact; the other calls share memory between processes or with other libraries.
+//! Products of sparse matrices make results whose size depends on values; the other calls share memory
+//! between processes or with other libraries.
 
 use crate::call::unknown;
 
@@ -50,48 +51,12 @@ unknown! { Sparse:
     cusparseZbsrsv2_bufferSize cusparseZbsrsv2_solve cusparseZcsrgeam2 cusparseZcsrgeam2_bufferSizeExt
 }
 
-unknown! { Solver:
-    cusolverDnCgeqrf cusolverDnCgeqrf_bufferSize cusolverDnCgesvd cusolverDnCgesvd_bufferSize
-    cusolverDnCgesvdaStridedBatched cusolverDnCgesvdaStridedBatched_bufferSize cusolverDnCgesvdj
-    cusolverDnCgesvdjBatched cusolverDnCgesvdjBatched_bufferSize cusolverDnCgesvdj_bufferSize cusolverDnCgetrf
-    cusolverDnCgetrf_bufferSize cusolverDnCgetrs cusolverDnCheevd cusolverDnCheevd_bufferSize cusolverDnCheevj
-    cusolverDnCheevjBatched cusolverDnCheevjBatched_bufferSize cusolverDnCheevj_bufferSize cusolverDnCpotrf
-    cusolverDnCpotrfBatched cusolverDnCpotrf_bufferSize cusolverDnCpotrs cusolverDnCpotrsBatched
-    cusolverDnCreate cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo
-    cusolverDnCsytrf cusolverDnCsytrf_bufferSize cusolverDnCungqr cusolverDnCungqr_bufferSize cusolverDnCunmqr
-    cusolverDnCunmqr_bufferSize cusolverDnDestroy cusolverDnDestroyGesvdjInfo cusolverDnDestroyParams
-    cusolverDnDestroySyevjInfo cusolverDnDgeqrf cusolverDnDgeqrf_bufferSize cusolverDnDgesvd
-    cusolverDnDgesvd_bufferSize cusolverDnDgesvdaStridedBatched cusolverDnDgesvdaStridedBatched_bufferSize
-    cusolverDnDgesvdj cusolverDnDgesvdjBatched cusolverDnDgesvdjBatched_bufferSize
-    cusolverDnDgesvdj_bufferSize cusolverDnDgetrf cusolverDnDgetrf_bufferSize cusolverDnDgetrs
-    cusolverDnDorgqr cusolverDnDorgqr_bufferSize cusolverDnDormqr cusolverDnDormqr_bufferSize cusolverDnDpotrf
-    cusolverDnDpotrfBatched cusolverDnDpotrf_bufferSize cusolverDnDpotrs cusolverDnDpotrsBatched
-    cusolverDnDsyevd cusolverDnDsyevd_bufferSize cusolverDnDsyevj cusolverDnDsyevjBatched
-    cusolverDnDsyevjBatched_bufferSize cusolverDnDsyevj_bufferSize cusolverDnDsytrf
-    cusolverDnDsytrf_bufferSize cusolverDnSetStream cusolverDnSgeqrf cusolverDnSgeqrf_bufferSize
-    cusolverDnSgesvd cusolverDnSgesvd_bufferSize cusolverDnSgesvdaStridedBatched
-    cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnSgesvdj cusolverDnSgesvdjBatched
-    cusolverDnSgesvdjBatched_bufferSize cusolverDnSgesvdj_bufferSize cusolverDnSgetrf
-    cusolverDnSgetrf_bufferSize cusolverDnSgetrs cusolverDnSorgqr cusolverDnSorgqr_bufferSize cusolverDnSormqr
-    cusolverDnSormqr_bufferSize cusolverDnSpotrf cusolverDnSpotrfBatched cusolverDnSpotrf_bufferSize
-    cusolverDnSpotrs cusolverDnSpotrsBatched cusolverDnSsyevd cusolverDnSsyevd_bufferSize cusolverDnSsyevj
-    cusolverDnSsyevjBatched cusolverDnSsyevjBatched_bufferSize cusolverDnSsyevj_bufferSize cusolverDnSsytrf
-    cusolverDnSsytrf_bufferSize cusolverDnXgeev cusolverDnXgeev_bufferSize cusolverDnXgeqrf
-    cusolverDnXgeqrf_bufferSize cusolverDnXgesvdjSetMaxSweeps cusolverDnXgesvdjSetSortEig
-    cusolverDnXgesvdjSetTolerance cusolverDnXpotrf cusolverDnXpotrf_bufferSize cusolverDnXpotrs
-    cusolverDnXsyevBatched cusolverDnXsyevBatched_bufferSize cusolverDnXsyevd cusolverDnXsyevd_bufferSize
-    cusolverDnXsytrs cusolverDnXsytrs_bufferSize cusolverDnZgeqrf cusolverDnZgeqrf_bufferSize cusolverDnZgesvd
-    cusolverDnZgesvd_bufferSize cusolverDnZgesvdaStridedBatched cusolverDnZgesvdaStridedBatched_bufferSize
-    cusolverDnZgesvdj cusolverDnZgesvdjBatched cusolverDnZgesvdjBatched_bufferSize
-    cusolverDnZgesvdj_bufferSize cusolverDnZgetrf cusolverDnZgetrf_bufferSize cusolverDnZgetrs
-    cusolverDnZheevd cusolverDnZheevd_bufferSize cusolverDnZheevj cusolverDnZheevjBatched
-    cusolverDnZheevjBatched_bufferSize cusolverDnZheevj_bufferSize cusolverDnZpotrf cusolverDnZpotrfBatched
-    cusolverDnZpotrf_bufferSize cusolverDnZpotrs cusolverDnZpotrsBatched cusolverDnZsytrf
-    cusolverDnZsytrf_bufferSize cusolverDnZungqr cusolverDnZungqr_bufferSize cusolverDnZunmqr
-    cusolverDnZunmqr_bufferSize
-}
-
-unknown! { Fft:
-    cufftCreate cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cufftXtExec
-    cufftXtMakePlanMany
+// Nothing runs that could be profiled.
+unknown! { Profiler:
+    cuptiActivityDisable cuptiActivityEnable cuptiActivityEnableCudaEventDeviceTimestamps
+    cuptiActivityEnableDriverApi cuptiActivityEnableRuntimeApi cuptiActivityFlushAll
+    cuptiActivityGetNextRecord cuptiActivityGetNumDroppedRecords cuptiActivityPopExternalCorrelationId
+    cuptiActivityPushExternalCorrelationId cuptiActivityRegisterCallbacks
+    cuptiActivityRegisterTimestampCallback cuptiActivitySetAttribute cuptiEnableCallback cuptiEnableDomain
+    cuptiFinalize cuptiSubscribe cuptiUnsubscribe
 }

@@ -30,8 +30,8 @@ pub(crate) fn compare() {
     }
 }
 
-/// The version of a library in a file, if it is a stand-in. The library is loaded for that: it does nothing before
-/// it is called.
+/// The version of a library in a file, if it is a stand-in. The library is loaded for that: it does nothing
+/// before it is called.
 pub fn version_of(library: &Path) -> Option<String> {
     let path = CString::new(library.to_str()?).ok()?;
     // SAFETY: the path ends with a zero.
@@ -42,8 +42,8 @@ pub fn version_of(library: &Path) -> Option<String> {
     // SAFETY: the handle is not null and stays open; the name ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, c"plimsoll_standin_version".as_ptr()) };
     let ask: Option<extern "C" fn() -> crate::argument::Text> =
-        // SAFETY: null becomes None; else the symbol is the function above, of whatever version, and text of C is
-        // the same there and here.
+        // SAFETY: null becomes None; else the symbol is the function above, of whatever version, and text of
+        // C is the same there and here.
         unsafe { std::mem::transmute(symbol) };
     ask.and_then(|ask| ask().read().ok())
 }

@@ -83,8 +83,14 @@ fn physical_memory_counts_until_it_is_released_and_unmapped() {
         c!(cuMemAddressReserve(&mut address => *mut u64, 8 * PAGE => usize, 0 => usize, 0 => u64, 0 => u64)),
         0
     );
-    let create = |handle: &mut u64, bytes: usize| c!(cuMemCreate(handle => *mut u64, bytes => usize, properties.as_ptr() => *const i32, 0 => u64));
-    let map = |at: u64, bytes: usize, handle: u64| c!(cuMemMap(at => u64, bytes => usize, 0 => usize, handle => u64, 0 => u64));
+    let create = |handle: &mut u64, bytes: usize| {
+        let properties = properties.as_ptr();
+        c!(cuMemCreate(handle => *mut u64, bytes => usize, properties => *const i32, 0 => u64))
+    };
+    let map = |at: u64, bytes: usize, handle: u64| {
+        let (offset, flags) = (0, 0);
+        c!(cuMemMap(at => u64, bytes => usize, offset => usize, handle => u64, flags => u64))
+    };
     assert_eq!(left(), PAGES * PAGE, "addresses are no memory");
     assert_eq!(create(&mut handle, size), 0);
     assert_eq!(map(address + PAGE as u64, size, handle), 0);
@@ -205,7 +211,7 @@ fn calls_of_the_driver_are_found_by_name_and_others_are_refused_when_made() {
 fn each_library_refuses_by_its_own_number() {
     let _alone = open();
     assert_eq!(c!(cudaIpcGetMemHandle()), error::NOT_SUPPORTED);
-    assert_eq!([c!(cusolverDnCreate()), c!(cusparseCreate()), c!(cufftCreate())], [9, 10, 16]);
+    assert_eq!([c!(cusparseCreate()), c!(cudnnCTCLoss()), c!(ncclCommGrow())], [10, 3000, 5]);
     c!(cudaGetLastError());
 }
 
@@ -214,9 +220,31 @@ fn a_communicator_answers_at_once() {
     let _alone = open();
     let (mut comm, mut ranks, id) = (0_u64, 0, [0_u8; 128]);
     let config = null_mut::<c_void>();
-    let join = |comm: &mut u64, rank: i32| c!(ncclCommInitRankConfig(comm => *mut u64, 4 => i32, id => [u8; 128], rank => i32, config => *mut c_void));
+    let join = |comm: &mut u64, rank: i32| {
+        let ranks = 4;
+        c!(ncclCommInitRankConfig(
+            comm => *mut u64, ranks => i32, id => [u8; 128], rank => i32, config => *mut c_void
+        ))
+    };
     let invalid_argument = 4;
     assert_eq!((join(&mut comm, 4), join(&mut comm, 3)), (invalid_argument, 0));
     assert_eq!(c!(ncclCommCount(comm => u64, &mut ranks => *mut i32)), 0);
     assert_eq!((ranks, c!(ncclCommDestroy(comm => u64))), (4, 0));
+}
+
+#[test]
+fn a_factorization_is_taken_to_need_no_workspace() {
+    let _alone = open();
+    let (mut handle, mut elements, mut bytes) = (0_u64, 9_i32, [9_usize; 2]);
+    assert_eq!(c!(cusolverDnCreate(&mut handle => *mut u64)), 0);
+    let code = c!(cusolverDnSgeqrf_bufferSize(
+        handle => u64, 8 => i32, 8 => i32, 0 => u64, 8 => i32, &mut elements => *mut i32
+    ));
+    assert_eq!((code, elements), (0, 0));
+    let [device, host] = &mut bytes;
+    let code = c!(cusolverDnXpotrf_bufferSize(
+        handle => u64, 0 => u64, 0 => i32, 8 => i64, 0 => i32, 0 => u64, 8 => i64, 0 => i32,
+        device => *mut usize, host => *mut usize
+    ));
+    assert_eq!((code, bytes), (0, [0, 0]));
 }

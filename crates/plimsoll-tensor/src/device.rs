@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use plimsoll_alloc::{CategoryBytes, DeviceMemory, MemoryInfo, Segment};
+use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
 
 use crate::backend::Backend;
 use crate::cpu::{Cpu, CpuConfig};
@@ -151,6 +151,11 @@ impl Device {
     /// The statistics as a table, laid out as `torch.cuda.memory_summary`.
     pub fn memory_summary(&self) -> String {
         self.memory().memory_summary(&format!("Plimsoll memory summary, device {}", self.name()))
+    }
+
+    /// The figures of this moment together, and the levels at the last steps: [`Device::mark_step`].
+    pub fn memory_gauges(&self) -> Gauges {
+        self.memory().gauges()
     }
 
     /// Bytes of live blocks by what they are for; sums to [`Device::memory_allocated`].

@@ -39,7 +39,8 @@ impl Device {
         self.memory().stop_history();
     }
 
-    /// Says that a step of the program begins, for the history. As `torch.profiler.profile.step`.
+    /// Says that a step of the program begins, for the history and for who watches
+    /// ([`Device::memory_gauges`]). As `torch.profiler.profile.step`.
     pub fn mark_step(&self, number: u64) {
         self.memory().mark_step(number);
     }

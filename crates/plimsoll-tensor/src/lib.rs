@@ -49,6 +49,6 @@ pub use error::{Error, OutOfMemory, Result};
 pub use label::Category;
 pub use layout::{Dims, Layout};
 pub use ops::{Conv2dOptions, MaxPool2dOptions, ReshapeTo};
-pub use plimsoll_alloc::{Bytes, CategoryBytes, MemoryInfo, Segment};
+pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment};
 pub use sim::SimConfig;
 pub use tensor::Tensor;

@@ -13,6 +13,7 @@
 pub mod conformance;
 mod error;
 pub mod explain;
+mod failure;
 mod grant;
 pub mod input;
 mod json;

@@ -60,9 +60,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The numbers of the devices that have a segment or an event, ascending; pinned host memory is none.
+    /// The numbers of the devices that have a segment or an event, ascending; pinned host memory is none. That a
+    /// snapshot was taken, which stands in every device's trace, is no event of a device.
     pub fn devices(&self) -> Vec<i32> {
-        let traced = (0..).zip(&self.traces).filter(|(_, trace)| !trace.is_empty()).map(|(device, _)| device);
+        let is_own = |event: &Event| event.action != Action::Snapshot;
+        let traced =
+            (0..).zip(&self.traces).filter(|(_, trace)| trace.iter().any(is_own)).map(|(device, _)| device);
         let mut devices: Vec<i32> = self.segments.iter().map(Segment::device).chain(traced).collect();
         devices.sort_unstable();
         devices.dedup();

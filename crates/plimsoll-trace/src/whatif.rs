@@ -11,8 +11,9 @@ mod simulate;
 
 use plimsoll_alloc::Config;
 
+use crate::failure::Failure;
 use crate::snapshot::{Action, EventIndex, Snapshot};
-use crate::timeline::{Level, Timeline};
+use crate::timeline::Timeline;
 use program::Program;
 use simulate::simulate;
 
@@ -61,8 +62,8 @@ pub struct WhatIf {
     /// The most bytes in use at one time, each request rounded to 512 bytes: what no arrangement of blocks
     /// can go below.
     pub packed_bytes: u64,
-    /// What the device could give in all, where a request that failed tells; `None`: the simulated device has
-    /// no bound, and nothing runs out of memory.
+    /// What the process could have in all, where the first request that failed tells; `None`: the simulated
+    /// device has no bound, and nothing runs out of memory.
     pub capacity_bytes: Option<u64>,
     /// The requests that failed in the recording.
     pub failures: Vec<Failure>,
@@ -114,30 +115,10 @@ impl Outcome {
     pub fn runs_out(&self) -> bool {
         self.new_failures > 0 || self.serves.contains(&false)
     }
-}
 
-/// A request that failed in the recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure {
-    /// Its `oom`.
-    pub event: EventIndex,
-    /// The block that it needed, bytes.
-    pub block_bytes: u64,
-    /// What the device had free, bytes.
-    pub device_free_bytes: u64,
-    /// What was allocated and reserved. The allocator had released all that it can then: another
-    /// `empty_cache` would not help.
-    pub level: Level,
-    /// What the device lacked for the segment that was needed, bytes.
-    pub short_bytes: u64,
-    /// What would be lacking if the blocks in use lay side by side, bytes: 0 if the request would fit then.
-    pub packed_short_bytes: u64,
-}
-
-impl Failure {
-    /// What lies in the cache and is of no use to the request: the price of fragmentation, bytes.
-    pub fn cached_bytes(&self) -> u64 {
-        self.level.reserved_bytes.saturating_sub(self.level.active_bytes)
+    /// How often the device was asked to give or take memory.
+    pub fn driver_calls(&self) -> usize {
+        self.segment_allocs + self.segment_frees + self.maps + self.unmaps
     }
 }
 
@@ -147,10 +128,13 @@ impl WhatIf {
     /// the answer does not depend on how many.
     pub fn of(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str]) -> Self {
         let recorded_config = snapshot.config();
-        let failures = failures(snapshot, timeline, &recorded_config);
-        let capacity =
-            |failure: &Failure| failure.level.reserved_bytes.saturating_add(failure.device_free_bytes);
-        let capacity_bytes = failures.first().map(capacity);
+        let failures = Failure::all(snapshot, timeline);
+        // A limit is taken to have been there from the start: what was reserved under it bounds it.
+        let peak = timeline.peak_reserved.level.reserved_bytes;
+        let capacity_bytes = failures.first().and_then(|failure| match failure.limit {
+            Some(limit) if peak < limit.below_bytes => Some(peak.max(limit.at_least_bytes)),
+            _ => failure.capacity_bytes(),
+        });
         let program = Program::of(snapshot, timeline);
         let mut configs = vec![(recorded_config.to_string(), recorded_config.clone())];
         for &setting in settings {
@@ -198,25 +182,4 @@ fn recorded(snapshot: &Snapshot, timeline: &Timeline, program: &Program, failure
         maps: count(Action::SegmentMap),
         unmaps: count(Action::SegmentUnmap),
     }
-}
-
-fn failures(snapshot: &Snapshot, timeline: &Timeline, config: &Config) -> Vec<Failure> {
-    let trace = snapshot.trace(timeline.device);
-    if !trace.iter().any(|event| event.action == Action::Oom) {
-        return Vec::new();
-    }
-    let failed = timeline.curve(trace).zip(trace).filter(|(_, event)| event.action == Action::Oom);
-    let failed = failed.filter_map(|(moment, event)| {
-        let (level, free) = (moment.level, event.device_free().unwrap_or(0));
-        let capacity = level.reserved_bytes.saturating_add(free);
-        Some(Failure {
-            event: moment.after?,
-            block_bytes: event.size,
-            device_free_bytes: free,
-            level,
-            short_bytes: config.segment_bytes(event.size).saturating_sub(free),
-            packed_short_bytes: level.active_bytes.saturating_add(event.size).saturating_sub(capacity),
-        })
-    });
-    failed.collect()
 }

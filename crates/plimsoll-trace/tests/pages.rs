@@ -15,7 +15,8 @@ fn page(snapshot: &Snapshot) -> String {
     let numbers = snapshot.devices().into_iter();
     let devices: Vec<DeviceExplanation> =
         numbers.map(|device| DeviceExplanation::of(snapshot, device, &origins, options)).collect();
-    Report { file: "run.pickle", snapshot, origins: &origins, devices: &devices }.page()
+    Report { file: "run.pickle", snapshot, origins: &origins, devices: &devices, command: "plimsoll explain" }
+        .page()
 }
 
 #[test]
@@ -26,6 +27,59 @@ fn every_snapshot_has_a_page_of_less_than_five_megabytes() {
         let verdicts = page.matches("<h2 class=\"verdict").count();
         assert_eq!(verdicts, snapshot.devices().len(), "{name}");
     }
+}
+
+/// The text without its tags, in which sizes are numbers of their own.
+fn read(page: &str) -> String {
+    let shown = page.split("<script").next().unwrap_or_default();
+    shown.split('<').map(|part| part.split_once('>').map_or(part, |(_, text)| text)).collect()
+}
+
+#[test]
+fn a_leak_is_told_with_its_line_and_a_staircase() {
+    let page = page(&files::open(&files::here("tests/snapshots/leak_layer.pickle.gz")));
+    let text = read(&page);
+    assert!(
+        text.contains("leaking (certain): 64.00 KiB a step in 56 of 56 steps, 3.50 MiB in all"),
+        "{text}"
+    );
+    assert!(text.contains("look for an append to self"));
+    let (_, table) = page.split_once("<table class=\"growing\">").expect("the lines that grow");
+    let (first, _) = table.split_once("<tr><td>").expect("a head").1.split_once("</table>").expect("its end");
+    assert!(first.contains("3.69 MiB") && first.contains("scenarios.py_:30 forward"), "{first}");
+    assert!(page.contains("<path class=\"stair-0\" d=\"M0 "), "a part of the staircase");
+    assert!(text.contains("step 1step 60"), "its axis");
+}
+
+#[test]
+fn other_settings_are_told_with_what_no_arrangement_goes_below() {
+    let page = page(&files::open(&files::here("tests/snapshots/gpt2_oom.pickle.gz")));
+    let text = read(&page);
+    assert!(text.contains("The device is taken to have 24.00 GiB for the allocator."), "{text}");
+    assert!(text.contains("The recorded settings, simulated, come to the same"), "the baseline");
+    let expandable = "<code>export PYTORCH_ALLOC_CONF=expandable_segments:True</code>";
+    assert!(page.contains(expandable) && text.contains("runs out"));
+    assert!(text.contains("perfect packing"));
+}
+
+#[test]
+fn sections_come_in_the_order_of_the_questions() {
+    let page = page(&files::open(&files::here("tests/snapshots/leak_loss.pickle.gz")));
+    let ids = ["bytes", "time", "held", "cached", "steps", "settings", "quality"];
+    let places = ids.map(|id| page.find(&format!("<section id=\"device-0-{id}\">")).expect(id));
+    assert!(places.is_sorted(), "{places:?}");
+    let last = page.find("How to make this page again").expect("the end");
+    assert!(page.find("verdict failed").or(page.find("verdict well")) < places.first().copied());
+    assert!(Some(&last) > places.last());
+}
+
+#[test]
+fn a_ring_that_ran_over_and_blocks_without_stacks_are_told_with_what_to_record() {
+    let text = read(&page(&files::open(&files::here("tests/snapshots/stackless/ring.pickle.gz"))));
+    assert!(text.contains("The recording ran over its ring"), "{text}");
+    let text = read(&page(&files::open(&files::here("tests/snapshots/stackless/late.pickle.gz"))));
+    assert!(text.contains("asked for before recording was started"), "{text}");
+    assert!(text.contains("torch.cuda.memory._record_memory_history(context=&quot;all&quot;"), "{text}");
 }
 
 #[test]

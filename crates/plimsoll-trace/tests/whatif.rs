@@ -3,6 +3,7 @@
 
 mod files;
 
+use plimsoll_trace::explain::Cause;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
@@ -40,10 +41,12 @@ fn a_request_that_no_setting_can_serve_is_told_from_one_that_fragmentation_denie
     assert_eq!(answer.capacity_bytes, Some(24 << 30));
     let [failure] = answer.failures[..] else { panic!("one request failed") };
     // PyTorch said: tried to allocate 384 MiB, 184 MiB is free, 23.73 GiB allocated, 95.07 MiB not.
-    assert_eq!((failure.block_bytes, failure.device_free_bytes), (384 << 20, 184 << 20));
+    assert_eq!((failure.asked_bytes, failure.device_free_bytes), (384 << 20, Some(184 << 20)));
+    assert_eq!((failure.segment_bytes, failure.limit), (384 << 20, None));
     assert_eq!(failure.level.allocated_bytes, 25_477_176_832);
-    assert_eq!((failure.cached_bytes(), failure.short_bytes), (99_688_960, 200 << 20));
-    assert_eq!(failure.packed_short_bytes, 25_477_176_832 + (384 << 20) - (24 << 30));
+    assert_eq!(failure.level.reserved_bytes - failure.level.active_bytes, 99_688_960);
+    let short_bytes = 25_477_176_832 + (384 << 20) - (24 << 30);
+    assert_eq!(failure.cause(), Cause::Capacity { short_bytes });
     assert!(answer.rows.iter().all(|row| row.outcome.serves == [false]), "settings cannot help");
 }
 

@@ -17,12 +17,12 @@ use crate::segment::{CacheInfo, Segment};
 impl DeviceMemory {
     /// Bytes in blocks that callers hold.
     pub fn memory_allocated(&self) -> u64 {
-        bytes(self.lock().core.observer().0.allocated_bytes().all.current)
+        unsigned(self.lock().core.observer().0.allocated_bytes().all.current)
     }
 
     /// The most bytes in blocks that callers held, since the start or the last reset.
     pub fn max_memory_allocated(&self) -> u64 {
-        bytes(self.lock().core.observer().0.allocated_bytes().all.peak)
+        unsigned(self.lock().core.observer().0.allocated_bytes().all.peak)
     }
 
     /// Bytes in segments held of the device.
@@ -32,7 +32,7 @@ impl DeviceMemory {
 
     /// The most bytes in segments held of the device, since the start or the last reset.
     pub fn max_memory_reserved(&self) -> u64 {
-        bytes(self.lock().core.observer().0.reserved_bytes().all.peak)
+        unsigned(self.lock().core.observer().0.reserved_bytes().all.peak)
     }
 
     /// Makes every peak what is current, in the statistics and in the ledger.
@@ -199,11 +199,6 @@ impl DeviceMemory {
         self.lock().locations.as_ref()?.places.get(stack.0 as usize).copied()
     }
 
-    /// Announces a step of the program, for the history.
-    pub fn mark_step(&self, number: u64) {
-        self.lock().core.mark_step(number);
-    }
-
     /// Announces that a picture of the state was taken, for the history.
     pub fn mark_snapshot(&self) {
         self.lock().core.mark_snapshot();
@@ -223,8 +218,8 @@ impl DeviceMemory {
     }
 }
 
-/// A statistic that is never negative, as bytes.
-fn bytes(statistic: i64) -> u64 {
-    assert!(statistic >= 0, "a sum of block sizes is {statistic}");
+/// A statistic that is never negative.
+pub(super) fn unsigned(statistic: i64) -> u64 {
+    assert!(statistic >= 0, "a sum of block sizes or a count is {statistic}");
     statistic as u64
 }

@@ -4,7 +4,7 @@ mod job;
 pub(crate) mod json;
 pub(crate) mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::Options;
@@ -58,11 +58,12 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
         return job::run(&files, args);
     };
     let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
-    let sink = args.html.as_ref().map(|path| Sink::new(path.clone(), args.force));
-    sink.as_ref().map_or(Ok(()), Sink::check)?;
+    let sink = args.html.as_ref().map(|path| (path, Sink::new(path.clone(), args.force)));
+    sink.as_ref().map_or(Ok(()), |(_, sink)| sink.check())?;
     let explained = Explained::open(file, args.device, options)?;
-    if let Some(sink) = sink {
-        sink.write(|out| out.write_all(page(&explained).as_bytes()))?;
+    if let Some((path, sink)) = sink {
+        let page = page(&explained, &command(args, file, path));
+        sink.write(|out| out.write_all(page.as_bytes()))?;
         if sink.is_stdout() {
             return Ok(Answer::default());
         }
@@ -71,8 +72,34 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, shown) }))
 }
 
-/// The page for a browser.
-pub(crate) fn page(explained: &Explained) -> String {
+/// The page for a browser. `command` writes it again.
+pub(crate) fn page(explained: &Explained, command: &str) -> String {
     let Explained { file, snapshot, origins, devices } = explained;
-    Report { file, snapshot, origins, devices }.page()
+    Report { file, snapshot, origins, devices, command }.page()
+}
+
+/// The command that writes the page again, as a shell takes it.
+fn command(args: &ExplainArgs, file: &Path, page: &Path) -> String {
+    let mut command = format!("plimsoll explain {}", quoted(file));
+    if let Some(device) = args.device {
+        command += &format!(" --device {device}");
+    }
+    if let Some(bytes) = args.device_total {
+        command += &format!(" --device-total {bytes}");
+    }
+    if args.no_infer {
+        command += " --no-infer";
+    }
+    command + " --html " + &quoted(page)
+}
+
+/// A path as one word of a shell.
+pub(crate) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |char: char| char.is_alphanumeric() || "/._-+,:@%".contains(char);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
 }

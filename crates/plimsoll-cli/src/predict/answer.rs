@@ -42,8 +42,8 @@ pub(super) struct Shortage {
     /// The line that asked, if it is known.
     pub(super) line: Option<String>,
     pub(super) asked_bytes: u64,
-    /// What was missing however blocks are placed; `None`: the blocks would have fitted side by side.
-    pub(super) short_bytes: Option<u64>,
+    /// What kept it from being served.
+    pub(super) cause: Cause,
     /// Whether the program went on after it.
     pub(super) caught: bool,
 }
@@ -142,10 +142,7 @@ impl Judged {
             step: self.report.failed_step,
             line: line.map(|frame| words::line(&explained.snapshot, frame)),
             asked_bytes: failure.asked_bytes,
-            short_bytes: match failure.cause() {
-                Cause::Capacity { short_bytes } => Some(short_bytes),
-                Cause::Fragmentation { .. } | Cause::Unknown => None,
-            },
+            cause: failure.cause(),
             caught: self.report.state != State::Failed,
         })
     }
@@ -313,7 +310,7 @@ mod tests {
             step: 4,
             line: None,
             asked_bytes: 60 * MIB,
-            short_bytes: Some(3 * MIB),
+            cause: Cause::Capacity { short_bytes: 3 * MIB },
             caught,
         };
         // A rank with more memory, and no failure.

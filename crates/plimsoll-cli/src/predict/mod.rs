@@ -139,7 +139,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
             told.explained.file = sink.name();
         }
         if let Some(sink) = html {
-            sink.write(|out| out.write_all(explain::page(&told.explained).as_bytes()))?;
+            let words = std::env::args_os().map(|word| explain::quoted(word.as_ref()));
+            let page = explain::page(&told.explained, &words.collect::<Vec<_>>().join(" "));
+            sink.write(|out| out.write_all(page.as_bytes()))?;
         }
     }
     let text =

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::PredictArgs;
+use plimsoll_trace::explain::Cause;
+
 use super::answer::{Judged, Outcome, Shortage, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::report::{Peaks, Report};
@@ -53,16 +55,23 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
         Verdict::Fits { spare_bytes } => {
             format!("fits {name} with {} to spare: {}", size(*spare_bytes), at_most())
         }
-        Verdict::RunsOut(Shortage { step, line, asked_bytes, short_bytes, caught }) => {
+        Verdict::RunsOut(Shortage { step, line, asked_bytes, cause, caught }) => {
             let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
-            let short = short_bytes.map_or_else(
-                || "which would fit if the blocks lay together".to_owned(),
-                |short| format!("short by {}", size(short)),
-            );
+            let short = match *cause {
+                Cause::Capacity { short_bytes } => format!(", short by {}", size(short_bytes)),
+                Cause::Fragmentation { .. } => ", which would fit if the blocks lay together".to_owned(),
+                Cause::Limit { short_bytes } => {
+                    format!(
+                        ", short by {} at most under a limit that the program set itself",
+                        size(short_bytes)
+                    )
+                }
+                Cause::Unknown => String::new(),
+            };
             let caught = if *caught { "; the program caught that and went on" } else { "" };
             let asked = size(*asked_bytes);
             let who = who.replacen(',', "", 1);
-            format!("runs OUT of {name} in step {step}{place}: asked {asked}{who}, {short}{caught}")
+            format!("runs OUT of {name} in step {step}{place}: asked {asked}{who}{short}{caught}")
         }
         Verdict::Failed { how, .. } => format!("the program FAILED, not for want of memory: {how}"),
         Verdict::Unknown(why) => {
@@ -103,9 +112,12 @@ fn peaks(out: &mut String, judged: &Judged, target: &Target, size: impl Fn(u64) 
         (
             "allocated",
             allocated_bytes,
-            format!("exact; max_memory_allocated(){}", when(allocated_step, report)),
+            format!(
+                "max_memory_allocated(){}; on a card up to 1 % off, by its order of addresses",
+                when(allocated_step, report)
+            ),
         ),
-        ("reserved", reserved_bytes, format!("exact; max_memory_reserved(){}", when(reserved_step, report))),
+        ("reserved", reserved_bytes, format!("max_memory_reserved(){}", when(reserved_step, report))),
     ];
     for (name, bytes, note) in rows {
         let _ = writeln!(out, "  {:>12}  {name:<22}  {note}", size(bytes));

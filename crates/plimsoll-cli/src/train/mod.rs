@@ -15,6 +15,7 @@ mod source;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use plimsoll::memory::live::{self, Live};
 use plimsoll::{Device, OutOfMemory, SimConfig};
 
 use self::job::{Job, Optimizer};
@@ -87,6 +88,9 @@ pub(crate) struct MnistArgs {
     /// Write what happens to the memory into a log as it happens: for long runs, and whole up to a crash
     #[arg(long, value_name = "FILE", conflicts_with = "snapshot")]
     log: Option<PathBuf>,
+    /// Let nobody watch: `plimsoll top` does not find this run
+    #[arg(long)]
+    no_live: bool,
     /// The result as JSON
     #[arg(long)]
     json: bool,
@@ -116,7 +120,9 @@ pub(crate) fn run(what: &What) -> Result<String, Failure> {
     let file = file.transpose()?;
     let log = args.log.as_ref().map(|path| LogFile::open(path, &device)).transpose()?;
     let mut watch = (Progress::new(&job, &device), file.clone());
+    let live = if args.no_live { None } else { serve(&device) };
     let outcome = job.run(&device, &mut watch);
+    drop(live);
     watch.0.finish();
     // A job that ran out says so first, even if its snapshot could not be saved.
     let saved = file.as_ref().map_or(Ok(()), SnapshotFile::report).and(log.map_or(Ok(()), LogFile::finish));
@@ -140,6 +146,16 @@ pub(crate) fn run(what: &What) -> Result<String, Failure> {
             None => Err(error.into()),
         },
     }
+}
+
+/// Lets `plimsoll top` watch. That it cannot is no reason not to train.
+fn serve(device: &Device) -> Option<Live> {
+    let why = match live::serve(device) {
+        Ok(live) => return Some(live),
+        Err(why) => why,
+    };
+    output::progress(&format!("`plimsoll top` cannot watch this run: {why}"));
+    None
 }
 
 fn device(args: &MnistArgs) -> Result<Device, Failure> {

@@ -91,7 +91,9 @@ calls! { Driver:
     fn cuGetProcAddress(name: Text, address: Out<Symbol>, _version: c_int, _flags: u64) {
         address.put(address_of(&name.read()?)?)
     }
-    fn cuGetProcAddress_v2(name: Text, address: Out<Symbol>, _version: c_int, _flags: u64, result: Out<c_int>) {
+    fn cuGetProcAddress_v2(
+        name: Text, address: Out<Symbol>, _version: c_int, _flags: u64, result: Out<c_int>,
+    ) {
         result.offer(0);
         address.put(address_of(&name.read()?)?)
     }
@@ -102,7 +104,8 @@ calls! { Driver:
 }
 
 nothing! { Driver:
-    cuLogsUnregisterCallback cuInit cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxSetFlags_v2 cuCtxSetLimit cuCtxSynchronize
+    cuLogsUnregisterCallback cuInit cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxSetFlags_v2 cuCtxSetLimit
+    cuCtxSynchronize
     cuCtxEnablePeerAccess cuCtxDisablePeerAccess cuProfilerStart cuProfilerStop
 }
 

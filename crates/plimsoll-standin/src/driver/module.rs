@@ -42,14 +42,16 @@ calls! { Driver:
         clusters.put(1)
     }
     fn cuLaunchKernel(
-        _kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint,
+        _kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        _shared: c_uint,
         stream: StreamHandle,
     ) {
         kernel_on(stream);
         Ok(())
     }
     fn cuLaunchCooperativeKernel(
-        _kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint, _shared: c_uint,
+        _kernel: u64, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        _shared: c_uint,
         stream: StreamHandle,
     ) {
         kernel_on(stream);
@@ -70,7 +72,8 @@ calls! { Driver:
 }
 
 makers! { Driver:
-    cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleGetFunction cuLibraryLoadData
+    cuModuleLoad cuModuleLoadData cuModuleLoadDataEx cuModuleLoadFatBinary cuModuleGetFunction
+    cuLibraryLoadData
     cuLibraryLoadFromFile cuLibraryGetKernel cuLibraryGetModule cuKernelGetFunction
 }
 

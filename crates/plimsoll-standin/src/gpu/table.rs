@@ -1,7 +1,7 @@
 //! The table of GPUs. Sizes of caches, of shared memory and numbers of multiprocessors are those of NVIDIA's
-//! architecture white papers and of the CUDA programming guide's table of compute capabilities; the memory is what
-//! the driver reports, whose source stands in each row. The first row of a compute capability lends its properties
-//! to devices that are given by capability alone.
+//! architecture white papers and of the CUDA programming guide's table of compute capabilities; the memory is
+//! what the driver reports, whose source stands in each row. The first row of a compute capability lends its
+//! properties to devices that are given by capability alone.
 
 use super::Gpu;
 

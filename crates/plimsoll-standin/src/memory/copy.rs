@@ -1,5 +1,5 @@
-//! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`); what arrives
-//! on a device is nothing.
+//! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`); what
+//! arrives on a device is nothing.
 
 use super::recent::{forget_all, recent};
 use super::{Kind, memory};
@@ -50,8 +50,8 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
         (false, false) => recent().moved(to.address(), from.address(), bytes),
         // SAFETY: the caller says that there are so many bytes, and they are the host's.
         (false, true) => recent().sent(to.address(), unsafe { std::slice::from_raw_parts(from.0, bytes) }),
-        // SAFETY: the caller says that there are so many bytes in both places, and both are the host's; they may
-        // overlap.
+        // SAFETY: the caller says that there are so many bytes in both places, and both are the host's; they
+        // may overlap.
         (true, true) => unsafe { to.0.copy_from(from.0, bytes) },
         (true, false) => match recent().read(from.address(), bytes) {
             // SAFETY: the caller says that so many bytes can be written there, and it is the host's.

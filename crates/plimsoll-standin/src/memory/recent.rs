@@ -1,10 +1,10 @@
-//! Values that are known although nothing computes: what the host sent to a device, until anything runs there that
-//! could have changed it.
+//! Values that are known although nothing computes: what the host sent to a device, until anything runs there
+//! that could have changed it.
 //!
 //! Libraries send a few numbers to the device, pass them through a collective and read them back at once:
-//! `DistributedDataParallel` agrees on its buckets in this way, and takes zeros ill. So small uploads are kept,
-//! follow copies and collectives, and are forgotten at the next launch of any kernel.
-//! What other ranks hold is taken to be what this one holds.
+//! `DistributedDataParallel` agrees on its buckets in this way, and takes zeros ill. So small uploads are
+//! kept, follow copies and collectives, and are forgotten at the next launch of any kernel. What other ranks
+//! hold is taken to be what this one holds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

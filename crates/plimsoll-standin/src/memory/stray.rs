@@ -1,7 +1,7 @@
 //! Stray accesses: the host reads or writes a device's memory, which a real system answers with a fault, too.
 //!
-//! The report names the address, what it belongs to, the call that this thread made last and the functions on its
-//! stack; then the signal goes on to whoever had it before (Python's faulthandler, or the system).
+//! The report names the address, what it belongs to, the call that this thread made last and the functions on
+//! its stack; then the signal goes on to whoever had it before (Python's faulthandler, or the system).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
@@ -45,8 +45,8 @@ extern "C" fn report(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
         trace();
     }
     if let Some(before) = BEFORE.get() {
-        // SAFETY: what the system gave when our handler was installed. The access is made again on return, and
-        // goes there.
+        // SAFETY: what the system gave when our handler was installed. The access is made again on return,
+        // and goes there.
         unsafe { libc::sigaction(libc::SIGSEGV, before, std::ptr::null_mut()) };
     }
 }

@@ -1,5 +1,5 @@
-//! Collectives: they compute nothing. Those that only move values move what is known of them (`memory/recent.rs`), as
-//! if every rank had sent what this one sends.
+//! Collectives: they compute nothing. Those that only move values move what is known of them
+//! (`memory/recent.rs`), as if every rank had sent what this one sends.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -48,7 +48,9 @@ calls! { Nccl:
         if begun == 0 { settle() } else { Ok(()) }
     }
     /// In place: what is there stays.
-    fn ncclBcast(_buffer: u64, _count: usize, _kind: c_int, _root: c_int, _comm: CommHandle, stream: StreamHandle) {
+    fn ncclBcast(
+        _buffer: u64, _count: usize, _kind: c_int, _root: c_int, _comm: CommHandle, stream: StreamHandle,
+    ) {
         ran_on(stream);
         Ok(())
     }
@@ -68,10 +70,12 @@ calls! { Nccl:
     }
 }
 
-work! { Nccl: ncclAllReduce ncclReduceScatter ncclReduce ncclAlltoAll ncclGather ncclScatter ncclSend ncclRecv }
+work! { Nccl:
+    ncclAllReduce ncclReduceScatter ncclReduce ncclAlltoAll ncclGather ncclScatter ncclSend ncclRecv
+}
 
-/// Does the broadcasts that this thread has gathered. PyTorch makes one of each rank for an `all_gather`: those of
-/// the other ranks bring what this one sends.
+/// Does the broadcasts that this thread has gathered. PyTorch makes one of each rank for an `all_gather`:
+/// those of the other ranks bring what this one sends.
 fn settle() -> Outcome {
     let broadcasts = GROUP.with_borrow_mut(|(_, broadcasts)| std::mem::take(broadcasts));
     let mut recent = recent();

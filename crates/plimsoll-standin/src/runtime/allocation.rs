@@ -61,8 +61,8 @@ calls! { Runtime:
     fn cudaHostGetDevicePointer(device: Out<u64>, host: u64, _flags: u32) {
         device.put(host)
     }
-    /// Type (0 none of CUDA's, 1 host, 2 device, 3 managed), device, address there, address here: the 24 bytes
-    /// that CUDA 12's and 13's structures have in common.
+    /// Type (0 none of CUDA's, 1 host, 2 device, 3 managed), device, address there, address here: the 24
+    /// bytes that CUDA 12's and 13's structures have in common.
     fn cudaPointerGetAttributes(attributes: Out<u8>, address: u64) {
         let (kind, device) = known(address);
         let on_device = if kind == 0 { 0 } else { address };
@@ -81,7 +81,8 @@ calls! { Runtime:
         Ok(())
     }
     fn cudaMemcpy2DAsync(
-        to: Pointer, to_pitch: usize, from: Pointer, from_pitch: usize, width: usize, rows: usize, direction: c_int,
+        to: Pointer, to_pitch: usize, from: Pointer, from_pitch: usize, width: usize, rows: usize,
+        direction: c_int,
         stream: StreamHandle,
     ) {
         ran_on(stream);
@@ -89,13 +90,15 @@ calls! { Runtime:
         Ok(())
     }
     fn cudaMemcpy2D(
-        to: Pointer, to_pitch: usize, from: Pointer, from_pitch: usize, width: usize, rows: usize, direction: c_int,
+        to: Pointer, to_pitch: usize, from: Pointer, from_pitch: usize, width: usize, rows: usize,
+        direction: c_int,
     ) {
         copy_rows((to, to_pitch), (from, from_pitch), (width, rows), direction);
         Ok(())
     }
     fn cudaMemcpyPeerAsync(
-        to: Pointer, _to_device: c_int, from: Pointer, _from_device: c_int, bytes: usize, stream: StreamHandle,
+        to: Pointer, _to_device: c_int, from: Pointer, _from_device: c_int, bytes: usize,
+        stream: StreamHandle,
     ) {
         ran_on(stream);
         copy(to, from, bytes, DEVICE_TO_DEVICE);

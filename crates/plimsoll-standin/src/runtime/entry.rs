@@ -1,7 +1,8 @@
-//! Calls of the driver by name: `cudaGetDriverEntryPoint` and `cuGetProcAddress` find what this library exports.
+//! Calls of the driver by name: `cudaGetDriverEntryPoint` and `cuGetProcAddress` find what this library
+//! exports.
 //!
-//! A name that it does not export gets a function of its own, which is refused by that name when it is called: a
-//! program that looks up all it might need is not stopped by what it never calls.
+//! A name that it does not export gets a function of its own, which is refused by that name when it is
+//! called: a program that looks up all it might need is not stopped by what it never calls.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Mutex;

@@ -26,5 +26,6 @@ work! { Runtime: cudaGraphLaunch }
 
 nothing! { Runtime:
     cudaGraphUpload cudaGraphExecDestroy cudaGraphDebugDotPrint cudaGraphRetainUserObject
-    cudaUserObjectRelease cudaDeviceSetGraphMemAttribute cudaDeviceGraphMemTrim cudaStreamUpdateCaptureDependencies
+    cudaUserObjectRelease cudaDeviceSetGraphMemAttribute cudaDeviceGraphMemTrim
+    cudaStreamUpdateCaptureDependencies
 }

@@ -33,7 +33,8 @@ pub(crate) struct Launch {
 
 thread_local! {
     /// Grid, block, shared bytes and stream of the launch that this thread is about to make.
-    static CONFIGURATION: Cell<(Three, Three, usize, StreamHandle)> = const { Cell::new((Three([1; 3]), Three([1; 3]), 0, 0)) };
+    static CONFIGURATION: Cell<(Three, Three, usize, StreamHandle)> =
+        const { Cell::new((Three([1; 3]), Three([1; 3]), 0, 0)) };
 }
 
 calls! { Runtime:

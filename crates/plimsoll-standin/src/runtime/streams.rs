@@ -40,7 +40,8 @@ calls! { Runtime:
         streams().wait(stream, event)
     }
     fn cudaStreamAddCallback(
-        stream: StreamHandle, callback: extern "C" fn(StreamHandle, c_int, *mut c_void), data: *mut c_void, _flags: u32,
+        stream: StreamHandle, callback: extern "C" fn(StreamHandle, c_int, *mut c_void), data: *mut c_void,
+        _flags: u32,
     ) {
         callback(stream, 0, data);
         Ok(())

@@ -49,8 +49,8 @@ pub(crate) fn symbol(name: &str) -> *mut c_void {
     symbol
 }
 
-/// Calls a function of the library: `c!(cudaMalloc(&mut address => *mut u64, 512 => usize))`. A second name calls the
-/// function at an address.
+/// Calls a function of the library: `c!(cudaMalloc(&mut address => *mut u64, 512 => usize))`. A second name
+/// calls the function at an address.
 #[macro_export]
 macro_rules! c {
     ($name:ident($($argument:expr => $type:ty),* $(,)?)) => {

@@ -2,7 +2,6 @@
 
 use plimsoll_alloc::Category;
 
-use super::failure::{Cause, Failure};
 use super::fragmentation::{Fragmentation, Known};
 use super::holders::{Holders, held};
 use super::leaks::Leaks;
@@ -11,6 +10,7 @@ use super::origin::Origins;
 use super::passes::Passes;
 use super::purpose::Purposes;
 use super::steps::Steps;
+use crate::failure::{Cause, Failure};
 use crate::replay::Replay;
 use crate::snapshot::{EventIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
@@ -39,9 +39,14 @@ pub struct DeviceExplanation {
     pub steps: Steps,
     /// What grows from step to step.
     pub leaks: Leaks,
-    /// What other settings would have come to; asked only where memory ran out although the blocks would fit.
+    /// What other settings would have come to; asked only where memory ran out although the blocks
+    /// would fit, or may.
     pub what_if: Option<WhatIf>,
 }
+
+/// What a program's context and libraries take of a device beside the allocator, at most, bytes: on an H200 with
+/// PyTorch 2.11, 845 MB were gone after cuBLAS, cuDNN, cuSOLVER and cuFFT had been used.
+const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 
 /// What is asked for beside the snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,7 +79,7 @@ impl DeviceExplanation {
             (timeline, replay, passes, steps)
         });
         let purposes = Purposes::of(snapshot, &timeline, origins, &passes, options.infer);
-        let failure = Failure::of(&timeline, trace);
+        let failure = Failure::last(snapshot, &timeline);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
         let holders = Holders::after(&timeline, origins, &purposes, moment);
         let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
@@ -83,8 +88,9 @@ impl DeviceExplanation {
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
         let fragmentation = Fragmentation::of(known, &begins, moment);
         let leaks = Leaks::of(snapshot, &timeline, origins, &purposes, &steps);
-        let would_fit = failure.is_some_and(|failure| matches!(failure.cause(), Cause::Fragmentation { .. }));
-        let what_if = would_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
+        let cause = failure.map(|failure| failure.cause());
+        let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
+        let what_if = may_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
         Self {
             timeline,
             replay,
@@ -105,11 +111,13 @@ impl DeviceExplanation {
         self.holders.after
     }
 
-    /// What is neither free nor the allocator's as a request fails for want of capacity (the context, libraries,
-    /// other processes), if that is known and more than was missing: without it, the request would have been served.
+    /// What is neither free nor the allocator's as a request fails for want of the device's capacity, if that is
+    /// known, and if without it the request would have been served. The program's own context and libraries,
+    /// which come with any program, do not count as others'.
     pub fn held_by_others(&self) -> Option<u64> {
-        let Cause::Capacity { short_bytes } = self.failure?.cause() else { return None };
-        self.ledger.device.outside.filter(|&outside| outside > short_bytes)
+        let failure = self.failure.filter(|failure| failure.limit.is_none())?;
+        let Cause::Capacity { short_bytes } = failure.cause() else { return None };
+        self.ledger.device.outside.filter(|&outside| outside > OWN_CONTEXT_BYTES.saturating_add(short_bytes))
     }
 
     /// The blocks that are held then, each with what it is for.

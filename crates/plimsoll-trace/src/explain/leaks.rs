@@ -107,16 +107,17 @@ struct Rows {
     /// Whether its blocks are what a first step makes and keeps.
     is_first_use: bool,
     operator: Option<Option<Name>>,
-    /// Blocks that outlive the end of the step of their birth, and of these those that the next step frees.
+    /// Blocks that outlive the end of the step of their birth, and of the numbers among these that an addition
+    /// made how many there are, and how many the next step frees.
     blocks: usize,
-    replaced: usize,
-    /// Bytes of all these blocks, and of the largest.
+    sums: usize,
+    sums_replaced: usize,
+    /// Bytes of all these blocks.
     bytes: u64,
-    largest: u64,
 }
 
 impl Rows {
-    fn take(&mut self, life: &Life, birth: Option<u32>, death: u32, steps: u32) {
+    fn take(&mut self, life: &Life, birth: Option<u32>, death: u32, steps: u32, is_sum: bool) {
         match birth {
             Some(step) => self.changes.push((step, signed(life.bytes))),
             None => self.before = self.before.saturating_add(life.bytes),
@@ -128,8 +129,8 @@ impl Rows {
         }
         self.blocks += 1;
         self.bytes = self.bytes.saturating_add(life.bytes);
-        self.replaced += usize::from(birth.is_some_and(|step| step + 1 == death));
-        self.largest = self.largest.max(life.bytes);
+        self.sums += usize::from(is_sum);
+        self.sums_replaced += usize::from(is_sum && birth.is_some_and(|step| step + 1 == death));
     }
 
     /// The two rows of a course.
@@ -297,8 +298,9 @@ impl Walk {
                 );
                 walk.whole.is_first_use |= rows.is_first_use;
             }
-            rows.take(life, birth, death, count);
-            walk.whole.take(life, birth, death, count);
+            let is_sum = pattern::is_sum(snapshot, life, origin);
+            rows.take(life, birth, death, count, is_sum);
+            walk.whole.take(life, birth, death, count, is_sum);
             if birth.is_none_or(|step| step < warm) && death > warm && death < count {
                 walk.went_away = walk.went_away.saturating_add(life.bytes);
             }

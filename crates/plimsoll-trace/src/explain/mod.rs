@@ -3,7 +3,6 @@
 mod cached;
 mod compare;
 mod device;
-mod failure;
 mod fragmentation;
 mod holders;
 pub mod leaks;
@@ -15,13 +14,14 @@ mod passes;
 mod purpose;
 mod quality;
 mod ranks;
+mod sizes;
 mod state;
 mod steps;
 
+pub use crate::failure::{Cause, Failure, Limit};
 pub use cached::CachedBytes;
 pub use compare::{Amount, Change, ChangedLine, Comparison, Totals};
 pub use device::{DeviceExplanation, Options};
-pub use failure::{Cause, Failure};
 pub use fragmentation::{Fragmentation, Holder, Holes, Known, Pin, PoolOfHoles};
 pub use holders::{Holders, Line, Purposed, Share};
 pub use leaks::Leaks;

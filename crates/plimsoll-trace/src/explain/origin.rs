@@ -49,33 +49,51 @@ pub enum Doing {
     Building,
     /// A derivative is computed.
     Backward,
+    /// The backward pass computes again what a checkpoint did not keep.
+    Recomputing,
     /// A gradient is kept for a parameter.
     Accumulating,
     /// An optimizer makes its step.
     OptimizerStep,
     /// An optimizer makes what it remembers between steps.
     OptimizerState,
+    /// A parameter that is spread over devices is put together for a while.
+    Gathering,
+    /// Room is made in which gradients are sent to other devices.
+    Bucketing,
     /// A library asks for scratch: cuBLAS, cuDNN.
     Workspace,
 }
 
 /// The origin of every stack of a snapshot, by its id.
 #[derive(Debug, Clone)]
-pub struct Origins(Vec<Origin>);
+pub struct Origins {
+    of_stacks: Vec<Origin>,
+    has_native: bool,
+}
 
 impl Origins {
     /// Reads every frame once and every stack once.
     pub fn of(snapshot: &Snapshot) -> Self {
         let stacks = &snapshot.stacks;
         let frames = (0..stacks.frame_count()).filter_map(FrameId::new);
-        let marks: Vec<Mark> = frames.map(|id| mark(snapshot, stacks.get_frame(id))).collect();
+        let marks: Vec<Mark> = frames.clone().map(|id| mark(snapshot, stacks.get_frame(id))).collect();
+        let derives: Vec<bool> = frames.clone().map(|id| derives(snapshot, stacks.get_frame(id))).collect();
         let ids = (0..stacks.len()).filter_map(StackId::new);
-        Self(ids.map(|id| origin(&marks, stacks.frame_ids(id))).collect())
+        let of_stacks = ids.map(|id| origin(&marks, &derives, stacks.frame_ids(id))).collect();
+        let file = |id| snapshot.texts.get(stacks.get_frame(id).filename);
+        let has_native = frames.map(file).any(|file| !is_python(file));
+        Self { of_stacks, has_native }
+    }
+
+    /// Whether some frame is not one of Python: only then the backward pass's own thread has frames.
+    pub(super) fn has_native(&self) -> bool {
+        self.has_native
     }
 
     /// What a stack tells; nothing where there is no stack.
     pub fn get(&self, stack: Option<StackId>) -> Origin {
-        stack.and_then(|id| self.0.get(id.index())).copied().unwrap_or_default()
+        stack.and_then(|id| self.of_stacks.get(id.index())).copied().unwrap_or_default()
     }
 }
 
@@ -86,6 +104,10 @@ enum Mark {
     User,
     /// A line of a library, with what it shows.
     Library(Doing),
+    /// A function with a derivative of its own is called: the derivative itself, if the frame below is it.
+    Apply,
+    /// A checkpoint computes again what it did not keep, unless a frame below computes a derivative.
+    Checkpoint,
     /// A line of an installed package that is not PyTorch's own.
     Package,
     /// An operator is called.
@@ -98,11 +120,12 @@ enum Mark {
     Plain,
 }
 
-fn origin(marks: &[Mark], frames: impl Iterator<Item = FrameId>) -> Origin {
+fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId>) -> Origin {
     let mut origin = Origin::default();
-    let (mut library, mut below_python, mut has_frames) = (None, true, false);
+    let (mut library, mut below_python, mut has_frames, mut derived) = (None, true, false, false);
     for id in frames {
         has_frames = true;
+        let is_derived = std::mem::replace(&mut derived, derives[id.index()]);
         let doing = match marks[id.index()] {
             Mark::User => {
                 origin.line = origin.line.or(Some(id));
@@ -113,6 +136,15 @@ fn origin(marks: &[Mark], frames: impl Iterator<Item = FrameId>) -> Origin {
                 library = library.or(Some(id));
                 below_python = false;
                 doing
+            }
+            Mark::Apply | Mark::Checkpoint => {
+                library = library.or(Some(id));
+                below_python = false;
+                match marks[id.index()] {
+                    Mark::Apply if is_derived => Doing::Backward,
+                    Mark::Checkpoint if origin.doing < Doing::Backward => Doing::Recomputing,
+                    _ => Doing::Unknown,
+                }
             }
             Mark::Package => {
                 library = library.or(Some(id));
@@ -155,7 +187,7 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
         } else if is_package(file) {
             Mark::Package
         } else {
-            Mark::Library(library_doing(file, name))
+            library_mark(file, name)
         }
     } else {
         native(frame.name, name)
@@ -192,13 +224,45 @@ fn is_package(file: &str) -> bool {
     installed.is_some_and(|(_, package)| !package[1.min(package.len())..].starts_with("torch"))
 }
 
-fn library_doing(file: &str, name: &str) -> Doing {
+/// Whether a frame is a derivative that a program defines, of a compiled program too.
+fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
+    matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
+}
+
+fn library_mark(file: &str, name: &str) -> Mark {
     let file = file.replace('\\', "/");
+    if file.ends_with("/torch/autograd/function.py") && name.starts_with("apply") {
+        return Mark::Apply;
+    }
+    if file.ends_with("/torch/utils/checkpoint.py")
+        && matches!(name, "unpack_hook" | "recompute_fn" | "backward")
+    {
+        return Mark::Checkpoint;
+    }
+    Mark::Library(library_doing(&file, name))
+}
+
+fn library_doing(file: &str, name: &str) -> Doing {
     if file.contains("/torch/optim/") {
         return if name == "_init_group" { Doing::OptimizerState } else { Doing::OptimizerStep };
     }
+    let is_engine = file.ends_with("/torch/autograd/graph.py") && name == "_engine_run_backward";
+    if is_engine || file.ends_with("/torch/autograd/__init__.py") && name == "_make_grads" {
+        return Doing::Backward;
+    }
+    if file.ends_with("/torch/nn/parallel/distributed.py") && name == "_ddp_init_helper" {
+        return Doing::Bucketing;
+    }
+    let is_sharded = file.contains("/torch/distributed/fsdp/");
+    if is_sharded && name.contains("unshard") {
+        return Doing::Gathering;
+    }
+    if is_sharded && name.contains("backward") {
+        return Doing::Backward;
+    }
     let is_module = file.ends_with("/torch/nn/modules/module.py") && matches!(name, "_apply" | "convert");
     let is_made = file.contains("/torch/nn/") && matches!(name, "__init__" | "reset_parameters");
+    let is_made = is_made || is_sharded && name.starts_with("_init");
     if is_module || is_made || file.ends_with("/torch/nn/init.py") { Doing::Building } else { Doing::Unknown }
 }
 
@@ -315,5 +379,45 @@ mod tests {
     fn modules_that_are_brought_to_the_device_are_being_built() {
         let convert = ("/x/site-packages/torch/nn/modules/module.py", "convert");
         check(&[convert, ("a.py", "main")], Some("a.py"), None, Doing::Building);
+    }
+
+    const APPLY: (&str, &str) = ("/x/site-packages/torch/autograd/function.py", "apply");
+
+    #[test]
+    fn a_derivative_that_a_program_defines_is_told_by_the_frame_that_calls_it() {
+        let (derivative, forward) = (("train.py", "backward"), ("train.py", "forward"));
+        check(&[derivative, APPLY], Some("train.py"), None, Doing::Backward);
+        check(&[forward, APPLY, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
+        check(&[derivative, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
+        let compiled = ("/x/site-packages/torch/_functorch/_aot_autograd/runtime_wrappers.py", "backward");
+        let boxed = (APPLY.0, "apply_boxed");
+        let call = ("/tmp/torchinductor_me/ab/cab.py", "call");
+        check(&[call, compiled, boxed], Some(call.0), None, Doing::Backward);
+    }
+
+    #[test]
+    fn what_a_checkpoint_computes_again_is_told_from_the_derivatives_that_it_asks_for() {
+        let checkpoint = |name| ("/x/site-packages/torch/utils/checkpoint.py", name);
+        let (engine, user) =
+            (("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward"), "model.py");
+        let check = |frames: &[(&str, &str)], doing| check(frames, Some(user), None, doing);
+        check(&[LINEAR, (user, "forward"), checkpoint("recompute_fn")], Doing::Recomputing);
+        check(&[LINEAR, (user, "forward"), checkpoint("unpack_hook"), engine], Doing::Recomputing);
+        check(&[LINEAR, (user, "forward"), checkpoint("backward"), APPLY], Doing::Recomputing);
+        check(&[engine, checkpoint("backward"), APPLY, (user, "main")], Doing::Backward);
+        check(&[LINEAR, (user, "forward"), checkpoint("forward"), APPLY], Doing::Forward);
+    }
+
+    #[test]
+    fn sharded_parameters_are_made_gathered_and_their_gradients_sent() {
+        let sharded = |name| ("/x/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param.py", name);
+        let check = |frames: &[(&str, &str)], doing| {
+            check(&[frames, &[("train.py", "main")]].concat(), Some("train.py"), None, doing);
+        };
+        check(&[sharded("_init_sharded_param")], Doing::Building);
+        check(&[sharded("wait_for_unshard"), sharded("pre_backward")], Doing::Gathering);
+        check(&[sharded("post_backward")], Doing::Backward);
+        let buckets = ("/x/site-packages/torch/nn/parallel/distributed.py", "_ddp_init_helper");
+        check(&[buckets, (buckets.0, "__init__")], Doing::Bucketing);
     }
 }

@@ -38,6 +38,8 @@ pub struct Passes {
     passes: Vec<Pass>,
     /// The places of the backward passes among them.
     backward: Vec<usize>,
+    /// The last request of each row of them by which checkpoints compute something again.
+    recomputed: Vec<EventIndex>,
     /// When memory ran out.
     failures: Vec<EventIndex>,
 }
@@ -49,20 +51,31 @@ impl Passes {
         let python_only = is_python_only(trace, origins);
         let mut optimizer_begins = optimizer_begins(snapshot).into_iter().peekable();
         let mut passes: Vec<Pass> = Vec::new();
-        let mut failures = Vec::new();
+        let (mut failures, mut recomputed) = (Vec::new(), Vec::new());
+        let mut recomputing = None;
         for (index, event) in (0..).map_while(EventIndex::new).zip(trace) {
             let now = event.time_us.get();
             let begins = optimizer_begins.next_if(|&begin| now.is_some_and(|now| now >= begin)).is_some();
-            let kind = match (event.action, doing(event)) {
+            let doing = doing(event);
+            if event.action == Action::Alloc && doing != Doing::Workspace {
+                let before =
+                    std::mem::replace(&mut recomputing, (doing == Doing::Recomputing).then_some(index));
+                recomputed.extend(before.filter(|_| recomputing.is_none()));
+            }
+            let kind = match (event.action, doing) {
                 (Action::Oom, _) => {
                     failures.push(index);
                     None
                 }
-                (Action::Alloc, Doing::Backward | Doing::Accumulating) => Some(PassKind::Backward),
+                (Action::Alloc, Doing::Backward | Doing::Recomputing | Doing::Accumulating) => {
+                    Some(PassKind::Backward)
+                }
                 (Action::Alloc, Doing::Unknown) if python_only => Some(PassKind::Backward),
                 (Action::Alloc, Doing::OptimizerStep | Doing::OptimizerState) => Some(PassKind::Optimizer),
-                (Action::Alloc, Doing::Workspace) => passes.last().map(|pass| pass.kind),
-                (Action::Alloc, Doing::Unknown | Doing::Forward | Doing::Building) => Some(PassKind::Forward),
+                (Action::Alloc, Doing::Workspace | Doing::Gathering) => passes.last().map(|pass| pass.kind),
+                (Action::Alloc, Doing::Unknown | Doing::Forward | Doing::Building | Doing::Bucketing) => {
+                    Some(PassKind::Forward)
+                }
                 _ => None,
             };
             let kind = kind.or(begins.then_some(PassKind::Optimizer));
@@ -81,7 +94,8 @@ impl Passes {
         }
         let is_backward = |&place: &usize| passes[place].kind == PassKind::Backward;
         let backward = (0..passes.len()).filter(is_backward).collect();
-        Self { passes, backward, failures }
+        recomputed.extend(recomputing);
+        Self { passes, backward, recomputed, failures }
     }
 
     /// All of them.
@@ -127,24 +141,23 @@ impl Passes {
         self.backward.get(behind).map(|&place| self.passes[place])
     }
 
+    /// The last request of the row of them that an event lies in, by which a checkpoint computes something
+    /// again.
+    pub(super) fn recomputed_until(&self, event: EventIndex) -> Option<EventIndex> {
+        self.recomputed.get(self.recomputed.partition_point(|&end| end < event)).copied()
+    }
+
     /// When memory ran out first behind an event.
     pub fn failure_behind(&self, event: EventIndex) -> Option<EventIndex> {
         self.failures.get(self.failures.partition_point(|&failure| failure <= event)).copied()
     }
 }
 
-/// Whether requests without a frame are the backward pass's: others have frames, but none of the engine's.
+/// Whether requests without a frame are the backward pass's: others have frames, but none of C++.
 fn is_python_only(trace: &[Event], origins: &Origins) -> bool {
-    let (mut bare, mut all) = (0, 0);
-    for event in trace.iter().filter(|event| event.action == Action::Alloc) {
-        match origins.get(event.stack).doing {
-            Doing::Backward | Doing::Accumulating => return false,
-            Doing::Unknown => bare += 1,
-            _ => {}
-        }
-        all += 1;
-    }
-    bare * 20 < all * 19
+    let asks = || trace.iter().filter(|event| event.action == Action::Alloc);
+    let bare = asks().filter(|event| origins.get(event.stack).doing == Doing::Unknown).count();
+    !origins.has_native() && bare * 20 < asks().count() * 19
 }
 
 /// When optimizers begin their steps, microseconds, ascending.

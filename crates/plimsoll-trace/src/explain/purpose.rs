@@ -5,12 +5,12 @@
 //! and freed in the backward pass was kept for it); and sizes (the gradients of a model have the sizes of its
 //! parameters, an optimizer's state has them again). What none of them tells stays unknown.
 
-use std::collections::BTreeMap;
-
 use plimsoll_alloc::Category;
 
+use super::modules::in_modules;
 use super::origin::{Doing, Origins};
-use super::passes::{PassKind, Passes};
+use super::passes::{Pass, PassKind, Passes};
+use super::sizes;
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -36,15 +36,21 @@ pub enum Why {
     OutlivesPass,
     /// It was asked for in a backward pass or an optimizer's step and freed before that ended.
     FreedSoon,
+    /// A checkpoint computed it again and kept it until derivatives were computed.
+    Recomputed,
     /// It was asked for in the forward pass and freed before a backward pass began.
     FreedInForward,
-    /// It was asked for by an operator, and held when memory ran out before a backward pass came.
+    /// It was asked for by an operator of a program that has a model, and held when memory ran out before a
+    /// backward pass came.
     HeldAtFailure,
     /// It was asked for by an operator, and is held, like most that was, as a recording without a backward pass
     /// ends.
     HeldAtEnd,
     /// It was there before the recording, and as many gradients have its size.
     SizesOfGradients,
+    /// It alone has the size of cuBLAS's workspace in its pass and stream, is never freed, and no parameter has
+    /// that size.
+    SizeOfWorkspace,
     /// Nothing tells.
     Unknown,
 }
@@ -54,7 +60,12 @@ impl Why {
     pub fn confidence(self) -> &'static str {
         match self {
             Self::Recorded | Self::Frames => "certain",
-            Self::FreedInBackward | Self::OutlivesPass | Self::FreedSoon | Self::SizesOfGradients => "likely",
+            Self::FreedInBackward
+            | Self::OutlivesPass
+            | Self::FreedSoon
+            | Self::Recomputed
+            | Self::SizesOfGradients
+            | Self::SizeOfWorkspace => "likely",
             Self::FreedInForward | Self::HeldAtFailure | Self::HeldAtEnd => "a guess",
             Self::Unknown => "unknown",
         }
@@ -68,10 +79,14 @@ impl Why {
             Self::FreedInBackward => "asked for outside the backward pass, freed during it",
             Self::OutlivesPass => "outlive the pass that asked for them",
             Self::FreedSoon => "freed before the pass that asked for them ended",
+            Self::Recomputed => "computed again by a checkpoint, for derivatives",
             Self::FreedInForward => "freed before a backward pass began",
             Self::HeldAtFailure => "asked for by operators, held when memory ran out before a backward pass",
             Self::HeldAtEnd => "asked for by operators, held as the recording ends without a backward pass",
             Self::SizesOfGradients => "there before the recording, as many and as large as gradients",
+            Self::SizeOfWorkspace => {
+                "never freed, with the size of cuBLAS's workspace, which no parameter has"
+            }
             Self::Unknown => "neither stack nor life nor size tells",
         }
     }
@@ -97,17 +112,20 @@ impl Purposes {
         let mut purposes: Vec<Purpose> = timeline.lives.iter().map(recorded).collect();
         if infer {
             let keeps_graph = keeps_graph(timeline, origins, passes);
+            let has_model = has_model(snapshot, passes);
             let unknown = |purpose: &Purpose| purpose.category.is_none();
             for (purpose, life) in
                 purposes.iter_mut().zip(&timeline.lives).filter(|(purpose, _)| unknown(purpose))
             {
                 if let Some((category, why)) =
                     from_life(life, origins.get(life.stack).doing, passes, keeps_graph)
+                    && (has_model || why != Why::HeldAtFailure)
                 {
                     *purpose = Purpose { category: Some(category), why };
                 }
             }
-            from_sizes(&timeline.lives, &mut purposes, passes);
+            sizes::workspaces(&timeline.lives, &mut purposes, passes);
+            sizes::before(&timeline.lives, &mut purposes, passes);
         }
         Self(purposes)
     }
@@ -133,10 +151,12 @@ fn from_life(life: &Life, doing: Doing, passes: &Passes, keeps_graph: bool) -> O
         Doing::Workspace => (Category::Workspace, Why::Frames),
         Doing::OptimizerState => (Category::OptimizerState, Why::Frames),
         Doing::Accumulating => (Category::Gradient, Why::Frames),
-        Doing::Building => (Category::Parameter, Why::Frames),
+        Doing::Building | Doing::Gathering => (Category::Parameter, Why::Frames),
+        Doing::Bucketing => (Category::Gradient, Why::Frames),
         Doing::OptimizerStep if passes.is_freed_within(life, born) => (Category::Temporary, Why::FreedSoon),
         Doing::OptimizerStep => (Category::OptimizerState, Why::OutlivesPass),
         Doing::Backward => from_backward(life, born, passes),
+        Doing::Recomputing => from_checkpoint(life, born, passes),
         Doing::Unknown if passes.is_backward(born) => from_backward(life, born, passes),
         Doing::Forward | Doing::Unknown => from_forward(life, born, passes, keeps_graph)?,
     })
@@ -150,6 +170,14 @@ fn from_backward(life: &Life, born: EventIndex, passes: &Passes) -> (Category, W
     }
 }
 
+fn from_checkpoint(life: &Life, born: EventIndex, passes: &Passes) -> (Category, Why) {
+    if life.freed.zip(passes.recomputed_until(born)).is_some_and(|(freed, end)| freed <= end) {
+        (Category::Temporary, Why::FreedSoon)
+    } else {
+        (Category::Activation, Why::Recomputed)
+    }
+}
+
 fn from_forward(
     life: &Life,
     born: EventIndex,
@@ -157,6 +185,8 @@ fn from_forward(
     keeps_graph: bool,
 ) -> Option<(Category, Why)> {
     let (freed, backward) = (life.freed, passes.next_backward(born));
+    // A backward pass in which memory runs out does not come to what it was kept for.
+    let backward = backward.filter(|pass| !fails_in(life, passes, pass));
     match backward {
         Some(backward) if freed? < backward.first => Some((Category::Temporary, Why::FreedInForward)),
         Some(backward) if freed? <= backward.last => Some((Category::Activation, Why::FreedInBackward)),
@@ -172,6 +202,17 @@ fn from_forward(
     }
 }
 
+/// Whether memory ran out in a pass while a block from before it was held.
+fn fails_in(life: &Life, passes: &Passes, pass: &Pass) -> bool {
+    let failure = passes.failure_behind(pass.first).filter(|&failure| failure <= pass.last);
+    failure.is_some_and(|failure| life.freed.is_none_or(|freed| freed > pass.last && freed > failure))
+}
+
+/// Whether the program calls a module, computes derivatives or has an optimizer.
+fn has_model(snapshot: &Snapshot, passes: &Passes) -> bool {
+    passes.iter().any(|pass| pass.kind != PassKind::Forward) || in_modules(snapshot).contains(&true)
+}
+
 /// Whether a recording without a backward pass ends with a third of all that operators asked for still held: a
 /// graph that waits for its backward pass keeps what inference lets go of.
 fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes) -> bool {
@@ -185,41 +226,4 @@ fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes) -> bool 
         held = held.saturating_add(if life.freed.is_none() { life.bytes } else { 0 });
     }
     held > asked / 3
-}
-
-/// What was there before the recording, by the sizes of the gradients that one backward pass left.
-fn from_sizes(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
-    let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
-        if life.born.is_none() && purpose.category.is_none() {
-            before.entry(life.bytes).or_default().push(place);
-        }
-    }
-    let gradients = gradients_by_size(lives, purposes, passes);
-    for (bytes, places) in &before {
-        let parameters = gradients.get(bytes).map_or(0, |&gradients| gradients.min(places.len()));
-        let (parameters, others) = places.split_at(parameters);
-        let states = others.len() / parameters.len().max(1) * parameters.len();
-        let known = parameters.iter().map(|&place| (place, Category::Parameter));
-        for (place, category) in
-            known.chain(others[..states].iter().map(|&place| (place, Category::OptimizerState)))
-        {
-            purposes[place] = Purpose { category: Some(category), why: Why::SizesOfGradients };
-        }
-    }
-}
-
-/// How many gradients of each size one backward pass left: the pass that left the most.
-fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> BTreeMap<u64, usize> {
-    let left_by = |end: EventIndex| {
-        let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
-        let gradients =
-            lives.iter().zip(purposes).filter(|(_, purpose)| purpose.category == Some(Category::Gradient));
-        for (life, _) in gradients.filter(|(life, _)| life.is_held_after(Some(end))) {
-            *sizes.entry(life.bytes).or_default() += 1;
-        }
-        sizes
-    };
-    let ends = passes.backward_ends().take(4);
-    ends.map(left_by).max_by_key(|sizes| sizes.values().sum::<usize>()).unwrap_or_default()
 }

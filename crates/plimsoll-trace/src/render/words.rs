@@ -4,8 +4,9 @@ use plimsoll_alloc::Category;
 
 use super::quality::replayed;
 use crate::explain::leaks::{Course, Place, Verdict};
-use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
+use crate::explain::{Cause, DeviceExplanation, Failure, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
+use crate::whatif::WhatIf;
 
 /// What happened, and the figure that matters. `size` writes a number of bytes.
 pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
@@ -22,6 +23,11 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
         );
     };
     let asked = size(failure.asked_bytes);
+    let limited = limited(&failure, &size);
+    let (at_most, at_least) = match failure.limit {
+        Some(limit) if !limit.is_exact() => ("at most ", "at least "),
+        _ => ("", ""),
+    };
     match failure.cause() {
         Cause::Capacity { short_bytes } if let (None, Some(others)) = (&leak, device.held_by_others()) => {
             format!(
@@ -32,8 +38,12 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
             )
         }
         Cause::Capacity { short_bytes } if leak.is_some() => format!(
-            "out of memory: a LEAK, {}. {asked} were asked for, short by {}",
+            "out of memory: a LEAK, {}. {asked} were asked for, short by {at_most}{}{limited}",
             leak.unwrap_or_default(),
+            size(short_bytes)
+        ),
+        Cause::Capacity { short_bytes } if failure.limit.is_some() => format!(
+            "out of memory: CAPACITY. {asked} were asked for, short by {at_most}{}{limited}",
             size(short_bytes)
         ),
         Cause::Capacity { short_bytes } => format!(
@@ -42,9 +52,15 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
             size(short_bytes)
         ),
         Cause::Fragmentation { spare_bytes } => format!(
-            "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {} to spare, if the \
-             blocks lay together; {}",
+            "out of memory: FRAGMENTATION. {asked} were asked for and would fit, with {at_least}{} to spare, if \
+             the blocks lay together; {}{limited}",
             size(spare_bytes),
+            help(device)
+        ),
+        Cause::Limit { short_bytes } => format!(
+            "out of memory: a LIMIT. {asked} were asked for; if the blocks lay together, {} would be lacking at \
+             most, and perhaps nothing; {}{limited}",
+            size(short_bytes),
             help(device)
         ),
         Cause::Unknown => format!(
@@ -65,10 +81,26 @@ pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
             format!(": {cause}, short by {}", size(short_bytes))
         }
         Cause::Fragmentation { .. } => ": FRAGMENTATION".to_owned(),
+        Cause::Limit { .. } => ": a LIMIT of the process".to_owned(),
         Cause::Unknown => String::new(),
     };
     let leak = leak.map_or_else(String::new, |leak| format!("; {leak}"));
     format!("out of memory{cause}{leak}")
+}
+
+/// That it was not the device which refused the request, if so.
+fn limited(failure: &Failure, size: impl Fn(u64) -> String) -> String {
+    let (Some(limit), Some(free)) = (failure.limit, failure.device_free_bytes) else { return String::new() };
+    let of = if limit.is_exact() {
+        size(limit.at_least_bytes)
+    } else {
+        format!("between {} and {}", size(limit.at_least_bytes), size(limit.below_bytes))
+    };
+    format!(
+        "; the device had {} free, so what refused it is a limit of the process \
+         (set_per_process_memory_fraction) of {of}",
+        size(free)
+    )
 }
 
 /// How much is never given back, if something is.
@@ -130,7 +162,11 @@ fn help(device: &DeviceExplanation) -> String {
     let serves = what_if.rows.iter().skip(1).find(|row| !row.outcome.runs_out());
     match serves {
         Some(row) => format!("{} would have served it (replayed)", row.export()),
-        None => "none of the settings that were replayed would have served it".to_owned(),
+        None => {
+            let is_open = device.failure.and_then(|failure| failure.limit).is_some_and(|it| !it.is_exact());
+            let within = if is_open { ", were the limit as low as it can be" } else { "" };
+            format!("none of the settings that were replayed would have served it{within}")
+        }
     }
 }
 
@@ -210,4 +246,39 @@ pub fn place(snapshot: &Snapshot, place: Place) -> String {
         Place::Stack(_) => "a stack without a line of Python".to_owned(),
         Place::Unknown => "no stack".to_owned(),
     }
+}
+
+/// Which setting does best: one that serves every request, then the one that reserves least.
+pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
+    let recorded = &what_if.recorded;
+    let tried = what_if.rows.iter().skip(1);
+    match tried.min_by_key(|row| (row.outcome.runs_out(), row.outcome.peak_reserved_bytes)) {
+        Some(best) if recorded.runs_out() && !best.outcome.runs_out() => {
+            format!("{} would have served what failed", best.export())
+        }
+        _ if recorded.runs_out() => "no setting that was tried would have served what failed".to_owned(),
+        Some(best) if best.outcome.peak_reserved_bytes < recorded.peak_reserved_bytes => format!(
+            "{} would have reserved {} instead of {}",
+            best.export(),
+            size(best.outcome.peak_reserved_bytes),
+            size(recorded.peak_reserved_bytes)
+        ),
+        _ => format!("no setting that was tried reserves less than {}", size(recorded.peak_reserved_bytes)),
+    }
+}
+
+/// How exactly the recorded settings, simulated, come to what was recorded: so far the other rows carry.
+pub fn baseline(what_if: &WhatIf) -> String {
+    let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };
+    let (was, is) = (recorded.peak_reserved_bytes, simulated.outcome.peak_reserved_bytes);
+    if *recorded == simulated.outcome {
+        return "The recorded settings, simulated, come to the same: peaks, retries and calls of the driver are \
+                identical."
+            .to_owned();
+    }
+    if was == is {
+        return "The recorded settings, simulated, reserve the same to the byte.".to_owned();
+    }
+    let percent = 100.0 * (is as f64 - was as f64) / (was as f64).max(1.0);
+    format!("The recorded settings, simulated, reserve {percent:+.1} %: other rows may be as far off.")
 }

@@ -378,8 +378,8 @@ impl Objects {
         match key {
             Key::Filename => frame.filename = needed(value)?,
             Key::Name => frame.name = needed(value)?,
-            // C++ frames without symbols may have -1 or an offset; frames of a dynamo trace -1 as it stands in 64
-            // bits without a sign.
+            // C++ frames without symbols may have -1 or an offset. Code without lines has -1, too, which PyTorch
+            // writes without its sign.
             Key::Line => match value {
                 Value::Int(line) => frame.line = line,
                 Value::Big(line) => frame.line = line.cast_signed(),

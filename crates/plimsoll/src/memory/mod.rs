@@ -3,7 +3,9 @@
 //! [`Report`] is what a run says at its end; [`outside_bytes`] is the one thing that the allocator cannot
 //! know. How a report looks on a screen is not decided here. What happened, from request to request, is in a
 //! snapshot of PyTorch's kind: [`record_history`], [`save_snapshot`]; of a long run, in a log: [`stream_history`].
+//! Who wants to look while it runs: [`live`].
 
+pub mod live;
 mod log;
 mod snapshot;
 

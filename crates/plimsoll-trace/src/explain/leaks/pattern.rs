@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{Course, Line, Place, Rows, Verdict};
 use crate::explain::modules::{in_modules, is_call};
-use crate::explain::origin::{Doing, Name, Origins};
+use crate::explain::origin::{Doing, Name, Origin, Origins};
 use crate::explain::purpose::{Purposes, Why};
 use crate::explain::steps::Steps;
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot, StackId};
@@ -57,7 +57,8 @@ impl Pattern {
                  retain_graph=True"
             }
             Self::ModuleCache { .. } => {
-                "a module stores a tensor at each call of its forward: look for an append to self"
+                "what a module makes is stored at each call of its forward: look for an append to self, and for \
+                 forward hooks"
             }
             Self::GrowingList { .. } => {
                 "a list or dictionary grows by a few tensors each step: store numbers (.item()) or copies on \
@@ -86,12 +87,18 @@ pub(super) fn of_line(
     match course.verdict {
         Verdict::GrowingCache if operator.starts_with("cat") => Some(Pattern::GrownByCat),
         Verdict::Steady | Verdict::WarmingUp => {
-            let is_number = rows.largest <= 512 && operator.starts_with("add");
-            let is_replaced = rows.replaced + 2 >= steps && rows.blocks <= steps + 1;
-            (steps > 3 && is_number && is_replaced).then_some(Pattern::RunningSum)
+            // Whatever else the line makes.
+            let is_replaced = rows.sums_replaced + 2 >= steps && rows.sums <= steps + 1;
+            (steps > 3 && is_replaced).then_some(Pattern::RunningSum)
         }
         _ => None,
     }
+}
+
+/// Whether a block is a number that an addition made.
+pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
+    let is_addition = |name: Name| name.of(snapshot).starts_with("add_");
+    life.bytes <= 512 && origin.doing <= Doing::Forward && origin.operator.is_some_and(is_addition)
 }
 
 /// The blocks of leaking lines that one step left: the last of the judged steps in which the first such line
@@ -136,7 +143,7 @@ pub(super) fn of_leak(
         let is_backward = |(life, index): (&Life, usize)| {
             let why = LifeIndex::new(index).map(|life| purposes.get(life).why);
             match origins.get(life.stack).doing {
-                Doing::Backward | Doing::Accumulating => Some(true),
+                Doing::Backward | Doing::Recomputing | Doing::Accumulating => Some(true),
                 Doing::Unknown if matches!(why, Some(Why::FreedSoon | Why::OutlivesPass)) => Some(true),
                 _ if life.stack.is_some_and(|stack| is_inside[stack.index()]) => Some(false),
                 _ => None,

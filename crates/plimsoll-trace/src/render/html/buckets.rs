@@ -30,8 +30,6 @@ pub(super) struct Bucket {
     pub(super) peak: Moment,
     /// The bytes of each kind then.
     pub(super) bytes: [u64; KINDS],
-    /// The least that was allocated in it.
-    lowest_bytes: u64,
     /// The most that was reserved in it.
     reserved_bytes: u64,
     /// When it begins: microseconds since the first event. Never less than the bucket before.
@@ -97,15 +95,6 @@ impl Buckets {
         self.list.iter().map(|bucket| bucket.peak.level.allocated_bytes).max().unwrap_or(0)
     }
 
-    /// The highest moments of at most so many stretches, ascending.
-    pub(super) fn highest(&self, most: usize) -> impl Iterator<Item = Option<EventIndex>> + '_ {
-        let stretch = self.list.len().div_ceil(most.max(1)).max(1);
-        self.list.chunks(stretch).filter_map(|stretch| {
-            let level = |bucket: &&Bucket| bucket.peak.level.allocated_bytes;
-            stretch.iter().rev().max_by_key(level).map(|bucket| bucket.peak.after)
-        })
-    }
-
     pub(super) fn json(&self) -> Value {
         let each = |of: fn(&Bucket) -> u32| words(self.list.iter().map(of));
         let kinds = kind_names().into_iter().enumerate();
@@ -120,7 +109,6 @@ impl Buckets {
             "begins": floats(self.list.iter().map(|bucket| bucket.begins_us as f64)),
             "peak": each(|bucket| number(bucket.peak.after)),
             "allocated": each(|bucket| grains(bucket.peak.level.allocated_bytes)),
-            "lowest": each(|bucket| grains(bucket.lowest_bytes)),
             "reserved": each(|bucket| grains(bucket.reserved_bytes)),
             "pass": octets(self.list.iter().map(|bucket| bucket.pass)),
             "kinds": kinds.collect::<Vec<_>>(),
@@ -130,15 +118,13 @@ impl Buckets {
 
 impl Bucket {
     fn at(moment: Moment, bytes: [u64; KINDS], begins_us: u64) -> Self {
-        let (lowest_bytes, reserved_bytes) = (moment.level.allocated_bytes, moment.level.reserved_bytes);
-        Self { peak: moment, bytes, lowest_bytes, reserved_bytes, begins_us, pass: 0 }
+        Self { peak: moment, bytes, reserved_bytes: moment.level.reserved_bytes, begins_us, pass: 0 }
     }
 
     fn take(&mut self, moment: Moment, bytes: &[u64; KINDS]) {
         if moment.level.allocated_bytes > self.peak.level.allocated_bytes {
             (self.peak, self.bytes) = (moment, *bytes);
         }
-        self.lowest_bytes = self.lowest_bytes.min(moment.level.allocated_bytes);
         self.reserved_bytes = self.reserved_bytes.max(moment.level.reserved_bytes);
     }
 }
@@ -179,7 +165,6 @@ mod tests {
                 assert_eq!(held, bucket.peak.level.allocated_bytes, "after {:?}", bucket.peak.after);
             }
             assert!(buckets.list.is_sorted_by_key(|bucket| (bucket.peak.after, bucket.begins_us)));
-            assert!(buckets.highest(10).count() <= 10);
         }
     }
 }

@@ -1,56 +1,71 @@
-// What is held, by stack: boxes of which the width is bytes.
+// What is held at a moment, by stack: boxes of which the width is bytes.
+
+/** The least width of a box that is drawn, as a share of all: while the mouse brushes, many boxes would be slow. */
+const LEAST = { still: 0.0008, brushing: 0.006 };
 
 class Icicle {
-  constructor(root, data) {
-    this.root = root;
+  constructor(root, held) {
+    Object.assign(this, { root, held, top: 0, least: LEAST.still });
     this.boxes = root.querySelector(".boxes");
-    this.names = data.names;
-    for (const name of ["parents", "labels", "bytes", "blocks"]) this[name] = words(data[name]);
-    this.looks = octets(data.looks);
-    this.children = Array.from(this.parents, () => []);
-    this.parents.forEach((parent, box) => box && this.children[parent].push(box));
-    this.top = 0;
+    const { parents } = held.boxes;
+    this.children = Array.from(parents, () => []);
+    parents.forEach((parent, box) => box && this.children[parent].push(box));
     const search = root.querySelector("input");
-    search.addEventListener("input", () => this.search(search.value));
+    search.addEventListener("input", () => this.search());
     root.querySelector("[data-do=out]").addEventListener("click", () => this.into(0));
-    this.draw();
+  }
+
+  /** Shows what these sums come to. */
+  show(sums, when, isBrushing) {
+    this.least = isBrushing ? LEAST.brushing : LEAST.still;
+    this.in = this.held.inBoxes(sums);
+    this.root.querySelector(".at").textContent = when;
+    // A box that holds nothing now shows nothing.
+    while (this.top && !this.in.bytes[this.top]) this.top = this.held.boxes.parents[this.top];
+    this.into(this.top);
   }
 
   into(box) {
     this.top = box;
     this.draw();
-    this.search(this.root.querySelector("input").value);
+    this.search();
   }
 
   draw() {
-    this.boxes.replaceChildren();
     this.made = new Map();
+    const { parents } = this.held.boxes;
+    const drawn = document.createDocumentFragment();
     const above = [];
-    for (let box = this.top; box !== 0; box = this.parents[box]) above.unshift(this.parents[box]);
-    above.forEach((box, depth) => this.box(box, depth, 0, 1));
+    for (let box = this.top; box !== 0; box = parents[box]) above.unshift(parents[box]);
+    above.forEach((box, depth) => this.box(drawn, box, depth, 0, 1));
     let deepest = 0;
     const todo = [[this.top, above.length, 0, 1]];
     while (todo.length) {
       const [box, depth, left, wide] = todo.pop();
-      this.box(box, depth, left, wide);
+      this.box(drawn, box, depth, left, wide);
       deepest = Math.max(deepest, depth);
       let at = left;
       for (const child of this.children[box]) {
-        const share = (wide * this.bytes[child]) / (this.bytes[box] || 1);
-        if (share > 0.0008) todo.push([child, depth + 1, at, share]);
+        const share = (wide * this.in.bytes[child]) / (this.in.bytes[box] || 1);
+        if (share > this.least) todo.push([child, depth + 1, at, share]);
         at += share;
       }
     }
+    this.boxes.replaceChildren(drawn);
     this.boxes.style.height = `${(deepest + 1) * 20}px`;
   }
 
-  box(box, depth, left, wide) {
-    const [kind, isLibrary] = [this.looks[box] & 15, this.looks[box] > 15];
+  name(box) {
+    return this.held.names[this.held.boxes.labels[box]];
+  }
+
+  box(drawn, box, depth, left, wide) {
+    const isLibrary = this.held.boxes.library[box] === 1;
+    const kind = this.in.kind[box] === 255 ? 15 : this.in.kind[box];
     const colour = `var(--kind-${kind})`;
-    const name = this.names[this.labels[box]];
-    const bytes = this.bytes[box] * GRAIN;
-    const made = element("div", this.boxes, `${name}  ${size(bytes)}`, isLibrary ? "library" : "");
-    made.title = `${name}\n${size(bytes)}, ${percent(bytes, this.bytes[0] * GRAIN)}, ${count(this.blocks[box])} blocks`;
+    const [name, bytes] = [this.name(box), this.in.bytes[box]];
+    const made = element("div", drawn, `${name}  ${size(bytes)}`, isLibrary ? "library" : "");
+    made.title = `${name}\n${size(bytes)}, ${percent(bytes, this.in.bytes[0])}, ${blocksOf(this.in.blocks[box])}`;
     made.setAttribute("role", "treeitem");
     made.tabIndex = 0;
     Object.assign(made.style, { left: `${left * 100}%`, width: `${wide * 100}%`, top: `${depth * 20}px`, background: isLibrary ? `color-mix(in srgb, ${colour} 40%, var(--paper))` : colour });
@@ -60,21 +75,25 @@ class Icicle {
     this.made.set(box, made);
   }
 
-  /** Marks what a text is found in, and sums the outermost of them. */
-  search(text) {
-    const wanted = text.trim().toLowerCase();
-    const isFound = (box) => wanted !== "" && this.names[this.labels[box]].toLowerCase().includes(wanted);
-    let [bytes, boxes] = [0, 0];
-    const within = new Uint8Array(this.parents.length);
-    this.parents.forEach((parent, box) => {
-      const found = isFound(box);
-      if (found) boxes++;
-      if (found && !within[parent]) bytes += this.bytes[box] * GRAIN;
-      within[box] = found || (box && within[parent]) ? 1 : 0;
-      this.made.get(box)?.classList.toggle("found", found);
-    });
+  /** Marks what the text is found in, and sums the outermost of them. */
+  search() {
+    const wanted = this.root.querySelector("input").value.trim().toLowerCase();
+    const isFound = (box) => this.in.bytes[box] > 0 && this.name(box).toLowerCase().includes(wanted);
     this.boxes.classList.toggle("searched", wanted !== "");
-    const told = wanted === "" ? "" : `${size(bytes)} in ${count(boxes)} boxes, ${percent(bytes, this.bytes[0] * GRAIN)}`;
+    let told = "";
+    if (wanted) {
+      const { parents } = this.held.boxes;
+      let [bytes, boxes] = [0, 0];
+      const within = new Uint8Array(parents.length);
+      parents.forEach((parent, box) => {
+        const found = isFound(box);
+        if (found) boxes++;
+        if (found && !within[parent]) bytes += this.in.bytes[box];
+        within[box] = found || (box && within[parent]) ? 1 : 0;
+        this.made.get(box)?.classList.toggle("found", found);
+      });
+      told = `${size(bytes)} in ${count(boxes)} boxes, ${percent(bytes, this.in.bytes[0])}`;
+    }
     this.root.querySelector("output").textContent = told;
   }
 }

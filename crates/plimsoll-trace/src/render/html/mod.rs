@@ -1,31 +1,40 @@
 //! An explanation as one page: no network, no other file, the verdict and the tables readable without scripts.
 //!
 //! ```text
-//! tables.rs          what is read without a script
-//! flow.rs            blocks that come and go, one walk
-//!  ├ buckets.rs      the curve in as many points as a screen has: each keeps its peak
-//!  └ moments.rs      the largest lines at many moments
-//! icicle.rs          the explained moment by stack
-//! map.rs             the segments at many moments, in cells
+//! tables.rs          what is read without a script, part by part
+//!  ├ growth.rs       from step to step: the staircase, the lines that grow
+//!  ├ settings.rs     the same requests under other settings
+//!  ├ quality.rs      how far all that can be relied on
+//!  └ cells.rs        sizes, bars and lines of the program, as all tables have them
+//! buckets.rs         the curve in as many points as a screen has: each keeps its peak; flow.rs walks for it
+//! blocks.rs          the blocks, from which the script tells what is held after any event
+//!  └ boxes.rs        their stacks as a tree
+//! memory.rs          the segments over time
 //! numbers.rs         arrays as base64; text.rs: words that nobody vouches for
 //! page.html          what holds all that; page.css: how it looks, on screens and on paper
-//! *.js               what draws, joined into one script; timeline, icicle and map have their HTML beside them
+//! *.js               what draws, joined into one script: curve.js and held.js have what buckets.rs, blocks.rs and
+//!                    memory.rs wrote; timeline, icicle and map draw it, each with its HTML beside it
 //! ```
 //!
 //! What a file says never becomes a tag: HTML is escaped, data stands in an element of its own without a `<`,
 //! the script writes only text, and the page's policy lets no other script run.
 
+mod blocks;
+mod boxes;
 mod buckets;
+mod cells;
 mod flow;
-mod icicle;
-mod map;
-mod moments;
+mod growth;
+mod memory;
 mod numbers;
+mod quality;
+mod settings;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod text;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 
 use base64::Engine;
@@ -40,11 +49,14 @@ use self::text::Text;
 use super::words;
 use crate::explain::{DeviceExplanation, Origins};
 use crate::snapshot::{Action, Event, EventIndex, Snapshot};
+use crate::whatif::{SETTINGS, WhatIf};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     include_str!("shared.js"),
+    include_str!("held.js"),
+    include_str!("curve.js"),
     include_str!("timeline.js"),
     include_str!("icicle.js"),
     include_str!("map.js"),
@@ -56,14 +68,16 @@ const MAP: &str = include_str!("map.html");
 
 /// Points of the curve, shared by all devices: zoomed in, several for a pixel of the whole.
 const BUCKETS: usize = 4096;
-/// Moments that are explained, shared by all devices.
-const MOMENTS: usize = 160;
+/// Blocks that are told one by one, shared by all devices: 32 bytes of the page each.
+const BLOCKS: usize = 75_000;
 /// Boxes of the icicle, shared by all devices.
-const BOXES: usize = 2000;
+const BOXES: usize = 6000;
 /// Cells of the map at the most reserved, shared by all devices.
 const CELLS: usize = 1600;
 /// Failures that are flagged, the last.
 const FAILURES: usize = 50;
+/// Ends of steps that are marked, evenly chosen.
+const STEPS: usize = 4096;
 
 /// What a page is made of.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +90,8 @@ pub struct Report<'a> {
     pub origins: &'a Origins,
     /// What it tells of each device.
     pub devices: &'a [DeviceExplanation],
+    /// The command that makes the page again.
+    pub command: &'a str,
 }
 
 impl Report<'_> {
@@ -85,8 +101,8 @@ impl Report<'_> {
         let data = json!({ "kinds": kind_names(), "devices": drawn });
         let mut sections = String::new();
         for (nth, device) in self.devices.iter().enumerate() {
-            let interactive = drawings(device);
-            match tables::section(self, device, nth, interactive) {
+            let what_if = self.what_if(device);
+            match tables::section(self, device, nth, what_if.as_deref(), drawings(device)) {
                 Ok(section) => sections.push_str(&section),
                 Err(std::fmt::Error) => unreachable!("writing to a string cannot fail"),
             }
@@ -104,9 +120,20 @@ impl Report<'_> {
                     write(out, format_args!("<p>{}</p>", Text(line)));
                 }
             }
+            "command" => write(out, Text(self.command)),
+            "version" => out.push_str(env!("CARGO_PKG_VERSION")),
             "data" => out.push_str(&text::json(&data)),
             other => unreachable!("page.html has no place named {other}"),
         })
+    }
+
+    /// What other settings would have come to; `None` where no request was recorded.
+    fn what_if<'b>(&self, device: &'b DeviceExplanation) -> Option<Cow<'b, WhatIf>> {
+        if device.replay.requests == 0 {
+            return None;
+        }
+        let known = device.what_if.as_ref().map(Cow::Borrowed);
+        Some(known.unwrap_or_else(|| Cow::Owned(WhatIf::of(self.snapshot, &device.timeline, &SETTINGS))))
     }
 
     /// What the script draws of one device.
@@ -115,20 +142,26 @@ impl Report<'_> {
         let trace = self.snapshot.trace(device.timeline.device);
         let ends = Ends::of(&device.timeline);
         let buckets = Buckets::of(device, trace, &ends, share(BUCKETS));
-        let moments = moments::moments(device, &buckets, share(MOMENTS));
-        let keys = moments::Keys::of(self, device);
         json!({
             "explained": number(device.moment()),
             "when": words::when(device),
             "peak": number(device.timeline.peak_allocated.after),
             "failures": failures(trace),
             "limit": limit_bytes(device).map(grains),
+            "steps": steps(device),
             "curve": buckets.json(),
-            "moments": moments::json(self, device, &ends, &keys, &moments),
-            "icicle": icicle::json(self, device, share(BOXES)),
-            "map": map::json(self, device, &keys, &moments, share(CELLS) as u64),
+            "memory": memory::json(device, trace, share(CELLS) as u64),
+            "held": blocks::json(self, device, share(BLOCKS), share(BOXES)),
         })
     }
+}
+
+/// Where steps end, as numbers of moments, each so many steps behind the one before.
+fn steps(device: &DeviceExplanation) -> Value {
+    let ends = &device.steps.boundaries;
+    let apart = ends.len().div_ceil(STEPS).max(1);
+    let ends = ends.iter().skip(apart - 1).step_by(apart);
+    json!({ "apart": apart, "ends": numbers::words(ends.map(|&end| number(Some(end)))) })
 }
 
 /// The places of what the script draws: nothing where there is nothing to draw.

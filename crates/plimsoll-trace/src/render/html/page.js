@@ -1,49 +1,73 @@
 // Puts the drawings into the page. The last of the scripts, which are joined in the order of SCRIPT (mod.rs).
 
+/** Lines that are named at a moment. */
+const LINES = 10;
+
 function show(section, device, kinds, nth) {
   const part = (name) => section.querySelector(`.drawn.${name}`);
   for (const drawn of section.querySelectorAll(".drawn")) drawn.hidden = false;
-  const { at, ends, rows, names } = { ...device.moments, at: words(device.moments.at), ends: words(device.moments.ends), rows: words(device.moments.rows) };
-  if (part("icicle")) new Icicle(part("icicle"), device.icicle);
-  const map = part("map") && new SegmentMap(part("map"), device.map, kinds, device, at);
+  const held = new Held(device);
+  const memory = new Memory(device.memory);
+  const icicle = part("icicle") && new Icicle(part("icicle"), held);
+  const map = part("map") && new SegmentMap(part("map"), memory, held, kinds);
+  const showAt = (sums, when, isBrushing) => {
+    icicle?.show(sums, when, isBrushing);
+    map?.show(sums.moment, when);
+  };
   if (!part("timeline")) {
-    map?.show(0);
+    showAt(held.sums(device.explained), device.when, false);
     return { map };
   }
-  const explain = (moment, timeline) => {
-    const before = placeOf(at.length, (nth) => at[nth], moment);
-    const isNext = before + 1 < at.length && at[before + 1] - moment < Math.abs(moment - at[before]);
-    const nearest = before + (isNext ? 1 : 0);
-    timeline.root.querySelector(".of").textContent =
-      `The largest lines ${at[nearest] === moment ? "then" : `at ${eventOf(at[nearest])}, the nearest of ${at.length} moments that are kept`}`;
-    const table = timeline.root.querySelector(".lines tbody");
+  /** Tells of one moment; of a range, how the lines changed over it. */
+  const explain = ({ moment, allocated, ends, hash, isBrushing = false }) => {
+    const sums = held.sums(moment);
+    const when = moment === device.explained ? device.when : `after ${eventOf(moment)}`;
+    const lines = held.lines(sums, ends?.map((end) => held.sums(end)));
+    const table = part("timeline").querySelector(".lines tbody");
     table.replaceChildren();
-    for (let place = nearest ? ends[nearest - 1] : 0; place < ends[nearest]; place++) {
-      const [name, kind, grains, blocks] = rows.slice(place * 4, place * 4 + 4);
-      row(table, [size(grains * GRAIN), `${count(blocks)} ${blocks === 1 ? "block" : "blocks"}`, swatch(kind, kinds[kind]), names[name]]);
+    for (const { line, kind, bytes, blocks, begin, end } of lines.slice(0, LINES)) {
+      const cells = [size(bytes), blocksOf(blocks), swatch(kind, kinds[kind]), held.names[line]];
+      if (ends) cells.push(change(end - begin));
+      row(table, cells);
     }
-    map?.show(nearest);
-    link(`#${nth}-${moment - 1}`);
+    const rest = [];
+    const more = lines.slice(LINES);
+    if (more.length) rest.push(`${size(more.reduce((sum, line) => sum + line.bytes, 0))} at ${count(more.length)} more lines`);
+    const untold = held.isWhole ? 0 : allocated - sums.all;
+    if (untold > 0) rest.push(`${size(untold)} in blocks too small for this page`);
+    part("timeline").querySelector(".rest").textContent = rest.length ? `and ${rest.join(", ")}` : "";
+    showAt(sums, when, isBrushing);
+    link(`#${nth}-${hash}`);
   };
-  return { timeline: new Timeline(part("timeline"), device, explain), map };
+  return { timeline: new Timeline(part("timeline"), device, held, memory, explain), map };
 }
 
-let isReady = false;
-/** Keeps the moment in the address, so that it can be passed on. */
+/** Keeps the moment in the address, so that it can be passed on; browsers allow that only so often. */
+let later = null;
 function link(hash) {
-  if (isReady) history.replaceState(null, "", hash);
+  clearTimeout(later);
+  later = setTimeout(() => isReady && history.replaceState(null, "", hash), 200);
+}
+let isReady = false;
+
+/** Goes where the address leads: a moment, or a range from one to another. */
+function follow(shown) {
+  const [, device, from, to] = location.hash.match(/^#(\d+)-(\d+)(?:-(\d+))?$/) || [];
+  const timeline = shown[device]?.timeline;
+  if (!timeline) return;
+  if (to === undefined) timeline.pick(Number(from));
+  else timeline.selectMoments(Number(from), Number(to));
 }
 
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
   const sections = [...document.querySelectorAll("section.device")];
   const shown = sections.map((section, nth) => show(section, data.devices[nth], data.kinds, nth));
-  const [, device, moment] = location.hash.match(/^#(\d+)-(-?\d+)$/) || [];
   const draw = () => shown.forEach(({ timeline, map }) => (timeline?.draw(), map?.draw()));
-  draw();
-  shown.forEach(({ timeline }) => timeline?.panel());
-  shown[device]?.timeline?.pick(Number(moment) + 1);
+  shown.forEach(({ timeline }) => timeline && (timeline.draw(), timeline.panel()));
+  follow(shown);
   isReady = true;
+  addEventListener("hashchange", () => follow(shown));
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", draw);
   let width = document.body.clientWidth;
   new ResizeObserver(() => {

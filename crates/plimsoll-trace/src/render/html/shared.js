@@ -17,8 +17,12 @@ function size(bytes) {
   const [unit, name] = bytes <= 2 ** 20 ? [2 ** 10, "KiB"] : bytes <= 2 ** 30 ? [2 ** 20, "MiB"] : [2 ** 30, "GiB"];
   return `${(bytes / unit).toFixed(2)} ${name}`;
 }
-const count = (number) => number.toLocaleString("en-US");
+const grouped = new Intl.NumberFormat("en-US");
+const count = (number) => grouped.format(number);
 const percent = (part, whole) => `${whole ? ((100 * part) / whole).toFixed(1) : "0.0"} %`;
+
+const blocksOf = (number) => `${count(number)} ${number === 1 ? "block" : "blocks"}`;
+const change = (bytes) => (bytes === 0 ? "unchanged" : `${bytes < 0 ? "−" : "+"}${size(Math.abs(bytes))} from begin to end`);
 
 const eventOf = (moment) => (moment ? `event ${count(moment - 1)}` : "before the first event");
 
@@ -63,6 +67,15 @@ function swatch(kind, name) {
   element("i", words).style.cssText = `display:inline-block;width:.8em;height:.8em;margin-right:.35em;background:var(--kind-${kind})`;
   words.append(name);
   return words;
+}
+
+/** Runs the last of what it is given, when the next picture is drawn. */
+function oncePerFrame() {
+  let wanted = null;
+  return (work) => {
+    if (wanted === null) requestAnimationFrame(() => (wanted(), (wanted = null)));
+    wanted = work;
+  };
 }
 
 /** Colours as they are now: in light, in dark, on paper. */

@@ -1,26 +1,40 @@
 //! What is read without a script: the verdict and the tables of one device.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
 use super::Report;
 use super::buckets::kind;
+use super::cells::{self, Bar, Size, plural};
 use super::text::Text;
+use super::{growth, quality, settings};
 use crate::explain::{DeviceExplanation, Holes, Part, Pin, Share};
 use crate::render::words;
-use crate::snapshot::FrameId;
+use crate::whatif::WhatIf;
 
 /// Rows of a table; what is beyond them is one more row.
 const ROWS: usize = 40;
 /// Segments whose pins are listed.
 const PINS: usize = 20;
 
+/// The parts of one device's section: the end of their ids, and what leads to them.
+const PARTS: [(&str, &str); 7] = [
+    ("bytes", "bytes"),
+    ("time", "over time"),
+    ("held", "held"),
+    ("cached", "cached"),
+    ("steps", "from step to step"),
+    ("settings", "other settings"),
+    ("quality", "how good this is"),
+];
+
 /// One device's part of the page. `interactive` is put where the drawings go: timeline, icicle, map.
 pub(super) fn section(
     report: &Report<'_>,
     device: &DeviceExplanation,
     nth: usize,
+    what_if: Option<&WhatIf>,
     interactive: [&str; 3],
 ) -> Result<String, fmt::Error> {
     let tables = Tables { report, device };
@@ -34,25 +48,47 @@ pub(super) fn section(
     let verdict = words::verdict(device, |bytes| Bytes(bytes).to_string());
     write!(out, "<h2 class=\"verdict {outcome}\">{}</h2>", Text(verdict))?;
     tables.failure(&mut out)?;
-    tables.ledger(&mut out)?;
-    out.push_str(timeline);
-    tables.holders(&mut out)?;
-    out.push_str(icicle);
-    tables.largest(&mut out)?;
-    tables.fragmentation(&mut out)?;
-    out.push_str(map);
-    tables.quality(&mut out)?;
+    let is_there = |name| match name {
+        "time" => !timeline.is_empty(),
+        "settings" => what_if.is_some(),
+        _ => true,
+    };
+    out.push_str("<nav>");
+    for (name, text) in PARTS.into_iter().filter(|(name, _)| is_there(*name)) {
+        write!(out, "<a href=\"#device-{nth}-{name}\">{text}</a> ")?;
+    }
+    out.push_str("</nav>");
+    for (name, _) in PARTS.into_iter().filter(|(name, _)| is_there(*name)) {
+        write!(out, "<section id=\"device-{nth}-{name}\">")?;
+        match name {
+            "bytes" => tables.ledger(&mut out)?,
+            "time" => out.push_str(timeline),
+            "held" => {
+                tables.holders(&mut out)?;
+                out.push_str(icicle);
+                tables.largest(&mut out)?;
+            }
+            "cached" => {
+                tables.fragmentation(&mut out)?;
+                out.push_str(map);
+            }
+            "steps" => {
+                out.push_str("<h3>From step to step</h3>");
+                growth::section(&mut out, report, device)?;
+            }
+            "settings" => {
+                out.push_str("<h3>The same requests under other settings</h3>");
+                what_if.map_or(Ok(()), |what_if| settings::section(&mut out, what_if))?;
+            }
+            _ => {
+                out.push_str("<h3>How far this can be relied on</h3>");
+                quality::section(&mut out, report, device)?;
+            }
+        }
+        out.push_str("</section>");
+    }
     out.push_str("</section>");
     Ok(out)
-}
-
-/// A size, with the exact bytes for who points at it.
-struct Size(u64);
-
-impl Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<data value=\"{0}\" title=\"{0} bytes\">{1}</data>", self.0, Bytes(self.0))
-    }
 }
 
 struct Tables<'a> {
@@ -61,17 +97,10 @@ struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    fn line(&self, frame: Option<FrameId>) -> String {
-        let Some(id) = frame else { return "no line of Python".to_owned() };
-        let snapshot = self.report.snapshot;
-        let path = snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
-        format!("<code title=\"{}\">{}</code>", Text(path), Text(words::line(snapshot, id)))
-    }
-
     fn failure(&self, out: &mut String) -> fmt::Result {
         let Some(failure) = self.device.failure else { return Ok(()) };
         if let Some(line) = self.report.origins.get(failure.stack).line {
-            write!(out, "<p>asked for at {}</p>", self.line(Some(line)))?;
+            write!(out, "<p>asked for at {}</p>", cells::line(self.report, Some(line)))?;
         }
         if failure.failures > 1 {
             write!(out, "<p>the last of {} requests that failed</p>", failure.failures)?;
@@ -87,7 +116,7 @@ impl Tables<'_> {
         for row in rows.iter().filter(|row| row.bytes != Some(0) || row.part == Part::Reserved) {
             let depth = row.part.within().map_or(0, |part| if part == Part::Total { 1 } else { 2 });
             let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| Size(bytes).to_string());
-            let bar = row.bytes.map(|bytes| Bar { bytes, of: whole, kind: None }.to_string());
+            let bar = row.bytes.map(|bytes| Bar::plain(bytes, whole).to_string());
             let bar = bar.as_deref().unwrap_or("<td class=\"bar\">");
             let (name, pytorch) = (row.part.name(), row.part.pytorch());
             write!(out, "<tr class=\"depth-{depth}\"><td>{size}{bar}<td>{name}<td><code>{pytorch}</code>")?;
@@ -129,7 +158,8 @@ impl Tables<'_> {
         let (listed, rest) = shares.split_at(shares.len().min(ROWS));
         for share in listed {
             let (kind, name, note) = words(&share.key);
-            let bar = Bar { bytes: share.bytes, of, kind };
+            let class = kind.map_or_else(|| "plain".to_owned(), |kind| format!("kind-{kind}"));
+            let bar = Bar { bytes: share.bytes, of, class: &class };
             write!(
                 out,
                 "<tr><td>{}{bar}<td class=\"count\">{}<td>{name}<td>{note}",
@@ -140,7 +170,7 @@ impl Tables<'_> {
         if !rest.is_empty() {
             let bytes = rest.iter().fold(0_u64, |sum, share| sum.saturating_add(share.bytes));
             let blocks: u64 = rest.iter().map(|share| share.blocks).sum();
-            let bar = Bar { bytes, of, kind: None };
+            let bar = Bar::plain(bytes, of);
             write!(
                 out,
                 "<tr><td>{}{bar}<td class=\"count\">{blocks}<td>{} more<td>",
@@ -165,8 +195,9 @@ impl Tables<'_> {
                 || "before the recording".to_owned(),
                 |event| format!("at event {}", event.index()),
             );
-            let bar = Bar { bytes: life.bytes, of: self.device.holders.bytes, kind: Some(kind(category)) };
-            let line = self.line(self.report.origins.get(life.stack).line);
+            let class = format!("kind-{}", kind(category));
+            let bar = Bar { bytes: life.bytes, of: self.device.holders.bytes, class: &class };
+            let line = cells::line(self.report, self.report.origins.get(life.stack).line);
             write!(out, "<tr><td>{}{bar}<td>{born}<td>{line}<td>{name}", Size(life.bytes))?;
         }
         out.push_str("</table>");
@@ -200,15 +231,15 @@ impl Tables<'_> {
             "<table><thead><tr><th>pinned<th class=\"bar\">share<th>by<th>oldest block<th>its line<tbody>",
         );
         for pin in pins.iter().take(PINS) {
-            let bar = Bar { bytes: pin.pinned_bytes, of: cached.pinned, kind: None };
+            let bar = Bar::plain(pin.pinned_bytes, cached.pinned);
             let oldest = pin.holders.first();
             let age = oldest.map_or_else(String::new, |oldest| match oldest.born {
                 Some(_) => format!("{} events before", oldest.age_events),
                 None => "from before the recording".to_owned(),
             });
-            let line = self.line(oldest.and_then(|holder| holder.line));
+            let line = cells::line(self.report, oldest.and_then(|holder| holder.line));
             let (pinned, held, blocks) = (Size(pin.pinned_bytes), Size(pin.held_bytes), pin.holders.len());
-            let noun = if blocks == 1 { "block" } else { "blocks" };
+            let noun = plural(blocks, "block", "blocks");
             write!(out, "<tr><td>{pinned}{bar}<td>{held} in {blocks} {noun}<td>{age}<td>{line}")?;
         }
         if let Some(rest) = pins.len().checked_sub(PINS).filter(|&rest| rest > 0) {
@@ -216,39 +247,5 @@ impl Tables<'_> {
         }
         out.push_str("</table>");
         Ok(())
-    }
-
-    fn quality(&self, out: &mut String) -> fmt::Result {
-        let quality = self.device.timeline.quality;
-        out.push_str("<h3>How far this can be relied on</h3><ul>");
-        write!(out, "<li>{} events; {} of them do not fit", quality.events, quality.conflicts())?;
-        write!(out, "<li>{} blocks were held before the recording began", quality.held_before)?;
-        if quality.is_cut {
-            out.push_str(
-                "<li>the recording ran over its ring (<code>max_entries</code>): what happened before ",
-            );
-            out.push_str("its first event, a higher peak for one, cannot be known");
-        }
-        out.push_str("</ul>");
-        Ok(())
-    }
-}
-
-/// A cell with a share and a bar of its length; `kind` colours it.
-struct Bar {
-    bytes: u64,
-    of: u64,
-    kind: Option<usize>,
-}
-
-impl Display for Bar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let share = if self.of == 0 { 0.0 } else { 100.0 * self.bytes as f64 / self.of as f64 };
-        let class = self.kind.map_or_else(|| "plain".to_owned(), |kind| format!("kind-{kind}"));
-        write!(
-            f,
-            "<td class=\"bar\"><svg class=\"{class}\" viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" \
-             aria-hidden=\"true\"><rect width=\"{share:.2}\" height=\"10\"/></svg>{share:.1} %"
-        )
     }
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use super::{BUCKETS, PAGE, Report, SCRIPT};
+use super::{BLOCKS, PAGE, Report, SCRIPT};
 use crate::explain::{DeviceExplanation, Options, Origins};
 use crate::snapshot::{Action, Event, Frame, Snapshot, StackId};
 
@@ -71,7 +71,7 @@ pub(super) fn explained(snapshot: &Snapshot) -> (Origins, DeviceExplanation) {
 
 fn page(snapshot: &Snapshot, file: &str) -> String {
     let (origins, device) = explained(snapshot);
-    Report { file, snapshot, origins: &origins, devices: &[device] }.page()
+    Report { file, snapshot, origins: &origins, devices: &[device], command: "plimsoll explain" }.page()
 }
 
 #[test]
@@ -109,9 +109,10 @@ fn the_page_asks_nobody_for_anything() {
 
 #[test]
 fn a_long_recording_is_no_larger_page() {
-    let (short, long) = (page(&recording(3 * BUCKETS), "a").len(), page(&recording(30 * BUCKETS), "a").len());
-    assert!(long < short + short / 2, "{short} bytes, then {long}");
-    assert!(long < 2 << 20, "{long} bytes");
+    // Three events a block.
+    let (short, long) = (page(&recording(4 * BLOCKS), "a").len(), page(&recording(8 * BLOCKS), "a").len());
+    assert!(long < short + short / 10, "{short} bytes, then {long}");
+    assert!(long < 4 << 20, "{long} bytes");
 }
 
 #[test]

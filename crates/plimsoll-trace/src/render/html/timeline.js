@@ -1,67 +1,22 @@
 // Bytes by category over events or time: what is under the pointer, at a moment, in a range.
 
-/** The curve of one device: buckets of equally many events, each with its highest moment. */
-class Curve {
-  constructor(data) {
-    this.events = data.events;
-    this.span = data.span || 0;
-    this.begins = floats(data.begins);
-    this.length = this.begins.length;
-    for (const name of ["peak", "allocated", "lowest", "reserved"]) this[name] = words(data[name]);
-    this.pass = octets(data.pass);
-    this.kinds = data.kinds.map((kind) => ({ ...kind, bytes: words(kind.bytes) }));
-    this.most = this.reserved.reduce((most, grains, nth) => Math.max(most, grains, this.allocated[nth]), 1) * GRAIN;
-  }
-
-  /** Where a bucket begins on an axis; that of the last one's end is the axis's. */
-  at(bucket, byTime) {
-    if (bucket >= this.length) return this.end(byTime);
-    return byTime ? this.begins[bucket] : Math.floor((bucket * this.events) / this.length);
-  }
-
-  end(byTime) {
-    return byTime ? this.span : this.events;
-  }
-
-  bucketAt(x, byTime) {
-    return placeOf(this.length, (bucket) => this.at(bucket, byTime), x);
-  }
-
-  /** The bucket that a moment lies in. */
-  bucketOf(moment) {
-    return this.bucketAt(Math.max(moment - 1, 0), false);
-  }
-
-  /** The bucket with the most allocated from one to another. */
-  highest(from, to) {
-    let best = from;
-    for (let bucket = from + 1; bucket <= to; bucket++) if (this.allocated[bucket] > this.allocated[best]) best = bucket;
-    return best;
-  }
-
-  /** The highest bucket of each pixel of a stretch: no peak is lost, however many lie under one pixel. */
-  columns(from, to, pixels, byTime) {
-    const found = new Uint32Array(pixels);
-    let bucket = this.bucketAt(from, byTime);
-    for (let pixel = 0; pixel < pixels; pixel++) {
-      const until = from + ((to - from) * (pixel + 1)) / pixels;
-      const first = bucket;
-      while (bucket + 1 < this.length && this.at(bucket + 1, byTime) < until) bucket++;
-      found[pixel] = this.highest(first, bucket);
-    }
-    return found;
-  }
-}
+/** Where the words of flags end, from the top. */
+const FLAGS = 25;
+/** Steps that are narrower on the whole are one band. */
+const NARROWEST = 4;
 
 class Timeline {
-  constructor(root, device, explain) {
-    this.root = root;
-    this.device = device;
-    this.explain = explain;
+  constructor(root, device, held, memory, explain) {
+    Object.assign(this, { root, device, held, memory, explain });
     this.curve = new Curve(device.curve);
-    this.byTime = this.curve.span > 0;
+    // Where most happens at once, time shows little.
+    const middle = this.curve.begins[this.curve.length >> 1] / this.curve.span;
+    this.byTime = middle > 0.1 && middle < 0.9;
     this.plot = root.querySelector(".plot");
     this.strip = root.querySelector(".strip");
+    this.steps = { ends: words(device.steps.ends), apart: device.steps.apart };
+    // What stands below the plot: steps, passes, the axis.
+    this.foot = this.steps.ends.length ? 44 : 30;
     this.picked = device.explained;
     this.range = null;
     this.whole();
@@ -81,6 +36,11 @@ class Timeline {
       const item = element("li", list);
       element("i", item).style.background = `var(--pass-${pass})`;
       item.append(`${PASSES[pass]} pass`);
+    }
+    if (this.steps.ends.length) {
+      const item = element("li", list);
+      element("i", item).style.background = "linear-gradient(90deg, var(--step-0) 50%, var(--step-1) 50%)";
+      item.append("steps");
     }
     element("li", list, "— reserved");
     if (this.device.limit) element("li", list, "– – the Plimsoll line: all that the allocator could have");
@@ -103,11 +63,13 @@ class Timeline {
   }
 
   draw() {
+    if (!this.plot.clientWidth) return;
     const { pen, width, height } = surface(this.plot);
     const { curve, device } = this;
     const colour = colours();
     [this.left, this.inner] = [58, Math.max(width - 58, 1)];
-    const [top, bottom] = [30, height - 30];
+    const [top, bottom] = [30, height - this.foot];
+    this.bottom = bottom;
     const pixels = Math.floor(this.inner * (window.devicePixelRatio || 1));
     const columns = curve.columns(...this.view, pixels, this.byTime);
     const seen = columns.reduce((most, bucket) => Math.max(most, curve.reserved[bucket], curve.allocated[bucket]), 1) * GRAIN;
@@ -134,12 +96,14 @@ class Timeline {
         base[nth] -= tall;
       });
     }
+    const passes = bottom + this.foot - 28;
     columns.forEach((bucket, nth) => {
       if (curve.pass[bucket]) {
         pen.fillStyle = colour(`pass-${curve.pass[bucket]}`);
-        pen.fillRect(this.left + nth * one, bottom + 2, one + 0.3, 7);
+        pen.fillRect(this.left + nth * one, passes, one + 0.3, 7);
       }
     });
+    this.bands(pen, top, bottom, colour);
     pen.strokeStyle = colour("ink");
     pen.beginPath();
     columns.forEach((bucket, nth) => pen.lineTo(this.left + nth * one, y(curve.reserved[bucket] * GRAIN)));
@@ -161,7 +125,7 @@ class Timeline {
       this.flag(pen, moment, isApart ? "out of memory" : "", colour("limit"), 22, y);
       if (isApart) last = this.pixelOf(moment);
     }
-    this.flag(pen, device.peak, "peak", colour("ink"), 10, y);
+    this.flag(pen, device.peak, "peak", colour("ink"), device.failures.length ? 10 : 22, y);
     this.pen = pen;
     this.y = y;
     this.colour = colour;
@@ -172,6 +136,35 @@ class Timeline {
     this.mark(null);
   }
 
+  /** Steps, as bands below the plot, and as lines in it where they are not too many. */
+  bands(pen, top, bottom, colour) {
+    const { ends, apart } = this.steps;
+    const right = this.left + this.inner;
+    const seen = ends.filter((end) => this.pixelOf(end) > this.left && this.pixelOf(end) <= right).length;
+    if (seen * NARROWEST > this.inner) {
+      pen.fillStyle = colour("step-0");
+      pen.fillRect(this.left, bottom + 2, this.inner, 12);
+      pen.fillStyle = colour("ink");
+      pen.fillText(`${count(seen * apart)} steps`, this.left + 3, bottom + 12);
+      return;
+    }
+    let begins = this.pixelAt(0);
+    ends.forEach((end, nth) => {
+      const at = this.pixelOf(end);
+      const [from, to] = [Math.max(begins, this.left), Math.min(at, right)];
+      begins = at;
+      if (to <= from) return;
+      pen.fillStyle = colour(`step-${nth % 2}`);
+      pen.fillRect(from, bottom + 2, to - from, 12);
+      const text = to - from > 52 ? `step ${(nth + 1) * apart}` : `${(nth + 1) * apart}`;
+      pen.fillStyle = colour("ink");
+      if (pen.measureText(text).width + 4 < to - from) pen.fillText(text, from + 3, bottom + 12);
+      if (to - from < 12 || at > right) return;
+      pen.fillStyle = colour("step-line");
+      pen.fillRect(to - 0.5, top, 1, bottom - top);
+    });
+  }
+
   ticks(pen, bottom, colour) {
     const [from, to] = this.view;
     const tick = Math.max(step(to - from, this.inner / 110, 10), this.byTime ? 0.001 : 1);
@@ -179,7 +172,7 @@ class Timeline {
     for (let x = Math.ceil(from / tick) * tick; x <= to; x += tick) {
       const text = this.byTime ? duration(x) : `event ${count(Math.round(x))}`;
       const place = this.pixelAt(x);
-      if (place + pen.measureText(text).width < this.left + this.inner) pen.fillText(text, place, bottom + 24);
+      if (place + pen.measureText(text).width < this.left + this.inner) pen.fillText(text, place, bottom + this.foot - 6);
     }
   }
 
@@ -189,7 +182,8 @@ class Timeline {
     if (place < this.left || place > this.left + this.inner) return;
     pen.fillStyle = colour;
     const foot = y(this.curve.allocated[this.curve.bucketOf(moment)] * GRAIN);
-    pen.fillRect(place - 0.5, top + 2, 1, Math.max(foot - top - 2, 0));
+    // No line runs through the words of another flag.
+    pen.fillRect(place - 0.5, FLAGS, 1, Math.max(foot - FLAGS, 0));
     const wide = pen.measureText(text).width;
     pen.fillText(text, Math.min(place - wide / 2, this.left + this.inner - wide), top);
   }
@@ -214,8 +208,8 @@ class Timeline {
 
   /** What is picked, and the readout under the pointer, over the picture. */
   mark(pointer) {
-    const { pen, plot, colour } = this;
-    const tall = plot.clientHeight - 30;
+    if (!this.image) return;
+    const { pen, plot, colour, bottom: tall } = this;
     pen.clearRect(0, 0, plot.clientWidth, plot.clientHeight);
     pen.drawImage(this.image, 0, 0, plot.clientWidth, plot.clientHeight);
     pen.fillStyle = colour("select");
@@ -226,7 +220,7 @@ class Timeline {
       pen.fillStyle = colour("accent");
       const place = this.pixelOf(this.picked);
       const foot = this.y(this.curve.allocated[this.curve.bucketOf(this.picked)] * GRAIN);
-      if (place >= this.left) pen.fillRect(place - 1, 14, 2, foot - 14);
+      if (place >= this.left) pen.fillRect(place - 1, FLAGS, 2, foot - FLAGS);
       if (place >= this.left) pen.fillRect(place - 4, tall - 2, 8, 4);
     }
     if (pointer === null) return;
@@ -243,9 +237,12 @@ class Timeline {
 
   told(bucket) {
     const { curve } = this;
-    const time = curve.span ? `${duration(curve.begins[bucket])}, ` : "";
-    const [held, reserved] = [curve.allocated[bucket] * GRAIN, curve.reserved[bucket] * GRAIN];
-    return `${time}${eventOf(curve.peak[bucket])}: ${size(held)} held, ${size(reserved)} reserved`;
+    return this.sentence(bucket, curve.peak[bucket], curve.allocated[bucket] * GRAIN, curve.reserved[bucket] * GRAIN);
+  }
+
+  sentence(bucket, moment, held, reserved) {
+    const time = this.curve.span ? `${duration(this.curve.begins[bucket])}, ` : "";
+    return `${time}${eventOf(moment)}: ${size(held)} held, ${size(reserved)} reserved`;
   }
 
   pick(moment) {
@@ -261,25 +258,67 @@ class Timeline {
     this.mark(null);
   }
 
+  /** Selects from one moment to another. */
+  selectMoments(from, to) {
+    const x = (moment) => (this.byTime ? this.curve.begins[this.curve.bucketOf(moment)] : Math.max(moment - 1, 0));
+    this.select(x(from), x(to));
+  }
+
   /** Tells of the picked moment, or of the range: its highest moment, and what changed over it. */
-  panel() {
-    const { curve, range, byTime } = this;
-    const ends = range ? range.map((x) => curve.bucketAt(x, byTime)) : null;
-    const bucket = ends ? curve.highest(...ends) : curve.bucketOf(this.picked);
-    const pass = curve.pass[bucket] ? `, in the ${PASSES[curve.pass[bucket]]} pass` : "";
-    const events = curve.at(bucket + 1, false) - curve.at(bucket, false);
-    const of = range ? "highest of the selection" : events > 1 ? `highest of ${count(events)} events around` : "exactly there";
-    this.root.querySelector(".what").textContent = `${this.told(bucket)} (${of})${pass}`;
+  panel(isBrushing = false) {
+    if (this.range) this.tellRange(this.range.map((x) => this.curve.bucketAt(x, this.byTime)), isBrushing);
+    else this.tellMoment();
+  }
+
+  tellRange(ends, isBrushing) {
+    const { curve } = this;
+    const bucket = curve.highest(...ends);
+    const now = (kind) => kind.bytes[bucket] * GRAIN;
+    const changed = (kind) => (kind.bytes[ends[1]] - kind.bytes[ends[0]]) * GRAIN;
+    this.table(`${this.told(bucket)} (highest of the selection)${this.passAt(bucket, curve.peak[bucket])}`, curve.allocated[bucket] * GRAIN, now, changed);
+    const moments = ends.map((end) => curve.peak[end]);
+    this.explain({ moment: curve.peak[bucket], allocated: curve.allocated[bucket] * GRAIN, ends: moments, hash: moments.join("-"), isBrushing });
+  }
+
+  tellMoment() {
+    const { curve, held, memory, picked } = this;
+    const bucket = curve.bucketOf(picked);
+    let told = this.told(bucket);
+    let allocated = curve.allocated[bucket] * GRAIN;
+    let now = (kind) => kind.bytes[bucket] * GRAIN;
+    if (picked !== curve.peak[bucket] && held.isWhole) {
+      const sums = held.sums(picked);
+      const kinds = held.kinds(sums);
+      allocated = sums.all;
+      now = ({ kind }) => kinds[kind];
+      told = this.sentence(bucket, picked, allocated, memory.isWhole ? memory.reserved(picked) : curve.reserved[bucket] * GRAIN);
+    } else if (picked !== curve.peak[bucket]) {
+      told = `${eventOf(picked)}; the highest around it is at ${told}`;
+    }
+    const did = held.changeAt(picked);
+    this.table(`${told}${did && `; ${did}`}${this.passAt(bucket, picked)}`, allocated, now, () => 0);
+    this.explain({ moment: picked, allocated, ends: null, hash: picked });
+  }
+
+  passAt(bucket, moment) {
+    const pass = this.curve.pass[bucket];
+    const { ends, apart } = this.steps;
+    const step = ends.length ? placeOf(ends.length + 1, (nth) => (nth ? ends[nth - 1] + 1 : 0), moment) : 0;
+    const inStep = ends.length && step < ends.length ? `, step ${step * apart + 1}${apart > 1 ? ` to ${(step + 1) * apart}` : ""}` : "";
+    return `${inStep}${pass ? `, in the ${PASSES[pass]} pass` : ""}`;
+  }
+
+  table(told, allocated, now, changed) {
+    this.root.querySelector(".what").textContent = told;
     const kinds = this.root.querySelector(".kinds tbody");
     kinds.replaceChildren();
-    for (const { kind, name, bytes } of curve.kinds) {
-      const change = ends ? (bytes[ends[1]] - bytes[ends[0]]) * GRAIN : 0;
-      if (!bytes[bucket] && !change) continue;
-      const cells = [size(bytes[bucket] * GRAIN), percent(bytes[bucket], curve.allocated[bucket]), swatch(kind, name)];
-      if (ends) cells.push(`${change < 0 ? "−" : "+"}${size(Math.abs(change))} from begin to end`);
+    for (const kind of this.curve.kinds) {
+      const [bytes, changes] = [now(kind), changed(kind)];
+      if (!bytes && !changes) continue;
+      const cells = [size(bytes), percent(bytes, allocated), swatch(kind.kind, kind.name)];
+      if (this.range) cells.push(change(changes));
       row(kinds, cells);
     }
-    this.explain(range || curve.bucketOf(this.device.explained) !== bucket ? curve.peak[bucket] : this.device.explained, this);
   }
 
   zoom(from, to) {
@@ -300,14 +339,20 @@ class Timeline {
     const { plot, strip, root, device } = this;
     const button = (name) => root.querySelector(`[data-do=${name}]`);
     let begin = null;
+    const soon = oncePerFrame();
     const at = (event) => event.clientX - plot.getBoundingClientRect().left;
     plot.addEventListener("pointerdown", (event) => {
       begin = at(event);
       plot.setPointerCapture(event.pointerId);
     });
     plot.addEventListener("pointermove", (event) => {
-      if (begin !== null && Math.abs(at(event) - begin) > 4) this.range = [this.xAt(begin), this.xAt(at(event))].sort((a, b) => a - b);
-      this.mark(at(event));
+      const here = at(event);
+      const isBrushing = begin !== null && Math.abs(here - begin) > 4;
+      if (isBrushing) this.range = [this.xAt(begin), this.xAt(here)].sort((a, b) => a - b);
+      soon(() => {
+        if (isBrushing && this.range && begin !== null) this.panel(true);
+        this.mark(here);
+      });
     });
     plot.addEventListener("pointerup", (event) => {
       if (begin === null) return;
@@ -335,7 +380,7 @@ class Timeline {
     for (const name of ["pointerdown", "pointermove"]) strip.addEventListener(name, drag);
     plot.addEventListener("keydown", (event) => this.key(event));
     const axis = button("axis");
-    axis.hidden = !this.byTime;
+    axis.hidden = !this.curve.span;
     axis.setAttribute("aria-pressed", String(this.byTime));
     axis.addEventListener("click", () => {
       this.byTime = !this.byTime;
@@ -360,7 +405,8 @@ class Timeline {
       const next = Math.min(Math.max(here + side * pixel, 0), curve.length - 1);
       if (event.shiftKey) this.select(this.range ? this.range[0] : curve.at(here, byTime), curve.at(next, byTime));
       else this.pick(curve.peak[next]);
-    } else if (event.key === "+" || event.key === "=") this.zoomBy(0.5, middle);
+    } else if (event.key === "," || event.key === ".") this.pick(this.picked + (event.key === "." ? 1 : -1));
+    else if (event.key === "+" || event.key === "=") this.zoomBy(0.5, middle);
     else if (event.key === "-") this.zoomBy(2, middle);
     else if (event.key === "0" || event.key === "Escape") this.whole(), this.draw();
     else if (event.key === "Enter" && this.range) this.zoom(...this.range);

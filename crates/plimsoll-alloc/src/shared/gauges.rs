@@ -1,0 +1,127 @@
+//! A device's memory at one moment in figures, and its level at the last steps: what a live view shows.
+
+use std::collections::VecDeque;
+
+use super::DeviceMemory;
+use super::report::unsigned;
+use crate::category::CategoryBytes;
+use crate::driver::MemoryInfo;
+
+/// How many steps' levels are kept.
+const KEPT: usize = 240;
+
+/// A device's memory in figures, all of one moment.
+///
+/// ```
+/// use plimsoll_alloc::{Config, DeviceMemory, Request, SimDriver};
+///
+/// let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 << 20));
+/// memory.mark_step(0);
+/// let x = memory.alloc(Request::of(3 << 20))?;
+/// memory.mark_step(1);
+/// let gauges = memory.gauges();
+/// assert_eq!((gauges.allocated_bytes, gauges.largest_cached_bytes), (3 << 20, 17 << 20));
+/// assert_eq!((gauges.steps, gauges.step_levels), (2, vec![0, 3 << 20]));
+/// # memory.free(x);
+/// # Ok::<(), plimsoll_alloc::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gauges {
+    /// Bytes in blocks that callers hold.
+    pub allocated_bytes: u64,
+    /// The most of them, since the start or the last reset.
+    pub peak_allocated_bytes: u64,
+    /// Those, and bytes in blocks that were freed while other streams still use them.
+    pub active_bytes: u64,
+    /// Bytes in segments held of the device.
+    pub reserved_bytes: u64,
+    /// The most of them, since the start or the last reset.
+    pub peak_reserved_bytes: u64,
+    /// What the allocated bytes are for; sums to `allocated_bytes`.
+    pub by_category: CategoryBytes,
+    /// The largest cached block, in whatever pool and on whatever stream; 0 if nothing is cached.
+    pub largest_cached_bytes: u64,
+    /// How often the device was asked again after a release of the cache. As PyTorch: `num_alloc_retries`.
+    pub num_alloc_retries: u64,
+    /// How many requests failed for want of memory. As PyTorch: `num_ooms`.
+    pub num_ooms: u64,
+    /// What the device has.
+    pub memory: MemoryInfo,
+    /// The bound on the reserved bytes, if there is one.
+    pub limit_bytes: Option<u64>,
+    /// How many steps have begun: [`DeviceMemory::mark_step`].
+    pub steps: u64,
+    /// The allocated bytes when each of the last 240 of them began, which is when the one before it ended; the
+    /// oldest first.
+    pub step_levels: Vec<u64>,
+}
+
+/// The allocated bytes at the beginning of each of the last steps.
+#[derive(Debug)]
+pub(super) struct StepLevels {
+    steps: u64,
+    /// Never more than [`KEPT`], for which there is room from the start.
+    kept: VecDeque<u64>,
+}
+
+impl Default for StepLevels {
+    fn default() -> Self {
+        Self { steps: 0, kept: VecDeque::with_capacity(KEPT) }
+    }
+}
+
+impl StepLevels {
+    fn begin(&mut self, allocated_bytes: u64) {
+        self.steps += 1;
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(allocated_bytes);
+    }
+}
+
+impl DeviceMemory {
+    /// Announces that a step of the program begins, for the history and for [`gauges`](Self::gauges).
+    pub fn mark_step(&self, number: u64) {
+        let mut shared = self.lock();
+        shared.core.mark_step(number);
+        let allocated_bytes = unsigned(shared.core.observer().0.allocated_bytes().all.current);
+        shared.levels.begin(allocated_bytes);
+    }
+
+    /// The figures of this moment, read while the lock is held once. No block is looked at: the cost is that of
+    /// a sum over categories and labels.
+    pub fn gauges(&self) -> Gauges {
+        let shared = self.lock();
+        let (stats, ledger, _) = shared.core.observer();
+        let (allocated, reserved) = (stats.allocated_bytes().all, stats.reserved_bytes().all);
+        Gauges {
+            allocated_bytes: unsigned(allocated.current),
+            peak_allocated_bytes: unsigned(allocated.peak),
+            active_bytes: unsigned(stats.active_bytes().all.current),
+            reserved_bytes: shared.core.reserved(),
+            peak_reserved_bytes: unsigned(reserved.peak),
+            by_category: ledger.by_category(),
+            largest_cached_bytes: shared.core.largest_cached_bytes(),
+            num_alloc_retries: unsigned(stats.num_alloc_retries),
+            num_ooms: unsigned(stats.num_ooms),
+            memory: shared.core.memory_info(),
+            limit_bytes: shared.core.memory_limit(),
+            steps: shared.levels.steps,
+            step_levels: shared.levels.kept.iter().copied().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_levels_of_the_last_steps_are_kept_and_all_are_counted() {
+        let mut levels = StepLevels::default();
+        (0..KEPT as u64 + 10).for_each(|bytes| levels.begin(bytes));
+        assert_eq!((levels.steps, levels.kept.len()), (250, 240));
+        assert_eq!((levels.kept.front(), levels.kept.back()), (Some(&10), Some(&249)));
+    }
+}

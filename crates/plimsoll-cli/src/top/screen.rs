@@ -1,0 +1,123 @@
+//! The terminal: drawn on, listened to, and left as it was found, however this ends.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anstream::{AutoStream, ColorChoice};
+use plimsoll::memory::live::{Sample, Watcher};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::view::{Palette, View, Wish};
+
+/// How often a signal is looked for, and the screen drawn, where nothing else happens.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What the threads that wait tell the one that draws.
+enum News {
+    Sample(Box<Sample>),
+    /// The process has ended.
+    Over,
+    Key(KeyEvent),
+    /// The terminal has another size.
+    Resized,
+    Failed(io::Error),
+}
+
+/// Draws samples until the process ends, or a key or a signal says so. Returns the last that was heard of a process
+/// that has ended; none if somebody has seen enough.
+///
+/// # Errors
+/// The terminal's, or what the process answers instead of a sample.
+pub(super) fn watch(
+    watcher: Watcher,
+    first: Sample,
+    interval: Duration,
+    whole: bool,
+) -> io::Result<Option<Sample>> {
+    let told_to_end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, told_to_end.clone())?;
+    }
+    let plain = AutoStream::choice(&io::stdout()) == ColorChoice::Never;
+    let palette = if plain { Palette::plain() } else { Palette::coloured() };
+    let mut view = View::new(first, whole, palette, Instant::now());
+    let mut screen = Screen::open()?;
+    let (tell, news) = mpsc::channel();
+    let telling = tell.clone();
+    thread::spawn(move || ask(watcher, interval, &telling));
+    thread::spawn(move || listen(&tell));
+    while !told_to_end.load(Ordering::Relaxed) {
+        screen.0.draw(|frame| view.draw(frame, Instant::now()))?;
+        match news.recv_timeout(LOOK_EVERY) {
+            Ok(News::Sample(sample)) => view.take(*sample, Instant::now()),
+            Ok(News::Over) => return Ok(Some(view.into_newest())),
+            Ok(News::Key(key)) if view.press(key) == Wish::Leave => return Ok(None),
+            Ok(News::Failed(why)) => return Err(why),
+            Ok(News::Key(_) | News::Resized) | Err(RecvTimeoutError::Timeout) => {}
+            // Both threads tell why they end.
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+// Note [Threads that wait]
+// A process that is stopped does not answer for seconds, and crossterm's `poll` and `read` do not come back at all once
+// the terminal is gone (they go round an end of file). Neither must keep the other, or a signal, waiting; so each has a
+// thread, which ends with the program.
+
+/// Tells samples until the process ends.
+fn ask(mut watcher: Watcher, interval: Duration, tell: &Sender<News>) {
+    loop {
+        thread::sleep(interval);
+        let news = match watcher.sample() {
+            Ok(Some(sample)) => News::Sample(Box::new(sample)),
+            Ok(None) => News::Over,
+            // It may be stopped, and go on.
+            Err(why) if why.kind() == io::ErrorKind::TimedOut => continue,
+            Err(why) => News::Failed(why),
+        };
+        let last = !matches!(news, News::Sample(_));
+        if tell.send(news).is_err() || last {
+            return;
+        }
+    }
+}
+
+/// Tells keys and changes of size.
+fn listen(tell: &Sender<News>) {
+    loop {
+        let news = match event::read() {
+            Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => News::Key(key),
+            Ok(Event::Resize(..)) => News::Resized,
+            Ok(_) => continue,
+            Err(why) => News::Failed(why),
+        };
+        let last = matches!(news, News::Failed(_));
+        if tell.send(news).is_err() || last {
+            return;
+        }
+    }
+}
+
+/// The terminal in the state for drawing, until this is dropped; a panic ends that, too.
+struct Screen(DefaultTerminal);
+
+impl Screen {
+    fn open() -> io::Result<Screen> {
+        ratatui::try_init().map(Screen).inspect_err(|_| drop(ratatui::try_restore()))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no order.
+        let _ = ratatui::try_restore();
+    }
+}

@@ -1,0 +1,162 @@
+//! A sample in words: for where there is no terminal, and for what the screen says alike.
+
+use std::fmt::Write;
+
+use plimsoll::Category;
+use plimsoll::memory::live::Sample;
+
+use crate::bytes;
+
+/// A sample as plain text.
+pub(super) fn render(sample: &Sample, whole: bool) -> String {
+    let mut out = process(sample) + "\n";
+    let bound = sample.bound_bytes();
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "\n{}", bound_name(sample, whole));
+    table(&mut out, &of_bound(sample), bound, whole);
+    let _ = writeln!(out, "\nLive, by category");
+    table(&mut out, &of_live(sample), sample.allocated_bytes, whole);
+    let _ =
+        writeln!(out, "\n{}\n{}\n{}", peaks(sample, whole), course(sample, whole), trouble(sample, whole));
+    out
+}
+
+fn table(out: &mut String, rows: &[(&str, u64)], of: u64, whole: bool) {
+    for &(name, bytes) in rows {
+        let _ = writeln!(out, "{}", row(name, bytes, of, whole));
+    }
+}
+
+/// A name, a size, and its share.
+pub(super) fn row(name: &str, bytes: u64, of: u64, whole: bool) -> String {
+    let share = if of == 0 { 0.0 } else { 100.0 * bytes as f64 / of as f64 };
+    format!("{name:<16}{:>14}{share:>7.1} %", bytes::shown(bytes, whole))
+}
+
+/// What the bound is.
+pub(super) fn bound_name(sample: &Sample, whole: bool) -> String {
+    let name = if sample.limit_bytes.is_some() { "The limit of" } else { "The device's" };
+    format!("{name} {}", bytes::shown(sample.bound_bytes(), whole))
+}
+
+/// What the bound is taken up by.
+pub(super) fn of_bound(sample: &Sample) -> [(&'static str, u64); 4] {
+    [
+        ("live", sample.allocated_bytes),
+        ("cached", sample.cached_bytes()),
+        ("others", sample.other_bytes()),
+        ("free", sample.free_bytes()),
+    ]
+}
+
+/// What live bytes are for, in the order in which all tables list it.
+pub(super) fn of_live(sample: &Sample) -> [(&'static str, u64); Category::ALL.len()] {
+    let bytes = |category: Category| sample.by_category.get(category.name()).copied().unwrap_or(0);
+    Category::ALL.map(|category| (category.plural(), bytes(category)))
+}
+
+/// The most so far.
+pub(super) fn peaks(sample: &Sample, whole: bool) -> String {
+    let size = |size| bytes::shown(size, whole);
+    format!(
+        "peaks: {} live, {} reserved",
+        size(sample.peak_allocated_bytes),
+        size(sample.peak_reserved_bytes)
+    )
+}
+
+/// How far it is, and whether it grows.
+pub(super) fn course(sample: &Sample, whole: bool) -> String {
+    let growth = match sample.growth_bytes_per_step {
+        None => "too few steps to tell growth".to_owned(),
+        Some(growth) if growth.abs() < 0.5 => "no growth from step to step".to_owned(),
+        // A float is cut to the range of the integer.
+        Some(growth) => format!("growth {} a step", bytes::change(growth.round() as i128, whole)),
+    };
+    let steps = sample.steps;
+    format!("{steps} step{} begun, {growth}", if steps == 1 { "" } else { "s" })
+}
+
+/// What went wrong, or will.
+pub(super) fn trouble(sample: &Sample, whole: bool) -> String {
+    let hole = bytes::shown(sample.largest_cached_bytes, whole);
+    format!("largest hole {hole}, retries {}, out of memory {}", sample.num_alloc_retries, sample.num_ooms)
+}
+
+/// Which process; first what must not be cut off.
+pub(super) fn process(sample: &Sample) -> String {
+    format!("process {} on {}: {}", sample.pid, sample.device, command(sample))
+}
+
+/// The command line, as one line that does nothing to a terminal.
+pub(super) fn command(sample: &Sample) -> String {
+    sample.command.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// A training run in its fourth step under a limit of 64 MiB.
+    pub(in crate::top) fn sample() -> Sample {
+        let by_category = [("parameter", 4 << 20), ("optimizer state", 8 << 20), ("activation", 10 << 20)];
+        Sample {
+            schema: plimsoll::memory::live::SCHEMA.to_owned(),
+            pid: 4711,
+            command: "plimsoll train\nmnist".to_owned(),
+            device: "cpu".to_owned(),
+            capacity_bytes: 8 << 30,
+            device_free_bytes: 7 << 30,
+            limit_bytes: Some(64 << 20),
+            allocated_bytes: 22 << 20,
+            active_bytes: 22 << 20,
+            reserved_bytes: 40 << 20,
+            peak_allocated_bytes: 36 << 20,
+            peak_reserved_bytes: 42 << 20,
+            by_category: by_category.map(|(name, bytes)| (name.to_owned(), bytes)).into(),
+            largest_cached_bytes: 12 << 20,
+            num_alloc_retries: 2,
+            num_ooms: 0,
+            resident_bytes: Some(123 << 20),
+            steps: 34,
+            step_levels: (0..34).map(|step| (12 << 20) + step * (1 << 16)).collect(),
+            growth_bytes_per_step: Some(65536.0),
+        }
+    }
+
+    #[test]
+    fn a_sample_in_words_sums_to_the_bound_and_to_what_is_live() {
+        let expected = "\
+process 4711 on cpu: plimsoll train mnist
+
+The limit of 64.00 MiB
+live                 22.00 MiB   34.4 %
+cached               18.00 MiB   28.1 %
+others                 0 bytes    0.0 %
+free                 24.00 MiB   37.5 %
+
+Live, by category
+parameters            4.00 MiB   18.2 %
+buffers                0 bytes    0.0 %
+gradients              0 bytes    0.0 %
+optimizer state       8.00 MiB   36.4 %
+activations          10.00 MiB   45.5 %
+temporaries            0 bytes    0.0 %
+workspaces             0 bytes    0.0 %
+inputs                 0 bytes    0.0 %
+
+peaks: 36.00 MiB live, 42.00 MiB reserved
+34 steps begun, growth +64.00 KiB a step
+largest hole 12.00 MiB, retries 2, out of memory 0
+";
+        assert_eq!(render(&sample(), false), expected);
+    }
+
+    #[test]
+    fn growth_is_said_only_where_it_is_known_and_there() {
+        let said = |growth| course(&Sample { growth_bytes_per_step: growth, steps: 1, ..sample() }, true);
+        assert_eq!(said(None), "1 step begun, too few steps to tell growth");
+        assert_eq!(said(Some(0.2)), "1 step begun, no growth from step to step");
+        assert_eq!(said(Some(-512.0)), "1 step begun, growth -512 B a step");
+    }
+}

@@ -1,0 +1,86 @@
+//! What sizes tell of blocks of which neither stack nor life says what they are for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_alloc::Category;
+
+use super::passes::{PassKind, Passes};
+use super::purpose::{Purpose, Why};
+use crate::snapshot::{EventIndex, StackId};
+use crate::timeline::Life;
+
+/// What cuBLAS asks for once on each stream and thread, unless `CUBLAS_WORKSPACE_CONFIG` says otherwise: on
+/// Hopper and newer, and before. As PyTorch: `parseChosenWorkspaceSize` in `CublasHandlePool.cpp`.
+const WORKSPACE_BYTES: [u64; 2] = [32 << 20, (2 * 4096 + 8 * 16) << 10];
+
+/// cuBLAS's workspaces, where C++ frames do not tell them: one of the forward pass's thread and one of the
+/// backward pass's, for each stream.
+pub(super) fn workspaces(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
+    let parameters = lives.iter().zip(&*purposes);
+    let parameters = parameters.filter(|(_, purpose)| purpose.category == Some(Category::Parameter));
+    let parameters: BTreeSet<u64> = parameters.map(|(life, _)| size(life)).collect();
+    // What comes again is no workspace; requests without a stack cannot be told apart.
+    let mut asked: BTreeMap<_, usize> = BTreeMap::new();
+    let key = |life: &Life| (life.stack, life.stream, life.pool, size(life));
+    for life in lives.iter().filter(|life| WORKSPACE_BYTES.contains(&size(life))) {
+        *asked.entry(key(life)).or_default() += 1;
+    }
+    let has_stack = |life: &Life| life.stack.is_some_and(|stack| stack != StackId::EMPTY);
+    let is_alone = |life: &Life| !has_stack(life) || asked.get(&key(life)) == Some(&1);
+    let mut seen = BTreeSet::new();
+    for (life, purpose) in lives.iter().zip(purposes) {
+        let Some(born) = life.born else { continue };
+        let is_open = matches!(purpose.why, Why::Unknown | Why::OutlivesPass) && is_alone(life);
+        let kind = passes.kind_at(born).filter(|&kind| kind != PassKind::Optimizer);
+        let (Some(kind), true, None) = (kind, is_open, life.freed) else { continue };
+        let bytes = size(life);
+        if WORKSPACE_BYTES.contains(&bytes)
+            && !parameters.contains(&bytes)
+            && seen.insert((kind, life.stream, life.pool))
+        {
+            *purpose = Purpose { category: Some(Category::Workspace), why: Why::SizeOfWorkspace };
+        }
+    }
+}
+
+/// What was asked for, in whole steps of 512 bytes: a block may have more, which is of no tensor's size.
+fn size(life: &Life) -> u64 {
+    life.requested_bytes.get().map_or(life.bytes, |bytes| bytes.div_ceil(512).saturating_mul(512))
+}
+
+/// What was there before the recording, by the sizes of the gradients that one backward pass left.
+pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
+    let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
+        if life.born.is_none() && purpose.category.is_none() {
+            before.entry(size(life)).or_default().push(place);
+        }
+    }
+    let gradients = gradients_by_size(lives, purposes, passes);
+    for (bytes, places) in &before {
+        let parameters = gradients.get(bytes).map_or(0, |&gradients| gradients.min(places.len()));
+        let (parameters, others) = places.split_at(parameters);
+        let states = others.len() / parameters.len().max(1) * parameters.len();
+        let known = parameters.iter().map(|&place| (place, Category::Parameter));
+        for (place, category) in
+            known.chain(others[..states].iter().map(|&place| (place, Category::OptimizerState)))
+        {
+            purposes[place] = Purpose { category: Some(category), why: Why::SizesOfGradients };
+        }
+    }
+}
+
+/// How many gradients of each size one backward pass left: the pass that left the most.
+fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> BTreeMap<u64, usize> {
+    let left_by = |end: EventIndex| {
+        let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
+        let gradients =
+            lives.iter().zip(purposes).filter(|(_, purpose)| purpose.category == Some(Category::Gradient));
+        for (life, _) in gradients.filter(|(life, _)| life.is_held_after(Some(end))) {
+            *sizes.entry(size(life)).or_default() += 1;
+        }
+        sizes
+    };
+    let ends = passes.backward_ends().take(4);
+    ends.map(left_by).max_by_key(|sizes| sizes.values().sum::<usize>()).unwrap_or_default()
+}

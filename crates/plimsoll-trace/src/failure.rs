@@ -1,0 +1,224 @@
+//! Requests that failed for want of memory: [`Failure`], as the trace's `oom` events and the levels there tell.
+//!
+//! PyTorch says at a failure what the device had free, not what the process may take of it
+//! (`set_per_process_memory_fraction`). But a device that had room for the segment was not what refused it: then
+//! what ran out is a limit, of which the levels tell the bounds.
+
+use plimsoll_alloc::{Config, StreamId};
+
+use crate::snapshot::{Action, EventIndex, Setting, Snapshot, StackId};
+use crate::timeline::{Level, Timeline};
+
+/// A request that failed, and what there was then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Its `oom`.
+    pub at: EventIndex,
+    /// The block that it needed, bytes.
+    pub asked_bytes: u64,
+    /// Its stream.
+    pub stream: StreamId,
+    /// Who asked.
+    pub stack: Option<StackId>,
+    /// The bytes that there were. The allocator had released all that it can then: another `empty_cache` would
+    /// not help.
+    pub level: Level,
+    /// What the device had free then; `None` if that is not recorded.
+    pub device_free_bytes: Option<u64>,
+    /// The segment that the device would have been asked for, bytes.
+    pub segment_bytes: u64,
+    /// What the process was not allowed to exceed, if that is what refused the request.
+    pub limit: Option<Limit>,
+    /// How many requests failed in all, this one included.
+    pub failures: usize,
+}
+
+/// The bounds of what a process may reserve, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// It is not less: so much was reserved.
+    pub at_least_bytes: u64,
+    /// It is less: so much was refused. One above the least where the recording tells the limit itself.
+    pub below_bytes: u64,
+}
+
+/// What kept a request from being served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// All that is in use, and the request, do not fit in all that there was, however they are placed.
+    Capacity {
+        /// What is missing, bytes; under a [`Limit`] that is not exact, at most that.
+        short_bytes: u64,
+    },
+    /// They would fit if every block could be moved.
+    Fragmentation {
+        /// What would be left, bytes; under a [`Limit`] that is not exact, at least that.
+        spare_bytes: u64,
+    },
+    /// A limit of the process refused the request, and its bounds do not tell which of the two it was.
+    Limit {
+        /// What is missing at most, bytes, if every block could be moved.
+        short_bytes: u64,
+    },
+    /// How much the device had free is not recorded.
+    Unknown,
+}
+
+impl Failure {
+    /// The last failure of a trace: what a program that ran out of memory stopped at.
+    pub fn last(snapshot: &Snapshot, timeline: &Timeline) -> Option<Self> {
+        Self::all(snapshot, timeline).pop()
+    }
+
+    /// Every failure of a trace, in order.
+    pub fn all(snapshot: &Snapshot, timeline: &Timeline) -> Vec<Self> {
+        let trace = snapshot.trace(timeline.device);
+        let failures = trace.iter().filter(|event| event.action == Action::Oom).count();
+        if failures == 0 {
+            return Vec::new();
+        }
+        let config = snapshot.config();
+        let told_limit = told_limit(snapshot);
+        let failed = timeline.curve(trace).zip(trace).filter(|(_, event)| event.action == Action::Oom);
+        let failed = failed.filter_map(|(moment, event)| {
+            let segment_bytes = segment_bytes(&config, event.size);
+            let reserved = moment.level.reserved_bytes;
+            let refused = reserved.saturating_add(segment_bytes);
+            let has_room = event.device_free().is_some_and(|free| free >= segment_bytes);
+            Some(Self {
+                at: moment.after?,
+                asked_bytes: event.size,
+                stream: event.stream,
+                stack: event.stack,
+                level: moment.level,
+                device_free_bytes: event.device_free(),
+                segment_bytes,
+                limit: has_room.then(|| Limit::between(reserved, refused, told_limit)),
+                failures,
+            })
+        });
+        failed.collect()
+    }
+
+    /// All that the allocator could have had: what it had and what the device had free, or what the process
+    /// may take at least; `None` if neither is recorded. Memory outside the allocator is not in it.
+    pub fn capacity_bytes(&self) -> Option<u64> {
+        let whole = self.device_free_bytes.map(|free| free.saturating_add(self.level.reserved_bytes));
+        self.limit.map(|limit| limit.at_least_bytes).or(whole)
+    }
+
+    /// What kept the request from being served.
+    pub fn cause(&self) -> Cause {
+        let needed = self.level.active_bytes.saturating_add(self.asked_bytes);
+        match (self.capacity_bytes(), self.limit) {
+            (None, _) => Cause::Unknown,
+            (Some(capacity), _) if needed <= capacity => {
+                Cause::Fragmentation { spare_bytes: capacity - needed }
+            }
+            (Some(capacity), Some(limit)) if needed < limit.below_bytes => {
+                Cause::Limit { short_bytes: needed - capacity }
+            }
+            (Some(capacity), _) => Cause::Capacity { short_bytes: needed - capacity },
+        }
+    }
+}
+
+impl Limit {
+    /// The bounds. What was reserved at another time tells nothing: the limit may have been set since.
+    fn between(reserved: u64, refused: u64, told: Option<u64>) -> Self {
+        match told {
+            Some(told) => Self { at_least_bytes: told, below_bytes: told.saturating_add(1) },
+            None => Self { at_least_bytes: reserved, below_bytes: refused },
+        }
+    }
+
+    /// Whether the recording tells the limit itself.
+    pub fn is_exact(&self) -> bool {
+        self.below_bytes - self.at_least_bytes <= 1
+    }
+}
+
+/// What the device would have been asked for. Pages of an expandable segment are whole.
+fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
+    let segment = config.segment_bytes(block_bytes);
+    if config.expandable_segments() && block_bytes > config.large_segment_bytes() {
+        segment.next_multiple_of(config.large_segment_bytes())
+    } else {
+        segment
+    }
+}
+
+/// The limit that our own recordings tell.
+fn told_limit(snapshot: &Snapshot) -> Option<u64> {
+    let Some(Setting::Map(entries)) = snapshot.setting("plimsoll") else { return None };
+    match entries.iter().find(|(name, _)| name == "limit_bytes") {
+        Some((_, Setting::Int(bytes))) => u64::try_from(*bytes).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_alloc::Addr;
+
+    use super::*;
+    use crate::snapshot::Event;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A device of which 10 MiB are taken, `active` of them in use, and `free` are free; then 6 MiB are asked for.
+    fn failure(active: u64, free: Option<u64>) -> Failure {
+        let event = |action, addr, size| Event::new(action, Addr(addr), size, StreamId(0));
+        let trace = vec![
+            event(Action::SegmentAlloc, 0x1000_0000, 10 * MIB),
+            event(Action::Alloc, 0x1000_0000, active),
+            Event::oom(6 * MIB, free, StreamId(0)),
+        ];
+        let snapshot = Snapshot { traces: vec![trace], ..Snapshot::default() };
+        Failure::last(&snapshot, &Timeline::of(&snapshot, 0)).unwrap()
+    }
+
+    #[test]
+    fn what_does_not_fit_however_it_is_placed_is_for_want_of_capacity() {
+        let failure = failure(9 * MIB, Some(4 * MIB));
+        assert_eq!(failure.cause(), Cause::Capacity { short_bytes: MIB });
+        assert_eq!((failure.failures, failure.capacity_bytes()), (1, Some(14 * MIB)));
+    }
+
+    #[test]
+    fn what_would_fit_if_blocks_could_be_moved_is_fragmentation() {
+        assert_eq!(failure(6 * MIB, Some(2 * MIB)).cause(), Cause::Fragmentation { spare_bytes: 0 });
+    }
+
+    #[test]
+    fn without_the_devices_free_bytes_the_cause_is_unknown() {
+        assert_eq!(failure(6 * MIB, None).cause(), Cause::Unknown);
+    }
+
+    #[test]
+    fn a_trace_without_a_failure_has_none() {
+        let snapshot = Snapshot::default();
+        assert_eq!(Failure::last(&snapshot, &Timeline::of(&snapshot, 0)), None);
+    }
+
+    #[test]
+    fn a_device_with_room_for_the_segment_did_not_refuse_it() {
+        // 10 MiB were reserved and a segment of 20 MiB refused, so the limit lies between 10 and 30 MiB.
+        let limit = Some(Limit { at_least_bytes: 10 * MIB, below_bytes: 30 * MIB });
+        let check = |active, cause| {
+            let failure = failure(active, Some(1 << 40));
+            assert_eq!((failure.segment_bytes, failure.limit), (20 * MIB, limit));
+            assert_eq!((failure.capacity_bytes(), failure.cause()), (Some(10 * MIB), cause));
+        };
+        check(4 * MIB, Cause::Fragmentation { spare_bytes: 0 });
+        check(10 * MIB, Cause::Limit { short_bytes: 6 * MIB });
+        assert_eq!(failure(9 * MIB, Some(4 * MIB)).limit, None);
+    }
+
+    #[test]
+    fn a_limit_that_the_recording_tells_is_exact() {
+        let told = Limit::between(10, 30, Some(17));
+        assert_eq!((told.at_least_bytes, told.is_exact()), (17, true));
+        assert!(!Limit::between(10, 30, None).is_exact());
+    }
+}

@@ -1,0 +1,162 @@
+//! The blocks themselves, from which the page tells what is held after any event: [`json`]. Of a long recording
+//! they are the largest; what is held at the moments that the page speaks of is always among them.
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+use plimsoll_alloc::Category;
+use serde_json::{Value, json};
+
+use super::Report;
+use super::boxes::{Boxes, Label, Names};
+use super::buckets::{kind, number};
+use super::numbers::{count, floats, grains, octets, words};
+use crate::explain::DeviceExplanation;
+use crate::snapshot::{LifeIndex, StackId};
+use crate::timeline::Life;
+
+/// Blocks that wait for a stream, of which so many are told, the largest.
+const WAITING: usize = 4000;
+/// When a block goes that is there at the end.
+const NEVER: u32 = u32::MAX;
+
+/// At most so many blocks and boxes of stacks. A block has the moments when it comes and goes, where it is, its
+/// bytes and a key; the key has a box, a kind and a line, which is a name.
+pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize, most_boxes: usize) -> Value {
+    let timeline = &device.timeline;
+    let (chosen, left_out) = chosen(device, most);
+    let (mut boxes, mut keys, mut names) = (Boxes::default(), Keys::default(), Names::default());
+    let key_of = chosen.iter().map(|&index| {
+        let life = &timeline.lives[index.index()];
+        let key = keys.key(report, &mut boxes, (life.stack, device.purposes.get(index).category));
+        boxes.add(keys.keys[key as usize].leaf, life.bytes);
+        key
+    });
+    let key_of: Vec<u32> = key_of.collect();
+    let cut = boxes.cut(most_boxes);
+    let lives = || chosen.iter().map(|index| &timeline.lives[index.index()]);
+    let keys = keys.keys;
+    json!({
+        "blocks": {
+            "from": words(lives().map(|life| number(life.born))),
+            "to": words(lives().map(|life| life.freed.map_or(NEVER, |freed| number(Some(freed))))),
+            "addr": floats(lives().map(|life| life.addr.0 as f64)),
+            "bytes": words(lives().map(|life| grains(life.bytes))),
+            "key": words(key_of),
+            "leftOut": left_out,
+        },
+        "waiting": waiting(device),
+        "keys": {
+            "box": words(keys.iter().map(|key| cut.places[key.leaf])),
+            "kind": octets(keys.iter().map(|key| kind(key.category) as u8)),
+            "line": words(keys.iter().map(|key| names.id(report, key.line))),
+        },
+        "boxes": cut.json(report, &mut names),
+        "names": names.json(),
+    })
+}
+
+/// The blocks that are told, by their places, and how many are not: first those that are held at the explained
+/// moment and at the peak, then the largest.
+fn chosen(device: &DeviceExplanation, most: usize) -> (Vec<LifeIndex>, usize) {
+    let timeline = &device.timeline;
+    let moments = [device.moment(), timeline.peak_allocated.after];
+    let rank = |&index: &LifeIndex| {
+        let life = &timeline.lives[index.index()];
+        (Reverse((moments.map(|moment| life.is_held_after(moment)), life.bytes)), index)
+    };
+    let lives = (0..).map_while(LifeIndex::new).zip(&timeline.lives);
+    // A block that another one overtook as it came is never held.
+    let held = lives.filter(|(_, life)| life.freed.is_none_or(|freed| life.born < Some(freed)));
+    let mut chosen: Vec<LifeIndex> = held.map(|(index, _)| index).collect();
+    let left_out = chosen.len().saturating_sub(most);
+    if left_out > 0 {
+        chosen.select_nth_unstable_by_key(most, rank);
+        chosen.truncate(most);
+        chosen.sort_unstable();
+    }
+    (chosen, left_out)
+}
+
+/// Blocks that were let go and lie there for a while, until a stream is done with them.
+fn waiting(device: &DeviceExplanation) -> Value {
+    let timeline = &device.timeline;
+    let after = timeline.lives.iter().filter_map(|life| {
+        let (from, to) = (number(Some(life.freed?)), life.completed.map_or(NEVER, |end| number(Some(end))));
+        (to > from.saturating_add(1)).then_some((from, to, life))
+    });
+    let before = timeline.waiting_before.iter().map(|life| {
+        let to = life.completed.map_or(NEVER, |end| number(Some(end)));
+        (0, to, life)
+    });
+    let mut rows: Vec<(u32, u32, &Life)> = before.chain(after).collect();
+    rows.sort_by_key(|(from, _, life)| (Reverse(life.bytes), *from));
+    rows.truncate(WAITING);
+    json!({
+        "from": words(rows.iter().map(|row| row.0)),
+        "to": words(rows.iter().map(|row| row.1)),
+        "addr": floats(rows.iter().map(|row| row.2.addr.0 as f64)),
+        "bytes": words(rows.iter().map(|row| grains(row.2.bytes))),
+    })
+}
+
+/// What many blocks have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    leaf: usize,
+    line: Label,
+    category: Option<Category>,
+}
+
+#[derive(Default)]
+struct Keys {
+    keys: Vec<Key>,
+    places: HashMap<Key, u32>,
+    known: HashMap<(Option<StackId>, Option<Category>), u32>,
+}
+
+impl Keys {
+    fn key(
+        &mut self,
+        report: &Report<'_>,
+        boxes: &mut Boxes,
+        of: (Option<StackId>, Option<Category>),
+    ) -> u32 {
+        if let Some(&key) = self.known.get(&of) {
+            return key;
+        }
+        let (stack, category) = of;
+        let line = report.origins.get(stack).line.map_or(Label::NoPython, Label::User);
+        let key = Key { leaf: boxes.leaf(report, stack), line, category };
+        let keys = &mut self.keys;
+        let place = *self.places.entry(key).or_insert_with(|| {
+            keys.push(key);
+            count(keys.len() - 1)
+        });
+        self.known.insert(of, place);
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{explained, recording};
+    use super::*;
+
+    #[test]
+    fn what_is_held_at_the_explained_moment_is_told_however_few_blocks_are() {
+        let snapshot = recording(5000);
+        let (_, device) = explained(&snapshot);
+        let held = device.held().count();
+        let all = chosen(&device, usize::MAX);
+        assert_eq!(all.1, 0);
+        for most in [held, held + 1, 2 * held] {
+            let (chosen, left_out) = chosen(&device, most);
+            assert_eq!((chosen.len(), left_out), (most, all.0.len() - most));
+            let is_held =
+                |index: &&LifeIndex| device.timeline.lives[index.index()].is_held_after(device.moment());
+            assert_eq!(chosen.iter().filter(is_held).count(), held);
+            assert!(chosen.is_sorted());
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Stacks as a tree of boxes, the outermost line at the root: [`Boxes`].
+//!
+//! Only Python counts, without the lines by which modules and decorators call what counts: `Linear.forward` is
+//! told, `Module._call_impl` above it is not. Below the innermost line stands the operator.
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+use serde_json::{Value, json};
+
+use super::Report;
+use super::numbers::{count, octets, words};
+use super::text::clipped;
+use crate::explain::{Name, is_library, is_python};
+use crate::render::words as say;
+use crate::snapshot::{FrameId, StackId};
+
+/// Lines of a stack that are told; of a deeper one, as recursion makes it, so many from either end.
+const DEPTH: usize = 60;
+
+/// What a box stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Label {
+    All,
+    User(FrameId),
+    Library(FrameId),
+    Operator(Name),
+    NoPython,
+    /// Lines that are left out.
+    Between,
+}
+
+/// A box; its parent stands before it.
+struct Node {
+    parent: usize,
+    depth: usize,
+    label: Label,
+    /// Of all blocks that are told, whenever they are held.
+    bytes: u64,
+}
+
+/// The tree of all stacks that were asked for.
+pub(super) struct Boxes {
+    nodes: Vec<Node>,
+    children: HashMap<(usize, Label), usize>,
+    leaves: HashMap<Option<StackId>, usize>,
+}
+
+impl Default for Boxes {
+    fn default() -> Self {
+        let root = Node { parent: 0, depth: 0, label: Label::All, bytes: 0 };
+        Self { nodes: vec![root], children: HashMap::new(), leaves: HashMap::new() }
+    }
+}
+
+impl Boxes {
+    /// The innermost box of a stack.
+    pub(super) fn leaf(&mut self, report: &Report<'_>, stack: Option<StackId>) -> usize {
+        if let Some(&leaf) = self.leaves.get(&stack) {
+            return leaf;
+        }
+        let mut at = 0;
+        for label in path(report, stack) {
+            let (parent, depth, nodes) = (at, self.nodes[at].depth + 1, &mut self.nodes);
+            at = *self.children.entry((parent, label)).or_insert_with(|| {
+                nodes.push(Node { parent, depth, label, bytes: 0 });
+                nodes.len() - 1
+            });
+        }
+        self.leaves.insert(stack, at);
+        at
+    }
+
+    /// Adds a block to a box and to all that it is in.
+    pub(super) fn add(&mut self, leaf: usize, bytes: u64) {
+        let mut at = leaf;
+        loop {
+            let node = &mut self.nodes[at];
+            node.bytes = node.bytes.saturating_add(bytes);
+            if at == 0 {
+                return;
+            }
+            at = node.parent;
+        }
+    }
+
+    /// The largest boxes; a parent is never smaller, so that each one's is there.
+    pub(super) fn cut(self, most: usize) -> Cut {
+        let nodes = self.nodes;
+        let mut order: Vec<usize> = (0..nodes.len()).collect();
+        order.sort_by_key(|&node| (Reverse(nodes[node].bytes), nodes[node].depth, node));
+        order.truncate(most.max(1));
+        let mut kept = vec![None; nodes.len()];
+        for (place, &node) in order.iter().enumerate() {
+            kept[node] = Some(count(place));
+        }
+        let mut places = vec![0; nodes.len()];
+        for (node, &place) in kept.iter().enumerate() {
+            places[node] = place.unwrap_or(places[nodes[node].parent]);
+        }
+        Cut { nodes, order, places }
+    }
+}
+
+/// The boxes that the page has.
+pub(super) struct Cut {
+    nodes: Vec<Node>,
+    order: Vec<usize>,
+    /// For each box of the tree its place on the page, or that of the nearest one around it.
+    pub(super) places: Vec<u32>,
+}
+
+impl Cut {
+    /// A box's parent (itself for the root), name, and whether it is a library's. Parents come first.
+    pub(super) fn json(&self, report: &Report<'_>, names: &mut Names) -> Value {
+        let nodes = || self.order.iter().map(|&node| &self.nodes[node]);
+        json!({
+            "parents": words(nodes().map(|node| self.places[node.parent])),
+            "labels": words(nodes().map(|node| names.id(report, node.label))),
+            "library": octets(nodes().map(|node| u8::from(matches!(node.label, Label::Library(_))))),
+        })
+    }
+}
+
+/// The texts of one device, each told once.
+#[derive(Default)]
+pub(super) struct Names {
+    known: HashMap<Label, u32>,
+    names: Vec<String>,
+}
+
+impl Names {
+    pub(super) fn id(&mut self, report: &Report<'_>, label: Label) -> u32 {
+        let names = &mut self.names;
+        *self.known.entry(label).or_insert_with(|| {
+            names.push(clipped(&label.text(report)));
+            count(names.len() - 1)
+        })
+    }
+
+    pub(super) fn json(self) -> Value {
+        self.names.into()
+    }
+}
+
+/// From the outermost line to the operator.
+fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
+    let stacks = &report.snapshot.stacks;
+    let (mut path, mut was_plumbing) = (Vec::new(), false);
+    for id in stack.into_iter().flat_map(|stack| stacks.frame_ids(stack).rev()) {
+        let file = report.snapshot.texts.get(stacks.get_frame(id).filename);
+        if !is_python(file) {
+            continue;
+        }
+        path.pop_if(|_| was_plumbing);
+        path.push(if is_library(file) { Label::Library(id) } else { Label::User(id) });
+        was_plumbing = is_plumbing(file);
+    }
+    if path.is_empty() {
+        path.push(Label::NoPython);
+    }
+    if path.len() > DEPTH {
+        path.splice(DEPTH / 2..path.len() - DEPTH / 2, [Label::Between]);
+    }
+    path.extend(report.origins.get(stack).operator.map(Label::Operator));
+    path
+}
+
+/// Whether a file's lines only call others: they are told where nothing else is.
+fn is_plumbing(file: &str) -> bool {
+    const FILES: [&str; 5] = [
+        "torch/nn/modules/module.py",
+        "torch/utils/_contextlib.py",
+        "/contextlib.py",
+        "/functools.py",
+        "/runpy.py",
+    ];
+    let file = file.replace('\\', "/");
+    file.starts_with("<frozen ") || FILES.iter().any(|plumbing| file.ends_with(plumbing))
+}
+
+impl Label {
+    fn text(self, report: &Report<'_>) -> String {
+        match self {
+            Self::All => "all that is held".to_owned(),
+            Self::NoPython => "no line of Python".to_owned(),
+            Self::Between => "… lines in between".to_owned(),
+            Self::User(frame) | Self::Library(frame) => say::line(report.snapshot, frame),
+            Self::Operator(name) => name.of(report.snapshot).to_owned(),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Cells of the tables: a [`Size`] with its exact bytes, a share as a [`Bar`], a [`line`] of the program.
+
+use std::fmt::{self, Display};
+
+use plimsoll_alloc::Bytes;
+
+use super::Report;
+use super::text::Text;
+use crate::render::words;
+use crate::snapshot::FrameId;
+
+/// A size, with the exact bytes for who points at it.
+pub(super) struct Size(pub(super) u64);
+
+impl Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<data value=\"{0}\" title=\"{0} bytes\">{1}</data>", self.0, Bytes(self.0))
+    }
+}
+
+/// A cell with a share and a bar of its length, coloured by a class of page.css.
+pub(super) struct Bar<'a> {
+    pub(super) bytes: u64,
+    pub(super) of: u64,
+    pub(super) class: &'a str,
+}
+
+impl<'a> Bar<'a> {
+    /// Of what has no colour of its own.
+    pub(super) fn plain(bytes: u64, of: u64) -> Self {
+        Bar { bytes, of, class: "plain" }
+    }
+}
+
+impl Display for Bar<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = if self.of == 0 { 0.0 } else { 100.0 * self.bytes as f64 / self.of as f64 };
+        write!(
+            f,
+            "<td class=\"bar\"><svg class=\"{}\" viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" \
+             aria-hidden=\"true\"><rect width=\"{:.2}\" height=\"10\"/></svg>{share:.1} %",
+            self.class,
+            share.min(100.0)
+        )
+    }
+}
+
+/// A line of the program, with its whole path for who points at it.
+pub(super) fn line(report: &Report<'_>, frame: Option<FrameId>) -> String {
+    let Some(id) = frame else { return "no line of Python".to_owned() };
+    let snapshot = report.snapshot;
+    let path = snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
+    format!("<code title=\"{}\">{}</code>", Text(path), Text(words::line(snapshot, id)))
+}
+
+/// One thing, or many.
+pub(super) fn plural<'a>(count: usize, one: &'a str, many: &'a str) -> &'a str {
+    if count == 1 { one } else { many }
+}

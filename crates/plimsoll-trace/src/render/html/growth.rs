@@ -1,0 +1,196 @@
+//! What grows from step to step: the staircase, and the lines that it is made of.
+
+use std::cmp::Reverse;
+use std::fmt::{self, Write};
+
+use plimsoll_alloc::Bytes;
+
+use super::Report;
+use super::cells::{self, Bar, Size, plural};
+use super::text::Text;
+use crate::explain::DeviceExplanation;
+use crate::explain::leaks::{Course, Growth, Line, Place, Verdict};
+use crate::render::words;
+
+/// Lines that have a colour in the staircase, as page.css names them: `stair-0` and so on.
+const STAIRS: usize = 6;
+/// Rows of the table.
+const ROWS: usize = 20;
+/// Steps that the staircase shows, evenly chosen.
+const COLUMNS: usize = 300;
+/// Steps that are told in figures.
+const FIGURES: usize = 60;
+
+/// The section of one device.
+pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
+    let (steps, leaks) = (&device.steps, &device.leaks);
+    if steps.len() < 2 {
+        out.push_str("<p>No steps were found in this recording: nothing in it comes again and again.</p>");
+        return Ok(());
+    }
+    let Course { verdict, confidence, growth, .. } = leaks.whole;
+    let class = if verdict == Verdict::Leaking { "said leaking" } else { "said" };
+    write!(out, "<p class=\"{class}\"><strong>{}</strong> ({confidence})", verdict.name())?;
+    if verdict == Verdict::Leaking {
+        let Growth { usual_bytes, grew, steps, bytes, from, .. } = growth;
+        write!(out, ": {} a step in {grew} of {steps} steps,", Size(usual_bytes))?;
+        write!(out, " {} in all since step {}", Size(bytes), from + 1)?;
+    }
+    let (count, evidence) = (steps.len(), steps.evidence());
+    write!(out, ". {count} steps; a step ends where {evidence} ({}).</p>", steps.confidence)?;
+    if let Some(pattern) = leaks.pattern {
+        write!(out, "<p class=\"said\">{}.</p>", pattern.advice())?;
+    }
+    let is_growing = |line: &&Line| line.course.verdict != Verdict::Steady && grown_bytes(&line.course) > 0;
+    let mut growing: Vec<&Line> = leaks.lines.iter().filter(is_growing).collect();
+    growing.sort_by_key(|line| Reverse((is_leaking(line), grown_bytes(&line.course))));
+    staircase(out, &leaks.whole, &growing)?;
+    if !growing.is_empty() {
+        lines(out, report, &growing)?;
+    }
+    figures(out, &leaks.whole)
+}
+
+fn is_leaking(line: &Line) -> bool {
+    line.course.verdict == Verdict::Leaking
+}
+
+/// By how much more is held at the end of the last step than at that of the first.
+fn grown_bytes(course: &Course) -> u64 {
+    let (first, last) = (course.held.first(), course.held.last());
+    last.zip(first).map_or(0, |(last, first)| last.saturating_sub(*first))
+}
+
+/// The last steps of so many stretches of about equal length.
+fn chosen(steps: usize, most: usize) -> impl Iterator<Item = usize> {
+    let columns = steps.min(most);
+    (1..=columns).map(move |column| column * steps / columns - 1)
+}
+
+/// All that is held at the end of each step; on top, coloured, what each line has more than after the first step.
+fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result {
+    let columns: Vec<usize> = chosen(whole.held.len(), COLUMNS).collect();
+    let grown = |line: &Line, step: usize| {
+        let first = line.course.held.first().copied().unwrap_or(0);
+        line.course.held.get(step).map_or(0, |held| held.saturating_sub(first))
+    };
+    let stairs = &growing[..growing.len().min(STAIRS)];
+    let mut rows: Vec<Vec<u64>> =
+        stairs.iter().map(|line| columns.iter().map(|&step| grown(line, step)).collect()).collect();
+    let rest = columns.iter().enumerate().map(|(column, &step)| {
+        rows.iter().fold(whole.held[step], |rest, row| rest.saturating_sub(row[column]))
+    });
+    rows.insert(0, rest.collect());
+    let (least, most) = axis(&rows);
+    let caption = match growing.len() {
+        0 => "Held at the end of each step".to_owned(),
+        1..=STAIRS => "Held at the end of each step; coloured, by how much lines grew".to_owned(),
+        lines => {
+            format!("Held at the end of each step; coloured, by how much {STAIRS} of {lines} lines grew")
+        }
+    };
+    write!(out, "<figure class=\"stairs\"><figcaption>{caption}</figcaption>")?;
+    write!(out, "<b>{}</b><b>{}</b>", Bytes(most), Bytes(least))?;
+    write!(
+        out,
+        "<svg viewBox=\"0 0 {} 100\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{caption}\">",
+        columns.len()
+    )?;
+    let span = most.saturating_sub(least).max(1) as f64;
+    let height = |bytes: u64| 100.0 - 100.0 * bytes.saturating_sub(least) as f64 / span;
+    let mut below = vec![0_u64; columns.len()];
+    for (nth, row) in rows.iter().enumerate() {
+        let class = nth.checked_sub(1).map_or_else(|| "plain".to_owned(), |stair| format!("stair-{stair}"));
+        write!(out, "<path class=\"{class}\" d=\"M0 {:.2}", height(below[0]))?;
+        let floor = below.clone();
+        for (column, bytes) in row.iter().enumerate() {
+            below[column] = below[column].saturating_add(*bytes);
+            write!(out, "V{:.2}H{}", height(below[column]), column + 1)?;
+        }
+        for (column, &bytes) in floor.iter().enumerate().rev() {
+            write!(out, "V{:.2}H{column}", height(bytes))?;
+        }
+        out.push_str("Z\"/>");
+    }
+    write!(out, "</svg><span>step 1</span><span>step {}</span></figure>", whole.held.len())
+}
+
+/// Where the axis begins and ends: not at nothing if what changes would hardly show.
+fn axis(rows: &[Vec<u64>]) -> (u64, u64) {
+    let columns = rows.first().map_or(0, Vec::len);
+    let tops = (0..columns).map(|column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row[column])));
+    let most = tops.max().unwrap_or(0).max(1);
+    let least = rows.first().and_then(|rest| rest.iter().min()).copied().unwrap_or(0);
+    if least < most / 2 || least == most {
+        (0, most)
+    } else {
+        (least.saturating_sub((most - least) / 4), most)
+    }
+}
+
+fn lines(out: &mut String, report: &Report<'_>, growing: &[&Line]) -> fmt::Result {
+    out.push_str("<table class=\"growing\"><thead><tr><th>grown by<th class=\"bar\">share<th>a step");
+    out.push_str("<th>line<th>what that is<tbody>");
+    let all = growing.iter().fold(0_u64, |sum, line| sum.saturating_add(grown_bytes(&line.course)));
+    for (nth, line) in growing.iter().take(ROWS).enumerate() {
+        let Course { verdict, confidence, growth, held, .. } = &line.course;
+        let grown = grown_bytes(&line.course);
+        let class = if nth < STAIRS { format!("stair-{nth}") } else { "plain".to_owned() };
+        let bar = Bar { bytes: grown, of: all, class: &class };
+        let per_step = match growth.usual_bytes {
+            0 => String::new(),
+            bytes => format!("{} in {} of {}", Size(bytes), growth.grew, growth.steps),
+        };
+        let place = match line.place {
+            Place::Line(frame) => cells::line(report, Some(frame)),
+            place => Text(words::place(report.snapshot, place)).to_string(),
+        };
+        let (first, last) = (held.first().copied(), held.last().copied());
+        let [first, last] = [first, last].map(|bytes| Bytes(bytes.unwrap_or(0)));
+        write!(out, "<tr><td>{}{bar}<td>{per_step}<td>{place}", Size(grown))?;
+        write!(out, "<td>{} ({confidence}); {first} after step 1, {last} after the last", verdict.name())?;
+    }
+    if let Some(rest) = growing.get(ROWS..).filter(|rest| !rest.is_empty()) {
+        let bytes = rest.iter().fold(0_u64, |sum, line| sum.saturating_add(grown_bytes(&line.course)));
+        let (bar, noun) = (Bar::plain(bytes, all), plural(rest.len(), "line", "lines"));
+        write!(out, "<tr><td>{}{bar}<td><td>{} more {noun}<td>", Size(bytes), rest.len())?;
+    }
+    out.push_str("</table>");
+    Ok(())
+}
+
+/// All that is held at the ends of steps, and what of each step's own blocks stays.
+fn figures(out: &mut String, whole: &Course) -> fmt::Result {
+    let steps = whole.held.len();
+    out.push_str("<details><summary>the figures, step by step</summary><table><thead><tr>");
+    out.push_str(
+        "<th>held<th class=\"bar\">of the most<th>step<th>asked for in it, and held at the end<tbody>",
+    );
+    let most = whole.held.iter().copied().max().unwrap_or(0);
+    for step in chosen(steps, FIGURES) {
+        let (held, kept) = (whole.held[step], whole.kept.get(step).copied().unwrap_or(0));
+        write!(out, "<tr><td>{}{}<td>{}<td>{}", Size(held), Bar::plain(held, most), step + 1, Size(kept))?;
+    }
+    out.push_str("</table></details>");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_begins_at_nothing_unless_changes_would_hardly_show() {
+        assert_eq!(axis(&[vec![7, 7, 7]]), (0, 7));
+        assert_eq!(axis(&[vec![100, 100], vec![0, 200]]), (0, 300));
+        assert_eq!(axis(&[vec![1000, 1000], vec![0, 40]]), (990, 1040));
+        assert_eq!(axis(&[]), (0, 1));
+    }
+
+    #[test]
+    fn the_last_step_is_always_among_those_that_are_shown() {
+        assert_eq!(chosen(3, 300).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(chosen(10, 4).collect::<Vec<_>>(), [1, 4, 6, 9]);
+        assert_eq!(chosen(0, 4).count(), 0);
+    }
+}

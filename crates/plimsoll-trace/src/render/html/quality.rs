@@ -1,0 +1,117 @@
+//! How far the page can be relied on, what to record next time, and how to make the page again.
+
+use std::fmt::{self, Write};
+
+use super::Report;
+use super::cells::{Bar, Size, plural};
+use super::text::Text;
+use crate::explain::{DataQuality, DeviceExplanation, Known};
+
+/// The section of one device.
+pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
+    let (snapshot, origins) = (report.snapshot, report.origins);
+    let known = Known { snapshot, timeline: &device.timeline, origins, purposes: &device.purposes };
+    let quality = DataQuality::of(known, &device.passes);
+    out.push_str("<ul>");
+    events(out, &quality)?;
+    replayed(out, device)?;
+    if quality.replay.is_cut {
+        out.push_str(
+            "<li>The recording ran over its ring (<code>max_entries</code>): what happened before its ",
+        );
+        out.push_str("first event, a higher peak for one, cannot be known.");
+    }
+    for missing in &quality.missing {
+        write!(out, "<li>The file has {}.", missing.costs())?;
+    }
+    let lineless = quality.no_python_bytes;
+    if lineless > 0 {
+        write!(out, "<li>{} of the peak are in blocks whose stack has no line of Python.", Size(lineless))?;
+    }
+    if quality.stackless.is_empty() {
+        out.push_str("<li>Every byte of the peak has a stack.");
+    }
+    out.push_str("</ul>");
+    stackless(out, &quality)?;
+    if !quality.is_complete() {
+        out.push_str(
+            "<p>To know more next time, record like this: the first line before the model is built, ",
+        );
+        out.push_str("the last behind some steps, or where memory ran out.</p><pre>import torch\n");
+        for line in quality.record_with() {
+            writeln!(out, "{}", Text(line))?;
+        }
+        out.push_str("</pre>");
+    }
+    Ok(())
+}
+
+fn events(out: &mut String, quality: &DataQuality) -> fmt::Result {
+    let replay = quality.replay;
+    let (events, conflicts) = (replay.events, replay.conflicts());
+    write!(out, "<li>{events} {}", plural(events, "event", "events"))?;
+    match conflicts {
+        0 if events == 0 => out.push_str(": only the moment of the snapshot is known."),
+        0 => out.push_str("; every one fits."),
+        _ => {
+            write!(out, "; {conflicts} of them {} not fit:", plural(conflicts, "does", "do"))?;
+            let kinds = [
+                (replay.lost_frees, "blocks that went without a record"),
+                (replay.lost_allocs, "blocks that came without a record"),
+                (replay.stray_frees, "frees of what nobody held"),
+                (replay.stray_segments, "segments or pages that do not fit the rest"),
+            ];
+            let told =
+                kinds.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(" {count} {what}"));
+            write!(out, "{}.", told.collect::<Vec<_>>().join(","))?;
+        }
+    }
+    let before = replay.held_before;
+    if before > 0 && events > 0 {
+        let was = plural(before, "block was", "blocks were");
+        write!(out, "<li>{before} {was} held before the recording began.")?;
+    }
+    Ok(())
+}
+
+/// Whether our allocator places every block where PyTorch did.
+fn replayed(out: &mut String, device: &DeviceExplanation) -> fmt::Result {
+    let replay = &device.replay;
+    if replay.requests == 0 {
+        return Ok(());
+    }
+    let otherwise = replay.conflicts + replay.unplaced;
+    write!(out, "<li>{} {} replayed: ", replay.requests, plural(replay.requests, "request", "requests"))?;
+    if replay.is_identical() {
+        out.push_str("exact, every block where PyTorch put it.");
+    } else if otherwise == 0 {
+        out.push_str("every block where PyTorch put it, though not all ends as the snapshot shows.");
+    } else {
+        write!(out, "{otherwise} of them decided otherwise; figures may differ from PyTorch's.")?;
+    }
+    if let Some(first) = &replay.first {
+        write!(out, " The first is event {}, which asked for {}.", first.event.index(), Size(first.bytes))?;
+    }
+    if replay.inexact > 0 {
+        let blocks = plural(replay.inexact, "block", "blocks");
+        write!(out, "<li>{} {blocks} from before the recording may be larger than counted,", replay.inexact)?;
+        write!(out, " by {} in all at most.", Size(replay.inexact_bytes))?;
+    }
+    Ok(())
+}
+
+/// The blocks of the peak without a stack, by why.
+fn stackless(out: &mut String, quality: &DataQuality) -> fmt::Result {
+    if quality.stackless.is_empty() {
+        return Ok(());
+    }
+    out.push_str("<table><thead><tr><th>no stack<th class=\"bar\">of the peak<th>blocks<th>why");
+    out.push_str("<th>next time<tbody>");
+    for part in &quality.stackless {
+        let bar = Bar::plain(part.bytes, quality.peak_bytes);
+        write!(out, "<tr><td>{}{bar}<td class=\"count\">{}", Size(part.bytes), part.blocks)?;
+        write!(out, "<td>{}<td>{}", Text(part.why.reason()), Text(part.why.remedy()))?;
+    }
+    out.push_str("</table>");
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! The same requests under other settings of the allocator, as a table.
+
+use std::fmt::{self, Write};
+
+use plimsoll_alloc::Bytes;
+
+use super::cells::{Bar, Size};
+use super::text::Text;
+use crate::render::words;
+use crate::whatif::{Outcome, WhatIf};
+
+/// The section of one device.
+pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
+    let Some(simulated) = what_if.rows.first() else { return Ok(()) };
+    let verdict = Text(words::best_setting(what_if, |bytes| Bytes(bytes).to_string()));
+    write!(out, "<p class=\"said\"><strong>{verdict}.</strong> {}", words::baseline(what_if))?;
+    match what_if.capacity_bytes {
+        Some(bytes) => write!(out, " The device is taken to have {} for the allocator.</p>", Size(bytes))?,
+        None => out.push_str(" Nothing here can run out of memory: the recording tells of no limit.</p>"),
+    }
+    out.push_str("<table class=\"settings\"><thead><tr><th>reserved<th class=\"bar\">of the most");
+    out.push_str("<th>memory<th>setting<th>effort<tbody>");
+    let outcomes = what_if.rows.iter().map(|row| &row.outcome).chain([&what_if.recorded]);
+    let most = outcomes.map(|outcome| outcome.peak_reserved_bytes).max().unwrap_or(0);
+    let mut row = |outcome: &Outcome, setting: &str| {
+        let Outcome { peak_reserved_bytes: reserved, retries, .. } = *outcome;
+        let fits = if outcome.runs_out() { "<strong class=\"bad\">runs out</strong>" } else { "fits" };
+        let noun = if retries == 1 { "retry" } else { "retries" };
+        let bar = Bar::plain(reserved, most);
+        write!(out, "<tr><td>{}{bar}<td>{fits}<td>{setting}", Size(reserved))?;
+        write!(out, "<td>{retries} {noun}, {} calls of the driver", outcome.driver_calls())
+    };
+    row(&what_if.recorded, "as recorded")?;
+    row(&simulated.outcome, "as recorded, simulated")?;
+    for tried in what_if.rows.iter().skip(1) {
+        let export = format!("<code>export {}</code>", Text(tried.export()));
+        let own = if tried.setting.is_empty() { " (PyTorch's own settings)" } else { "" };
+        row(&tried.outcome, &format!("{export}{own}"))?;
+    }
+    let (packed, bar) = (what_if.packed_bytes, Bar::plain(what_if.packed_bytes, most));
+    write!(out, "<tr class=\"packed\"><td>{}{bar}<td><td>perfect packing: the most in use", Size(packed))?;
+    out.push_str(" at one time, no arrangement needs less<td></table>");
+    out.push_str("<p class=\"hint\">The recorded requests are replayed, without a model of time.</p>");
+    Ok(())
+}

@@ -1,0 +1,269 @@
+//! What is said of programs' snapshots, held to what is known of the programs: PyTorch's own figures, and which
+//! tensor lay where (`snapshots/programs/make.py` writes both). `PROGRAMS=DIR` judges another folder of them.
+
+mod files;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+use plimsoll_alloc::{Bytes, Category};
+use plimsoll_trace::explain::leaks::Verdict;
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Failure, Options, Origins, Why};
+use plimsoll_trace::snapshot::{EventIndex, LifeIndex, Snapshot};
+use serde_json::Value;
+
+/// One device of one program, and what is known of it.
+struct Case<'a> {
+    name: &'a str,
+    known: &'a Value,
+    device: i32,
+    explained: DeviceExplanation,
+    /// What was found wrong.
+    wrong: Vec<String>,
+}
+
+#[test]
+fn what_is_said_of_programs_is_what_is_known_of_them() {
+    let mut wrong = Vec::new();
+    for path in paths() {
+        let name = path.file_name().expect("a name").to_string_lossy().replace(".pickle.gz", "");
+        let (snapshot, known) = (files::open(&path), known(&path));
+        for device in snapshot.devices() {
+            wrong.extend(judge(&name, &snapshot, device, &known));
+        }
+    }
+    assert!(wrong.is_empty(), "{} answers are wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn paths() -> Vec<PathBuf> {
+    let folder = std::env::var_os("PROGRAMS").map_or(files::here("tests/snapshots/programs"), PathBuf::from);
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect();
+    paths.retain(|path| path.to_string_lossy().ends_with(".pickle.gz"));
+    paths.sort();
+    assert!(paths.len() > 5, "programs");
+    paths
+}
+
+fn known(path: &Path) -> Value {
+    let told = path.to_string_lossy().replace(".pickle.gz", ".json.gz");
+    let file = std::fs::File::open(&told).unwrap_or_else(|why| panic!("{told}: {why}"));
+    serde_json::from_reader(GzDecoder::new(file)).expect("figures")
+}
+
+fn judge(name: &str, snapshot: &Snapshot, device: i32, known: &Value) -> Vec<String> {
+    let options = Options { infer: true, device_total_bytes: None };
+    let origins = Origins::of(snapshot);
+    let explained = DeviceExplanation::of(snapshot, device, &origins, options);
+    let mut case = Case { name, known, device, explained, wrong: Vec::new() };
+    case.sums();
+    case.growth();
+    case.failures();
+    case.purposes();
+    case.wrong
+}
+
+impl Case<'_> {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "numbers and short texts, made where they are compared"
+    )]
+    fn check<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, said: T, known: T) {
+        if said != known {
+            self.wrong.push(format!("{} {}: {what}: said {said:?}, is {known:?}", self.name, self.device));
+        }
+    }
+
+    fn expected(&self, what: &str) -> &Value {
+        &self.known["expected"][what]
+    }
+
+    fn is_cut(&self) -> bool {
+        self.expected("truncated") == true
+    }
+
+    /// The peaks are PyTorch's, to the byte, and every block is where it put it.
+    fn sums(&mut self) {
+        let figures = &self.known["devices"][self.device as usize];
+        let timeline = &self.explained.timeline;
+        let said =
+            (timeline.peak_allocated.level.allocated_bytes, timeline.peak_reserved.level.reserved_bytes);
+        let known = (number(&figures["max_allocated"]), number(&figures["max_reserved"]));
+        let (identical, cut) = (self.explained.replay.is_identical(), timeline.quality.is_cut);
+        if !self.is_cut() {
+            self.check("peaks", said, known);
+        }
+        self.check("replay", identical, true);
+        self.check("ring ran over", cut, self.is_cut());
+    }
+
+    /// What leaks is called a leak, what does not is not; and how many steps there were.
+    fn growth(&mut self) {
+        let leaks = &self.explained.leaks;
+        let (verdict, steps) = (leaks.whole.verdict, self.explained.steps.len());
+        if let Some(leak) = self.expected("leak").as_bool() {
+            self.check("leaks", verdict == Verdict::Leaking, leak);
+        }
+        if let Some(expected) = self.expected("verdict").as_str() {
+            self.check("verdict", format!("{verdict:?}"), expected.to_owned());
+        } else if !self.is_cut() && self.known["failures"] == Value::Array(Vec::new()) {
+            let known = self.known["steps"].as_array().map_or(0, Vec::len);
+            self.check("steps", if known == 0 { 0 } else { steps }, known);
+        }
+        if let Some(expected) = self.expected("pattern").as_str() {
+            let leaks = &self.explained.leaks;
+            let patterns = leaks.lines.iter().filter_map(|line| line.pattern).chain(leaks.pattern);
+            let patterns: Vec<String> = patterns.map(|pattern| format!("{pattern:?}")).collect();
+            let is_told = patterns.iter().any(|pattern| pattern.starts_with(expected));
+            self.check(&format!("{expected} among {patterns:?}"), is_told, true);
+        }
+    }
+
+    /// Why a request failed, by the figures of the exception.
+    fn failures(&mut self) {
+        let told = self.known["failures"].as_array().expect("failures").clone();
+        let fails = self.expected("fails") == true;
+        let (said, Some(last)) = (self.explained.failure, told.last()) else {
+            self.check("fails", self.explained.failure.is_some(), fails);
+            return;
+        };
+        let Some(failure) = said else { return self.check("fails", false, true) };
+        self.check("failures", failure.failures, told.len());
+        let message = last["message"].as_str().expect("a message");
+        let allocated = format!(
+            "Of the allocated memory {} is allocated by PyTorch",
+            Bytes(failure.level.allocated_bytes)
+        );
+        if !message.contains("private pools") {
+            self.check(&format!("{allocated:?} in {message:?}"), message.contains(&allocated), true);
+        }
+        let figures = &last["devices"][self.device as usize];
+        self.check("reserved", failure.level.reserved_bytes, number(&figures["reserved"]));
+        let limit = self.expected("limit").as_u64();
+        self.check("limited", failure.limit.is_some(), limit.is_some());
+        if let (Some(limit), Some(said)) = (limit, failure.limit) {
+            let is_within = said.at_least_bytes <= limit && limit < said.below_bytes;
+            self.check(&format!("{said:?} around {limit}"), is_within, true);
+        }
+        let capacity = limit.unwrap_or(failure.level.reserved_bytes + number(&figures["free"]));
+        self.check(&format!("{:?} of {capacity}", failure.cause()), is_cause(&failure, capacity), true);
+    }
+
+    /// At each moment: what the tensors are that lie there.
+    fn purposes(&mut self) {
+        let moments = self.known["moments"].as_array().expect("moments").clone();
+        for moment in &moments {
+            let events = if self.is_cut() {
+                self.explained.timeline.quality.events
+            } else {
+                number(&moment["events"][self.device as usize]) as usize
+            };
+            let Some(after) = events.checked_sub(1).and_then(EventIndex::new) else { continue };
+            let held = self.held(after);
+            for (role, category) in ROLES {
+                let places = moment[role].as_array().map_or(&[][..], Vec::as_slice);
+                let here = places.iter().filter(|place| place[0] == self.device);
+                let mut sums: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+                let mut all = 0;
+                for place in here {
+                    let (said, bytes) = match held.get(&number(&place[1])) {
+                        Some(&(life, bytes)) => {
+                            let purpose = self.explained.purposes.get(life);
+                            let is_right = purpose.category == Some(category);
+                            all += bytes;
+                            if is_right {
+                                continue;
+                            }
+                            (format!("{:?} by {:?}", purpose.category, purpose.why), bytes)
+                        }
+                        None => ("nothing".to_owned(), number(&place[2])),
+                    };
+                    let sum = sums.entry(said).or_default();
+                    *sum = (sum.0 + 1, sum.1 + bytes);
+                }
+                let unknown = sums.get("None by Unknown").map_or(0, |sum| sum.1);
+                // Of blocks from before the recording sizes tell how many are what, not which.
+                let is_by_size =
+                    |said: &String| said.ends_with("SizesOfGradients") || said == "None by Unknown";
+                let are_by_sizes = !sums.is_empty() && sums.keys().all(is_by_size);
+                if are_by_sizes && category != Category::Activation && self.has_all_of(category, moment) {
+                    continue;
+                }
+                // What the program still holds of a pass that has ended is not known to be kept for it.
+                if sums.len() == 1 && unknown > 0 && unknown * 20 <= all && role == "activations" {
+                    continue;
+                }
+                let what = format!("{role} {}", moment["name"]);
+                self.check(&what, sums, BTreeMap::new());
+            }
+            self.strangers(moment, &held);
+        }
+    }
+
+    /// Whether as many bytes from before the recording are called parameters, or the optimizer's, as are.
+    fn has_all_of(&self, category: Category, moment: &Value) -> bool {
+        let (role, _) = ROLES.into_iter().find(|role| role.1 == category).expect("a role");
+        let places = moment[role].as_array().expect("places").iter();
+        let known: u64 = places.map(|place| number(&place[2]).div_ceil(512) * 512).sum();
+        let lives = (0..).map_while(LifeIndex::new).zip(&self.explained.timeline.lives);
+        let said = lives.filter(|(life, _)| self.explained.purposes.get(*life).why == Why::SizesOfGradients);
+        let said = said.filter(|(life, _)| self.explained.purposes.get(*life).category == Some(category));
+        known
+            == said.map(|(_, life)| life.requested_bytes.get().unwrap_or(0).div_ceil(512) * 512).sum::<u64>()
+    }
+
+    /// What is none of the tensors is not called a parameter, a gradient or the optimizer's.
+    fn strangers(&mut self, moment: &Value, held: &BTreeMap<u64, (LifeIndex, u64)>) {
+        if moment["name"] != "at the end" {
+            return; // whose gradients pass by is not known
+        }
+        let roles = moment.as_object().expect("roles").values().filter_map(Value::as_array).flatten();
+        let named: BTreeSet<u64> = roles.filter_map(|place| place[1].as_u64()).collect();
+        let strangers = held.iter().filter(|(addr, _)| !named.contains(addr));
+        let mut sums: BTreeMap<String, (usize, u64)> = BTreeMap::new();
+        for (_, &(life, bytes)) in strangers {
+            let purpose = self.explained.purposes.get(life);
+            let kept = [Category::Parameter, Category::Gradient, Category::OptimizerState];
+            let is_by_size = purpose.why == Why::SizesOfGradients; // how many are what, not which
+            if !is_by_size && purpose.category.is_some_and(|category| kept.contains(&category)) {
+                let sum = sums.entry(format!("{:?} by {:?}", purpose.category, purpose.why)).or_default();
+                *sum = (sum.0 + 1, sum.1 + bytes);
+            }
+        }
+        self.check("strangers at the end", sums, BTreeMap::new());
+    }
+
+    /// What is held after an event, by address.
+    fn held(&self, after: EventIndex) -> BTreeMap<u64, (LifeIndex, u64)> {
+        let lives = (0..).map_while(LifeIndex::new).zip(&self.explained.timeline.lives);
+        let held = lives.filter(|(_, life)| life.born <= Some(after) && life.is_held_after(Some(after)));
+        held.map(|(index, life)| (life.addr.0, (index, life.bytes))).collect()
+    }
+}
+
+/// What a tensor's role is called. Batches and caches have no name that could be told.
+const ROLES: [(&str, Category); 4] = [
+    ("parameters", Category::Parameter),
+    ("gradients", Category::Gradient),
+    ("optimizer", Category::OptimizerState),
+    ("activations", Category::Activation),
+];
+
+/// Whether the cause is that of a process that could have had so many bytes.
+fn is_cause(failure: &Failure, capacity: u64) -> bool {
+    let needed = failure.level.active_bytes + failure.asked_bytes;
+    let is_exact = failure.limit.is_none();
+    match failure.cause() {
+        Cause::Capacity { short_bytes } if is_exact => needed == capacity + short_bytes,
+        Cause::Fragmentation { spare_bytes } if is_exact => needed + spare_bytes == capacity,
+        Cause::Capacity { short_bytes } => needed > capacity && needed - capacity <= short_bytes,
+        Cause::Fragmentation { spare_bytes } => needed + spare_bytes <= capacity,
+        Cause::Limit { short_bytes } => needed <= capacity + short_bytes,
+        Cause::Unknown => false,
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}

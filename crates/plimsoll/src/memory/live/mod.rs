@@ -1,0 +1,195 @@
+//! A running program's memory, for who wants to look: [`serve`] in the program, [`Watcher`] outside it.
+//!
+//! The program listens on a Unix-domain socket, `PID.sock` in a folder of the user's own (`folder.rs`). Who
+//! connects and sends a line, whatever is in it, gets a line back: a [`Sample`] as JSON, of the schema
+//! `plimsoll.live/1`. So `echo | nc -U SOCKET` shows one, and `plimsoll top` draws them. Nothing is computed
+//! but when somebody asks (`serve.rs`); `watcher.rs` is the asking end.
+
+mod folder;
+mod serve;
+mod watcher;
+
+use std::collections::BTreeMap;
+
+use plimsoll_tensor::Device;
+use serde::{Deserialize, Serialize};
+
+pub use serve::{Live, serve};
+pub use watcher::{Watcher, running};
+
+/// The version of a sample's meaning: changes of meaning raise the number, new fields do not.
+pub const SCHEMA: &str = "plimsoll.live/1";
+
+/// One look at a running program's memory. Sizes are bytes.
+///
+/// ```
+/// use plimsoll::memory::live::Sample;
+/// use plimsoll::{Device, SimConfig, Tensor};
+///
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// device.set_memory_limit(64 << 20);
+/// let x = Tensor::zeros(&[1024, 1024], &device)?;
+/// let sample = Sample::of(&device);
+/// assert_eq!((sample.bound_bytes(), sample.allocated_bytes), (64 << 20, 4 << 20));
+/// assert_eq!((sample.cached_bytes(), sample.other_bytes(), sample.free_bytes()), (16 << 20, 0, 44 << 20));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The process.
+    pub pid: u32,
+    /// Its command line.
+    pub command: String,
+    /// The device's name.
+    pub device: String,
+    /// The device's memory.
+    pub capacity_bytes: u64,
+    /// What nobody holds of it. As `torch.cuda.mem_get_info()[0]`.
+    pub device_free_bytes: u64,
+    /// The bound on reserved bytes, if one is set.
+    pub limit_bytes: Option<u64>,
+    /// In live blocks.
+    pub allocated_bytes: u64,
+    /// Those, and in blocks that were freed while other streams still use them.
+    pub active_bytes: u64,
+    /// Held of the device: live blocks and cache.
+    pub reserved_bytes: u64,
+    /// The most that was allocated.
+    pub peak_allocated_bytes: u64,
+    /// The most that was reserved.
+    pub peak_reserved_bytes: u64,
+    /// What the allocated bytes are for, by [`Category::name`](crate::Category::name); sums to
+    /// `allocated_bytes`.
+    pub by_category: BTreeMap<String, u64>,
+    /// The largest cached block: the largest hole.
+    pub largest_cached_bytes: u64,
+    /// How often the device was asked again after a release of the cache.
+    pub num_alloc_retries: u64,
+    /// How many requests failed for want of memory.
+    pub num_ooms: u64,
+    /// What the whole process has in physical memory, where the system says.
+    pub resident_bytes: Option<u64>,
+    /// How many steps have begun ([`Device::mark_step`]).
+    pub steps: u64,
+    /// The allocated bytes between steps: when each of the last 240 began, the oldest first.
+    pub step_levels: Vec<u64>,
+    /// By how much those grow from step to step; none while there are too few: [`growth`].
+    pub growth_bytes_per_step: Option<f64>,
+}
+
+impl Sample {
+    /// This process and this device, now.
+    pub fn of(device: &Device) -> Sample {
+        let gauges = device.memory_gauges();
+        let by_category = gauges.by_category.iter();
+        Sample {
+            schema: SCHEMA.to_owned(),
+            pid: std::process::id(),
+            command: command(),
+            device: device.name().to_owned(),
+            capacity_bytes: gauges.memory.total_bytes,
+            device_free_bytes: gauges.memory.free_bytes,
+            limit_bytes: gauges.limit_bytes,
+            allocated_bytes: gauges.allocated_bytes,
+            active_bytes: gauges.active_bytes,
+            reserved_bytes: gauges.reserved_bytes,
+            peak_allocated_bytes: gauges.peak_allocated_bytes,
+            peak_reserved_bytes: gauges.peak_reserved_bytes,
+            by_category: by_category.map(|(category, bytes)| (category.name().to_owned(), bytes)).collect(),
+            largest_cached_bytes: gauges.largest_cached_bytes,
+            num_alloc_retries: gauges.num_alloc_retries,
+            num_ooms: gauges.num_ooms,
+            resident_bytes: super::process_resident_bytes(),
+            steps: gauges.steps,
+            growth_bytes_per_step: growth(&gauges.step_levels, gauges.steps),
+            step_levels: gauges.step_levels,
+        }
+    }
+
+    /// The bound that counts: the limit, or the whole device.
+    pub fn bound_bytes(&self) -> u64 {
+        self.limit_bytes.map_or(self.capacity_bytes, |limit| limit.min(self.capacity_bytes))
+    }
+
+    /// What is reserved and not allocated: free blocks, and those that other streams still use.
+    pub fn cached_bytes(&self) -> u64 {
+        self.reserved_bytes.saturating_sub(self.allocated_bytes)
+    }
+
+    /// What can still be reserved: within the bound, and free on the device.
+    pub fn free_bytes(&self) -> u64 {
+        self.bound_bytes().saturating_sub(self.reserved_bytes).min(self.device_free_bytes)
+    }
+
+    /// What is missing to the bound because others hold it. With what is allocated, cached and free it sums to
+    /// the bound, unless that was lowered below what is reserved.
+    pub fn other_bytes(&self) -> u64 {
+        self.bound_bytes().saturating_sub(self.reserved_bytes) - self.free_bytes()
+    }
+}
+
+/// The bytes by which levels grow from step to step: the median of the slopes between every two of them, which a
+/// few odd steps do not move (Theil, A rank-invariant method of linear and polynomial regression analysis, 1950;
+/// Sen 1968). `steps` tells how many have begun: the first three, in which gradients and optimizer states come
+/// to be, do not count. None with fewer than four others.
+pub fn growth(step_levels: &[u64], steps: u64) -> Option<f64> {
+    const WARM: u64 = 3;
+    let before = steps.saturating_sub(step_levels.len() as u64);
+    let warm = usize::try_from(WARM.saturating_sub(before)).unwrap_or(usize::MAX);
+    let levels = step_levels.get(warm..).filter(|levels| levels.len() >= 4)?;
+    let mut slopes = Vec::with_capacity(levels.len() * (levels.len() - 1) / 2);
+    for (place, &level) in levels.iter().enumerate() {
+        let later = levels[place + 1..].iter().zip(1u32..);
+        slopes.extend(later.map(|(&later, apart)| (later as f64 - level as f64) / f64::from(apart)));
+    }
+    let middle = slopes.len() / 2;
+    let (_, median, _) = slopes.select_nth_unstable_by(middle, f64::total_cmp);
+    Some(*median)
+}
+
+/// This process's command line, the program's folder left out.
+fn command() -> String {
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let program = std::path::Path::new(&program).file_name().unwrap_or(&program).to_os_string();
+    let words = std::iter::once(program).chain(args).map(|word| word.to_string_lossy().into_owned());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn growth_is_the_usual_step_and_not_the_first_ones_or_an_odd_one() {
+        let leak = |step: u64| 1000 + 64 * step;
+        let mut levels: Vec<u64> = [0, 400, 800].into_iter().chain((0..20).map(leak)).collect();
+        assert_eq!(growth(&levels, 23), Some(64.0));
+        levels[12] += 5000;
+        assert_eq!(growth(&levels, 23), Some(64.0));
+        assert_eq!(growth(&[0, 400, 800, 900, 900, 900, 900], 7), Some(0.0));
+        // Levels of later steps have no first ones to leave out.
+        assert_eq!(growth(&[10, 20, 30, 40], 100), Some(10.0));
+    }
+
+    #[test]
+    fn a_few_steps_have_no_growth() {
+        assert_eq!(growth(&[], 0), None);
+        assert_eq!(growth(&[0, 400, 800, 900, 900, 900], 6), None);
+    }
+
+    #[test]
+    fn what_others_hold_of_the_device_is_neither_free_nor_ours() {
+        let device = Device::sim(plimsoll_tensor::SimConfig::new(100));
+        let sample =
+            Sample { device_free_bytes: 30, reserved_bytes: 50, allocated_bytes: 20, ..Sample::of(&device) };
+        assert_eq!((sample.cached_bytes(), sample.other_bytes(), sample.free_bytes()), (30, 20, 30));
+        // A limit that leaves less than the device has free is not cut into by others.
+        let limited = Sample { limit_bytes: Some(70), ..sample.clone() };
+        assert_eq!((limited.other_bytes(), limited.free_bytes()), (0, 20));
+        let lowered = Sample { limit_bytes: Some(10), ..sample };
+        assert_eq!((lowered.other_bytes(), lowered.free_bytes()), (0, 0));
+    }
+}
