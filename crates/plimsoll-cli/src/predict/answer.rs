@@ -163,7 +163,11 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
     }
     match ended {
         Ended::Interrupted => return unknown("it was interrupted"),
-        Ended::Expired => return unknown("it did not come to its end within --timeout"),
+        Ended::Expired => {
+            return unknown(
+                "it did not come to its end within --timeout; a loop that ends by a value of the device may go on for ever here",
+            );
+        }
         Ended::Status(_) | Ended::Signal(_) => return failed(ended, reports),
         Ended::Well => {}
     }

@@ -101,7 +101,8 @@ pub(crate) struct PredictArgs {
 
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. What it reads back from the device is zero, and what it saves is made of
-that: where it would overwrite something, give it a folder of its own.
+that: where it would overwrite something, give it a folder of its own. A loop that waits for a value, as text is
+generated, may never end: give it a --timeout.
 
 Exit codes: 0 it fits, 4 it does not, or that cannot be told, 5 the program failed for another reason.
 

@@ -156,9 +156,9 @@ class Watch:
         # Where memory ran out and ended the program, the moment of the failure is what matters.
         self.finish(dump=failure is None or not self.is_dumped)
 
-    def exit(self, code):
+    def exit(self, status):
         self.end()
-        self.leave(code)
+        self.leave(status)
 
     def stop(self, state, code):
         # Ends the program where it stands: no `finally`, no handler of its own saves a model of zeros.
