@@ -17,6 +17,7 @@ mod leaks;
 mod lenet;
 mod manual;
 mod output;
+mod predict;
 mod record;
 mod recording;
 mod sink;
@@ -46,7 +47,7 @@ Exit codes:
   1  an assertion of yours failed, or a recording diverged
   2  the command line was not understood
   3  input could not be read, or output not written
-  4  our run ran out of memory, or the answer is incomplete
+  4  our run ran out of memory, what is predicted does not fit, or the answer is incomplete
   5  a program of yours failed";
 
 #[derive(Subcommand)]
@@ -56,6 +57,8 @@ enum Verb {
         #[command(subcommand)]
         what: train::What,
     },
+    /// Run a PyTorch program where there is no GPU, and say what it would take of one
+    Predict(predict::PredictArgs),
     /// Watch the memory of a running Plimsoll process
     Top(top::TopArgs),
     /// Say what a memory snapshot means: why memory ran out, who holds it
@@ -92,6 +95,7 @@ impl Verb {
     fn failure_schema(&self) -> Option<&'static str> {
         let (json, schema) = match self {
             Verb::Train { what } => (what.json(), "plimsoll.train/1"),
+            Verb::Predict(args) => (args.json, "plimsoll.error/1"),
             Verb::Top(args) => (args.json, "plimsoll.error/1"),
             Verb::Explain(args) => (args.json, "plimsoll.error/1"),
             Verb::Leaks(args) => (args.json, "plimsoll.error/1"),
@@ -113,6 +117,7 @@ fn main() -> std::process::ExitCode {
     let schema = verb.failure_schema();
     let outcome = match verb {
         Verb::Train { what } => train::run(&what).map(Answer::from),
+        Verb::Predict(args) => predict::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Leaks(args) => leaks::run(&args),

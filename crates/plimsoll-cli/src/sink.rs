@@ -27,6 +27,11 @@ impl Sink {
         Sink { output, force }
     }
 
+    /// As the user named it.
+    pub(crate) fn name(&self) -> String {
+        self.output.display().to_string()
+    }
+
     pub(crate) fn is_stdout(&self) -> bool {
         self.output == Path::new("-")
     }

@@ -14,7 +14,7 @@ const EDGES: [(&str, &[&str]); 6] = [
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-tensor", &["plimsoll-alloc"]),
     ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
-    ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace"]),
+    ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-standin"]),
     ("plimsoll-standin", &[]),
 ];
 

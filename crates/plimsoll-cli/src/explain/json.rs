@@ -19,7 +19,8 @@ pub(crate) fn render(explained: &Explained) -> String {
     format!("{value:#}")
 }
 
-fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
+/// One device.
+pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
     let (timeline, holders) = (&device.timeline, &device.holders);
     let by_category = holders.by_category.iter().map(|share| {
         let why = share.key.why;

@@ -1,8 +1,8 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
 mod job;
-mod json;
-mod text;
+pub(crate) mod json;
+pub(crate) mod text;
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +10,7 @@ use clap::Args;
 use plimsoll_trace::explain::Options;
 use plimsoll_trace::render::html::Report;
 
+use self::text::Shown;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
@@ -57,21 +58,22 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
         return job::run(&files, args);
     };
     let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
-    let page = args.html.as_ref().map(|path| (path, Sink::new(path.clone(), args.force)));
-    page.as_ref().map_or(Ok(()), |(_, sink)| sink.check())?;
+    let sink = args.html.as_ref().map(|path| (path, Sink::new(path.clone(), args.force)));
+    sink.as_ref().map_or(Ok(()), |(_, sink)| sink.check())?;
     let explained = Explained::open(file, args.device, options)?;
-    if let Some((path, sink)) = page {
-        let report = report(&explained, &command(args, file, path));
-        sink.write(|out| out.write_all(report.as_bytes()))?;
+    if let Some((path, sink)) = sink {
+        let page = page(&explained, &command(args, file, path));
+        sink.write(|out| out.write_all(page.as_bytes()))?;
         if sink.is_stdout() {
             return Ok(Answer::default());
         }
     }
-    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, args) }))
+    let shown = Shown { rows: args.rows, whole: args.bytes };
+    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, shown) }))
 }
 
-/// The page for a browser.
-fn report(explained: &Explained, command: &str) -> String {
+/// The page for a browser. `command` writes it again.
+pub(crate) fn page(explained: &Explained, command: &str) -> String {
     let Explained { file, snapshot, origins, devices } = explained;
     Report { file, snapshot, origins, devices, command }.page()
 }
@@ -92,7 +94,7 @@ fn command(args: &ExplainArgs, file: &Path, page: &Path) -> String {
 }
 
 /// A path as one word of a shell.
-fn quoted(path: &Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |char: char| char.is_alphanumeric() || "/._-+,:@%".contains(char);
     if !text.is_empty() && text.chars().all(is_plain) {

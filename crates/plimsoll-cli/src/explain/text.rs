@@ -7,14 +7,22 @@ use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Ledger, P
 use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
 
-use super::ExplainArgs;
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::{bytes, doctor, leaks, whatif};
 
+/// How tables are shown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shown {
+    /// Rows of each table.
+    pub(crate) rows: usize,
+    /// Whole bytes instead of MiB and GiB.
+    pub(crate) whole: bool,
+}
+
 /// The whole answer.
-pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
-    let page = Page { explained, args };
+pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
+    let page = Page { explained, shown };
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     for device in &explained.devices {
@@ -23,32 +31,41 @@ pub(crate) fn render(explained: &Explained, args: &ExplainArgs) -> String {
         }
         let verdict = words::verdict(device, |bytes| page.size(bytes));
         let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", explained.prefix(device));
+        page.failure(&mut out, device);
         page.device(&mut out, device);
     }
     let _ = writeln!(out, "\n{}", words::writer(&explained.file, &explained.snapshot));
     out
 }
 
+/// All that is told of one device behind the verdict.
+pub(crate) fn tables(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
+    Page { explained, shown }.device(out, device);
+}
+
 struct Page<'a> {
     explained: &'a Explained,
-    args: &'a ExplainArgs,
+    shown: Shown,
 }
 
 impl Page<'_> {
     fn size(&self, bytes: u64) -> String {
-        bytes::shown(bytes, self.args.bytes)
+        bytes::shown(bytes, self.shown.whole)
+    }
+
+    /// Which request failed.
+    fn failure(&self, out: &mut String, device: &DeviceExplanation) {
+        let Some(failure) = device.failure else { return };
+        if let Some(frame) = self.explained.origins.get(failure.stack).line {
+            let _ = writeln!(out, "asked for at {}", self.line(frame));
+        }
+        if failure.failures > 1 {
+            let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
+        }
     }
 
     fn device(&self, out: &mut String, device: &DeviceExplanation) {
         let holders = &device.holders;
-        if let Some(failure) = device.failure {
-            if let Some(frame) = self.explained.origins.get(failure.stack).line {
-                let _ = writeln!(out, "asked for at {}", self.line(frame));
-            }
-            if failure.failures > 1 {
-                let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
-            }
-        }
         let when = words::when(device);
         self.ledger(out, &device.ledger, when);
         let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
@@ -94,7 +111,7 @@ impl Page<'_> {
         if let Some(pattern) = of.pattern {
             let _ = writeln!(out, "  {}", pattern.advice());
         }
-        leaks::lines(out, self.explained, device, self.args.rows, |bytes| self.size(bytes));
+        leaks::lines(out, self.explained, device, self.shown.rows, |bytes| self.size(bytes));
         let _ = writeln!(out, "  {:>12} in all since step {}", self.size(growth.bytes), growth.from + 1);
     }
 
@@ -113,7 +130,7 @@ impl Page<'_> {
         );
         let mut pins: Vec<&Pin> = fragmentation.pins.iter().collect();
         pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
-        for pin in pins.iter().take(self.args.rows.min(5)) {
+        for pin in pins.iter().take(self.shown.rows.min(5)) {
             let oldest = pin.holders.first();
             let line =
                 oldest.and_then(|holder| holder.line).map_or_else(String::new, |frame| self.line(frame));
@@ -151,7 +168,7 @@ impl Page<'_> {
         of: u64,
         name: impl Fn(K) -> (String, String),
     ) {
-        let (listed, rest) = shares.split_at(shares.len().min(self.args.rows));
+        let (listed, rest) = shares.split_at(shares.len().min(self.shown.rows));
         for share in listed {
             let (name, note) = name(share.key);
             self.row(out, &note, share, of, &name);

@@ -1,0 +1,371 @@
+//! What a run comes to: [`Outcome`], with its [`Verdict`] and the process that it is about.
+
+use std::path::PathBuf;
+
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Options};
+use plimsoll_trace::render::words;
+use plimsoll_trace::whatif::{SETTINGS, WhatIf};
+
+use super::gpu::Target;
+use super::report::{Peaks, Report, State, Thrown};
+use super::run::Ended;
+use crate::exit::{Exit, Failure};
+use crate::explained::Explained;
+
+/// A run, judged.
+pub(super) struct Outcome {
+    pub(super) verdict: Verdict,
+    /// The processes that used CUDA.
+    pub(super) reports: Vec<Report>,
+    /// What the verdict is about; nothing where no memory was asked for.
+    pub(super) judged: Option<Judged>,
+}
+
+/// Whether it fits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It does, with so much left of the GPU.
+    Fits { spare_bytes: u64 },
+    /// A request failed.
+    RunsOut(Shortage),
+    /// The program failed, not for want of memory: how, and what may have been the cause.
+    Failed { how: String, hint: Option<String> },
+    /// That cannot be told, and why.
+    Unknown(String),
+}
+
+/// The request that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shortage {
+    /// The step that it belonged to, from 1.
+    pub(super) step: u64,
+    /// The line that asked, if it is known.
+    pub(super) line: Option<String>,
+    pub(super) asked_bytes: u64,
+    /// What kept it from being served.
+    pub(super) cause: Cause,
+    /// Whether the program went on after it.
+    pub(super) caught: bool,
+}
+
+/// A process and one of its devices.
+pub(super) struct Judged {
+    pub(super) report: Report,
+    pub(super) peaks: Peaks,
+    /// What its snapshot tells of the device; nothing if it was killed before it wrote one.
+    pub(super) told: Option<Told>,
+}
+
+/// What a snapshot tells of one device.
+pub(super) struct Told {
+    /// The file, which goes when the run does.
+    pub(super) snapshot: PathBuf,
+    /// Of this device alone, with the same requests under other settings.
+    pub(super) explained: Explained,
+}
+
+impl Told {
+    pub(super) fn device(&self) -> &DeviceExplanation {
+        &self.explained.devices[0]
+    }
+}
+
+impl Verdict {
+    pub(super) fn exit(&self) -> Exit {
+        match self {
+            Verdict::Fits { .. } => Exit::Done,
+            Verdict::RunsOut(_) | Verdict::Unknown(_) => Exit::OutOfMemory,
+            Verdict::Failed { .. } => Exit::Program,
+        }
+    }
+}
+
+impl Outcome {
+    /// Judges a run by how it ended and what its processes told.
+    ///
+    /// # Errors
+    /// A snapshot that cannot be read.
+    pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Outcome, Failure> {
+        let worst = worst(reports);
+        let judged = worst.map(|(report, peaks)| Judged::of(report, peaks)).transpose()?;
+        let verdict = match &judged {
+            Some(judged) if judged.report.failures > 0 => judged.shortage().map_or_else(
+                || Verdict::Unknown("memory ran out, and no snapshot tells where".to_owned()),
+                Verdict::RunsOut,
+            ),
+            _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
+        };
+        let reports = reports.iter().filter(|report| report.started).cloned().collect();
+        Ok(Outcome { verdict, reports, judged })
+    }
+}
+
+/// The process and device that decide: where memory ran out, else where the most is reserved.
+fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
+    let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
+    // Of equals the first, which is the lowest rank.
+    all.rev().max_by_key(|(report, peaks)| (report.failures > 0, peaks.reserved_bytes))
+}
+
+impl Judged {
+    fn of(report: &Report, peaks: Peaks) -> Result<Judged, Failure> {
+        let mut judged = Judged { report: report.clone(), peaks, told: None };
+        let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
+        let mut explained = Explained::open(&snapshot, None, Options::default())?;
+        let devices = &explained.devices;
+        // Memory ran out on one of its devices, and the one that has most need not be it.
+        let failed = devices.iter().position(|device| device.failure.is_some());
+        let place = failed.or_else(|| devices.iter().position(|it| it.timeline.device == peaks.device));
+        let Some(place) = place else { return Ok(judged) };
+        let mut device = explained.devices.swap_remove(place);
+        let timeline = &device.timeline;
+        if let Some(counted) = report.devices.iter().find(|it| it.device == timeline.device) {
+            judged.peaks = *counted;
+        }
+        // A program may set PyTorch's counters back; the recording knows better then.
+        let (allocated, reserved) = (timeline.peak_allocated.level, timeline.peak_reserved.level);
+        judged.peaks.allocated_bytes = judged.peaks.allocated_bytes.max(allocated.allocated_bytes);
+        judged.peaks.reserved_bytes = judged.peaks.reserved_bytes.max(reserved.reserved_bytes);
+        device.what_if.get_or_insert_with(|| WhatIf::of(&explained.snapshot, timeline, &SETTINGS));
+        explained.devices = vec![device];
+        explained.file = "SNAPSHOT".to_owned();
+        judged.told = Some(Told { snapshot, explained });
+        Ok(judged)
+    }
+
+    /// The request that failed, if the recording has one.
+    fn shortage(&self) -> Option<Shortage> {
+        let told = self.told.as_ref()?;
+        let (explained, failure) = (&told.explained, told.device().failure?);
+        let line = explained.origins.get(failure.stack).line;
+        Some(Shortage {
+            step: self.report.failed_step,
+            line: line.map(|frame| words::line(&explained.snapshot, frame)),
+            asked_bytes: failure.asked_bytes,
+            cause: failure.cause(),
+            caught: self.report.state != State::Failed,
+        })
+    }
+}
+
+/// The verdict where every request was served.
+fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Option<Peaks>) -> Verdict {
+    let unknown = |why: &str| Verdict::Unknown(why.to_owned());
+    if let Some(report) = reports.iter().find(|report| report.cuda.is_none()) {
+        return Verdict::Unknown(format!(
+            "PyTorch {} is a build for the CPU alone, which asks no GPU for memory: install one for CUDA (it needs no \
+             GPU), as with `pip install torch` on Linux, or by the selector on pytorch.org",
+            report.torch
+        ));
+    }
+    if reports.iter().any(|report| !report.standin) {
+        return unknown("the stand-in is not loaded in the program: something on the way drops LD_PRELOAD");
+    }
+    match ended {
+        Ended::Interrupted => return unknown("it was interrupted"),
+        Ended::Expired => {
+            return unknown(
+                "it did not come to its end within --timeout; a loop that ends by a value of the device may go on for ever here",
+            );
+        }
+        Ended::Status(_) | Ended::Signal(_) => return failed(ended, reports),
+        Ended::Well => {}
+    }
+    if reports.is_empty() {
+        return unknown(
+            "no torch was imported: the command starts no Python that does, or one that ignores PYTHONPATH (-I, -E, -S)",
+        );
+    }
+    match peaks {
+        None if reports.iter().any(|report| report.started) => {
+            unknown("a process that used CUDA was killed before it told what it took")
+        }
+        None => unknown("no memory of a GPU was asked for: is the model moved to \"cuda\"?"),
+        Some(peaks) => {
+            Verdict::Fits { spare_bytes: target.capacity_bytes().saturating_sub(peaks.reserved_bytes) }
+        }
+    }
+}
+
+/// The verdict where the program failed.
+fn failed(ended: Ended, reports: &[Report]) -> Verdict {
+    // What starts the ranks of a job fails, too, if one of them does.
+    let failed = reports.iter().filter(|report| report.error.is_some());
+    let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
+    let how = match (error, ended) {
+        (Some(error), _) => {
+            let place = error.file.as_ref().zip(error.line).map(|(file, line)| format!(" at {file}:{line}"));
+            let text = error.text.lines().next().unwrap_or_default();
+            format!("{}{}: {text}", error.kind, place.unwrap_or_default())
+        }
+        (None, Ended::Signal(signal)) => format!("it was ended by signal {signal}"),
+        (None, Ended::Status(code)) => format!("it ended with exit status {code}"),
+        (None, _) => "it failed".to_owned(),
+    };
+    let hint = match (error, ended) {
+        (Some(error), _) => hint(error),
+        (None, Ended::Signal(11)) => Some(
+            "a line that begins with `plimsoll-standin: the host touched` above says which call read a device's memory"
+                .to_owned(),
+        ),
+        _ => None,
+    };
+    Verdict::Failed { how, hint }
+}
+
+/// What the stand-in may have to do with an exception.
+fn hint(error: &Thrown) -> Option<String> {
+    let text = error.text.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let hint = if says(&[
+        "not_supported",
+        "operation not supported",
+        "cusolver",
+        "cusparse",
+        "cufft",
+        "cudnn",
+    ]) {
+        "the stand-in does not imitate a call that was made: a line that begins with `plimsoll-standin:` above names it"
+    } else if says(&["invalid device ordinal", "duplicate gpu"]) {
+        "the program asks for more GPUs than it sees: add --devices"
+    } else if error.reads {
+        "a value is read back from the device close above that line, which may be the cause: here it is zero, as nothing \
+         is computed"
+    } else {
+        return None;
+    };
+    Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use plimsoll_alloc::{Addr, StreamId};
+    use plimsoll_trace::Sharing;
+    use plimsoll_trace::output::save;
+    use plimsoll_trace::snapshot::{Action, Event, Snapshot};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn target() -> Target {
+        let name = "a GPU of 64 MiB".to_owned();
+        Target { name, total_bytes: 64 * MIB, context_bytes: 4 * MIB, environment: Vec::new() }
+    }
+
+    /// What watch.py tells of a process that had 20 MiB at most, with these changes.
+    fn report(changes: &serde_json::Value) -> Report {
+        let mut told = serde_json::json!({
+            "pid": 7, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped", "torch": "2.15.0", "cuda": "13.2",
+            "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0,
+            "devices": [{
+                "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
+                "reserved_bytes": 20 * MIB, "reserved_step": 1,
+            }],
+            "convolutions": false, "libraries": [], "error": null,
+        });
+        for (key, value) in changes.as_object().expect("an object") {
+            told[key] = value.clone();
+        }
+        serde_json::from_value(told).expect("a report")
+    }
+
+    fn verdict(ended: Ended, reports: &[Report]) -> Verdict {
+        Outcome::of(ended, reports, &target()).expect("nothing to read").verdict
+    }
+
+    #[track_caller]
+    fn check_unknown(ended: Ended, reports: &[Report], why: &str) {
+        match verdict(ended, reports) {
+            Verdict::Unknown(said) => assert!(said.contains(why), "{said}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The snapshot of a device of which 20 MiB are taken, 3 of them in use, and then 60 are asked for.
+    fn snapshot_that_ran_out(folder: &Path) -> PathBuf {
+        let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+        let trace = vec![
+            event(Action::SegmentAlloc, 0x700_0000_0000, 20 * MIB),
+            event(Action::Alloc, 0x700_0000_0000, 3 * MIB),
+            Event::oom(60 * MIB, Some(40 * MIB), StreamId(0)),
+        ];
+        let path = folder.join("7.pickle");
+        let snapshot = Snapshot { traces: vec![trace], ..Snapshot::default() };
+        save(&snapshot, &path, Sharing::Equal).expect("written");
+        path
+    }
+
+    #[test]
+    fn what_is_left_of_the_gpu_is_beside_the_context() {
+        let fits = verdict(Ended::Well, &[report(&serde_json::json!({}))]);
+        assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB });
+        assert_eq!(fits.exit(), Exit::Done);
+    }
+
+    #[test]
+    fn a_request_that_failed_decides_whatever_came_after() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut ran_out = report(&serde_json::json!({ "state": "failed", "failures": 1, "failed_step": 4 }));
+        ran_out.snapshot = Some(snapshot_that_ran_out(folder.path()));
+        let shortage = |caught| Shortage {
+            step: 4,
+            line: None,
+            asked_bytes: 60 * MIB,
+            cause: Cause::Capacity { short_bytes: 3 * MIB },
+            caught,
+        };
+        // A rank with more memory, and no failure.
+        let other = report(&serde_json::json!({ "rank": 0, "devices": [{
+            "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
+            "reserved_bytes": 50 * MIB, "reserved_step": 1,
+        }] }));
+        let died = verdict(Ended::Status(1), &[other, ran_out.clone()]);
+        assert_eq!((died.exit(), died), (Exit::OutOfMemory, Verdict::RunsOut(shortage(false))));
+        ran_out.state = State::Ended;
+        assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::RunsOut(shortage(true)));
+    }
+
+    #[test]
+    fn what_keeps_it_from_being_told_is_said() {
+        let cpu = report(&serde_json::json!({ "cuda": null, "started": false, "devices": [] }));
+        check_unknown(Ended::Status(1), &[cpu], "build for the CPU alone");
+        check_unknown(Ended::Well, &[], "no torch was imported");
+        let unused = report(&serde_json::json!({ "started": false, "devices": [] }));
+        check_unknown(Ended::Well, &[unused], "no memory of a GPU");
+        check_unknown(Ended::Well, &[report(&serde_json::json!({ "standin": false }))], "LD_PRELOAD");
+        check_unknown(Ended::Expired, &[report(&serde_json::json!({}))], "--timeout");
+        check_unknown(Ended::Interrupted, &[], "interrupted");
+    }
+
+    /// How a program failed whose rank 1 ended with this exception, as did what started the ranks.
+    fn failed(kind: &str, text: &str, reads: bool) -> (String, Option<String>) {
+        let thrown = |kind: &str, text: &str| serde_json::json!({ "kind": kind, "text": text, "file": "train.py", "line": 3, "reads": reads });
+        let parent =
+            report(&serde_json::json!({ "started": false, "error": thrown("ChildFailedError", "") }));
+        let rank = report(&serde_json::json!({ "rank": 1, "error": thrown(kind, text) }));
+        match verdict(Ended::Status(1), &[parent, rank]) {
+            Verdict::Failed { how, hint } => (how, hint),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_programs_own_failure_is_told_with_a_hint_where_the_stand_in_may_be_the_cause() {
+        let (how, hint) = failed("ValueError", "mine\nand more", false);
+        assert_eq!((how.as_str(), hint), ("ValueError at train.py:3: mine", None));
+        for (text, reads, said) in [
+            ("cusolver error: when calling `cusolverDnCreate(handle)`", false, "does not imitate"),
+            ("CUDA error: invalid device ordinal", true, "--devices"),
+            ("no rows", true, "read back"),
+        ] {
+            let hint = failed("RuntimeError", text, reads).1.expect("a hint");
+            assert!(hint.contains(said), "{text}: {hint}");
+        }
+        let killed = verdict(Ended::Signal(9), &[]);
+        assert_eq!(killed, Verdict::Failed { how: "it was ended by signal 9".to_owned(), hint: None });
+        assert_eq!(killed.exit(), Exit::Program);
+    }
+}

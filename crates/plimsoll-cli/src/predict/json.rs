@@ -1,0 +1,98 @@
+//! A prediction for programs: `plimsoll.predict/1`.
+
+use plimsoll_trace::explain::Cause;
+use serde_json::{Value, json};
+
+use super::answer::{Outcome, Verdict};
+use super::gpu::{LEAST_CONTEXT_BYTES, Target};
+use super::report::{Report, State};
+use super::text;
+use crate::bytes;
+use crate::explain;
+
+/// The whole answer.
+pub(super) fn render(outcome: &Outcome, target: &Target) -> String {
+    format!("{:#}", value(outcome, target))
+}
+
+fn value(outcome: &Outcome, target: &Target) -> Value {
+    let size = |bytes| bytes::shown(bytes, false);
+    let judged = outcome.judged.as_ref().map(|judged| {
+        json!({
+            "process": process(&judged.report),
+            "device": judged.peaks.device,
+            "peak_allocated_bytes": judged.peaks.allocated_bytes,
+            "peak_reserved_bytes": judged.peaks.reserved_bytes,
+            "process_bytes": {
+                "least": judged.peaks.reserved_bytes + LEAST_CONTEXT_BYTES.min(target.context_bytes),
+                "most": judged.peaks.reserved_bytes + target.context_bytes,
+            },
+            "explanation": judged.told.as_ref().map(|told| explain::json::device(&told.explained, told.device())),
+        })
+    });
+    json!({
+        "schema": "plimsoll.predict/1",
+        "gpu": { "name": target.name, "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
+        "verdict": verdict(&outcome.verdict),
+        "summary": text::verdict(outcome, target, size),
+        "exit": outcome.verdict.exit() as u8,
+        "judged": judged,
+        "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
+        "not_counted": text::limits(outcome, size),
+    })
+}
+
+/// The verdict and its figures.
+pub(super) fn verdict(verdict: &Verdict) -> Value {
+    match verdict {
+        Verdict::Fits { spare_bytes } => json!({ "is": "fits", "spare_bytes": spare_bytes }),
+        Verdict::RunsOut(it) => {
+            let (cause, short_bytes) = match it.cause {
+                Cause::Capacity { short_bytes } => ("capacity", Some(short_bytes)),
+                Cause::Fragmentation { .. } => ("fragmentation", None),
+                Cause::Limit { short_bytes } => ("limit", Some(short_bytes)),
+                Cause::Unknown => ("unknown", None),
+            };
+            json!({
+            "is": "runs out",
+            "step": it.step,
+            "line": it.line,
+            "asked_bytes": it.asked_bytes,
+            "cause": cause,
+            "short_bytes": short_bytes,
+            "caught": it.caught,
+            })
+        }
+        Verdict::Failed { how, hint } => json!({ "is": "failed", "how": how, "hint": hint }),
+        Verdict::Unknown(why) => json!({ "is": "unknown", "why": why }),
+    }
+}
+
+fn process(report: &Report) -> Value {
+    let state = match report.state {
+        State::Running => "killed",
+        State::Ended => "ended",
+        State::Stopped => "stopped",
+        State::Failed => "failed",
+        State::Expired => "expired",
+    };
+    let devices = report.devices.iter().map(|peaks| {
+        json!({
+            "device": peaks.device,
+            "peak_allocated_bytes": peaks.allocated_bytes,
+            "peak_allocated_step": peaks.allocated_step,
+            "peak_reserved_bytes": peaks.reserved_bytes,
+            "peak_reserved_step": peaks.reserved_step,
+        })
+    });
+    json!({
+        "pid": report.pid,
+        "rank": report.rank,
+        "state": state,
+        "torch": report.torch,
+        "cuda": report.cuda,
+        "steps": report.steps,
+        "requests_that_failed": report.failures,
+        "devices": devices.collect::<Vec<_>>(),
+    })
+}

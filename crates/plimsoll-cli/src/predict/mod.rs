@@ -1,0 +1,181 @@
+//! `plimsoll predict`: runs a PyTorch program where there is no GPU, and says what it takes of one.
+//!
+//! PyTorch is the real one, and so are its allocator's figures; the device beneath is `plimsoll-standin`.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `gpu.rs` | the GPU that is imitated, and what of it is left for the allocator |
+//! | `standin.rs` | the shared library: where it is, and how the loader is led to it |
+//! | `watch.py`, `report.rs` | what is done inside the user's processes, and what each of them tells |
+//! | `run.rs` | the user's program from start to end |
+//! | `answer.rs`, `text.rs`, `json.rs` | the verdict, and how it is said |
+//! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
+//!
+//! The program's own output goes to stderr, as progress does: stdout holds the answer alone.
+
+mod answer;
+mod find;
+mod gpu;
+mod json;
+mod report;
+mod run;
+mod search;
+mod standin;
+mod text;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use plimsoll_alloc::Config;
+
+use self::answer::Outcome;
+use self::find::Placeholder;
+use self::gpu::Target;
+use self::run::Run;
+use crate::bytes;
+use crate::exit::{Answer, Exit, Failure};
+use crate::explain;
+use crate::sink::Sink;
+
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct PredictArgs {
+    /// The GPU, by name (`list` prints them), or its memory, such as 24GiB, together with --cc
+    #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]
+    gpu: String,
+    /// Its compute capability, such as 8.9, where --gpu is a size
+    #[arg(long, value_name = "X.Y")]
+    cc: Option<String>,
+    /// How many of them the program sees
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    devices: u32,
+    /// Run this one rank of a job that has --devices ranks, without torchrun and without the others
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// What a process takes of each GPU beside the allocator: the CUDA context and libraries
+    #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
+    context: u64,
+    /// End the program after so many optimizer steps
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// Let the program end by itself
+    #[arg(long, conflicts_with = "steps")]
+    whole: bool,
+    /// Settings of the allocator, as PYTORCH_ALLOC_CONF takes them
+    #[arg(long, value_name = "SETTINGS")]
+    alloc_conf: Option<String>,
+    /// End the program after this time, such as 90s or 5m, and tell what was seen until then
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<Duration>,
+    /// Find the largest value that fits: {NAME} in the command is replaced by it
+    #[arg(long, value_name = "NAME=FROM..TO", value_parser = Placeholder::parse)]
+    find: Option<Placeholder>,
+    /// Keep the snapshot, for `explain`, `leaks`, `diff` and the other verbs
+    #[arg(long, value_name = "OUT.pickle", conflicts_with = "find")]
+    snapshot: Option<PathBuf>,
+    /// Also write a page for a browser: one file that needs no network
+    #[arg(long, value_name = "OUT.html", conflicts_with = "find")]
+    html: Option<PathBuf>,
+    /// Replace files that are there
+    #[arg(short, long)]
+    force: bool,
+    /// Rows of each table
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    rows: usize,
+    /// Whole bytes instead of MiB and GiB
+    #[arg(long)]
+    bytes: bool,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments, behind `--`
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present = "list")]
+    command: Vec<OsString>,
+    /// Print the GPUs that are known by name
+    #[arg(long)]
+    list: bool,
+}
+
+const AFTER_HELP: &str = "\
+The program's own output goes to stderr. What it reads back from the device is zero, and what it saves is made of
+that: where it would overwrite something, give it a folder of its own. A loop that waits for a value, as text is
+generated, may never end: give it a --timeout.
+
+Exit codes: 0 it fits, 4 it does not, or that cannot be told, 5 the program failed for another reason.
+
+Examples:
+  plimsoll predict --gpu H100 -- python train.py --batch-size 32
+  plimsoll predict --devices 2 -- torchrun --nproc-per-node 2 train.py
+  plimsoll predict --devices 64 --rank 0 -- python train.py
+  plimsoll predict --gpu 24GiB --cc 8.9 --find 'BATCH=1..512' -- python train.py --batch-size {BATCH}";
+
+/// Runs the program and tells what it took; the result is text for stdout.
+pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
+    if args.list {
+        return Ok(Answer::from(gpu::list(args.bytes)));
+    }
+    if args.rank.is_some_and(|rank| rank >= args.devices) {
+        return Err(Failure::new(Exit::Usage, "--rank counts from 0, and the job has --devices ranks"));
+    }
+    let target = Target::of(args)?;
+    if let Some(settings) = &args.alloc_conf {
+        Config::parse(settings).map_err(|why| Failure::new(Exit::Usage, format!("{settings}: {why}")))?;
+    }
+    let sinks = [&args.snapshot, &args.html]
+        .map(|path| path.as_ref().map(|path| Sink::new(path.clone(), args.force)));
+    sinks.iter().flatten().try_for_each(Sink::check)?;
+    let standin = standin::find()?;
+    if let Some(placeholder) = &args.find {
+        return find::run(args, placeholder, &target, &standin);
+    }
+    let run = Run::of(args, &args.command, &target, &standin)?;
+    let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
+    if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
+        let [snapshot, html] = sinks;
+        if let Some(sink) = snapshot {
+            sink.write(|out| std::io::copy(&mut File::open(&told.snapshot)?, out).map(|_| ()))?;
+            told.explained.file = sink.name();
+        }
+        if let Some(sink) = html {
+            let words = std::env::args_os().map(|word| explain::quoted(word.as_ref()));
+            let page = explain::page(&told.explained, &words.collect::<Vec<_>>().join(" "));
+            sink.write(|out| out.write_all(page.as_bytes()))?;
+        }
+    }
+    let text =
+        if args.json { json::render(&outcome, &target) } else { text::render(&outcome, &target, args) };
+    Ok(Answer { text, exit: outcome.verdict.exit() })
+}
+
+/// A time as people write it: `90`, `90s`, `5m`, `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit.trim() {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        _ => return Err(format!("`{unit}` is not a unit; use s, m or h")),
+    };
+    let number: u64 = number.parse().map_err(|_| "not a time; write for example 90s".to_owned())?;
+    let seconds = number.checked_mul(scale).filter(|&seconds| (1..1 << 31).contains(&seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| "must be more than 0, and less than 60 years".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "0", "5 parsecs", "-1", "1e9", "99999999999999999999", "9999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

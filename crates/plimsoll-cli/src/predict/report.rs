@@ -1,0 +1,112 @@
+//! What a watched process tells of itself: [`Report`], the JSON that `watch.py` writes.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// One process that imported torch.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Report {
+    pub(super) pid: u32,
+    /// Its number in a job of several processes.
+    pub(super) rank: Option<u32>,
+    /// Whether the others of that job were not there.
+    pub(super) alone: bool,
+    pub(super) state: State,
+    /// PyTorch's version.
+    pub(super) torch: String,
+    /// The version of CUDA that it was built for; `None`: for none.
+    pub(super) cuda: Option<String>,
+    /// Whether the stand-in is loaded.
+    pub(super) standin: bool,
+    /// Whether CUDA was used.
+    pub(super) started: bool,
+    /// Optimizer steps that were done.
+    pub(super) steps: u64,
+    /// Requests that failed for want of memory.
+    pub(super) failures: u64,
+    /// In which step the last of them was, from 1; 0 if none failed.
+    pub(super) failed_step: u64,
+    /// Those of which memory was asked for, by number.
+    pub(super) devices: Vec<Peaks>,
+    /// Whether there were convolutions, which ask for workspaces on a real device.
+    pub(super) convolutions: bool,
+    /// Libraries with kernels or allocations of their own that were imported.
+    pub(super) libraries: Vec<String>,
+    /// The exception that ended it.
+    pub(super) error: Option<Thrown>,
+    /// Its snapshot, if it wrote one.
+    #[serde(skip)]
+    pub(super) snapshot: Option<PathBuf>,
+}
+
+/// How far a process came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum State {
+    /// It did not tell its end: it was killed, or ended itself in the hard way.
+    Running,
+    /// It ended by itself.
+    Ended,
+    /// It did the steps that were asked for.
+    Stopped,
+    /// An exception ended it.
+    Failed,
+    /// Its time was up.
+    Expired,
+}
+
+/// What the allocator had of one device at most, by PyTorch's own counters; and in which step, from 1. Steps that
+/// were done and one more: after the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(super) struct Peaks {
+    /// Its number in the process.
+    pub(super) device: i32,
+    /// Its number in the machine.
+    pub(super) gpu: u32,
+    pub(super) allocated_bytes: u64,
+    pub(super) allocated_step: u64,
+    pub(super) reserved_bytes: u64,
+    pub(super) reserved_step: u64,
+}
+
+/// An exception.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Thrown {
+    /// Its class.
+    pub(super) kind: String,
+    /// What it says.
+    pub(super) text: String,
+    /// The innermost line outside packages.
+    pub(super) file: Option<String>,
+    pub(super) line: Option<u64>,
+    /// Whether a value is read from the device close above it, or above a line that led to it.
+    pub(super) reads: bool,
+}
+
+impl Report {
+    /// What all processes told, by rank, then by number.
+    ///
+    /// # Errors
+    /// The system's; a report that is none.
+    pub(super) fn all(folder: &Path) -> io::Result<Vec<Report>> {
+        let mut reports = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == "json") {
+                let mut report: Report = serde_json::from_slice(&fs::read(&path)?)?;
+                report.snapshot = Some(path.with_extension("pickle")).filter(|path| path.is_file());
+                reports.push(report);
+            }
+        }
+        reports.sort_by_key(|report| (report.rank, report.pid));
+        Ok(reports)
+    }
+
+    /// What it is called beside others.
+    pub(super) fn name(&self) -> String {
+        self.rank.map_or_else(|| format!("process {}", self.pid), |rank| format!("rank {rank}"))
+    }
+}

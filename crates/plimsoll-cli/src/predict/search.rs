@@ -1,0 +1,97 @@
+//! The largest value that fits, in few runs: memory grows about evenly with a batch, so two peaks foretell the border.
+
+/// A value that fits, and the most that was reserved with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Point {
+    value: u64,
+    peak_bytes: u64,
+}
+
+/// The largest value of `from..=to` that fits, if what is larger than one that does not fit does not fit either;
+/// `None` if none does. `peak` runs with a value, and tells its peak in bytes if it fits.
+///
+/// # Errors
+/// Those of `peak`.
+pub(super) fn largest<E>(
+    from: u64,
+    to: u64,
+    capacity_bytes: u64,
+    mut peak: impl FnMut(u64) -> Result<Option<u64>, E>,
+) -> Result<Option<u64>, E> {
+    let Some(peak_bytes) = peak(from)? else { return Ok(None) };
+    if from == to || peak(to)?.is_some() {
+        return Ok(Some(to));
+    }
+    let (mut good, mut bad) = (Point { value: from, peak_bytes }, to);
+    let mut before: Option<Point> = None;
+    // Runs in a row that left more than half of the range: a guess that is wrong again and again.
+    let mut slow = 0;
+    while bad - good.value > 1 {
+        let width = bad - good.value;
+        let value = match before {
+            _ if slow >= 3 => good.value + width / 2,
+            None => good.value + (width / 8).max(1),
+            Some(before) => guess(before, good, capacity_bytes).clamp(good.value + 1, bad - 1),
+        };
+        match peak(value)? {
+            Some(peak_bytes) => {
+                before = Some(good);
+                good = Point { value, peak_bytes };
+            }
+            None => bad = value,
+        }
+        slow = if slow < 3 && (bad - good.value) * 2 > width { slow + 1 } else { 0 };
+    }
+    Ok(Some(good.value))
+}
+
+/// The largest value that fits if the peak goes on as between these two.
+fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
+    let grown = good.peak_bytes.saturating_sub(before.peak_bytes).max(1);
+    let left = capacity_bytes.saturating_sub(good.peak_bytes);
+    let steps = u128::from(good.value - before.value) * u128::from(left) / u128::from(grown);
+    good.value.saturating_add(u64::try_from(steps).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value found, and in how many runs, where `of` tells the peak.
+    fn found(from: u64, to: u64, capacity_bytes: u64, of: impl Fn(u64) -> u64) -> (Option<u64>, u32) {
+        let mut runs = 0;
+        let value = largest::<()>(from, to, capacity_bytes, |value| {
+            runs += 1;
+            Ok(Some(of(value)).filter(|&peak_bytes| peak_bytes <= capacity_bytes))
+        });
+        (value.unwrap(), runs)
+    }
+
+    #[test]
+    fn the_border_is_found_wherever_it_is() {
+        for border in 0..=65 {
+            let expected = if border == 0 { None } else { Some(border.min(64)) };
+            let courses: [fn(u64) -> u64; 4] =
+                [|value| value, |value| value * value, |value| value.div_ceil(10) * 10, |_| 7];
+            for of in courses {
+                let capacity_bytes = of(border);
+                let steps = (1..=64).rfind(|&value| of(value) <= capacity_bytes);
+                assert_eq!(found(1, 64, capacity_bytes, of).0, steps);
+            }
+            assert_eq!(found(1, 64, border, |value| value).0, expected);
+        }
+    }
+
+    #[test]
+    fn even_growth_needs_few_runs_and_any_growth_not_many() {
+        let even = |value| 3_000_000_000 + value * 147_000_000;
+        for capacity_bytes in [4_000_000_000, 24_000_000_000, 70_000_000_000] {
+            let (value, runs) = found(1, 512, capacity_bytes, even);
+            assert!(runs <= 7, "{value:?}: {runs} runs");
+        }
+        for border in 1..512 {
+            let (value, runs) = found(1, 512, 1000, |value| if value > border { 2000 } else { 1 });
+            assert!(value == Some(border) && runs <= 2 + 4 * 9, "{value:?}: {runs} runs");
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A prediction for people: the verdict, the peaks, who holds them, what would change them, what is not counted.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::PredictArgs;
+use plimsoll_trace::explain::Cause;
+
+use super::answer::{Judged, Outcome, Shortage, Verdict};
+use super::gpu::{LEAST_CONTEXT_BYTES, Target};
+use super::report::{Peaks, Report};
+use crate::bytes;
+use crate::explain::text::{Shown, tables};
+use crate::output::{BOLD, RESET};
+
+/// The whole answer.
+pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
+    let size = |bytes: u64| bytes::shown(bytes, args.bytes);
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(outcome, target, size));
+    if let Verdict::Failed { hint: Some(hint), .. } = &outcome.verdict {
+        let _ = writeln!(out, "{hint}");
+    }
+    processes(&mut out, outcome, size);
+    if let Some(judged) = &outcome.judged {
+        peaks(&mut out, judged, target, size);
+        // Who holds what is of no help to a program that failed for another reason.
+        let told = judged.told.as_ref().filter(|_| !matches!(outcome.verdict, Verdict::Failed { .. }));
+        if let Some(told) = told {
+            tables(&mut out, &told.explained, told.device(), Shown { rows: args.rows, whole: args.bytes });
+        }
+    }
+    let limits = limits(outcome, size);
+    if !limits.is_empty() {
+        let _ = writeln!(out, "\n{BOLD}What this cannot tell{RESET}");
+        limits.iter().for_each(|limit| {
+            let _ = writeln!(out, "  {limit}");
+        });
+    }
+    out
+}
+
+/// The sentence that answers.
+pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
+    let name = &target.name;
+    let who = match &outcome.judged {
+        Some(judged) if rows(outcome).len() > 1 => {
+            format!(", by {} on its device {}", judged.report.name(), judged.peaks.device)
+        }
+        _ => String::new(),
+    };
+    let at_most = || outcome.judged.as_ref().map_or_else(String::new, |judged| at_most(judged, &size) + &who);
+    match &outcome.verdict {
+        Verdict::Fits { spare_bytes } => {
+            format!("fits {name} with {} to spare: {}", size(*spare_bytes), at_most())
+        }
+        Verdict::RunsOut(Shortage { step, line, asked_bytes, cause, caught }) => {
+            let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
+            let short = match *cause {
+                Cause::Capacity { short_bytes } => format!(", short by {}", size(short_bytes)),
+                Cause::Fragmentation { .. } => ", which would fit if the blocks lay together".to_owned(),
+                Cause::Limit { short_bytes } => {
+                    format!(
+                        ", short by {} at most under a limit that the program set itself",
+                        size(short_bytes)
+                    )
+                }
+                Cause::Unknown => String::new(),
+            };
+            let caught = if *caught { "; the program caught that and went on" } else { "" };
+            let asked = size(*asked_bytes);
+            let who = who.replacen(',', "", 1);
+            format!("runs OUT of {name} in step {step}{place}: asked {asked}{who}{short}{caught}")
+        }
+        Verdict::Failed { how, .. } => format!("the program FAILED, not for want of memory: {how}"),
+        Verdict::Unknown(why) => {
+            let seen = at_most();
+            let seen = if seen.is_empty() { seen } else { format!("; until then {seen}") };
+            format!("cannot be told: {why}{seen}")
+        }
+    }
+}
+
+/// The peaks and their steps.
+fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
+    let Judged { report, peaks, .. } = judged;
+    let (allocated, reserved) = (size(peaks.allocated_bytes), size(peaks.reserved_bytes));
+    let [first, second] = [peaks.allocated_step, peaks.reserved_step].map(|step| when(step, report));
+    if first == second {
+        format!("at most {allocated} allocated, {reserved} reserved{first}")
+    } else {
+        format!("at most {allocated} allocated{first}, {reserved} reserved{second}")
+    }
+}
+
+/// The step of a peak, as the end of a sentence; nothing in a program without steps.
+fn when(step: u64, report: &Report) -> String {
+    match report.steps {
+        0 => String::new(),
+        steps if step > steps && step != report.failed_step => format!(" after step {steps}"),
+        _ => format!(" in step {step}"),
+    }
+}
+
+/// The peaks, and the process around them.
+fn peaks(out: &mut String, judged: &Judged, target: &Target, size: impl Fn(u64) -> String) {
+    let Judged { report, peaks, .. } = judged;
+    let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;
+    let _ = writeln!(out, "\n{BOLD}The peaks{RESET} (PyTorch {}, {})", report.torch, target.name);
+    let rows = [
+        (
+            "allocated",
+            allocated_bytes,
+            format!(
+                "max_memory_allocated(){}; on a card up to 1 % off, by its order of addresses",
+                when(allocated_step, report)
+            ),
+        ),
+        ("reserved", reserved_bytes, format!("max_memory_reserved(){}", when(reserved_step, report))),
+    ];
+    for (name, bytes, note) in rows {
+        let _ = writeln!(out, "  {:>12}  {name:<22}  {note}", size(bytes));
+    }
+    let (least, most) = (LEAST_CONTEXT_BYTES.min(target.context_bytes), target.context_bytes);
+    let _ = writeln!(
+        out,
+        "  {:>12}  the process, at most    at least {}: the context and libraries take {} to {}",
+        size(reserved_bytes + most),
+        size(reserved_bytes + least),
+        size(least),
+        size(most)
+    );
+    let _ = writeln!(out, "  {:>12}  the device", size(target.total_bytes));
+}
+
+/// The processes that used CUDA, with each of their devices.
+fn rows(outcome: &Outcome) -> Vec<(&Report, &Peaks)> {
+    outcome.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect()
+}
+
+/// One row for each process and device, where there are several.
+fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) {
+    let rows = rows(outcome);
+    if rows.len() < 2 {
+        return;
+    }
+    let _ = writeln!(out, "\n{BOLD}Side by side{RESET}");
+    for (report, peaks) in rows {
+        let ran_out = if report.failures > 0 { "  ran OUT" } else { "" };
+        let _ = writeln!(
+            out,
+            "  {:<14} device {:<3} {:>12} allocated  {:>12} reserved  {:>4} steps{ran_out}",
+            report.name(),
+            peaks.device,
+            size(peaks.allocated_bytes),
+            size(peaks.reserved_bytes),
+            report.steps
+        );
+    }
+}
+
+/// What applies to this run and is not counted.
+pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
+    let mut limits = Vec::new();
+    let reports = &outcome.reports;
+    if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
+        return limits;
+    }
+    if reports.iter().any(|report| report.convolutions) {
+        limits.push(
+            "there are convolutions: cuDNN asks for workspaces on a real GPU, which depend on the algorithms that it \
+             chooses there; here they are not counted"
+                .to_owned(),
+        );
+    }
+    let mut libraries: Vec<&str> =
+        reports.iter().flat_map(|it| it.libraries.iter().map(String::as_str)).collect();
+    libraries.sort_unstable();
+    libraries.dedup();
+    if !libraries.is_empty() {
+        limits.push(format!(
+            "memory that these take without asking PyTorch's allocator: {}",
+            libraries.join(", ")
+        ));
+    }
+    let mut shared: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for (_, peaks) in rows(outcome) {
+        let (processes, bytes) = shared.entry(peaks.gpu).or_default();
+        (*processes, *bytes) = (*processes + 1, *bytes + peaks.reserved_bytes);
+    }
+    for (gpu, (processes, bytes)) in shared.into_iter().filter(|(_, (processes, _))| *processes > 1) {
+        limits.push(format!(
+            "{processes} processes use GPU {gpu}, and each was given all of it: their peaks together are {} reserved, if \
+             they run at the same time",
+            size(bytes)
+        ));
+    }
+    if reports.iter().any(|report| report.alone) {
+        limits.push("the other ranks of the job, which were not run".to_owned());
+    }
+    if reports.iter().any(|report| report.rank.is_some()) {
+        limits.push("what NCCL takes for its channels, which is outside PyTorch's allocator".to_owned());
+    }
+    limits.push(
+        "a course that depends on values of the device: every value that is read back is zero".to_owned(),
+    );
+    limits
+}

@@ -1,0 +1,353 @@
+# What `plimsoll predict` does inside the user's Python processes: it watches PyTorch's allocator and the optimizers.
+#
+# The launcher writes this file as sitecustomize.py into a folder of its own, in front of PYTHONPATH, so that every
+# Python below it runs it first: `python -m`, torchrun's ranks, pytest. It is quiet, changes no memory figure, and
+# ends the program only where it was told to. Each process writes `PID.json` (report(), below), and `PID.pickle`,
+# PyTorch's own snapshot: when memory runs out, and when the process ends.
+
+import os
+import sys
+
+FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # where to write
+STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # end after so many optimizer steps; 0: never
+DEADLINE = float(os.environ.get("PLIMSOLL_PREDICT_DEADLINE") or 0)  # end at this time.time(); 0: never
+ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, whose others are not there
+ENTRIES = 1_000_000  # events that the history keeps, the latest
+# Libraries that have kernels of their own, or take memory of the device without asking PyTorch.
+LIBRARIES = (
+    "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
+).split()
+# What brings a value from the device to the program; looked for in so many lines before one that failed.
+READS = r"\.(item|tolist|cpu|numpy|nonzero)\(|\b(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
+NEAR = 10
+
+
+def users_own():
+    # Ours hides a sitecustomize that is there already: it is to run, too, and to go by that name.
+    import importlib.machinery
+    import importlib.util
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
+    sys.modules["plimsoll_watch"] = sys.modules[__name__]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+class Finder:
+    # Hears of the import of torch, and is gone after it.
+    inside = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch" or self.inside:
+            return None
+        import importlib.util
+
+        self.inside = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.inside = False
+        if spec is None or spec.loader is None:
+            return None
+        original = spec.loader.exec_module
+
+        def exec_module(module):
+            del spec.loader.exec_module
+            original(module)
+            sys.meta_path.remove(self)
+            try:
+                Watch(module)
+            except Exception as why:  # A failure of ours is none of the program's.
+                print(f"plimsoll: this process is not watched: {why}", file=sys.stderr)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+class Watch:
+    # One process. A forked child is a process of its own.
+
+    def __init__(self, torch):
+        import atexit
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self.torch = torch
+        self.timed = None  # the process that has a thread for the deadline; a forked one has not
+        self.begin()
+        self.time()
+        os.register_at_fork(after_in_child=self.begin)
+        torch.cuda._lazy_call(self.start)
+        register_optimizer_step_post_hook(self.stepped)
+        atexit.register(self.end)
+        if ALONE:
+            stand_alone(torch)
+        # Children of multiprocessing end this way, and some programs.
+        self.leave, os._exit = os._exit, self.exit
+        self.report()
+
+    def begin(self):
+        self.pid = os.getpid()
+        self.started = False
+        self.state = "running"
+        self.failures = 0  # requests that failed for want of memory
+        self.failed_step = 0  # in which step the last of them was
+        self.is_dumped = False  # at such a failure
+        self.steps = {}  # by optimizer
+        self.peaks = {}  # by device: bytes, and in which step they were reached
+        self.error = None
+
+    def start(self):
+        # CUDA has begun in this process, and nothing is allocated yet.
+        self.started = True
+        memory = self.torch.cuda.memory
+        options = dict(enabled="all", context="all", stacks="all", max_entries=ENTRIES)
+        try:
+            memory._record_memory_history(global_record_annotations=True, **options)
+        except TypeError:  # a PyTorch of before that option
+            memory._record_memory_history(**options)
+        self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
+        self.time()
+        self.report()
+
+    def stepped(self, optimizer, args, kwargs):
+        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
+        self.measure(self.count())
+        if STEPS and self.count() >= STEPS:
+            self.stop("stopped", 0)
+        self.report()
+
+    def ran_out(self, device, asked, total, free):
+        self.failures += 1
+        self.failed_step = self.count() + 1
+        self.measure(self.failed_step)
+        self.dump()
+        self.is_dumped = True
+        self.report()
+
+    def time(self):
+        if DEADLINE and self.timed != self.pid:
+            import threading
+
+            self.timed = self.pid
+            threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
+
+    def expire(self, pid):
+        import time
+
+        # What only started others, as torchrun does, lets them tell first.
+        while (left := DEADLINE + (0 if self.started else 10) - time.time()) > 0:
+            time.sleep(min(left, 1.0))
+        if os.getpid() == pid:
+            self.stop("expired", 124)
+
+    def end(self):
+        # The interpreter ends. The exception that ended it, if one did, is known to it.
+        if self.state != "running" or os.getpid() != self.pid:
+            return
+        self.state = "ended"
+        failure = getattr(sys, "last_value", None)
+        if failure is not None:
+            self.state = "failed"
+            self.error = described(failure)
+        # Where memory ran out and ended the program, the moment of the failure is what matters.
+        self.finish(dump=failure is None or not self.is_dumped)
+
+    def exit(self, status):
+        self.end()
+        self.leave(status)
+
+    def stop(self, state, code):
+        # Ends the program where it stands: no `finally`, no handler of its own saves a model of zeros.
+        self.state = state
+        self.finish(dump=True)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                pass
+        if "multiprocessing.process" in sys.modules:
+            for child in sys.modules["multiprocessing.process"].active_children():
+                child.terminate()
+        self.wait_for_others()
+        self.leave(code)
+
+    def wait_for_others(self):
+        # A rank that goes first may take a store with it that the others still need.
+        import time
+
+        world = 1 if ALONE else int(os.environ.get("WORLD_SIZE") or 1)
+        until = time.time() + 10
+        while world > 1 and time.time() < until:
+            names = os.listdir(FOLDER)
+            if sum(name.endswith(".done") for name in names) >= world:
+                break
+            time.sleep(0.02)
+
+    def finish(self, dump):
+        try:
+            self.measure(self.count() + 1)
+            if self.started and dump:
+                self.dump()
+            self.report()
+            if self.started:
+                open(os.path.join(FOLDER, f"{self.pid}.done"), "w").close()
+        except Exception as why:
+            print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
+
+    def count(self):
+        # Steps so far: those of the optimizer that made most.
+        return max(self.steps.values(), default=0)
+
+    def measure(self, step):
+        if not self.started:
+            return
+        for device in range(self.torch.cuda.device_count()):
+            stats = self.torch.cuda.memory_stats(device)
+            for name in ("allocated", "reserved"):
+                peak = stats.get(f"{name}_bytes.all.peak", 0)
+                if peak > self.peaks.get((device, name), (0, 0))[0]:
+                    self.peaks[device, name] = (peak, step)
+
+    def dump(self):
+        path = os.path.join(FOLDER, f"{self.pid}.pickle")
+        self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
+        os.replace(f"{path}.unfinished", path)
+
+    def report(self):
+        import json
+
+        torch = self.torch
+        devices = []
+        for device in sorted({device for device, _ in self.peaks}):
+            allocated, reserved = (self.peaks.get((device, name), (0, 0)) for name in ("allocated", "reserved"))
+            devices.append(
+                dict(
+                    device=device,
+                    gpu=gpu(device),
+                    allocated_bytes=allocated[0],
+                    allocated_step=allocated[1],
+                    reserved_bytes=reserved[0],
+                    reserved_step=reserved[1],
+                )
+            )
+        told = dict(
+            pid=self.pid,
+            rank=rank(),
+            alone=ALONE,
+            command=sys.argv,
+            state=self.state,
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda,
+            standin=has_standin(),
+            started=self.started,
+            steps=self.count(),
+            failures=self.failures,
+            failed_step=self.failed_step,
+            devices=devices,
+            convolutions=self.state != "running" and self.started and has_convolutions(torch),
+            libraries=[name for name in LIBRARIES if name in sys.modules],
+            error=self.error,
+        )
+        path = os.path.join(FOLDER, f"{self.pid}.json")
+        with open(f"{path}.unfinished", "w") as file:
+            json.dump(told, file)
+        os.replace(f"{path}.unfinished", path)
+
+
+def stand_alone(torch):
+    # Process groups begin without the other ranks. What is on the GPU goes through PyTorch's own code for NCCL, whose
+    # memory counts; what is on the host through PyTorch's fake group.
+    import torch.testing._internal.distributed.fake_pg
+    from torch import distributed
+
+    class Store(distributed.Store):
+        # Answers for all. What another rank would have written is a name of NCCL's, of this many bytes.
+        def __init__(self):
+            super().__init__()
+            self.values = {}
+
+        def set(self, key, value):
+            self.values[key] = value
+
+        def get(self, key):
+            return self.values.get(key, bytes(128))
+
+        def add(self, key, more):
+            self.values[key] = self.values.get(key, 0) + more
+            return self.values[key]
+
+        def wait(self, keys, timeout=None):
+            pass
+
+        def check(self, keys):
+            return all(key in self.values for key in keys)
+
+    original, store = distributed.init_process_group, Store()
+
+    def init_process_group(backend=None, init_method=None, timeout=None, *args, **options):
+        place = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=store)
+        kept = {name: options[name] for name in ("pg_options", "device_id") if name in options}
+        return original("cpu:fake,cuda:nccl", **place, **kept)
+
+    for module in (distributed, distributed.distributed_c10d, distributed.device_mesh):
+        module.init_process_group = init_process_group
+
+
+def rank():
+    told = os.environ.get("RANK")
+    return int(told) if told and told.isdigit() else None
+
+
+def gpu(device):
+    # The machine's number of a device of this process.
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
+    return int(visible[device]) if device < len(visible) and visible[device].strip().isdigit() else device
+
+
+def has_standin():
+    import ctypes
+
+    return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")
+
+
+def has_convolutions(torch):
+    import gc
+
+    kind = torch.nn.modules.conv._ConvNd
+    return any(issubclass(type(thing), kind) for thing in gc.get_objects())
+
+
+def described(failure):
+    # The exception, the innermost line that is not of a package, and whether a value was read close before it.
+    import linecache
+    import re
+    import traceback
+
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(failure.__traceback__)]
+    own = [it for it in frames if not is_library(it[0].co_filename)] or frames
+    reads = False
+    for code, line in frames:
+        lines = linecache.getlines(code.co_filename)[max(code.co_firstlineno - 1, line - NEAR) : line]
+        reads = reads or (not is_library(code.co_filename) and any(re.search(READS, text) for text in lines))
+    code, line = own[-1] if own else (None, None)
+    return dict(
+        kind=type(failure).__name__,
+        text=str(failure)[:2000],
+        file=code and code.co_filename,
+        line=line,
+        reads=reads,
+    )
+
+
+def is_library(path):
+    places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
+    return any(place in path for place in places)
+
+
+if FOLDER and os.path.isdir(FOLDER):
+    sys.meta_path.insert(0, Finder())
+users_own()
