@@ -56,6 +56,19 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// The first bytes of an array, of which the caller has at least that many.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidValue` if the caller gave none.
+    pub(crate) fn get_bytes(self, count: usize) -> Outcome<Vec<u8>> {
+        if self.0.is_null() {
+            return Err(Failure::InvalidValue);
+        }
+        // SAFETY: not null, and so, by the contract at the top, as long as the array that the header names.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.cast::<u8>(), count) }.to_vec())
+    }
+
     /// The value that is there now.
     ///
     /// # Errors

@@ -1,27 +1,21 @@
-//! cuDNN 9: every description is taken, every plan needs no workspace, nothing is computed. Recurrent
-//! networks, CTC and dropout states have sizes of their own that are not documented, and are refused.
+//! cuDNN 9: every description is taken, nothing is computed. Convolutions reach PyTorch by the graph API
+//! (`dnn/graph.rs`), which may answer workspaces by a model (`dnn/workspace.rs`); the older API, which PyTorch has
+//! beside it, needs none. Recurrent networks, CTC and dropout states have sizes of their own that are not documented, and
+//! are refused.
+
+mod graph;
+mod workspace;
 
 use std::ffi::{c_int, c_void};
 
 use crate::argument::Out;
-use crate::call::{calls, makers, new_handle, nothing, unknown, work};
+use crate::call::{calls, makers, nothing, unknown, work};
 use crate::error::Outcome;
 use crate::stream::StreamHandle;
-
-/// Types of an attribute of the graph API that PyTorch asks for: `cudnnBackendAttributeType_t`.
-mod kind {
-    pub(super) const INT64: i32 = 3;
-    pub(super) const DESCRIPTOR: i32 = 15;
-    pub(super) const INT32: i32 = 23;
-    pub(super) const CHAR: i32 = 24;
-}
 
 /// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, and of the two for the backward pass: algorithm, status, time,
 /// workspace in bytes, whether it is deterministic, its mathematics.
 const ALGORITHM_BYTES: usize = 48;
-
-/// The text that stands for a plan: two characters of JSON, an empty object.
-const PLAN: &[u8] = b"{}";
 
 calls! { Dnn:
     fn cudnnSetStream(_handle: u64, _stream: StreamHandle) {
@@ -29,16 +23,6 @@ calls! { Dnn:
     }
     fn cudnnGetStream(_handle: u64, stream: Out<StreamHandle>) {
         stream.put(0)
-    }
-    fn cudnnBackendCreateDescriptor(_kind: c_int, descriptor: Out<u64>) {
-        descriptor.put(new_handle())
-    }
-    /// Every attribute is zero, the workspace of a plan among them; one descriptor is found wherever some are
-    /// looked for: the caller has made it and gives it to be filled.
-    fn cudnnBackendGetAttribute(
-        _descriptor: u64, _name: c_int, kind: c_int, wanted: i64, count: Out<i64>, values: Out<u8>,
-    ) {
-        backend_attribute(kind, wanted, count, values)
     }
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         _handle: u64, _mode: c_int, _operation: c_int, _x: u64, _z: u64, _y: u64, _scale: u64,
@@ -120,7 +104,6 @@ makers! { Dnn:
 }
 
 nothing! { Dnn:
-    cudnnBackendDestroyDescriptor cudnnBackendFinalize cudnnBackendSetAttribute
     cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor cudnnDestroyConvolutionDescriptor
     cudnnDestroyDropoutDescriptor cudnnDestroyFilterDescriptor cudnnDestroyRNNDataDescriptor
     cudnnDestroyRNNDescriptor cudnnDestroySpatialTransformerDescriptor cudnnDestroyTensorDescriptor
@@ -143,20 +126,6 @@ unknown! { Dnn:
     cudnnGetCTCLossWorkspaceSize_v8 cudnnGetFilterNdDescriptor cudnnGetRNNTempSpaceSizes
     cudnnGetRNNWeightParams cudnnGetRNNWeightSpaceSize cudnnGetTensorNdDescriptor cudnnRNNBackwardData_v8
     cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnRestoreDropoutDescriptor
-}
-
-/// Answers for an attribute of the graph API.
-fn backend_attribute(kind: c_int, wanted: i64, count: Out<i64>, values: Out<u8>) -> Outcome {
-    let room = usize::try_from(wanted).unwrap_or(0);
-    let (number, bytes) = match kind {
-        kind::DESCRIPTOR => (1, Vec::new()),
-        kind::INT64 => (wanted.max(1), vec![0; room * 8]),
-        kind::INT32 => (wanted.max(1), vec![0; room * 4]),
-        kind::CHAR => (PLAN.len() as i64, PLAN.iter().copied().chain([0].repeat(room)).take(room).collect()),
-        _ => (0, Vec::new()),
-    };
-    count.offer(number);
-    if bytes.is_empty() { Ok(()) } else { values.put_bytes(&bytes) }
 }
 
 /// One algorithm, all zero: number 0, found well, in no time, without a workspace.

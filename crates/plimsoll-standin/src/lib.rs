@@ -20,14 +20,14 @@
 //! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
 //! | `nvml.rs` | `libnvidia-ml` |
-//! | `blas.rs`, `dnn.rs`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
+//! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
 //! | `solver.rs`, `fft.rs` | cuSOLVER and cuFFT, as if they needed no workspace |
 //! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSE, memory shared between processes, … |
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
 //! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
 //! one fixed answer: 32 registers, two blocks per multiprocessor. Convolutions by cuDNN get plans that need
-//! no workspace.
+//! no workspace, or one by a model that is near and not exact (`dnn/workspace.rs`).
 
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]

@@ -8,6 +8,7 @@
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; the rest as the first GPU of it | as the GPU has |
 //! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
+//! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN's convolutions: `none` or `model` | `none` |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
 //! | `CUDA_VISIBLE_DEVICES` | as with a real driver: numbers of devices | all |
@@ -24,12 +25,35 @@ pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
 /// The order in which addresses are handed out: `up` or `down`.
 pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
+/// Workspaces of cuDNN's convolutions: `none` or `model`.
+pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
 /// Calls that are to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
 /// The version of the program that set up the environment.
 pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
 /// CUDA's own: which devices this process sees.
 pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+
+/// Which workspaces cuDNN's convolutions ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CudnnWorkspace {
+    /// None: what PyTorch itself asks for remains.
+    None,
+    /// Those of the model in `dnn/workspace.rs`.
+    Model,
+}
+
+impl CudnnWorkspace {
+    /// What the environment asks for.
+    pub(crate) fn read() -> Self {
+        let read = |text: &str| match text {
+            "none" => Some(CudnnWorkspace::None),
+            "model" => Some(CudnnWorkspace::Model),
+            _ => None,
+        };
+        value(CUDNN_WORKSPACE, "model (or none)", read).unwrap_or(CudnnWorkspace::None)
+    }
+}
 
 /// The variable's text, if it is set and not empty.
 pub(crate) fn text(variable: &str) -> Option<String> {
