@@ -19,6 +19,8 @@ pub(super) struct Outcome {
     pub(super) reports: Vec<Report>,
     /// What the verdict is about; nothing where no memory was asked for.
     pub(super) judged: Option<Judged>,
+    /// The same program where convolutions need no workspace, if these are modelled and there are any.
+    pub(super) without_workspaces: Option<Box<Outcome>>,
 }
 
 /// Whether it fits.
@@ -96,7 +98,14 @@ impl Outcome {
             _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
         };
         let reports = reports.iter().filter(|report| report.started).cloned().collect();
-        Ok(Outcome { verdict, reports, judged })
+        Ok(Outcome { verdict, reports, judged, without_workspaces: None })
+    }
+}
+
+impl Outcome {
+    /// Whether a process has convolutions.
+    pub(super) fn has_convolutions(&self) -> bool {
+        self.reports.iter().any(|report| report.convolutions)
     }
 }
 
@@ -251,8 +260,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn target() -> Target {
-        let name = "a GPU of 64 MiB".to_owned();
-        Target { name, total_bytes: 64 * MIB, context_bytes: 4 * MIB, environment: Vec::new() }
+        Target::new("64MiB", Some("8.0"), 4 * MIB).expect("a device")
     }
 
     /// What watch.py tells of a process that had 20 MiB at most, with these changes.

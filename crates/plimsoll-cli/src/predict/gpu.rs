@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use clap::ValueEnum;
 use plimsoll_standin::gpu::GPUS;
 use plimsoll_standin::settings;
 
@@ -15,6 +16,26 @@ pub(super) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
 /// The same once cuBLAS, cuDNN, cuSOLVER and cuFFT are loaded, too, as `--context` takes it: what is kept free.
 pub(super) const CONTEXT: &str = "845MB";
 
+/// Workspaces of cuDNN's convolutions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Workspaces {
+    /// None: exact for what PyTorch itself asks for
+    None,
+    /// By a model made from an H200's figures; the answer without them is given, too
+    Model,
+}
+
+impl Workspaces {
+    /// As the stand-in takes it.
+    fn variable(self) -> (&'static str, String) {
+        let value = match self {
+            Workspaces::None => "none",
+            Workspaces::Model => "model",
+        };
+        (settings::CUDNN_WORKSPACE, value.to_owned())
+    }
+}
+
 /// What is imitated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
@@ -24,8 +45,10 @@ pub(super) struct Target {
     pub(super) total_bytes: u64,
     /// What a process takes of it beside the allocator.
     pub(super) context_bytes: u64,
-    /// The variables that tell the stand-in.
-    pub(super) environment: Vec<(&'static str, String)>,
+    /// What its convolutions ask for.
+    pub(super) workspaces: Workspaces,
+    /// The variables that tell the stand-in the rest.
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Target {
@@ -38,10 +61,21 @@ impl Target {
         let mut target =
             target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {}: {why}", args.gpu)))?;
         target.environment.push((settings::DEVICES, args.devices.to_string()));
+        target.workspaces = args.cudnn_workspace;
         Ok(target)
     }
 
-    fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
+    /// The same device, whose convolutions need no workspace.
+    pub(super) fn without_workspaces(&self) -> Target {
+        Target { workspaces: Workspaces::None, ..self.clone() }
+    }
+
+    /// The variables that tell the stand-in.
+    pub(super) fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
+        self.environment.iter().cloned().chain([self.workspaces.variable()])
+    }
+
+    pub(super) fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
         let (name, total_bytes, kind) = match capability {
             None => {
                 let gpu = named(gpu)?;
@@ -63,7 +97,7 @@ impl Target {
         let left = total_bytes.checked_sub(context_bytes).filter(|&left| left > 0);
         let left = left.ok_or("nothing is left beside the context (--context)")?;
         let environment = vec![kind, (settings::MEMORY, left.to_string())];
-        Ok(Target { name, total_bytes, context_bytes, environment })
+        Ok(Target { name, total_bytes, context_bytes, workspaces: Workspaces::None, environment })
     }
 
     /// What the allocator can have.

@@ -37,8 +37,14 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
         "summary": text::verdict(outcome, target, size),
         "exit": outcome.verdict.exit() as u8,
         "judged": judged,
+        "without_cudnn_workspaces": outcome.without_workspaces.as_ref().map(|without| json!({
+            "verdict": verdict(&without.verdict),
+            "summary": text::verdict(without, target, size),
+            "peak_allocated_bytes": without.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
+            "peak_reserved_bytes": without.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
+        })),
         "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
-        "not_counted": text::limits(outcome, size),
+        "not_counted": text::limits(outcome, target, size),
     })
 }
 

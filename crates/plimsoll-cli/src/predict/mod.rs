@@ -33,11 +33,12 @@ use plimsoll_alloc::Config;
 
 use self::answer::Outcome;
 use self::find::Placeholder;
-use self::gpu::Target;
+use self::gpu::{Target, Workspaces};
 use self::run::Run;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explain;
+use crate::output;
 use crate::sink::Sink;
 
 #[derive(Args)]
@@ -58,6 +59,9 @@ pub(crate) struct PredictArgs {
     /// What a process takes of each GPU beside the allocator: the CUDA context and libraries
     #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
     context: u64,
+    /// What cuDNN's convolutions ask for beside their results
+    #[arg(long, value_name = "HOW", value_enum, default_value = "model")]
+    cudnn_workspace: Workspaces,
     /// End the program after so many optimizer steps
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
@@ -133,6 +137,12 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &standin)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
+    if target.workspaces == Workspaces::Model && outcome.has_convolutions() {
+        output::progress("once more, without workspaces of cuDNN's");
+        let target = target.without_workspaces();
+        let run = Run::of(args, &args.command, &target, &standin)?;
+        outcome.without_workspaces = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
+    }
     if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
         let [snapshot, html] = sinks;
         if let Some(sink) = snapshot {

@@ -104,7 +104,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     let mut child = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
     child.args(words);
     child.envs(place::environment(&place.standin, |name| std::env::var_os(name)));
-    child.envs(target.environment.iter().map(|(name, value)| (name, value)));
+    child.envs(target.environment());
     // The surroundings' choice is one of real devices.
     child.env_remove("CUDA_VISIBLE_DEVICES");
     let path = match std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty()) {
