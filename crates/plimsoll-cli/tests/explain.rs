@@ -103,3 +103,22 @@ fn a_device_that_is_not_there_is_a_usage_error_that_names_those_that_are() {
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("device 3"), "{}", stderr(&output));
 }
+
+#[test]
+fn holes_are_told_with_what_pins_them_and_over_time() {
+    let device = explained(&kept("leak_layer.pickle.gz"));
+    let holes = &device["fragmentation"];
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let pins = holes["pins"].as_array().expect("pins");
+    let pinned: u64 = pins.iter().map(|pin| number(&pin["pinned_bytes"])).sum();
+    assert_eq!(pinned, number(&holes["pinned_bytes"]));
+    let born: Vec<_> = pins.iter().map(|pin| pin["oldest"]["born_event"].as_u64()).collect();
+    assert!(born.is_sorted() && born.len() > 3, "{born:?}");
+    let over_time = holes["over_time"].as_array().expect("moments");
+    assert_eq!(over_time.len(), 32);
+    assert!(over_time.iter().all(|it| number(&it["largest_bytes"]) <= number(&it["reserved_bytes"])));
+    let answer = text(&["explain", &kept("leak_layer.pickle.gz")]);
+    let row = answer.lines().find(|row| row.contains("the largest over the recording: ")).expect("a row");
+    assert_eq!(row.matches(',').count(), 7, "{row}");
+    assert!(device["verdict"].as_str().is_some_and(|verdict| answer.starts_with(verdict)));
+}

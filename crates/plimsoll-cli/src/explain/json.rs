@@ -1,11 +1,13 @@
 //! An explanation for programs: `plimsoll.explain/1`.
 
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Share};
+use plimsoll_trace::render::words;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
+use super::holes;
 use crate::explained::Explained;
-use crate::{doctor, leaks, whatif};
+use crate::{bytes, doctor, leaks, whatif};
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained) -> String {
@@ -49,6 +51,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
         .map(|share| row(share, json!({ "operator": share.key.map(|name| name.of(&explained.snapshot)) })));
     json!({
         "device": timeline.device,
+        "verdict": words::verdict(device, |bytes| bytes::shown(bytes, false)),
         "failure": device.failure.map(|failure| {
             let others = device.held_by_others();
             let (cause, bytes) = match failure.cause() {
@@ -87,6 +90,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
             "by_line": by_line.collect::<Vec<_>>(),
             "by_operator": by_operator.collect::<Vec<_>>(),
         },
+        "fragmentation": holes::as_json(explained, device),
         "leaks": leaks::as_json(explained, device),
         "what_if": device.what_if.as_ref().map(whatif::as_json),
         "data_quality": doctor::as_json(explained, device),

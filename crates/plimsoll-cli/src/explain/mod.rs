@@ -1,5 +1,6 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
+mod holes;
 mod job;
 pub(crate) mod json;
 pub(crate) mod text;

@@ -11,6 +11,9 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::{bytes, doctor, leaks, whatif};
 
+/// Moments of the recording at which the largest hole is told.
+const MOMENTS: usize = 8;
+
 /// How tables are shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
@@ -85,7 +88,7 @@ impl Page<'_> {
             let name = key.map(|name| name.of(&self.explained.snapshot).to_owned());
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
-        self.pins(out, &device.fragmentation);
+        self.pins(out, device);
         self.leaks(out, device);
         if let Some(what_if) = &device.what_if {
             let _ = writeln!(out);
@@ -116,7 +119,7 @@ impl Page<'_> {
     }
 
     /// Which blocks keep how much of the cache from going back, where that is worth a word.
-    fn pins(&self, out: &mut String, fragmentation: &Fragmentation) {
+    fn pins(&self, out: &mut String, DeviceExplanation { fragmentation, timeline, .. }: &DeviceExplanation) {
         let Holes { reserved_bytes, count, largest_bytes, cached } = fragmentation.all;
         if cached.pinned < reserved_bytes / 50 {
             return;
@@ -128,6 +131,10 @@ impl Page<'_> {
             self.size(largest_bytes),
             self.size(fragmentation.empty_cache_bytes.0)
         );
+        let over_time = Fragmentation::over_time(&self.explained.snapshot, timeline, MOMENTS);
+        let largest: Vec<String> =
+            over_time.iter().map(|(_, holes)| self.size(holes.largest_bytes)).collect();
+        let _ = writeln!(out, "  the largest over the recording: {}", largest.join(", "));
         let mut pins: Vec<&Pin> = fragmentation.pins.iter().collect();
         pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
         for pin in pins.iter().take(self.shown.rows.min(5)) {

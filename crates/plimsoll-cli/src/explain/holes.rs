@@ -1,0 +1,60 @@
+//! The holes of one device for programs: at the moment that is explained, and over the recording.
+
+use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holder, Holes, Pin};
+use serde_json::{Value, json};
+
+use crate::explained::Explained;
+
+/// Moments of the recording at which its holes are told.
+const MOMENTS: usize = 32;
+
+/// All that is told of holes; segments with holes that blocks pin come with the oldest block first.
+pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
+    let Fragmentation { all, pins, empty_cache_bytes: (least, most), .. } = &device.fragmentation;
+    let over_time = Fragmentation::over_time(&explained.snapshot, &device.timeline, MOMENTS);
+    let over_time = over_time.into_iter().map(|(after, holes)| {
+        let mut value = figures(&holes);
+        value["after_event"] = after.map(|event| event.index()).into();
+        value
+    });
+    let mut value = figures(all);
+    value["empty_cache_bytes"] = json!({ "least": least, "most": most });
+    value["pins"] = pins.iter().map(|it| pin(explained, it)).collect();
+    value["over_time"] = over_time.collect();
+    value
+}
+
+fn figures(holes: &Holes) -> Value {
+    json!({
+        "holes": holes.count,
+        "largest_bytes": holes.largest_bytes,
+        "reserved_bytes": holes.reserved_bytes,
+        "reusable_bytes": holes.cached.reusable,
+        "private_bytes": holes.cached.private,
+        "pinned_bytes": holes.cached.pinned,
+        "fragmentation": holes.fragmentation(),
+    })
+}
+
+fn pin(explained: &Explained, pin: &Pin) -> Value {
+    json!({
+        "segment": pin.memory.addr.0,
+        "segment_bytes": pin.memory.bytes,
+        "held_bytes": pin.held_bytes,
+        "pinned_bytes": pin.pinned_bytes,
+        "blocks": pin.holders.len(),
+        "oldest": pin.holders.first().map(|oldest| holder(explained, oldest)),
+    })
+}
+
+fn holder(explained: &Explained, holder: &Holder) -> Value {
+    json!({
+        "bytes": holder.bytes,
+        "waiting": holder.is_waiting,
+        "line": holder.line.map(|frame| explained.line(frame)),
+        "category": holder.category.map(|category| category.name()),
+        "born_event": holder.born.map(|event| event.index()),
+        "age_events": holder.age_events,
+        "age_steps": holder.age_steps,
+    })
+}
