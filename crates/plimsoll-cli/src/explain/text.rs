@@ -146,8 +146,12 @@ impl Page<'_> {
                 None => ", the oldest from before the recording".to_owned(),
             });
             let (pinned, held) = (self.size(pin.pinned_bytes), self.size(pin.held_bytes));
-            let blocks = pin.holders.len();
-            let _ = writeln!(out, "  {pinned:>12}  by {held} in {blocks} blocks{age}  {line}");
+            let blocks = match pin.holders.len() {
+                1 => "1 block".to_owned(),
+                count => format!("{count} blocks"),
+            };
+            let row = format!("  {pinned:>12}  by {held} in {blocks}{age}  {line}");
+            let _ = writeln!(out, "{}", row.trim_end());
         }
     }
 
