@@ -80,6 +80,7 @@ fn plans(element: i32) -> Vec<(i64, bool)> {
     let heuristics = heuristics(element);
     let count = get::<u64>(heuristics, 202, DESCRIPTOR, &mut []);
     let mut found: Vec<u64> = (0..count).map(|_| descriptor()).collect();
+    assert_eq!(get(heuristics, 202, DESCRIPTOR, &mut found[..1]), 1, "no more than there is room for");
     get(heuristics, 202, DESCRIPTOR, &mut found);
     let plan = |configuration: u64| {
         let (mut engine, plan) = ([descriptor()], descriptor());

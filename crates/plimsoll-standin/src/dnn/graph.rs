@@ -209,8 +209,12 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
     let convolution = descriptors().get(&descriptor).and_then(|own| own.convolution.clone());
     let (number, bytes) = match (kind, name) {
         (kind::DESCRIPTOR, _) => {
-            let found = if name == name::RESULTS { plans(convolution) } else { vec![convolution] };
-            hand_on(&found[..found.len().min(room)], values)?;
+            let mut found = if name == name::RESULTS { plans(convolution) } else { vec![convolution] };
+            // Without room the caller asks how many there are.
+            if room > 0 {
+                found.truncate(room);
+                hand_on(&found, values)?;
+            }
             (found.len() as i64, Vec::new())
         }
         (kind::NUMERICAL_NOTE, name::ENGINE_NOTES) => {
@@ -248,9 +252,6 @@ fn plans(convolution: Option<Convolution>) -> Vec<Option<Convolution>> {
 
 /// Fills the caller's descriptors, whose handles are there.
 fn hand_on(found: &[Option<Convolution>], handles: Out<u8>) -> Outcome {
-    if found.is_empty() {
-        return Ok(());
-    }
     let mut descriptors = descriptors();
     for (handle, convolution) in handles.get_bytes(found.len() * 8)?.chunks(8).zip(found) {
         if let Some(own) = descriptors.get_mut(&little_endian(handle).cast_unsigned()) {

@@ -1,20 +1,46 @@
 #!/usr/bin/env bash
-# Runs programs.py under PyTorch on the stand-in, and compares what it prints with what another device gave.
+# Runs programs under PyTorch on the stand-in, and compares what they print with what another device gave.
 #
-#   crates/plimsoll-standin/tests/pytorch/run.sh [VERSION]     2.15.0 (CUDA 13), 2.11.0 (CUDA 13) or 2.8.0 (CUDA 12)
+#   crates/plimsoll-standin/tests/pytorch/run.sh [VERSION [PROGRAM ...]]
 #
-# PyTorch comes from the package registry (about 3 GB) into PLIMSOLL_PYTORCH_CACHE, by default ~/.cache/plimsoll, and
-# stays there. Where expected/ comes from, and with which GPU: expected/README.md.
+# VERSION of PyTorch: 2.15.0 (CUDA 13), 2.11.0 (CUDA 13) or 2.8.0 (CUDA 12). PROGRAM: the name of a script in scripts/ or
+# of a function of programs.py; without one, all of which something is expected.
+#
+# PyTorch comes from the package registry (about 3 GB, 7 GB unpacked) into PLIMSOLL_PYTORCH_CACHE, by default
+# ~/.cache/plimsoll, and stays there. Where that is not possible (no Python 3 with venv, no registry) it says so and ends
+# with status 69. Where expected/ comes from, and with which GPU: expected/README.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 version=${1:-2.15.0}
-venv=${PLIMSOLL_PYTORCH_CACHE:-$HOME/.cache/plimsoll}/pytorch-$version
+programs=("${@:2}")
+venv=${PLIMSOLL_PYTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/plimsoll}/pytorch-$version
+expected=$here/expected/$version.txt
+if [ ${#programs[@]} = 0 ] && [ -e "$expected" ]; then
+    mapfile -t programs < <(cut -d' ' -f1 "$expected" | uniq)
+fi
+
+unavailable() { echo "run.sh: $*" >&2; exit 69; }
+
+# Installs packages once. `complete` beside the environment says which are there.
+install() {
+    local complete=$venv.$1; shift
+    [ ! -e "$complete" ] || return 0
+    timeout "${PLIMSOLL_PYTORCH_INSTALL_SECONDS:-1800}" "$venv/bin/pip" install --quiet --no-cache-dir "$@" ||
+        unavailable "$* could not be installed from the package registry"
+    touch "$complete"
+}
 
 if [ ! -e "$venv.complete" ]; then
+    python3 -c 'import ensurepip, venv' 2> /dev/null || unavailable "there is no Python 3 with venv"
     python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet --no-cache-dir "torch==$version" numpy
-    touch "$venv.complete"
 fi
+install complete "torch==$version" numpy
+for program in "${programs[@]}"; do
+    case $program in
+        classify) install vision "torch==$version" torchvision ;;
+        finetune) install transformers "torch==$version" transformers==5.23.0 accelerate==1.15.0 ;;
+    esac
+done
 
 (cd "$here" && cargo build --release --locked --quiet -p plimsoll-standin)
 target=$(cd "$here" && cargo metadata --format-version 1 --no-deps | "$venv/bin/python" -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
@@ -30,15 +56,24 @@ case $version in
     2.11.0) device=(PLIMSOLL_STANDIN_GPU=H200) columns=1,2,5 ;;
     *) device=(PLIMSOLL_STANDIN_GPU=A100-80GB) columns=1-5 ;;
 esac
-expected=$here/expected/$version.txt
-# Every program of which something is expected; all of them where nothing is.
-programs=$([ ! -e "$expected" ] || cut -d' ' -f1 "$expected" | uniq)
-env "${device[@]}" LD_PRELOAD="$folder/libplimsoll_standin.so" LD_LIBRARY_PATH="$folder" \
-    "$venv/bin/python" "$here/programs.py" $programs > "$folder/printed"
-if [ -e "$expected" ]; then
-    diff <(cut -d' ' -f"$columns" "$expected") <(cut -d' ' -f"$columns" "$folder/printed")
-    echo "PyTorch $version: $(wc -l < "$expected") lines are equal in columns $columns"
-else
+on_the_stand_in() {
+    timeout 120 env "${device[@]}" HF_HUB_OFFLINE=1 LD_PRELOAD="$folder/libplimsoll_standin.so" \
+        LD_LIBRARY_PATH="$folder" "$venv/bin/python" "$@"
+}
+for program in "${programs[@]}"; do
+    if [ -e "$here/scripts/$program.py" ]; then
+        # The script's own output passes by.
+        (cd "$folder" && on_the_stand_in "$here/scripts/$program.py") | grep "^$program " >> "$folder/printed"
+    else
+        on_the_stand_in "$here/programs.py" "$program" >> "$folder/printed"
+    fi
+done
+if [ ! -e "$expected" ]; then
+    [ ${#programs[@]} -gt 0 ] || on_the_stand_in "$here/programs.py" > "$folder/printed"
     cat "$folder/printed"
     echo "PyTorch $version: runs; nothing to compare with" >&2
+    exit
 fi
+for program in "${programs[@]}"; do grep "^$program " "$expected"; done > "$folder/expected"
+diff <(cut -d' ' -f"$columns" "$folder/expected") <(cut -d' ' -f"$columns" "$folder/printed")
+echo "PyTorch $version: $(wc -l < "$folder/expected") lines of ${#programs[@]} programs are equal in columns $columns"
