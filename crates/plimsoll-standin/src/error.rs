@@ -18,6 +18,8 @@ pub(crate) enum Failure {
     InvalidHandle,
     /// No such symbol.
     NotFound,
+    /// The kernel is compiled for other devices.
+    NoKernelImage,
     /// The call is not imitated.
     NotSupported,
     /// Access to this peer was granted before.
@@ -82,6 +84,7 @@ impl Failure {
             Failure::InvalidValue => 1,
             Failure::OutOfMemory => 2,
             Failure::InvalidDevice => 101,
+            Failure::NoKernelImage => 209,
             Failure::InvalidHandle => 400,
             Failure::NotFound => 500,
             Failure::PeerAccessAlreadyEnabled => 704,

@@ -8,6 +8,7 @@ mod allocation;
 mod device;
 mod entry;
 mod graph;
+mod images;
 mod kernel;
 mod streams;
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::images::{Versions, versions};
 use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::gpu::setup;
@@ -68,10 +69,10 @@ calls! { Runtime:
         kernel.put(function)
     }
     /// `cudaFuncAttributes`: three sizes, sixteen numbers and what is reserved, 144 bytes.
-    fn cudaFuncGetAttributes(attributes: Out<u8>, _kernel: *const c_void) {
-        let (major, minor) = setup().gpu.capability;
+    fn cudaFuncGetAttributes(attributes: Out<u8>, kernel: *const c_void) {
+        let Versions { ptx, binary } = versions(kernel, setup().gpu.capability)?;
         // Most threads per block, registers, version of the intermediate and of the binary code.
-        let numbers = [THREADS_PER_BLOCK, REGISTERS, major * 10 + minor, major * 10 + minor];
+        let numbers = [THREADS_PER_BLOCK, REGISTERS, ptx, binary];
         let mut bytes = vec![0; 24];
         bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
         bytes.resize(144, 0);
@@ -113,15 +114,8 @@ calls! { Runtime:
 }
 
 nothing! { Runtime:
-    __cudaRegisterFatBinaryEnd __cudaUnregisterFatBinary __cudaRegisterFunction
-    __cudaRegisterVar __cudaRegisterManagedVar cudaFuncSetAttribute cudaFuncSetCacheConfig
+    __cudaRegisterFatBinaryEnd __cudaUnregisterFatBinary __cudaRegisterVar __cudaRegisterManagedVar cudaFuncSetAttribute cudaFuncSetCacheConfig
     cudaKernelSetAttributeForDevice
-}
-
-/// Takes a library's kernels; the handle is only handed back.
-#[unsafe(no_mangle)]
-extern "C" fn __cudaRegisterFatBinary(_kernels: *const c_void) -> u64 {
-    crate::call::new_handle()
 }
 
 /// CUDA 12's: whether the module is ready.

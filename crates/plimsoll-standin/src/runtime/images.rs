@@ -1,0 +1,218 @@
+//! What kernels are compiled for: a library brings its kernels for several architectures, of which a device runs
+//! one. CUB asks a kernel which that is, and refuses to go on with one that it has no tuning for.
+//!
+//! The layout is that of `fatbinary_section.h` and of the sections that `nvcc` writes, as `cuobjdump` reads them.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+use crate::call::new_handle;
+use crate::error::{Failure, Outcome};
+
+/// The versions of the code that a device runs, as `cudaFuncAttributes` has them: ten times the capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Versions {
+    /// Of the intermediate code (PTX).
+    pub(super) ptx: i32,
+    /// Of the binary code.
+    pub(super) binary: i32,
+}
+
+/// One compiled form of a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Image {
+    /// Whether it is intermediate code, which the driver compiles for any newer device.
+    is_ptx: bool,
+    architecture: i32,
+}
+
+/// Where a module's forms are: `__fatBinC_Wrapper_t`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Wrapper {
+    magic: u32,
+    _version: u32,
+    data: *const u8,
+    _of_linker: *const c_void,
+}
+
+/// What stands before all forms.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Header {
+    magic: u32,
+    _version: u16,
+    header_bytes: u16,
+    bytes: u64,
+}
+
+/// What stands before each form; more follows.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Entry {
+    kind: u16,
+    _version: u16,
+    header_bytes: u32,
+    bytes: u64,
+    _packed_bytes: u32,
+    _options: u32,
+    _minor: u16,
+    _major: u16,
+    architecture: u32,
+}
+
+const WRAPPER_MAGIC: u32 = 0x4662_43b1;
+const HEADER_MAGIC: u32 = 0xba55_ed50;
+const PTX: u16 = 1;
+const BINARY: u16 = 2;
+
+/// The modules by their handles, and the module of each kernel by the address that the host knows it by.
+#[derive(Default)]
+struct Modules {
+    wrappers: HashMap<u64, usize>,
+    of_kernels: HashMap<usize, u64>,
+}
+
+static MODULES: Mutex<Option<Modules>> = Mutex::new(None);
+
+fn with_modules<T>(act: impl FnOnce(&mut Modules) -> T) -> T {
+    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    act(modules.get_or_insert_default())
+}
+
+/// Takes a library's kernels; the handle is handed back with each of them.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaRegisterFatBinary(wrapper: *const c_void) -> u64 {
+    let handle = new_handle();
+    with_modules(|modules| modules.wrappers.insert(handle, wrapper.addr()));
+    handle
+}
+
+/// Says which kernel of a module a function of the host stands for; more arguments follow.
+#[unsafe(no_mangle)]
+extern "C" fn __cudaRegisterFunction(module: u64, function: *const c_void) {
+    with_modules(|modules| modules.of_kernels.insert(function.addr(), module));
+}
+
+/// The code of a kernel that a device of this capability runs; a kernel that no library brought is the device's own.
+///
+/// # Errors
+///
+/// `NoKernelImage` if the kernel is compiled for other devices alone.
+pub(super) fn versions(function: *const c_void, capability: (i32, i32)) -> Outcome<Versions> {
+    let device = capability.0 * 10 + capability.1;
+    let wrapper = with_modules(|modules| {
+        let module = modules.of_kernels.get(&function.addr())?;
+        modules.wrappers.get(module).copied()
+    });
+    let images = wrapper.map(images).unwrap_or_default();
+    if images.is_empty() {
+        return Ok(Versions { ptx: device, binary: device });
+    }
+    chosen(&images, device).ok_or(Failure::NoKernelImage)
+}
+
+/// As the driver chooses: binary code of the same generation, the newest that is not newer than the device; else
+/// intermediate code.
+fn chosen(images: &[Image], device: i32) -> Option<Versions> {
+    let newest = |is_ptx: bool| {
+        let fits = images.iter().filter(move |image| image.is_ptx == is_ptx && image.architecture <= device);
+        fits.map(|image| image.architecture)
+    };
+    let binary = newest(false).filter(|architecture| architecture / 10 == device / 10).max();
+    let binary = binary.map(|architecture| Versions { ptx: architecture, binary: architecture });
+    binary.or_else(|| newest(true).max().map(|ptx| Versions { ptx, binary: device }))
+}
+
+/// The forms of a module; none where the memory is not laid out as expected.
+fn images(wrapper: usize) -> Vec<Image> {
+    let wrapper = std::ptr::with_exposed_provenance::<Wrapper>(wrapper);
+    // SAFETY: `as_ref` looks for null; else the library that registered its module left a wrapper there, which
+    // stays as long as the library.
+    let Some(wrapper) = (unsafe { wrapper.as_ref() }).filter(|it| it.magic == WRAPPER_MAGIC) else {
+        return Vec::new();
+    };
+    let data = wrapper.data;
+    // SAFETY: as above: a wrapper leads to a header.
+    let header = unsafe { data.cast::<Header>().as_ref() };
+    let Some(header) = header.filter(|header| header.magic == HEADER_MAGIC) else { return Vec::new() };
+    let (mut at, mut images) = (u64::from(header.header_bytes), Vec::new());
+    let end = at.saturating_add(header.bytes);
+    while at.saturating_add(size_of::<Entry>() as u64) <= end {
+        // SAFETY: the header says that its forms reach to `end`, and this one begins before it.
+        let entry = unsafe { data.add(at as usize).cast::<Entry>().read_unaligned() };
+        if matches!(entry.kind, PTX | BINARY)
+            && let Ok(architecture) = i32::try_from(entry.architecture)
+        {
+            images.push(Image { is_ptx: entry.kind == PTX, architecture });
+        }
+        let bytes = u64::from(entry.header_bytes).saturating_add(entry.bytes);
+        if bytes == 0 {
+            break;
+        }
+        at = at.saturating_add(bytes);
+    }
+    images
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_runs_the_newest_code_of_its_generation_or_compiles_it() {
+        let binary = |architecture| Image { is_ptx: false, architecture };
+        let images =
+            [binary(75), binary(80), binary(86), binary(90), Image { is_ptx: true, architecture: 75 }];
+        let check = |device, ptx, binary| {
+            assert_eq!(chosen(&images, device), Some(Versions { ptx, binary }), "{device}");
+        };
+        check(75, 75, 75);
+        check(80, 80, 80);
+        check(86, 86, 86);
+        check(89, 86, 86);
+        check(90, 90, 90);
+        check(120, 75, 120);
+        assert_eq!(chosen(&images, 70), None);
+    }
+
+    #[test]
+    fn a_modules_forms_are_read_from_where_it_lies() {
+        let mut data = Vec::new();
+        let entry = |kind: u16, architecture: u32, payload: u64| {
+            let mut bytes = Vec::new();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(0x101_u16.to_ne_bytes());
+            bytes.extend(64_u32.to_ne_bytes());
+            bytes.extend(payload.to_ne_bytes());
+            bytes.extend([0; 12]);
+            bytes.extend(architecture.to_ne_bytes());
+            bytes.resize(64 + payload as usize, 0);
+            bytes
+        };
+        let forms = [entry(BINARY, 80, 24), entry(BINARY, 90, 8), entry(PTX, 90, 40)].concat();
+        data.extend(HEADER_MAGIC.to_ne_bytes());
+        data.extend(1_u16.to_ne_bytes());
+        data.extend(16_u16.to_ne_bytes());
+        data.extend((forms.len() as u64).to_ne_bytes());
+        data.extend(forms);
+        // As a library has it: aligned.
+        let mut words = vec![0_u64; data.len() / 8];
+        for (word, bytes) in words.iter_mut().zip(data.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        let wrapper = Wrapper {
+            magic: WRAPPER_MAGIC,
+            _version: 1,
+            data: words.as_ptr().cast(),
+            _of_linker: std::ptr::null(),
+        };
+        let found: Vec<_> = images(std::ptr::from_ref(&wrapper).expose_provenance())
+            .iter()
+            .map(|image| (image.is_ptx, image.architecture))
+            .collect();
+        assert_eq!(found, [(false, 80), (false, 90), (true, 90)]);
+        assert_eq!(images(0), []);
+    }
+}
