@@ -83,6 +83,11 @@ impl<T> Out<T> {
     }
 }
 
+/// The number in bytes that [`Out::get_bytes`] gave, the lowest first.
+pub(crate) fn little_endian(bytes: &[u8]) -> i64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte))
+}
+
 /// A place for text of so many bytes.
 ///
 /// # Errors

@@ -1,9 +1,9 @@
 //! cuDNN 9: every description is taken, nothing is computed. Convolutions reach PyTorch by the graph API
 //! (`dnn/graph.rs`), which may answer workspaces by a model (`dnn/workspace.rs`); the older API, which PyTorch has
-//! beside it, needs none. Recurrent networks, CTC and dropout states have sizes of their own that are not documented, and
-//! are refused.
+//! beside it, needs none. Recurrent networks are in `dnn/recurrent.rs`. What CTC needs is not documented: it is refused.
 
 mod graph;
+mod recurrent;
 mod workspace;
 
 use std::ffi::{c_int, c_void};
@@ -105,27 +105,26 @@ makers! { Dnn:
 
 nothing! { Dnn:
     cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor cudnnDestroyConvolutionDescriptor
-    cudnnDestroyDropoutDescriptor cudnnDestroyFilterDescriptor cudnnDestroyRNNDataDescriptor
-    cudnnDestroyRNNDescriptor cudnnDestroySpatialTransformerDescriptor cudnnDestroyTensorDescriptor
+    cudnnDestroyFilterDescriptor
+    cudnnDestroySpatialTransformerDescriptor cudnnDestroyTensorDescriptor
     cudnnSetActivationDescriptor cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v9
     cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType cudnnSetConvolutionNdDescriptor
-    cudnnSetDropoutDescriptor cudnnSetFilterNdDescriptor cudnnSetPooling2dDescriptor cudnnSetRNNDataDescriptor
-    cudnnSetRNNDescriptor_v8 cudnnSetSpatialTransformerNdDescriptor cudnnSetTensorNdDescriptor
+    cudnnSetFilterNdDescriptor cudnnSetPooling2dDescriptor
+    cudnnSetSpatialTransformerNdDescriptor cudnnSetTensorNdDescriptor
 }
 
 work! { Dnn:
     cudnnBackendExecute cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
     cudnnBatchNormalizationForwardTrainingEx cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnPoolingForward
-    cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward
+    cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward
     cudnnSpatialTfSamplerForward
 }
 
 unknown! { Dnn:
-    cudnnCTCLoss cudnnCTCLoss_v8 cudnnDropoutGetStatesSize cudnnGetCTCLossWorkspaceSize
-    cudnnGetCTCLossWorkspaceSize_v8 cudnnGetFilterNdDescriptor cudnnGetRNNTempSpaceSizes
-    cudnnGetRNNWeightParams cudnnGetRNNWeightSpaceSize cudnnGetTensorNdDescriptor cudnnRNNBackwardData_v8
-    cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnRestoreDropoutDescriptor
+    cudnnCTCLoss cudnnCTCLoss_v8 cudnnGetCTCLossWorkspaceSize
+    cudnnGetCTCLossWorkspaceSize_v8 cudnnGetFilterNdDescriptor
+
 }
 
 /// One algorithm, all zero: number 0, found well, in no time, without a workspace.

@@ -26,8 +26,8 @@
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
 //! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
-//! one fixed answer: 32 registers, two blocks per multiprocessor. Convolutions by cuDNN get plans that need
-//! no workspace, or one by a model that is near and not exact (`dnn/workspace.rs`).
+//! one fixed answer: 32 registers, two blocks per multiprocessor. cuDNN asks for no workspace, or for
+//! that of a model, which is near and not exact (`dnn/workspace.rs`, `dnn/recurrent.rs`).
 
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]

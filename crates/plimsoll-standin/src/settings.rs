@@ -8,12 +8,13 @@
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; the rest as the first GPU of it | as the GPU has |
 //! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
-//! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN's convolutions: `none` or `model` | `none` |
+//! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN: `none` or `model` | `none` |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
 //! | `CUDA_VISIBLE_DEVICES` | as with a real driver: numbers of devices | all |
 
 use std::io::Write;
+use std::sync::OnceLock;
 
 /// Names the GPU that is imitated.
 pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
@@ -25,7 +26,7 @@ pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
 /// The order in which addresses are handed out: `up` or `down`.
 pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
-/// Workspaces of cuDNN's convolutions: `none` or `model`.
+/// Workspaces of cuDNN's convolutions and recurrent networks: `none` or `model`.
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
 /// Calls that are to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
@@ -34,24 +35,26 @@ pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
 /// CUDA's own: which devices this process sees.
 pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Which workspaces cuDNN's convolutions ask for.
+/// Which workspaces cuDNN asks for, where they are not documented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CudnnWorkspace {
     /// None: what PyTorch itself asks for remains.
     None,
-    /// Those of the model in `dnn/workspace.rs`.
+    /// Those of the models in `dnn/`.
     Model,
 }
 
 impl CudnnWorkspace {
     /// What the environment asks for.
-    pub(crate) fn read() -> Self {
+    pub(crate) fn wanted() -> Self {
+        static WANTED: OnceLock<CudnnWorkspace> = OnceLock::new();
         let read = |text: &str| match text {
             "none" => Some(CudnnWorkspace::None),
             "model" => Some(CudnnWorkspace::Model),
             _ => None,
         };
-        value(CUDNN_WORKSPACE, "model (or none)", read).unwrap_or(CudnnWorkspace::None)
+        *WANTED
+            .get_or_init(|| value(CUDNN_WORKSPACE, "model (or none)", read).unwrap_or(CudnnWorkspace::None))
     }
 }
 

@@ -10,9 +10,9 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard};
 
-use crate::argument::Out;
+use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle};
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
@@ -162,10 +162,6 @@ fn set(descriptor: u64, name: i32, kind: i32, count: i64, values: Out<u8>) -> Ou
     Ok(())
 }
 
-fn little_endian(bytes: &[u8]) -> i64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte))
-}
-
 /// Reads the convolution out of an operation that is described in full.
 fn finish(descriptor: u64) {
     let mut descriptors = descriptors();
@@ -263,8 +259,7 @@ fn hand_on(found: &[Option<Convolution>], handles: Out<u8>) -> Outcome {
 
 /// Bytes of workspace, by the model or, as a rule, none.
 fn workspace_bytes(convolution: &Convolution) -> u64 {
-    static WANTED: OnceLock<CudnnWorkspace> = OnceLock::new();
-    match WANTED.get_or_init(CudnnWorkspace::read) {
+    match CudnnWorkspace::wanted() {
         CudnnWorkspace::None => 0,
         CudnnWorkspace::Model => {
             convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into())
