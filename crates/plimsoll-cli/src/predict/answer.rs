@@ -171,6 +171,7 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
         return unknown("the stand-in is not loaded in the program: something on the way drops LD_PRELOAD");
     }
     match ended {
+        ended if is_late_abort(ended, reports) => {}
         Ended::Interrupted => return unknown("it was interrupted"),
         Ended::Expired => {
             return unknown(
@@ -194,6 +195,13 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
             Verdict::Fits { spare_bytes: target.capacity_bytes().saturating_sub(peaks.reserved_bytes) }
         }
     }
+}
+
+/// Whether a program that had come to its end was aborted on its way out, as PyTorch does to some short programs
+/// when a thread of the backward pass outlives the interpreter.
+fn is_late_abort(ended: Ended, reports: &[Report]) -> bool {
+    let is_abort = matches!(ended, Ended::Signal(6) | Ended::Status(134));
+    is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == State::Ended)
 }
 
 /// The verdict where the program failed.
@@ -226,14 +234,9 @@ fn failed(ended: Ended, reports: &[Report]) -> Verdict {
 fn hint(error: &Thrown) -> Option<String> {
     let text = error.text.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    let hint = if says(&[
-        "not_supported",
-        "operation not supported",
-        "cusolver",
-        "cusparse",
-        "cufft",
-        "cudnn",
-    ]) {
+    let hint = if says(&["no kernel image"]) {
+        "this build of PyTorch has no code for that GPU: one for an older or newer CUDA may have it"
+    } else if says(&["not_supported", "operation not supported", "cusolver", "cusparse", "cufft", "cudnn"]) {
         "the stand-in does not imitate a call that was made: a line that begins with `plimsoll-standin:` above names it"
     } else if says(&["invalid device ordinal", "duplicate gpu"]) {
         "the program asks for more GPUs than it sees: add --devices"
@@ -367,11 +370,16 @@ mod tests {
         for (text, reads, said) in [
             ("cusolver error: when calling `cusolverDnCreate(handle)`", false, "does not imitate"),
             ("CUDA error: invalid device ordinal", true, "--devices"),
+            ("CUDA error: no kernel image is available", true, "no code for that GPU"),
             ("no rows", true, "read back"),
         ] {
             let hint = failed("RuntimeError", text, reads).1.expect("a hint");
             assert!(hint.contains(said), "{text}: {hint}");
         }
+        let ended = report(&serde_json::json!({ "state": "ended" }));
+        assert_eq!(verdict(Ended::Signal(6), &[ended]), Verdict::Fits { spare_bytes: 40 * MIB });
+        let running = report(&serde_json::json!({ "state": "running" }));
+        assert_eq!(verdict(Ended::Signal(6), &[running]).exit(), Exit::Program);
         let killed = verdict(Ended::Signal(9), &[]);
         assert_eq!(killed, Verdict::Failed { how: "it was ended by signal 9".to_owned(), hint: None });
         assert_eq!(killed.exit(), Exit::Program);
