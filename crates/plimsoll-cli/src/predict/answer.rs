@@ -19,7 +19,7 @@ pub(super) struct Outcome {
     pub(super) reports: Vec<Report>,
     /// What the verdict is about; nothing where no memory was asked for.
     pub(super) judged: Option<Judged>,
-    /// The same program where convolutions need no workspace, if these are modelled and there are any.
+    /// The same program where cuDNN needs no workspace, if these are modelled and the program has such layers.
     pub(super) without_workspaces: Option<Box<Outcome>>,
 }
 
@@ -103,9 +103,9 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// Whether a process has convolutions.
-    pub(super) fn has_convolutions(&self) -> bool {
-        self.reports.iter().any(|report| report.convolutions)
+    /// Whether a process has layers that cuDNN computes.
+    pub(super) fn uses_cudnn(&self) -> bool {
+        self.reports.iter().any(|report| report.cudnn)
     }
 }
 
@@ -275,7 +275,7 @@ mod tests {
                 "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
                 "reserved_bytes": 20 * MIB, "reserved_step": 1,
             }],
-            "convolutions": false, "libraries": [], "error": null,
+            "cudnn": false, "libraries": [], "error": null,
         });
         for (key, value) in changes.as_object().expect("an object") {
             told[key] = value.clone();

@@ -16,7 +16,7 @@ pub(super) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
 /// The same once cuBLAS, cuDNN, cuSOLVER and cuFFT are loaded, too, as `--context` takes it: what is kept free.
 pub(super) const CONTEXT: &str = "845MB";
 
-/// Workspaces of cuDNN's convolutions.
+/// Workspaces of cuDNN's: for convolutions and recurrent networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Workspaces {
     /// None: exact for what PyTorch itself asks for
@@ -45,7 +45,7 @@ pub(super) struct Target {
     pub(super) total_bytes: u64,
     /// What a process takes of it beside the allocator.
     pub(super) context_bytes: u64,
-    /// What its convolutions ask for.
+    /// What cuDNN asks for.
     pub(super) workspaces: Workspaces,
     /// The variables that tell the stand-in the rest.
     environment: Vec<(&'static str, String)>,
@@ -65,7 +65,7 @@ impl Target {
         Ok(target)
     }
 
-    /// The same device, whose convolutions need no workspace.
+    /// The same device, whose cuDNN needs no workspace.
     pub(super) fn without_workspaces(&self) -> Target {
         Target { workspaces: Workspaces::None, ..self.clone() }
     }

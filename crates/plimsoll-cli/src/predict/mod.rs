@@ -59,7 +59,7 @@ pub(crate) struct PredictArgs {
     /// What a process takes of each GPU beside the allocator: the CUDA context and libraries
     #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
     context: u64,
-    /// What cuDNN's convolutions ask for beside their results
+    /// What cuDNN asks for beside the results of convolutions and recurrent networks
     #[arg(long, value_name = "HOW", value_enum, default_value = "model")]
     cudnn_workspace: Workspaces,
     /// End the program after so many optimizer steps
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &standin)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
-    if target.workspaces == Workspaces::Model && outcome.has_convolutions() {
+    if target.workspaces == Workspaces::Model && outcome.uses_cudnn() {
         output::progress("once more, without workspaces of cuDNN's");
         let target = target.without_workspaces();
         let run = Run::of(args, &args.command, &target, &standin)?;

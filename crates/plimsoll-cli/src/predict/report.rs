@@ -31,8 +31,8 @@ pub(super) struct Report {
     pub(super) failed_step: u64,
     /// Those of which memory was asked for, by number.
     pub(super) devices: Vec<Peaks>,
-    /// Whether there were convolutions, which ask for workspaces on a real device.
-    pub(super) convolutions: bool,
+    /// Whether there were layers that cuDNN computes, with workspaces on a real device: convolutions, recurrent ones.
+    pub(super) cudnn: bool,
     /// Libraries with kernels or allocations of their own that were imported.
     pub(super) libraries: Vec<String>,
     /// The exception that ended it.

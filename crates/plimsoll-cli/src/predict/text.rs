@@ -170,7 +170,7 @@ pub(super) fn limits(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> S
     if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
         return limits;
     }
-    if outcome.has_convolutions() {
+    if outcome.uses_cudnn() {
         let counted = match target.workspaces {
             Workspaces::Model => {
                 "cuDNN's workspaces: here they are a model's, made from an H200's figures; of thirty trainings of ten \

@@ -248,7 +248,7 @@ class Watch:
             failures=self.failures,
             failed_step=self.failed_step,
             devices=devices,
-            convolutions=self.state != "running" and self.started and has_convolutions(torch),
+            cudnn=self.state != "running" and self.started and uses_cudnn(torch),
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
         )
@@ -314,11 +314,12 @@ def has_standin():
     return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")
 
 
-def has_convolutions(torch):
+def uses_cudnn(torch):
+    # Whether there are layers for which PyTorch asks cuDNN, and cuDNN for workspaces.
     import gc
 
-    kind = torch.nn.modules.conv._ConvNd
-    return any(issubclass(type(thing), kind) for thing in gc.get_objects())
+    kinds = (torch.nn.modules.conv._ConvNd, torch.nn.RNNBase)
+    return any(issubclass(type(thing), kinds) for thing in gc.get_objects())
 
 
 def described(failure):
