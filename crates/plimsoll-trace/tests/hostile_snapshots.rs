@@ -1,29 +1,17 @@
 //! What is no snapshot, or means harm, ends in a clear error and within bounded memory. Nothing panics.
 
+#[path = "bodies/snapshot.rs"]
+mod body;
+
 use std::io::{Read, Write};
 
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use plimsoll_trace::snapshot::Snapshot;
-use plimsoll_trace::{Sharing, SnapshotError, Why, input, output};
+use plimsoll_trace::{SnapshotError, Why, input};
 
-/// The body of a fuzzer: whatever the bytes are, they are read or refused, and what was read can be written
-/// and read again.
-fn any_bytes_are_read_or_refused(bytes: &[u8]) -> Option<SnapshotError> {
-    match input::read(bytes) {
-        Ok(snapshot) => {
-            let mut pickle = Vec::new();
-            output::write(&snapshot, &mut pickle, Sharing::Equal).expect("memory");
-            input::read(pickle.as_slice()).expect("what we wrote");
-            None
-        }
-        Err(why) => {
-            assert!(!why.to_string().is_empty());
-            Some(why)
-        }
-    }
-}
+use body::any_bytes_are_read_or_refused;
 
 fn unpacked(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -1,0 +1,19 @@
+//! What a fuzzer asks of the reader of memory snapshots; in the ordinary tests: `tests/hostile_snapshots.rs`.
+
+use plimsoll_trace::{Sharing, SnapshotError, input, output};
+
+/// Whatever the bytes are, they are read or refused in words, and what was read can be written and read again.
+pub(crate) fn any_bytes_are_read_or_refused(bytes: &[u8]) -> Option<SnapshotError> {
+    match input::read(bytes) {
+        Ok(snapshot) => {
+            let mut pickle = Vec::new();
+            output::write(&snapshot, &mut pickle, Sharing::Equal).expect("memory");
+            input::read(pickle.as_slice()).expect("what we wrote");
+            None
+        }
+        Err(why) => {
+            assert!(!why.to_string().is_empty());
+            Some(why)
+        }
+    }
+}
