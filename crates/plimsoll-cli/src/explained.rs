@@ -34,8 +34,7 @@ impl Explained {
 
     /// One of the devices, as comparisons take it.
     pub(crate) fn known<'a>(&'a self, device: &'a DeviceExplanation) -> Known<'a> {
-        let DeviceExplanation { timeline, purposes, .. } = device;
-        Known { snapshot: &self.snapshot, timeline, origins: &self.origins, purposes }
+        device.known(&self.snapshot, &self.origins)
     }
 
     /// How much is recorded of one of the devices.

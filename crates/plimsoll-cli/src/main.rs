@@ -20,6 +20,7 @@ mod output;
 mod predict;
 mod record;
 mod recording;
+mod shown;
 mod sink;
 mod top;
 mod train;

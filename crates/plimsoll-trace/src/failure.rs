@@ -70,6 +70,34 @@ pub enum Cause {
     Unknown,
 }
 
+impl Cause {
+    /// The cause in one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Capacity { .. } => "capacity",
+            Self::Fragmentation { .. } => "fragmentation",
+            Self::Limit { .. } => "limit",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What is missing, bytes, or under a [`Limit`] at most; `None` if nothing is, or nobody knows.
+    pub fn short_bytes(self) -> Option<u64> {
+        match self {
+            Self::Capacity { short_bytes } | Self::Limit { short_bytes } => Some(short_bytes),
+            Self::Fragmentation { .. } | Self::Unknown => None,
+        }
+    }
+
+    /// What would be left, bytes, if every block could be moved; `None` if it would not do, or nobody knows.
+    pub fn spare_bytes(self) -> Option<u64> {
+        match self {
+            Self::Fragmentation { spare_bytes } => Some(spare_bytes),
+            Self::Capacity { .. } | Self::Limit { .. } | Self::Unknown => None,
+        }
+    }
+}
+
 impl Failure {
     /// The last failure of a trace: what a program that ran out of memory stopped at.
     pub fn last(snapshot: &Snapshot, timeline: &Timeline) -> Option<Self> {

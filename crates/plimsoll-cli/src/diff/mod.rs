@@ -10,6 +10,7 @@ use plimsoll_trace::explain::{Comparison, DeviceExplanation, Options};
 
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::shown::Shown;
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {
@@ -22,12 +23,8 @@ pub(crate) struct DiffArgs {
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Rows of each table
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    rows: usize,
-    /// Whole bytes instead of MiB and GiB
-    #[arg(long)]
-    bytes: bool,
+    #[command(flatten)]
+    shown: Shown,
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,

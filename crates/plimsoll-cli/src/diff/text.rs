@@ -9,7 +9,6 @@ use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
 
 use super::{Both, DiffArgs, Pair};
-use crate::bytes;
 use crate::output::{BOLD, RESET};
 
 /// Of blocks without a stack, or whose stack has none.
@@ -42,11 +41,11 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn size(&self, bytes: u64) -> String {
-        bytes::shown(bytes, self.args.bytes)
+        self.args.shown.size(bytes)
     }
 
     fn change(&self, bytes: i128) -> String {
-        bytes::change(bytes, self.args.bytes)
+        self.args.shown.change(bytes)
     }
 
     fn pair(&self, out: &mut String, pair: &Pair) {
@@ -155,7 +154,7 @@ impl Page<'_> {
 
     /// The largest changes, one row for the rest, and the sum.
     fn table(&self, out: &mut String, rows: &[Row]) {
-        let (listed, rest) = rows.split_at(rows.len().min(self.args.rows));
+        let (listed, rest) = rows.split_at(rows.len().min(self.args.shown.rows));
         let (listed, quiet): (Vec<_>, Vec<_>) =
             listed.iter().partition(|(_, amounts)| between(*amounts) != 0);
         let rest: Vec<_> = quiet.into_iter().chain(rest).collect();

@@ -1,6 +1,6 @@
 //! An explanation for programs: `plimsoll.explain/1`.
 
-use plimsoll_trace::explain::{Cause, DeviceExplanation, Ledger, Part, Share};
+use plimsoll_trace::explain::{DeviceExplanation, Ledger, Part, Share};
 use plimsoll_trace::render::words;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
@@ -54,19 +54,13 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
         "verdict": words::verdict(device, |bytes| bytes::shown(bytes, false)),
         "failure": device.failure.map(|failure| {
             let others = device.held_by_others();
-            let (cause, bytes) = match failure.cause() {
-                Cause::Capacity { short_bytes } if others.is_some() => ("held by others", Some(short_bytes)),
-                Cause::Capacity { short_bytes } => ("capacity", Some(short_bytes)),
-                Cause::Fragmentation { spare_bytes } => ("fragmentation", Some(spare_bytes)),
-                Cause::Limit { short_bytes } => ("limit", Some(short_bytes)),
-                Cause::Unknown => ("unknown", None),
-            };
+            let cause = failure.cause();
             json!({
-                "cause": cause,
+                "cause": if others.is_some() { "held by others" } else { cause.name() },
                 "asked_bytes": failure.asked_bytes,
-                "short_bytes": bytes.filter(|_| cause != "fragmentation"),
+                "short_bytes": cause.short_bytes(),
                 "held_by_others_bytes": others,
-                "spare_bytes": bytes.filter(|_| cause == "fragmentation"),
+                "spare_bytes": cause.spare_bytes(),
                 "allocated_bytes": failure.level.allocated_bytes,
                 "active_bytes": failure.level.active_bytes,
                 "reserved_bytes": failure.level.reserved_bytes,

@@ -11,10 +11,10 @@ use clap::Args;
 use plimsoll_trace::explain::Options;
 use plimsoll_trace::render::html::Report;
 
-use self::text::Shown;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
+use crate::shown::Shown;
 use crate::sink::Sink;
 
 #[derive(Args)]
@@ -31,12 +31,8 @@ pub(crate) struct ExplainArgs {
     /// Only what the file says, nothing that is inferred from it
     #[arg(long)]
     no_infer: bool,
-    /// Rows of each table
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    rows: usize,
-    /// Whole bytes instead of MiB and GiB
-    #[arg(long)]
-    bytes: bool,
+    #[command(flatten)]
+    shown: Shown,
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -69,8 +65,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
             return Ok(Answer::default());
         }
     }
-    let shown = Shown { rows: args.rows, whole: args.bytes };
-    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, shown) }))
+    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, args.shown) }))
 }
 
 /// The page for a browser. `command` writes it again.

@@ -9,19 +9,11 @@ use plimsoll_trace::snapshot::FrameId;
 
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
-use crate::{bytes, doctor, leaks, whatif};
+use crate::shown::Shown;
+use crate::{doctor, leaks, whatif};
 
 /// Moments of the recording at which the largest hole is told.
 const MOMENTS: usize = 8;
-
-/// How tables are shown.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shown {
-    /// Rows of each table.
-    pub(crate) rows: usize,
-    /// Whole bytes instead of MiB and GiB.
-    pub(crate) whole: bool,
-}
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
@@ -53,7 +45,7 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn size(&self, bytes: u64) -> String {
-        bytes::shown(bytes, self.shown.whole)
+        self.shown.size(bytes)
     }
 
     /// Which request failed.

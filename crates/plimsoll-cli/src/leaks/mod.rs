@@ -12,6 +12,7 @@ use plimsoll_trace::explain::leaks::Verdict;
 
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
+use crate::shown::Shown;
 
 pub(crate) use self::json::as_json;
 pub(crate) use self::text::lines;
@@ -27,12 +28,8 @@ pub(crate) struct LeaksArgs {
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Lines of code, and kinds of them, at most
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    rows: usize,
-    /// Whole bytes instead of MiB and GiB
-    #[arg(long)]
-    bytes: bool,
+    #[command(flatten)]
+    shown: Shown,
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -7,13 +7,12 @@ use plimsoll_trace::explain::{DeviceExplanation, Source};
 use plimsoll_trace::render::words;
 
 use super::{LeaksArgs, staircase};
-use crate::bytes;
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 
 /// The whole answer.
 pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
-    let size = |bytes| bytes::shown(bytes, args.bytes);
+    let size = |bytes| args.shown.size(bytes);
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     for device in &explained.devices {
@@ -39,16 +38,16 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         if device.leaks.leaking().next().is_some() {
             let but = if leaks { "" } else { ": no leak of the whole, as much of what was there goes" };
             let _ = writeln!(out, "\n{BOLD}What stays of each step, by line{RESET}{but}");
-            lines(&mut out, explained, device, args.rows, size);
+            lines(&mut out, explained, device, args.shown.rows, size);
         }
-        others(&mut out, explained, device, args.rows, size);
+        others(&mut out, explained, device, args.shown.rows, size);
         let (count, told_by) = (device.steps.len(), device.steps.evidence());
         let confidence = device.steps.confidence;
         let _ = writeln!(
             out,
             "\n{BOLD}Held after each step{RESET} ({count} steps; a step ends where {told_by}: {confidence})"
         );
-        let change = |by| bytes::change(by, args.bytes);
+        let change = |by| args.shown.change(by);
         staircase::render(&mut out, &device.leaks.whole.held, size, change);
     }
     out

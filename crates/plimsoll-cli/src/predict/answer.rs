@@ -62,11 +62,18 @@ pub(super) struct Judged {
 pub(super) struct Told {
     /// The file, which goes when the run does.
     pub(super) snapshot: PathBuf,
-    /// Of this device alone, with the same requests under other settings.
+    /// Of this device alone.
     pub(super) explained: Explained,
 }
 
 impl Told {
+    /// Replays the same requests under other settings, too, where that is to be told.
+    pub(super) fn try_settings(&mut self) {
+        let Explained { snapshot, devices, .. } = &mut self.explained;
+        let DeviceExplanation { what_if, timeline, .. } = &mut devices[0];
+        what_if.get_or_insert_with(|| WhatIf::of(snapshot, timeline, &SETTINGS));
+    }
+
     pub(super) fn device(&self) -> &DeviceExplanation {
         &self.explained.devices[0]
     }
@@ -126,7 +133,7 @@ impl Judged {
         let failed = devices.iter().position(|device| device.failure.is_some());
         let place = failed.or_else(|| devices.iter().position(|it| it.timeline.device == peaks.device));
         let Some(place) = place else { return Ok(judged) };
-        let mut device = explained.devices.swap_remove(place);
+        let device = explained.devices.swap_remove(place);
         let timeline = &device.timeline;
         if let Some(counted) = report.devices.iter().find(|it| it.device == timeline.device) {
             judged.peaks = *counted;
@@ -135,7 +142,6 @@ impl Judged {
         let (allocated, reserved) = (timeline.peak_allocated.level, timeline.peak_reserved.level);
         judged.peaks.allocated_bytes = judged.peaks.allocated_bytes.max(allocated.allocated_bytes);
         judged.peaks.reserved_bytes = judged.peaks.reserved_bytes.max(reserved.reserved_bytes);
-        device.what_if.get_or_insert_with(|| WhatIf::of(&explained.snapshot, timeline, &SETTINGS));
         explained.devices = vec![device];
         explained.file = "SNAPSHOT".to_owned();
         judged.told = Some(Told { snapshot, explained });

@@ -10,7 +10,6 @@ use super::gpu::Target;
 use super::report::Peaks;
 use super::run::Run;
 use super::{PredictArgs, json, search, text};
-use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 
@@ -75,7 +74,7 @@ pub(super) fn run(
 ) -> Result<Answer, Failure> {
     let Placeholder { name, from, to } = placeholder;
     let mut tried: Vec<Tried> = Vec::new();
-    let size = |bytes| bytes::shown(bytes, args.bytes);
+    let size = |bytes| args.shown.size(bytes);
     let largest = search::largest(*from, *to, target.capacity_bytes(), |value| {
         let command = placeholder.command(&args.command, value).ok_or_else(|| {
             Failure::new(Exit::Usage, format!("--find {name}: {{{name}}} is nowhere in the command"))

@@ -1,6 +1,5 @@
 //! A prediction for programs: `plimsoll.predict/1`.
 
-use plimsoll_trace::explain::Cause;
 use serde_json::{Value, json};
 
 use super::answer::{Outcome, Verdict};
@@ -52,23 +51,15 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
 pub(super) fn verdict(verdict: &Verdict) -> Value {
     match verdict {
         Verdict::Fits { spare_bytes } => json!({ "is": "fits", "spare_bytes": spare_bytes }),
-        Verdict::RunsOut(it) => {
-            let (cause, short_bytes) = match it.cause {
-                Cause::Capacity { short_bytes } => ("capacity", Some(short_bytes)),
-                Cause::Fragmentation { .. } => ("fragmentation", None),
-                Cause::Limit { short_bytes } => ("limit", Some(short_bytes)),
-                Cause::Unknown => ("unknown", None),
-            };
-            json!({
+        Verdict::RunsOut(it) => json!({
             "is": "runs out",
             "step": it.step,
             "line": it.line,
             "asked_bytes": it.asked_bytes,
-            "cause": cause,
-            "short_bytes": short_bytes,
+            "cause": it.cause.name(),
+            "short_bytes": it.cause.short_bytes(),
             "caught": it.caught,
-            })
-        }
+        }),
         Verdict::Failed { how, hint } => json!({ "is": "failed", "how": how, "hint": hint }),
         Verdict::Unknown(why) => json!({ "is": "unknown", "why": why }),
     }

@@ -39,6 +39,7 @@ use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explain;
 use crate::output;
+use crate::shown::Shown;
 use crate::sink::Sink;
 
 #[derive(Args)]
@@ -86,12 +87,8 @@ pub(crate) struct PredictArgs {
     /// Replace files that are there
     #[arg(short, long)]
     force: bool,
-    /// Rows of each table
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    rows: usize,
-    /// Whole bytes instead of MiB and GiB
-    #[arg(long)]
-    bytes: bool,
+    #[command(flatten)]
+    shown: Shown,
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -119,7 +116,7 @@ Examples:
 /// Runs the program and tells what it took; the result is text for stdout.
 pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if args.list {
-        return Ok(Answer::from(gpu::list(args.bytes)));
+        return Ok(Answer::from(gpu::list(args.shown.bytes)));
     }
     if args.rank.is_some_and(|rank| rank >= args.devices) {
         return Err(Failure::new(Exit::Usage, "--rank counts from 0, and the job has --devices ranks"));
@@ -144,6 +141,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         outcome.without_workspaces = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
     }
     if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
+        told.try_settings();
         let [snapshot, html] = sinks;
         if let Some(sink) = snapshot {
             sink.write(|out| std::io::copy(&mut File::open(&told.snapshot)?, out).map(|_| ()))?;

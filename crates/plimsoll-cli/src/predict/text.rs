@@ -9,13 +9,12 @@ use plimsoll_trace::explain::Cause;
 use super::answer::{Judged, Outcome, Shortage, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target, Workspaces};
 use super::report::{Peaks, Report};
-use crate::bytes;
-use crate::explain::text::{Shown, tables};
+use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
 
 /// The whole answer.
 pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
-    let size = |bytes: u64| bytes::shown(bytes, args.bytes);
+    let size = |bytes: u64| args.shown.size(bytes);
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(outcome, target, size));
@@ -31,7 +30,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
         // Who holds what is of no help to a program that failed for another reason.
         let told = judged.told.as_ref().filter(|_| !matches!(outcome.verdict, Verdict::Failed { .. }));
         if let Some(told) = told {
-            tables(&mut out, &told.explained, told.device(), Shown { rows: args.rows, whole: args.bytes });
+            tables(&mut out, &told.explained, told.device(), args.shown);
         }
     }
     let limits = limits(outcome, target, size);

@@ -106,6 +106,11 @@ impl DeviceExplanation {
         }
     }
 
+    /// The device, as comparisons and judgements of the recording take it: with what it was explained from.
+    pub fn known<'a>(&'a self, snapshot: &'a Snapshot, origins: &'a Origins) -> Known<'a> {
+        Known { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
+    }
+
     /// The moment that is explained: when memory ran out, or else when the most was allocated.
     pub fn moment(&self) -> Option<EventIndex> {
         self.holders.after

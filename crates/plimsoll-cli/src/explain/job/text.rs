@@ -6,7 +6,6 @@ use plimsoll_trace::explain::{Across, LineAcross, Place};
 use plimsoll_trace::render::words;
 
 use super::Job;
-use crate::bytes;
 use crate::explain::ExplainArgs;
 use crate::output::{BOLD, RESET};
 
@@ -35,7 +34,7 @@ struct Page<'a> {
 
 impl Page<'_> {
     fn size(&self, bytes: u64) -> String {
-        bytes::shown(bytes, self.args.bytes)
+        self.args.shown.size(bytes)
     }
 
     fn name(&self, nth: usize) -> &str {
@@ -153,7 +152,7 @@ impl Page<'_> {
         } else {
             let _ = writeln!(out, "  {:>13} {:>13} {:>13}", "least", "median", "most");
         }
-        for line in differing.iter().take(self.args.rows) {
+        for line in differing.iter().take(self.args.shown.rows) {
             let across = &line.across;
             let place = place(line.place.as_ref());
             if fits {
@@ -169,8 +168,8 @@ impl Page<'_> {
                 let _ = writeln!(out, "  {}  {place}{odd}", cells.join(" "));
             }
         }
-        if differing.len() > self.args.rows {
-            let _ = writeln!(out, "  {} more", differing.len() - self.args.rows);
+        if differing.len() > self.args.shown.rows {
+            let _ = writeln!(out, "  {} more", differing.len() - self.args.shown.rows);
         }
     }
 }

@@ -5,13 +5,11 @@ use std::fmt::{self, Write};
 use super::Report;
 use super::cells::{Bar, Size, plural};
 use super::text::Text;
-use crate::explain::{DataQuality, DeviceExplanation, Known};
+use crate::explain::{DataQuality, DeviceExplanation};
 
 /// The section of one device.
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
-    let (snapshot, origins) = (report.snapshot, report.origins);
-    let known = Known { snapshot, timeline: &device.timeline, origins, purposes: &device.purposes };
-    let quality = DataQuality::of(known, &device.passes);
+    let quality = DataQuality::of(device.known(report.snapshot, report.origins), &device.passes);
     out.push_str("<ul>");
     events(out, &quality)?;
     replayed(out, device)?;

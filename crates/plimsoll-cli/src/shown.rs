@@ -1,0 +1,28 @@
+//! How the tables of an answer are shown: what the verbs that print such tables share.
+
+use clap::Args;
+
+use crate::bytes;
+
+/// How tables are shown.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Shown {
+    /// Rows of each table
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) rows: usize,
+    /// Whole bytes instead of MiB and GiB
+    #[arg(long)]
+    pub(crate) bytes: bool,
+}
+
+impl Shown {
+    /// A size.
+    pub(crate) fn size(self, bytes: u64) -> String {
+        bytes::shown(bytes, self.bytes)
+    }
+
+    /// By how much a size changed.
+    pub(crate) fn change(self, bytes: i128) -> String {
+        bytes::change(bytes, self.bytes)
+    }
+}
