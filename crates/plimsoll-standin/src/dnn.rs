@@ -3,6 +3,7 @@
 //! beside it, needs none. Recurrent networks are in `dnn/recurrent.rs`. What CTC needs is not documented: it is refused.
 
 mod graph;
+mod normalization;
 mod recurrent;
 mod workspace;
 
@@ -23,25 +24,6 @@ calls! { Dnn:
     }
     fn cudnnGetStream(_handle: u64, stream: Out<StreamHandle>) {
         stream.put(0)
-    }
-    fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-        _handle: u64, _mode: c_int, _operation: c_int, _x: u64, _z: u64, _y: u64, _scale: u64,
-        _activation: u64,
-        bytes: Out<usize>,
-    ) {
-        bytes.put(0)
-    }
-    fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
-        _handle: u64, _mode: c_int, _operation: c_int, _activation: u64, _x: u64, bytes: Out<usize>,
-    ) {
-        bytes.put(0)
-    }
-    fn cudnnGetBatchNormalizationBackwardExWorkspaceSize(
-        _handle: u64, _mode: c_int, _operation: c_int, _x: u64, _y: u64, _dy: u64, _dz: u64, _dx: u64,
-        _scale: u64,
-        _activation: u64, bytes: Out<usize>,
-    ) {
-        bytes.put(0)
     }
     fn cudnnGetConvolutionForwardWorkspaceSize(
         _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _algorithm: c_int, bytes: Out<usize>,
@@ -106,11 +88,11 @@ makers! { Dnn:
 nothing! { Dnn:
     cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor cudnnDestroyConvolutionDescriptor
     cudnnDestroyFilterDescriptor
-    cudnnDestroySpatialTransformerDescriptor cudnnDestroyTensorDescriptor
+    cudnnDestroySpatialTransformerDescriptor
     cudnnSetActivationDescriptor cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v9
     cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType cudnnSetConvolutionNdDescriptor
     cudnnSetFilterNdDescriptor cudnnSetPooling2dDescriptor
-    cudnnSetSpatialTransformerNdDescriptor cudnnSetTensorNdDescriptor
+    cudnnSetSpatialTransformerNdDescriptor
 }
 
 work! { Dnn:

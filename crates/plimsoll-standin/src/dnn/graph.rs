@@ -1,5 +1,6 @@
-//! cuDNN's graph API, as far as PyTorch's convolutions use it: descriptions of a convolution are taken, and the plans
-//! for it ask for the workspace that [`super::workspace`] models, if one is wanted.
+//! cuDNN's graph API, as far as PyTorch's convolutions and attention use it: descriptions of a convolution are taken, and
+//! the plans for it ask for the workspace that [`super::workspace`] models, if one is wanted. What is no convolution is
+//! attention, whose plans ask for little; the rest of its workspace comes from cuDNN's frontend within PyTorch.
 //!
 //! A description reaches its plan through others: operation, graph, heuristics, configuration, plan. What is known of the
 //! convolution is handed on whenever one is put into, or taken out of, another.
@@ -45,7 +46,11 @@ mod name {
 const TENSOR_CORE: i32 = 0;
 /// `CUDNN_DATA_FLOAT`, `CUDNN_DATA_HALF`, `CUDNN_DATA_BFLOAT16`; the bytes of others are not asked for.
 const FLOAT: i64 = 0;
-const HALVES: [i64; 2] = [2, 9];
+const HALF: i64 = 2;
+const HALVES: [i64; 2] = [HALF, 9];
+
+/// What a plan of attention asks for on an H200, forward and backward (`tests/pytorch/workspaces/`, 180 of each).
+const ATTENTION_BYTES: u64 = 256;
 
 /// The text that stands for a plan: two characters of JSON, an empty object.
 const PLAN: &[u8] = b"{}";
@@ -78,6 +83,8 @@ pub(super) enum Precision {
     Float,
     /// Without tensor cores.
     Plain,
+    /// Any that needs no workspace.
+    Spare,
 }
 
 /// The order of a tensor's elements.
@@ -93,6 +100,8 @@ pub(super) struct Convolution {
     pub(super) pass: Pass,
     pub(super) precision: Precision,
     pub(super) element_bytes: u64,
+    /// Whether they are `float16`.
+    pub(super) is_fp16: bool,
     pub(super) layout: Layout,
     pub(super) x: Vec<u64>,
     pub(super) w: Vec<u64>,
@@ -195,7 +204,19 @@ fn described(all: &BTreeMap<u64, Descriptor>, operation: &Descriptor, pass: Pass
     let layout = if nhwc { Layout::Nhwc } else { Layout::Nchw };
     let (x, w, y) = (sizes(x)?, sizes(w?)?, sizes(y?)?);
     let whole = [&x, &w, &y].iter().all(|sizes| sizes.len() > 2) && x[1].is_multiple_of(w[1]);
-    whole.then_some(Convolution { pass, precision, element_bytes, layout, x, w, y, in_place, is_dense })
+    let is_fp16 = element == HALF;
+    whole.then_some(Convolution {
+        pass,
+        precision,
+        element_bytes,
+        is_fp16,
+        layout,
+        x,
+        w,
+        y,
+        in_place,
+        is_dense,
+    })
 }
 
 /// Answers for an attribute: zeros, but for what follows from a convolution. Where descriptors are looked for the caller
@@ -214,12 +235,16 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
             (found.len() as i64, Vec::new())
         }
         (kind::NUMERICAL_NOTE, name::ENGINE_NOTES) => {
-            let on_tensor_cores = convolution.is_some_and(|known| known.precision != Precision::Plain);
+            let on_tensor_cores = convolution
+                .is_some_and(|known| [Precision::Half, Precision::Float].contains(&known.precision));
             let notes = usize::from(on_tensor_cores);
             (notes as i64, TENSOR_CORE.to_le_bytes().repeat(notes.min(room)))
         }
         (kind::INT64, name::PLAN_WORKSPACE) => {
-            let bytes = convolution.map_or(0, |known| workspace_bytes(&known));
+            let bytes = match CudnnWorkspace::wanted() {
+                CudnnWorkspace::None => 0,
+                CudnnWorkspace::Model => convolution.map_or(ATTENTION_BYTES, |known| workspace_bytes(&known)),
+            };
             (1, bytes.to_le_bytes().repeat(room.min(1)))
         }
         (kind::INT64, _) => (wanted.max(1), vec![0; room * 8]),
@@ -233,17 +258,17 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
     if bytes.is_empty() { Ok(()) } else { values.put_bytes(&bytes) }
 }
 
-/// What heuristics find, best first: Note [Several plans]. The plan of which nothing is known needs no workspace.
+/// What heuristics find, best first: Note [Several plans].
 fn plans(convolution: Option<Convolution>) -> Vec<Option<Convolution>> {
-    let plain = match &convolution {
-        Some(known) if known.precision == Precision::Float => {
-            Some(Convolution { precision: Precision::Plain, ..known.clone() })
-        }
-        _ => None,
+    let Some(known) = convolution else {
+        return vec![None];
     };
-    let (first, found) = (convolution, plain.is_some());
-    let last = first.is_some().then_some(None);
-    [first].into_iter().chain(found.then_some(plain)).chain(last).collect()
+    let others = match known.precision {
+        Precision::Float => vec![Precision::Plain, Precision::Spare],
+        _ => vec![Precision::Spare],
+    };
+    let others = others.into_iter().map(|precision| Convolution { precision, ..known.clone() });
+    std::iter::once(known.clone()).chain(others).map(Some).collect()
 }
 
 /// Fills the caller's descriptors, whose handles are there.
@@ -257,12 +282,7 @@ fn hand_on(found: &[Option<Convolution>], handles: Out<u8>) -> Outcome {
     Ok(())
 }
 
-/// Bytes of workspace, by the model or, as a rule, none.
+/// Bytes of workspace on the GPU that there is.
 fn workspace_bytes(convolution: &Convolution) -> u64 {
-    match CudnnWorkspace::wanted() {
-        CudnnWorkspace::None => 0,
-        CudnnWorkspace::Model => {
-            convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into())
-        }
-    }
+    convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into())
 }

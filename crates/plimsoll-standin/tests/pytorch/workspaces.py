@@ -3,6 +3,7 @@ recurrent network. What a card printed is kept in workspaces/, and the models of
 
 usage: python workspaces.py convolutions|recurrent
 """
+import ctypes
 import itertools
 import sys
 
@@ -148,6 +149,20 @@ def networks():
     yield "LSTM", 1, 1, 64, 128, 8, 16, 0.0, 32
     yield "LSTM", 2, 1, 64, 128, 8, 16, 0.0, 64
     yield "LSTM", 2, 2, 64, 128, 8, 16, 0.0, 64
+    # where one kernel keeps the weights, and where not
+    for kind in "LSTM", "GRU", "RNN":
+        for hidden in 132, 144, 160, 176, 192, 208, 224, 240, 248, 252, 255, 257, 272, 320, 384, 400, 512, 768, 1024:
+            for directions, batch in (1, 8), (2, 8), (1, 64), (2, 64):
+                yield kind, 1, directions, 64, hidden, batch, 16, 0.0, 0
+        for batch, length in (1, 1), (1, 64), (4, 64), (16, 64), (128, 64), (512, 16), (2048, 4), (8, 1):
+            for hidden in 64, 192, 256:
+                yield kind, 1, 1, 48, hidden, batch, length, 0.0, 0
+        yield kind, 3, 2, 256, 512, 64, 200, 0.0, 0
+        yield kind, 3, 2, 256, 256, 16, 400, 0.2, 0
+        yield kind, 2, 1, 512, 1024, 32, 128, 0.1, 0
+    for hidden, projection in (128, 64), (128, 100), (256, 64), (512, 128), (1024, 256), (300, 100), (129, 32):
+        for layers, directions, batch, length in (1, 1, 8, 16), (2, 2, 8, 16), (2, 1, 32, 40), (1, 2, 3, 7):
+            yield "LSTM", layers, directions, 80, hidden, batch, length, 0.0, projection
 
 
 def recurrent():
@@ -168,7 +183,74 @@ def recurrent():
         print(*network, precision, weights[-1], reserve[-1], max(training), max(inference), flush=True)
 
 
+def normalization():
+    """Precision, layout, input; workspaces of forward and backward, what is kept in between beside the statistics."""
+    pictures = [(n, c, side) for side, cs in {112: (32, 64, 96), 56: (24, 64, 128, 144, 256), 28: (40, 128, 192, 512),
+                14: (112, 256, 1024, 3), 7: (320, 512, 2048), 1: (64, 1000)}.items() for c in cs for n in (1, 8, 32, 64, 128)]
+    formats = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+    for (n, c, side), (layout, order), precision in itertools.product(pictures, formats.items(), ("fp16", "bf16", "fp32")):
+        if n * side == 1:
+            continue
+        x = torch.ones(n, c, side, side, device=device, dtype=TYPES[precision]).to(memory_format=order).requires_grad_()
+        norm = torch.nn.BatchNorm2d(c).to(device)
+        call = lambda: norm(x)
+        y, forward, kept = allocations(call)
+        dy = torch.ones_like(y)
+        _, backward, _ = allocations(lambda: torch.autograd.grad(y, (x, norm.weight, norm.bias), dy))
+        print(precision, layout, f"{n}x{c}x{side}x{side}", type(y.grad_fn).__name__, forward, kept, backward, flush=True)
+
+
+def attention():
+    """Shape, causal or not, kind; what forward and backward ask for and free again, and what forward keeps."""
+    shapes = [(b, h, l, d) for b, h in ((1, 8), (8, 12), (16, 16)) for l in (64, 197, 512, 1000, 2048) for d in (32, 64, 128)]
+    for shape, causal, precision in itertools.product(shapes, (False, True), ("fp16", "bf16", "tf32")):
+        q, k, v = (torch.ones(shape, device=device, dtype=TYPES[precision], requires_grad=True) for _ in range(3))
+        call = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        call()
+        y, forward, kept = allocations(call)
+        dy = torch.ones_like(y)
+        torch.autograd.grad(call(), (q, k, v), dy)
+        _, backward, _ = allocations(lambda: torch.autograd.grad(y, (q, k, v), dy))
+        name = type(y.grad_fn).__name__
+        print(precision, "x".join(map(str, shape)), causal, name, forward, kept, backward, flush=True)
+
+
+def transforms():
+    """Kind, lengths, how many of them; bytes of workspace: for each plan that PyTorch makes with cuFFT."""
+    torch.fft.fft(torch.ones(8, device=device))
+    with open("/proc/self/maps") as maps:
+        library = ctypes.CDLL(next(line.split()[-1] for line in maps if "libcufft.so" in line))
+    kinds = {"r2c": (0, 4), "c2r": (4, 0), "c2c": (4, 4), "d2z": (1, 5), "z2d": (5, 1), "z2z": (5, 5), "h2c": (2, 6), "c2c16": (6, 6)}
+    small = sorted({*range(1, 65), 80, 81, 96, 100, 101, 121, 125, 127, 128, 144, 169, 200, 224, 243, 256, 257, 289, 320, 343, 360,
+                    384, 400, 480, 500, 509, 512, 600, 625, 640, 720, 768, 800, 1000, 1009, 1024, 1200, 1331, 1536, 1920, 2000,
+                    2048, 2187, 2197, 2400, 3000, 3072, 4000, 4093, 4096, 4800, 5000, 6000, 6561, 8000, 8191, 8192, 10000,
+                    12288, 14641, 15625, 16000, 16384, 16807, 20000, 22050, 24000, 28561, 30000, 32768, 32771, 44100, 48000, 49152,
+                    50000, 59049, 65536, 65537, 80000, 96000, 100000, 117649, 131072, 160000, 161051, 200000, 220500, 262144,
+                    371293, 390625, 480000, 500000, 524288, 531441, 1000000, 1 << 20, 1 << 21, 999983, 1 << 22, 1 << 23})
+    plans = [((n,), batch) for n in small for batch in (1, 2, 3, 8, 64, 500)]
+    squares = 8, 14, 16, 27, 28, 32, 56, 60, 64, 100, 101, 112, 128, 200, 224, 256, 384, 512, 720, 1000, 1024, 2048, 4096
+    plans += [((n, n), batch) for n in squares for batch in (1, 3, 8, 64)]
+    plans += [((n, m), 4) for n, m in ((64, 128), (128, 64), (32, 1024), (1024, 32), (480, 640), (720, 1280), (1080, 1920), (85, 64), (64, 85))]
+    plans += [((n, n, n), batch) for n in (8, 16, 32, 50, 64, 100, 128, 256) for batch in (1, 4)]
+    for (sizes, batch), (kind, (before, after)) in itertools.product(plans, kinds.items()):
+        plan, workspace = ctypes.c_int(), ctypes.c_size_t()
+        elements = batch
+        for size in sizes:
+            elements *= size
+        if elements > 1 << 28:
+            continue
+        library.cufftCreate(ctypes.byref(plan))
+        library.cufftSetAutoAllocation(plan, 0)
+        lengths = (ctypes.c_longlong * len(sizes))(*sizes)
+        none, one = ctypes.c_void_p(), ctypes.c_longlong(1)
+        layout = none, one, one
+        failed = library.cufftXtMakePlanMany(plan, len(sizes), lengths, *layout, before, *layout, after,
+                                             ctypes.c_longlong(batch), ctypes.byref(workspace), max(before, after))
+        library.cufftDestroy(plan)
+        print(kind, "x".join(map(str, sizes)), batch, f"failed:{failed}" if failed else workspace.value, flush=False)
+
+
 if __name__ == "__main__":
     properties = torch.cuda.get_device_properties(0)
     print(f"# {properties.name}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    {"convolutions": convolutions, "recurrent": recurrent}[sys.argv[1]]()
+    {of.__name__: of for of in (convolutions, recurrent, normalization, attention, transforms)}[sys.argv[1]]()
