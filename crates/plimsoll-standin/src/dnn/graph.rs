@@ -1,6 +1,5 @@
-//! cuDNN's graph API, as far as PyTorch's convolutions and attention use it: descriptions of a convolution are taken, and
-//! the plans for it ask for the workspace that [`super::workspace`] models, if one is wanted. What is no convolution is
-//! attention, whose plans ask for little; the rest of its workspace comes from cuDNN's frontend within PyTorch.
+//! cuDNN's graph API, as far as PyTorch's convolutions use it: descriptions of a convolution are taken, and the plans
+//! for it ask for the workspace that [`super::workspace`] models, if one is wanted.
 //!
 //! A description reaches its plan through others: operation, graph, heuristics, configuration, plan. What is known of the
 //! convolution is handed on whenever one is put into, or taken out of, another.
@@ -49,9 +48,6 @@ const FLOAT: i64 = 0;
 const HALF: i64 = 2;
 const HALVES: [i64; 2] = [HALF, 9];
 
-/// What a plan of attention asks for on an H200, forward and backward (`tests/pytorch/workspaces/`, 180 of each).
-const ATTENTION_BYTES: u64 = 256;
-
 /// The text that stands for a plan: two characters of JSON, an empty object.
 const PLAN: &[u8] = b"{}";
 
@@ -83,8 +79,6 @@ pub(super) enum Precision {
     Float,
     /// Without tensor cores.
     Plain,
-    /// Any that needs no workspace.
-    Spare,
 }
 
 /// The order of a tensor's elements.
@@ -235,16 +229,12 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
             (found.len() as i64, Vec::new())
         }
         (kind::NUMERICAL_NOTE, name::ENGINE_NOTES) => {
-            let on_tensor_cores = convolution
-                .is_some_and(|known| [Precision::Half, Precision::Float].contains(&known.precision));
+            let on_tensor_cores = convolution.is_some_and(|known| known.precision != Precision::Plain);
             let notes = usize::from(on_tensor_cores);
             (notes as i64, TENSOR_CORE.to_le_bytes().repeat(notes.min(room)))
         }
         (kind::INT64, name::PLAN_WORKSPACE) => {
-            let bytes = match CudnnWorkspace::wanted() {
-                CudnnWorkspace::None => 0,
-                CudnnWorkspace::Model => convolution.map_or(ATTENTION_BYTES, |known| workspace_bytes(&known)),
-            };
+            let bytes = convolution.map_or(0, |known| workspace_bytes(&known));
             (1, bytes.to_le_bytes().repeat(room.min(1)))
         }
         (kind::INT64, _) => (wanted.max(1), vec![0; room * 8]),
@@ -258,17 +248,17 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
     if bytes.is_empty() { Ok(()) } else { values.put_bytes(&bytes) }
 }
 
-/// What heuristics find, best first: Note [Several plans].
+/// What heuristics find, best first: Note [Several plans]. The plan of which nothing is known needs no workspace.
 fn plans(convolution: Option<Convolution>) -> Vec<Option<Convolution>> {
-    let Some(known) = convolution else {
-        return vec![None];
+    let plain = match &convolution {
+        Some(known) if known.precision == Precision::Float => {
+            Some(Convolution { precision: Precision::Plain, ..known.clone() })
+        }
+        _ => None,
     };
-    let others = match known.precision {
-        Precision::Float => vec![Precision::Plain, Precision::Spare],
-        _ => vec![Precision::Spare],
-    };
-    let others = others.into_iter().map(|precision| Convolution { precision, ..known.clone() });
-    std::iter::once(known.clone()).chain(others).map(Some).collect()
+    let (first, found) = (convolution, plain.is_some());
+    let last = first.is_some().then_some(None);
+    [first].into_iter().chain(found.then_some(plain)).chain(last).collect()
 }
 
 /// Fills the caller's descriptors, whose handles are there.
@@ -282,7 +272,12 @@ fn hand_on(found: &[Option<Convolution>], handles: Out<u8>) -> Outcome {
     Ok(())
 }
 
-/// Bytes of workspace on the GPU that there is.
+/// Bytes of workspace, by the model or, as a rule, none.
 fn workspace_bytes(convolution: &Convolution) -> u64 {
-    convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into())
+    match CudnnWorkspace::wanted() {
+        CudnnWorkspace::None => 0,
+        CudnnWorkspace::Model => {
+            convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into())
+        }
+    }
 }

@@ -35,7 +35,6 @@ impl Convolution {
         let (few, window) = (self.has_few_channels(), self.window());
         let float = self.precision == Precision::Float;
         match (self.precision, self.layout, self.pass) {
-            (Precision::Spare, _, _) => 0,
             (Precision::Plain, _, _) => self.without_tensor_cores(),
             (_, Layout::Nchw, Pass::Weights) if self.is_product() => {
                 self.x[0] * self.w.iter().product::<u64>() * SUM_BYTES

@@ -200,21 +200,6 @@ def normalization():
         print(precision, layout, f"{n}x{c}x{side}x{side}", type(y.grad_fn).__name__, forward, kept, backward, flush=True)
 
 
-def attention():
-    """Shape, causal or not, kind; what forward and backward ask for and free again, and what forward keeps."""
-    shapes = [(b, h, l, d) for b, h in ((1, 8), (8, 12), (16, 16)) for l in (64, 197, 512, 1000, 2048) for d in (32, 64, 128)]
-    for shape, causal, precision in itertools.product(shapes, (False, True), ("fp16", "bf16", "tf32")):
-        q, k, v = (torch.ones(shape, device=device, dtype=TYPES[precision], requires_grad=True) for _ in range(3))
-        call = lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
-        call()
-        y, forward, kept = allocations(call)
-        dy = torch.ones_like(y)
-        torch.autograd.grad(call(), (q, k, v), dy)
-        _, backward, _ = allocations(lambda: torch.autograd.grad(y, (q, k, v), dy))
-        name = type(y.grad_fn).__name__
-        print(precision, "x".join(map(str, shape)), causal, name, forward, kept, backward, flush=True)
-
-
 def transforms():
     """Kind, lengths, how many of them; bytes of workspace: for each plan that PyTorch makes with cuFFT."""
     torch.fft.fft(torch.ones(8, device=device))
@@ -253,4 +238,4 @@ def transforms():
 if __name__ == "__main__":
     properties = torch.cuda.get_device_properties(0)
     print(f"# {properties.name}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    {of.__name__: of for of in (convolutions, recurrent, normalization, attention, transforms)}[sys.argv[1]]()
+    {of.__name__: of for of in (convolutions, recurrent, normalization, transforms)}[sys.argv[1]]()
