@@ -1,7 +1,8 @@
-"""The workspaces that cuDNN asks PyTorch's allocator for on this device: a line for each convolution and each
-recurrent network. What a card printed is kept in workspaces/, and the models of src/dnn/ are held against it.
+"""The workspaces that cuDNN and cuFFT ask for on this device: a line for each convolution, recurrent network, batch
+normalization and Fourier transform. What a card printed is kept in workspaces/, and the models of src/dnn/ and src/fft.rs are
+held against it.
 
-usage: python workspaces.py convolutions|recurrent
+usage: python workspaces.py convolutions|recurrent|normalization|transforms
 """
 import ctypes
 import itertools
