@@ -1,10 +1,11 @@
 //! cuFFT: plans that compute nothing. How much workspace each would ask for is not documented: they are taken
-//! to need none, which is said on stderr once.
+//! to need none, which is told (`notice.rs`).
 
 use std::ffi::c_int;
 
 use crate::argument::Out;
-use crate::call::{calls, new_handle, nothing, tell_once, work};
+use crate::call::{calls, new_handle, nothing, work};
+use crate::notice;
 
 calls! { Fft:
     /// A plan's handle is a small number.
@@ -17,7 +18,7 @@ calls! { Fft:
         _in_kind: c_int,
         _out: u64, _out_stride: u64, _out_distance: u64, _out_kind: c_int, _batch: u64, bytes: Out<usize>,
     ) {
-        tell_once("cuFFT", "is taken to need no workspace: on a card it needs some");
+        notice::assume("cuFFT", "is taken to need no workspace: on a card it needs some");
         bytes.put(0)
     }
 }
