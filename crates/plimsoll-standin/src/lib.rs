@@ -29,7 +29,8 @@
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
 //! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
 //! one fixed answer: 32 registers, two blocks per multiprocessor. cuDNN asks for no workspace, or for
-//! that of a model, which is near and not exact (`dnn/workspace.rs`, `dnn/recurrent.rs`).
+//! that of a model, which is near and not exact (`dnn/workspace.rs` and the files beside it); what is taken to be
+//! so of any library is told ([`notice`]).
 
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]

@@ -1,4 +1,4 @@
-//! cuDNN's CTC loss, with the workspace that it asked for on an H200 (`tests/pytorch/workspaces/sparse-h200-2.11.0.txt`):
+//! cuDNN's CTC loss, with the workspace that it asked for on an H200 (`tests/pytorch/workspaces/libraries-h200-2.11.0.txt`):
 //! to the byte in 12 cases of 12. For each sample it holds the derivatives of all letters, two tables of each step and
 //! each place in the label with blanks between, and the label itself.
 
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_workspace_is_the_cards_to_the_byte() {
-        let measured = include_str!("../../tests/pytorch/workspaces/sparse-h200-2.11.0.txt");
+        let measured = include_str!("../../tests/pytorch/workspaces/libraries-h200-2.11.0.txt");
         let lines: Vec<&str> = measured.lines().filter(|line| line.starts_with("CTC ")).collect();
         assert_eq!(lines.len(), 12);
         for line in lines {

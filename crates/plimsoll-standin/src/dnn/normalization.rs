@@ -1,5 +1,5 @@
 //! cuDNN's normalization over a batch. In NCHW it asks for no workspace. In NHWC, as PyTorch has it trained there, an
-//! H200 was asked for sums that each tile of positions keeps (`tests/pytorch/workspaces/sparse-h200-2.11.0.txt`); which
+//! H200 was asked for sums that each tile of positions keeps (`tests/pytorch/workspaces/libraries-h200-2.11.0.txt`); which
 //! tiles its kernels take is not documented. Nothing is kept for the backward pass in either.
 
 use std::ffi::c_int;
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_workspace_is_near_the_cards() {
-        let measured = include_str!("../../tests/pytorch/workspaces/sparse-h200-2.11.0.txt");
+        let measured = include_str!("../../tests/pytorch/workspaces/libraries-h200-2.11.0.txt");
         let mut errors = Vec::new();
         for line in measured.lines().filter(|line| line.starts_with("BatchNorm ")) {
             let words: Vec<&str> = line.split(' ').collect();

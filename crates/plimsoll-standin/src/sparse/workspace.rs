@@ -1,5 +1,5 @@
 //! What cuSPARSE asks for beside the matrices. It is not documented; these are the formulas that the figures of an H200
-//! follow (`tests/pytorch/workspaces/sparse-h200-2.11.0.txt`, CUDA 13.0), nearly all of them to the byte.
+//! follow (`tests/pytorch/workspaces/libraries-h200-2.11.0.txt`, CUDA 13.0), nearly all of them to the byte.
 //!
 //! Most are numbers of tiles: so many values are computed by a block of threads, which keeps where it begins.
 
@@ -117,7 +117,7 @@ pub(super) fn sort_rows_bytes(values: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const MEASURED: &str = include_str!("../../tests/pytorch/workspaces/sparse-h200-2.11.0.txt");
+    const MEASURED: &str = include_str!("../../tests/pytorch/workspaces/libraries-h200-2.11.0.txt");
 
     fn element(name: &str) -> c_int {
         match name {

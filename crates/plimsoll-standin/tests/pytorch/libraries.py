@@ -1,7 +1,7 @@
 """The workspaces that cuSPARSE, cuDNN's CTC loss and cuDNN's normalization ask for on this device: a line for each. What
-a card printed is kept in workspaces/sparse-*.txt, and the formulas of src/sparse/ and src/dnn/ are held against it.
+a card printed is kept in workspaces/libraries-*.txt, and the formulas of src/sparse/ and src/dnn/ are held against it.
 
-usage: python sparse.py
+usage: python libraries.py
 """
 import ctypes
 import glob
