@@ -30,19 +30,19 @@ calls! { Dnn:
         stream.put(0)
     }
     fn cudnnGetConvolutionForwardWorkspaceSize(
-        _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _algorithm: c_int, bytes: Out<usize>,
+        _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _algorithm: c_int, bytes: Out<u64>,
     ) {
-        bytes.put(0)
+        none(bytes)
     }
     fn cudnnGetConvolutionBackwardDataWorkspaceSize(
-        _handle: u64, _w: u64, _dy: u64, _convolution: u64, _dx: u64, _algorithm: c_int, bytes: Out<usize>,
+        _handle: u64, _w: u64, _dy: u64, _convolution: u64, _dx: u64, _algorithm: c_int, bytes: Out<u64>,
     ) {
-        bytes.put(0)
+        none(bytes)
     }
     fn cudnnGetConvolutionBackwardFilterWorkspaceSize(
-        _handle: u64, _x: u64, _dy: u64, _convolution: u64, _dw: u64, _algorithm: c_int, bytes: Out<usize>,
+        _handle: u64, _x: u64, _dy: u64, _convolution: u64, _dw: u64, _algorithm: c_int, bytes: Out<u64>,
     ) {
-        bytes.put(0)
+        none(bytes)
     }
     fn cudnnGetConvolutionForwardAlgorithm_v7(
         _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _wanted: c_int, count: Out<c_int>,
@@ -113,10 +113,7 @@ unknown! { Dnn:
 /// Bytes of a workspace that is not documented: by a model, which is told, or none, as is wanted.
 fn asked(model: impl FnOnce() -> u64) -> u64 {
     match CudnnWorkspace::wanted() {
-        CudnnWorkspace::None => {
-            notice::assume(notice::CUDNN, "is taken to need no workspace: on a card it needs some");
-            0
-        }
+        CudnnWorkspace::None => nothing_asked(),
         CudnnWorkspace::Model => {
             notice::assume(
                 notice::CUDNN,
@@ -125,6 +122,17 @@ fn asked(model: impl FnOnce() -> u64) -> u64 {
             model()
         }
     }
+}
+
+/// No workspace, which is told.
+fn nothing_asked() -> u64 {
+    notice::assume(notice::CUDNN, "is taken to need no workspace: on a card it needs some");
+    0
+}
+
+/// Answers that no workspace is needed.
+fn none(bytes: Out<u64>) -> Outcome {
+    bytes.put(nothing_asked())
 }
 
 /// One algorithm, all zero: number 0, found well, in no time, without a workspace.

@@ -6,12 +6,21 @@ mod library;
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::{null, null_mut};
-use std::sync::MutexGuard;
+use std::sync::{MutexGuard, Once};
 
 use library::error;
 use plimsoll_standin::notice::{self, Kind};
 
+fn notices() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
 fn open() -> MutexGuard<'static, ()> {
+    // A process of this number may have run before.
+    static CLEAR: Once = Once::new();
+    CLEAR.call_once(|| {
+        let _not_there = std::fs::remove_file(notices().join(format!("{}.notices", std::process::id())));
+    });
     library::open(&[
         ("PLIMSOLL_STANDIN_GPU", "T4"),
         ("PLIMSOLL_STANDIN_CUDNN_WORKSPACE", "model"),
@@ -69,7 +78,7 @@ fn a_sparse_product_has_the_values_of_evenly_spread_ones_which_is_told() {
     let (mut rows, mut columns, mut values) = (0, 0, 0);
     c!(cusparseSpMatGetSize(c => u64, &mut rows => *mut i64, &mut columns => *mut i64, &mut values => *mut i64));
     assert_eq!((rows, columns, values), (1000, 1000, 95_167));
-    let told = notice::of_process(Path::new(env!("CARGO_TARGET_TMPDIR")), std::process::id()).unwrap();
+    let told = notice::of_process(notices(), std::process::id()).unwrap();
     let product: Vec<_> =
         told.iter().filter(|notice| notice.about == "a product of sparse matrices").collect();
     assert_eq!(product.len(), 1, "{told:?}");
