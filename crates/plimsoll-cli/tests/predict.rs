@@ -197,3 +197,32 @@ fn one_rank_without_the_others_takes_what_it_takes_beside_them() {
     assert_eq!(ranks.len(), 2, "{together}");
     assert_eq!(ranks[1]["devices"], alone["judged"]["process"]["devices"]);
 }
+
+const ASSUMES: &str = "
+import sys, torch
+matrix = torch.eye(512).to_sparse_csr().cuda()
+weights = torch.randn(512, 64, device='cuda', requires_grad=True)
+torch.sparse.mm(matrix, weights).sum().backward()
+if sys.argv[1] == 'exit':
+    torch.fft.fft(torch.randn(64, 64, device='cuda'))
+    import os
+    os._exit(0)
+if sys.argv[1] == 'refused':
+    torch._cslt_compress(torch.ones(64, 64, device='cuda', dtype=torch.half))
+";
+
+#[test]
+fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends() {
+    let Some(torch) = Torch::new("assumes", ASSUMES) else { return };
+    let limits = |told: &Value| told["not_counted"].to_string();
+    let exit = answer(&torch.predict(&["--whole", "--json"], &["exit"]), 0);
+    assert_eq!(exit["exact"], false);
+    for said in ["cuSPARSE is taken to need", "cuFFT is taken to need no workspace"] {
+        assert!(limits(&exit).contains(said), "{exit}");
+    }
+    let refused = answer(&torch.predict(&["--json"], &["refused"]), 5);
+    let hint = refused["verdict"]["hint"].to_string();
+    assert!(hint.contains("does not imitate what was called: cusparseLt"), "{refused}");
+    let torch = Torch::new("assumes-nothing", TRAINS).expect("as before");
+    assert_eq!(answer(&torch.predict(&["--json"], &["64"]), 0)["exact"], true);
+}

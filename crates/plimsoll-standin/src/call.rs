@@ -7,12 +7,10 @@
 //! - [`unknown!`] defines those that are not imitated: each names itself once and is refused.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::ffi::c_int;
-use std::sync::Mutex;
 
 use crate::error::{Failure, Library, Outcome};
-use crate::{fault, settings};
+use crate::{fault, notice};
 
 thread_local! {
     /// The call that this thread made last, for the report of a stray access.
@@ -50,21 +48,12 @@ pub(crate) fn answer(library: Library, name: &'static str, body: impl FnOnce() -
     code
 }
 
-/// Refuses a call that is not imitated, and says on stderr, once per name, that it was made.
+/// Refuses a call that is not imitated, and tells so once per name.
 pub(crate) fn refuse(library: Library, name: &'static str) -> c_int {
     answer(library, name, || {
-        tell_once(name, "is not imitated: it answers \"not supported\"");
+        notice::refuse(name);
         Err(Failure::NotSupported)
     })
-}
-
-/// Says something about a call on stderr, the first time only.
-pub(crate) fn tell_once(name: &str, what: &str) {
-    static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut told = TOLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if told.insert(name.to_owned()) {
-        settings::say(&format!("{name} {what}"));
-    }
 }
 
 /// Defines exported functions: `fn name(argument: type, …) { body }`, where the body is an [`Outcome`].

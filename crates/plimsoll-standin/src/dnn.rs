@@ -1,10 +1,12 @@
 //! cuDNN 9: every description is taken, nothing is computed. Convolutions reach PyTorch by the graph API
 //! (`dnn/graph.rs`), which may answer workspaces by a model (`dnn/workspace.rs`); the older API, which PyTorch has
-//! beside it, needs none. Recurrent networks are in `dnn/recurrent.rs`. What CTC needs is not documented: it is refused.
+//! beside it, needs none. Normalization, recurrent networks and the CTC loss are in files of their own.
 
+mod ctc;
 mod graph;
 mod normalization;
 mod recurrent;
+mod tensor;
 mod workspace;
 
 use std::ffi::{c_int, c_void};
@@ -12,6 +14,8 @@ use std::ffi::{c_int, c_void};
 use crate::argument::Out;
 use crate::call::{calls, makers, nothing, unknown, work};
 use crate::error::Outcome;
+use crate::notice;
+use crate::settings::CudnnWorkspace;
 use crate::stream::StreamHandle;
 
 /// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, and of the two for the backward pass: algorithm, status, time,
@@ -26,19 +30,19 @@ calls! { Dnn:
         stream.put(0)
     }
     fn cudnnGetConvolutionForwardWorkspaceSize(
-        _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _algorithm: c_int, bytes: Out<usize>,
+        _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _algorithm: c_int, bytes: Out<u64>,
     ) {
-        bytes.put(0)
+        none(bytes)
     }
     fn cudnnGetConvolutionBackwardDataWorkspaceSize(
-        _handle: u64, _w: u64, _dy: u64, _convolution: u64, _dx: u64, _algorithm: c_int, bytes: Out<usize>,
+        _handle: u64, _w: u64, _dy: u64, _convolution: u64, _dx: u64, _algorithm: c_int, bytes: Out<u64>,
     ) {
-        bytes.put(0)
+        none(bytes)
     }
     fn cudnnGetConvolutionBackwardFilterWorkspaceSize(
-        _handle: u64, _x: u64, _dy: u64, _convolution: u64, _dw: u64, _algorithm: c_int, bytes: Out<usize>,
+        _handle: u64, _x: u64, _dy: u64, _convolution: u64, _dw: u64, _algorithm: c_int, bytes: Out<u64>,
     ) {
-        bytes.put(0)
+        none(bytes)
     }
     fn cudnnGetConvolutionForwardAlgorithm_v7(
         _handle: u64, _x: u64, _w: u64, _convolution: u64, _y: u64, _wanted: c_int, count: Out<c_int>,
@@ -79,34 +83,56 @@ calls! { Dnn:
 }
 
 makers! { Dnn:
-    cudnnCreate cudnnCreateActivationDescriptor cudnnCreateCTCLossDescriptor cudnnCreateConvolutionDescriptor
+    cudnnCreate cudnnCreateActivationDescriptor cudnnCreateConvolutionDescriptor
     cudnnCreateDropoutDescriptor cudnnCreateFilterDescriptor cudnnCreatePoolingDescriptor
     cudnnCreateRNNDataDescriptor cudnnCreateRNNDescriptor cudnnCreateSpatialTransformerDescriptor
     cudnnCreateTensorDescriptor
 }
 
 nothing! { Dnn:
-    cudnnDestroyActivationDescriptor cudnnDestroyCTCLossDescriptor cudnnDestroyConvolutionDescriptor
+    cudnnDestroyActivationDescriptor cudnnDestroyConvolutionDescriptor
     cudnnDestroyFilterDescriptor
     cudnnDestroySpatialTransformerDescriptor
-    cudnnSetActivationDescriptor cudnnSetCTCLossDescriptorEx cudnnSetCTCLossDescriptor_v9
+    cudnnSetActivationDescriptor
     cudnnSetConvolutionGroupCount cudnnSetConvolutionMathType cudnnSetConvolutionNdDescriptor
     cudnnSetFilterNdDescriptor cudnnSetPooling2dDescriptor
     cudnnSetSpatialTransformerNdDescriptor
 }
 
 work! { Dnn:
-    cudnnBackendExecute cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
-    cudnnBatchNormalizationForwardTrainingEx cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
+    cudnnBackendExecute cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnPoolingForward
     cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward
     cudnnSpatialTfSamplerForward
 }
 
 unknown! { Dnn:
-    cudnnCTCLoss cudnnCTCLoss_v8 cudnnGetCTCLossWorkspaceSize
-    cudnnGetCTCLossWorkspaceSize_v8 cudnnGetFilterNdDescriptor
+    cudnnGetFilterNdDescriptor
+}
 
+/// Bytes of a workspace that is not documented: by a model, which is told, or none, as is wanted.
+fn asked(model: impl FnOnce() -> u64) -> u64 {
+    match CudnnWorkspace::wanted() {
+        CudnnWorkspace::None => nothing_asked(),
+        CudnnWorkspace::Model => {
+            notice::assume(
+                notice::CUDNN,
+                "is taken to need the workspaces of a model, made from an H200's figures",
+            );
+            model()
+        }
+    }
+}
+
+/// No workspace, which is told.
+fn nothing_asked() -> u64 {
+    notice::assume(notice::CUDNN, "is taken to need no workspace: on a card it needs some");
+    0
+}
+
+/// Answers that no workspace is needed.
+fn none(bytes: Out<u64>) -> Outcome {
+    bytes.put(nothing_asked())
 }
 
 /// One algorithm, all zero: number 0, found well, in no time, without a workspace.

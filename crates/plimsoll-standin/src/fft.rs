@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle, nothing, work};
 use crate::error::Failure;
+use crate::notice;
 use crate::settings::CudnnWorkspace;
 
 /// What one kernel takes, in bytes of numbers: 16,384 of 32 bits.
@@ -111,8 +112,14 @@ calls! { Fft:
         let [(real_bytes, in_complex), (_, out_complex)] = [in_kind, out_kind].map(element);
         let plan = Plan { lengths, batch, real_bytes, is_real: !(in_complex && out_complex) };
         bytes.put(match CudnnWorkspace::wanted() {
-            CudnnWorkspace::None => 0,
-            CudnnWorkspace::Model => plan.workspace_bytes(),
+            CudnnWorkspace::None => {
+                notice::assume("cuFFT", "is taken to need no workspace: on a card it needs some");
+                0
+            }
+            CudnnWorkspace::Model => {
+                notice::assume("cuFFT", "is taken to need the workspaces of a model, made from an H200's figures");
+                plan.workspace_bytes()
+            }
         })
     }
 }

@@ -4,7 +4,7 @@
 //! PyTorch's own allocator, autograd and optimizers run on it unchanged, so that their memory figures are
 //! exact. Device memory is address space that is never touched, kernels do nothing, copies to the host give
 //! zeros (or what it has just sent: `memory/recent.rs`), and time does not pass. Calls that are not imitated
-//! name themselves on stderr, once, and answer "not supported".
+//! name themselves, once, and answer "not supported"; [`notice`] has what else limits the figures.
 //!
 //! The crate is a shared library, which the loader puts in front of NVIDIA's ([`place`] says how); as a Rust
 //! library it has what a launcher needs: the table of GPUs, the names of the settings, the library's folder
@@ -13,6 +13,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
+//! | `notice.rs` | what was taken to be so, and what was refused, for whoever judges the figures |
 //! | `gpu.rs`, `gpu/` | [`gpu::GPUS`], and what a device says of itself |
 //! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs` | how every call is made: arguments, outcome, injected faults |
 //! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
@@ -21,18 +22,21 @@
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
 //! | `nvml.rs` | `libnvidia-ml` |
 //! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
+//! | `sparse.rs`, `sparse/` | cuSPARSE |
 //! | `solver.rs`, `fft.rs` | cuSOLVER and cuFFT, as if they needed no workspace |
-//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSE, memory shared between processes, … |
+//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSELt, memory shared between processes, … |
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
 //! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
 //! one fixed answer: 32 registers, two blocks per multiprocessor. cuDNN asks for no workspace, or for
-//! that of a model, which is near and not exact (`dnn/workspace.rs`, `dnn/recurrent.rs`).
+//! that of a model, which is near and not exact (`dnn/workspace.rs` and the files beside it); what is taken to be
+//! so of any library is told ([`notice`]).
 
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]
 
 pub mod gpu;
+pub mod notice;
 pub mod place;
 pub mod settings;
 pub mod version;
@@ -50,5 +54,6 @@ mod nccl;
 mod nvml;
 mod runtime;
 mod solver;
+mod sparse;
 mod stream;
 mod unknown;

@@ -10,6 +10,7 @@
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN: `none` or `model` | `none` |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
+//! | `PLIMSOLL_STANDIN_NOTICES` | a folder for what processes are told: [`crate::notice`] | stderr alone |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
 //! | `CUDA_VISIBLE_DEVICES` | as with a real driver: numbers of devices | all |
 
@@ -30,6 +31,8 @@ pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
 /// Calls that are to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
+/// A folder: what each process is told besides on stderr.
+pub const NOTICES: &str = "PLIMSOLL_STANDIN_NOTICES";
 /// The version of the program that set up the environment.
 pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
 /// CUDA's own: which devices this process sees.

@@ -1,5 +1,5 @@
 //! cuSOLVER: factorizations that compute nothing. How much workspace each would ask for is not documented:
-//! they are taken to need none, which is said on stderr once.
+//! they are taken to need none, which is told (`notice.rs`).
 //!
 //! The functions that ask for a workspace's size differ in how many arguments come before it. All of those
 //! are integers or pointers, which C hands over alike, so that they are written as numbers here.
@@ -7,8 +7,9 @@
 use std::ffi::c_int;
 
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, tell_once, work};
+use crate::call::{calls, makers, nothing, work};
 use crate::error::Outcome;
+use crate::notice;
 
 /// Defines functions that ask for a size: a number of elements, after so many arguments.
 macro_rules! sizes {
@@ -125,6 +126,6 @@ work! { Solver:
 
 /// Answers that no workspace is needed.
 fn none<T: From<u8>>(size: Out<T>) -> Outcome {
-    tell_once("cuSOLVER", "is taken to need no workspace: on a card it needs some");
+    notice::assume("cuSOLVER", "is taken to need no workspace: on a card it needs some");
     size.put(T::from(0))
 }

@@ -1,12 +1,14 @@
 //! What a run comes to: [`Outcome`], with its [`Verdict`] and the process that it is about.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use plimsoll_standin::notice::{self, Kind, Notice};
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Options};
 use plimsoll_trace::render::words;
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 
-use super::gpu::Target;
+use super::gpu::{Target, Workspaces};
 use super::report::{Peaks, Report, State, Thrown};
 use super::run::Ended;
 use crate::exit::{Exit, Failure};
@@ -110,9 +112,21 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// Whether a process has layers that cuDNN computes.
+    /// What the stand-in took to be so, and refused, in any of the processes: each once, in order.
+    pub(super) fn notices(&self) -> BTreeSet<&Notice> {
+        self.reports.iter().flat_map(|report| &report.notices).collect()
+    }
+
+    /// Whether cuDNN was asked for a workspace.
     pub(super) fn uses_cudnn(&self) -> bool {
-        self.reports.iter().any(|report| report.cudnn)
+        self.notices().iter().any(|notice| notice.about == notice::CUDNN)
+    }
+
+    /// Whether the peaks rest on nothing but PyTorch's own requests; those of cuDNN are left out if none are wanted.
+    pub(super) fn is_exact(&self, target: &Target) -> bool {
+        let counts =
+            |notice: &&Notice| target.workspaces == Workspaces::Model || notice.about != notice::CUDNN;
+        !self.notices().iter().any(counts)
     }
 }
 
@@ -226,7 +240,7 @@ fn failed(ended: Ended, reports: &[Report]) -> Verdict {
         (None, _) => "it failed".to_owned(),
     };
     let hint = match (error, ended) {
-        (Some(error), _) => hint(error),
+        (Some(error), _) => hint(error, reports),
         (None, Ended::Signal(11)) => Some(
             "a line that begins with `plimsoll-standin: the host touched` above says which call read a device's memory"
                 .to_owned(),
@@ -237,13 +251,16 @@ fn failed(ended: Ended, reports: &[Report]) -> Verdict {
 }
 
 /// What the stand-in may have to do with an exception.
-fn hint(error: &Thrown) -> Option<String> {
+fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
     let text = error.text.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let hint = if says(&["no kernel image"]) {
         "this build of PyTorch has no code for that GPU: one for an older or newer CUDA may have it"
-    } else if says(&["not_supported", "operation not supported", "cusolver", "cusparse", "cufft", "cudnn"]) {
-        "the stand-in does not imitate a call that was made: a line that begins with `plimsoll-standin:` above names it"
+    } else if says(&["not_supported", "not supported", "cublas", "cudnn", "cusolver", "cusparse", "cufft"])
+        && let refused = refused(reports)
+        && !refused.is_empty()
+    {
+        return Some(format!("the stand-in does not imitate what was called: {}", refused.join(", ")));
     } else if says(&["invalid device ordinal", "duplicate gpu"]) {
         "the program asks for more GPUs than it sees: add --devices"
     } else if error.reads {
@@ -253,6 +270,12 @@ fn hint(error: &Thrown) -> Option<String> {
         return None;
     };
     Some(hint.to_owned())
+}
+
+/// The calls that were refused, by name.
+fn refused(reports: &[Report]) -> Vec<&str> {
+    let notices: BTreeSet<&Notice> = reports.iter().flat_map(|report| &report.notices).collect();
+    notices.into_iter().filter(|it| it.kind == Kind::Refused).map(|it| it.about.as_str()).collect()
 }
 
 #[cfg(test)]
@@ -281,7 +304,7 @@ mod tests {
                 "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
                 "reserved_bytes": 20 * MIB, "reserved_step": 1,
             }],
-            "cudnn": false, "libraries": [], "error": null,
+            "libraries": [], "error": null,
         });
         for (key, value) in changes.as_object().expect("an object") {
             told[key] = value.clone();
@@ -357,12 +380,35 @@ mod tests {
         check_unknown(Ended::Interrupted, &[], "interrupted");
     }
 
+    fn notice(kind: Kind, about: &str) -> Notice {
+        Notice { kind, about: about.to_owned(), text: "is so".to_owned() }
+    }
+
+    #[test]
+    fn an_answer_is_exact_where_nothing_was_taken_to_be_so_but_that_cudnn_needs_nothing() {
+        for (about, exact) in
+            [(vec![], [true, true]), (vec![notice::CUDNN], [false, true]), (vec!["cuFFT"], [false, false])]
+        {
+            let notices: Vec<_> = about.iter().map(|about| notice(Kind::Assumed, about)).collect();
+            // Two ranks tell the same.
+            let mut ranks = [0, 1].map(|rank| report(&serde_json::json!({ "rank": rank })));
+            ranks.iter_mut().for_each(|rank| rank.notices.clone_from(&notices));
+            let outcome = Outcome::of(Ended::Well, &ranks, &target()).expect("nothing to read");
+            assert_eq!(outcome.notices().len(), notices.len());
+            assert_eq!(outcome.uses_cudnn(), about == [notice::CUDNN]);
+            let mut modelled = target();
+            modelled.workspaces = Workspaces::Model;
+            assert_eq!([outcome.is_exact(&modelled), outcome.is_exact(&target())], exact, "{about:?}");
+        }
+    }
+
     /// How a program failed whose rank 1 ended with this exception, as did what started the ranks.
     fn failed(kind: &str, text: &str, reads: bool) -> (String, Option<String>) {
         let thrown = |kind: &str, text: &str| serde_json::json!({ "kind": kind, "text": text, "file": "train.py", "line": 3, "reads": reads });
         let parent =
             report(&serde_json::json!({ "started": false, "error": thrown("ChildFailedError", "") }));
-        let rank = report(&serde_json::json!({ "rank": 1, "error": thrown(kind, text) }));
+        let mut rank = report(&serde_json::json!({ "rank": 1, "error": thrown(kind, text) }));
+        rank.notices = vec![notice(Kind::Refused, "cusparseLtInit"), notice(Kind::Assumed, "cuFFT")];
         match verdict(Ended::Status(1), &[parent, rank]) {
             Verdict::Failed { how, hint } => (how, hint),
             other => panic!("{other:?}"),
@@ -374,7 +420,11 @@ mod tests {
         let (how, hint) = failed("ValueError", "mine\nand more", false);
         assert_eq!((how.as_str(), hint), ("ValueError at train.py:3: mine", None));
         for (text, reads, said) in [
-            ("cusolver error: when calling `cusolverDnCreate(handle)`", false, "does not imitate"),
+            (
+                "cuSPARSE error: when calling `cusparseLtInit(handle)`",
+                false,
+                "not imitate what was called: cusparseLtInit",
+            ),
             ("CUDA error: invalid device ordinal", true, "--devices"),
             ("CUDA error: no kernel image is available", true, "no code for that GPU"),
             ("no rows", true, "read back"),

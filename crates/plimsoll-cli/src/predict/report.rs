@@ -1,9 +1,10 @@
-//! What a watched process tells of itself: [`Report`], the JSON that `watch.py` writes.
+//! What a watched process tells of itself: [`Report`], the JSON that `watch.py` writes, and what the stand-in tells.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use plimsoll_standin::notice::{self, Notice};
 use serde::Deserialize;
 
 /// One process that imported torch.
@@ -31,8 +32,6 @@ pub(super) struct Report {
     pub(super) failed_step: u64,
     /// Those of which memory was asked for, by number.
     pub(super) devices: Vec<Peaks>,
-    /// Whether there were layers that cuDNN computes, with workspaces on a real device: convolutions, recurrent ones.
-    pub(super) cudnn: bool,
     /// Libraries with kernels or allocations of their own that were imported.
     pub(super) libraries: Vec<String>,
     /// The exception that ended it.
@@ -40,6 +39,9 @@ pub(super) struct Report {
     /// Its snapshot, if it wrote one.
     #[serde(skip)]
     pub(super) snapshot: Option<PathBuf>,
+    /// What the stand-in took to be so in it, and refused.
+    #[serde(skip)]
+    pub(super) notices: Vec<Notice>,
 }
 
 /// How far a process came.
@@ -97,6 +99,7 @@ impl Report {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == "json") {
                 let mut report: Report = serde_json::from_slice(&fs::read(&path)?)?;
+                report.notices = notice::of_process(folder, report.pid)?;
                 report.snapshot = Some(path.with_extension("pickle")).filter(|path| path.is_file());
                 reports.push(report);
             }

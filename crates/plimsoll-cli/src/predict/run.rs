@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use plimsoll_standin::place;
+use plimsoll_standin::{place, settings};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tempfile::TempDir;
 
@@ -116,7 +116,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         // The old name, for versions that know no other.
         child.env("PYTORCH_ALLOC_CONF", settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
     }
-    child.env("PLIMSOLL_PREDICT_FOLDER", &place.reports);
+    child.env("PLIMSOLL_PREDICT_FOLDER", &place.reports).env(settings::NOTICES, &place.reports);
     child.env("PLIMSOLL_PREDICT_STEPS", if args.whole { 0 } else { args.steps }.to_string());
     if let Some(rank) = args.rank {
         // As torchrun tells it on a machine that has all the ranks.

@@ -11,6 +11,7 @@ use super::gpu::{LEAST_CONTEXT_BYTES, Target, Workspaces};
 use super::report::{Peaks, Report};
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
+use plimsoll_standin::notice::{self, Notice};
 
 /// The whole answer.
 pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
@@ -26,7 +27,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     }
     processes(&mut out, outcome, size);
     if let Some(judged) = &outcome.judged {
-        peaks(&mut out, judged, target, size);
+        peaks(&mut out, judged, outcome.is_exact(target), target, size);
         // Who holds what is of no help to a program that failed for another reason.
         let told = judged.told.as_ref().filter(|_| !matches!(outcome.verdict, Verdict::Failed { .. }));
         if let Some(told) = told {
@@ -106,7 +107,7 @@ fn when(step: u64, report: &Report) -> String {
 }
 
 /// The peaks, and the process around them.
-fn peaks(out: &mut String, judged: &Judged, target: &Target, size: impl Fn(u64) -> String) {
+fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: impl Fn(u64) -> String) {
     let Judged { report, peaks, .. } = judged;
     let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;
     let _ = writeln!(out, "\n{BOLD}The peaks{RESET} (PyTorch {}, {})", report.torch, target.name);
@@ -119,7 +120,15 @@ fn peaks(out: &mut String, judged: &Judged, target: &Target, size: impl Fn(u64) 
                 when(allocated_step, report)
             ),
         ),
-        ("reserved", reserved_bytes, format!("max_memory_reserved(){}", when(reserved_step, report))),
+        (
+            "reserved",
+            reserved_bytes,
+            format!(
+                "max_memory_reserved(){}{}",
+                when(reserved_step, report),
+                if exact { "" } else { "; not exact: it rests on what is taken to be so, below" }
+            ),
+        ),
     ];
     for (name, bytes, note) in rows {
         let _ = writeln!(out, "  {:>12}  {name:<22}  {note}", size(bytes));
@@ -169,18 +178,16 @@ pub(super) fn limits(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> S
     if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
         return limits;
     }
-    if outcome.uses_cudnn() {
-        let counted = match target.workspaces {
-            Workspaces::Model => {
-                "cuDNN's workspaces: here they are a model's, made from an H200's figures; of thirty trainings of ten \
-                 networks there, the peak of reserved bytes was from 10 % too little to 0.3 % too much"
+    for Notice { about, text, .. } in outcome.notices() {
+        limits.push(match target.workspaces {
+            Workspaces::Model if about == notice::CUDNN => {
+                format!(
+                    "{about} {text}; of thirty trainings of ten networks there, the peak of reserved bytes was from 10 % \
+                     too little to 0.3 % too much"
+                )
             }
-            Workspaces::None => {
-                "cuDNN's workspaces, which depend on the algorithms that it chooses on a real GPU: here they are not \
-                 counted"
-            }
-        };
-        limits.push(counted.to_owned());
+            _ => format!("{about} {text}"),
+        });
     }
     let mut libraries: Vec<&str> =
         reports.iter().flat_map(|it| it.libraries.iter().map(String::as_str)).collect();

@@ -248,7 +248,6 @@ class Watch:
             failures=self.failures,
             failed_step=self.failed_step,
             devices=devices,
-            cudnn=self.state != "running" and self.started and uses_cudnn(torch),
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
         )
@@ -312,14 +311,6 @@ def has_standin():
     import ctypes
 
     return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")
-
-
-def uses_cudnn(torch):
-    # Whether there are layers for which PyTorch asks cuDNN, and cuDNN for workspaces.
-    import gc
-
-    kinds = (torch.nn.modules.conv._ConvNd, torch.nn.RNNBase)
-    return any(issubclass(type(thing), kinds) for thing in gc.get_objects())
 
 
 def described(failure):

@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard};
 
+use super::asked;
 use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle};
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
-use crate::settings::CudnnWorkspace;
 
 /// `cudnnBackendAttributeType_t`: how the values of an attribute are stored.
 mod kind {
@@ -274,10 +274,5 @@ fn hand_on(found: &[Option<Convolution>], handles: Out<u8>) -> Outcome {
 
 /// Bytes of workspace, by the model or, as a rule, none.
 fn workspace_bytes(convolution: &Convolution) -> u64 {
-    match CudnnWorkspace::wanted() {
-        CudnnWorkspace::None => 0,
-        CudnnWorkspace::Model => {
-            convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into())
-        }
-    }
+    asked(|| convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into()))
 }

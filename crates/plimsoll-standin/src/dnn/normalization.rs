@@ -5,14 +5,13 @@
 //! sums of so many positions at a time, of 64 channels together. Nothing is kept between forward and backward, because
 //! PyTorch asks for no activation in it.
 
-use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard};
 
-use crate::argument::{Out, little_endian};
-use crate::call::calls;
-use crate::error::{Failure, Outcome};
-use crate::settings::CudnnWorkspace;
+use super::asked;
+use super::tensor::Tensor;
+use crate::argument::Out;
+use crate::call::{calls, work};
+use crate::error::Outcome;
 
 /// `CUDNN_BATCHNORM_SPATIAL_PERSISTENT`.
 const PERSISTENT: c_int = 2;
@@ -23,22 +22,25 @@ const GROUP_CHANNELS: u64 = 64;
 /// Bytes of what counts the sums of a group that are done.
 const COUNTER_BYTES: u64 = 4;
 
-/// A tensor, as its descriptor has it.
+/// What is normalized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Tensor {
+struct Input {
     element: c_int,
     channels: u64,
     /// Pictures times the positions in one.
     positions: u64,
 }
 
-static TENSORS: Mutex<BTreeMap<u64, Tensor>> = Mutex::new(BTreeMap::new());
+impl Input {
+    fn of(tensor: &Tensor) -> Input {
+        let channels = tensor.sizes.get(1).copied().unwrap_or(1).max(1);
+        Input {
+            element: tensor.element,
+            channels,
+            positions: tensor.sizes.iter().product::<u64>() / channels,
+        }
+    }
 
-fn tensors() -> MutexGuard<'static, BTreeMap<u64, Tensor>> {
-    TENSORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-impl Tensor {
     fn forward_bytes(&self) -> u64 {
         let positions = if self.element == FLOAT { 64 } else { 160 };
         // Two sums for each channel, and a counter beside them.
@@ -57,23 +59,11 @@ impl Tensor {
 }
 
 calls! { Dnn:
-    fn cudnnSetTensorNdDescriptor(descriptor: u64, element: c_int, count: c_int, sizes: Out<u8>, _strides: u64) {
-        let sizes = sizes.get_bytes(4 * count.unsigned_abs() as usize)?;
-        let sizes: Vec<u64> = sizes.chunks(4).map(little_endian).map(i64::unsigned_abs).collect();
-        let channels = sizes.get(1).copied().unwrap_or(1);
-        let positions = sizes.iter().enumerate().filter(|&(at, _)| at != 1).map(|(_, size)| size).product();
-        tensors().insert(descriptor, Tensor { element, channels, positions });
-        Ok(())
-    }
-    fn cudnnDestroyTensorDescriptor(descriptor: u64) {
-        tensors().remove(&descriptor);
-        Ok(())
-    }
     fn cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
         _handle: u64, mode: c_int, _operation: c_int, x: u64, _z: u64, _y: u64, _scale: u64, _activation: u64,
         bytes: Out<u64>,
     ) {
-        answer(mode, x, bytes, Tensor::forward_bytes)
+        answer(mode, x, bytes, Input::forward_bytes)
     }
     fn cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
         _handle: u64, _mode: c_int, _operation: c_int, _activation: u64, _x: u64, bytes: Out<u64>,
@@ -84,16 +74,18 @@ calls! { Dnn:
         _handle: u64, mode: c_int, _operation: c_int, x: u64, _y: u64, _dy: u64, _dz: u64, _dx: u64, _scale: u64,
         _activation: u64, bytes: Out<u64>,
     ) {
-        answer(mode, x, bytes, Tensor::backward_bytes)
+        answer(mode, x, bytes, Input::backward_bytes)
     }
 }
 
-fn answer(mode: c_int, x: u64, bytes: Out<u64>, model: fn(&Tensor) -> u64) -> Outcome {
-    let tensor = tensors().get(&x).copied().ok_or(Failure::InvalidHandle)?;
-    bytes.put(match CudnnWorkspace::wanted() {
-        CudnnWorkspace::Model if mode == PERSISTENT => model(&tensor),
-        _ => 0,
-    })
+work! { Dnn:
+    cudnnBatchNormalizationBackwardEx cudnnBatchNormalizationForwardInference
+    cudnnBatchNormalizationForwardTrainingEx
+}
+
+fn answer(mode: c_int, x: u64, bytes: Out<u64>, model: fn(&Input) -> u64) -> Outcome {
+    let input = Input::of(&Tensor::of(x)?);
+    bytes.put(if mode == PERSISTENT { asked(|| model(&input)) } else { 0 })
 }
 
 #[cfg(test)]
@@ -102,8 +94,8 @@ mod tests {
 
     const MEASURED: &str = include_str!("../../tests/pytorch/workspaces/normalization-h200-2.11.0.txt");
 
-    /// Those in NHWC that cuDNN computed: the tensor, and the card's bytes of forward and backward.
-    fn measured() -> impl Iterator<Item = (Tensor, [u64; 2])> {
+    /// Those in NHWC that cuDNN computed: the input, and the card's bytes of forward and backward.
+    fn measured() -> impl Iterator<Item = (Input, [u64; 2])> {
         let lines =
             MEASURED.lines().filter(|line| line.contains(" nhwc ") && line.contains("CudnnBatchNorm"));
         lines.map(|line| {
@@ -111,16 +103,16 @@ mod tests {
             let sizes: Vec<u64> = words[2].split('x').map(|size| size.parse().unwrap()).collect();
             let bytes = |at: usize| words[at].trim_matches(['[', ']']).parse().unwrap();
             let element = if words[0] == "fp32" { FLOAT } else { 2 };
-            let tensor = Tensor { element, channels: sizes[1], positions: sizes[0] * sizes[2] * sizes[3] };
-            (tensor, [bytes(4), bytes(words.len() - 1)])
+            let tensor = Tensor { element, sizes };
+            (Input::of(&tensor), [bytes(4), bytes(words.len() - 1)])
         })
     }
 
     #[test]
     fn workspaces_in_nhwc_are_as_on_a_card_but_for_three_channels() {
         assert_eq!(measured().count(), 206);
-        for (tensor, bytes) in measured().filter(|(tensor, _)| tensor.channels > 3) {
-            assert_eq!([tensor.forward_bytes(), tensor.backward_bytes()], bytes, "{tensor:?}");
+        for (input, bytes) in measured().filter(|(input, _)| input.channels > 3) {
+            assert_eq!([input.forward_bytes(), input.backward_bytes()], bytes, "{input:?}");
         }
     }
 

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard};
 
+use super::asked;
+use super::tensor::Tensor;
 use crate::argument::{Out, little_endian};
 use crate::call::calls;
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
-use crate::settings::CudnnWorkspace;
 
 /// Bytes of state of each thread's generator.
 const GENERATOR_BYTES: u64 = 24;
@@ -53,21 +54,16 @@ enum Pass {
     Training,
 }
 
-/// What descriptors were given: networks; sequences; dropout, whether there is any; sizes of matrices.
+/// What descriptors were given: networks; sequences; dropout, whether there is any.
 #[derive(Debug)]
 struct Known {
     networks: BTreeMap<u64, Network>,
     sequences: BTreeMap<u64, Sequences>,
     dropouts: BTreeMap<u64, bool>,
-    matrices: BTreeMap<u64, (c_int, [c_int; 3])>,
 }
 
-static KNOWN: Mutex<Known> = Mutex::new(Known {
-    networks: BTreeMap::new(),
-    sequences: BTreeMap::new(),
-    dropouts: BTreeMap::new(),
-    matrices: BTreeMap::new(),
-});
+static KNOWN: Mutex<Known> =
+    Mutex::new(Known { networks: BTreeMap::new(), sequences: BTreeMap::new(), dropouts: BTreeMap::new() });
 
 fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -276,10 +272,7 @@ calls! { Dnn:
         let network = Network::of(descriptor)?;
         let sequences = known().sequences.get(&data).copied().ok_or(Failure::InvalidHandle)?;
         let pass = if training == 0 { Pass::Inference } else { Pass::Training };
-        workspace.offer(match CudnnWorkspace::wanted() {
-            CudnnWorkspace::None => 0,
-            CudnnWorkspace::Model => network.workspace_bytes(sequences, pass),
-        });
+        workspace.offer(asked(|| network.workspace_bytes(sequences, pass)));
         kept.offer(match pass {
             Pass::Inference => 0,
             Pass::Training => network.kept_bytes(sequences.positions),
@@ -294,25 +287,11 @@ calls! { Dnn:
         let (layer, number) = (u64::from(pseudo_layer.unsigned_abs()), u64::from(number.unsigned_abs()));
         let there = number < 2 * network.gates() || network.projects();
         let (at, bias_begin, [rows, columns]) = network.matrix(layer, number);
-        let size = |number: u64| c_int::try_from(number).map_err(|_| Failure::InvalidValue);
         let element = if network.element_bytes == 2 { 2 } else { 0 };
-        let mut known = known();
-        known.matrices.insert(matrix, (element, [1, size(rows)?, size(columns)?]));
-        known.matrices.insert(bias, (element, [1, size(network.hidden)?, 1]));
+        Tensor { element, sizes: vec![1, rows, columns] }.describe(matrix);
+        Tensor { element, sizes: vec![1, network.hidden, 1] }.describe(bias);
         matrix_at.offer(if there { weights + at * network.element_bytes } else { 0 });
         bias_at.offer(if number < 2 * network.gates() { weights + bias_begin * network.element_bytes } else { 0 });
-        Ok(())
-    }
-    fn cudnnGetTensorNdDescriptor(
-        descriptor: u64, _wanted: c_int, element: Out<c_int>, count: Out<c_int>, sizes: Out<[c_int; 3]>,
-        strides: Out<[c_int; 3]>,
-    ) {
-        let (kind, [one, rows, columns]) =
-            known().matrices.get(&descriptor).copied().ok_or(Failure::InvalidHandle)?;
-        element.offer(kind);
-        count.offer(3);
-        sizes.offer([one, rows, columns]);
-        strides.offer([rows * columns, columns, 1]);
         Ok(())
     }
 }

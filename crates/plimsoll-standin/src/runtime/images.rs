@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::call::new_handle;
 use crate::error::{Failure, Outcome};
+use crate::gpu::setup;
 
 /// The versions of the code that a device runs, as `cudaFuncAttributes` has them: ten times the capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,11 +68,13 @@ const HEADER_MAGIC: u32 = 0xba55_ed50;
 const PTX: u16 = 1;
 const BINARY: u16 = 2;
 
-/// The modules by their handles, and the module of each kernel by the address that the host knows it by.
+/// The modules by their handles, the module of each kernel by the address that the host knows it by, and the code that
+/// the device runs of each module that was asked for: every launch asks.
 #[derive(Default)]
 struct Modules {
     wrappers: HashMap<u64, usize>,
     of_kernels: HashMap<usize, u64>,
+    chosen: HashMap<u64, Outcome<Versions>>,
 }
 
 static MODULES: Mutex<Option<Modules>> = Mutex::new(None);
@@ -95,34 +98,34 @@ extern "C" fn __cudaRegisterFunction(module: u64, function: *const c_void) {
     with_modules(|modules| modules.of_kernels.insert(function.addr(), module));
 }
 
-/// The code of a kernel that a device of this capability runs; a kernel that no library brought is the device's own.
+/// The code of a kernel that the device runs; a kernel that no library brought is the device's own.
 ///
 /// # Errors
 ///
 /// `NoKernelImage` if the kernel is compiled for other devices alone.
-pub(super) fn versions(function: *const c_void, capability: (i32, i32)) -> Outcome<Versions> {
-    let device = capability.0 * 10 + capability.1;
-    let wrapper = with_modules(|modules| {
-        let module = modules.of_kernels.get(&function.addr())?;
-        modules.wrappers.get(module).copied()
-    });
-    let images = wrapper.map(images).unwrap_or_default();
-    if images.is_empty() {
-        return Ok(Versions { ptx: device, binary: device });
-    }
-    chosen(&images, device).ok_or(Failure::NoKernelImage)
+pub(super) fn versions(function: *const c_void) -> Outcome<Versions> {
+    let (major, minor) = setup().gpu.capability;
+    let device = major * 10 + minor;
+    let own = Versions { ptx: device, binary: device };
+    with_modules(|Modules { wrappers, of_kernels, chosen }| {
+        let Some(module) = of_kernels.get(&function.addr()) else { return Ok(own) };
+        *chosen.entry(*module).or_insert_with(|| {
+            let images = wrappers.get(module).copied().map(images).unwrap_or_default();
+            if images.is_empty() { Ok(own) } else { newest(&images, device).ok_or(Failure::NoKernelImage) }
+        })
+    })
 }
 
 /// As the driver chooses: binary code of the same generation, the newest that is not newer than the device; else
 /// intermediate code.
-fn chosen(images: &[Image], device: i32) -> Option<Versions> {
-    let newest = |is_ptx: bool| {
+fn newest(images: &[Image], device: i32) -> Option<Versions> {
+    let of_kind = |is_ptx: bool| {
         let fits = images.iter().filter(move |image| image.is_ptx == is_ptx && image.architecture <= device);
         fits.map(|image| image.architecture)
     };
-    let binary = newest(false).filter(|architecture| architecture / 10 == device / 10).max();
+    let binary = of_kind(false).filter(|architecture| architecture / 10 == device / 10).max();
     let binary = binary.map(|architecture| Versions { ptx: architecture, binary: architecture });
-    binary.or_else(|| newest(true).max().map(|ptx| Versions { ptx, binary: device }))
+    binary.or_else(|| of_kind(true).max().map(|ptx| Versions { ptx, binary: device }))
 }
 
 /// The forms of a module; none where the memory is not laid out as expected.
@@ -166,7 +169,7 @@ mod tests {
         let images =
             [binary(75), binary(80), binary(86), binary(90), Image { is_ptx: true, architecture: 75 }];
         let check = |device, ptx, binary| {
-            assert_eq!(chosen(&images, device), Some(Versions { ptx, binary }), "{device}");
+            assert_eq!(newest(&images, device), Some(Versions { ptx, binary }), "{device}");
         };
         check(75, 75, 75);
         check(80, 80, 80);
@@ -174,7 +177,7 @@ mod tests {
         check(89, 86, 86);
         check(90, 90, 90);
         check(120, 75, 120);
-        assert_eq!(chosen(&images, 70), None);
+        assert_eq!(newest(&images, 70), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::images::{Versions, versions};
 use crate::argument::Out;
 use crate::call::{calls, nothing};
-use crate::gpu::setup;
+use crate::error::Outcome;
 use crate::memory::{PAGE_BYTES, memory};
 use crate::stream::{StreamHandle, kernel_on};
 
@@ -40,37 +40,33 @@ thread_local! {
 
 calls! { Runtime:
     fn cudaLaunchKernel(
-        _kernel: *const c_void, _grid: Three, _block: Three, _arguments: *const c_void, _shared: usize,
+        kernel: *const c_void, _grid: Three, _block: Three, _arguments: *const c_void, _shared: usize,
         stream: StreamHandle,
     ) {
-        kernel_on(stream);
-        Ok(())
+        launch(kernel, stream)
     }
     /// CUDA 13's form of the same.
     fn __cudaLaunchKernel(
-        _kernel: *const c_void, _grid: Three, _block: Three, _arguments: *const c_void, _shared: usize,
+        kernel: *const c_void, _grid: Three, _block: Three, _arguments: *const c_void, _shared: usize,
         stream: StreamHandle,
     ) {
-        kernel_on(stream);
-        Ok(())
+        launch(kernel, stream)
     }
     fn cudaLaunchCooperativeKernel(
-        _kernel: *const c_void, _grid: Three, _block: Three, _arguments: *const c_void, _shared: usize,
+        kernel: *const c_void, _grid: Three, _block: Three, _arguments: *const c_void, _shared: usize,
         stream: StreamHandle,
     ) {
-        kernel_on(stream);
-        Ok(())
+        launch(kernel, stream)
     }
-    fn cudaLaunchKernelExC(launch: Out<Launch>, _kernel: *const c_void, _arguments: *const c_void) {
-        kernel_on(launch.get()?.stream);
-        Ok(())
+    fn cudaLaunchKernelExC(settings: Out<Launch>, kernel: *const c_void, _arguments: *const c_void) {
+        launch(kernel, settings.get()?.stream)
     }
     fn __cudaGetKernel(kernel: Out<u64>, function: u64) {
         kernel.put(function)
     }
     /// `cudaFuncAttributes`: three sizes, sixteen numbers and what is reserved, 144 bytes.
     fn cudaFuncGetAttributes(attributes: Out<u8>, kernel: *const c_void) {
-        let Versions { ptx, binary } = versions(kernel, setup().gpu.capability)?;
+        let Versions { ptx, binary } = versions(kernel)?;
         // Most threads per block, registers, version of the intermediate and of the binary code.
         let numbers = [THREADS_PER_BLOCK, REGISTERS, ptx, binary];
         let mut bytes = vec![0; 24];
@@ -122,6 +118,17 @@ nothing! { Runtime:
 #[unsafe(no_mangle)]
 extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
     1
+}
+
+/// Launches a kernel.
+///
+/// # Errors
+///
+/// `NoKernelImage` if it is compiled for other devices alone.
+fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
+    versions(kernel)?;
+    kernel_on(stream);
+    Ok(())
 }
 
 /// The address of every variable of the device: a page of addresses that counts as no memory.

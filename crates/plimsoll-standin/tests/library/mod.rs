@@ -11,6 +11,7 @@ pub(crate) mod error {
     pub(crate) const INVALID_VALUE: i32 = 1;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
     pub(crate) const INVALID_DEVICE: i32 = 101;
+    pub(crate) const NO_KERNEL_IMAGE: i32 = 209;
     pub(crate) const INVALID_HANDLE: i32 = 400;
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
     pub(crate) const NOT_SUPPORTED: i32 = 801;

@@ -185,9 +185,66 @@ def runs_out():
     tell("runs_out", "after")
 
 
+def random_edges(nodes, edges):
+    # Made on the host: how many are left of those that fall together is read from the device, if it counts them.
+    places = torch.randint(0, nodes, (2, edges))
+    return torch.sparse_coo_tensor(places, torch.ones(edges), (nodes, nodes)).coalesce().to(device)
+
+
+def graph_layers(name="graph_layers", form=torch.sparse_csr):
+    edges = random_edges(20000, 200000).to_sparse(layout=form)
+    first, second = nn.Linear(64, 128, device=device), nn.Linear(128, 16, device=device)
+    optimizer = torch.optim.Adam([*first.parameters(), *second.parameters()])
+    for step in range(2):
+        hidden = torch.sparse.mm(edges, first(torch.randn(20000, 64, device=device))).relu()
+        torch.sparse.mm(edges, second(hidden)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(name, step)
+
+
+def graph_layers_coo():
+    graph_layers("graph_layers_coo", torch.sparse_coo)
+
+
+def sparse_product():
+    edges = random_edges(20000, 200000)
+    for form, matrix in ("coo", edges), ("csr", edges.to_sparse_csr()):
+        two_steps = torch.sparse.mm(matrix, matrix)
+        tell("sparse_product", form)
+        del two_steps
+
+
+def sparse_solution():
+    matrix, sides = random_edges(5000, 40000).to_sparse_csr(), torch.randn(5000, 64, device=device)
+    torch.triangular_solve(sides, matrix)
+    tell("sparse_solution", "matrix")
+    torch.triangular_solve(sides[:, :1], matrix)
+    tell("sparse_solution", "vector")
+    torch.sparse.sampled_addmm(matrix, sides, sides.t())
+    tell("sparse_solution", "sampled")
+
+
+def sparse_embedding():
+    model = nn.EmbeddingBag(50000, 64, mode="sum", sparse=True)
+    batch = lambda: (torch.randint(0, 50000, (256, 32), device=device), None)
+    train("sparse_embedding", model, batch, lambda model, x, y: model(x).square().mean(), torch.optim.SparseAdam)
+
+
+def speech():
+    model = nn.Sequential(nn.Linear(80, 512), nn.GELU(), nn.Linear(512, 32))
+    steps, samples, letters = 400, 16, 60
+    batch = lambda: (
+        torch.randn(steps, samples, 80, device=device), torch.randint(1, 32, (samples * letters,), dtype=torch.int)
+    )
+    loss = lambda model, x, y: F.ctc_loss(model(x).log_softmax(2), y, [steps] * samples, [letters] * samples)
+    train("speech", model, batch, loss, adamw(False))
+
+
 PROGRAMS = [
     mlp, convolutions, transformer, transformer_bf16, transformer_checkpoint, transformer_accumulate, growing_lengths,
-    sorting_and_gathering, pinned_and_streams, captured_graph, runs_out,
+    sorting_and_gathering, pinned_and_streams, captured_graph, graph_layers, graph_layers_coo, sparse_product,
+    sparse_solution, sparse_embedding, speech, runs_out,
 ]
 
 if __name__ == "__main__":
