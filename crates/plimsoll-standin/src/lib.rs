@@ -13,6 +13,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
+//! | `share.rs` | what several processes have of one device |
 //! | `gpu.rs`, `gpu/` | [`gpu::GPUS`], and what a device says of itself |
 //! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs` | how every call is made: arguments, outcome, injected faults |
 //! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
@@ -35,6 +36,7 @@
 pub mod gpu;
 pub mod place;
 pub mod settings;
+pub mod share;
 pub mod version;
 
 mod argument;

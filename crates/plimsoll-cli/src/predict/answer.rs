@@ -11,6 +11,7 @@ use super::report::{Peaks, Report, State, Thrown};
 use super::run::Ended;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::recording::Recording;
 
 /// A run, judged.
 pub(super) struct Outcome {
@@ -96,7 +97,7 @@ impl Outcome {
     /// A snapshot that cannot be read.
     pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Outcome, Failure> {
         let worst = worst(reports);
-        let judged = worst.map(|(report, peaks)| Judged::of(report, peaks)).transpose()?;
+        let judged = worst.map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()?;
         let verdict = match &judged {
             Some(judged) if judged.report.failures > 0 => judged.shortage().map_or_else(
                 || Verdict::Unknown("memory ran out, and no snapshot tells where".to_owned()),
@@ -124,10 +125,12 @@ fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
 }
 
 impl Judged {
-    fn of(report: &Report, peaks: Peaks) -> Result<Judged, Failure> {
+    fn of(report: &Report, peaks: Peaks, target: &Target) -> Result<Judged, Failure> {
         let mut judged = Judged { report: report.clone(), peaks, told: None };
         let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
-        let mut explained = Explained::open(&snapshot, None, Options::default())?;
+        let recording = Recording::named(&snapshot, &format!("what {} recorded", report.name()), None)?;
+        let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
+        let mut explained = Explained::of(recording, options);
         let devices = &explained.devices;
         // Memory ran out on one of its devices, and the one that has most need not be it.
         let failed = devices.iter().position(|device| device.failure.is_some());
@@ -197,8 +200,11 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
             unknown("a process that used CUDA was killed before it told what it took")
         }
         None => unknown("no memory of a GPU was asked for: is the model moved to \"cuda\"?"),
-        Some(peaks) => {
-            Verdict::Fits { spare_bytes: target.capacity_bytes().saturating_sub(peaks.reserved_bytes) }
+        Some(_) => {
+            let taken =
+                |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes + target.context_bytes);
+            let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
+            Verdict::Fits { spare_bytes: target.total_bytes.saturating_sub(most.unwrap_or(0)) }
         }
     }
 }
