@@ -221,13 +221,13 @@ const SHARES: &str = "
 import sys, torch, torch.multiprocessing as mp
 def work(barrier, gibibytes):
     try:
-        kept = [torch.empty(1 << 30, device='cuda') for _ in range(gibibytes)]
+        kept = [torch.empty(1 << 30, dtype=torch.uint8, device='cuda') for _ in range(gibibytes)]
     except torch.cuda.OutOfMemoryError:
         barrier.abort()
         raise
     barrier.wait()
     free, total = torch.cuda.mem_get_info()
-    print('taken', total - free)
+    print(f'taken {total - free}', flush=True)
     barrier.wait()
 if __name__ == '__main__':
     context = mp.get_context('spawn')
@@ -299,7 +299,7 @@ fn a_program_that_resumes_or_checks_its_distributions_runs() {
 
 const WAITS: &str = "
 import subprocess, sys, time, torch
-kept = torch.empty(1 << 30, device='cuda')
+kept = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')
 other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)
 print('started', other.pid, flush=True)
 while True:

@@ -99,7 +99,7 @@ impl Outcome {
         let worst = worst(reports);
         let judged = worst.map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()?;
         let verdict = match &judged {
-            Some(judged) if judged.report.failures > 0 => judged.shortage().map_or_else(
+            Some(judged) if judged.report.failures > 0 => judged.shortage(ended).map_or_else(
                 || Verdict::Unknown("memory ran out, and no snapshot tells where".to_owned()),
                 Verdict::RunsOut,
             ),
@@ -152,7 +152,7 @@ impl Judged {
     }
 
     /// The request that failed, if the recording has one.
-    fn shortage(&self) -> Option<Shortage> {
+    fn shortage(&self, ended: Ended) -> Option<Shortage> {
         let told = self.told.as_ref()?;
         let (explained, failure) = (&told.explained, told.device().failure?);
         let line = explained.origins.get(failure.stack).line;
@@ -161,7 +161,9 @@ impl Judged {
             line: line.map(|frame| words::line(&explained.snapshot, frame)),
             asked_bytes: failure.asked_bytes,
             cause: failure.cause(),
-            caught: self.report.state != State::Failed,
+            // A process that others started may end as if nothing were, and tell them that it failed.
+            caught: self.report.state != State::Failed
+                && !matches!(ended, Ended::Status(_) | Ended::Signal(_)),
         })
     }
 }

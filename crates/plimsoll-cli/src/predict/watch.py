@@ -132,6 +132,9 @@ class Watch:
         self.failures += 1
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
+        for name in ("allocated", "reserved"):
+            # Even if it had nothing of it before.
+            self.peaks.setdefault((device, name), (0, self.failed_step))
         self.dump()
         self.is_dumped = True
         self.report()
