@@ -25,11 +25,16 @@ impl Explained {
     /// # Errors
     /// As [`Recording::open`].
     pub(crate) fn open(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
-        let Recording { name, snapshot, devices } = Recording::open(file, device)?;
+        Ok(Explained::of(Recording::open(file, device)?, options))
+    }
+
+    /// Explains what was read.
+    pub(crate) fn of(recording: Recording, options: Options) -> Explained {
+        let Recording { name, snapshot, devices } = recording;
         let origins = Origins::of(&snapshot);
         let explained = |number| DeviceExplanation::of(&snapshot, number, &origins, options);
         let devices = devices.into_iter().map(explained).collect();
-        Ok(Explained { file: name, snapshot, origins, devices })
+        Explained { file: name, snapshot, origins, devices }
     }
 
     /// One of the devices, as comparisons take it.

@@ -24,6 +24,14 @@ impl Recording {
     /// What cannot be read, what holds nothing, a device that it does not know.
     pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Recording, Failure> {
         let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
+        Recording::named(file, &name, device)
+    }
+
+    /// The same under a name that says more than the file's.
+    ///
+    /// # Errors
+    /// As [`Recording::open`].
+    pub(crate) fn named(file: &Path, name: &str, device: Option<i32>) -> Result<Recording, Failure> {
         output::progress(&format!("reading {name}"));
         let snapshot =
             input::open(file).map_err(|why| Failure::new(Exit::Unreadable, format!("{name}: {why}")))?;
@@ -43,6 +51,6 @@ impl Recording {
             );
             return Err(Failure::new(Exit::Unreadable, message));
         }
-        Ok(Recording { name, snapshot, devices })
+        Ok(Recording { name: name.to_owned(), snapshot, devices })
     }
 }

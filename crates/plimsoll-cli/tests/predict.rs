@@ -3,7 +3,8 @@
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
 use std::fs;
-use std::process::Output;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -225,4 +226,151 @@ fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends(
     assert!(hint.contains("does not imitate what was called: cusparseLt"), "{refused}");
     let torch = Torch::new("assumes-nothing", TRAINS).expect("as before");
     assert_eq!(answer(&torch.predict(&["--json"], &["64"]), 0)["exact"], true);
+}
+
+#[test]
+fn the_snapshots_of_all_ranks_are_kept_in_a_folder() {
+    let Some(mut torch) = Torch::new("kept", SHARDS) else { return };
+    torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
+    let folder = torch.folder.file("kept") + "/";
+    let output = torch.predict(&["--json", "--devices", "2", "--snapshot", &folder], &[]);
+    let told = answer(&output, 0);
+    let side_by_side = json(&plimsoll(&["explain", "--json", &folder]));
+    let ranks = side_by_side["ranks"].as_array().expect("ranks");
+    let names: Vec<&Value> = ranks.iter().map(|rank| &rank["name"]).collect();
+    assert_eq!(names, ["rank 0", "rank 1"], "{side_by_side}");
+    let own = told["judged"]["process"]["rank"].as_u64().expect("a rank");
+    assert!(fs::exists(format!("{folder}rank{own}.pickle")).expect("a folder"));
+    // Another run's would be taken for ranks of this one.
+    let again = torch.predict(&["--snapshot", &folder], &[]);
+    assert_eq!(again.status.code(), Some(2), "{}", stderr(&again));
+}
+
+const SHARES: &str = "
+import sys, torch, torch.multiprocessing as mp
+def work(barrier, gibibytes):
+    try:
+        kept = [torch.empty(1 << 30, dtype=torch.uint8, device='cuda') for _ in range(gibibytes)]
+    except torch.cuda.OutOfMemoryError:
+        barrier.abort()
+        raise
+    barrier.wait()
+    free, total = torch.cuda.mem_get_info()
+    print(f'taken {total - free}', flush=True)
+    barrier.wait()
+if __name__ == '__main__':
+    context = mp.get_context('spawn')
+    barrier = context.Barrier(2, timeout=60)
+    both = [context.Process(target=work, args=(barrier, int(sys.argv[1]))) for _ in range(2)]
+    [process.start() for process in both]
+    [process.join() for process in both]
+";
+
+#[test]
+fn processes_share_a_gpu_with_a_context_each() {
+    let Some(torch) = Torch::new("shares", SHARES) else { return };
+    let gpu = ["--gpu", "8GiB", "--cc", "8.0", "--context", "512MiB", "--json"];
+    let fits = torch.predict(&gpu, &["1"]);
+    let told = answer(&fits, 0);
+    assert_eq!(told["verdict"]["spare_bytes"], 5_u64 << 30, "{told}");
+    assert_eq!(stderr(&fits).matches(&format!("taken {}", 3_u64 << 30)).count(), 2, "{}", stderr(&fits));
+    // Each alone would fit.
+    let told = answer(&torch.predict(&gpu, &["4"]), 4);
+    assert_eq!(told["verdict"]["is"], "runs out", "{told}");
+}
+
+const AGREES: &str = "
+import os, torch, torch.distributed as dist
+rank = int(os.environ['LOCAL_RANK'])
+torch.cuda.set_device(rank)
+dist.init_process_group('nccl')
+objects = [None, None]
+dist.all_gather_object(objects, 'x' * (rank + 1))
+assert objects == ['x', 'xx'], objects
+length = torch.tensor([7 + rank], device='cuda')
+dist.broadcast(length, src=1)
+assert length.item() == 8, length
+if rank == 0:
+    dist.send(torch.tensor([5], device='cuda'), 1)
+else:
+    got = torch.zeros(1, dtype=torch.long, device='cuda')
+    dist.recv(got, 0)
+    assert got.item() == 5, got
+";
+
+#[test]
+fn ranks_hear_what_others_send_them() {
+    let Some(mut torch) = Torch::new("agrees", AGREES) else { return };
+    torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
+    answer(&torch.predict(&["--json", "--devices", "2"], &[]), 0);
+}
+
+const RESUMES: &str = "
+import io, torch
+layer = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.AdamW(layer.parameters())
+for step in range(3):
+    probabilities = torch.distributions.Categorical(logits=layer(torch.ones(64, device='cuda')))
+    (-probabilities.log_prob(probabilities.sample())).backward()
+    optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    optimizer.load_state_dict(torch.load(file, map_location='cuda'))
+";
+
+#[test]
+fn a_program_that_resumes_or_checks_its_distributions_runs() {
+    let Some(torch) = Torch::new("resumes", RESUMES) else { return };
+    let told = answer(&torch.predict(&["--json"], &[]), 0);
+    assert_eq!(told["judged"]["process"]["steps"], 3);
+}
+
+const WAITS: &str = "
+import subprocess, sys, time, torch
+kept = torch.empty(1 << 30, dtype=torch.uint8, device='cuda')
+other = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)
+print('started', other.pid, flush=True)
+while True:
+    time.sleep(0.1)
+";
+
+#[test]
+fn what_was_seen_is_told_at_a_signal_or_a_timeout_and_no_process_is_left() {
+    let Some(torch) = Torch::new("waits", WAITS) else { return };
+    let gone = |output: &Output| {
+        let said = stderr(output);
+        let (_, number) = said.split_once("started ").expect("the program's output");
+        let number = number.lines().next().expect("a number");
+        !fs::read_to_string(format!("/proc/{number}/stat")).is_ok_and(|it| !it.contains(") Z "))
+    };
+    let expired = torch.predict(&["--json", "--timeout", "15s"], &[]);
+    let told = answer(&expired, 4);
+    assert_eq!(told["judged"]["peak_allocated_bytes"], 1 << 30, "{told}");
+    assert!(gone(&expired));
+
+    let temporary = torch.folder.file("temporary");
+    fs::create_dir(&temporary).expect("a folder");
+    let python = torch.python.iter().map(String::as_str);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(["predict", "--json", "--"]).args(python).arg(torch.folder.file("train.py"));
+    let child = command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("it starts");
+    // Once the program has begun.
+    let mut said = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut before = String::new();
+    while !before.contains("started ") {
+        assert!(said.read_line(&mut before).expect("text") > 0, "{before}");
+    }
+    let sent = Command::new("kill").arg(child.id().to_string()).status().expect("a signal");
+    assert!(sent.success());
+    let mut output = child.wait_with_output().expect("an end");
+    output.stderr = before.into_bytes();
+    let told = answer(&output, 4);
+    assert!(
+        told["summary"].as_str().is_some_and(|it| it.contains("interrupted") && it.contains("1.00 GiB")),
+        "{told}"
+    );
+    assert!(gone(&output));
+    assert_eq!(fs::read_dir(&temporary).expect("a folder").count(), 0, "nothing is left");
 }

@@ -1,9 +1,13 @@
-//! `plimsoll record` as its users meet it: lines of Python that a Python takes, and that record.
+//! `plimsoll record` as its users meet it: lines of Python that a Python takes, and that record, here on the device
+//! that computes nothing.
 
 #![allow(clippy::print_stderr, reason = "a test that skips says so")]
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
+
+use plimsoll_standin::place;
 
 mod program;
 use program::{Folder, explained, plimsoll, stderr, text};
@@ -37,17 +41,22 @@ if sys.argv[1:] == ['oom']:
 #[test]
 fn a_run_that_ends_and_one_that_runs_out_both_leave_a_recording() {
     let Ok(python) = std::env::var("PLIMSOLL_PYTORCH") else {
-        eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch and a device");
+        eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch");
         return;
     };
     let folder = Folder::new("record");
     let program = folder.file("program.py");
     text(&["record", "--stacks", "all", "-o", &folder.file("memory_record.py")]);
     fs::write(&program, PROGRAM).expect("a program");
+    let standin = PathBuf::from(folder.file("standin"));
+    let tests = std::env::current_exe().expect("a path");
+    place::lay_out(&standin, &tests.with_file_name(place::LIBRARY))
+        .expect("the library, which Cargo puts beside the tests");
     let run = |args: &[&str]| {
         let mut words = python.split_whitespace();
         let mut python = Command::new(words.next().expect("a command"));
         python.args(words).arg(&program).args(args).env("RANK", "3").current_dir(folder.path());
+        python.envs(place::environment(&standin, |name| std::env::var_os(name)));
         python.output().expect("Python starts")
     };
     let fine = run(&[]);

@@ -12,7 +12,7 @@ pub(crate) use properties::{Form, attribute, structure};
 pub use table::GPUS;
 
 use crate::error::{Failure, Outcome};
-use crate::settings;
+use crate::{settings, share};
 
 /// A kind of GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +73,8 @@ pub(crate) struct Setup {
     pub(crate) gpu: Gpu,
     /// Memory of each device.
     pub(crate) memory_bytes: u64,
+    /// What of that a process takes for its context.
+    context_bytes: u64,
     /// By a device's number in this process: its number in the machine.
     visible: Vec<usize>,
     /// In which order addresses are handed out.
@@ -94,6 +96,7 @@ impl Setup {
         Setup {
             gpu,
             memory_bytes: gpu.memory_bytes,
+            context_bytes: 0,
             visible: (0..devices).collect(),
             addresses: Addresses::Up,
         }
@@ -108,9 +111,11 @@ impl Setup {
             of_capability((major.parse().ok()?, minor.parse().ok()?))
         });
         let memory = settings::value(settings::MEMORY, "25769803776 (bytes)", |text| text.parse().ok());
+        let context = settings::value(settings::CONTEXT, "845000000 (bytes)", |text| text.parse().ok());
         let devices = settings::value(settings::DEVICES, "8", |text| text.parse().ok()).unwrap_or(1);
         let mut setup = Setup::of(capability.unwrap_or(gpu), devices);
         setup.memory_bytes = memory.unwrap_or(gpu.memory_bytes);
+        setup.context_bytes = context.unwrap_or(0).min(setup.memory_bytes);
         let addresses = settings::value(settings::ADDRESSES, "down (or up)", |text| match text {
             "up" => Some(Addresses::Up),
             "down" => Some(Addresses::Down),
@@ -136,6 +141,19 @@ impl Setup {
     pub(crate) fn device(&self, number: i32) -> Outcome<usize> {
         let device = usize::try_from(number).ok().filter(|device| *device < self.devices());
         device.ok_or(Failure::InvalidDevice)
+    }
+
+    /// What of a device is free beside so many bytes of this process, its context and what others have.
+    pub(crate) fn free_bytes(&self, device: usize, used_bytes: u64) -> u64 {
+        let taken_bytes = used_bytes + self.context_bytes + share::others_bytes(self.visible[device]);
+        self.memory_bytes.saturating_sub(taken_bytes)
+    }
+
+    /// Whether a device has room for so many bytes of this process, beside its context and what others have;
+    /// then they are noted. Fewer than before always have.
+    pub(crate) fn has_room(&self, device: usize, used_bytes: u64) -> bool {
+        let bytes = used_bytes.saturating_add(self.context_bytes);
+        share::note(self.visible[device], bytes, self.memory_bytes)
     }
 
     /// The PCI bus of a device: its place in the machine, from 1.

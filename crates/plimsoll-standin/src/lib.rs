@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
 //! | `notice.rs` | what was taken to be so, and what was refused, for whoever judges the figures |
+//! | `share.rs` | what several processes have of one device |
 //! | `gpu.rs`, `gpu/` | [`gpu::GPUS`], and what a device says of itself |
 //! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs` | how every call is made: arguments, outcome, injected faults |
 //! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
@@ -39,6 +40,7 @@ pub mod gpu;
 pub mod notice;
 pub mod place;
 pub mod settings;
+pub mod share;
 pub mod version;
 
 mod argument;

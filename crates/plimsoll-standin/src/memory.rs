@@ -298,7 +298,7 @@ impl Memory {
 
     /// What of a device is free, in bytes.
     pub(crate) fn free_bytes(&self, device: usize) -> u64 {
-        setup().memory_bytes - self.used.get(&device).copied().unwrap_or(0)
+        setup().free_bytes(device, self.used_bytes(device))
     }
 
     /// How a device's pool is used.
@@ -308,16 +308,25 @@ impl Memory {
 
     /// Takes bytes of a device.
     fn take(&mut self, device: usize, bytes: u64) -> Outcome {
-        if bytes > self.free_bytes(device) {
+        let used_bytes = self.used_bytes(device).checked_add(bytes).ok_or(Failure::OutOfMemory)?;
+        if !setup().has_room(device, used_bytes) {
             return Err(Failure::OutOfMemory);
         }
-        *self.used.entry(device).or_default() += bytes;
+        self.used.insert(device, used_bytes);
         Ok(())
     }
 
     /// Gives bytes back to their device.
     fn give(&mut self, device: usize, bytes: u64) {
-        *self.used.entry(device).or_default() -= bytes;
+        let used_bytes = self.used_bytes(device) - bytes;
+        self.used.insert(device, used_bytes);
+        // Less has room.
+        setup().has_room(device, used_bytes);
+    }
+
+    /// What this process has of a device.
+    fn used_bytes(&self, device: usize) -> u64 {
+        self.used.get(&device).copied().unwrap_or(0)
     }
 
     /// Removes a range and its addresses.

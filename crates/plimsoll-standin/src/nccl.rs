@@ -1,9 +1,10 @@
-//! NCCL: a communicator answers at once, alone in its process; collectives do nothing. So ranks may run as
-//! processes of one machine, or one rank may run by itself.
+//! NCCL: collectives compute nothing. Ranks may run as processes of one machine, which tell each other the values
+//! that are known (`exchange.rs`) and how far they are, or one rank may run by itself.
 
 mod collective;
+mod exchange;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
 
@@ -12,6 +13,9 @@ use crate::call::{calls, new_handle, nothing, unknown};
 use crate::error::{Failure, Outcome};
 use crate::memory::{Kind, memory};
 use crate::runtime::current_device;
+use exchange::Exchange;
+
+pub(crate) use exchange::Message;
 
 /// A communicator's handle.
 type CommHandle = u64;
@@ -21,12 +25,35 @@ type CommHandle = u64;
 #[repr(C)]
 struct UniqueId([u8; 128]);
 
+impl UniqueId {
+    /// For a folder.
+    fn name(&self) -> String {
+        self.0[..12].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
 /// What a communicator knows of itself.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Comm {
     rank: c_int,
     ranks: c_int,
     device: usize,
+    /// The way to the others, if they are processes.
+    exchange: Option<Exchange>,
+    /// How many collectives it was part of, and how many of these its others were waited for.
+    calls: u64,
+    settled: u64,
+    /// What it sent and received of others by itself: by sender and receiver.
+    messages: BTreeMap<(u32, u32), u64>,
+    /// Ranks that did not come.
+    missing: BTreeSet<u32>,
+}
+
+impl Comm {
+    /// This rank's number, and those of all.
+    fn place(&self) -> (u32, std::ops::Range<u32>) {
+        (self.rank.unsigned_abs(), 0..self.ranks.unsigned_abs())
+    }
 }
 
 static COMMS: Mutex<BTreeMap<CommHandle, Comm>> = Mutex::new(BTreeMap::new());
@@ -38,32 +65,29 @@ calls! { Nccl:
     fn ncclCommGetUniqueId(_comm: CommHandle, id: Out<UniqueId>) {
         id.put(unique_id())
     }
-    fn ncclCommInitRank(comm: Out<CommHandle>, ranks: c_int, _id: UniqueId, rank: c_int) {
-        comm.put(join(rank, ranks)?)
+    fn ncclCommInitRank(comm: Out<CommHandle>, ranks: c_int, id: UniqueId, rank: c_int) {
+        comm.put(join(rank, ranks, Exchange::named(&id.name()))?)
     }
     fn ncclCommInitRankConfig(
-        comm: Out<CommHandle>, ranks: c_int, _id: UniqueId, rank: c_int, _config: *const c_void,
+        comm: Out<CommHandle>, ranks: c_int, id: UniqueId, rank: c_int, _config: *const c_void,
     ) {
-        comm.put(join(rank, ranks)?)
+        comm.put(join(rank, ranks, Exchange::named(&id.name()))?)
     }
     fn ncclCommInitRankScalable(
         comm: Out<CommHandle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *const c_void,
         _config: *const c_void,
     ) {
-        comm.put(join(rank, ranks)?)
+        comm.put(join(rank, ranks, None)?)
     }
     /// All ranks in one process.
     fn ncclCommInitAll(comms: Out<u8>, ranks: c_int, _devices: *const c_int) {
-        let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks)).collect();
+        let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks, None)).collect();
         comms.put_bytes(&handles?.iter().flat_map(|handle| handle.to_ne_bytes()).collect::<Vec<u8>>())
     }
-    /// The part's size is not known without the other ranks; it has this rank's place in the whole.
     fn ncclCommSplit(
-        comm: CommHandle, color: c_int, _key: c_int, part: Out<CommHandle>, _config: *const c_void,
+        comm: CommHandle, color: c_int, key: c_int, part: Out<CommHandle>, _config: *const c_void,
     ) {
-        let Comm { rank, ranks, .. } = get(comm)?;
-        // A negative color takes no part.
-        if color < 0 { part.put(0) } else { part.put(join(rank, ranks)?) }
+        part.put(split(comm, color, key)?)
     }
     fn ncclCommCount(comm: CommHandle, ranks: Out<c_int>) {
         ranks.put(get(comm)?.ranks)
@@ -119,17 +143,62 @@ fn comms() -> MutexGuard<'static, BTreeMap<CommHandle, Comm>> {
 }
 
 fn get(comm: CommHandle) -> Outcome<Comm> {
-    comms().get(&comm).copied().ok_or(Failure::InvalidHandle)
+    comms().get(&comm).cloned().ok_or(Failure::InvalidHandle)
 }
 
 /// A new communicator of this many ranks.
-fn join(rank: c_int, ranks: c_int) -> Outcome<CommHandle> {
+fn join(rank: c_int, ranks: c_int, exchange: Option<Exchange>) -> Outcome<CommHandle> {
     if rank < 0 || rank >= ranks {
         return Err(Failure::InvalidValue);
     }
     let handle = new_handle();
-    comms().insert(handle, Comm { rank, ranks, device: current_device()? });
+    let (messages, missing) = (BTreeMap::new(), BTreeSet::new());
+    let device = current_device()?;
+    comms().insert(handle, Comm { rank, ranks, device, exchange, calls: 0, settled: 0, messages, missing });
     Ok(handle)
+}
+
+/// The part of a communicator whose ranks chose this color, in the order of their keys; null for a negative
+/// color. Without the other ranks the part's size is not known: it is this rank's place in the whole.
+fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
+    let choice = [color, key].map(c_int::to_ne_bytes);
+    let call = collective::called(comm, Some(choice.as_flattened()))?;
+    let Comm { rank, ranks, exchange, .. } = get(comm)?;
+    if color < 0 {
+        return Ok(0);
+    }
+    let Some(exchange) = exchange else { return join(rank, ranks, None) };
+    let chose = |rank: c_int| {
+        let told = exchange.message(rank.unsigned_abs(), call).read()?;
+        let &[its, key] = told.as_chunks::<4>().0 else { return None };
+        (c_int::from_ne_bytes(its) == color).then_some((c_int::from_ne_bytes(key), rank))
+    };
+    let mut members: Vec<(c_int, c_int)> = (0..ranks).filter_map(chose).collect();
+    members.sort_unstable();
+    let place = members.iter().position(|(_, member)| *member == rank).ok_or(Failure::InvalidValue)?;
+    let part = exchange.part(&format!("{call}-{color}"));
+    join(place as c_int, members.len() as c_int, part)
+}
+
+/// Waits until the other ranks have begun the collectives that this one has, as a device would before it
+/// gives anything to the host. One that does not come is waited for once.
+pub(crate) fn wait_for_others() {
+    let open: Vec<(CommHandle, Comm)> = comms()
+        .iter()
+        .filter(|(_, comm)| comm.calls > comm.settled)
+        .map(|(it, comm)| (*it, comm.clone()))
+        .collect();
+    for (handle, comm) in open {
+        let Some(exchange) = &comm.exchange else { continue };
+        let (own, ranks) = comm.place();
+        let others = ranks.filter(|rank| *rank != own && !comm.missing.contains(rank));
+        let missing: Vec<u32> =
+            others.filter(|rank| !exchange.message(*rank, comm.calls - 1).wait()).collect();
+        if let Some(it) = comms().get_mut(&handle) {
+            it.settled = comm.calls;
+            it.missing.extend(missing);
+        }
+    }
 }
 
 /// An identity that differs between processes and calls.

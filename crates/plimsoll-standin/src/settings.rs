@@ -5,6 +5,8 @@
 //! |---|---|---|
 //! | `PLIMSOLL_STANDIN_GPU` | a name from [`crate::gpu::GPUS`], as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | as the GPU has |
+//! | `PLIMSOLL_STANDIN_CONTEXT` | what of that each process takes for its context, in bytes | 0 |
+//! | `PLIMSOLL_STANDIN_SHARED` | the folder by which processes share the devices: `share.rs` | to each all of it |
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; the rest as the first GPU of it | as the GPU has |
 //! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
@@ -21,6 +23,10 @@ use std::sync::OnceLock;
 pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
 /// Bytes of memory that each device has.
 pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
+/// Bytes of that which each process takes for its context.
+pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
+/// The folder by which processes share the devices.
+pub const SHARED: &str = "PLIMSOLL_STANDIN_SHARED";
 /// The compute capability, as `8.9`.
 pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 /// How many devices there are.

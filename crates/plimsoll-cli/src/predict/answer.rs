@@ -13,6 +13,7 @@ use super::report::{Peaks, Report, State, Thrown};
 use super::run::Ended;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::recording::Recording;
 
 /// A run, judged.
 pub(super) struct Outcome {
@@ -98,9 +99,9 @@ impl Outcome {
     /// A snapshot that cannot be read.
     pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Outcome, Failure> {
         let worst = worst(reports);
-        let judged = worst.map(|(report, peaks)| Judged::of(report, peaks)).transpose()?;
+        let judged = worst.map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()?;
         let verdict = match &judged {
-            Some(judged) if judged.report.failures > 0 => judged.shortage().map_or_else(
+            Some(judged) if judged.report.failures > 0 => judged.shortage(ended).map_or_else(
                 || Verdict::Unknown("memory ran out, and no snapshot tells where".to_owned()),
                 Verdict::RunsOut,
             ),
@@ -138,10 +139,12 @@ fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
 }
 
 impl Judged {
-    fn of(report: &Report, peaks: Peaks) -> Result<Judged, Failure> {
+    fn of(report: &Report, peaks: Peaks, target: &Target) -> Result<Judged, Failure> {
         let mut judged = Judged { report: report.clone(), peaks, told: None };
         let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
-        let mut explained = Explained::open(&snapshot, None, Options::default())?;
+        let recording = Recording::named(&snapshot, &format!("what {} recorded", report.name()), None)?;
+        let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
+        let mut explained = Explained::of(recording, options);
         let devices = &explained.devices;
         // Memory ran out on one of its devices, and the one that has most need not be it.
         let failed = devices.iter().position(|device| device.failure.is_some());
@@ -163,7 +166,7 @@ impl Judged {
     }
 
     /// The request that failed, if the recording has one.
-    fn shortage(&self) -> Option<Shortage> {
+    fn shortage(&self, ended: Ended) -> Option<Shortage> {
         let told = self.told.as_ref()?;
         let (explained, failure) = (&told.explained, told.device().failure?);
         let line = explained.origins.get(failure.stack).line;
@@ -172,7 +175,9 @@ impl Judged {
             line: line.map(|frame| words::line(&explained.snapshot, frame)),
             asked_bytes: failure.asked_bytes,
             cause: failure.cause(),
-            caught: self.report.state != State::Failed,
+            // A process that others started may end as if nothing were, and tell them that it failed.
+            caught: self.report.state != State::Failed
+                && !matches!(ended, Ended::Status(_) | Ended::Signal(_)),
         })
     }
 }
@@ -211,8 +216,11 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
             unknown("a process that used CUDA was killed before it told what it took")
         }
         None => unknown("no memory of a GPU was asked for: is the model moved to \"cuda\"?"),
-        Some(peaks) => {
-            Verdict::Fits { spare_bytes: target.capacity_bytes().saturating_sub(peaks.reserved_bytes) }
+        Some(_) => {
+            let taken =
+                |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes + target.context_bytes);
+            let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
+            Verdict::Fits { spare_bytes: target.total_bytes.saturating_sub(most.unwrap_or(0)) }
         }
     }
 }

@@ -94,9 +94,12 @@ impl Target {
                 (name, bytes, (settings::CAPABILITY, capability.to_owned()))
             }
         };
-        let left = total_bytes.checked_sub(context_bytes).filter(|&left| left > 0);
-        let left = left.ok_or("nothing is left beside the context (--context)")?;
-        let environment = vec![kind, (settings::MEMORY, left.to_string())];
+        if total_bytes <= context_bytes {
+            return Err("nothing is left beside the context (--context)".to_owned());
+        }
+        let sizes = [(settings::MEMORY, total_bytes), (settings::CONTEXT, context_bytes)];
+        let environment =
+            [kind].into_iter().chain(sizes.map(|(name, bytes)| (name, bytes.to_string()))).collect();
         Ok(Target { name, total_bytes, context_bytes, workspaces: Workspaces::None, environment })
     }
 
@@ -159,7 +162,8 @@ mod tests {
         assert_eq!(target.capacity_bytes(), 23 << 30);
         assert_eq!(target.name, "a GPU of 24.00 GiB");
         assert_eq!(target.environment[0], (settings::CAPABILITY, "8.9".to_owned()));
-        assert_eq!(target.environment[1], (settings::MEMORY, (23_u64 << 30).to_string()));
+        assert_eq!(target.environment[1], (settings::MEMORY, (24_u64 << 30).to_string()));
+        assert_eq!(target.environment[2], (settings::CONTEXT, (1_u64 << 30).to_string()));
         for (gpu, capability, context) in [
             ("24GiB", None, 0),
             ("24GiB", Some("nine"), 0),

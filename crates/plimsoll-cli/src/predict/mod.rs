@@ -7,8 +7,9 @@
 //! | `gpu.rs` | the GPU that is imitated, and what of it is left for the allocator |
 //! | `standin.rs` | the shared library: where it is, and how the loader is led to it |
 //! | `watch.py`, `report.rs` | what is done inside the user's processes, and what each of them tells |
-//! | `run.rs` | the user's program from start to end |
+//! | `run.rs`, `processes.rs` | the user's program from start to end, with all that it starts |
 //! | `answer.rs`, `text.rs`, `json.rs` | the verdict, and how it is said |
+//! | `keep.rs` | the snapshots that are kept |
 //! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
 //!
 //! The program's own output goes to stderr, as progress does: stdout holds the answer alone.
@@ -17,6 +18,8 @@ mod answer;
 mod find;
 mod gpu;
 mod json;
+mod keep;
+mod processes;
 mod report;
 mod run;
 mod search;
@@ -24,7 +27,6 @@ mod standin;
 mod text;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,7 +36,8 @@ use plimsoll_alloc::Config;
 use self::answer::Outcome;
 use self::find::Placeholder;
 use self::gpu::{Target, Workspaces};
-use self::run::Run;
+use self::keep::Keep;
+use self::run::{Ended, Run};
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explain;
@@ -78,8 +81,9 @@ pub(crate) struct PredictArgs {
     /// Find the largest value that fits: {NAME} in the command is replaced by it
     #[arg(long, value_name = "NAME=FROM..TO", value_parser = Placeholder::parse)]
     find: Option<Placeholder>,
-    /// Keep the snapshot, for `explain`, `leaks`, `diff` and the other verbs
-    #[arg(long, value_name = "OUT.pickle", conflicts_with = "find")]
+    /// Keep the snapshot, for `explain`, `leaks`, `diff` and the other verbs: of the process that decides, or of all in
+    /// a folder (DIR/)
+    #[arg(long, value_name = "OUT.pickle|DIR/", conflicts_with = "find")]
     snapshot: Option<PathBuf>,
     /// Also write a page for a browser: one file that needs no network
     #[arg(long, value_name = "OUT.html", conflicts_with = "find")]
@@ -103,9 +107,11 @@ pub(crate) struct PredictArgs {
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. What it reads back from the device is zero, and what it saves is made of
 that: where it would overwrite something, give it a folder of its own. A loop that waits for a value, as text is
-generated, may never end: give it a --timeout.
+generated, may never end: give it a --timeout. At Ctrl-C or SIGTERM the program is ended, too, and what was seen until
+then is told; at a second one it is ended at once. No process of the program's outlives the answer.
 
-Exit codes: 0 it fits, 4 it does not, or that cannot be told, 5 the program failed for another reason.
+Exit codes: 0 it fits, 4 it does not, or that cannot be told, as of a run that was ended early, 5 the program failed for
+another reason.
 
 Examples:
   plimsoll predict --gpu H100 -- python train.py --batch-size 32
@@ -125,16 +131,16 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if let Some(settings) = &args.alloc_conf {
         Config::parse(settings).map_err(|why| Failure::new(Exit::Usage, format!("{settings}: {why}")))?;
     }
-    let sinks = [&args.snapshot, &args.html]
-        .map(|path| path.as_ref().map(|path| Sink::new(path.clone(), args.force)));
-    sinks.iter().flatten().try_for_each(Sink::check)?;
+    let keep = args.snapshot.as_ref().map(|path| Keep::of(path, args.force)).transpose()?;
+    let html = args.html.as_ref().map(|path| Sink::new(path.clone(), args.force));
+    html.iter().try_for_each(Sink::check)?;
     let standin = standin::find()?;
     if let Some(placeholder) = &args.find {
         return find::run(args, placeholder, &target, &standin);
     }
     let run = Run::of(args, &args.command, &target, &standin)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
-    if target.workspaces == Workspaces::Model && outcome.uses_cudnn() {
+    if target.workspaces == Workspaces::Model && outcome.uses_cudnn() && run.ended != Ended::Interrupted {
         output::progress("once more, without workspaces of cuDNN's");
         let target = target.without_workspaces();
         let run = Run::of(args, &args.command, &target, &standin)?;
@@ -142,16 +148,15 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
         told.try_settings();
-        let [snapshot, html] = sinks;
-        if let Some(sink) = snapshot {
-            sink.write(|out| std::io::copy(&mut File::open(&told.snapshot)?, out).map(|_| ()))?;
-            told.explained.file = sink.name();
-        }
-        if let Some(sink) = html {
-            let words = std::env::args_os().map(|word| explain::quoted(word.as_ref()));
-            let page = explain::page(&told.explained, &words.collect::<Vec<_>>().join(" "));
-            sink.write(|out| out.write_all(page.as_bytes()))?;
-        }
+    }
+    if let Some(keep) = keep {
+        keep.write(&mut outcome)?;
+    }
+    let told = outcome.judged.as_ref().and_then(|judged| judged.told.as_ref());
+    if let Some((sink, told)) = html.zip(told) {
+        let words = std::env::args_os().map(|word| explain::quoted(word.as_ref()));
+        let page = explain::page(&told.explained, &words.collect::<Vec<_>>().join(" "));
+        sink.write(|out| out.write_all(page.as_bytes()))?;
     }
     let text =
         if args.json { json::render(&outcome, &target) } else { text::render(&outcome, &target, args) };

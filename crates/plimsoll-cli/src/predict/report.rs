@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use plimsoll_standin::notice::{self, Notice};
+use plimsoll_standin::share;
 use serde::Deserialize;
 
 /// One process that imported torch.
@@ -56,7 +57,7 @@ pub(super) enum State {
     Stopped,
     /// An exception ended it.
     Failed,
-    /// Its time was up.
+    /// It was told to end: its time was up, or the run was interrupted.
     Expired,
 }
 
@@ -72,6 +73,9 @@ pub(super) struct Peaks {
     pub(super) allocated_step: u64,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_step: u64,
+    /// What all processes took of it at one moment, with their contexts; `None` where it is this one's alone.
+    #[serde(skip)]
+    pub(super) together_bytes: Option<u64>,
 }
 
 /// An exception.
@@ -89,11 +93,12 @@ pub(super) struct Thrown {
 }
 
 impl Report {
-    /// What all processes told, by rank, then by number.
+    /// What all processes told, by rank, then by number, and what they had together of a GPU by the stand-in's
+    /// folder of what is shared.
     ///
     /// # Errors
     /// The system's; a report that is none.
-    pub(super) fn all(folder: &Path) -> io::Result<Vec<Report>> {
+    pub(super) fn all(folder: &Path, shared: &Path) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
@@ -105,6 +110,11 @@ impl Report {
             }
         }
         reports.sort_by_key(|report| (report.rank, report.pid));
+        let used: Vec<u32> = reports.iter().flat_map(|it| &it.devices).map(|peaks| peaks.gpu).collect();
+        for peaks in reports.iter_mut().flat_map(|report| &mut report.devices) {
+            let is_shared = used.iter().filter(|&&gpu| gpu == peaks.gpu).count() > 1;
+            peaks.together_bytes = if is_shared { share::most_bytes(shared, peaks.gpu) } else { None };
+        }
         Ok(reports)
     }
 

@@ -1,28 +1,34 @@
 //! The user's program from start to end: [`Run`], in an environment that leads it to the stand-in and watches it.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use plimsoll_standin::{place, settings};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::SigId;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 
 use super::PredictArgs;
 use super::gpu::Target;
+use super::processes;
 use super::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
 /// How long a program may take to end after it should have.
 const GRACE: Duration = Duration::from_secs(20);
+
+/// The file in the folder of reports that tells every watched process to end.
+const STOP: &str = "stop";
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -43,7 +49,7 @@ pub(super) enum Ended {
     Status(i32),
     /// By this signal.
     Signal(i32),
-    /// By the user's Ctrl-C.
+    /// By the user: Ctrl-C, or a signal to end.
     Interrupted,
     /// When its time was up.
     Expired,
@@ -62,17 +68,21 @@ impl Run {
     ) -> Result<Run, Failure> {
         let unreadable =
             |why: io::Error| Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"));
+        // Before there is a folder that one of them would leave behind.
+        let signals = Signals::hear().map_err(unreadable)?;
         let folder = tempfile::Builder::new().prefix("plimsoll-predict-").tempdir().map_err(unreadable)?;
         let place = Folder::laid_out(folder.path(), standin).map_err(unreadable)?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         output::progress(&format!("running on an imitation of {}: {}", target.name, words.join(" ")));
-        let ended = run(&mut prepared(args, command, target, &place), args.timeout).map_err(|why| {
+        let stop = place.reports.join(STOP);
+        let mut child = prepared(args, command, target, &place);
+        let ended = run(&mut child, args.timeout, &stop, &signals).map_err(|why| {
             Failure::new(
                 Exit::Program,
                 format!("{} cannot be started: {why}", words.first().map_or("", |it| it)),
             )
         })?;
-        let reports = Report::all(&place.reports).map_err(unreadable)?;
+        let reports = Report::all(&place.reports, &place.shared).map_err(unreadable)?;
         Ok(Run { ended, reports, _folder: folder })
     }
 }
@@ -85,16 +95,20 @@ struct Folder {
     python: std::path::PathBuf,
     /// What processes write.
     reports: std::path::PathBuf,
+    /// What of each GPU every process has.
+    shared: std::path::PathBuf,
 }
 
 impl Folder {
     fn laid_out(folder: &Path, library: &Path) -> io::Result<Folder> {
-        let [standin, python, reports] = ["standin", "python", "reports"].map(|name| folder.join(name));
+        let [standin, python, reports, shared] =
+            ["standin", "python", "reports", "shared"].map(|name| folder.join(name));
         place::lay_out(&standin, library)?;
         std::fs::create_dir(&python)?;
         std::fs::write(python.join("sitecustomize.py"), include_str!("watch.py"))?;
         std::fs::create_dir(&reports)?;
-        Ok(Folder { standin, python, reports })
+        std::fs::create_dir(&shared)?;
+        Ok(Folder { standin, python, reports, shared })
     }
 }
 
@@ -105,6 +119,9 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     child.args(words);
     child.envs(place::environment(&place.standin, |name| std::env::var_os(name)));
     child.envs(target.environment());
+    if args.rank.is_none() {
+        child.env(settings::SHARED, &place.shared);
+    }
     // The surroundings' choice is one of real devices.
     child.env_remove("CUDA_VISIBLE_DEVICES");
     let path = match std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty()) {
@@ -126,55 +143,80 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "29500");
         child.env("PLIMSOLL_PREDICT_ALONE", "1");
     }
-    if let Some(timeout) = args.timeout {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        child.env("PLIMSOLL_PREDICT_DEADLINE", (now + timeout).as_secs_f64().to_string());
-    }
     if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
         child.stdout(Stdio::from(stderr));
     }
     child
 }
 
-/// Starts it and waits. Its processes end by themselves when their time is up, so that they can tell what they
-/// saw; one that does not is killed some time later. Ctrl-C reaches it as it reaches us.
-fn run(command: &mut Command, timeout: Option<Duration>) -> io::Result<Ended> {
-    let [interrupted, terminated] = [Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false))];
-    let hooks = [
-        signal_hook::flag::register(SIGINT, Arc::clone(&interrupted))?,
-        signal_hook::flag::register(SIGTERM, Arc::clone(&terminated))?,
-    ];
+/// Starts it and waits. When its time is up, or the user wants an end, its processes are told, and end once they have
+/// told what they saw; one that does not is killed some time later, or at the user's second wish. Nothing that it
+/// started outlives it.
+fn run(
+    command: &mut Command,
+    timeout: Option<Duration>,
+    stop: &Path,
+    signals: &Signals,
+) -> io::Result<Ended> {
+    processes::adopt()?;
     let began = Instant::now();
     let mut child = command.spawn()?;
-    let mut until = timeout.map(|timeout| began + timeout + GRACE);
+    let mut stopped = None;
     let status = loop {
+        let is_wished = signals.heard();
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if interrupted.load(Ordering::Relaxed) {
-            until = until.or(Some(Instant::now() + GRACE));
+        let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
+        match stopped {
+            None if is_wished || is_up => {
+                let why = if is_wished { Ended::Interrupted } else { Ended::Expired };
+                stopped = Some((why, Instant::now()));
+                File::create(stop)?;
+            }
+            Some((_, at)) if is_wished || at.elapsed() > GRACE => {
+                // One that has ended in between cannot be killed, and need not be.
+                let _ = child.kill();
+                break child.wait()?;
+            }
+            _ => sleep(Duration::from_millis(10)),
         }
-        if terminated.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() > until) {
-            break killed(&mut child)?;
-        }
-        sleep(Duration::from_millis(10));
     };
-    hooks.into_iter().for_each(|hook| {
-        signal_hook::low_level::unregister(hook);
-    });
-    let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
-    let stopped = interrupted.load(Ordering::Relaxed) || terminated.load(Ordering::Relaxed);
-    Ok(match (status.code(), status.signal()) {
-        (Some(0), _) => Ended::Well,
-        _ if stopped => Ended::Interrupted,
-        _ if is_up => Ended::Expired,
-        (Some(code), _) => Ended::Status(code),
-        (None, signal) => Ended::Signal(signal.unwrap_or(0)),
+    processes::end_all();
+    let wished = signals.heard().then_some(Ended::Interrupted);
+    let stopped = stopped.map(|(why, _)| why).or(wished);
+    Ok(match (stopped, status.code(), status.signal()) {
+        (Some(why), ..) => why,
+        (None, Some(0), _) => Ended::Well,
+        (None, Some(code), _) => Ended::Status(code),
+        (None, None, signal) => Ended::Signal(signal.unwrap_or(0)),
     })
 }
 
-fn killed(child: &mut Child) -> io::Result<ExitStatus> {
-    // One that has ended in between cannot be killed, and need not be.
-    let _ = child.kill();
-    child.wait()
+/// The signals by which a user ends a program: heard, and not obeyed at once, while this lives.
+struct Signals {
+    heard: Arc<AtomicBool>,
+    hooks: Vec<SigId>,
+}
+
+impl Signals {
+    fn hear() -> io::Result<Signals> {
+        let heard = Arc::new(AtomicBool::new(false));
+        let hook = |signal| signal_hook::flag::register(signal, Arc::clone(&heard));
+        let hooks = [SIGINT, SIGTERM, SIGHUP].into_iter().map(hook).collect::<io::Result<_>>()?;
+        Ok(Signals { heard, hooks })
+    }
+
+    /// Whether there was one since this was asked last.
+    fn heard(&self) -> bool {
+        self.heard.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.hooks.drain(..).for_each(|hook| {
+            signal_hook::low_level::unregister(hook);
+        });
+    }
 }

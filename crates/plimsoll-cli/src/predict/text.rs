@@ -199,15 +199,17 @@ pub(super) fn limits(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> S
             libraries.join(", ")
         ));
     }
-    let mut shared: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    let mut shared: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
     for (_, peaks) in rows(outcome) {
-        let (processes, bytes) = shared.entry(peaks.gpu).or_default();
-        (*processes, *bytes) = (*processes + 1, *bytes + peaks.reserved_bytes);
+        let Some(together_bytes) = peaks.together_bytes else { continue };
+        let (processes, bytes, together) = shared.entry(peaks.gpu).or_default();
+        (*processes, *bytes, *together) = (*processes + 1, *bytes + peaks.reserved_bytes, together_bytes);
     }
-    for (gpu, (processes, bytes)) in shared.into_iter().filter(|(_, (processes, _))| *processes > 1) {
+    for (gpu, (processes, bytes, together_bytes)) in shared {
         limits.push(format!(
-            "{processes} processes use GPU {gpu}, and each was given all of it: their peaks together are {} reserved, if \
-             they run at the same time",
+            "how {processes} processes that share GPU {gpu} meet in time: here they took {} of it at one moment, contexts \
+             included; their peaks together, without contexts, are {} reserved",
+            size(together_bytes),
             size(bytes)
         ));
     }

@@ -10,7 +10,7 @@ import sys
 
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # where to write
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # end after so many optimizer steps; 0: never
-DEADLINE = float(os.environ.get("PLIMSOLL_PREDICT_DEADLINE") or 0)  # end at this time.time(); 0: never
+STOP = os.path.join(FOLDER or "", "stop")  # once this is there, end
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, whose others are not there
 ENTRIES = 1_000_000  # events that the history keeps, the latest
 # Libraries that have kernels of their own, or take memory of the device without asking PyTorch.
@@ -18,7 +18,7 @@ LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
 # What brings a value from the device to the program; looked for in so many lines before one that failed.
-READS = r"\.(item|tolist|cpu|numpy|nonzero)\(|\b(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
+READS = r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\(|\b(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
 NEAR = 10
 
 
@@ -38,11 +38,13 @@ def users_own():
 
 
 class Finder:
-    # Hears of the import of torch, and is gone after it.
-    inside = False
+    # Hears of the import of a module, and has something done after it.
+
+    def __init__(self, wanted, then):
+        self.wanted, self.then, self.inside = wanted, then, False
 
     def find_spec(self, name, path=None, target=None):
-        if name != "torch" or self.inside:
+        if name != self.wanted or self.inside:
             return None
         import importlib.util
 
@@ -60,9 +62,9 @@ class Finder:
             original(module)
             sys.meta_path.remove(self)
             try:
-                Watch(module)
+                self.then(module)
             except Exception as why:  # A failure of ours is none of the program's.
-                print(f"plimsoll: this process is not watched: {why}", file=sys.stderr)
+                print(f"plimsoll: {name} is not watched in this process: {why}", file=sys.stderr)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -76,15 +78,18 @@ class Watch:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
-        self.timed = None  # the process that has a thread for the deadline; a forked one has not
+        self.listening = None  # the process that has a thread that waits for an end; a forked one has not
         self.begin()
-        self.time()
+        self.listen()
         os.register_at_fork(after_in_child=self.begin)
         torch.cuda._lazy_call(self.start)
         register_optimizer_step_post_hook(self.stepped)
         atexit.register(self.end)
+        trust_values(torch)
         if ALONE:
             stand_alone(torch)
+        elif torch.distributed.is_available():
+            send_objects(torch)
         # Children of multiprocessing end this way, and some programs.
         self.leave, os._exit = os._exit, self.exit
         self.report()
@@ -110,10 +115,13 @@ class Watch:
         except TypeError:  # a PyTorch of before that option
             memory._record_memory_history(**options)
         self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
-        self.time()
+        self.listen()
+        self.mark("started")
         self.report()
 
     def stepped(self, optimizer, args, kwargs):
+        if self.state != "running":
+            return
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
         self.measure(self.count())
         if STEPS and self.count() >= STEPS:
@@ -124,25 +132,38 @@ class Watch:
         self.failures += 1
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
+        for name in ("allocated", "reserved"):
+            # Even if it had nothing of it before.
+            self.peaks.setdefault((device, name), (0, self.failed_step))
         self.dump()
         self.is_dumped = True
         self.report()
 
-    def time(self):
-        if DEADLINE and self.timed != self.pid:
-            import threading
+    def listen(self):
+        import threading
 
-            self.timed = self.pid
+        if self.listening != self.pid:
+            self.listening = self.pid
             threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
 
     def expire(self, pid):
         import time
 
+        while not os.path.exists(STOP):
+            time.sleep(0.1)
+            if os.getpid() != pid or not os.path.isdir(FOLDER):
+                return
         # What only started others, as torchrun does, lets them tell first.
-        while (left := DEADLINE + (0 if self.started else 10) - time.time()) > 0:
-            time.sleep(min(left, 1.0))
-        if os.getpid() == pid:
-            self.stop("expired", 124)
+        until = time.time() + 10
+        while not self.started and self.marks("done") < self.marks("started") and time.time() < until:
+            time.sleep(0.02)
+        self.stop("expired", 124)
+
+    def mark(self, what):
+        open(os.path.join(FOLDER, f"{self.pid}.{what}"), "w").close()
+
+    def marks(self, what):
+        return sum(name.endswith(f".{what}") for name in os.listdir(FOLDER))
 
     def end(self):
         # The interpreter ends. The exception that ended it, if one did, is known to it.
@@ -181,10 +202,7 @@ class Watch:
 
         world = 1 if ALONE else int(os.environ.get("WORLD_SIZE") or 1)
         until = time.time() + 10
-        while world > 1 and time.time() < until:
-            names = os.listdir(FOLDER)
-            if sum(name.endswith(".done") for name in names) >= world:
-                break
+        while self.marks("done") < world and world > 1 and time.time() < until:
             time.sleep(0.02)
 
     def finish(self, dump):
@@ -194,7 +212,7 @@ class Watch:
                 self.dump()
             self.report()
             if self.started:
-                open(os.path.join(FOLDER, f"{self.pid}.done"), "w").close()
+                self.mark("done")
         except Exception as why:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
 
@@ -255,6 +273,86 @@ class Watch:
         with open(f"{path}.unfinished", "w") as file:
             json.dump(told, file)
         os.replace(f"{path}.unfinished", path)
+
+
+def trust_values(torch):
+    # Where PyTorch itself reads a value only to check it, or to divide by it, a zero would end a program that runs on a
+    # card. What the reading takes of memory is as before.
+    def answered(original, answer):
+        def read(tensor):
+            value = original(tensor)
+            is_known = not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or torch.compiler.is_compiling()
+            return value if is_known else answer(value)
+
+        return read
+
+    # The checks of torch.distributions, and torch._check_tensor_all.
+    for place in (torch, torch.Tensor):
+        if hasattr(place, "_is_all_true"):
+            place._is_all_true = answered(place._is_all_true, lambda _: torch.ones((), dtype=torch.bool, device="cpu"))
+    # An optimizer whose state came from a checkpoint has its count of steps, and NAdam its product, on the device. Nothing
+    # that it divides by is zero where these are between 0 and 1.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.optim.") and hasattr(module, "_get_value"):
+            module._get_value = answered(module._get_value, lambda value: value or 0.5)
+
+
+def end_generation(module):
+    # transformers asks the device whether every sequence has its end. Here none has one before its greatest length, which
+    # the program knows.
+    criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
+    call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
+    is_long = False
+
+    def judged(self, input_ids, *args, **options):
+        nonlocal is_long
+        most = self.max_length
+        is_long = most is not None and input_ids.shape[-1] >= most
+        return call(self, input_ids, *args, **options)
+
+    def goes_on(self, this_peer_finished, *args, **options):
+        nonlocal is_long
+        is_finished, is_long = is_long or this_peer_finished, False
+        return has_unfinished(self, is_finished, *args, **options)
+
+    criteria.__call__, mixin._has_unfinished_sequences = judged, goes_on
+
+
+def send_objects(torch):
+    # Python objects that ranks send each other through GPUs, their sizes first, would arrive as zeros: they go through the
+    # host instead, among the same ranks.
+    import functools
+    import inspect
+    from torch import distributed
+
+    groups = {}
+
+    def on_host(original):
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def call(*args, **options):
+            bound = signature.bind(*args, **options)
+            group = bound.arguments.get("group") or distributed.group.WORLD
+            in_it = group is not None and group != distributed.GroupMember.NON_GROUP_MEMBER
+            if in_it and distributed.get_backend(group) == "nccl":
+                if group not in groups:
+                    ranks = distributed.get_process_group_ranks(group)
+                    groups[group] = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+                bound.arguments["group"] = groups[group]
+                if "device" in bound.arguments:
+                    bound.arguments["device"] = None
+            return original(*bound.args, **bound.kwargs)
+
+        return call
+
+    kinds = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list"
+    for name in kinds.split():
+        original = getattr(distributed.distributed_c10d, name, None)
+        if original is not None:
+            replaced = on_host(original)
+            setattr(distributed.distributed_c10d, name, replaced)
+            setattr(distributed, name, replaced)
 
 
 def stand_alone(torch):
@@ -341,5 +439,5 @@ def is_library(path):
 
 
 if FOLDER and os.path.isdir(FOLDER):
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path[:0] = [Finder("torch", Watch), Finder("transformers.generation.utils", end_generation)]
 users_own()

@@ -1,8 +1,9 @@
 //! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`); what
 //! arrives on a device is nothing.
 
-use super::recent::{forget_all, recent};
+use super::recent::{Known, forget_all, recent};
 use super::{Kind, memory};
+use crate::nccl;
 
 /// Where a copy goes, by CUDA's numbers: `cudaMemcpyKind`.
 pub(crate) const HOST_TO_DEVICE: i32 = 1;
@@ -53,12 +54,17 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
         // SAFETY: the caller says that there are so many bytes in both places, and both are the host's; they
         // may overlap.
         (true, true) => unsafe { to.0.copy_from(from.0, bytes) },
-        (true, false) => match recent().read(from.address(), bytes) {
-            // SAFETY: the caller says that so many bytes can be written there, and it is the host's.
-            Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },
-            // SAFETY: the same.
-            None => unsafe { to.0.write_bytes(0, bytes) },
-        },
+        (true, false) => {
+            nccl::wait_for_others();
+            // Others may go on while this waits for what a rank sends.
+            let known = recent().find(from.address(), bytes);
+            match known.and_then(Known::bytes) {
+                // SAFETY: the caller says that so many bytes can be written there, and it is the host's.
+                Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },
+                // SAFETY: the same.
+                None => unsafe { to.0.write_bytes(0, bytes) },
+            }
+        }
     }
 }
 

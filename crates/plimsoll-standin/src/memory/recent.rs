@@ -4,19 +4,61 @@
 //! Libraries send a few numbers to the device, pass them through a collective and read them back at once:
 //! `DistributedDataParallel` agrees on its buckets in this way, and takes zeros ill. So small uploads are
 //! kept, follow copies and collectives, and are forgotten at the next launch of any kernel. What other ranks
-//! hold is taken to be what this one holds.
+//! send is waited for when it is read; where they are in no other process, or do not run, it is taken to be what
+//! this one holds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use crate::nccl::Message;
+
 /// Longer uploads are not kept: they are data, not agreements.
 const MOST_BYTES: usize = 1 << 20;
 
-/// By device address: the bytes that are there. Ranges do not overlap.
+/// By device address: what is known to be there. Ranges do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
-    known: BTreeMap<u64, Vec<u8>>,
+    known: BTreeMap<u64, Known>,
+}
+
+/// What is known of a range.
+#[derive(Debug, Clone)]
+pub(crate) enum Known {
+    /// Its bytes.
+    Here(Vec<u8>),
+    /// That they are so many of what a rank sends, from this one on.
+    Sent { message: Message, begin: usize, bytes: usize },
+}
+
+impl Known {
+    fn len(&self) -> usize {
+        match self {
+            Known::Here(known) => known.len(),
+            Known::Sent { bytes, .. } => *bytes,
+        }
+    }
+
+    /// So many bytes from `offset` on, if it has them.
+    fn part(&self, offset: usize, bytes: usize) -> Option<Known> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.len())?;
+        Some(match self {
+            Known::Here(known) => Known::Here(known[offset..end].to_vec()),
+            Known::Sent { message, begin, .. } => {
+                Known::Sent { message: message.clone(), begin: begin + offset, bytes }
+            }
+        })
+    }
+
+    /// The bytes; those that a rank sends are waited for, and may turn out not to be known.
+    pub(crate) fn bytes(self) -> Option<Vec<u8>> {
+        match self {
+            Known::Here(known) => Some(known),
+            Known::Sent { message, begin, bytes } => {
+                message.read()?.get(begin..begin + bytes).map(<[u8]>::to_vec)
+            }
+        }
+    }
 }
 
 static RECENT: Mutex<Recent> = Mutex::new(Recent { known: BTreeMap::new() });
@@ -40,31 +82,45 @@ impl Recent {
     /// The host sent these bytes to an address.
     pub(super) fn sent(&mut self, to: u64, bytes: &[u8]) {
         self.forget(to, bytes.len());
-        if !bytes.is_empty() && bytes.len() <= MOST_BYTES {
-            self.known.insert(to, bytes.to_vec());
-            ANY.store(true, Ordering::Relaxed);
+        if bytes.len() <= MOST_BYTES {
+            self.set(to, Known::Here(bytes.to_vec()));
+        }
+    }
+
+    /// A rank sends these bytes to an address.
+    pub(crate) fn expected(&mut self, to: u64, message: Message, bytes: usize) {
+        self.forget(to, bytes);
+        if bytes <= MOST_BYTES {
+            self.set(to, Known::Sent { message, begin: 0, bytes });
         }
     }
 
     /// Bytes went from one device address to another.
     pub(crate) fn moved(&mut self, to: u64, from: u64, bytes: usize) {
-        match self.read(from, bytes) {
-            Some(known) => self.sent(to, &known),
-            None => self.forget(to, bytes),
+        let known = self.find(from, bytes);
+        self.forget(to, bytes);
+        if let Some(known) = known {
+            self.set(to, known);
         }
     }
 
-    /// The bytes at an address, if all of them are known.
-    pub(super) fn read(&self, from: u64, bytes: usize) -> Option<Vec<u8>> {
+    fn set(&mut self, to: u64, known: Known) {
+        if known.len() > 0 {
+            self.known.insert(to, known);
+            ANY.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// What is at an address, if all of it is known.
+    pub(crate) fn find(&self, from: u64, bytes: usize) -> Option<Known> {
         let (begin, known) = self.known.range(..=from).next_back()?;
-        let offset = usize::try_from(from - begin).ok()?;
-        known.get(offset..offset.checked_add(bytes)?).map(<[u8]>::to_vec)
+        known.part(usize::try_from(from - begin).ok()?, bytes)
     }
 
     /// Something else was written to these addresses. A piece that is hit is forgotten whole.
     fn forget(&mut self, to: u64, bytes: usize) {
         let end = to.saturating_add(bytes as u64);
-        let hit = |(begin, known): (&u64, &Vec<u8>)| (begin + known.len() as u64 > to).then_some(*begin);
+        let hit = |(begin, known): (&u64, &Known)| (begin + known.len() as u64 > to).then_some(*begin);
         // They do not overlap: the last that begin before `end` are the ones that can reach beyond `to`.
         let hits: Vec<u64> = self.known.range(..end).rev().map_while(hit).collect();
         hits.iter().for_each(|begin| drop(self.known.remove(begin)));
@@ -73,16 +129,20 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use super::Recent;
+    use super::{Known, Recent};
+
+    fn read(recent: &Recent, from: u64, bytes: usize) -> Option<Vec<u8>> {
+        recent.find(from, bytes).and_then(Known::bytes)
+    }
 
     #[test]
     fn what_was_sent_is_read_back_and_moves_on() {
         let mut recent = Recent::default();
         recent.sent(1000, &[1, 2, 3, 4]);
         recent.moved(2000, 1001, 2);
-        assert_eq!(recent.read(1000, 4), Some(vec![1, 2, 3, 4]));
-        assert_eq!(recent.read(2000, 2), Some(vec![2, 3]));
-        assert_eq!(recent.read(2000, 3), None);
+        assert_eq!(read(&recent, 1000, 4), Some(vec![1, 2, 3, 4]));
+        assert_eq!(read(&recent, 2000, 2), Some(vec![2, 3]));
+        assert_eq!(read(&recent, 2000, 3), None);
     }
 
     #[test]
@@ -91,8 +151,8 @@ mod tests {
         recent.sent(1000, &[1; 8]);
         recent.sent(1008, &[2; 8]);
         recent.moved(1004, 5000, 4);
-        assert_eq!((recent.read(1000, 4), recent.read(1008, 8)), (None, Some(vec![2; 8])));
+        assert_eq!((read(&recent, 1000, 4), read(&recent, 1008, 8)), (None, Some(vec![2; 8])));
         recent.sent(1000, &[3; 16]);
-        assert_eq!(recent.read(1012, 4), Some(vec![3; 4]));
+        assert_eq!(read(&recent, 1012, 4), Some(vec![3; 4]));
     }
 }

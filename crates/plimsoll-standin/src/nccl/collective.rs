@@ -1,15 +1,16 @@
 //! Collectives: they compute nothing. Those that only move values move what is known of them
-//! (`memory/recent.rs`), as if every rank had sent what this one sends.
+//! (`memory/recent.rs`): between processes what each rank sends, else as if every rank had sent what this one
+//! sends.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
 
-use super::{CommHandle, get};
+use super::{CommHandle, Message, comms, get};
 use crate::argument::Out;
-use crate::call::{calls, work};
+use crate::call::calls;
 use crate::error::{Failure, Outcome};
-use crate::memory::recent::recent;
-use crate::stream::{StreamHandle, ran_on};
+use crate::memory::recent::{Known, recent};
+use crate::stream::{StreamHandle, kernel_somewhere, ran_on};
 
 /// A broadcast.
 #[derive(Debug, Clone, Copy)]
@@ -30,9 +31,16 @@ calls! { Nccl:
     fn ncclAllGather(from: u64, to: u64, count: usize, kind: c_int, comm: CommHandle, stream: StreamHandle) {
         ran_on(stream);
         let bytes = bytes_of(count, kind)?;
+        let call = called(comm, known(from, bytes).as_deref())?;
+        let joined = get(comm)?;
+        let (own, ranks) = joined.place();
         let mut recent = recent();
-        for rank in 0..get(comm)?.ranks.unsigned_abs() {
-            recent.moved(to + u64::from(rank) * bytes as u64, from, bytes);
+        for rank in ranks {
+            let to = to + u64::from(rank) * bytes as u64;
+            match &joined.exchange {
+                Some(exchange) if rank != own => recent.expected(to, exchange.message(rank, call), bytes),
+                _ => recent.moved(to, from, bytes),
+            }
         }
         Ok(())
     }
@@ -40,19 +48,53 @@ calls! { Nccl:
         from: u64, to: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle, stream: StreamHandle,
     ) {
         ran_on(stream);
-        let broadcast = Broadcast { comm, from, to, bytes: bytes_of(count, kind)?, root };
-        let begun = GROUP.with_borrow_mut(|(depth, broadcasts)| {
-            broadcasts.push(broadcast);
-            *depth
-        });
-        if begun == 0 { settle() } else { Ok(()) }
+        broadcast(Broadcast { comm, from, to, bytes: bytes_of(count, kind)?, root })
     }
-    /// In place: what is there stays.
+    /// In place.
     fn ncclBcast(
-        _buffer: u64, _count: usize, _kind: c_int, _root: c_int, _comm: CommHandle, stream: StreamHandle,
+        buffer: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle, stream: StreamHandle,
     ) {
         ran_on(stream);
+        broadcast(Broadcast { comm, from: buffer, to: buffer, bytes: bytes_of(count, kind)?, root })
+    }
+    fn ncclSend(from: u64, count: usize, kind: c_int, peer: c_int, comm: CommHandle, stream: StreamHandle) {
+        ran_on(stream);
+        let known = known(from, bytes_of(count, kind)?);
+        if let Some(message) = between(comm, |own| (own, peer.unsigned_abs()))? {
+            message.send(known.as_deref());
+        }
         Ok(())
+    }
+    fn ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, comm: CommHandle, _stream: StreamHandle) {
+        kernel_somewhere();
+        if let Some(message) = between(comm, |own| (peer.unsigned_abs(), own))? {
+            recent().expected(to, message, bytes_of(count, kind)?);
+        }
+        Ok(())
+    }
+    fn ncclAllReduce(
+        _from: u64, _to: u64, _count: usize, _kind: c_int, _operation: c_int, comm: CommHandle,
+    ) {
+        computed(comm)
+    }
+    fn ncclReduceScatter(
+        _from: u64, _to: u64, _count: usize, _kind: c_int, _operation: c_int, comm: CommHandle,
+    ) {
+        computed(comm)
+    }
+    fn ncclReduce(
+        _from: u64, _to: u64, _count: usize, _kind: c_int, _operation: c_int, _root: c_int, comm: CommHandle,
+    ) {
+        computed(comm)
+    }
+    fn ncclAlltoAll(_from: u64, _to: u64, _count: usize, _kind: c_int, comm: CommHandle) {
+        computed(comm)
+    }
+    fn ncclGather(_from: u64, _to: u64, _count: usize, _kind: c_int, _root: c_int, comm: CommHandle) {
+        computed(comm)
+    }
+    fn ncclScatter(_from: u64, _to: u64, _count: usize, _kind: c_int, _root: c_int, comm: CommHandle) {
+        computed(comm)
     }
     fn ncclGroupStart() {
         GROUP.with_borrow_mut(|(depth, _)| *depth += 1);
@@ -70,8 +112,64 @@ calls! { Nccl:
     }
 }
 
-work! { Nccl:
-    ncclAllReduce ncclReduceScatter ncclReduce ncclAlltoAll ncclGather ncclScatter ncclSend ncclRecv
+/// Notes one more collective of a communicator, and tells the others, with the values that this rank sends
+/// where they are known. Its number.
+pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
+    let mut comms = comms();
+    let joined = comms.get_mut(&comm).ok_or(Failure::InvalidHandle)?;
+    let call = joined.calls;
+    joined.calls += 1;
+    let own = joined.place().0;
+    if let Some(exchange) = &joined.exchange {
+        exchange.message(own, call).send(known);
+    }
+    Ok(call)
+}
+
+/// A collective whose results are not known.
+fn computed(comm: CommHandle) -> Outcome {
+    kernel_somewhere();
+    called(comm, None).map(drop)
+}
+
+/// The next message between two ranks, by the number of this one, if they are processes.
+fn between(comm: CommHandle, ends: impl Fn(u32) -> (u32, u32)) -> Outcome<Option<Message>> {
+    let mut comms = comms();
+    let joined = comms.get_mut(&comm).ok_or(Failure::InvalidHandle)?;
+    let (sender, receiver) = ends(joined.place().0);
+    let count = joined.messages.entry((sender, receiver)).or_default();
+    let call = *count;
+    *count += 1;
+    Ok(joined.exchange.as_ref().map(|exchange| exchange.message_to(sender, receiver, call)))
+}
+
+/// What is known of the values at an address.
+fn known(from: u64, bytes: usize) -> Option<Vec<u8>> {
+    let known = recent().find(from, bytes);
+    known.and_then(Known::bytes)
+}
+
+fn broadcast(broadcast: Broadcast) -> Outcome {
+    let Broadcast { comm, from, to, bytes, root } = broadcast;
+    let joined = get(comm)?;
+    let Some(exchange) = &joined.exchange else { return gathered(broadcast) };
+    let is_root = joined.rank == root;
+    let call = called(comm, known(from, bytes).filter(|_| is_root).as_deref())?;
+    if is_root {
+        recent().moved(to, from, bytes);
+    } else {
+        recent().expected(to, exchange.message(root.unsigned_abs(), call), bytes);
+    }
+    Ok(())
+}
+
+/// A broadcast among ranks that are one process: done when the group of which it is a part ends.
+fn gathered(broadcast: Broadcast) -> Outcome {
+    let begun = GROUP.with_borrow_mut(|(depth, broadcasts)| {
+        broadcasts.push(broadcast);
+        *depth
+    });
+    if begun == 0 { settle() } else { Ok(()) }
 }
 
 /// Does the broadcasts that this thread has gathered. PyTorch makes one of each rank for an `all_gather`:

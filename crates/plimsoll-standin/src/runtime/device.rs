@@ -9,11 +9,15 @@ use crate::argument::{Out, Text, put_text};
 use crate::call::{calls, last_error, nothing, take_last_error};
 use crate::error::{Failure, Outcome};
 use crate::gpu::{self, Form, setup};
-use crate::version;
+use crate::{nccl, version};
 
 calls! { Runtime:
     fn cudaGetDeviceCount(count: Out<c_int>) {
         count.put(c_int::try_from(setup().devices()).unwrap_or(c_int::MAX))
+    }
+    fn cudaDeviceSynchronize() {
+        nccl::wait_for_others();
+        Ok(())
     }
     fn cudaGetDevice(device: Out<c_int>) {
         device.put(c_int::try_from(current_device()?).unwrap_or(c_int::MAX))
@@ -72,7 +76,7 @@ calls! { Runtime:
 }
 
 nothing! { Runtime:
-    cudaDeviceSynchronize cudaThreadSynchronize cudaDeviceReset cudaDeviceSetLimit cudaSetDeviceFlags
+    cudaThreadSynchronize cudaDeviceReset cudaDeviceSetLimit cudaSetDeviceFlags
     cudaDeviceSetCacheConfig cudaDeviceSetSharedMemConfig cudaProfilerStart cudaProfilerStop
 }
 

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use crate::argument::Out;
 use crate::call::calls;
 use crate::error::Outcome;
+use crate::nccl;
 use crate::stream::{EventHandle, GraphHandle, StreamHandle, exchange_mode, streams};
 
 /// CUDA's names for whether a stream is captured.
@@ -34,6 +35,7 @@ calls! { Runtime:
         streams().settle(stream)
     }
     fn cudaStreamSynchronize(stream: StreamHandle) {
+        nccl::wait_for_others();
         streams().settle(stream)
     }
     fn cudaStreamWaitEvent(stream: StreamHandle, event: EventHandle, _flags: u32) {

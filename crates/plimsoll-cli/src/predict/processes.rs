@@ -1,0 +1,54 @@
+//! The processes below this one: whatever the user's program started, wherever it went.
+
+use std::fs;
+use std::io;
+
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+
+/// From now on processes whose parent ends become children of this one, so that none is lost.
+///
+/// # Errors
+/// The system's.
+pub(super) fn adopt() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// Ends them all, at once. One that starts another meanwhile is ended with it.
+pub(super) fn end_all() {
+    loop {
+        let below = below(getpid());
+        if below.is_empty() {
+            return;
+        }
+        for process in below {
+            // One that has ended by now needs no end.
+            let _ = kill_process(process, Signal::KILL);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// The processes below one that have not ended.
+fn below(top: Pid) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let all: Vec<(Pid, Pid)> =
+        numbers.filter_map(|number| Some((Pid::from_raw(number)?, parent(number)?))).collect();
+    let mut found = vec![top];
+    let mut place = 0;
+    while let Some(&parent) = found.get(place) {
+        found.extend(all.iter().filter(|(_, its)| *its == parent).map(|(child, _)| *child));
+        place += 1;
+    }
+    found.split_off(1)
+}
+
+/// The parent of a process that has not ended.
+fn parent(number: i32) -> Option<Pid> {
+    // The name, in parentheses, may hold anything; the state and the parent follow.
+    let told = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    let mut fields = told.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    if matches!(state, "Z" | "X") { None } else { Pid::from_raw(parent) }
+}

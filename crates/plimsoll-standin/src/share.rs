@@ -1,0 +1,192 @@
+//! Devices that several processes share: for each a file that tells what every process has of it.
+//!
+//! The launcher makes a folder and names it ([`settings::SHARED`]). A device's file in it is rows of three
+//! numbers: a process, when it began (so that one that got the number of a dead one is not taken for it), and
+//! its bytes, with its context. The first row has, as bytes, the most that all had at one moment.
+//!
+//! Who reads or changes rows holds the file's lock, which the system takes from a process that dies. Rows of
+//! processes that are no more do not count, and are used again. The file is opened anew each time, because a
+//! program may close files that it does not know of; memory is asked for rarely enough.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::settings;
+
+/// The bytes of a row.
+const ROW_BYTES: usize = 24;
+
+/// A process: its number, and when it began by the system's clock.
+pub(crate) type Process = [u64; 2];
+
+/// What all processes had of a device at one moment, at most, in bytes, with a context each. `None` if none
+/// asked for any.
+///
+/// ```
+/// assert_eq!(plimsoll_standin::share::most_bytes("/tmp/no-such-folder".as_ref(), 0), None);
+/// ```
+pub fn most_bytes(folder: &Path, device: u32) -> Option<u64> {
+    let table = Table::open(&path(folder, device as usize)).ok()?;
+    table.rows.first().map(|&(_, bytes)| bytes)
+}
+
+/// What other processes have of a device of the machine; 0 where nothing is shared.
+pub(crate) fn others_bytes(device: usize) -> u64 {
+    let table = shared(device).and_then(|path| Table::open(&path).ok());
+    table.map_or(0, |table| table.others_bytes())
+}
+
+/// Notes that this process has so many bytes of a device of the machine. What is more than before has to fit
+/// into `limit_bytes` beside what others have: whether it did.
+pub(crate) fn note(device: usize, bytes: u64, limit_bytes: u64) -> bool {
+    let Some(path) = shared(device) else { return bytes <= limit_bytes };
+    match Table::open(&path) {
+        Ok(mut table) => table.note(bytes, limit_bytes),
+        // The launcher took the folder away: the run is over.
+        Err(_) => bytes <= limit_bytes,
+    }
+}
+
+/// The device's file, if the launcher made a folder for it.
+fn shared(device: usize) -> Option<PathBuf> {
+    Some(path(folder()?, device))
+}
+
+/// The folder that the launcher made. A forked child uses no device: CUDA is its parent's alone, which the
+/// first call here tells.
+pub(crate) fn folder() -> Option<&'static Path> {
+    static OWNER: OnceLock<(u32, Option<PathBuf>)> = OnceLock::new();
+    let told = || (std::process::id(), settings::text(settings::SHARED).map(PathBuf::from));
+    let (owner, folder) = OWNER.get_or_init(told);
+    folder.as_deref().filter(|_| *owner == std::process::id())
+}
+
+fn path(folder: &Path, device: usize) -> PathBuf {
+    folder.join(format!("gpu{device}"))
+}
+
+/// The file of a device, locked until this is dropped.
+#[derive(Debug)]
+struct Table {
+    file: File,
+    rows: Vec<(Process, u64)>,
+}
+
+impl Table {
+    fn open(path: &Path) -> io::Result<Table> {
+        let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+        file.lock()?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let number =
+            |row: &[u8], place: usize| row[place * 8..].first_chunk().copied().map_or(0, u64::from_ne_bytes);
+        let rows = bytes.chunks_exact(ROW_BYTES);
+        let rows = rows.map(|row| ([number(row, 0), number(row, 1)], number(row, 2))).collect();
+        Ok(Table { file, rows })
+    }
+
+    fn others_bytes(&self) -> u64 {
+        let this = this();
+        let others = self.rows.iter().skip(1).filter(|(process, _)| Some(*process) != this);
+        others.filter(|(process, _)| is_alive(*process)).map(|(_, bytes)| bytes).sum()
+    }
+
+    fn note(&mut self, bytes: u64, limit_bytes: u64) -> bool {
+        let Some(this) = this() else { return bytes <= limit_bytes };
+        let rows = self.rows.iter().enumerate().skip(1);
+        let own = rows.clone().find(|(_, (process, _))| *process == this).map(|(place, _)| place);
+        let before_bytes = own.map_or(0, |place| self.rows[place].1);
+        let all_bytes = self.others_bytes().saturating_add(bytes);
+        if bytes > before_bytes && all_bytes > limit_bytes {
+            return false;
+        }
+        let dead = || rows.clone().find(|(_, (process, _))| !is_alive(*process)).map(|(place, _)| place);
+        let place = own.or_else(dead).unwrap_or(self.rows.len().max(1));
+        let most_bytes = self.rows.first().map_or(0, |(_, bytes)| *bytes).max(all_bytes);
+        // A disk that is full keeps nobody from running.
+        let _untold = self.write(0, [0, 0], most_bytes).and_then(|()| self.write(place, this, bytes));
+        true
+    }
+
+    fn write(&self, place: usize, [number, began]: Process, bytes: u64) -> io::Result<()> {
+        let row = [number, began, bytes].map(u64::to_ne_bytes);
+        self.file.write_all_at(row.as_flattened(), (place * ROW_BYTES) as u64)
+    }
+}
+
+/// This process.
+pub(crate) fn this() -> Option<Process> {
+    let number = u64::from(std::process::id());
+    began(number).map(|began| [number, began])
+}
+
+/// Whether a process has not ended.
+pub(crate) fn is_alive([number, start]: Process) -> bool {
+    began(number) == Some(start)
+}
+
+/// When a process began, in the system's ticks; `None` if it is no more, though nobody may have asked how it
+/// ended.
+fn began(number: u64) -> Option<u64> {
+    // The name, in parentheses, may hold anything. After it the state is the first field, this the twentieth.
+    let told = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+    let mut fields = told.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    (!matches!(state, "Z" | "X")).then(|| fields.nth(18)?.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn file() -> PathBuf {
+        let name = format!("plimsoll-share-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        let _absent = fs::remove_file(&path);
+        path
+    }
+
+    fn note(path: &Path, bytes: u64) -> bool {
+        Table::open(path).unwrap().note(bytes, 100)
+    }
+
+    #[test]
+    fn what_others_have_is_not_to_be_had_until_they_are_gone() {
+        let path = file();
+        assert!(note(&path, 10));
+        let mut other = Command::new("sleep").arg("100").spawn().unwrap();
+        let number = u64::from(other.id());
+        let row = [number, began(number).unwrap()];
+        Table::open(&path).unwrap().write(2, row, 60).unwrap();
+        assert_eq!(Table::open(&path).unwrap().others_bytes(), 60);
+        assert!(!note(&path, 41), "101 of 100");
+        assert!(note(&path, 40) && note(&path, 30), "less may always be");
+        // Dead, and not yet asked how it ended.
+        other.kill().unwrap();
+        while is_alive(row) {
+            std::thread::yield_now();
+        }
+        assert!(note(&path, 95));
+        other.wait().unwrap();
+        let table = Table::open(&path).unwrap();
+        assert_eq!((table.rows[0].1, table.rows[1].1, table.rows.len()), (100, 95, 3));
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn the_row_of_a_process_that_is_gone_is_used_again() {
+        let path = file();
+        // This process's number, which another had before.
+        let this = this().unwrap();
+        Table::open(&path).unwrap().write(1, [this[0], this[1] - 1], 99).unwrap();
+        assert!(note(&path, 50));
+        let table = Table::open(&path).unwrap();
+        assert_eq!(table.rows, [([0, 0], 50), (this, 50)]);
+        fs::remove_file(path).unwrap();
+    }
+}
