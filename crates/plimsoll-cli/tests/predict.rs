@@ -208,6 +208,8 @@ if sys.argv[1] == 'exit':
     torch.fft.fft(torch.randn(64, 64, device='cuda'))
     import os
     os._exit(0)
+if sys.argv[1] == 'selects':
+    torch.randn(512, 64, device='cuda').nonzero()
 if sys.argv[1] == 'refused':
     torch._cslt_compress(torch.ones(64, 64, device='cuda', dtype=torch.half))
 ";
@@ -224,6 +226,8 @@ fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends(
     let refused = answer(&torch.predict(&["--json"], &["refused"]), 5);
     let hint = refused["verdict"]["hint"].to_string();
     assert!(hint.contains("does not imitate what was called: cusparseLt"), "{refused}");
+    let selects = answer(&torch.predict(&["--whole", "--json"], &["selects"]), 0);
+    assert!(limits(&selects).contains("what is selected by values of the device is empty"), "{selects}");
     let torch = Torch::new("assumes-nothing", TRAINS).expect("as before");
     assert_eq!(answer(&torch.predict(&["--json"], &["64"]), 0)["exact"], true);
 }

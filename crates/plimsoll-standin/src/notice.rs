@@ -1,9 +1,9 @@
 //! What a process is told of the stand-in that decides how far its figures can be relied on: what was taken to be so
-//! (a workspace that is not documented), and which calls were refused. Each is said once: on stderr, and in a file of
+//! (a workspace that is not documented), which calls were refused, and that something depends on values. Each is said once: on stderr, and in a file of
 //! the process, `PID.notices`, where [`crate::settings::NOTICES`] names a folder.
 //!
 //! A line is written when it is known, so that it is there however the process ends, and a process that forks keeps
-//! what it had told in its parent's file. A line is `assumed` or `refused`, what it is about, and the sentence's end,
+//! what it had told in its parent's file. A line is `assumed`, `refused` or `selected`, what it is about, and the sentence's end,
 //! with tabs between.
 
 use std::collections::BTreeSet;
@@ -35,15 +35,18 @@ pub enum Kind {
     Assumed,
     /// A call is not imitated.
     Refused,
+    /// Something was selected by values of the device, all of which are zero.
+    Selected,
 }
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::Assumed, Kind::Refused];
+    const ALL: [Kind; 3] = [Kind::Assumed, Kind::Refused, Kind::Selected];
 
     fn name(self) -> &'static str {
         match self {
             Kind::Assumed => "assumed",
             Kind::Refused => "refused",
+            Kind::Selected => "selected",
         }
     }
 }
@@ -87,6 +90,16 @@ pub(crate) fn assume(about: &str, text: &str) {
 /// Tells that a call was refused.
 pub(crate) fn refuse(name: &str) {
     once(Kind::Refused, name, "is not imitated: it answers \"not supported\"");
+}
+
+/// Tells that something was selected by values.
+pub(crate) fn select() {
+    once(
+        Kind::Selected,
+        "what is selected by values of the device",
+        "is empty here: what `nonzero`, `unique`, a mask or `coalesce` leave, and a part of what the gradient of an \
+         embedding needs",
+    );
 }
 
 fn once(kind: Kind, about: &str, text: &str) {

@@ -3,7 +3,7 @@
 
 mod library;
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_void};
 use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::sync::{MutexGuard, Once};
@@ -114,7 +114,7 @@ fn the_ctc_loss_asks_for_what_it_asks_for_on_a_card() {
 }
 
 /// What a library leaves of its kernels: binary code for one architecture. It stays as long as the process.
-fn register(architecture: u32, kernel: *const c_void) {
+fn register(architecture: u32, kernel: *const c_void, name: &CStr) {
     // Header of 16 bytes, then one form of 64, as `images.rs` reads them.
     let mut words: Vec<u32> = vec![0xba55_ed50, 16 << 16 | 1, 64, 0, 0x0101 << 16 | 2, 64, 0, 0, 0, 0, 0];
     words.push(architecture);
@@ -125,9 +125,9 @@ fn register(architecture: u32, kernel: *const c_void) {
     unsafe {
         let take: extern "C" fn(*const u64) -> u64 =
             std::mem::transmute(library::symbol("__cudaRegisterFatBinary"));
-        let name: extern "C" fn(u64, *const c_void) =
+        let describe: extern "C" fn(u64, *const c_void, *const c_char) =
             std::mem::transmute(library::symbol("__cudaRegisterFunction"));
-        name(take(wrapper.as_ptr()), kernel);
+        describe(take(wrapper.as_ptr()), kernel, name.as_ptr());
     }
 }
 
@@ -143,11 +143,25 @@ fn a_kernel_without_code_for_the_device_is_not_launched() {
     let _alone = open();
     let [old, fits, new] = [1, 2, 3].map(std::ptr::without_provenance::<c_void>);
     for (architecture, kernel) in [(70, old), (75, fits), (80, new)] {
-        register(architecture, kernel);
+        register(architecture, kernel, c"kernel");
     }
     for _ in 0..2 {
         assert_eq!([old, fits, new].map(launch), [0, 0, error::NO_KERNEL_IMAGE]);
         assert_eq!((c!(cudaGetLastError()), c!(cudaGetLastError())), (error::NO_KERNEL_IMAGE, 0));
     }
     assert_eq!(launch(null()), 0, "a kernel that no library brought");
+}
+
+#[test]
+fn a_kernel_that_selects_by_values_is_told_when_it_is_launched() {
+    let _alone = open();
+    let kernel = std::ptr::without_provenance::<c_void>(4);
+    register(75, kernel, c"_ZN3cub23DeviceSelectSweepKernelIiEEvv");
+    let selections = || {
+        let told = notice::of_process(notices(), std::process::id()).unwrap();
+        told.iter().filter(|notice| notice.kind == Kind::Selected).count()
+    };
+    assert_eq!(selections(), 0);
+    assert_eq!([launch(kernel), launch(kernel)], [0, 0]);
+    assert_eq!(selections(), 1);
 }

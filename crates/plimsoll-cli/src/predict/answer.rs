@@ -123,11 +123,14 @@ impl Outcome {
         self.notices().iter().any(|notice| notice.about == notice::CUDNN)
     }
 
-    /// Whether the peaks rest on nothing but PyTorch's own requests; those of cuDNN are left out if none are wanted.
+    /// Whether the peaks rest on nothing but PyTorch's own requests, made as they are where every value is zero; those of
+    /// cuDNN are left out if none are wanted.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
-        let counts =
-            |notice: &&Notice| target.workspaces == Workspaces::Model || notice.about != notice::CUDNN;
-        !self.notices().iter().any(counts)
+        self.notices().iter().all(|notice| match notice.kind {
+            Kind::Assumed => notice.about == notice::CUDNN && target.workspaces == Workspaces::None,
+            Kind::Refused => false,
+            Kind::Selected => true,
+        })
     }
 }
 
@@ -407,6 +410,12 @@ mod tests {
             let mut modelled = target();
             modelled.workspaces = Workspaces::Model;
             assert_eq!([outcome.is_exact(&modelled), outcome.is_exact(&target())], exact, "{about:?}");
+        }
+        for (kind, exact) in [(Kind::Selected, true), (Kind::Refused, false)] {
+            let mut rank = report(&serde_json::json!({}));
+            rank.notices = vec![notice(kind, "cuCall")];
+            let outcome = Outcome::of(Ended::Well, &[rank], &target()).expect("nothing to read");
+            assert_eq!(outcome.is_exact(&target()), exact, "{kind:?}");
         }
     }
 

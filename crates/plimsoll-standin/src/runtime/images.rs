@@ -3,10 +3,11 @@
 //!
 //! The layout is that of `fatbinary_section.h` and of the sections that `nvcc` writes, as `cuobjdump` reads them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
+use crate::argument::Text;
 use crate::call::new_handle;
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
@@ -68,13 +69,18 @@ const HEADER_MAGIC: u32 = 0xba55_ed50;
 const PTX: u16 = 1;
 const BINARY: u16 = 2;
 
-/// The modules by their handles, the module of each kernel by the address that the host knows it by, and the code that
-/// the device runs of each module that was asked for: every launch asks.
+/// Kernels of CUB's, by a part of their names, that select some of their input by its values; the host then reads how
+/// many. They serve `nonzero`, `unique`, masks, `coalesce`, and the gradient of an embedding of many words.
+const SELECTIONS: [&str; 2] = ["DeviceSelectSweepKernel", "DeviceUniqueByKeySweepKernel"];
+
+/// The modules by their handles, the module of each kernel by the address that the host knows it by, the code that the
+/// device runs of each module that was asked for (every launch asks), and the kernels of [`SELECTIONS`].
 #[derive(Default)]
 struct Modules {
     wrappers: HashMap<u64, usize>,
     of_kernels: HashMap<usize, u64>,
     chosen: HashMap<u64, Outcome<Versions>>,
+    selections: HashSet<usize>,
 }
 
 static MODULES: Mutex<Option<Modules>> = Mutex::new(None);
@@ -92,10 +98,21 @@ extern "C" fn __cudaRegisterFatBinary(wrapper: *const c_void) -> u64 {
     handle
 }
 
-/// Says which kernel of a module a function of the host stands for; more arguments follow.
+/// Says which kernel of a module a function of the host stands for, by its name; more arguments follow.
 #[unsafe(no_mangle)]
-extern "C" fn __cudaRegisterFunction(module: u64, function: *const c_void) {
-    with_modules(|modules| modules.of_kernels.insert(function.addr(), module));
+extern "C" fn __cudaRegisterFunction(module: u64, function: *const c_void, name: Text) {
+    let selects = name.read().is_ok_and(|name| SELECTIONS.iter().any(|part| name.contains(part)));
+    with_modules(|modules| {
+        modules.of_kernels.insert(function.addr(), module);
+        if selects {
+            modules.selections.insert(function.addr());
+        }
+    });
+}
+
+/// Whether a kernel selects by values.
+pub(super) fn selects(function: *const c_void) -> bool {
+    with_modules(|modules| modules.selections.contains(&function.addr()))
 }
 
 /// The code of a kernel that the device runs; a kernel that no library brought is the device's own.
@@ -107,7 +124,7 @@ pub(super) fn versions(function: *const c_void) -> Outcome<Versions> {
     let (major, minor) = setup().gpu.capability;
     let device = major * 10 + minor;
     let own = Versions { ptx: device, binary: device };
-    with_modules(|Modules { wrappers, of_kernels, chosen }| {
+    with_modules(|Modules { wrappers, of_kernels, chosen, .. }| {
         let Some(module) = of_kernels.get(&function.addr()) else { return Ok(own) };
         *chosen.entry(*module).or_insert_with(|| {
             let images = wrappers.get(module).copied().map(images).unwrap_or_default();

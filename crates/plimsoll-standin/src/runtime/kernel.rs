@@ -3,11 +3,12 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::images::{Versions, versions};
+use super::images::{Versions, selects, versions};
 use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::error::Outcome;
 use crate::memory::{PAGE_BYTES, memory};
+use crate::notice;
 use crate::stream::{StreamHandle, kernel_on};
 
 /// A grid's or block's three numbers: `dim3`.
@@ -127,6 +128,9 @@ extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
 /// `NoKernelImage` if it is compiled for other devices alone.
 fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
     versions(kernel)?;
+    if selects(kernel) {
+        notice::select();
+    }
     kernel_on(stream);
     Ok(())
 }
