@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use clap::Args;
 use plimsoll_alloc::Config;
+use plimsoll_trace::render::html::About;
 
 use self::answer::Outcome;
 use self::find::Placeholder;
@@ -37,8 +38,8 @@ use self::gpu::{Target, Workspaces};
 use self::run::Run;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
-use crate::explain;
 use crate::output;
+use crate::page::quoted;
 use crate::shown::Shown;
 use crate::sink::Sink;
 
@@ -148,9 +149,10 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
             told.explained.file = sink.name();
         }
         if let Some(sink) = html {
-            let words = std::env::args_os().map(|word| explain::quoted(word.as_ref()));
-            let page = explain::page(&told.explained, &words.collect::<Vec<_>>().join(" "));
-            sink.write(|out| out.write_all(page.as_bytes()))?;
+            let words = std::env::args_os().map(|word| quoted(word.as_ref()));
+            let (file, command) = (&told.explained.file, words.collect::<Vec<_>>().join(" "));
+            let about = About::Recording(told.explained.report());
+            sink.page(about, file, &command)?;
         }
     }
     let text =
