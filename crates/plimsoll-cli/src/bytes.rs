@@ -1,6 +1,7 @@
 //! Sizes as people type them (`64MiB`, `1.5 GiB`, `80GB`, plain bytes), and as they read them.
 
 use plimsoll_alloc::Bytes;
+use plimsoll_trace::render::words;
 
 /// Reads a size. `K`, `M`, `G`, `T` and the `iB` forms are powers of 1,024; `kB`, `MB`, `GB`, `TB` powers
 /// of 1,000. Case does not matter.
@@ -41,12 +42,7 @@ pub(crate) fn shown(bytes: u64, whole: bool) -> String {
 
 /// By how much a size changed, with its sign.
 pub(crate) fn change(bytes: i128, whole: bool) -> String {
-    let sign = match bytes {
-        0 => "",
-        1.. => "+",
-        _ => "-",
-    };
-    format!("{sign}{}", shown(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX), whole))
+    words::change(bytes, |bytes| shown(bytes, whole))
 }
 
 #[cfg(test)]

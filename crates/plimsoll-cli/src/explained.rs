@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Known, Options, Origins};
+use plimsoll_trace::render::Report;
 use plimsoll_trace::snapshot::{FrameId, Snapshot};
 use serde_json::{Value, json};
 
@@ -37,9 +38,15 @@ impl Explained {
         Explained { file: name, snapshot, origins, devices }
     }
 
+    /// It, as forms that people read take it.
+    pub(crate) fn report(&self) -> Report<'_> {
+        let Explained { file, snapshot, origins, devices } = self;
+        Report { file, snapshot, origins, devices }
+    }
+
     /// One of the devices, as comparisons take it.
     pub(crate) fn known<'a>(&'a self, device: &'a DeviceExplanation) -> Known<'a> {
-        device.known(&self.snapshot, &self.origins)
+        self.report().known(device)
     }
 
     /// How much is recorded of one of the devices.

@@ -17,6 +17,7 @@ mod leaks;
 mod lenet;
 mod manual;
 mod output;
+mod page;
 mod predict;
 mod record;
 mod recording;
@@ -122,7 +123,7 @@ fn main() -> std::process::ExitCode {
         Verb::Top(args) => top::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Leaks(args) => leaks::run(&args),
-        Verb::Diff(args) => diff::run(&args).map(Answer::from),
+        Verb::Diff(args) => diff::run(&args),
         Verb::Doctor(args) => doctor::run(&args).map(Answer::from),
         Verb::Whatif(args) => whatif::run(&args).map(Answer::from),
         Verb::Check(args) => check::run(&args),

@@ -1,7 +1,9 @@
 //! `plimsoll diff` as its users meet it.
 
+use std::fs;
+
 mod program;
-use program::{json, kept, plimsoll, stderr, text};
+use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 
 #[test]
 fn a_recording_does_not_differ_from_itself() {
@@ -53,4 +55,29 @@ fn files_without_a_device_in_common_are_a_usage_error() {
 fn a_recording_that_does_not_hold_its_whole_run_is_named() {
     let answer = text(&["diff", &kept("stackless/complete.pickle.gz"), &kept("stackless/ring.pickle.gz")]);
     assert!(answer.contains("its oldest events were lost"), "{answer}");
+}
+
+#[test]
+fn the_page_says_what_the_terminal_says_and_replaces_nothing_unasked() {
+    let folder = Folder::new("page-of-diff");
+    let (a, b, page) =
+        (kept("leak_layer.pickle.gz"), kept("leak_loss.pickle.gz"), folder.file("a page.html"));
+    let said = text(&["diff", &a, &b, "--html", &page]);
+    let written = fs::read_to_string(&page).expect("the page");
+    let verdict = said.lines().next().expect("a verdict");
+    assert!(
+        verdict.starts_with("peak ") && written.contains(&verdict.replace('<', "&lt;").replace('>', "&gt;"))
+    );
+    let again = format!("<pre>plimsoll diff {a} {b} --html &#39;{page}&#39;</pre>");
+    assert!(written.contains(&again), "{again}");
+    for file in [&a, &b] {
+        assert!(written.contains(&format!("<p>{file}: PyTorch")), "{file} in the footer");
+    }
+    let refused = plimsoll(&["diff", &a, &b, "--html", &page]);
+    assert_eq!((refused.status.code(), refused.stdout.len()), (Some(2), 0), "{}", stderr(&refused));
+    assert_eq!(plimsoll(&["diff", &a, &b, "--html", &page, "--force"]).status.code(), Some(0));
+    assert!(
+        stdout(&plimsoll(&["diff", &a, &b, "--html", "-"])).starts_with("<!doctype html>"),
+        "the page alone"
+    );
 }

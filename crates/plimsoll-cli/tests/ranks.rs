@@ -89,11 +89,39 @@ fn figures_of_all_ranks_are_in_their_order() {
 }
 
 #[test]
-fn a_page_is_for_one_file() {
-    let folder = job("page-of-ranks", &[LAYER, LAYER]);
+fn the_page_of_a_job_says_what_the_terminal_says_and_that_a_rank_is_missing() {
+    let folder = job("page-of-ranks", &[LAYER, LAYER, "gpt2_oom.pickle.gz", LAYER, LAYER, LAYER]);
+    fs::write(folder.file("memory-rank6.pickle.gz"), "a poem").expect("a file");
+    let (page, device) = (folder.file("page.html"), ["--device", "0"]);
+    let output = plimsoll(&[&["explain", folder.path(), "--html", &page], &device[..]].concat());
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let (said, written) = (stdout(&output), fs::read_to_string(&page).expect("the page"));
+    for line in said.lines().take(2) {
+        assert!(written.contains(line), "{line}");
+    }
+    assert!(
+        said.starts_with("rank 2 ran out of memory") && said.contains("incomplete without rank 6"),
+        "{said}"
+    );
+    let odd = written.find("<section class=\"device\"").expect("sections");
+    assert!(written[odd..].contains("<p class=\"title\">rank 2: "), "the odd one is drawn");
+    assert_eq!(written.matches("<section class=\"device\"").count(), 4);
+    let other = format!("plimsoll explain {} --device 0\n", folder.file("memory-rank4.pickle.gz"));
+    assert!(written.contains(&other), "{other}");
+    let again = format!("<pre>plimsoll explain {} --device 0 --html {page}</pre>", folder.path());
+    assert!(written.contains(&again), "{again}");
+}
+
+#[test]
+fn the_page_of_a_job_goes_where_it_is_asked_to_and_replaces_nothing_unasked() {
+    let folder = job("page-there-of-ranks", &[LAYER, LAYER]);
     let page = folder.file("page.html");
-    let output = plimsoll(&["explain", folder.path(), "--html", &page]);
-    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(stderr(&output).contains("--html is for one file"), "{}", stderr(&output));
-    assert!(!folder.names().contains(&"page.html".to_owned()));
+    fs::write(&page, "mine").expect("a file");
+    let explain = |more: &[&str]| plimsoll(&[&["explain", folder.path(), "--html"], more].concat());
+    let refused = explain(&[&page]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--force") && refused.stdout.is_empty(), "{}", stderr(&refused));
+    assert_eq!(explain(&[&page, "--force"]).status.code(), Some(0));
+    assert!(fs::read_to_string(&page).expect("a page").contains("<html"));
+    assert!(stdout(&explain(&["-"])).starts_with("<!doctype html>"), "the page alone");
 }

@@ -2,21 +2,27 @@
 
 mod files;
 
-use plimsoll_alloc::{Addr, StreamId};
+use plimsoll_alloc::{Addr, Bytes, StreamId};
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
-use plimsoll_trace::render::html::Report;
+use plimsoll_trace::render::Report;
+use plimsoll_trace::render::comparison::Both;
+use plimsoll_trace::render::html::{About, Page};
 use plimsoll_trace::snapshot::{Action, Event, Segment, SegmentType, Snapshot};
 
 const MOST_BYTES: usize = 5_000_000;
 
-fn page(snapshot: &Snapshot) -> String {
+fn explained(snapshot: &Snapshot) -> (Origins, Vec<DeviceExplanation>) {
     let origins = Origins::of(snapshot);
-    let options = Options { infer: true, device_total_bytes: None };
     let numbers = snapshot.devices().into_iter();
-    let devices: Vec<DeviceExplanation> =
-        numbers.map(|device| DeviceExplanation::of(snapshot, device, &origins, options)).collect();
-    Report { file: "run.pickle", snapshot, origins: &origins, devices: &devices, command: "plimsoll explain" }
-        .page()
+    let explained = |device| DeviceExplanation::of(snapshot, device, &origins, Options::default());
+    let devices = numbers.map(explained).collect();
+    (origins, devices)
+}
+
+fn page(snapshot: &Snapshot) -> String {
+    let (origins, devices) = explained(snapshot);
+    let report = Report { file: "run.pickle", snapshot, origins: &origins, devices: &devices };
+    Page { about: About::Recording(report), title: "run.pickle", command: "plimsoll explain" }.html()
 }
 
 #[test]
@@ -71,6 +77,42 @@ fn sections_come_in_the_order_of_the_questions() {
     let last = page.find("How to make this page again").expect("the end");
     assert!(page.find("verdict failed").or(page.find("verdict well")) < places.first().copied());
     assert!(Some(&last) > places.last());
+}
+
+#[test]
+fn the_rows_of_a_comparison_sum_to_the_change_of_the_peak() {
+    let snapshots = ["leak_layer", "leak_loss"]
+        .map(|name| files::open(&files::here(&format!("tests/snapshots/{name}.pickle.gz"))));
+    let explained = snapshots.each_ref().map(explained);
+    let report = |side: usize| {
+        let (origins, devices) = &explained[side];
+        Report { file: ["a.pickle", "b.pickle"][side], snapshot: &snapshots[side], origins, devices }
+    };
+    let both = Both::of([report(0), report(1)]);
+    let page = Page { about: About::Comparison(&both), title: "a b", command: "plimsoll diff" }.html();
+    let peaks = both.pairs[0].peaks();
+    let tables: Vec<&str> = page
+        .split("<table class=\"changes\">")
+        .skip(1)
+        .filter_map(|it| it.split("</table>").next())
+        .collect();
+    assert_eq!(tables.len(), 3, "in all, by category, by line");
+    let changes = |rows: &str| -> Vec<i128> {
+        let first_cell = |row: &str| row.strip_prefix("<data value=\"")?.split('"').next()?.parse().ok();
+        rows.split("<tr><td>").filter_map(first_cell).collect()
+    };
+    assert_eq!(changes(tables[0]), peaks.map(|peak| peak.change()));
+    for table in &tables[1..] {
+        let (rows, foot) = table.split_once("<tfoot>").expect("a sum");
+        assert!(changes(rows).len() > 2 && changes(foot) == [peaks[0].change()], "{table}");
+        assert_eq!(changes(rows).iter().sum::<i128>(), peaks[0].change());
+    }
+    for (section, name) in ["before: a.pickle", "after: b.pickle"].into_iter().enumerate() {
+        assert!(page.contains(&format!("<a href=\"#device-{section}\">{name}</a>")), "{name} is drawn");
+        assert!(page.contains(&format!("<p class=\"title\">{name}</p>")), "{name} has a section");
+    }
+    let verdict = both.pairs[0].verdict(&both.pairs[0].lines(), |bytes| Bytes(bytes).to_string());
+    assert!(read(&page).contains(&verdict.replace('<', "&lt;").replace('>', "&gt;")), "{verdict}");
 }
 
 #[test]

@@ -241,7 +241,7 @@ fn grown(told: &Explained, comparison: &Comparison) -> Vec<Blamed> {
     let lines = comparison.lines.iter().filter_map(|change| {
         let bytes = u64::try_from(change.bytes()).ok().filter(|&bytes| bytes > 0)?;
         let frame = change.key.frames[1];
-        let line = frame.map_or_else(|| "no line of Python".to_owned(), |it| words::line(&told.snapshot, it));
+        let line = frame.map_or_else(|| words::NO_LINE.to_owned(), |it| words::line(&told.snapshot, it));
         Some(Blamed { line, category: Some(words::purpose(change.key.category)), bytes })
     });
     lines.collect()

@@ -1,28 +1,31 @@
 //! What changed, for programs: `plimsoll.diff/1`. Pairs are before and after.
 
 use plimsoll_trace::explain::{Amount, Change, Totals};
+use plimsoll_trace::render::comparison::{Both, Compared};
 use serde_json::{Value, json};
 
-use super::{Both, Pair};
+use crate::explained::Explained;
 
 /// The whole answer; the changes of all lines sum to that of the peak, and so do those of all categories.
-pub(super) fn render(both: &Both) -> String {
-    let devices: Vec<Value> = both.pairs.iter().map(|pair| device(both, pair)).collect();
-    let alone = both.alone.iter();
+pub(super) fn render(files: &[Explained; 2], both: &Both<'_>) -> String {
+    let devices: Vec<Value> = both.pairs.iter().map(|pair| device(files, pair)).collect();
+    let alone = both
+        .alone
+        .iter()
+        .map(|&(side, device)| json!({ "file": both.reports[side].file, "device": device.timeline.device }));
     let value = json!({
         "schema": "plimsoll.diff/1",
-        "files": both.files.each_ref().map(|file| file.file.as_str()),
+        "files": both.reports.map(|report| report.file),
         "devices": devices,
-        "devices_in_one_file":
-            alone.map(|(side, device)| json!({ "file": both.files[*side].file, "device": device })).collect::<Vec<_>>(),
+        "devices_in_one_file": alone.collect::<Vec<_>>(),
     });
     format!("{value:#}")
 }
 
-fn device(both: &Both, pair: &Pair) -> Value {
-    let comparison = &pair.comparison;
+fn device(files: &[Explained; 2], pair: &Compared<'_>) -> Value {
+    let Compared { comparison, devices, .. } = pair;
     let lines = comparison.lines.iter().map(|change| {
-        let [a, b] = [0, 1].map(|side| change.key.frames[side].map(|frame| both.files[side].line(frame)));
+        let [a, b] = [0, 1].map(|side| change.key.frames[side].map(|frame| files[side].line(frame)));
         row(change, json!({ "lines": [a, b], "category": change.key.category.map(|it| it.name()) }))
     });
     let categories = comparison
@@ -30,7 +33,6 @@ fn device(both: &Both, pair: &Pair) -> Value {
         .iter()
         .map(|change| row(change, json!({ "category": change.key.map(|it| it.name()) })));
     let total = |of: fn(&Totals) -> u64| comparison.totals.each_ref().map(of);
-    let devices = both.devices(pair);
     json!({
         "devices": devices.map(|device| device.timeline.device),
         "peak_allocated_bytes": total(|totals| totals.peak_allocated_bytes),

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::Options;
-use plimsoll_trace::render::html::Report;
+use plimsoll_trace::render::html::About;
 
 use crate::bytes;
-use crate::exit::{Answer, Exit, Failure};
+use crate::exit::{Answer, Failure};
 use crate::explained::Explained;
+use crate::page::{Page, quoted};
 use crate::shown::Shown;
-use crate::sink::Sink;
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
@@ -36,31 +36,19 @@ pub(crate) struct ExplainArgs {
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Also write a page for a browser: one file that needs no network
-    #[arg(long, value_name = "OUT.html")]
-    html: Option<PathBuf>,
-    /// Replace a page that is there
-    #[arg(short, long, requires = "html")]
-    force: bool,
+    #[command(flatten)]
+    page: Page,
 }
 
 /// Reads and explains; the result is text for stdout.
 pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     let files = job::listed(&args.files)?;
-    let [file] = files.as_slice() else {
-        if args.html.is_some() {
-            let message = "--html is for one file; for several there is the text, and --json";
-            return Err(Failure::new(Exit::Usage, message));
-        }
-        return job::run(&files, args);
-    };
-    let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
-    let sink = args.html.as_ref().map(|path| (path, Sink::new(path.clone(), args.force)));
-    sink.as_ref().map_or(Ok(()), |(_, sink)| sink.check())?;
-    let explained = Explained::open(file, args.device, options)?;
-    if let Some((path, sink)) = sink {
-        let page = page(&explained, &command(args, file, path));
-        sink.write(|out| out.write_all(page.as_bytes()))?;
+    let sink = args.page.sink()?;
+    let [file] = files.as_slice() else { return job::run(&files, args, sink) };
+    let explained = Explained::open(file, args.device, args.options())?;
+    if let Some(sink) = sink {
+        let command = sink.again(&args.command(&[file]));
+        sink.page(About::Recording(explained.report()), &explained.file, &command)?;
         if sink.is_stdout() {
             return Ok(Answer::default());
         }
@@ -68,34 +56,18 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, args.shown) }))
 }
 
-/// The page for a browser. `command` writes it again.
-pub(crate) fn page(explained: &Explained, command: &str) -> String {
-    let Explained { file, snapshot, origins, devices } = explained;
-    Report { file, snapshot, origins, devices, command }.page()
-}
+impl ExplainArgs {
+    fn options(&self) -> Options {
+        Options { infer: !self.no_infer, device_total_bytes: self.device_total }
+    }
 
-/// The command that writes the page again, as a shell takes it.
-fn command(args: &ExplainArgs, file: &Path, page: &Path) -> String {
-    let mut command = format!("plimsoll explain {}", quoted(file));
-    if let Some(device) = args.device {
-        command += &format!(" --device {device}");
-    }
-    if let Some(bytes) = args.device_total {
-        command += &format!(" --device-total {bytes}");
-    }
-    if args.no_infer {
-        command += " --no-infer";
-    }
-    command + " --html " + &quoted(page)
-}
-
-/// A path as one word of a shell.
-pub(crate) fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |char: char| char.is_alphanumeric() || "/._-+,:@%".contains(char);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
+    /// The command that explains these files in the same way, as a shell takes it.
+    fn command<P: AsRef<Path>>(&self, files: &[P]) -> String {
+        let mut words = vec!["plimsoll explain".to_owned()];
+        words.extend(files.iter().map(|file| quoted(file.as_ref())));
+        words.extend(self.device.map(|device| format!("--device {device}")));
+        words.extend(self.device_total.map(|bytes| format!("--device-total {bytes}")));
+        words.extend(self.no_infer.then(|| "--no-infer".to_owned()));
+        words.join(" ")
     }
 }

@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use clap::Args;
 use plimsoll_alloc::Config;
+use plimsoll_trace::render::html::About;
 
 use self::answer::Outcome;
 use self::find::Placeholder;
@@ -40,8 +41,8 @@ use self::keep::Keep;
 use self::run::{Ended, Run};
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
-use crate::explain;
 use crate::output;
+use crate::page::quoted;
 use crate::shown::Shown;
 use crate::sink::Sink;
 
@@ -154,9 +155,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let told = outcome.judged.as_ref().and_then(|judged| judged.told.as_ref());
     if let Some((sink, told)) = html.zip(told) {
-        let words = std::env::args_os().map(|word| explain::quoted(word.as_ref()));
-        let page = explain::page(&told.explained, &words.collect::<Vec<_>>().join(" "));
-        sink.write(|out| out.write_all(page.as_bytes()))?;
+        let words = std::env::args_os().map(|word| quoted(word.as_ref()));
+        let command = words.collect::<Vec<_>>().join(" ");
+        sink.page(About::Recording(told.explained.report()), &told.explained.file, &command)?;
     }
     let text =
         if args.json { json::render(&outcome, &target) } else { text::render(&outcome, &target, args) };

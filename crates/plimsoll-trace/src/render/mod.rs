@@ -1,8 +1,33 @@
-//! An explanation in forms that people read: the sentences that all of them share ([`words`]), those about a
-//! recording's worth ([`quality`]), and a page that needs nothing but a browser ([`html`]). The program's text and
-//! JSON are its own.
+//! An explanation in forms that people read: the sentences that all of them share ([`words`], of two recordings
+//! [`comparison`], of the ranks of a job [`ranks`]), those about a recording's worth ([`quality`]), and a page that
+//! needs nothing but a browser ([`html`]). The program's text and JSON are its own.
 
+pub mod comparison;
 mod failure;
 pub mod html;
 pub mod quality;
+pub mod ranks;
 pub mod words;
+
+use crate::explain::{DeviceExplanation, Known, Origins};
+use crate::snapshot::Snapshot;
+
+/// A recording, and what it tells.
+#[derive(Debug, Clone, Copy)]
+pub struct Report<'a> {
+    /// The snapshot's name, as the user knows it.
+    pub file: &'a str,
+    /// The snapshot.
+    pub snapshot: &'a Snapshot,
+    /// Its lines.
+    pub origins: &'a Origins,
+    /// What it tells of each device.
+    pub devices: &'a [DeviceExplanation],
+}
+
+impl<'a> Report<'a> {
+    /// One of the devices, as comparisons take it.
+    pub fn known(&self, device: &'a DeviceExplanation) -> Known<'a> {
+        device.known(self.snapshot, self.origins)
+    }
+}

@@ -9,6 +9,19 @@ use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::WhatIf;
 
+/// The line of blocks without a stack, or whose stack has none.
+pub const NO_LINE: &str = "no line of Python";
+
+/// By how much a size changed, with its sign. `size` writes a number of bytes.
+pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
+    let sign = match bytes {
+        0 => "",
+        1.. => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)))
+}
+
 /// What happened, and the figure that matters. `size` writes a number of bytes.
 pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let leak = leak(device, &size);
@@ -120,7 +133,7 @@ pub fn short(path: &str) -> String {
 
 /// A row of the table by line: the user's line, and the line of somebody else's package that it called.
 pub fn asker(snapshot: &Snapshot, key: Line) -> String {
-    let line = key.frame.map_or_else(|| "no line of Python".to_owned(), |frame| line(snapshot, frame));
+    let line = key.frame.map_or_else(|| NO_LINE.to_owned(), |frame| line(snapshot, frame));
     match key.package_line {
         Some(package) => format!("{line} > {}", self::line(snapshot, package)),
         None => line,

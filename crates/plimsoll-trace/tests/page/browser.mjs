@@ -1,5 +1,5 @@
-// Opens a page that `plimsoll explain --html` wrote in Chromium and uses it as a person would: every step is
-// checked, and any error in the browser's console fails. Pictures, where a folder is given, are to be looked at.
+// Opens a page that `--html` of `plimsoll explain` or `plimsoll diff` wrote in Chromium and uses it as a person would:
+// every step is checked, and any error in the browser's console fails. Pictures, where a folder is given, are to be looked at.
 //
 //   node --experimental-websocket crates/plimsoll-trace/tests/page/browser.mjs PAGE.html [FOLDER]
 //
@@ -43,13 +43,44 @@ async function readable() {
   check(headings.join() === order.filter((name) => headings.includes(name)).join(), `sections in order: ${headings.join(", ")}`);
   const leads = await tab.ask(`[...document.querySelectorAll("nav a")].every((link) => document.querySelector(link.getAttribute("href")))`);
   check(leads, "every link of the contents leads somewhere");
-  check((await tab.text("#reproduce pre")).startsWith("plimsoll explain "), "it says how to make it again");
+  check(/^plimsoll (explain|diff) .* --html /.test(await tab.text("#reproduce pre")), "it says how to make it again");
+  const ids = await tab.ask(`[...document.querySelectorAll("[id]")].map(({ id }) => id)`);
+  check(new Set(ids).size === ids.length, `${ids.length} ids, each once`);
   if (headings.includes("settings")) {
     const rows = await tab.ask(`document.querySelectorAll(".settings tbody tr").length`);
     check(rows >= 4, `other settings: ${rows} rows`);
   }
   const stairs = await tab.ask(`[...document.querySelectorAll(".stairs path")].length`);
   if (stairs) check(await tab.ask(`document.querySelector(".stairs svg").getBoundingClientRect().height > 50`), `a staircase of ${stairs} parts`);
+}
+
+/** What a page about several recordings begins with: drawings on one scale, tables that close, links to the sections. */
+async function head() {
+  const panels = await tab.ask(`[...document.querySelectorAll(".panels svg")].map((panel) => panel.getBoundingClientRect().height)`);
+  check(panels.every((tall) => tall > 100), `${panels.length} recordings side by side`);
+  const leads = await tab.ask(`[...document.querySelectorAll(".head a")].map((link) => document.querySelector(link.getAttribute("href"))?.matches("section.device") === true)`);
+  check(leads.length > 0 && leads.every(Boolean), `${leads.length} links lead to sections`);
+  const sums = await tab.ask(`[...document.querySelectorAll(".changes tfoot")].map((foot) => [
+    Number(foot.querySelector("data").value),
+    [...foot.parentElement.querySelectorAll("tbody tr > :first-child data")].reduce((sum, row) => sum + Number(row.value), 0),
+  ])`);
+  for (const [said, sum] of sums) check(said === sum, `changes sum to ${sum} bytes`);
+  const ranks = await tab.ask(`document.querySelectorAll(".ranks tbody tr").length`);
+  check(sums.length > 0 || ranks > 1, `${sums.length} tables of changes, ${ranks} rows of ranks`);
+}
+
+/** Every section has drawings of its own: a click into the last one changes no other. */
+async function last() {
+  const words = () => tab.ask(`[...document.querySelectorAll(".what")].map((what) => what.textContent)`);
+  const before = await words();
+  if (before.length < 2) return;
+  const nth = await tab.ask(`[...document.querySelectorAll("section.device")].findLastIndex((section) => section.querySelector(".plot"))`);
+  const plot = await tab.box(`#device-${nth} .plot`);
+  await tab.drag(plot.x + 58 + 0.2 * (plot.width - 58), plot.x + plot.width - 4, plot.y + 100, 10);
+  const after = await words();
+  const changed = after.filter((what, place) => what !== before[place]).length;
+  check(changed === 1 && /selection/.test(after.at(-1)), `a range of section ${nth} is explained there: ${after.at(-1)}`);
+  check((await linked()).startsWith(`#${nth}-`), "and the address tells which section");
 }
 
 /** Moments: by click, by key, by link. */
@@ -157,6 +188,7 @@ try {
   await tab.open(page);
   console.log(`loaded in ${Date.now() - begin} ms`);
   await readable();
+  if (await tab.ask(`document.querySelector(".head") !== null`)) await head();
   check(await tab.ask(`document.documentElement.scrollWidth <= innerWidth`), "nothing is wider than the window");
   await picture("wide-light");
   if (await tab.ask(`document.querySelector(".plot") !== null`)) {
@@ -168,6 +200,7 @@ try {
     await fluid(plot, at);
     await searched();
     await map();
+    await last();
     for (const { hash, told } of links) {
       await tab.open(page, hash);
       check((await what()) === told, `${hash} leads where it was made`);

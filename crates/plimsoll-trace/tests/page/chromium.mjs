@@ -92,8 +92,11 @@ class Tab {
     return this.ask("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0))))");
   }
 
+  /** The window, or the page from its top: of a very long one, as much as the browser draws at once. */
   async picture(path, whole) {
-    const { data } = await this.call("Page.captureScreenshot", { captureBeyondViewport: whole });
+    const [width, tall] = await this.ask("[document.documentElement.clientWidth, document.documentElement.scrollHeight]");
+    const clip = whole ? { x: 0, y: 0, width, height: Math.min(tall, 8000), scale: 1 } : undefined;
+    const { data } = await this.call("Page.captureScreenshot", { captureBeyondViewport: whole, clip });
     writeFileSync(path, Buffer.from(data, "base64"));
   }
 

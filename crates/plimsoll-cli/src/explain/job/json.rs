@@ -2,14 +2,13 @@
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::explain::Across;
+use plimsoll_trace::render::ranks::Abreast;
 use plimsoll_trace::render::words;
 use serde_json::{Value, json};
 
-use super::Job;
-
 /// The whole answer.
-pub(super) fn render(job: &Job) -> String {
-    let ranks = job.devices().zip(&job.ranks.ranks).map(|((file, device), rank)| {
+pub(super) fn render(job: &Abreast<'_>) -> String {
+    let ranks = job.devices.iter().zip(&job.ranks.ranks).map(|((file, device), rank)| {
         json!({
             "name": rank.name,
             "file": file.file,

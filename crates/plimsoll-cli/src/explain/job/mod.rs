@@ -8,70 +8,81 @@ mod text;
 
 use std::path::PathBuf;
 
-use plimsoll_trace::explain::{DeviceExplanation, Known, Options, Ranks};
+use plimsoll_trace::explain::DeviceExplanation;
+use plimsoll_trace::render::html::About;
+use plimsoll_trace::render::ranks::Abreast;
 
 use super::ExplainArgs;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
+use crate::sink::Sink;
 
 pub(super) use self::files::listed;
 
 /// The files of a job, read.
 struct Job {
-    files: Vec<Explained>,
-    /// The devices of all files, as they are called, in the order of [`Job::devices`].
-    ranks: Ranks,
+    /// Each with the name of its rank and its path.
+    files: Vec<(String, PathBuf, Explained)>,
     /// Files that could not be read, by the names of their ranks, and why.
     unreadable: Vec<(String, String)>,
 }
 
 impl Job {
     /// Reads all that can be read; fails only where nothing can.
-    fn open(paths: &[PathBuf], device: Option<i32>, options: Options) -> Result<Job, Failure> {
-        let names = files::names(paths);
-        let (mut files, mut called, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+    fn open(paths: &[PathBuf], args: &ExplainArgs) -> Result<Job, Failure> {
+        let (mut files, mut unreadable) = (Vec::new(), Vec::new());
         let mut first = None;
-        for (path, name) in paths.iter().zip(names) {
-            match Explained::open(path, device, options) {
-                Ok(file) => {
-                    files.push(file);
-                    called.push(name);
-                }
+        for (path, name) in paths.iter().zip(files::names(paths)) {
+            match Explained::open(path, args.device, args.options()) {
+                Ok(file) => files.push((name, path.clone(), file)),
                 Err(failure) => {
                     unreadable.push((name, failure.message.clone()));
                     first.get_or_insert(failure);
                 }
             }
         }
-        if let (true, Some(failure)) = (files.is_empty(), first) {
-            return Err(failure);
+        match first {
+            Some(failure) if files.is_empty() => Err(failure),
+            _ => Ok(Job { files, unreadable }),
         }
-        let known: Vec<(String, Known<'_>)> = files
-            .iter()
-            .zip(&called)
-            .flat_map(|(file, name)| {
-                let name = move |device: &DeviceExplanation| match file.devices.len() {
-                    1 => name.clone(),
-                    _ => format!("{name} device {}", device.timeline.device),
-                };
-                file.devices.iter().map(move |device| (name(device), file.known(device)))
-            })
-            .collect();
-        let ranks = Ranks::of(&known);
-        Ok(Job { files, ranks, unreadable })
     }
 
-    /// The devices of all files, each with its file.
-    fn devices(&self) -> impl Iterator<Item = (&Explained, &DeviceExplanation)> {
-        self.files.iter().flat_map(|file| file.devices.iter().map(move |device| (file, device)))
+    fn abreast(&self) -> Abreast<'_> {
+        let files: Vec<_> = self.files.iter().map(|(name, _, file)| (name.as_str(), file.report())).collect();
+        Abreast::of(&files, &self.unreadable)
+    }
+
+    /// The commands that show each rank by itself, in their order.
+    fn commands(&self, args: &ExplainArgs) -> Vec<String> {
+        let commands = self.files.iter().flat_map(|(_, path, file)| {
+            let number = |device: &DeviceExplanation| match file.devices.len() {
+                1 => String::new(),
+                _ => format!(" --device {}", device.timeline.device),
+            };
+            file.devices.iter().map(move |device| format!("{}{}", args.command(&[path]), number(device)))
+        });
+        commands.collect()
     }
 }
 
 /// Puts the ranks side by side.
-pub(super) fn run(paths: &[PathBuf], args: &ExplainArgs) -> Result<Answer, Failure> {
-    let options = Options { infer: !args.no_infer, device_total_bytes: args.device_total };
-    let job = Job::open(paths, args.device, options)?;
-    let text = if args.json { json::render(&job) } else { text::render(&job, args) };
+pub(super) fn run(paths: &[PathBuf], args: &ExplainArgs, sink: Option<Sink>) -> Result<Answer, Failure> {
+    let job = Job::open(paths, args)?;
     let exit = if job.unreadable.is_empty() { Exit::Done } else { Exit::OutOfMemory };
+    let abreast = job.abreast();
+    if let Some(sink) = sink {
+        let given: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
+        let title = match given.as_slice() {
+            [first, _, _, _, ..] => format!("{first} and {} more", given.len() - 1),
+            few => few.join(" "),
+        };
+        let commands = job.commands(args);
+        let again = sink.again(&args.command(&args.files));
+        sink.page(About::Ranks(&abreast, &commands), &title, &again)?;
+        if sink.is_stdout() {
+            return Ok(Answer { text: String::new(), exit });
+        }
+    }
+    let text = if args.json { json::render(&abreast) } else { text::render(&abreast, args.shown) };
     Ok(Answer { text, exit })
 }

@@ -7,11 +7,11 @@ use hashbrown::HashMap;
 use plimsoll_alloc::Category;
 use serde_json::{Value, json};
 
-use super::Report;
 use super::boxes::{Boxes, Label, Names};
 use super::buckets::{kind, number};
 use super::numbers::{count, floats, grains, octets, words};
 use crate::explain::DeviceExplanation;
+use crate::render::Report;
 use crate::snapshot::{LifeIndex, StackId};
 use crate::timeline::Life;
 

@@ -8,11 +8,10 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use serde_json::{Value, json};
 
-use super::Report;
 use super::numbers::{count, octets, words};
 use super::text::clipped;
 use crate::explain::{Name, is_library, is_python};
-use crate::render::words as say;
+use crate::render::{Report, words as say};
 use crate::snapshot::{FrameId, StackId};
 
 /// Lines of a stack that are told; of a deeper one, as recursion makes it, so many from either end.
@@ -183,7 +182,7 @@ impl Label {
     fn text(self, report: &Report<'_>) -> String {
         match self {
             Self::All => "all that is held".to_owned(),
-            Self::NoPython => "no line of Python".to_owned(),
+            Self::NoPython => say::NO_LINE.to_owned(),
             Self::Between => "… lines in between".to_owned(),
             Self::User(frame) | Self::Library(frame) => say::line(report.snapshot, frame),
             Self::Operator(name) => name.of(report.snapshot).to_owned(),

@@ -1,12 +1,12 @@
-//! Cells of the tables: a [`Size`] with its exact bytes, a share as a [`Bar`], a [`line`] of the program.
+//! Cells of the tables: a [`Size`] with its exact bytes, a share as a [`Bar`], what [`Changed`] and its bar, a [`line`]
+//! of the program.
 
 use std::fmt::{self, Display};
 
 use plimsoll_alloc::Bytes;
 
-use super::Report;
 use super::text::Text;
-use crate::render::words;
+use crate::render::{Report, words};
 use crate::snapshot::FrameId;
 
 /// A size, with the exact bytes for who points at it.
@@ -45,9 +45,38 @@ impl Display for Bar<'_> {
     }
 }
 
+/// By how much a size changed, with the exact bytes for who points at it.
+pub(super) struct Changed(pub(super) i128);
+
+impl Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = words::change(self.0, |bytes| Bytes(bytes).to_string());
+        write!(f, "<data value=\"{0}\" title=\"{0:+} bytes\">{told}</data>", self.0)
+    }
+}
+
+/// A cell with a bar to the right of its middle for what grew, to the left for what shrank.
+pub(super) struct ChangeBar {
+    pub(super) bytes: i128,
+    /// What a whole half stands for.
+    pub(super) of: u128,
+}
+
+impl Display for ChangeBar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = if self.of == 0 { 0.0 } else { 50.0 * self.bytes.unsigned_abs() as f64 / self.of as f64 };
+        let (class, x) = if self.bytes < 0 { ("less", -share) } else { ("more", 0.0) };
+        write!(
+            f,
+            "<td class=\"bar\"><svg class=\"{class}\" viewBox=\"-50 0 100 10\" preserveAspectRatio=\"none\" \
+             aria-hidden=\"true\"><rect x=\"{x:.2}\" width=\"{share:.2}\" height=\"10\"/><path d=\"M0 0V10\"/></svg>"
+        )
+    }
+}
+
 /// A line of the program, with its whole path for who points at it.
 pub(super) fn line(report: &Report<'_>, frame: Option<FrameId>) -> String {
-    let Some(id) = frame else { return "no line of Python".to_owned() };
+    let Some(id) = frame else { return words::NO_LINE.to_owned() };
     let snapshot = report.snapshot;
     let path = snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
     format!("<code title=\"{}\">{}</code>", Text(path), Text(words::line(snapshot, id)))

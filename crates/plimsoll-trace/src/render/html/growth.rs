@@ -5,12 +5,12 @@ use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
-use super::Report;
 use super::cells::{self, Bar, Size, plural};
+use super::stacks::{Layer, shapes};
 use super::text::Text;
 use crate::explain::DeviceExplanation;
 use crate::explain::leaks::{Course, Growth, Line, Place, Verdict};
-use crate::render::words;
+use crate::render::{Report, words};
 
 /// Lines that have a colour in the staircase, as page.css names them: `stair-0` and so on.
 const STAIRS: usize = 6;
@@ -75,12 +75,17 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
         line.course.held.get(step).map_or(0, |held| held.saturating_sub(first))
     };
     let stairs = &growing[..growing.len().min(STAIRS)];
-    let mut rows: Vec<Vec<u64>> =
-        stairs.iter().map(|line| columns.iter().map(|&step| grown(line, step)).collect()).collect();
+    let stair = |(nth, line): (usize, &&Line)| Layer {
+        class: format!("stair-{nth}"),
+        name: String::new(),
+        bytes: columns.iter().map(|&step| grown(line, step)).collect(),
+    };
+    let mut rows: Vec<Layer> = stairs.iter().enumerate().map(stair).collect();
     let rest = columns.iter().enumerate().map(|(column, &step)| {
-        rows.iter().fold(whole.held[step], |rest, row| rest.saturating_sub(row[column]))
+        rows.iter().fold(whole.held[step], |rest, row| rest.saturating_sub(row.bytes[column]))
     });
-    rows.insert(0, rest.collect());
+    let rest = Layer { class: "plain".to_owned(), name: String::new(), bytes: rest.collect() };
+    rows.insert(0, rest);
     let (least, most) = axis(&rows);
     let caption = match growing.len() {
         0 => "Held at the end of each step".to_owned(),
@@ -96,31 +101,17 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
         "<svg viewBox=\"0 0 {} 100\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{caption}\">",
         columns.len()
     )?;
-    let span = most.saturating_sub(least).max(1) as f64;
-    let height = |bytes: u64| 100.0 - 100.0 * bytes.saturating_sub(least) as f64 / span;
-    let mut below = vec![0_u64; columns.len()];
-    for (nth, row) in rows.iter().enumerate() {
-        let class = nth.checked_sub(1).map_or_else(|| "plain".to_owned(), |stair| format!("stair-{stair}"));
-        write!(out, "<path class=\"{class}\" d=\"M0 {:.2}", height(below[0]))?;
-        let floor = below.clone();
-        for (column, bytes) in row.iter().enumerate() {
-            below[column] = below[column].saturating_add(*bytes);
-            write!(out, "V{:.2}H{}", height(below[column]), column + 1)?;
-        }
-        for (column, &bytes) in floor.iter().enumerate().rev() {
-            write!(out, "V{:.2}H{column}", height(bytes))?;
-        }
-        out.push_str("Z\"/>");
-    }
+    shapes(out, &rows, (least, most))?;
     write!(out, "</svg><span>step 1</span><span>step {}</span></figure>", whole.held.len())
 }
 
 /// Where the axis begins and ends: not at nothing if what changes would hardly show.
-fn axis(rows: &[Vec<u64>]) -> (u64, u64) {
-    let columns = rows.first().map_or(0, Vec::len);
-    let tops = (0..columns).map(|column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row[column])));
+fn axis(rows: &[Layer]) -> (u64, u64) {
+    let columns = rows.first().map_or(0, |row| row.bytes.len());
+    let top = |column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.bytes[column]));
+    let tops = (0..columns).map(top);
     let most = tops.max().unwrap_or(0).max(1);
-    let least = rows.first().and_then(|rest| rest.iter().min()).copied().unwrap_or(0);
+    let least = rows.first().and_then(|rest| rest.bytes.iter().min()).copied().unwrap_or(0);
     if least < most / 2 || least == most {
         (0, most)
     } else {
@@ -181,10 +172,15 @@ mod tests {
 
     #[test]
     fn the_axis_begins_at_nothing_unless_changes_would_hardly_show() {
-        assert_eq!(axis(&[vec![7, 7, 7]]), (0, 7));
-        assert_eq!(axis(&[vec![100, 100], vec![0, 200]]), (0, 300));
-        assert_eq!(axis(&[vec![1000, 1000], vec![0, 40]]), (990, 1040));
-        assert_eq!(axis(&[]), (0, 1));
+        let check = |rows: &[&[u64]], expected| {
+            let layer =
+                |bytes: &&[u64]| Layer { class: String::new(), name: String::new(), bytes: bytes.to_vec() };
+            assert_eq!(axis(&rows.iter().map(layer).collect::<Vec<_>>()), expected, "{rows:?}");
+        };
+        check(&[&[7, 7, 7]], (0, 7));
+        check(&[&[100, 100], &[0, 200]], (0, 300));
+        check(&[&[1000, 1000], &[0, 40]], (990, 1040));
+        check(&[], (0, 1));
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! An explanation as one page: no network, no other file, the verdict and the tables readable without scripts.
+//! A page has a section for each recording's device; one about several recordings begins with what it says of all.
 //!
 //! ```text
-//! tables.rs          what is read without a script, part by part
+//! comparison.rs      how a page begins that is about two recordings, and ranks.rs, about the ranks of a job
+//!  └ panels.rs       the recordings side by side on one scale, drawn by stacks.rs without a script
+//! tables.rs          what is read without a script in a section, part by part
 //!  ├ growth.rs       from step to step: the staircase, the lines that grow
 //!  ├ settings.rs     the same requests under other settings
 //!  ├ quality.rs      how far all that can be relied on
@@ -23,12 +26,16 @@ mod blocks;
 mod boxes;
 mod buckets;
 mod cells;
+mod comparison;
 mod flow;
 mod growth;
 mod memory;
 mod numbers;
+mod panels;
 mod quality;
+mod ranks;
 mod settings;
+mod stacks;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -45,10 +52,12 @@ use sha2::{Digest, Sha256};
 use self::buckets::{Buckets, kind_names, number};
 use self::flow::Ends;
 use self::numbers::grains;
-use self::text::Text;
-use super::words;
-use crate::explain::{DeviceExplanation, Origins};
-use crate::snapshot::{Action, Event, EventIndex, Snapshot};
+use self::text::{Text, Whole};
+use super::comparison::{Both, SIDES};
+use super::ranks::Abreast;
+use super::{Report, words};
+use crate::explain::DeviceExplanation;
+use crate::snapshot::{Action, Event, EventIndex};
 use crate::whatif::{SETTINGS, WhatIf};
 
 const PAGE: &str = include_str!("page.html");
@@ -66,6 +75,12 @@ const TIMELINE: &str = include_str!("timeline.html");
 const ICICLE: &str = include_str!("icicle.html");
 const MAP: &str = include_str!("map.html");
 
+/// Sections of a comparison, at most.
+const SECTIONS: usize = 16;
+/// Ranks that have a section: those that matter most.
+const RANKS: usize = 4;
+/// Recordings whose origin is told.
+const ORIGINS: usize = 256;
 /// Points of the curve, shared by all devices: zoomed in, several for a pixel of the whole.
 const BUCKETS: usize = 4096;
 /// Blocks that are told one by one, shared by all devices: 32 bytes of the page each.
@@ -79,67 +94,168 @@ const FAILURES: usize = 50;
 /// Ends of steps that are marked, evenly chosen.
 const STEPS: usize = 4096;
 
-/// What a page is made of.
+/// A page.
 #[derive(Debug, Clone, Copy)]
-pub struct Report<'a> {
-    /// The snapshot's name, as the user knows it.
-    pub file: &'a str,
-    /// The snapshot.
-    pub snapshot: &'a Snapshot,
-    /// Its lines.
-    pub origins: &'a Origins,
-    /// What it tells of each device.
-    pub devices: &'a [DeviceExplanation],
+pub struct Page<'a> {
+    /// What it is about.
+    pub about: About<'a>,
+    /// That in a few words, behind the name of the verb.
+    pub title: &'a str,
     /// The command that makes the page again.
     pub command: &'a str,
 }
 
-impl Report<'_> {
-    /// The page. Its size does not grow with the number of events; costs some hundred nanoseconds for each.
-    pub fn page(&self) -> String {
-        let drawn: Vec<Value> = self.devices.iter().map(|device| self.drawn(device)).collect();
-        let data = json!({ "kinds": kind_names(), "devices": drawn });
-        let mut sections = String::new();
-        for (nth, device) in self.devices.iter().enumerate() {
-            let what_if = self.what_if(device);
-            match tables::section(self, device, nth, what_if.as_deref(), drawings(device)) {
-                Ok(section) => sections.push_str(&section),
-                Err(std::fmt::Error) => unreachable!("writing to a string cannot fail"),
-            }
+/// What a page is about.
+#[derive(Debug, Clone, Copy)]
+pub enum About<'a> {
+    /// One recording.
+    Recording(Report<'a>),
+    /// What changed from one to another.
+    Comparison(&'a Both<'a>),
+    /// The ranks of a job, and the commands that show each by itself.
+    Ranks(&'a Abreast<'a>, &'a [String]),
+}
+
+impl About<'_> {
+    /// What the program calls the question.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Recording(_) | Self::Ranks(..) => "explain",
+            Self::Comparison(_) => "diff",
         }
-        let provenance = words::provenance(self.file, self.snapshot, self.devices);
+    }
+}
+
+/// A part of the page: one device of a recording.
+struct Section<'a> {
+    /// Which it is; nothing where there is but one.
+    title: String,
+    report: Report<'a>,
+    device: &'a DeviceExplanation,
+}
+
+impl<'a> Page<'a> {
+    /// The page as HTML. Its size does not grow with the number of events or ranks; costs some hundred nanoseconds
+    /// for each event.
+    pub fn html(&self) -> String {
+        let sections = self.sections();
+        let drawn: Vec<Value> = sections.iter().map(|section| section.drawn(sections.len())).collect();
+        let data = json!({ "kinds": kind_names(), "devices": drawn });
+        let body = match self.body(&sections) {
+            Ok(body) => body,
+            Err(std::fmt::Error) => unreachable!("writing to a string cannot fail"),
+        };
         fill(PAGE, |name, out| match name {
             "script-hash" => out.push_str(&hash(SCRIPT)),
             "style-hash" => out.push_str(&hash(STYLE)),
             "style" => out.push_str(STYLE),
             "script" => out.push_str(SCRIPT),
-            "title" => write(out, Text(self.file)),
-            "sections" => out.push_str(&sections),
-            "provenance" => {
-                for line in &provenance {
-                    write(out, format_args!("<p>{}</p>", Text(line)));
-                }
-            }
-            "command" => write(out, Text(self.command)),
+            "verb" => out.push_str(self.about.verb()),
+            "title" => write(out, Text(self.title)),
+            "sections" => out.push_str(&body),
+            "provenance" => self.provenance(out),
+            "command" => write(out, Whole(self.command)),
             "version" => out.push_str(env!("CARGO_PKG_VERSION")),
             "data" => out.push_str(&text::json(&data)),
             other => unreachable!("page.html has no place named {other}"),
         })
     }
 
+    /// What it says of all recordings, then the sections.
+    fn body(&self, sections: &[Section<'a>]) -> Result<String, std::fmt::Error> {
+        let mut out = String::new();
+        match self.about {
+            About::Recording(_) => {}
+            About::Comparison(both) => comparison::head(&mut out, both, sections)?,
+            About::Ranks(abreast, commands) => {
+                ranks::head(&mut out, abreast, commands, &abreast.foremost(RANKS), sections)?;
+            }
+        }
+        for (nth, section) in sections.iter().enumerate() {
+            out.push_str(&tables::section(section, nth, drawings(section.device))?);
+        }
+        Ok(out)
+    }
+
+    fn sections(&self) -> Vec<Section<'a>> {
+        let titled = |name: &str, report: Report<'a>, device: &'a DeviceExplanation| {
+            let of = match report.devices.len() {
+                1 => String::new(),
+                _ => format!(", device {}", device.timeline.device),
+            };
+            Section { title: format!("{name}: {}{of}", report.file), report, device }
+        };
+        match self.about {
+            About::Recording(report) => {
+                let sections = report.devices.iter().map(|device| {
+                    let several = report.devices.len() > 1;
+                    let title = several.then(|| format!("device {}", device.timeline.device));
+                    Section { title: title.unwrap_or_default(), report, device }
+                });
+                sections.collect()
+            }
+            About::Comparison(both) => {
+                let pairs = both.pairs.iter().flat_map(|pair| [0, 1].map(|side| (side, pair.devices[side])));
+                let all = pairs.chain(both.alone.iter().copied());
+                all.take(SECTIONS)
+                    .map(|(side, device)| titled(SIDES[side], both.reports[side], device))
+                    .collect()
+            }
+            About::Ranks(abreast, _) => {
+                let drawn = abreast.foremost(RANKS).into_iter();
+                let section = |nth: usize| (abreast.name(nth), abreast.devices[nth]);
+                drawn.map(section).map(|(name, (report, device))| titled(name, report, device)).collect()
+            }
+        }
+    }
+
+    /// Where all of it is from, as lines; those of many recordings are folded.
+    fn provenance(&self, out: &mut String) {
+        let reports: Vec<Report<'a>> = match self.about {
+            About::Recording(report) => vec![report],
+            About::Comparison(both) => both.reports.into(),
+            About::Ranks(abreast, _) => {
+                let of_file = abreast.devices.chunk_by(|(a, _), (b, _)| std::ptr::eq(a.snapshot, b.snapshot));
+                of_file.filter_map(|devices| devices.first()).map(|(report, _)| *report).collect()
+            }
+        };
+        let is_folded = reports.len() > 2;
+        if is_folded {
+            write(out, format_args!("<details><summary>the {} files</summary>", reports.len()));
+        }
+        for report in reports.iter().take(ORIGINS) {
+            for line in words::provenance(report.file, report.snapshot, report.devices) {
+                write(out, format_args!("<p>{}</p>", Text(line)));
+            }
+        }
+        if let Some(more) = reports.len().checked_sub(ORIGINS).filter(|&more| more > 0) {
+            write(out, format_args!("<p>and {more} more</p>"));
+        }
+        if is_folded {
+            out.push_str("</details>");
+        }
+    }
+}
+
+impl Section<'_> {
     /// What other settings would have come to; `None` where no request was recorded.
-    fn what_if<'b>(&self, device: &'b DeviceExplanation) -> Option<Cow<'b, WhatIf>> {
+    fn what_if(&self) -> Option<Cow<'_, WhatIf>> {
+        let device = self.device;
         if device.replay.requests == 0 {
             return None;
         }
         let known = device.what_if.as_ref().map(Cow::Borrowed);
-        Some(known.unwrap_or_else(|| Cow::Owned(WhatIf::of(self.snapshot, &device.timeline, &SETTINGS))))
+        Some(
+            known
+                .unwrap_or_else(|| Cow::Owned(WhatIf::of(self.report.snapshot, &device.timeline, &SETTINGS))),
+        )
     }
 
-    /// What the script draws of one device.
-    fn drawn(&self, device: &DeviceExplanation) -> Value {
-        let share = |all: usize| (all / self.devices.len()).max(all / 16);
-        let trace = self.snapshot.trace(device.timeline.device);
+    /// What the script draws of it, one of so many sections.
+    fn drawn(&self, sections: usize) -> Value {
+        let share = |all: usize| (all / sections).max(all / SECTIONS);
+        let device = self.device;
+        let trace = self.report.snapshot.trace(device.timeline.device);
         let ends = Ends::of(&device.timeline);
         let buckets = Buckets::of(device, trace, &ends, share(BUCKETS));
         json!({
@@ -151,7 +267,7 @@ impl Report<'_> {
             "steps": steps(device),
             "curve": buckets.json(),
             "memory": memory::json(device, trace, share(CELLS) as u64),
-            "held": blocks::json(self, device, share(BLOCKS), share(BOXES)),
+            "held": blocks::json(&self.report, device, share(BLOCKS), share(BOXES)),
         })
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::{self, Write};
 
-use super::Report;
 use super::cells::{Bar, Size, plural};
 use super::text::Text;
 use crate::explain::{DataQuality, DeviceExplanation};
+use crate::render::Report;
 
 /// The section of one device.
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {

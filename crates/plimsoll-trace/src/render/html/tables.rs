@@ -4,14 +4,12 @@ use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
-use super::Report;
 use super::buckets::kind;
 use super::cells::{self, Bar, Size, plural};
-use super::text::Text;
-use super::{growth, quality, settings};
+use super::text::{Sentence, Text};
+use super::{Section, growth, quality, settings};
 use crate::explain::{DeviceExplanation, Holes, Part, Pin, Share};
-use crate::render::words;
-use crate::whatif::WhatIf;
+use crate::render::{Report, words};
 
 /// Rows of a table; what is beyond them is one more row.
 const ROWS: usize = 40;
@@ -31,22 +29,22 @@ const PARTS: [(&str, &str); 7] = [
 
 /// One device's part of the page. `interactive` is put where the drawings go: timeline, icicle, map.
 pub(super) fn section(
-    report: &Report<'_>,
-    device: &DeviceExplanation,
+    section: &Section<'_>,
     nth: usize,
-    what_if: Option<&WhatIf>,
     interactive: [&str; 3],
 ) -> Result<String, fmt::Error> {
+    let Section { title, report, device } = section;
     let tables = Tables { report, device };
+    let what_if = section.what_if();
     let mut out = String::new();
     let [timeline, icicle, map] = interactive;
     let outcome = if device.failure.is_some() { "failed" } else { "well" };
     write!(out, "<section class=\"device\" id=\"device-{nth}\" data-nth=\"{nth}\">")?;
-    if report.devices.len() > 1 {
-        write!(out, "<p class=\"number\">device {}</p>", device.timeline.device)?;
+    if !title.is_empty() {
+        write!(out, "<p class=\"title\">{}</p>", Text(title))?;
     }
     let verdict = words::verdict(device, |bytes| Bytes(bytes).to_string());
-    write!(out, "<h2 class=\"verdict {outcome}\">{}</h2>", Text(verdict))?;
+    write!(out, "<h2 class=\"verdict {outcome}\">{}</h2>", Sentence(verdict))?;
     tables.failure(&mut out)?;
     let is_there = |name| match name {
         "time" => !timeline.is_empty(),
@@ -78,7 +76,7 @@ pub(super) fn section(
             }
             "settings" => {
                 out.push_str("<h3>The same requests under other settings</h3>");
-                what_if.map_or(Ok(()), |what_if| settings::section(&mut out, what_if))?;
+                what_if.iter().try_for_each(|what_if| settings::section(&mut out, what_if))?;
             }
             _ => {
                 out.push_str("<h3>How far this can be relied on</h3>");

@@ -2,7 +2,10 @@
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use super::{BLOCKS, PAGE, Report, SCRIPT};
+use super::super::Report;
+use super::super::comparison::Both;
+use super::super::ranks::Abreast;
+use super::{About, BLOCKS, PAGE, Page, SCRIPT};
 use crate::explain::{DeviceExplanation, Options, Origins};
 use crate::snapshot::{Action, Event, Frame, Snapshot, StackId};
 
@@ -71,7 +74,8 @@ pub(super) fn explained(snapshot: &Snapshot) -> (Origins, DeviceExplanation) {
 
 fn page(snapshot: &Snapshot, file: &str) -> String {
     let (origins, device) = explained(snapshot);
-    Report { file, snapshot, origins: &origins, devices: &[device], command: "plimsoll explain" }.page()
+    let report = Report { file, snapshot, origins: &origins, devices: &[device] };
+    Page { about: About::Recording(report), title: file, command: "plimsoll explain" }.html()
 }
 
 #[test]
@@ -95,6 +99,59 @@ fn what_a_file_says_never_becomes_a_tag_or_a_place() {
     let data = page.split("id=\"data\">").nth(1).unwrap().split("</script>").next().unwrap();
     let data: serde_json::Value = serde_json::from_str(data).expect("it is still JSON");
     assert_eq!(data["devices"].as_array().map(Vec::len), Some(1));
+}
+
+/// A page about two recordings, and one about so many ranks of which the first is another recording.
+fn pages_about_several(snapshots: [&Snapshot; 2], name: &str, ranks: usize) -> [String; 2] {
+    let explained = snapshots.map(explained);
+    let report = |side: usize| {
+        let (origins, device) = &explained[side];
+        Report { file: name, snapshot: snapshots[side], origins, devices: std::slice::from_ref(device) }
+    };
+    let both = Both::of([report(0), report(1)]);
+    let unreadable = [(name.to_owned(), name.to_owned())];
+    let files: Vec<_> = (0..ranks).map(|nth| (name, report(usize::from(nth > 0)))).collect();
+    let abreast = Abreast::of(&files, &unreadable);
+    let commands = vec![name.to_owned(); ranks];
+    [About::Comparison(&both), About::Ranks(&abreast, &commands)]
+        .map(|about| Page { about, title: name, command: name }.html())
+}
+
+#[test]
+fn pages_about_several_recordings_escape_what_these_say() {
+    let snapshots = [recording(300), recording(3000)];
+    for page in pages_about_several(snapshots.each_ref(), HOSTILE, 12) {
+        assert!(!page.contains("<img") && !page.contains("onerror=\""), "a tag got through");
+        assert_eq!(page.matches("<script").count(), PAGE.matches("<script").count());
+        assert!(page.contains("alert(&#39;{{data}}&#39;)"), "what is put in is not read again");
+        let ids: Vec<&str> = page.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let distinct: std::collections::BTreeSet<&str> = ids.iter().copied().collect();
+        assert_eq!(ids.len(), distinct.len(), "{ids:?}");
+    }
+}
+
+#[test]
+fn a_page_about_many_ranks_draws_the_odd_one_and_few_others_and_is_not_large() {
+    let (odd, long) = (recording(300), recording(BLOCKS));
+    let sizes = [64, 600].map(|ranks| {
+        let [_, page] = pages_about_several([&odd, &long], "x".repeat(400).as_str(), ranks);
+        assert_eq!(page.matches("<section class=\"device\"").count(), 4);
+        assert!(page.contains(&format!("{} ranks are not drawn below", ranks - 4)), "{ranks}");
+        page.len()
+    });
+    assert!(sizes[1] < 5_000_000, "{sizes:?} bytes");
+}
+
+#[test]
+fn a_recording_without_events_is_compared_in_tables() {
+    let [comparison, ranks] = pages_about_several([&Snapshot::default(), &recording(300)], "a", 1);
+    assert!(comparison.contains("it has no events") && comparison.contains("<table class=\"changes\">"));
+    assert_eq!(
+        comparison.matches("<figure><figcaption><a href=\"#device-1\">").count(),
+        1,
+        "the one with events"
+    );
+    assert!(ranks.contains("none of 1 ranks is odd") && !ranks.contains("<div class=\"panels\">"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Words of a file that nobody vouches for, brought into the page: [`Text`] into HTML, [`json`] into a script
-//! element. Neither can end its element, whatever it holds.
+//! Words that nobody vouches for, brought into the page: [`Text`], [`Whole`] and [`Sentence`] into HTML, [`json`] into a
+//! script element. Neither can end its element, whatever it holds.
 
 use std::fmt;
 
@@ -8,25 +8,54 @@ use serde_json::Value;
 /// The most characters of one text: a file may have names of any length, a page has not.
 const MOST_CHARS: usize = 240;
 
+/// The most characters of a sentence: it may name several lines.
+const MOST_OF_SENTENCE: usize = 1200;
+
 /// A text as HTML shows it, in an element or between double quotes, cut to a length that a person reads.
 pub(super) struct Text<T>(pub(super) T);
 
 impl<T: AsRef<str>> fmt::Display for Text<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for char in clipped(self.0.as_ref()).chars() {
-            match char {
-                '&' => f.write_str("&amp;")?,
-                '<' => f.write_str("&lt;")?,
-                '>' => f.write_str("&gt;")?,
-                '"' => f.write_str("&quot;")?,
-                '\'' => f.write_str("&#39;")?,
-                // What turns the direction of writing could make a path look like another.
-                char if is_hidden(char) => f.write_str("\u{fffd}")?,
-                char => fmt::Write::write_char(f, char)?,
-            }
-        }
-        Ok(())
+        escaped(f, &clipped(self.0.as_ref()))
     }
+}
+
+/// A text of the user's own, whole.
+pub(super) struct Whole<T>(pub(super) T);
+
+impl<T: AsRef<str>> fmt::Display for Whole<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        escaped(f, self.0.as_ref())
+    }
+}
+
+/// A sentence of ours that names things, in the same way: where it is too long, its beginning is kept.
+pub(super) struct Sentence<T>(pub(super) T);
+
+impl<T: AsRef<str>> fmt::Display for Sentence<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.as_ref();
+        match text.char_indices().nth(MOST_OF_SENTENCE) {
+            Some((end, _)) => escaped(f, &text[..end]).and_then(|()| f.write_str("…")),
+            None => escaped(f, text),
+        }
+    }
+}
+
+fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    for char in text.chars() {
+        match char {
+            '&' => f.write_str("&amp;")?,
+            '<' => f.write_str("&lt;")?,
+            '>' => f.write_str("&gt;")?,
+            '"' => f.write_str("&quot;")?,
+            '\'' => f.write_str("&#39;")?,
+            // What turns the direction of writing could make a path look like another.
+            char if is_hidden(char) => f.write_str("\u{fffd}")?,
+            char => fmt::Write::write_char(f, char)?,
+        }
+    }
+    Ok(())
 }
 
 /// The end of a text that is too long: of a path, and of most names, the telling part.
@@ -84,5 +113,7 @@ mod tests {
         let shown = clipped(&long);
         assert_eq!((shown.chars().count(), shown.ends_with("/model.py:41")), (MOST_CHARS + 1, true));
         assert_eq!(clipped("short"), "short");
+        let sentence = Sentence(format!("peak <{}", "x".repeat(4000))).to_string();
+        assert!(sentence.starts_with("peak &lt;x") && sentence.ends_with("x…") && sentence.len() < 1300);
     }
 }

@@ -1,0 +1,55 @@
+//! `--html`: a page for a browser beside what a verb prints, or instead of it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use plimsoll_trace::render::html::{self, About};
+
+use crate::exit::Failure;
+use crate::sink::Sink;
+
+/// Where to write the page.
+#[derive(Args)]
+pub(crate) struct Page {
+    /// Also write a page for a browser: one file that needs no network
+    #[arg(long, value_name = "OUT.html")]
+    html: Option<PathBuf>,
+    /// Replace a page that is there
+    #[arg(short, long, requires = "html")]
+    force: bool,
+}
+
+impl Page {
+    /// Where to write the page, if one is asked for.
+    ///
+    /// # Errors
+    /// As [`Sink::check`]: to be asked before the work.
+    pub(crate) fn sink(&self) -> Result<Option<Sink>, Failure> {
+        let sink = self.html.as_ref().map(|path| Sink::new(path.clone(), self.force));
+        sink.as_ref().map_or(Ok(()), Sink::check).map(|()| sink)
+    }
+}
+
+impl Sink {
+    /// Writes a page, which `command` makes again.
+    pub(crate) fn page(&self, about: About<'_>, title: &str, command: &str) -> Result<(), Failure> {
+        let page = html::Page { about, title, command }.html();
+        self.write(|out| out.write_all(page.as_bytes()))
+    }
+
+    /// A command, with the option that writes its page here.
+    pub(crate) fn again(&self, command: &str) -> String {
+        format!("{command} --html {}", quoted(Path::new(&self.name())))
+    }
+}
+
+/// A path as one word of a shell.
+pub(crate) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |char: char| char.is_alphanumeric() || "/._-+,:@%".contains(char);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}

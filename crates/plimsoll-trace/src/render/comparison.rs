@@ -1,0 +1,271 @@
+//! What changed from one recording to another, in the words of every form that says it: [`Both`], device by device
+//! [`Compared`].
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::Category;
+
+use super::Report;
+use super::words::{self, NO_LINE};
+use crate::explain::{Amount, Change, ChangedLine, Comparison, DeviceExplanation};
+use crate::snapshot::FrameId;
+
+/// What the two are called.
+pub const SIDES: [&str; 2] = ["before", "after"];
+/// What the rows of a table sum to.
+pub const IN_ALL: &str = "in all: memory_allocated()";
+
+/// Two recordings, before and after.
+#[derive(Debug, Clone)]
+pub struct Both<'a> {
+    /// The recordings.
+    pub reports: [Report<'a>; 2],
+    /// What is compared: a device of each.
+    pub pairs: Vec<Compared<'a>>,
+    /// Devices that only one of them has: which recording, and the device.
+    pub alone: Vec<(usize, &'a DeviceExplanation)>,
+}
+
+/// A device of one recording beside one of another.
+#[derive(Debug, Clone)]
+pub struct Compared<'a> {
+    /// The recordings.
+    pub reports: [Report<'a>; 2],
+    /// The device of each.
+    pub devices: [&'a DeviceExplanation; 2],
+    /// What changed.
+    pub comparison: Comparison,
+}
+
+/// A figure of the whole, before and after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Total {
+    /// What it is.
+    pub name: &'static str,
+    /// The figure.
+    pub of: [u64; 2],
+}
+
+/// The rows of a table that are told one by one, and what the others come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed<'a, K> {
+    /// What changed, in the order of the rows.
+    pub rows: Vec<&'a Change<K>>,
+    /// The others as one, under a name; none if every row is told.
+    pub rest: Option<Change<String>>,
+    /// All of them.
+    pub all: [Amount; 2],
+}
+
+impl<'a> Both<'a> {
+    /// Compares devices of the same number; where both have but one, these: the same program may have run elsewhere.
+    pub fn of(reports: [Report<'a>; 2]) -> Self {
+        let [a, b] = reports.map(|report| report.devices);
+        let number = |device: &DeviceExplanation| device.timeline.device;
+        let has = |devices: &'a [DeviceExplanation], wanted: i32| {
+            devices.iter().find(|device| number(device) == wanted)
+        };
+        let pairs: Vec<[&'a DeviceExplanation; 2]> = match (a, b) {
+            ([a], [b]) => vec![[a, b]],
+            _ => a.iter().filter_map(|device| Some([device, has(b, number(device))?])).collect(),
+        };
+        let is_alone = |&(side, device): &(usize, &DeviceExplanation)| {
+            !pairs.iter().any(|pair| number(pair[side]) == number(device))
+        };
+        let all = a.iter().map(|device| (0, device)).chain(b.iter().map(|device| (1, device)));
+        let alone = all.filter(is_alone).collect();
+        let compared = |devices: [&'a DeviceExplanation; 2]| {
+            let comparison = Comparison::of(reports[0].known(devices[0]), reports[1].known(devices[1]));
+            Compared { reports, devices, comparison }
+        };
+        Self { reports, alone, pairs: pairs.into_iter().map(compared).collect() }
+    }
+
+    /// The devices that only one of them has, a sentence for each.
+    pub fn alone(&self) -> impl Iterator<Item = String> {
+        let told = |&(side, device): &(usize, &DeviceExplanation)| {
+            format!("device {} is in {} alone", device.timeline.device, self.reports[side].file)
+        };
+        self.alone.iter().map(told)
+    }
+
+    /// Before what is told of a pair: which device, if there are several pairs.
+    pub fn prefix(&self, pair: &Compared<'_>) -> String {
+        if self.pairs.len() > 1 {
+            format!("device {}: ", pair.devices[0].timeline.device)
+        } else {
+            String::new()
+        }
+    }
+}
+
+impl Compared<'_> {
+    /// By how much the peak changed, and the lines that did it. `size` writes a number of bytes.
+    pub fn verdict(&self, lines: &[Change<String>], size: impl Fn(u64) -> String) -> String {
+        let [a, b] = self.comparison.totals.map(|totals| totals.peak_allocated_bytes);
+        let by = i128::from(b) - i128::from(a);
+        let most = lines.iter().map(|line| line.bytes().unsigned_abs()).max().unwrap_or(0);
+        // Lines that did little beside the first are for the table.
+        let telling = lines.iter().filter(|line| line.bytes().unsigned_abs() * 10 >= most.max(1));
+        let causes: Vec<String> = telling
+            .take(3)
+            .map(|line| {
+                let at = if line.key.starts_with(NO_LINE) { "with" } else { "at" };
+                format!("{} {at} {}", words::change(line.bytes(), &size), line.key)
+            })
+            .collect();
+        match (by, causes.is_empty()) {
+            (0, true) => format!("no change: a peak of {} in both, line by line", size(a)),
+            (0, false) => format!("a peak of {} in both, otherwise made up: {}", size(a), causes.join(", ")),
+            _ => format!("peak {}{}: {}", words::change(by, size), percent([a, b]), causes.join(", ")),
+        }
+    }
+
+    /// Both peaks.
+    pub fn peaks(&self) -> [Total; 2] {
+        let [a, b] = self.comparison.totals;
+        let allocated = [a.peak_allocated_bytes, b.peak_allocated_bytes];
+        let reserved = [a.peak_reserved_bytes, b.peak_reserved_bytes];
+        [
+            Total { name: "allocated at most: max_memory_allocated()", of: allocated },
+            Total { name: "reserved at most: max_memory_reserved()", of: reserved },
+        ]
+    }
+
+    /// How many requests were served.
+    pub fn requests(&self) -> Total {
+        let of = self.comparison.totals.map(|totals| totals.allocations);
+        Total { name: "requests that were served", of }
+    }
+
+    /// What each line holds at the peaks, whatever for; what changed the most comes first.
+    pub fn lines(&self) -> Vec<Change<String>> {
+        let mut lines: BTreeMap<[Option<FrameId>; 2], Vec<&Change<ChangedLine>>> = BTreeMap::new();
+        for change in &self.comparison.lines {
+            lines.entry(change.key.frames).or_default().push(change);
+        }
+        let named = lines.into_iter().map(|(frames, changes)| {
+            let what = match changes.as_slice() {
+                [one] => {
+                    one.key.category.map_or_else(String::new, |category| format!(" ({})", category.name()))
+                }
+                _ => String::new(),
+            };
+            let amounts = sum(changes.iter().map(|change| change.amounts));
+            Change { key: format!("{}{what}", self.line(frames)), amounts }
+        });
+        let mut named: Vec<Change<String>> = named.collect();
+        named.sort_by_key(|line| Reverse(line.bytes().unsigned_abs()));
+        named
+    }
+
+    /// A line as the second calls it, and where it was in the first if that is elsewhere.
+    fn line(&self, frames: [Option<FrameId>; 2]) -> String {
+        let [a, b] =
+            [0, 1].map(|side| frames[side].map(|frame| words::line(self.reports[side].snapshot, frame)));
+        match (a, b) {
+            (Some(a), Some(b)) if a != b => match a.rsplit_once(' ') {
+                Some((place, _)) => format!("{b} (was {place})"),
+                None => format!("{b} (was {a})"),
+            },
+            (_, Some(line)) | (Some(line), None) => line,
+            (None, None) => NO_LINE.to_owned(),
+        }
+    }
+
+    /// What one of the two came to, and what is not known of it.
+    pub fn side(&self, side: usize, size: impl Fn(u64) -> String) -> String {
+        let device = self.devices[side];
+        let gap = match device.timeline.quality {
+            quality if quality.events == 0 => "; it has no events: its peak is what it held as it was taken",
+            quality if quality.is_cut => "; its oldest events were lost, and a higher peak may have been",
+            _ => "",
+        };
+        format!("{}{gap}", words::verdict(device, size))
+    }
+}
+
+impl Total {
+    /// By how much the second is more: less if negative.
+    pub fn change(&self) -> i128 {
+        i128::from(self.of[1]) - i128::from(self.of[0])
+    }
+
+    /// The change of a count, with its sign.
+    pub fn signed(&self) -> String {
+        let change = self.change();
+        if change == 0 { "0".to_owned() } else { format!("{change:+}") }
+    }
+
+    /// The change in percent of what there was before, in brackets; nothing where there was nothing.
+    pub fn percent(&self) -> String {
+        percent(self.of)
+    }
+}
+
+impl<'a, K> Listed<'a, K> {
+    /// At most so many rows; those that did not change are never told one by one.
+    pub fn of(rows: &'a [Change<K>], most: usize) -> Self {
+        let (first, behind) = rows.split_at(rows.len().min(most));
+        let (listed, quiet): (Vec<_>, Vec<_>) = first.iter().partition(|row| row.bytes() != 0);
+        let rest: Vec<_> = quiet.into_iter().chain(behind).collect();
+        let others = (!rest.is_empty()).then(|| {
+            let what = if rest.iter().all(|row| row.bytes() == 0) { "unchanged" } else { "more" };
+            let amounts = sum(rest.iter().map(|row| row.amounts));
+            Change { key: format!("{} {what}", rest.len()), amounts }
+        });
+        Self { rows: listed, rest: others, all: sum(rows.iter().map(|row| row.amounts)) }
+    }
+}
+
+/// What blocks are for, as a row calls it.
+pub fn category(category: Option<Category>) -> &'static str {
+    category.map_or("unknown", |category| category.plural())
+}
+
+fn sum(rows: impl Iterator<Item = [Amount; 2]>) -> [Amount; 2] {
+    let plus = |a: Amount, b: Amount| Amount {
+        bytes: a.bytes.saturating_add(b.bytes),
+        blocks: a.blocks.saturating_add(b.blocks),
+    };
+    rows.fold([Amount::default(); 2], |[a, b], [more_a, more_b]| [plus(a, more_a), plus(b, more_b)])
+}
+
+fn percent([before, after]: [u64; 2]) -> String {
+    if before == 0 || before == after {
+        return String::new();
+    }
+    format!(" ({:+.1} %)", 100.0 * (after as f64 - before as f64) / before as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_change_is_told_as_one_and_all_rows_sum() {
+        let amount = |bytes| Amount { bytes, blocks: 1 };
+        let rows = [(9, 1), (5, 5), (2, 4), (0, 1)];
+        let rows = rows.map(|(a, b)| Change { key: "", amounts: [amount(a), amount(b)] });
+        let check = |most, listed: usize, rest: Option<(&str, i128)>| {
+            let told = Listed::of(&rows, most);
+            assert_eq!(told.rows.len(), listed, "{most}");
+            assert_eq!(told.rest.as_ref().map(|it| (it.key.as_str(), it.bytes())), rest, "{most}");
+            assert_eq!(told.all.map(|all| (all.bytes, all.blocks)), [(16, 4), (11, 4)]);
+        };
+        check(4, 3, Some(("1 unchanged", 0)));
+        check(2, 1, Some(("3 more", 3)));
+        check(0, 0, Some(("4 more", -5)));
+    }
+
+    #[test]
+    fn changes_are_told_with_their_sign_and_in_percent() {
+        let total = |of| Total { name: "", of };
+        assert_eq!(
+            [[8, 10], [10, 8], [7, 7], [0, 3]].map(|of| total(of).percent()),
+            [" (+25.0 %)", " (-20.0 %)", "", ""]
+        );
+        assert_eq!([[8, 10], [10, 8], [7, 7]].map(|of| total(of).signed()), ["+2", "-2", "0"]);
+    }
+}

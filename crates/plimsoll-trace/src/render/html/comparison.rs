@@ -1,0 +1,107 @@
+//! What a page begins with that is about two recordings: what changed, as tables whose rows sum to the change.
+
+use std::fmt::{self, Write};
+
+use plimsoll_alloc::Bytes;
+
+use super::Section;
+use super::buckets::kind;
+use super::cells::{ChangeBar, Changed, Size};
+use super::panels::{panels, swatch};
+use super::text::{Sentence, Text};
+use crate::explain::{Amount, Change};
+use crate::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total, category};
+
+/// Rows of a table; what is beyond them is one more row.
+const ROWS: usize = 40;
+
+/// The sections are those of the pairs, before and after in turn, then those of devices without a counterpart.
+pub(super) fn head(out: &mut String, both: &Both<'_>, sections: &[Section<'_>]) -> fmt::Result {
+    out.push_str("<section class=\"head\">");
+    for (nth, pair) in both.pairs.iter().enumerate() {
+        let sections = sections.get(2 * nth..2 * nth + 2).unwrap_or_default();
+        compared(out, &both.prefix(pair), pair, sections)?;
+    }
+    for alone in both.alone() {
+        write!(out, "<p>{}</p>", Sentence(alone))?;
+    }
+    let devices = 2 * both.pairs.len() + both.alone.len();
+    if let Some(more) = devices.checked_sub(sections.len()).filter(|&more| more > 0) {
+        write!(
+            out,
+            "<p class=\"hint\">{more} more are not drawn below: <code>--device N</code> shows one.</p>"
+        )?;
+    }
+    out.push_str("</section>");
+    Ok(())
+}
+
+fn compared(out: &mut String, prefix: &str, pair: &Compared<'_>, sections: &[Section<'_>]) -> fmt::Result {
+    let (size, lines) = (|bytes| Bytes(bytes).to_string(), pair.lines());
+    let verdict = pair.verdict(&lines, size);
+    write!(out, "<h2 class=\"verdict beside\">{prefix}{}</h2><dl class=\"sides\">", Sentence(verdict))?;
+    for (side, name) in SIDES.into_iter().enumerate() {
+        let (file, said) = (pair.reports[side].file, pair.side(side, size));
+        write!(out, "<dt>{name}<dd><strong>{}</strong>: {}", Text(file), Sentence(said))?;
+    }
+    out.push_str("</dl>");
+    let [allocated, _] = pair.peaks();
+    panels(out, sections, (allocated.of[0], "the peak before"))?;
+    totals(out, pair)?;
+    out.push_str("<h3>At the peak, by category</h3>");
+    table(out, "for what", &pair.comparison.categories, |key| {
+        format!("{}{}", swatch(kind(*key)), category(*key))
+    })?;
+    out.push_str("<h3>At the peak, by line</h3>");
+    table(out, "line", &lines, |line| format!("<code>{}</code>", Text(line)))
+}
+
+fn begin(out: &mut String, what: &str) -> fmt::Result {
+    out.push_str(
+        "<table class=\"changes\"><thead><tr><th>change<th class=\"bar\">less | more<th>before<th>after",
+    );
+    write!(out, "<th>{what}<tbody>")
+}
+
+fn totals(out: &mut String, pair: &Compared<'_>) -> fmt::Result {
+    out.push_str("<h3>In all</h3>");
+    begin(out, "figure")?;
+    let peaks = pair.peaks();
+    let most = peaks.iter().map(|total| total.change().unsigned_abs()).max().unwrap_or(0);
+    for total in peaks {
+        let (change, [before, after]) = (total.change(), total.of.map(Size));
+        let bar = ChangeBar { bytes: change, of: most };
+        write!(out, "<tr><td>{}{bar}<td>{before}<td>{after}", Changed(change))?;
+        write!(out, "<td>{}{}", total.name, total.percent())?;
+    }
+    let requests = pair.requests();
+    let (change, Total { name, of: [before, after] }) = (requests.signed(), requests);
+    write!(out, "<tr><td>{change}<td class=\"bar\"><td>{before}<td>{after}<td>{name}</table>")
+}
+
+/// The largest changes, one row for the rest, and the sum.
+fn table<K>(out: &mut String, what: &str, rows: &[Change<K>], name: impl Fn(&K) -> String) -> fmt::Result {
+    let Listed { rows, rest, all } = Listed::of(rows, ROWS);
+    let changes = rows.iter().map(|row| row.bytes()).chain(rest.iter().map(Change::bytes));
+    let most = changes.map(i128::unsigned_abs).max().unwrap_or(0);
+    let row = |out: &mut String, amounts: [Amount; 2], name: &str| {
+        let change = Change { key: (), amounts }.bytes();
+        let [before, after] = amounts.map(|amount| Size(amount.bytes));
+        let bar = ChangeBar { bytes: change, of: most };
+        write!(out, "<tr><td>{}{bar}<td>{before}<td>{after}<td>{name}", Changed(change))
+    };
+    begin(out, what)?;
+    for Change { key, amounts } in rows {
+        row(out, *amounts, &name(key))?;
+    }
+    if let Some(Change { key, amounts }) = rest {
+        row(out, amounts, &key)?;
+    }
+    let change = Change { key: (), amounts: all }.bytes();
+    let [before, after] = all.map(|amount| Size(amount.bytes));
+    write!(
+        out,
+        "<tfoot><tr><td>{}<td class=\"bar\"><td>{before}<td>{after}<td>{IN_ALL}</table>",
+        Changed(change)
+    )
+}

@@ -1,0 +1,77 @@
+//! Several recordings side by side on one scale of bytes, readable without a script: [`panels`].
+
+use std::fmt::{self, Write};
+
+use plimsoll_alloc::Bytes;
+
+use super::Section;
+use super::buckets::{Bucket, Buckets, KINDS, kind_names};
+use super::flow::Ends;
+use super::stacks::{Layer, shapes};
+use super::text::Text;
+
+/// Columns of a panel.
+const COLUMNS: usize = 240;
+
+/// What is allocated in each section's recording by category, from its first event to its last; `line` is bytes that
+/// every panel marks, and what they are. Nothing where no recording has events.
+pub(super) fn panels(out: &mut String, sections: &[Section<'_>], line: (u64, &str)) -> fmt::Result {
+    let drawn = sections.iter().enumerate().map(|(nth, section)| (nth, section, columns(section)));
+    let drawn: Vec<(usize, &Section<'_>, Vec<Bucket>)> =
+        drawn.filter(|(_, _, columns)| !columns.is_empty()).collect();
+    let peaks =
+        drawn.iter().flat_map(|(_, _, columns)| columns).map(|bucket| bucket.peak.level.allocated_bytes);
+    let Some(most) = peaks.chain([line.0]).max().filter(|_| !drawn.is_empty()) else { return Ok(()) };
+    // The line at the top of everything still shows.
+    let most = most.saturating_add(most / 25).max(1);
+    write!(out, "<h3>Allocated over the recording, on one scale</h3><div class=\"panels\">")?;
+    for (nth, section, columns) in &drawn {
+        let [title, peak] = [
+            &section.title,
+            &Bytes(section.device.timeline.peak_allocated.level.allocated_bytes).to_string(),
+        ];
+        write!(
+            out,
+            "<figure><figcaption><a href=\"#device-{nth}\">{}</a> {peak} at its peak</figcaption>",
+            Text(title)
+        )?;
+        write!(
+            out,
+            "<svg viewBox=\"0 0 {} 100\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{} {peak} at its peak\">",
+            columns.len(),
+            Text(title)
+        )?;
+        let layers = kind_names().into_iter().enumerate().map(|(kind, name)| Layer {
+            class: format!("kind-{kind}"),
+            name: name.to_owned(),
+            bytes: columns.iter().map(|bucket| bucket.bytes[kind]).collect(),
+        });
+        let layers: Vec<Layer> = layers.filter(|layer| layer.bytes.iter().any(|&bytes| bytes > 0)).collect();
+        shapes(out, &layers, (0, most))?;
+        let at = 100.0 - 100.0 * line.0 as f64 / most as f64;
+        write!(out, "<path class=\"mark\" d=\"M0 {at:.2}H{}\"/></svg></figure>", columns.len())?;
+    }
+    out.push_str("</div><ul class=\"legend\">");
+    for kind in 0..KINDS {
+        if drawn.iter().flat_map(|(_, _, columns)| columns).any(|bucket| bucket.bytes[kind] > 0) {
+            write!(out, "<li>{}{}", swatch(kind), kind_names()[kind])?;
+        }
+    }
+    let (bytes, what) = line;
+    write!(out, "<li>– – {what}: {}</ul>", Bytes(bytes))?;
+    out.push_str("<p class=\"hint\">From the first event of each recording to its last.</p>");
+    Ok(())
+}
+
+/// The colour of a category.
+pub(super) fn swatch(kind: usize) -> String {
+    format!(
+        "<svg class=\"swatch kind-{kind}\" viewBox=\"0 0 10 10\" aria-hidden=\"true\"><rect width=\"10\" height=\"10\"/></svg>"
+    )
+}
+
+fn columns(section: &Section<'_>) -> Vec<Bucket> {
+    let timeline = &section.device.timeline;
+    let trace = section.report.snapshot.trace(timeline.device);
+    Buckets::of(section.device, trace, &Ends::of(timeline), COLUMNS).list
+}

@@ -1,0 +1,169 @@
+//! What a page begins with that is about the ranks of a job: which is odd, a row for each, the lines that differ.
+
+use std::fmt::{self, Write};
+
+use plimsoll_alloc::Bytes;
+
+use super::Section;
+use super::cells::{Bar, Size, plural};
+use super::panels::panels;
+use super::text::{Sentence, Text};
+use crate::explain::{Across, LineAcross};
+use crate::render::ranks::{Abreast, ODD, place};
+use crate::render::words;
+
+/// Ranks that have a row; of more, those that matter most.
+const RANKS: usize = 256;
+/// Ranks that have a column in the table of lines; of more, each line shows its range alone.
+const COLUMNS: usize = 8;
+/// Lines that are told.
+const LINES: usize = 40;
+/// Files that are told as unreadable.
+const MISSING: usize = 50;
+
+/// `drawn` are the ranks that have a section, in the order of these; `commands` show each rank by itself.
+pub(super) fn head(
+    out: &mut String,
+    abreast: &Abreast<'_>,
+    commands: &[String],
+    drawn: &[usize],
+    sections: &[Section<'_>],
+) -> fmt::Result {
+    let is_bad = abreast.devices.iter().any(|(_, device)| device.failure.is_some());
+    let class = if is_bad { "verdict failed" } else { "verdict beside" };
+    let verdict = abreast.verdict(|bytes| Bytes(bytes).to_string());
+    write!(out, "<section class=\"head\"><h2 class=\"{class}\">{}</h2>", Sentence(verdict))?;
+    for missing in abreast.missing().take(MISSING) {
+        write!(out, "<p class=\"bad\">{}</p>", Sentence(missing))?;
+    }
+    if let Some(more) = abreast.unreadable.len().checked_sub(MISSING).filter(|&more| more > 0) {
+        write!(out, "<p class=\"bad\">and without {more} more</p>")?;
+    }
+    panels(out, sections, (abreast.ranks.allocated.median_bytes, "the median of all peaks"))?;
+    ranks(out, abreast, drawn)?;
+    others(out, abreast, commands, drawn)?;
+    lines(out, abreast)?;
+    out.push_str("</section>");
+    Ok(())
+}
+
+/// The ranks that are told, in their order.
+fn told(abreast: &Abreast<'_>) -> Vec<usize> {
+    let mut told = abreast.foremost(RANKS);
+    told.sort_unstable();
+    told
+}
+
+fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize]) -> fmt::Result {
+    let Abreast { ranks, devices, .. } = abreast;
+    let most = ranks.allocated.bytes.iter().max().copied().unwrap_or(0);
+    out.push_str("<h3>At the peak, rank by rank</h3><table class=\"ranks\"><thead><tr><th>allocated");
+    out.push_str("<th class=\"bar\">of the most<th>reserved<th>rank<th>what is told of it<tbody>");
+    let told = told(abreast);
+    for &nth in &told {
+        let (allocated, reserved) = (ranks.allocated.bytes[nth], ranks.reserved.bytes[nth]);
+        let class = if abreast.is_odd(nth) { "odd" } else { "plain" };
+        let bar = Bar { bytes: allocated, of: most, class };
+        write!(out, "<tr><td>{}{bar}<td>{}<td>", Size(allocated), Size(reserved))?;
+        let name = Text(abreast.name(nth));
+        match drawn.iter().position(|&place| place == nth) {
+            Some(section) => write!(out, "<a href=\"#device-{section}\">{name}</a>")?,
+            None => write!(out, "{name}")?,
+        }
+        let brief = words::brief(devices[nth].1, |bytes| Bytes(bytes).to_string());
+        write!(out, "<td>{}{}", odd(abreast, nth), Sentence(brief))?;
+    }
+    let rest = devices.len() - told.len();
+    if rest > 0 {
+        write!(out, "<tr><td><td class=\"bar\"><td><td>{rest} more {}<td>", plural(rest, "rank", "ranks"))?;
+    }
+    out.push_str("</table>");
+    if (0..devices.len()).any(|nth| abreast.is_odd(nth)) {
+        write!(out, "<p class=\"hint\">odd: {ODD}</p>")?;
+    }
+    Ok(())
+}
+
+/// By which figures a rank is odd, in words.
+fn odd(abreast: &Abreast<'_>, nth: usize) -> &'static str {
+    let is_odd = |across: &Across| across.odd.contains(&nth);
+    match (is_odd(&abreast.ranks.allocated), is_odd(&abreast.ranks.reserved)) {
+        (true, true) => "<strong class=\"bad\">odd</strong>: ",
+        (true, false) => "<strong class=\"bad\">odd</strong> by what it allocated: ",
+        (false, true) => "<strong class=\"bad\">odd</strong> by what it reserved: ",
+        (false, false) => "",
+    }
+}
+
+/// The ranks that have no section, and the commands that show them.
+fn others(out: &mut String, abreast: &Abreast<'_>, commands: &[String], drawn: &[usize]) -> fmt::Result {
+    let without: Vec<usize> = told(abreast).into_iter().filter(|nth| !drawn.contains(nth)).collect();
+    if without.is_empty() {
+        return Ok(());
+    }
+    let (told, all) = (without.len(), abreast.devices.len() - drawn.len());
+    let are = plural(all, "rank is", "ranks are");
+    write!(out, "<details><summary>{all} {are} not drawn below: the commands that show them")?;
+    if told < all {
+        write!(out, ", of {told} of them")?;
+    }
+    out.push_str("</summary><pre>");
+    for command in without.iter().filter_map(|&nth| commands.get(nth)) {
+        writeln!(out, "{}", Sentence(command))?;
+    }
+    out.push_str("</pre></details>");
+    Ok(())
+}
+
+fn lines(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
+    let differing = abreast.differing();
+    if differing.is_empty() {
+        return Ok(());
+    }
+    out.push_str(
+        "<h3>Lines in which they differ, at the peak of each</h3><table class=\"across\"><thead><tr>",
+    );
+    out.push_str("<th>spread<th class=\"bar\">of the widest");
+    let count = abreast.devices.len();
+    let columns: Vec<String> = if count <= COLUMNS {
+        (0..count).map(|nth| Text(abreast.name(nth)).to_string()).collect()
+    } else {
+        ["least", "median", "most"].map(str::to_owned).into()
+    };
+    for column in &columns {
+        write!(out, "<th>{column}")?;
+    }
+    out.push_str("<th>line<tbody>");
+    let widest = differing.iter().map(|line| line.across.spread_bytes()).max().unwrap_or(0);
+    for line in differing.iter().take(LINES) {
+        let spread = line.across.spread_bytes();
+        let class = if line.across.odd.is_empty() { "plain" } else { "odd" };
+        write!(out, "<tr><td>{}{}", Size(spread), Bar { bytes: spread, of: widest, class })?;
+        for (column, (bytes, is_odd)) in columns.iter().zip(figures(line, count)) {
+            let odd = if is_odd { " <strong class=\"bad\">odd</strong>" } else { "" };
+            write!(out, "<td data-of=\"{column}\">{}{odd}", Size(bytes))?;
+        }
+        write!(out, "<td><code>{}</code>", Text(place(line.place.as_ref())))?;
+        if count > COLUMNS && !line.across.odd.is_empty() {
+            write!(out, " <strong class=\"bad\">odd</strong>: {}", Text(abreast.odd_names(line)))?;
+        }
+    }
+    if let Some(rest) = differing.len().checked_sub(LINES).filter(|&rest| rest > 0) {
+        out.push_str("<tr><td><td class=\"bar\">");
+        columns.iter().for_each(|_| out.push_str("<td>"));
+        write!(out, "<td>{rest} more {}", plural(rest, "line", "lines"))?;
+    }
+    out.push_str("</table>");
+    Ok(())
+}
+
+/// The figures of a line, as many as there are columns, and whether each is odd.
+fn figures(line: &LineAcross, ranks: usize) -> Vec<(u64, bool)> {
+    let across = &line.across;
+    if ranks <= COLUMNS {
+        let figures = across.bytes.iter().enumerate();
+        return figures.map(|(nth, &bytes)| (bytes, across.odd.contains(&nth))).collect();
+    }
+    let [least, most] = [across.bytes.iter().min(), across.bytes.iter().max()];
+    [least, Some(&across.median_bytes), most].into_iter().flatten().map(|&bytes| (bytes, false)).collect()
+}
