@@ -27,6 +27,7 @@ mod flow;
 mod growth;
 mod memory;
 mod numbers;
+mod peaks;
 mod quality;
 mod settings;
 mod tables;

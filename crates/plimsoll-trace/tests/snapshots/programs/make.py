@@ -1,4 +1,4 @@
-"""Runs the programs of scenes.py and keeps, of each, its memory snapshot and what is known of it.
+"""Runs the programs of scenes/ and keeps, of each, its memory snapshot and what is known of it.
 
     python make.py OUT [NAME...] [--simulated] [--scale N] [--jobs N] [--timeout SECONDS]
 
