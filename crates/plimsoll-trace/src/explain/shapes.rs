@@ -6,6 +6,7 @@
 //! seen, scores of attention are tried: for queries of `[k, n, d]` they are `[k, n, n]`. What is no such product
 //! gets no guess.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_alloc::Category;
@@ -57,6 +58,9 @@ const MOST: usize = 2;
 const LEAST_BYTES: u64 = 1 << 20;
 /// Blocks that were asked for last, of which the sizes count: a model's in one step.
 const LAST: usize = 1 << 12;
+/// No model has more sizes in a step, or lengths of parameters; a forged file may.
+const MOST_SIZES: usize = 1 << 10;
+const MOST_WIDTHS: usize = 1 << 7;
 /// Bytes of the numbers that models compute with.
 const ELEMENTS: [u64; 2] = [4, 2];
 /// How wide the heads of attention are, the usual ones first.
@@ -119,7 +123,11 @@ impl Riddle<'_> {
         let is_kept = |nth: usize| self.category(nth).is_some_and(|category| KEPT.contains(&category));
         let lives = &self.known.timeline.lives;
         let made = (first..born).filter(|&nth| lives[nth].born.is_some() && !is_kept(nth));
-        made.map(|nth| asked(&lives[nth])).collect()
+        let mut made: BTreeSet<u64> = made.map(|nth| asked(&lives[nth])).collect();
+        while made.len() > MOST_SIZES {
+            made.pop_first();
+        }
+        made
     }
 
     /// Scores of attention, of what was asked for last that is much smaller and has a length of which they are
@@ -170,19 +178,24 @@ impl Dims {
         let element_bytes = if is_half { 2 } else { 4 };
         let wide = wide_bytes / element_bytes;
         let mut widths = BTreeSet::from([wide]);
-        for length in parameters.keys().map(|bytes| bytes / element_bytes).filter(|&length| length >= 16) {
+        for length in parameters
+            .keys()
+            .map(|bytes| bytes / element_bytes)
+            .filter(|&length| length >= 16)
+            .take(MOST_WIDTHS)
+        {
             // A bias is a few times as long as the model is wide; a matrix has a side as long as that.
-            let is_matrix = length % wide == 0 && length / wide >= 16;
+            let is_matrix = length.is_multiple_of(wide) && length / wide >= 16;
             widths.insert(if is_matrix { length / wide } else { length });
         }
-        let rows = rows(&widths, made);
+        let rows = rows(&widths, made, element_bytes);
         Self { wide, element_bytes, widths, rows }
     }
 
     /// The shape of so many parameters of this size.
     fn of_parameter(&self, bytes: u64, count: usize) -> Option<Guess> {
         let length = bytes / self.element_bytes.max(1);
-        let is_matrix = self.wide > 0 && length % self.wide == 0 && length > self.wide;
+        let is_matrix = self.wide > 0 && length.is_multiple_of(self.wide) && length > self.wide;
         let dims = if is_matrix { vec![length / self.wide, self.wide] } else { vec![length] };
         let guess =
             Guess { dims, element_bytes: self.element_bytes, evidence: Evidence::Parameters { count } };
@@ -214,10 +227,10 @@ impl Dims {
     /// For each sequence and each head, its rows times its rows.
     fn attention(&self, block_bytes: u64) -> Option<Guess> {
         let of = |(rows, sizes): (u64, usize), head: u64, element_bytes: u64| {
-            let heads = (self.wide % head == 0).then_some(self.wide / head)?;
+            let heads = self.wide.is_multiple_of(head).then_some(self.wide / head)?;
             let length = block_bytes / element_bytes / rows.checked_mul(heads)?.max(1);
             let dims = vec![rows.checked_div(length)?, heads, length, length];
-            let fits = length > 1 && rows % length == 0 && is_of(&dims, element_bytes, block_bytes);
+            let fits = length > 1 && rows.is_multiple_of(length) && is_of(&dims, element_bytes, block_bytes);
             fits.then_some(Guess { dims, element_bytes, evidence: Evidence::Attention { sizes } })
         };
         let tried = self.rows.iter().flat_map(|&rows| HEADS.map(|head| (rows, head)));
@@ -226,29 +239,34 @@ impl Dims {
     }
 }
 
-/// How many rows the sizes of what was made have, for what most of them have.
-fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>) -> Vec<(u64, usize)> {
+/// How many rows the sizes of what was made have, for what most of them have. Numbers of 4 bytes in few rows look
+/// like such of 2 bytes in twice as many: of those that are as many, what goes with the parameters' type comes first.
+fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec<(u64, usize)> {
     let mut rows: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for &bytes in made {
-        for row_bytes in widths.iter().flat_map(|&width| [2, 4].map(|element| element * width)) {
-            if bytes > row_bytes && bytes % row_bytes == 0 {
+        for row_bytes in
+            widths.iter().flat_map(|&width| ELEMENTS.map(|element| width.saturating_mul(element)))
+        {
+            if bytes > row_bytes && bytes.is_multiple_of(row_bytes) {
                 rows.entry(bytes / row_bytes).or_default().insert(bytes);
             }
         }
     }
-    // The tokens' own numbers, of 8 bytes, are as many as they; and with them counts one of 4 bytes for each.
-    let of_their_own = |rows: u64| match [8, 4].map(|bytes| made.contains(&(bytes * rows))) {
-        [false, _] => 0,
-        [true, is_figure] => 2 + usize::from(is_figure),
-    };
-    let mut rows: Vec<(u64, usize)> = rows
+    let mut rows: Vec<(u64, usize, bool)> = rows
         .into_iter()
-        .map(|(rows, sizes)| (rows, sizes.len() + of_their_own(rows)))
-        .filter(|&(_, sizes)| sizes > 2)
+        .map(|(rows, sizes)| {
+            // The tokens' own numbers, and with them a figure for each.
+            let [is_token, is_figure] = [8, 4].map(|bytes| made.contains(&(bytes * rows)));
+            (rows, sizes.len() + usize::from(is_token) + usize::from(is_token && is_figure), is_token)
+        })
+        .filter(|&(_, sizes, _)| sizes > 2)
         .collect();
-    rows.sort_by_key(|&(rows, sizes)| (std::cmp::Reverse(sizes), std::cmp::Reverse(rows)));
+    rows.sort_by_key(|&(rows, sizes, is_token)| {
+        let by_type = if element_bytes == 2 { u64::MAX - rows } else { rows };
+        (Reverse(sizes + usize::from(is_token)), by_type)
+    });
     rows.truncate(3);
-    rows
+    rows.into_iter().map(|(rows, sizes, _)| (rows, sizes)).collect()
 }
 
 /// Whether a tensor of this shape needs a block of so many bytes: blocks are whole steps of 512 bytes.
