@@ -27,6 +27,7 @@
 mod before;
 mod build;
 mod curve;
+mod pools;
 
 use plimsoll_alloc::{Addr, StreamId};
 
@@ -35,6 +36,7 @@ pub use crate::snapshot::{EventIndex, LifeIndex};
 pub use before::Memory;
 pub(crate) use before::MemoryMap;
 pub use curve::{Level, Moment};
+use pools::PoolsBySegment;
 
 /// One block that somebody held during the recording, 64 bytes.
 ///
@@ -97,6 +99,8 @@ pub struct Timeline {
     pub quality: Quality,
     /// The life that each event is about.
     concerns: Vec<Option<LifeIndex>>,
+    /// The pools of events that do not tell them.
+    pub(crate) pools: PoolsBySegment,
     /// Lives that an `alloc` at their place ends, by its event: their own end was not recorded.
     pub(crate) overtaken: Vec<LifeIndex>,
 }
@@ -134,7 +138,7 @@ impl Timeline {
     /// [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) is pinned host memory. Costs some tens of nanoseconds an event.
     pub fn of(snapshot: &Snapshot, device: i32) -> Self {
         let segments: Vec<&Segment> = snapshot.segments_of(device).collect();
-        build::build(device, &segments, snapshot.trace(device), &snapshot.config())
+        build::build(snapshot, device, &segments)
     }
 
     /// The life that an event is about: none for those about segments, and for strays.

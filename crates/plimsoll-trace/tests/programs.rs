@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 use plimsoll_alloc::{Bytes, Category};
-use plimsoll_trace::explain::leaks::Verdict;
+use plimsoll_trace::explain::leaks::{Pattern, Verdict};
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Failure, Options, Origins, Why};
 use plimsoll_trace::snapshot::{EventIndex, LifeIndex, Snapshot};
 use serde_json::Value;
@@ -111,6 +111,9 @@ impl Case<'_> {
             let known = self.known["steps"].as_array().map_or(0, Vec::len);
             self.check("steps", if known == 0 { 0 } else { steps }, known);
         }
+        let is_carried = |pattern: Option<Pattern>| pattern == Some(Pattern::CarriedNumber);
+        let is_told = self.explained.leaks.lines.iter().any(|line| is_carried(line.pattern));
+        self.check("a number is carried", is_told, self.expected("pattern") == "CarriedNumber");
         if let Some(expected) = self.expected("pattern").as_str() {
             let leaks = &self.explained.leaks;
             let patterns = leaks.lines.iter().filter_map(|line| line.pattern).chain(leaks.pattern);
@@ -146,6 +149,10 @@ impl Case<'_> {
         if let (Some(limit), Some(said)) = (limit, failure.limit) {
             let is_within = said.at_least_bytes <= limit && limit < said.below_bytes;
             self.check(&format!("{said:?} around {limit}"), is_within, true);
+        }
+        if let Some(shape) = self.known["expected"].get("shape").cloned() {
+            let said = self.explained.shapes.first().map(|guess| guess.dims.clone());
+            self.check("shape", said.into(), shape);
         }
         let capacity = limit.unwrap_or(failure.level.reserved_bytes + number(&figures["free"]));
         self.check(&format!("{:?} of {capacity}", failure.cause()), is_cause(&failure, capacity), true);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Options};
 use plimsoll_trace::render::quality::{Grade, Judged, replayed};
+use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
 
 use crate::bytes;
@@ -62,7 +63,11 @@ fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuali
         row(out, "events", &format!("{}, {fit}", events.events));
         row(out, "ring", ring);
         if events.held_before > 0 {
-            row(out, "held before", &format!("{} blocks, from before the first event", events.held_before));
+            row(
+                out,
+                "held before",
+                &format!("{}, from before the first event", counted(events.held_before as u64, "block")),
+            );
         }
     }
     row(out, "replay", &replayed(&device.replay));
@@ -93,8 +98,13 @@ fn complaints(out: &mut String, quality: &DataQuality) {
         let _ = writeln!(out, "\n{BOLD}Without a stack at the peak{RESET}");
         for part in &quality.stackless {
             let (size, why) = (bytes::shown(part.bytes, false), part.why);
-            let _ =
-                writeln!(out, "  {size:>12}  {:>6} blocks  {}: {}", part.blocks, why.reason(), why.remedy());
+            let _ = writeln!(
+                out,
+                "  {size:>12}  {:>13}  {}: {}",
+                counted(part.blocks, "block"),
+                why.reason(),
+                why.remedy()
+            );
         }
     }
     if !quality.missing.is_empty() {
@@ -121,10 +131,7 @@ fn row(out: &mut String, name: &str, text: &str) {
 /// The section of an explanation: one line, and one more for each further complaint.
 pub(crate) fn section(out: &mut String, explained: &Explained, device: &DeviceExplanation) {
     let judged = Judged::of(&explained.quality(device), &device.replay);
-    let events = match device.timeline.quality.events {
-        1 => "1 event".to_owned(),
-        count => format!("{count} events"),
-    };
+    let events = counted(device.timeline.quality.events as u64, "event");
     // A replay that differs is among the complaints.
     let differs = device.replay.requests > 0 && !device.replay.is_identical();
     let replayed = if differs { String::new() } else { format!(", {}", replayed(&device.replay)) };

@@ -5,7 +5,7 @@ use plimsoll_trace::render::words;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
-use super::holes;
+use super::{holes, peaks};
 use crate::explained::Explained;
 use crate::{bytes, doctor, leaks, whatif};
 
@@ -71,6 +71,11 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
                 })),
                 "event": failure.at.index(),
                 "line": explained.origins.get(failure.stack).line.map(|frame| explained.line(frame)),
+                "shapes": device.shapes.iter().map(|guess| json!({
+                    "dims": guess.dims,
+                    "element_bytes": guess.element_bytes,
+                    "confidence": "a guess",
+                })).collect::<Vec<_>>(),
                 "failures": failure.failures,
             })
         }),
@@ -85,6 +90,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
             "by_operator": by_operator.collect::<Vec<_>>(),
         },
         "fragmentation": holes::as_json(explained, device),
+        "peaks": peaks::as_json(explained, device),
         "leaks": leaks::as_json(explained, device),
         "what_if": device.what_if.as_ref().map(whatif::as_json),
         "data_quality": doctor::as_json(explained, device),

@@ -3,6 +3,7 @@
 mod holes;
 mod job;
 pub(crate) mod json;
+mod peaks;
 pub(crate) mod text;
 
 use std::path::{Path, PathBuf};

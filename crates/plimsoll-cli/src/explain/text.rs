@@ -2,11 +2,15 @@
 
 use std::fmt::Write;
 
-use plimsoll_trace::explain::leaks::Verdict;
-use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, Row, Share};
+use plimsoll_trace::explain::leaks::{Place, Verdict};
+use plimsoll_trace::explain::{
+    DeviceExplanation, Fragmentation, Holder, Holes, Ledger, Part, Pin, Row, Share,
+};
 use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::FrameId;
+use plimsoll_trace::timeline::Timeline;
 
+use super::peaks;
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
@@ -51,8 +55,18 @@ impl Page<'_> {
     /// Which request failed.
     fn failure(&self, out: &mut String, device: &DeviceExplanation) {
         let Some(failure) = device.failure else { return };
-        if let Some(frame) = self.explained.origins.get(failure.stack).line {
-            let _ = writeln!(out, "asked for at {}", self.line(frame));
+        let frame = self.explained.origins.get(failure.stack).line;
+        let at = frame.map_or_else(String::new, |frame| format!(" at {}", self.line(frame)));
+        let phase = words::failed_in(device);
+        if !(at.is_empty() && phase.is_empty()) {
+            let comma = if at.is_empty() || phase.is_empty() { "" } else { "," };
+            let _ = writeln!(out, "asked for{at}{comma}{phase}");
+        }
+        let shapes = words::shapes(&self.explained.snapshot, &self.explained.origins, device, |bytes| {
+            self.size(bytes)
+        });
+        for (nth, shape) in shapes.iter().enumerate() {
+            let _ = writeln!(out, "{} {shape}", if nth == 0 { "perhaps" } else { "     or" });
         }
         if failure.failures > 1 {
             let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
@@ -80,6 +94,7 @@ impl Page<'_> {
             let name = key.map(|name| name.of(&self.explained.snapshot).to_owned());
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
+        peaks::phases(out, self.explained, device, self.shown);
         self.pins(out, device);
         self.leaks(out, device);
         if let Some(what_if) = &device.what_if {
@@ -91,16 +106,17 @@ impl Page<'_> {
 
     /// Which lines keep memory from step to step.
     fn leaks(&self, out: &mut String, device: &DeviceExplanation) {
-        let (steps, of) = (&device.steps, &device.leaks);
+        let of = &device.leaks;
         let growth = of.whole.growth;
-        let _ = writeln!(
-            out,
-            "\n{BOLD}From step to step{RESET}: {} ({} steps, {})",
-            of.whole.verdict.name(),
-            steps.len(),
-            steps.evidence()
-        );
+        let _ = writeln!(out, "\n{BOLD}From step to step{RESET}: {}", words::steps(device));
+        peaks::steps(out, self.explained, device, self.shown);
         if of.whole.verdict != Verdict::Leaking {
+            for (line, pattern) in
+                of.lines.iter().filter_map(|line| line.pattern.map(|pattern| (line, pattern)))
+            {
+                let place = words::place(&self.explained.snapshot, line.place);
+                let _ = writeln!(out, "  {place}: {}", pattern.advice());
+            }
             return;
         }
         if let Some(pattern) = of.pattern {
@@ -108,6 +124,7 @@ impl Page<'_> {
         }
         leaks::lines(out, self.explained, device, self.shown.rows, |bytes| self.size(bytes));
         let _ = writeln!(out, "  {:>12} in all since step {}", self.size(growth.bytes), growth.from + 1);
+        let _ = writeln!(out, "  {}", words::NO_HOLDER);
     }
 
     /// Which blocks keep how much of the cache from going back, where that is worth a word.
@@ -130,27 +147,43 @@ impl Page<'_> {
         let mut pins: Vec<&Pin> = fragmentation.pins.iter().collect();
         pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
         for pin in pins.iter().take(self.shown.rows.min(5)) {
-            let oldest = pin.holders.first();
-            let line =
-                oldest.and_then(|holder| holder.line).map_or_else(String::new, |frame| self.line(frame));
-            let age = oldest.map_or_else(String::new, |oldest| match oldest.born {
-                Some(_) => format!(", the oldest asked for {} events before", oldest.age_events),
-                None => ", the oldest from before the recording".to_owned(),
-            });
+            let (place, age) =
+                pin.holders.first().map_or_else(Default::default, |oldest| self.oldest(timeline, oldest));
             let (pinned, held) = (self.size(pin.pinned_bytes), self.size(pin.held_bytes));
-            let blocks = match pin.holders.len() {
-                1 => "1 block".to_owned(),
-                count => format!("{count} blocks"),
-            };
-            let row = format!("  {pinned:>12}  by {held} in {blocks}{age}  {line}");
+            let blocks = words::counted(pin.holders.len() as u64, "block");
+            let row = format!("  {pinned:>12}  by {held} in {blocks}{age}  {place}");
             let _ = writeln!(out, "{}", row.trim_end());
         }
+    }
+
+    /// What the oldest block of a segment is and who asked for it, and how long ago.
+    fn oldest(&self, timeline: &Timeline, oldest: &Holder) -> (String, String) {
+        let stack = oldest.life.and_then(|life| timeline.lives[life.index()].stack);
+        let place = words::place(&self.explained.snapshot, Place::of(stack, &self.explained.origins));
+        let age = match oldest {
+            Holder { born: None, .. } => "from before the recording".to_owned(),
+            Holder { age_events: 0, .. } => "just asked for".to_owned(),
+            Holder { age_steps: 0, age_events, .. } => {
+                format!("asked for {} before", words::counted(*age_events as u64, "event"))
+            }
+            Holder { age_steps, .. } => {
+                format!("asked for {} before", words::counted(*age_steps as u64, "step"))
+            }
+        };
+        (format!("{}  {place}", words::purpose(oldest.category)), format!(", the oldest {age}"))
     }
 
     /// Where the device's bytes are: a sum, then its parts.
     fn ledger(&self, out: &mut String, ledger: &Ledger, when: &str) {
         let _ = writeln!(out, "\n{BOLD}The device's bytes {when}{RESET}");
-        let shown = |row: &Row| row.bytes != Some(0) || row.part == Part::Reserved;
+        let device = ledger.device;
+        let is_device_known = device.total.is_some() || device.free.is_some();
+        let of_device = |part: Part| matches!(part, Part::Total | Part::Outside | Part::Free);
+        let shown = |row: &Row| match row.part {
+            Part::Reserved => true,
+            part if of_device(part) => is_device_known,
+            _ => row.bytes != Some(0),
+        };
         for row in ledger.rows().into_iter().filter(shown) {
             let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| self.size(bytes));
             let indent = match row.part.within() {
@@ -160,6 +193,13 @@ impl Page<'_> {
             };
             let name = format!("{indent}{}", row.part.name());
             let _ = writeln!(out, "  {size:>12}  {name:<34}  {}", row.part.pytorch());
+        }
+        if device.outside.is_none() {
+            let _ = writeln!(
+                out,
+                "  nvidia-smi shows more: the context, libraries and other processes are outside the allocator; \
+                 --device-total SIZE tells how much where a request failed"
+            );
         }
     }
 
@@ -186,7 +226,8 @@ impl Page<'_> {
     fn row<K>(&self, out: &mut String, name: &str, share: &Share<K>, of: u64, note: &str) {
         let percent = if of == 0 { 0.0 } else { 100.0 * share.bytes as f64 / of as f64 };
         let (size, blocks) = (self.size(share.bytes), share.blocks);
-        let line = format!("  {size:>12} {percent:>6.1} % {blocks:>7} blocks  {name:<15}  {note}");
+        let noun = if blocks == 1 { "block " } else { "blocks" };
+        let line = format!("  {size:>12} {percent:>6.1} % {blocks:>7} {noun}  {name:<15}  {note}");
         let _ = writeln!(out, "{}", line.trim_end());
     }
 

@@ -39,6 +39,7 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
             let but = if leaks { "" } else { ": no leak of the whole, as much of what was there goes" };
             let _ = writeln!(out, "\n{BOLD}What stays of each step, by line{RESET}{but}");
             lines(&mut out, explained, device, args.shown.rows, size);
+            let _ = writeln!(out, "  {}", words::NO_HOLDER);
         }
         others(&mut out, explained, device, args.shown.rows, size);
         let (count, told_by) = (device.steps.len(), device.steps.evidence());

@@ -7,13 +7,15 @@ use super::holders::{Holders, held};
 use super::leaks::Leaks;
 use super::ledger::Ledger;
 use super::origin::Origins;
-use super::passes::Passes;
+use super::passes::{PassKind, Passes};
+use super::peaks::{Peaks, Phase};
 use super::purpose::Purposes;
+use super::shapes::{Guess, Riddle};
 use super::steps::Steps;
 use crate::failure::{Cause, Failure};
 use crate::replay::Replay;
-use crate::snapshot::{EventIndex, Snapshot};
-use crate::timeline::{Life, Timeline};
+use crate::snapshot::{EventIndex, FrameId, Snapshot};
+use crate::timeline::{Life, Moment, Timeline};
 use crate::whatif::{SETTINGS, WhatIf};
 
 /// What a snapshot tells of one device.
@@ -29,6 +31,8 @@ pub struct DeviceExplanation {
     pub purposes: Purposes,
     /// The request that failed, if one did.
     pub failure: Option<Failure>,
+    /// What it may have been for, the best guess first; none where nothing speaks for any.
+    pub shapes: Vec<Guess>,
     /// Who held the memory at [`DeviceExplanation::moment`].
     pub holders: Holders,
     /// Where the device's bytes were then.
@@ -37,6 +41,8 @@ pub struct DeviceExplanation {
     pub fragmentation: Fragmentation,
     /// The steps of the program.
     pub steps: Steps,
+    /// The peaks of its phases and steps.
+    pub peaks: Peaks,
     /// What grows from step to step.
     pub leaks: Leaks,
     /// What other settings would have come to; asked only where memory ran out although the blocks
@@ -78,7 +84,11 @@ impl DeviceExplanation {
             let (passes, steps) = rhythm.join().expect("reading a trace does not panic");
             (timeline, replay, passes, steps)
         });
-        let purposes = Purposes::of(snapshot, &timeline, origins, &passes, options.infer);
+        let (peaks, purposes) = std::thread::scope(|scope| {
+            let peaks = scope.spawn(|| Peaks::of(snapshot, &timeline, origins, &passes, &steps));
+            let purposes = Purposes::of(snapshot, &timeline, origins, &passes, options.infer);
+            (peaks.join().expect("reading a trace does not panic"), purposes)
+        });
         let failure = Failure::last(snapshot, &timeline);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
         let holders = Holders::after(&timeline, origins, &purposes, moment);
@@ -88,6 +98,16 @@ impl DeviceExplanation {
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
         let fragmentation = Fragmentation::of(known, &begins, moment);
         let leaks = Leaks::of(snapshot, &timeline, origins, &purposes, &steps);
+        let riddle = failure.filter(|_| options.infer).map(|failure| Riddle {
+            known,
+            failure,
+            step_began: steps.boundaries.iter().rfind(|&&end| end < failure.at).copied(),
+            is_pass: matches!(
+                peaks.failed_in,
+                Some(Phase::Evaluation | Phase::Pass(PassKind::Forward | PassKind::Backward))
+            ),
+        });
+        let shapes = riddle.map_or_else(Vec::new, |riddle| riddle.guesses());
         let cause = failure.map(|failure| failure.cause());
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
         let what_if = may_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
@@ -97,10 +117,12 @@ impl DeviceExplanation {
             passes,
             purposes,
             failure,
+            shapes,
             holders,
             ledger,
             fragmentation,
             steps,
+            peaks,
             leaks,
             what_if,
         }
@@ -114,6 +136,18 @@ impl DeviceExplanation {
     /// The moment that is explained: when memory ran out, or else when the most was allocated.
     pub fn moment(&self) -> Option<EventIndex> {
         self.holders.after
+    }
+
+    /// The step that a moment lies in, from one; `None` behind the last.
+    pub fn step_at(&self, moment: Moment) -> Option<usize> {
+        let step = self.steps.step_of(moment.after?);
+        (step < self.steps.len()).then_some(step + 1)
+    }
+
+    /// The line that asked for what a moment's event is about.
+    pub fn asker_at(&self, snapshot: &Snapshot, origins: &Origins, moment: Moment) -> Option<FrameId> {
+        let event = snapshot.trace(self.timeline.device).get(moment.after?.index())?;
+        origins.get(event.stack).line
     }
 
     /// What is neither free nor the allocator's as a request fails for want of the device's capacity, if that is

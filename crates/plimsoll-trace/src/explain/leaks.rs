@@ -112,6 +112,12 @@ struct Rows {
     blocks: usize,
     sums: usize,
     sums_replaced: usize,
+    /// The same of all numbers, where no C++ frame tells of additions; which of the lives is the first of them, and
+    /// how many were asked for by a user's line itself.
+    numbers: usize,
+    numbers_replaced: usize,
+    first_number: Option<usize>,
+    direct_numbers: usize,
     /// Bytes of all these blocks.
     bytes: u64,
 }
@@ -182,7 +188,10 @@ impl Leaks {
         let about =
             judge::About { asked: &walk.asked, fewest, is_cat: false, is_line: true, is_first_use: false };
         let mut lines: Vec<Line> = Vec::new();
-        for (place, rows) in walk.largest(MOST_ENTRIES / steps.len().max(1)) {
+        let largest = walk.largest(MOST_ENTRIES / steps.len().max(1));
+        let carried =
+            pattern::carried(&largest.iter().map(|(_, rows)| *rows).collect::<Vec<_>>(), steps.len());
+        for ((place, rows), is_carried) in largest.into_iter().zip(carried) {
             let mut course = rows.course(steps.len());
             let operator = rows.operator.flatten();
             let is_cat = operator.is_some_and(|name| name.of(snapshot).starts_with("cat"));
@@ -192,7 +201,9 @@ impl Leaks {
             }
             let is_first_use = rows.is_first_use;
             judge::judge(&mut course, &judge::About { asked: &asked, is_cat, is_first_use, ..about });
-            let pattern = pattern::of_line(snapshot, &course, rows, operator);
+            let is_steady = matches!(course.verdict, Verdict::Steady | Verdict::WarmingUp);
+            let pattern = pattern::of_line(snapshot, &course, rows, operator)
+                .or((is_carried && is_steady).then_some(Pattern::CarriedNumber));
             lines.push(Line { place, operator, course, pattern });
         }
         let is_leaking = |line: &Line| line.course.verdict == Verdict::Leaking;
@@ -299,6 +310,15 @@ impl Walk {
                 walk.whole.is_first_use |= rows.is_first_use;
             }
             let is_sum = pattern::is_sum(snapshot, life, origin);
+            if !origins.has_native()
+                && let Some(step) = birth
+                && let (is_direct, true) = pattern::number(snapshot, life, origin)
+            {
+                rows.numbers += 1;
+                rows.numbers_replaced += usize::from(step + 1 == death);
+                rows.direct_numbers += usize::from(is_direct);
+                rows.first_number.get_or_insert(index);
+            }
             rows.take(life, birth, death, count, is_sum);
             walk.whole.take(life, birth, death, count, is_sum);
             if birth.is_none_or(|step| step < warm) && death > warm && death < count {

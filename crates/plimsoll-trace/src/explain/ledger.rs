@@ -102,20 +102,22 @@ impl Part {
         }
     }
 
-    /// What gives the same in PyTorch.
+    /// What gives the same in PyTorch: a function of `torch.cuda`, or a key of its `memory_stats()`.
     pub fn pytorch(self) -> &'static str {
         match self {
             Self::Total => "mem_get_info()[1]",
             Self::Outside => "mem_get_info()[1] - mem_get_info()[0] - memory_reserved()",
             Self::Free => "mem_get_info()[0], device_free",
             Self::Reserved => "memory_reserved()",
-            Self::Requested => "requested_bytes (which counts waiting blocks, too)",
-            Self::Rounding => "memory_allocated() - requested_bytes",
+            Self::Requested => "requested_bytes.all.current (which counts waiting blocks, too)",
+            Self::Rounding => "memory_allocated() - requested_bytes.all.current",
             Self::Unsplit => "memory_allocated()",
-            Self::Waiting => "active_bytes - memory_allocated()",
-            Self::Reusable => "memory_reserved() - active_bytes - inactive_split_bytes",
+            Self::Waiting => "active_bytes.all.current - memory_allocated()",
+            Self::Reusable => {
+                "memory_reserved() - active_bytes.all.current - inactive_split_bytes.all.current"
+            }
             Self::Private => "segments with a segment_pool_id other than (0, 0)",
-            Self::Pinned => "inactive_split_bytes (0 for expandable segments)",
+            Self::Pinned => "inactive_split_bytes.all.current (0 for expandable segments)",
         }
     }
 

@@ -219,7 +219,7 @@ pub(crate) fn is_library(file: &str) -> bool {
 }
 
 /// An installed package that is not PyTorch itself.
-fn is_package(file: &str) -> bool {
+pub(super) fn is_package(file: &str) -> bool {
     let installed = ["site-packages", "dist-packages"].iter().find_map(|folder| file.split_once(folder));
     installed.is_some_and(|(_, package)| !package[1.min(package.len())..].starts_with("torch"))
 }

@@ -42,13 +42,15 @@ pub struct Passes {
     recomputed: Vec<EventIndex>,
     /// When memory ran out.
     failures: Vec<EventIndex>,
+    /// Whether requests without a frame are the backward pass's.
+    python_only: bool,
 }
 
 impl Passes {
     /// Reads the trace's requests in order, and the annotations that tell when an optimizer begins.
     pub fn of(snapshot: &Snapshot, trace: &[Event], origins: &Origins) -> Self {
         let doing = |event: &Event| origins.get(event.stack).doing;
-        let python_only = is_python_only(trace, origins);
+        let found = Self { python_only: is_python_only(trace, origins), ..Self::default() };
         let mut optimizer_begins = optimizer_begins(snapshot).into_iter().peekable();
         let mut passes: Vec<Pass> = Vec::new();
         let (mut failures, mut recomputed) = (Vec::new(), Vec::new());
@@ -67,15 +69,7 @@ impl Passes {
                     failures.push(index);
                     None
                 }
-                (Action::Alloc, Doing::Backward | Doing::Recomputing | Doing::Accumulating) => {
-                    Some(PassKind::Backward)
-                }
-                (Action::Alloc, Doing::Unknown) if python_only => Some(PassKind::Backward),
-                (Action::Alloc, Doing::OptimizerStep | Doing::OptimizerState) => Some(PassKind::Optimizer),
-                (Action::Alloc, Doing::Workspace | Doing::Gathering) => passes.last().map(|pass| pass.kind),
-                (Action::Alloc, Doing::Unknown | Doing::Forward | Doing::Building | Doing::Bucketing) => {
-                    Some(PassKind::Forward)
-                }
+                (Action::Alloc, doing) => found.kind_of(doing, passes.last().map(|pass| pass.kind)),
                 _ => None,
             };
             let kind = kind.or(begins.then_some(PassKind::Optimizer));
@@ -95,7 +89,18 @@ impl Passes {
         let is_backward = |&place: &usize| passes[place].kind == PassKind::Backward;
         let backward = (0..passes.len()).filter(is_backward).collect();
         recomputed.extend(recomputing);
-        Self { passes, backward, recomputed, failures }
+        Self { passes, backward, recomputed, failures, ..found }
+    }
+
+    /// The pass that a request belongs to by what its stack shows; `before` is the one before it.
+    pub(super) fn kind_of(&self, doing: Doing, before: Option<PassKind>) -> Option<PassKind> {
+        match doing {
+            Doing::Backward | Doing::Recomputing | Doing::Accumulating => Some(PassKind::Backward),
+            Doing::Unknown if self.python_only => Some(PassKind::Backward),
+            Doing::OptimizerStep | Doing::OptimizerState => Some(PassKind::Optimizer),
+            Doing::Workspace | Doing::Gathering => before,
+            Doing::Unknown | Doing::Forward | Doing::Building | Doing::Bucketing => Some(PassKind::Forward),
+        }
     }
 
     /// All of them.
@@ -133,6 +138,12 @@ impl Passes {
     pub fn is_freed_within(&self, life: &Life, born: EventIndex) -> bool {
         let pass = self.at(born).map(|place| self.passes[place]);
         life.freed.zip(pass).is_some_and(|(freed, pass)| freed <= pass.last_request)
+    }
+
+    /// Whether a block that was asked for in a pass is freed before another pass begins.
+    pub fn is_freed_before_next(&self, life: &Life, born: EventIndex) -> bool {
+        let pass = self.at(born).map(|place| self.passes[place]);
+        life.freed.zip(pass).is_some_and(|(freed, pass)| freed <= pass.last)
     }
 
     /// The first backward pass behind an event.

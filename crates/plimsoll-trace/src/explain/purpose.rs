@@ -153,7 +153,9 @@ fn from_life(life: &Life, doing: Doing, passes: &Passes, keeps_graph: bool) -> O
         Doing::Accumulating => (Category::Gradient, Why::Frames),
         Doing::Building | Doing::Gathering => (Category::Parameter, Why::Frames),
         Doing::Bucketing => (Category::Gradient, Why::Frames),
-        Doing::OptimizerStep if passes.is_freed_within(life, born) => (Category::Temporary, Why::FreedSoon),
+        Doing::OptimizerStep if passes.is_freed_before_next(life, born) => {
+            (Category::Temporary, Why::FreedSoon)
+        }
         Doing::OptimizerStep => (Category::OptimizerState, Why::OutlivesPass),
         Doing::Backward => from_backward(life, born, passes),
         Doing::Recomputing => from_checkpoint(life, born, passes),

@@ -227,8 +227,8 @@ impl<'a> States<'a> {
     /// The state after an event, which is none before the last one asked for: else the last one's again.
     pub fn at(&mut self, after: Option<EventIndex>) -> State {
         let events = after.map_or(0, |event| event.index() + 1).min(self.trace.len());
-        for event in self.trace.get(self.events..events).unwrap_or_default() {
-            self.memory.follow(event);
+        for nth in self.events..events {
+            self.memory.follow(&self.trace[nth], nth, self.timeline);
         }
         self.events = self.events.max(events);
 

@@ -1,6 +1,6 @@
 //! Why memory ran out, as one sentence.
 
-use crate::explain::{Cause, DeviceExplanation, Failure};
+use crate::explain::{Cause, DeviceExplanation, Failure, Holes};
 
 /// The cause, the figure that matters, and what would have helped. `leak` is the sentence of one, if there is one.
 pub(super) fn sentence(
@@ -28,8 +28,9 @@ pub(super) fn sentence(
             }
         }
         Cause::Fragmentation { spare_bytes } => format!(
-            "FRAGMENTATION. {asked} and would fit, with {at_least}{} to spare, if the blocks lay together; {}{}",
+            "FRAGMENTATION. {asked} and would fit, with {at_least}{} to spare, if the blocks lay together{}; {}{}",
             size(spare_bytes),
+            holes(device, &size),
             help(device),
             if is_full(failure, spare_bytes) {
                 "; but live blocks fill more than 99 % of what there was: expect a later request to fail"
@@ -49,6 +50,16 @@ pub(super) fn sentence(
     };
     let shared = shared(failure, &size).unwrap_or_default();
     format!("out of memory: {told}{}{shared}", limit.unwrap_or_default())
+}
+
+/// In how many pieces the cached bytes are.
+fn holes(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
+    let Holes { count, largest_bytes, cached, .. } = device.fragmentation.all;
+    match count {
+        0 => String::new(),
+        1 => format!(" (one hole of {})", size(cached.sum())),
+        _ => format!(" ({} in {count} holes, the largest {})", size(cached.sum()), size(largest_bytes)),
+    }
 }
 
 /// What stands before bytes that are missing and before those that are spare: a limit's bounds are not exact.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::words::counted;
 use crate::explain::{DataQuality, Missing};
 use crate::replay::Replay;
 
@@ -92,7 +93,7 @@ pub fn replayed(replay: &Replay) -> String {
     if replay.requests == 0 {
         "no request recorded: the state alone is explained".to_owned()
     } else if replay.is_identical() {
-        format!("{} requests replayed, every block where PyTorch put it", replay.requests)
+        format!("{} replayed, every block where PyTorch put it", counted(replay.requests as u64, "request"))
     } else {
         format!("{}: figures may differ from PyTorch's", differs(replay))
     }
@@ -100,12 +101,13 @@ pub fn replayed(replay: &Replay) -> String {
 
 fn differs(replay: &Replay) -> String {
     let Replay { requests, conflicts, unplaced, .. } = replay;
+    let (requests, blocks) = (counted(*requests as u64, "request"), counted(*unplaced as u64, "block"));
     match (conflicts, unplaced) {
-        (0, 0) => format!("{requests} requests replayed, and the end is not as the snapshot shows it"),
-        (_, 0) => format!("{requests} requests replayed, {conflicts} of them decided otherwise"),
+        (0, 0) => format!("{requests} replayed, and the end is not as the snapshot shows it"),
+        (_, 0) => format!("{requests} replayed, {conflicts} of them decided otherwise"),
         _ => format!(
-            "{requests} requests replayed, {conflicts} of them decided otherwise, and {unplaced} blocks found their \
-             place taken or gone"
+            "{requests} replayed, {conflicts} of them decided otherwise, and {blocks} without a place: something \
+             else was there, or no memory"
         ),
     }
 }

@@ -5,7 +5,9 @@ use plimsoll_alloc::Category;
 use super::failure;
 use super::quality::replayed;
 use crate::explain::leaks::{Course, Place, Verdict};
-use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
+use crate::explain::{
+    Cause, DeviceExplanation, Evidence, Guess, Line, Origins, PassKind, Phase, Purposed, Rise,
+};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::WhatIf;
 
@@ -110,6 +112,114 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
         }
     }
 }
+
+/// What a request that failed may have been for: a sentence for the best guess, one for the next.
+pub fn shapes(
+    snapshot: &Snapshot,
+    origins: &Origins,
+    device: &DeviceExplanation,
+    size: impl Fn(u64) -> String,
+) -> Vec<String> {
+    let told = device.shapes.iter().map(|Guess { dims, element_bytes, evidence }| {
+        let dims: Vec<String> = dims.iter().map(u64::to_string).collect();
+        let types = if *element_bytes == 2 { "bfloat16 or float16" } else { "float32" };
+        let evidence = match *evidence {
+            Evidence::Parameters { count } => {
+                format!(
+                    "{} as large: a gradient, a state or a copy of one",
+                    counted(count as u64, "parameter")
+                )
+            }
+            Evidence::Rows { sizes } => {
+                format!(
+                    "{sizes} other sizes of its step have such rows, and a parameter has the last dimension"
+                )
+            }
+            Evidence::Attention { sizes } => {
+                format!("scores of attention: {sizes} other sizes of its step have as many rows in all")
+            }
+            Evidence::Scores { of } => {
+                let life = &device.timeline.lives[of.index()];
+                let line = origins.get(life.stack).line;
+                let line =
+                    line.map_or_else(String::new, |frame| format!(" at {}", self::line(snapshot, frame)));
+                let asked = size(life.requested_bytes.get().unwrap_or(life.bytes));
+                format!(
+                    "scores of attention for the {asked} asked for{line}, if its heads are as wide as usual"
+                )
+            }
+        };
+        format!("[{}] of {types}, a guess: {evidence}", dims.join(", "))
+    });
+    told.collect()
+}
+
+/// How many steps there are, what told, and what to think of their growth.
+pub fn steps(device: &DeviceExplanation) -> String {
+    let (verdict, count) = (device.leaks.whole.verdict, device.steps.len());
+    match (count, verdict) {
+        (0, _) if device.timeline.quality.events == 0 => "no events were recorded".to_owned(),
+        (0, _) => {
+            "nothing comes again that could be a step; to tell growth, record at least 6 of them, marked as \
+                   `plimsoll record` prints"
+                .to_owned()
+        }
+        (_, Verdict::TooFewSteps) => format!(
+            "{} (a step ends where {}): too few to tell a leak, record at least 6",
+            counted(count as u64, "step"),
+            device.steps.evidence()
+        ),
+        _ => format!("{} ({count} steps, {})", verdict.name(), device.steps.evidence()),
+    }
+}
+
+/// So many things of this name: `1 block`, `2 blocks`.
+pub fn counted(count: u64, name: &str) -> String {
+    if count == 1 { format!("1 {name}") } else { format!("{count} {name}s") }
+}
+
+/// What a phase is called; scopes of the program are told apart from what we call so.
+pub fn phase(snapshot: &Snapshot, phase: Phase) -> String {
+    let name = phase.name(snapshot);
+    if matches!(phase, Phase::Scope(_)) { format!("scope {name}") } else { name.to_owned() }
+}
+
+/// By how much one step's peak is above another's.
+pub fn rise(
+    snapshot: &Snapshot,
+    device: &DeviceExplanation,
+    rise: &Rise,
+    size: impl Fn(u64) -> String,
+) -> String {
+    let [from, to] = rise.steps;
+    let [less, more] = rise.moments.map(|moment| moment.level.allocated_bytes);
+    let (change, less, more) = (size(more.saturating_sub(less)), size(less), size(more));
+    let to = if to < device.steps.len() {
+        format!("step {}", to + 1)
+    } else {
+        "what follows the last step".to_owned()
+    };
+    let pass = Phase::Pass(rise.pass).name(snapshot);
+    let highest = if from == 0 { "" } else { ", the highest" };
+    format!("step {} -> {to}{highest}: +{change} at the peak of {pass}, {more} instead of {less}", from + 1)
+}
+
+/// When in the program the last request failed, as the end of a sentence; nothing where there is but one phase.
+pub fn failed_in(device: &DeviceExplanation) -> &'static str {
+    match device.peaks.failed_in.filter(|_| device.peaks.phases.len() > 1) {
+        Some(Phase::Building) => " while the model was built",
+        Some(Phase::Checkpoint) => " while a checkpoint was loaded or saved",
+        Some(Phase::Evaluation) => " in an evaluation",
+        Some(Phase::Pass(PassKind::Forward)) => " in the forward pass",
+        Some(Phase::Pass(PassKind::Backward)) => " in the backward pass",
+        Some(Phase::Pass(PassKind::Optimizer)) => " in the optimizer's step",
+        Some(Phase::Scope(_)) | None => "",
+    }
+}
+
+/// What no snapshot can tell of a leak.
+pub const NO_HOLDER: &str =
+    "which variable of Python holds them is in no snapshot: the lines are those that made them";
 
 /// Which moment is explained, as the end of "held …".
 pub fn when(device: &DeviceExplanation) -> &'static str {

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use plimsoll_alloc::{
-    Addr, Adoption, Allocation, BlockState, Config, Piece, PieceState, Request, Step, TieOrder,
+    Addr, Adoption, Allocation, BlockState, Config, Piece, PieceState, PoolId, Request, Step, TieOrder,
 };
 
-use super::state::{PoolOf, State};
+use super::state::State;
 use super::{Divergence, Replay};
 use crate::conformance::{Answer, Choice};
-use crate::snapshot::{self, Action, Event, EventIndex, LifeIndex, MaybeU64, Snapshot};
+use crate::snapshot::{self, Action, Event, EventIndex, LifeIndex, MaybeU64, PoolIndex, Pools, Snapshot};
 use crate::timeline::{Life, Timeline};
 
 /// Of whom a block is that was there before the recording.
@@ -24,7 +24,7 @@ pub(super) struct Run<'a> {
     pub(super) timeline: &'a Timeline,
     pub(super) trace: &'a [Event],
     pub(super) config: Config,
-    pub(super) pools: PoolOf<'a>,
+    pub(super) pools: &'a Pools,
     pub(super) state: State,
     /// What each life holds in our allocator now.
     pub(super) held: Vec<Option<Allocation>>,
@@ -60,7 +60,7 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder,
     let mut run = Run {
         timeline,
         trace: &trace[..timeline.quality.events.min(events).min(trace.len())],
-        pools: PoolOf::new(snapshot, timeline.device),
+        pools: &snapshot.pools,
         state: State::new(snapshot, config.clone(), tie_order),
         config,
         held: (0..timeline.lives.len()).map(|_| None).collect(),
@@ -132,13 +132,23 @@ impl Run<'_> {
         }
     }
 
-    fn request(&self, event: &Event, addr: Addr) -> Request {
-        Request { stream: event.stream, pool: self.pools.event(event, addr), ..Request::of(event.size) }
+    fn request(&self, nth: usize, addr: Addr) -> Request {
+        let event = &self.trace[nth];
+        Request { stream: event.stream, pool: self.pool_at(nth, addr), ..Request::of(event.size) }
+    }
+
+    /// The pool that an event is about.
+    pub(super) fn pool_at(&self, nth: usize, addr: Addr) -> PoolId {
+        self.pool(self.timeline.pools.at(self.trace[nth].pool, addr, nth))
+    }
+
+    pub(super) fn pool(&self, told: Option<PoolIndex>) -> PoolId {
+        told.map_or(PoolId::DEFAULT, |pool| self.pools.get(pool))
     }
 
     #[inline]
     fn alloc(&mut self, nth: usize, addr: Addr, life: LifeIndex) {
-        let request = self.request(&self.trace[nth], addr);
+        let request = self.request(nth, addr);
         self.replay.requests += 1;
         match self.state.allocator.start(request) {
             Ok(Step::Done(ours)) if ours.addr() == addr => self.hold(life, ours),
@@ -240,7 +250,7 @@ impl Run<'_> {
         let (behind, &event) = self.request_behind(nth)?;
         self.served_from_new = Some(behind);
         let addr = event.addr()?;
-        let request = self.request(&event, addr);
+        let request = self.request(behind, addr);
         if let Ok(Step::Done(ours)) = self.state.allocator.start(request) {
             let found = ours.addr();
             self.state.allocator.free(ours);
@@ -285,7 +295,7 @@ impl Run<'_> {
                 self.conflict(behind, request, Answer::Untold, Answer::Untold);
             }
         }
-        let memory = self.range_of(event).filter(|&memory| self.state.claim(memory));
+        let memory = self.range_of(nth).filter(|&memory| self.state.claim(memory));
         let Some(memory) = memory else {
             self.state.stray_segments += 1;
             return;

@@ -4,7 +4,7 @@
 use plimsoll_alloc::{Addr, Adoption, Allocation, DeviceRange, Piece, PieceState, PoolKind};
 
 use super::run::{Held, Run};
-use crate::snapshot::{Action, Event, LifeIndex, SegmentType};
+use crate::snapshot::{Action, LifeIndex, SegmentType};
 use crate::timeline::{Life, Memory};
 
 /// Address space that an expandable segment may still grow into, where nothing else is seen to lie. Real ones
@@ -90,8 +90,8 @@ impl Run<'_> {
     /// with nothing of others' in between are in one.
     fn ranges(&self) -> Vec<Seen> {
         let of = |action| {
-            let events = self.trace.iter().filter(move |event| event.action == action);
-            events.filter_map(|event| self.range_of(event))
+            let places = (0..self.trace.len()).filter(move |&nth| self.trace[nth].action == action);
+            places.filter_map(|nth| self.range_of(nth))
         };
         let maps = of(Action::SegmentMap)
             .map(|memory| Seen { memory, page_bytes: Some(self.page_bytes(memory.pool)) });
@@ -128,7 +128,7 @@ impl Run<'_> {
             SegmentType::Small => PoolKind::Small,
             SegmentType::Large => PoolKind::Large,
         };
-        let pool_id = self.pools.at(memory.pool, memory.addr);
+        let pool_id = self.pool(memory.pool);
         let Memory { addr, bytes, stream, .. } = *memory;
         let page_bytes = memory.is_expandable.then(|| self.page_bytes(pool));
         Seen { memory: DeviceRange { addr, bytes, stream, pool, pool_id }, page_bytes }
@@ -136,10 +136,11 @@ impl Run<'_> {
 
     /// The memory that an event shows to come, with the half of a pool that it is for: small segments and pages
     /// are 2 MiB, large ones more.
-    pub(super) fn range_of(&self, event: &Event) -> Option<DeviceRange> {
+    pub(super) fn range_of(&self, nth: usize) -> Option<DeviceRange> {
+        let event = &self.trace[nth];
         let addr = event.addr()?;
         let pool = if event.size == SMALL_PAGE_BYTES { PoolKind::Small } else { PoolKind::Large };
-        let pool_id = self.pools.event(event, addr);
+        let pool_id = self.pool_at(nth, addr);
         Some(DeviceRange { addr, bytes: event.size, stream: event.stream, pool, pool_id })
     }
 

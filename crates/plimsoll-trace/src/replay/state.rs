@@ -7,7 +7,7 @@ use plimsoll_alloc::{
     Addr, Allocator, Config, DeviceRange, Driver, DriverError, MemoryInfo, PoolId, TieOrder,
 };
 
-use crate::snapshot::{Event, PoolIndex, Segment, Snapshot};
+use crate::snapshot::Snapshot;
 
 /// A device that gives nothing.
 pub(super) struct NoDevice;
@@ -86,42 +86,5 @@ impl State {
             self.memory.remove(&addr);
         }
         self.stray_segments += usize::from(!done);
-    }
-}
-
-/// Which pool an event is about, where events do not say: that of the segment around it, as the snapshot shows.
-pub(super) struct PoolOf<'a> {
-    snapshot: &'a Snapshot,
-    /// Segments of private pools, by address; none if events tell.
-    private: Vec<&'a Segment>,
-}
-
-impl<'a> PoolOf<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, device: i32) -> Self {
-        let of_device = snapshot.segments.iter().filter(|segment| segment.device() == device);
-        let is_private =
-            |segment: &&Segment| segment.pool.is_some_and(|pool| snapshot.pools.get(pool) != PoolId::DEFAULT);
-        let mut private: Vec<&Segment> = of_device.filter(is_private).collect();
-        private.sort_by_key(|segment| segment.address);
-        Self { snapshot, private }
-    }
-
-    pub(super) fn event(&self, event: &Event, addr: Addr) -> PoolId {
-        self.at(event.pool, addr)
-    }
-
-    #[inline]
-    pub(super) fn at(&self, told: Option<PoolIndex>, addr: Addr) -> PoolId {
-        match told {
-            Some(pool) => self.snapshot.pools.get(pool),
-            None if self.private.is_empty() => PoolId::DEFAULT,
-            None => self.by_segment(addr),
-        }
-    }
-
-    fn by_segment(&self, addr: Addr) -> PoolId {
-        let below = self.private.partition_point(|segment| segment.address <= addr);
-        let around = self.private[..below].last().filter(|segment| addr < segment.end());
-        around.and_then(|segment| segment.pool).map_or(PoolId::DEFAULT, |pool| self.snapshot.pools.get(pool))
     }
 }

@@ -89,7 +89,7 @@ pub struct Event {
     pub user_metadata: Option<TextId>,
     /// What the allocator adds for its own use.
     pub internal_metadata: Option<TextId>,
-    /// The block's pool; absent before PyTorch 2.11.
+    /// The block's pool; absent before PyTorch 2.12.
     pub pool: Option<PoolIndex>,
     /// What the bytes are for, where a profiler or we told.
     pub category: Option<CategoryId>,

@@ -125,9 +125,9 @@ impl Facts {
         if top.contains(Key::HostSegments) {
             "PyTorch 2.13 or newer"
         } else if event.contains(Key::PoolId) {
-            "PyTorch 2.11 or 2.12"
+            "PyTorch 2.12"
         } else if event.contains(Key::UserMetadata) {
-            "PyTorch 2.10 or shortly before"
+            "PyTorch 2.11 or shortly before"
         } else if event.contains(Key::TimeUs) || block.contains(Key::Address) {
             "PyTorch 2.1 to 2.9"
         } else if segment.is_empty() && event.is_empty() {

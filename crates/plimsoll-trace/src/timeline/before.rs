@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use super::Life;
+use super::pools::PoolsBySegment;
+use super::{Life, Timeline};
 use crate::snapshot::{Action, Event, PoolIndex, Segment, SegmentType};
 
 /// Memory that the allocator had from the device: a segment, or a mapped range of an expandable one.
@@ -43,10 +44,10 @@ impl Memory {
     }
 
     /// What an event says that there was.
-    fn of_event(event: &Event, addr: Addr, is_expandable: bool) -> Self {
+    fn of_event(event: &Event, addr: Addr, pool: Option<PoolIndex>, is_expandable: bool) -> Self {
         let is_small = event.size == SMALL_SEGMENT_BYTES;
         let segment_type = if is_small { SegmentType::Small } else { SegmentType::Large };
-        let (bytes, stream, pool) = (event.size, event.stream, event.pool);
+        let (bytes, stream) = (event.size, event.stream);
         Self { addr, bytes, stream, segment_type, pool, is_expandable }
     }
 
@@ -58,11 +59,16 @@ impl Memory {
 
 /// The memory before the first event, by address, and how many events did not fit. `events` are those about
 /// memory, by their places in the trace.
-pub(super) fn memory_before(segments: &[&Segment], trace: &[Event], events: &[u32]) -> (Vec<Memory>, usize) {
+pub(super) fn memory_before(
+    segments: &[&Segment],
+    trace: &[Event],
+    events: &[u32],
+    pools: &PoolsBySegment,
+) -> (Vec<Memory>, usize) {
     let known = segments.iter().map(|segment| (segment.address, Memory::of(segment)));
     let mut map = MemoryMap { by_addr: known.collect(), strays: 0 };
-    for event in events.iter().rev().filter_map(|&nth| trace.get(nth as usize)) {
-        map.undo(event);
+    for nth in events.iter().rev().map(|&nth| nth as usize).filter(|&nth| nth < trace.len()) {
+        map.change(&trace[nth], nth, pools, true);
     }
     (map.by_addr.into_values().collect(), map.strays)
 }
@@ -117,16 +123,12 @@ impl MemoryMap {
         self.by_addr.values()
     }
 
-    /// Takes in an event; most are not about memory.
-    pub(crate) fn follow(&mut self, event: &Event) {
-        self.change(event, false);
+    /// Takes in an event, by its place in the trace of a timeline; most are not about memory.
+    pub(crate) fn follow(&mut self, event: &Event, nth: usize, timeline: &Timeline) {
+        self.change(event, nth, &timeline.pools, false);
     }
 
-    fn undo(&mut self, event: &Event) {
-        self.change(event, true);
-    }
-
-    fn change(&mut self, event: &Event, backwards: bool) {
+    fn change(&mut self, event: &Event, nth: usize, pools: &PoolsBySegment, backwards: bool) {
         let (adds, is_pages) = match event.action {
             Action::SegmentAlloc => (true, false),
             Action::SegmentFree => (false, false),
@@ -135,9 +137,10 @@ impl MemoryMap {
             _ => return,
         };
         let Some(addr) = event.addr() else { return };
+        let memory = || Memory::of_event(event, addr, pools.at(event.pool, addr, nth), is_pages);
         let fits = match (adds != backwards, is_pages) {
-            (true, false) => self.put(Memory::of_event(event, addr, false)),
-            (true, true) => self.put_pages(Memory::of_event(event, addr, true)),
+            (true, false) => self.put(memory()),
+            (true, true) => self.put_pages(memory()),
             (false, false) => self.take(event, addr),
             (false, true) => self.take_pages(event, addr),
         };
@@ -181,7 +184,7 @@ impl MemoryMap {
     }
 
     /// Adds pages, as one with the ranges of the same stream and pool at their ends: those tell which requests
-    /// they serve. Events before PyTorch 2.11 do not tell the pool; then any is the same.
+    /// they serve. Events before PyTorch 2.12 do not tell the pool; then any is the same.
     fn put_pages(&mut self, mut pages: Memory) -> bool {
         if !self.put(pages) {
             return false;
@@ -234,7 +237,8 @@ mod tests {
             blocks: Vec::new(),
         };
         let check = |trace: &[Event], expected: &[(u64, u64)], strays| {
-            let (before, found_strays) = memory_before(&[&segment], trace, &[0, 1][..trace.len()]);
+            let (before, found_strays) =
+                memory_before(&[&segment], trace, &[0, 1][..trace.len()], &PoolsBySegment::default());
             let found = before.iter().map(|memory| (memory.addr.0 / PAGE - 100, memory.bytes / PAGE));
             assert_eq!((found.collect::<Vec<_>>().as_slice(), found_strays), (expected, strays));
         };

@@ -5,8 +5,9 @@ use hashbrown::HashMap;
 use plimsoll_alloc::{Addr, Config};
 
 use super::before::{memory_before, tell_types};
+use super::pools::PoolsBySegment;
 use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
-use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, StackId};
+use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, Snapshot, StackId};
 
 /// A life while they are collected: those from before the recording are in a list of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,8 @@ struct Builder<'a> {
 }
 
 /// Builds the timeline of one device from its segments and its trace.
-pub(super) fn build(device: i32, segments: &[&Segment], trace: &[Event], config: &Config) -> Timeline {
+pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> Timeline {
+    let (trace, config) = (snapshot.trace(device), &snapshot.config());
     // As many events as have a number, and a number is left for the end.
     let trace = &trace[..trace.len().min(Slot::BEFORE as usize - 2)];
     let mut builder = Builder {
@@ -61,7 +63,8 @@ pub(super) fn build(device: i32, segments: &[&Segment], trace: &[Event], config:
     }
     let end = EventIndex::new(trace.len());
     builder.look_at(segments, end);
-    builder.finish(device, segments, trace)
+    let pools = PoolsBySegment::of(&snapshot.pools, segments, trace, &builder.about_memory);
+    builder.finish(device, segments, trace, pools)
 }
 
 impl Builder<'_> {
@@ -232,10 +235,20 @@ impl Builder<'_> {
         }
     }
 
-    fn finish(mut self, device: i32, segments: &[&Segment], trace: &[Event]) -> Timeline {
+    fn finish(
+        mut self,
+        device: i32,
+        segments: &[&Segment],
+        trace: &[Event],
+        pools: PoolsBySegment,
+    ) -> Timeline {
         self.quality.held_before = self.before.len();
         self.tell_stacks_of_frees();
-        let (mut memory_before, stray_segments) = memory_before(segments, trace, &self.about_memory);
+        for life in self.born.iter_mut().chain(&mut self.before) {
+            let seen = life.born.or(life.freed).map_or(trace.len(), EventIndex::index);
+            life.pool = pools.at(life.pool, life.addr, seen);
+        }
+        let (mut memory_before, stray_segments) = memory_before(segments, trace, &self.about_memory, &pools);
         self.quality.stray_segments = stray_segments;
         let reserved_bytes =
             memory_before.iter().fold(0, |sum: u64, memory| sum.saturating_add(memory.bytes));
@@ -273,6 +286,7 @@ impl Builder<'_> {
             peak_reserved: Moment::default(),
             quality: self.quality,
             concerns,
+            pools,
             overtaken,
         };
         timeline.sum_up(trace);

@@ -42,6 +42,9 @@ pub enum Pattern {
     /// A number is replaced by one made of it by an addition, and outlives the step: a running sum (or a loss
     /// that is itself a sum: the two look alike).
     RunningSum,
+    /// The same by Python's frames alone, which do not show the addition: a number beside the loss, of a line that
+    /// asks for nothing else.
+    CarriedNumber,
 }
 
 impl Pattern {
@@ -71,6 +74,10 @@ impl Pattern {
                 "a sum is carried from step to step: its memory on the device does not grow; if losses are \
                  added to it without .item() or .detach(), its graph grows on the host"
             }
+            Self::CarriedNumber => {
+                "beside the loss, a number is replaced from step to step: its memory on the device does not grow; if \
+                 losses are added to it without .item() or .detach(), its graph grows on the host"
+            }
         }
     }
 }
@@ -86,10 +93,10 @@ pub(super) fn of_line(
     let steps = course.held.len();
     match course.verdict {
         Verdict::GrowingCache if operator.starts_with("cat") => Some(Pattern::GrownByCat),
-        Verdict::Steady | Verdict::WarmingUp => {
+        Verdict::Steady | Verdict::WarmingUp if steps > 3 => {
             // Whatever else the line makes.
-            let is_replaced = rows.sums_replaced + 2 >= steps && rows.sums <= steps + 1;
-            (steps > 3 && is_replaced).then_some(Pattern::RunningSum)
+            let is_sum = rows.sums_replaced + 2 >= steps && rows.sums <= steps + 1;
+            is_sum.then_some(Pattern::RunningSum)
         }
         _ => None,
     }
@@ -99,6 +106,28 @@ pub(super) fn of_line(
 pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
     let is_addition = |name: Name| name.of(snapshot).starts_with("add_");
     life.bytes <= 512 && origin.doing <= Doing::Forward && origin.operator.is_some_and(is_addition)
+}
+
+/// Whether a block is a number by its size, which a user's line asked for without a library in between; and whether
+/// it is a number at all.
+pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool, bool) {
+    let is_number = life.bytes <= 512 && origin.doing == Doing::Forward;
+    let innermost = life.stack.and_then(|stack| snapshot.stacks.frame_ids(stack).next());
+    (is_number && innermost == origin.line, is_number)
+}
+
+/// Where the lines have no C++ frames: those that carry a number from step to step. The first such of a step is its
+/// loss, and a line that asks for more than its number is no sum.
+pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
+    let is_replaced =
+        |rows: &Rows| steps > 3 && rows.numbers_replaced + 2 >= steps && rows.numbers <= steps + 1;
+    let loss = rows.iter().filter(|rows| is_replaced(rows)).map(|rows| rows.first_number).min();
+    let is_carried = |rows: &&Rows| {
+        let asked = rows.asked.iter().fold(0_u64, |sum, &(_, bytes)| sum.saturating_add(bytes));
+        let is_alone = asked <= 512 * (steps as u64 + 1) && rows.direct_numbers == rows.numbers;
+        is_replaced(rows) && is_alone && Some(rows.first_number) > loss
+    };
+    rows.iter().map(is_carried).collect()
 }
 
 /// The blocks of leaking lines that one step left: the last of the judged steps in which the first such line

@@ -70,7 +70,7 @@ fn stretches(device: &DeviceExplanation, trace: &[Event]) -> (Vec<Stretch>, bool
     let mut open = Open::default();
     open.follow(&map, 0);
     for (nth, &place) in (1..).zip(&changes) {
-        map.follow(&trace[place]);
+        map.follow(&trace[place], place, &device.timeline);
         if nth % apart == 0 || nth == changes.len() || nth == before_explained {
             open.follow(&map, number(EventIndex::new(place)));
         }

@@ -32,6 +32,7 @@ mod growth;
 mod memory;
 mod numbers;
 mod panels;
+mod peaks;
 mod quality;
 mod ranks;
 mod settings;

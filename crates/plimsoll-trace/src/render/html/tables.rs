@@ -7,7 +7,7 @@ use plimsoll_alloc::Bytes;
 use super::buckets::kind;
 use super::cells::{self, Bar, Size, plural};
 use super::text::{Sentence, Text};
-use super::{Section, growth, quality, settings};
+use super::{Section, growth, peaks, quality, settings};
 use crate::explain::{DeviceExplanation, Holes, Part, Pin, Share};
 use crate::render::{Report, words};
 
@@ -73,6 +73,7 @@ pub(super) fn section(
             "steps" => {
                 out.push_str("<h3>From step to step</h3>");
                 growth::section(&mut out, report, device)?;
+                peaks::section(&mut out, report, device)?;
             }
             "settings" => {
                 out.push_str("<h3>The same requests under other settings</h3>");
@@ -99,6 +100,10 @@ impl Tables<'_> {
         let Some(failure) = self.device.failure else { return Ok(()) };
         if let Some(line) = self.report.origins.get(failure.stack).line {
             write!(out, "<p>asked for at {}</p>", cells::line(self.report, Some(line)))?;
+        }
+        let size = |bytes: u64| Bytes(bytes).to_string();
+        for shape in words::shapes(self.report.snapshot, self.report.origins, self.device, size) {
+            write!(out, "<p>perhaps {}</p>", Text(shape))?;
         }
         if failure.failures > 1 {
             write!(out, "<p>the last of {} requests that failed</p>", failure.failures)?;

@@ -1,9 +1,9 @@
-"""Runs the programs of scenes.py and keeps, of each, its memory snapshot and what is known of it.
+"""Runs the programs of scenes/ and keeps, of each, its memory snapshot and what is known of it.
 
     python make.py OUT [NAME...] [--simulated] [--scale N] [--jobs N] [--timeout SECONDS]
 
-Those kept here are of NVIDIA H200s with PyTorch 2.11, but `ring` and `sum_on_a_busy_line` of a simulated device
-with PyTorch 2.15; ../../programs.rs holds what we say of them to what is known.
+Those kept here are of NVIDIA H200s with PyTorch 2.11, but `ring`, `sum_on_a_busy_line` and `sum_of_losses_python` of a
+simulated device with PyTorch 2.15; ../../programs.rs holds what we say of them to what is known.
 
 Needs PyTorch and a device alone; each scene has a process of its own. OUT/NAME.pickle.gz is the snapshot,
 OUT/NAME.json.gz what PyTorch says of the same moment and what the program knows about itself: the allocator's

@@ -1,0 +1,99 @@
+//! The peaks of phases and steps, side by side, and why one step took more than another.
+
+use std::fmt::Write;
+
+use plimsoll_trace::explain::{Change, ChangedLine, DeviceExplanation, Phase};
+use plimsoll_trace::render::words;
+use plimsoll_trace::timeline::Moment;
+use serde_json::{Value, json};
+
+use crate::explained::Explained;
+use crate::output::{BOLD, RESET};
+use crate::shown::Shown;
+
+/// Lines of a rise that are named.
+const MOST_LINES: usize = 4;
+
+/// The highest moment of each phase, where there are several.
+pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
+    let phases = &device.peaks.phases;
+    if phases.len() < 2 {
+        return;
+    }
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "\n{BOLD}Peaks by phase{RESET}, with all that is allocated then");
+    for &(phase, moment) in phases.iter().take(shown.rows) {
+        let (size, name) =
+            (shown.size(moment.level.allocated_bytes), words::phase(&explained.snapshot, phase));
+        let step = device.step_at(moment).map_or_else(String::new, |step| format!("step {step}"));
+        let line = device.asker_at(&explained.snapshot, &explained.origins, moment);
+        let line = line.map_or_else(String::new, |frame| words::line(&explained.snapshot, frame));
+        let _ = writeln!(out, "{}", format!("  {size:>12}  {name:<32}  {step:<9}  {line}").trim_end());
+    }
+    if phases.len() > shown.rows {
+        let _ = writeln!(out, "  {} more", phases.len() - shown.rows);
+    }
+}
+
+/// The highest moment of the first steps and of all, and what the difference is made of.
+pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
+    for rise in device.peaks.rises(explained.known(device)) {
+        let told = words::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
+        let _ = writeln!(out, "  {told}");
+        for line in rise.lines.iter().filter(|line| line.bytes() != 0).take(MOST_LINES) {
+            let _ = writeln!(
+                out,
+                "  {:>13}  {:<15}  {}",
+                shown.change(line.bytes()),
+                words::purpose(line.key.category),
+                place(explained, line)
+            );
+        }
+    }
+}
+
+fn place(explained: &Explained, line: &Change<ChangedLine>) -> String {
+    let [before, after] = line.key.frames;
+    let frame = after.or(before);
+    frame.map_or_else(|| "no line of Python".to_owned(), |frame| words::line(&explained.snapshot, frame))
+}
+
+/// All of it for programs.
+pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
+    let peak = |moment: Moment| {
+        json!({
+            "after_event": moment.after.map(|event| event.index()),
+            "allocated_bytes": moment.level.allocated_bytes,
+            "reserved_bytes": moment.level.reserved_bytes,
+            "step": device.step_at(moment),
+        })
+    };
+    let phases = device.peaks.phases.iter().map(|&(phase, moment)| {
+        let mut value = peak(moment);
+        value["phase"] = phase.name(&explained.snapshot).into();
+        value["scope"] = matches!(phase, Phase::Scope(_)).into();
+        value
+    });
+    let rises = device.peaks.rises(explained.known(device)).into_iter().map(|rise| {
+        let lines = rise.lines.iter().filter(|line| line.bytes() != 0).map(|line| {
+            let [before, after] = line.key.frames;
+            json!({
+                "line": after.or(before).map(|frame| explained.line(frame)),
+                "category": line.key.category.map(|category| category.name()),
+                "bytes": line.amounts.map(|amount| amount.bytes),
+            })
+        });
+        json!({
+            "steps": rise.steps.map(|step| step + 1),
+            "pass": Phase::Pass(rise.pass).name(&explained.snapshot),
+            "allocated_bytes": rise.moments.map(|moment| moment.level.allocated_bytes),
+            "lines": lines.collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "phases": phases.collect::<Vec<_>>(),
+        "steps": device.peaks.steps.iter().map(|&moment| peak(moment)).collect::<Vec<_>>(),
+        "rises": rises.collect::<Vec<_>>(),
+        "failed_in": device.peaks.failed_in.map(|phase| phase.name(&explained.snapshot)),
+    })
+}

@@ -1,0 +1,333 @@
+//! The peaks of a program's phases and of its steps, side by side: [`Peaks`].
+//!
+//! Three things tell the phase of a request: scopes that the program or PyTorch marked, functions in its stack
+//! that are called what they do (an evaluation, a checkpoint that is loaded), and else the pass that it belongs
+//! to. A peak of a phase is what was allocated at most after one of its requests, and of a scope after any event
+//! inside: what others hold meanwhile counts, for it is there.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::compare::{Change, ChangedLine, Comparison};
+use super::fragmentation::Known;
+use super::origin::{Doing, Origins, is_library, is_package, is_python};
+use super::passes::{PassKind, Passes};
+use super::steps::Steps;
+use crate::snapshot::{Action, Annotation, Frame, FrameId, Snapshot, StackId, Stage, TextId};
+use crate::timeline::{Moment, Timeline};
+
+/// When the most was allocated in each phase and in each step of one device's recording.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Peaks {
+    /// Of every phase that there was, the highest first.
+    pub phases: Vec<(Phase, Moment)>,
+    /// Of every step, in order, and of what came behind the last, if there was a request.
+    pub steps: Vec<Moment>,
+    /// The phase of the last request that failed.
+    pub failed_in: Option<Phase>,
+    /// Of every step, as [`steps`](Self::steps), by [`PassKind`].
+    by_pass: Vec<[Moment; 3]>,
+}
+
+/// What a program was at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// A model is built, or brought to the device.
+    Building,
+    /// A checkpoint is loaded or saved.
+    Checkpoint,
+    /// A function is called that evaluates or validates, by its name.
+    Evaluation,
+    /// A pass.
+    Pass(PassKind),
+    /// A scope of `torch.profiler.record_function`, by its name: PyTorch's own, or the program's.
+    Scope(TextId),
+}
+
+impl Phase {
+    /// All but scopes.
+    const OWN: [Self; 6] = [
+        Self::Building,
+        Self::Checkpoint,
+        Self::Evaluation,
+        Self::Pass(PassKind::Forward),
+        Self::Pass(PassKind::Backward),
+        Self::Pass(PassKind::Optimizer),
+    ];
+
+    /// Its place among [`OWN`](Self::OWN); a scope has none.
+    fn place(self) -> usize {
+        Self::OWN.into_iter().position(|own| own == self).unwrap_or(Self::OWN.len() - 1)
+    }
+
+    /// In words; a scope's name.
+    pub fn name(self, snapshot: &Snapshot) -> &str {
+        match self {
+            Self::Building => "building the model",
+            Self::Checkpoint => "loading or saving a checkpoint",
+            Self::Evaluation => "evaluation",
+            Self::Pass(PassKind::Forward) => "forward",
+            Self::Pass(PassKind::Backward) => "backward",
+            Self::Pass(PassKind::Optimizer) => "optimizer step",
+            Self::Scope(name) => snapshot.texts.get(name),
+        }
+    }
+}
+
+/// Why one step took more than another at its peak.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rise {
+    /// The places of both in [`Peaks::steps`].
+    pub steps: [usize; 2],
+    /// The moments that are compared: the peak of the second, and that of the first in the same pass.
+    pub moments: [Moment; 2],
+    /// The pass.
+    pub pass: PassKind,
+    /// What changed, the most first.
+    pub lines: Vec<Change<ChangedLine>>,
+}
+
+impl Peaks {
+    /// Walks over the events once.
+    pub fn of(
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        origins: &Origins,
+        passes: &Passes,
+        steps: &Steps,
+    ) -> Self {
+        let trace = snapshot.trace(timeline.device);
+        let named = named(snapshot, origins);
+        let mut phases = [Moment::default(); 6];
+        let mut scopes = Scopes::of(snapshot);
+        let mut behind = passes.iter().peekable();
+        let mut kind = None;
+        let mut found = Self { by_pass: vec![Default::default(); steps.len() + 1], ..Self::default() };
+        let mut step = 0;
+        for (moment, event) in timeline.curve(trace).zip(trace) {
+            while let Some(pass) = behind.next_if(|pass| Some(pass.first) <= moment.after) {
+                kind = Some(pass.kind);
+            }
+            scopes.follow(event.time_us.get(), moment);
+            if !matches!(event.action, Action::Alloc | Action::Oom) {
+                continue;
+            }
+            let of_stack = event.stack.and_then(|stack| named.get(stack.index()).copied().flatten());
+            if event.action == Action::Oom {
+                let kind = passes.kind_of(origins.get(event.stack).doing, kind);
+                found.failed_in = of_stack.or(kind.map(Phase::Pass));
+            } else if let Some(kind) = kind {
+                raise(&mut phases[of_stack.unwrap_or(Phase::Pass(kind)).place()], moment);
+                while steps.boundaries.get(step).is_some_and(|&end| Some(end) < moment.after) {
+                    step += 1;
+                }
+                raise(&mut found.by_pass[step][kind as usize], moment);
+            }
+        }
+        let highest = scopes.close().into_iter().map(|(name, moment)| (Phase::Scope(name), moment));
+        found.phases =
+            Phase::OWN.into_iter().zip(phases).filter(|(_, moment)| moment.after.is_some()).collect();
+        // What PyTorch marks of optimizers is a pass, if it asks for anything.
+        let is_told = |phase: Phase| phase.name(snapshot).starts_with("Optimizer.");
+        found.phases.extend(highest.filter(|&(phase, _)| !is_told(phase)));
+        found.phases.sort_by_key(|(phase, moment)| (Reverse(moment.level.allocated_bytes), *phase));
+        if steps.is_empty() || found.by_pass.last().is_some_and(|last| highest_of(last).after.is_none()) {
+            found.by_pass.pop();
+        }
+        found.steps = found.by_pass.iter().map(highest_of).collect();
+        found
+    }
+
+    /// Why the second step took more than the first, and the highest more than the second: each where it is more
+    /// than a hundredth.
+    pub fn rises(&self, known: Known<'_>) -> Vec<Rise> {
+        let bytes = |moment: Moment| moment.level.allocated_bytes;
+        // The first of those that are as high.
+        let highest = (0..self.steps.len()).max_by_key(|&step| (bytes(self.steps[step]), Reverse(step)));
+        let pairs = [Some([0, 1]), highest.map(|highest| [1, highest])];
+        let pairs = pairs.into_iter().flatten().filter(|&[from, to]| from < to && to < self.steps.len());
+        let rises = pairs.filter_map(|steps @ [from, to]| {
+            let peak = self.steps[to];
+            let pass = PASSES.into_iter().find(|&pass| self.by_pass[to][pass as usize] == peak)?;
+            let moments = [self.by_pass[from][pass as usize], peak];
+            let [less, more] = moments.map(bytes);
+            let is_more = more > bytes(self.steps[from]) && more - less.min(more) > less / 100;
+            (is_more && moments[0].after.is_some()).then(|| {
+                let lines = Comparison::after(known, known, moments.map(|moment| moment.after)).lines;
+                Rise { steps, moments, pass, lines }
+            })
+        });
+        rises.collect()
+    }
+}
+
+const PASSES: [PassKind; 3] = [PassKind::Forward, PassKind::Backward, PassKind::Optimizer];
+
+/// The highest moment of a step.
+fn highest_of(by_pass: &[Moment; 3]) -> Moment {
+    let mut highest = Moment::default();
+    by_pass.iter().filter(|moment| moment.after.is_some()).for_each(|moment| raise(&mut highest, *moment));
+    highest
+}
+
+fn raise(peak: &mut Moment, moment: Moment) {
+    if peak.after.is_none() || moment.level.allocated_bytes > peak.level.allocated_bytes {
+        *peak = moment;
+    }
+}
+
+/// Of each stack, by its id, the phase that its functions are called by.
+fn named(snapshot: &Snapshot, origins: &Origins) -> Vec<Option<Phase>> {
+    let stacks = &snapshot.stacks;
+    let frames = (0..stacks.frame_count()).filter_map(FrameId::new);
+    let of_frames: Vec<Option<Phase>> = frames.map(|id| of_frame(snapshot, stacks.get_frame(id))).collect();
+    let is_any = of_frames.iter().any(Option::is_some);
+    let of_stack = |id: StackId| {
+        let mut told = stacks.frame_ids(id).filter(|_| is_any).filter_map(|frame| of_frames[frame.index()]);
+        let is_built = origins.get(Some(id)).doing == Doing::Building;
+        told.next().or(is_built.then_some(Phase::Building))
+    };
+    (0..stacks.len()).filter_map(StackId::new).map(of_stack).collect()
+}
+
+fn of_frame(snapshot: &Snapshot, frame: &Frame) -> Option<Phase> {
+    let (file, name) = (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name));
+    let is_checkpoint = name == "load_state_dict"
+        || file.ends_with("/torch/serialization.py")
+        || file.contains("/torch/distributed/checkpoint/");
+    let is_own = is_python(file) && (!is_library(file) || is_package(file));
+    let evaluates = is_own && ["eval", "validat"].iter().any(|begin| name.starts_with(begin));
+    match (is_checkpoint, evaluates) {
+        (true, _) => Some(Phase::Checkpoint),
+        (_, true) => Some(Phase::Evaluation),
+        _ if is_own && name == "from_pretrained" => Some(Phase::Building),
+        _ => None,
+    }
+}
+
+/// The scopes around an event, and the highest moment of each name.
+struct Scopes {
+    /// Whether there are any.
+    is_any: bool,
+    /// Their ends, the latest first.
+    ends: Vec<(u64, Annotation)>,
+    /// When the open ones began, by the number of events before.
+    open: BTreeMap<TextId, Vec<usize>>,
+    events: usize,
+    /// Moments that none behind them exceeds, with their places: what is highest since an event is the first at
+    /// or behind it.
+    falling: Vec<(usize, Moment)>,
+    highest: BTreeMap<TextId, Moment>,
+}
+
+impl Scopes {
+    fn of(snapshot: &Snapshot) -> Self {
+        // The profiler's steps have a name of their own each.
+        let is_step = |it: &Annotation| snapshot.texts.get(it.name).starts_with("ProfilerStep#");
+        let own = snapshot.annotations.iter().filter(|it| !is_step(it));
+        let mut ends: Vec<(u64, Annotation)> = own.filter_map(|it| Some((it.time_us.get()?, *it))).collect();
+        ends.sort_by_key(|&(time_us, _)| time_us);
+        ends.reverse();
+        let is_any = !ends.is_empty();
+        Self { is_any, ends, open: BTreeMap::new(), events: 0, falling: Vec::new(), highest: BTreeMap::new() }
+    }
+
+    fn follow(&mut self, time_us: Option<u64>, moment: Moment) {
+        if !self.is_any {
+            return;
+        }
+        while let Some((_, end)) = self.ends.pop_if(|(at_us, _)| time_us.is_some_and(|now| *at_us < now)) {
+            match end.stage {
+                Stage::Start => self.open.entry(end.name).or_default().push(self.events),
+                Stage::End => {
+                    let began = self.open.get_mut(&end.name).and_then(Vec::pop);
+                    self.leave(end.name, began.unwrap_or(0));
+                }
+            }
+        }
+        let is_above =
+            |(_, below): &mut (usize, Moment)| below.level.allocated_bytes < moment.level.allocated_bytes;
+        while self.falling.pop_if(is_above).is_some() {}
+        self.falling.push((self.events, moment));
+        self.events += 1;
+    }
+
+    fn leave(&mut self, name: TextId, began: usize) {
+        let first = self.falling.partition_point(|&(place, _)| place < began);
+        if let Some(&(_, moment)) = self.falling.get(first) {
+            raise(self.highest.entry(name).or_insert(moment), moment);
+        }
+    }
+
+    /// The highest moment of each name. What ends behind the last event, or is not seen to end, ends with it.
+    fn close(mut self) -> BTreeMap<TextId, Moment> {
+        for (_, end) in
+            std::mem::take(&mut self.ends).into_iter().rev().filter(|(_, it)| it.stage == Stage::End)
+        {
+            let began = self.open.get_mut(&end.name).and_then(Vec::pop);
+            began.into_iter().for_each(|began| self.leave(end.name, began));
+        }
+        for (name, began) in std::mem::take(&mut self.open) {
+            began.into_iter().for_each(|began| self.leave(name, began));
+        }
+        self.highest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::Level;
+
+    const STARTS: Stage = Stage::Start;
+    const ENDS: Stage = Stage::End;
+
+    /// Scopes' ends at times, and levels after events at times: the highest level inside each.
+    fn check(ends: &[(&str, Stage, u64)], levels: &[(u64, u64)], expected: &[(&str, u64)]) {
+        let mut snapshot = Snapshot::default();
+        for &(name, stage, time_us) in ends {
+            let name = snapshot.texts.intern(name).unwrap();
+            snapshot.annotations.push(Annotation { name, stage, device: None, time_us: time_us.into() });
+        }
+        let mut scopes = Scopes::of(&snapshot);
+        for (nth, &(time_us, allocated_bytes)) in levels.iter().enumerate() {
+            let level = Level { allocated_bytes, ..Level::default() };
+            scopes.follow(Some(time_us), Moment { after: crate::snapshot::EventIndex::new(nth), level });
+        }
+        let mut found: Vec<(&str, u64)> = scopes
+            .close()
+            .into_iter()
+            .map(|(name, moment)| (snapshot.texts.get(name), moment.level.allocated_bytes))
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_scope_has_the_highest_level_inside_it() {
+        let ends = [
+            ("a", STARTS, 10),
+            ("b", STARTS, 20),
+            ("b", ENDS, 30),
+            ("a", ENDS, 50),
+            ("b", STARTS, 60),
+            ("b", ENDS, 70),
+        ];
+        check(
+            &ends,
+            &[(5, 99), (12, 7), (22, 4), (24, 5), (40, 6), (65, 3), (80, 98)],
+            &[("a", 7), ("b", 5)],
+        );
+    }
+
+    #[test]
+    fn a_scope_without_an_event_has_none_and_one_that_stays_open_ends_with_the_recording() {
+        check(
+            &[("a", STARTS, 10), ("a", ENDS, 11), ("b", STARTS, 30)],
+            &[(5, 9), (20, 4), (40, 7), (50, 6)],
+            &[("b", 7)],
+        );
+        check(&[("a", ENDS, 10)], &[(5, 9), (20, 10)], &[("a", 9)]);
+        check(&[("ProfilerStep#1", STARTS, 1), ("ProfilerStep#1", ENDS, 9)], &[(5, 9)], &[]);
+    }
+}

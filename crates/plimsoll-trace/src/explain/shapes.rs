@@ -1,0 +1,327 @@
+//! What tensor a request may have been for: [`Guess`]es at its shape, by sizes that the same recording has.
+//!
+//! A recording tells bytes alone. But a model's dimensions come again: a parameter of one dimension is as long as
+//! the model is wide, those of two are products with it, and what its layers make has a row for each token. Bytes
+//! that are such a product are told as one; outside the passes, bytes that a parameter has, too. Where no model is
+//! seen, scores of attention are tried: for queries of `[k, n, d]` they are `[k, n, n]`. What is no such product
+//! gets no guess.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_alloc::Category;
+
+use super::fragmentation::Known;
+use crate::failure::Failure;
+use crate::snapshot::{EventIndex, LifeIndex};
+use crate::timeline::Life;
+
+/// A shape that a request may have been for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guess {
+    /// Its dimensions.
+    pub dims: Vec<u64>,
+    /// Bytes of one number.
+    pub element_bytes: u64,
+    /// What speaks for it.
+    pub evidence: Evidence,
+}
+
+/// What speaks for a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Evidence {
+    /// Parameters have the same size: it may be for a gradient, a state, a copy of one.
+    Parameters {
+        /// How many.
+        count: usize,
+    },
+    /// Its first dimension is that of others, its last one the parameters'.
+    Rows {
+        /// How many other sizes have as many rows.
+        sizes: usize,
+    },
+    /// Each of so many rows is compared with each of its sequence, by each head.
+    Attention {
+        /// How many other sizes have as many rows as all sequences together.
+        sizes: usize,
+    },
+    /// It is the square of a length of this block, which was asked for before.
+    Scores {
+        /// The block.
+        of: LifeIndex,
+    },
+}
+
+/// Guesses that are told.
+const MOST: usize = 2;
+/// Smaller requests are no riddle.
+const LEAST_BYTES: u64 = 1 << 20;
+/// Blocks that were asked for last, of which the sizes count: a model's in one step.
+const LAST: usize = 1 << 12;
+/// No model has more sizes in a step, or lengths of parameters; a forged file may.
+const MOST_SIZES: usize = 1 << 10;
+const MOST_WIDTHS: usize = 1 << 7;
+/// Bytes of the numbers that models compute with.
+const ELEMENTS: [u64; 2] = [4, 2];
+/// How wide the heads of attention are, the usual ones first.
+const HEADS: [u64; 7] = [64, 128, 32, 80, 96, 256, 40];
+
+/// A request that failed, and what speaks of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Riddle<'a> {
+    pub(super) known: Known<'a>,
+    pub(super) failure: Failure,
+    /// The last event before its step, if steps are known.
+    pub(super) step_began: Option<EventIndex>,
+    /// Whether a pass asked for it, forward or backward.
+    pub(super) is_pass: bool,
+}
+
+impl Riddle<'_> {
+    /// What it may have been for, the best guess first.
+    pub(super) fn guesses(&self) -> Vec<Guess> {
+        let block_bytes = self.failure.asked_bytes;
+        if block_bytes < LEAST_BYTES {
+            return Vec::new();
+        }
+        let lives = &self.known.timeline.lives;
+        let before = |at: EventIndex| lives.partition_point(|life| life.born < Some(at));
+        let born = before(self.failure.at);
+        let first = self.step_began.map_or(0, before).max(born.saturating_sub(LAST));
+        let parameters = self.parameters(born);
+        let dims = Dims::of_sizes(&parameters, &self.made(first, born));
+        let of_parameters =
+            parameters.get(&block_bytes).and_then(|&count| dims.of_parameter(block_bytes, count));
+        let mut found: Vec<Guess> = of_parameters.filter(|_| !self.is_pass).into_iter().collect();
+        if found.is_empty() {
+            found = dims.products(block_bytes);
+            found.extend(dims.attention(block_bytes));
+        }
+        if found.is_empty() && dims.widths.is_empty() {
+            found = self.scores(born, block_bytes);
+        }
+        found.truncate(MOST);
+        found
+    }
+
+    fn category(&self, nth: usize) -> Option<Category> {
+        LifeIndex::new(nth).and_then(|life| self.known.purposes.get(life).category)
+    }
+
+    /// The sizes of parameters, each with how many have it.
+    fn parameters(&self, born: usize) -> BTreeMap<u64, usize> {
+        let mut sizes = BTreeMap::new();
+        for nth in (0..born).filter(|&nth| self.category(nth) == Some(Category::Parameter)) {
+            *sizes.entry(asked(&self.known.timeline.lives[nth])).or_default() += 1;
+        }
+        sizes
+    }
+
+    /// The sizes of what was made between two places among the lives.
+    fn made(&self, first: usize, born: usize) -> BTreeSet<u64> {
+        const KEPT: [Category; 3] = [Category::Parameter, Category::OptimizerState, Category::Workspace];
+        let is_kept = |nth: usize| self.category(nth).is_some_and(|category| KEPT.contains(&category));
+        let lives = &self.known.timeline.lives;
+        let made = (first..born).filter(|&nth| lives[nth].born.is_some() && !is_kept(nth));
+        let mut made: BTreeSet<u64> = made.map(|nth| asked(&lives[nth])).collect();
+        while made.len() > MOST_SIZES {
+            made.pop_first();
+        }
+        made
+    }
+
+    /// Scores of attention, of what was asked for last that is much smaller and has a length of which they are
+    /// the square.
+    fn scores(&self, born: usize, block_bytes: u64) -> Vec<Guess> {
+        let lives = self.known.timeline.lives[..born].iter().enumerate().rev().take(16);
+        let smaller = lives.filter(|(_, life)| asked(life) >= 1 << 16 && asked(life) <= block_bytes / 8);
+        let guesses = smaller.filter_map(|(nth, life)| {
+            let (query_bytes, of) = (asked(life), LifeIndex::new(nth)?);
+            let guess = |head: u64, element_bytes: u64| {
+                let length = (block_bytes / query_bytes).checked_mul(head)?;
+                let count = query_bytes / element_bytes / length.checked_mul(head)?.max(1);
+                let is_query = count > 0 && is_of(&[count, length, head], element_bytes, query_bytes);
+                let dims = vec![count, length, length];
+                let fits = is_query && is_of(&dims, element_bytes, block_bytes);
+                fits.then_some(Guess { dims, element_bytes, evidence: Evidence::Scores { of } })
+            };
+            let tried = HEADS.into_iter().flat_map(|head| ELEMENTS.map(|element| (head, element)));
+            Some(tried.filter_map(|(head, element)| guess(head, element)).take(MOST).collect::<Vec<_>>())
+        });
+        guesses.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
+    }
+}
+
+/// A model's dimensions as sizes show them.
+#[derive(Debug, Default)]
+struct Dims {
+    /// How wide it is.
+    wide: u64,
+    /// Bytes of its parameters' numbers.
+    element_bytes: u64,
+    /// Lengths that its parameters have.
+    widths: BTreeSet<u64>,
+    /// Rows of what its layers make, with how many sizes have them; those that most have first.
+    rows: Vec<(u64, usize)>,
+}
+
+impl Dims {
+    /// From the sizes of parameters, each with how many have it, and of what was made.
+    fn of_sizes(parameters: &BTreeMap<u64, usize>, made: &BTreeSet<u64>) -> Self {
+        let largest = parameters.keys().next_back().copied().unwrap_or(0);
+        // What is as long as the model is wide is usual, and its square is not beyond the largest.
+        let is_narrow = |bytes: u64| bytes >= 64 && (bytes / 4).saturating_mul(bytes) <= largest;
+        let narrow = parameters.iter().filter(|&(&bytes, _)| is_narrow(bytes));
+        let Some((&wide_bytes, _)) = narrow.max_by_key(|&(_, count)| *count) else { return Self::default() };
+        // A square one tells the type; the products are the same with either.
+        let is_half = parameters.contains_key(&(wide_bytes / 2).saturating_mul(wide_bytes));
+        let element_bytes = if is_half { 2 } else { 4 };
+        let wide = wide_bytes / element_bytes;
+        let mut widths = BTreeSet::from([wide]);
+        for length in parameters
+            .keys()
+            .map(|bytes| bytes / element_bytes)
+            .filter(|&length| length >= 16)
+            .take(MOST_WIDTHS)
+        {
+            // A bias is a few times as long as the model is wide; a matrix has a side as long as that.
+            let is_matrix = length.is_multiple_of(wide) && length / wide >= 16;
+            widths.insert(if is_matrix { length / wide } else { length });
+        }
+        let rows = rows(&widths, made, element_bytes);
+        Self { wide, element_bytes, widths, rows }
+    }
+
+    /// The shape of so many parameters of this size.
+    fn of_parameter(&self, bytes: u64, count: usize) -> Option<Guess> {
+        let length = bytes / self.element_bytes.max(1);
+        let is_matrix = self.wide > 0 && length.is_multiple_of(self.wide) && length > self.wide;
+        let dims = if is_matrix { vec![length / self.wide, self.wide] } else { vec![length] };
+        let guess =
+            Guess { dims, element_bytes: self.element_bytes, evidence: Evidence::Parameters { count } };
+        (self.wide > 0).then_some(guess)
+    }
+
+    /// Rows times a width, once or else a few times.
+    fn products(&self, block_bytes: u64) -> Vec<Guess> {
+        let mut found = Vec::new();
+        let elements = if self.element_bytes == 2 { [2, 4] } else { ELEMENTS };
+        for times in 1..=4 {
+            if !found.is_empty() {
+                break;
+            }
+            for (&(rows, sizes), element_bytes) in
+                self.rows.iter().flat_map(|rows| elements.map(|it| (rows, it)))
+            {
+                for &width in self.widths.iter().rev() {
+                    let dims = if times == 1 { vec![rows, width] } else { vec![rows, times, width] };
+                    if is_of(&dims, element_bytes, block_bytes) {
+                        found.push(Guess { dims, element_bytes, evidence: Evidence::Rows { sizes } });
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// For each sequence and each head, its rows times its rows.
+    fn attention(&self, block_bytes: u64) -> Option<Guess> {
+        let of = |(rows, sizes): (u64, usize), head: u64, element_bytes: u64| {
+            let heads = self.wide.is_multiple_of(head).then_some(self.wide / head)?;
+            let length = block_bytes / element_bytes / rows.checked_mul(heads)?.max(1);
+            let dims = vec![rows.checked_div(length)?, heads, length, length];
+            let fits = length > 1 && rows.is_multiple_of(length) && is_of(&dims, element_bytes, block_bytes);
+            fits.then_some(Guess { dims, element_bytes, evidence: Evidence::Attention { sizes } })
+        };
+        let tried = self.rows.iter().flat_map(|&rows| HEADS.map(|head| (rows, head)));
+        let mut tried = tried.flat_map(|(rows, head)| ELEMENTS.map(|element| (rows, head, element)));
+        tried.find_map(|(rows, head, element)| of(rows, head, element))
+    }
+}
+
+/// How many rows the sizes of what was made have, for what most of them have. Numbers of 4 bytes in few rows look
+/// like such of 2 bytes in twice as many: of those that are as many, what goes with the parameters' type comes first.
+fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec<(u64, usize)> {
+    let mut rows: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for &bytes in made {
+        for row_bytes in
+            widths.iter().flat_map(|&width| ELEMENTS.map(|element| width.saturating_mul(element)))
+        {
+            if bytes > row_bytes && bytes.is_multiple_of(row_bytes) {
+                rows.entry(bytes / row_bytes).or_default().insert(bytes);
+            }
+        }
+    }
+    let mut rows: Vec<(u64, usize, bool)> = rows
+        .into_iter()
+        .map(|(rows, sizes)| {
+            // The tokens' own numbers, and with them a figure for each.
+            let [is_token, is_figure] = [8, 4].map(|bytes| made.contains(&(bytes * rows)));
+            (rows, sizes.len() + usize::from(is_token) + usize::from(is_token && is_figure), is_token)
+        })
+        .filter(|&(_, sizes, _)| sizes > 2)
+        .collect();
+    rows.sort_by_key(|&(rows, sizes, is_token)| {
+        let by_type = if element_bytes == 2 { u64::MAX - rows } else { rows };
+        (Reverse(sizes + usize::from(is_token)), by_type)
+    });
+    rows.truncate(3);
+    rows.into_iter().map(|(rows, sizes, _)| (rows, sizes)).collect()
+}
+
+/// Whether a tensor of this shape needs a block of so many bytes: blocks are whole steps of 512 bytes.
+fn is_of(dims: &[u64], element_bytes: u64, block_bytes: u64) -> bool {
+    let bytes = dims.iter().try_fold(element_bytes, |product: u64, &dim| product.checked_mul(dim));
+    bytes.and_then(|bytes| bytes.checked_next_multiple_of(512)) == block_bytes.checked_next_multiple_of(512)
+}
+
+fn asked(life: &Life) -> u64 {
+    life.requested_bytes.get().unwrap_or(life.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// GPT-2 in float32, 12 sequences of 1,000 tokens in bfloat16: width 768, a vocabulary of 50,257.
+    fn gpt2() -> Dims {
+        let parameters =
+            [(768, 100), (3072, 12), (2304, 12), (768 * 768, 12), (768 * 3072, 24), (50257 * 768, 1)];
+        let made = [(768, 2), (3072, 2), (2304, 2), (768, 4), (1, 8), (1, 4)];
+        let made = made.map(|(width, element): (u64, u64)| 12_000 * width * element);
+        Dims::of_sizes(&parameters.map(|(length, count)| (4 * length, count)).into(), &made.into())
+    }
+
+    #[test]
+    fn a_models_dimensions_are_told_by_its_parameters_and_what_its_layers_make() {
+        let dims = gpt2();
+        assert_eq!(dims.wide, 768);
+        assert_eq!(dims.widths, BTreeSet::from([768, 2304, 3072, 50257]));
+        assert_eq!(dims.rows[0].0, 12_000, "{:?}", dims.rows);
+    }
+
+    #[test]
+    fn logits_are_told_by_the_vocabulary_and_scores_by_the_sequence() {
+        let check = |bytes: u64, dims: &[u64], element_bytes| {
+            let found = gpt2().products(bytes).into_iter().chain(gpt2().attention(bytes)).next();
+            assert_eq!(found.map(|it| (it.dims, it.element_bytes)), Some((dims.to_vec(), element_bytes)));
+        };
+        check((12_000 * 50257 * 4_u64).next_multiple_of(512), &[12_000, 50257], 4);
+        check(12_000 * 3072 * 2, &[12_000, 3072], 2);
+        check(12 * 12 * 1000 * 1000 * 4, &[12, 12, 1000, 1000], 4);
+    }
+
+    #[test]
+    fn what_is_no_product_of_known_dimensions_gets_no_guess() {
+        let bytes = 12_007 * 50_261 * 512;
+        assert!(gpt2().products(bytes).is_empty());
+        assert_eq!(gpt2().attention(bytes), None);
+        assert!(Dims::default().products(1 << 30).is_empty());
+    }
+
+    #[test]
+    fn the_type_of_parameters_is_told_by_a_square_one() {
+        let sizes = [(2 * 512, 9), (2 * 512 * 512, 4), (2 * 512 * 2048, 2)];
+        assert_eq!(Dims::of_sizes(&sizes.into(), &BTreeSet::new()).wide, 512);
+    }
+}

@@ -1,0 +1,154 @@
+"""Training: no leak, every category known."""
+
+import torch
+import torch.nn as nn
+
+from .base import CONFIG, OPT, Model, adamw, loss_of, scene, tokens, train
+
+
+def adam(parameters):
+    return OPT.AdamW(parameters, 1e-4)
+
+
+def usual(optimizer, steps=6, batch=lambda step: 8, micro=1, loss_of=loss_of, again=None, stacks="python", **kwargs):
+    def program(r):
+        r.expect(leak=False)
+        r.start(stacks)
+        model = Model(r, again=again).cuda()
+        train(r, model, optimizer(model.parameters()), steps, batch, micro, loss_of, **kwargs)
+    return program
+
+
+def autocast_loss(model, x):
+    with torch.autocast("cuda", torch.bfloat16):
+        return loss_of(model, x)
+
+
+def lengths(step):
+    return [8, 3, 11, 5, 9, 2, 12, 6, 7, 4, 10, 8, 3, 9][step % 14]
+
+
+for name, program in {
+    "steady": usual(adam, steps=12),
+    "steady_all": usual(adam, steps=5, stacks="all"),
+    "variable_batch": usual(adam, steps=14, batch=lengths),
+    "adam_fused": usual(lambda p: OPT.Adam(p, 1e-4, fused=True)),
+    "adam_single": usual(lambda p: OPT.Adam(p, 1e-4, foreach=False)),
+    "adam_amsgrad": usual(lambda p: OPT.Adam(p, 1e-4, amsgrad=True)),
+    "sgd_plain": usual(lambda p: OPT.SGD(p, 0.01)),
+    "sgd_momentum": usual(lambda p: OPT.SGD(p, 0.01, momentum=0.9, foreach=True)),
+    "adagrad": usual(lambda p: OPT.Adagrad(p, 0.01)),
+    "accumulation": usual(adam, steps=5, micro=4),
+    "checkpoint_reentrant": usual(adam, again=True),
+    "checkpoint_new": usual(adam, again=False),
+    "checkpoint_all": usual(adam, again=False, steps=4, stacks="all"),
+    "autocast": usual(adam, loss_of=autocast_loss),
+}.items():
+    program.__name__ = name
+    scene()(program)
+
+
+@scene(**{CONFIG: "expandable_segments:True"})
+def expandable(r):
+    usual(adam, steps=10, batch=lengths)(r)
+
+
+@scene()
+def half_model(r):
+    """Parameters in bfloat16, gradients not set to None."""
+    r.expect(leak=False)
+    r.start()
+    model = Model(r).cuda().bfloat16()
+    optimizer = adamw(model)
+    train(r, model, optimizer, 6, look=3, tell=("forward",), set_to_none=False)
+
+
+@scene()
+def param_groups(r):
+    """Two groups, and an embedding that learns nothing."""
+    r.expect(leak=False)
+    r.start()
+    model = Model(r).cuda()
+    model.embed.requires_grad_(False)
+    groups = [{"params": [p for p in model.parameters() if p.requires_grad and p.dim() > 1], "weight_decay": 0.1},
+              {"params": [p for p in model.parameters() if p.requires_grad and p.dim() < 2], "weight_decay": 0.0}]
+    train(r, model, adam(groups))
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        square = x * x
+        return grad * square * 3
+
+
+@scene()
+def custom_function(r):
+    class Cubed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = Model(r, layers=2)
+
+        def forward(self, x):
+            return Cube.apply(self.model(x))
+    r.expect(leak=False)
+    r.start()
+    model = Cubed().cuda()
+    train(r, model, adamw(model))
+
+
+@scene()
+def annotated(r):
+    r.expect(leak=False, scopes=["epoch", "train_step", "evaluate"])
+    r.start(global_record_annotations=True)
+    model = Model(r).cuda()
+    optimizer = adamw(model)
+    for epoch in range(2):
+        with torch.profiler.record_function("epoch"):
+            for step in range(4):
+                with torch.profiler.record_function("train_step"):
+                    loss_of(model, tokens(8)).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                r.step()
+            with torch.profiler.record_function("evaluate"), torch.no_grad():
+                loss_of(model, tokens(16))
+    r.moment("at the end", [model], [optimizer])
+
+
+@scene()
+def ring(r):
+    """The recording keeps its last events alone."""
+    r.expect(leak=False, truncated=True)
+    r.start(max_entries=1500)
+    model = Model(r).cuda()
+    optimizer = adamw(model)
+    train(r, model, optimizer, 14, look=-1, end=False)
+    r.moment("at the end", [model], [optimizer])
+    r.take()
+
+
+@scene()
+def late(r):
+    """The recording begins when the training runs already."""
+    r.expect(leak=False)
+    model = Model(r).cuda()
+    optimizer = adamw(model)
+    train(r, model, optimizer, 8, look=-1, before=lambda step: r.start() if step == 2 else None)
+    r.take()
+
+
+@scene()
+def pinned(r):
+    r.expect(leak=False, pinned=True)
+    r.start(record_pinned_host_memory=True)
+    model = Model(r).cuda()
+    optimizer = adamw(model)
+    train(r, model, optimizer, 5, look=-1, given=lambda step: torch.randint(0, 4096, (8, 128)).pin_memory().to(
+        "cuda", non_blocking=True))
