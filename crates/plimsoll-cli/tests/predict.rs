@@ -338,10 +338,11 @@ fn what_was_seen_is_told_at_a_signal_or_a_timeout_and_no_process_is_left() {
     let mut output = child.wait_with_output().expect("an end");
     output.stderr = before.into_bytes();
     let told = answer(&output, 4);
-    assert!(
-        told["summary"].as_str().is_some_and(|it| it.contains("interrupted") && it.contains("1.00 GiB")),
-        "{told}"
-    );
+    assert!(told["summary"].as_str().is_some_and(|it| it.contains("interrupted")), "{told}");
+    assert_eq!(told["judged"]["peak_allocated_bytes"], 1 << 30, "{told}");
     assert!(gone(&output));
-    assert_eq!(fs::read_dir(&temporary).expect("a folder").count(), 0, "nothing is left");
+    // What PyTorch keeps there stays.
+    let left = fs::read_dir(&temporary).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+    let ours = left.filter(|name| name.to_string_lossy().starts_with("plimsoll")).count();
+    assert_eq!(ours, 0, "our folder is gone");
 }

@@ -18,7 +18,7 @@ LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
 # What brings a value from the device to the program; looked for in so many lines before one that failed.
-READS = r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\(|\b(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
+READS = r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\(|(?<![\w.])(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
 NEAR = 10
 
 
