@@ -220,8 +220,8 @@ fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends(
     let limits = |told: &Value| told["not_counted"].to_string();
     let exit = answer(&torch.predict(&["--whole", "--json"], &["exit"]), 0);
     assert_eq!(exit["exact"], false);
-    for said in ["cuSPARSE is taken to need", "cuFFT is taken to need no workspace"] {
-        assert!(limits(&exit).contains(said), "{exit}");
+    for said in ["cuSPARSE is taken to need", "cuFFT is taken to need"] {
+        assert!(limits(&exit).contains(said), "{}", limits(&exit));
     }
     let refused = answer(&torch.predict(&["--json"], &["refused"]), 5);
     let hint = refused["verdict"]["hint"].to_string();
@@ -311,6 +311,7 @@ fn ranks_hear_what_others_send_them() {
 
 const RESUMES: &str = "
 import io, torch
+import torch.distributed.optim
 layer = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.AdamW(layer.parameters())
 for step in range(3):
@@ -371,10 +372,11 @@ fn what_was_seen_is_told_at_a_signal_or_a_timeout_and_no_process_is_left() {
     let mut output = child.wait_with_output().expect("an end");
     output.stderr = before.into_bytes();
     let told = answer(&output, 4);
-    assert!(
-        told["summary"].as_str().is_some_and(|it| it.contains("interrupted") && it.contains("1.00 GiB")),
-        "{told}"
-    );
+    assert!(told["summary"].as_str().is_some_and(|it| it.contains("interrupted")), "{told}");
+    assert_eq!(told["judged"]["peak_allocated_bytes"], 1 << 30, "{told}");
     assert!(gone(&output));
-    assert_eq!(fs::read_dir(&temporary).expect("a folder").count(), 0, "nothing is left");
+    // What PyTorch keeps there stays.
+    let left = fs::read_dir(&temporary).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+    let ours = left.filter(|name| name.to_string_lossy().starts_with("plimsoll")).count();
+    assert_eq!(ours, 0, "our folder is gone");
 }

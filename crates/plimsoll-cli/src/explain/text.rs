@@ -195,10 +195,14 @@ impl Page<'_> {
             let _ = writeln!(out, "  {size:>12}  {name:<34}  {}", row.part.pytorch());
         }
         if device.outside.is_none() {
+            let more = if device.total.is_none() {
+                "; --device-total SIZE tells how much where a request failed"
+            } else {
+                ""
+            };
             let _ = writeln!(
                 out,
-                "  nvidia-smi shows more: the context, libraries and other processes are outside the allocator; \
-                 --device-total SIZE tells how much where a request failed"
+                "  nvidia-smi shows more: the context, libraries and other processes are outside the allocator{more}"
             );
         }
     }

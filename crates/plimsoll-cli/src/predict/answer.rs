@@ -113,6 +113,11 @@ impl Outcome {
 }
 
 impl Outcome {
+    /// The processes that used CUDA, with each of their devices.
+    pub(super) fn rows(&self) -> Vec<(&Report, &Peaks)> {
+        self.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect()
+    }
+
     /// What the stand-in took to be so, and refused, in any of the processes: each once, in order.
     pub(super) fn notices(&self) -> BTreeSet<&Notice> {
         self.reports.iter().flat_map(|report| &report.notices).collect()
@@ -315,7 +320,7 @@ mod tests {
                 "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
                 "reserved_bytes": 20 * MIB, "reserved_step": 1,
             }],
-            "libraries": [], "error": null,
+            "cudnn_search": false, "libraries": [], "error": null,
         });
         for (key, value) in changes.as_object().expect("an object") {
             told[key] = value.clone();

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Outcome, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
+use super::limits::limits;
 use super::report::{Report, State};
 use super::text;
 use crate::bytes;
@@ -45,7 +46,7 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
             "exact": without.is_exact(&target.without_workspaces()),
         })),
         "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
-        "not_counted": text::limits(outcome, target, size),
+        "not_counted": limits(outcome, target, size),
     })
 }
 

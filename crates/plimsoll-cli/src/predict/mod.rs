@@ -19,6 +19,7 @@ mod find;
 mod gpu;
 mod json;
 mod keep;
+mod limits;
 mod processes;
 mod report;
 mod run;

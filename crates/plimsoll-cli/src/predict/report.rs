@@ -33,6 +33,8 @@ pub(super) struct Report {
     pub(super) failed_step: u64,
     /// Those of which memory was asked for, by number.
     pub(super) devices: Vec<Peaks>,
+    /// Whether `torch.backends.cudnn.benchmark` was on.
+    pub(super) cudnn_search: bool,
     /// Libraries with kernels or allocations of their own that were imported.
     pub(super) libraries: Vec<String>,
     /// The exception that ended it.

@@ -1,17 +1,16 @@
 //! A prediction for people: the verdict, the peaks, who holds them, what would change them, what is not counted.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::PredictArgs;
 use plimsoll_trace::explain::Cause;
 
+use super::PredictArgs;
 use super::answer::{Judged, Outcome, Shortage, Verdict};
-use super::gpu::{LEAST_CONTEXT_BYTES, Target, Workspaces};
+use super::gpu::{LEAST_CONTEXT_BYTES, Target};
+use super::limits::limits;
 use super::report::{Peaks, Report};
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
-use plimsoll_standin::notice::{self, Notice};
 
 /// The whole answer.
 pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
@@ -48,7 +47,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
 pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
     let name = &target.name;
     let who = match &outcome.judged {
-        Some(judged) if rows(outcome).len() > 1 => {
+        Some(judged) if outcome.rows().len() > 1 => {
             format!(", by {} on its device {}", judged.report.name(), judged.peaks.device)
         }
         _ => String::new(),
@@ -145,14 +144,9 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
     let _ = writeln!(out, "  {:>12}  the device", size(target.total_bytes));
 }
 
-/// The processes that used CUDA, with each of their devices.
-fn rows(outcome: &Outcome) -> Vec<(&Report, &Peaks)> {
-    outcome.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect()
-}
-
 /// One row for each process and device, where there are several.
 fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) {
-    let rows = rows(outcome);
+    let rows = outcome.rows();
     if rows.len() < 2 {
         return;
     }
@@ -169,58 +163,4 @@ fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) 
             report.steps
         );
     }
-}
-
-/// What applies to this run and is not counted.
-pub(super) fn limits(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Vec<String> {
-    let mut limits = Vec::new();
-    let reports = &outcome.reports;
-    if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
-        return limits;
-    }
-    for Notice { about, text, .. } in outcome.notices() {
-        limits.push(match target.workspaces {
-            Workspaces::Model if about == notice::CUDNN => {
-                format!(
-                    "{about} {text}; of thirty trainings of ten networks there, the peak of reserved bytes was from 10 % \
-                     too little to 0.3 % too much"
-                )
-            }
-            _ => format!("{about} {text}"),
-        });
-    }
-    let mut libraries: Vec<&str> =
-        reports.iter().flat_map(|it| it.libraries.iter().map(String::as_str)).collect();
-    libraries.sort_unstable();
-    libraries.dedup();
-    if !libraries.is_empty() {
-        limits.push(format!(
-            "memory that these take without asking PyTorch's allocator: {}",
-            libraries.join(", ")
-        ));
-    }
-    let mut shared: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
-    for (_, peaks) in rows(outcome) {
-        let Some(together_bytes) = peaks.together_bytes else { continue };
-        let (processes, bytes, together) = shared.entry(peaks.gpu).or_default();
-        (*processes, *bytes, *together) = (*processes + 1, *bytes + peaks.reserved_bytes, together_bytes);
-    }
-    for (gpu, (processes, bytes, together_bytes)) in shared {
-        limits.push(format!(
-            "how {processes} processes that share GPU {gpu} meet in time: here they took {} of it at one moment, contexts \
-             included; their peaks together, without contexts, are {} reserved",
-            size(together_bytes),
-            size(bytes)
-        ));
-    }
-    if reports.iter().any(|report| report.alone) {
-        limits.push("the other ranks of the job, which were not run".to_owned());
-    }
-    if reports.iter().any(|report| report.rank.is_some()) {
-        limits.push("what NCCL takes for its channels, which is outside PyTorch's allocator".to_owned());
-    }
-    limits.push(
-        "a course that depends on values of the device: every value that is read back is zero".to_owned(),
-    );
-    limits
 }

@@ -18,7 +18,7 @@ LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
 # What brings a value from the device to the program; looked for in so many lines before one that failed.
-READS = r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\(|\b(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
+READS = r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\(|(?<![\w.])(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
 NEAR = 10
 
 
@@ -109,7 +109,7 @@ class Watch:
         # CUDA has begun in this process, and nothing is allocated yet.
         self.started = True
         memory = self.torch.cuda.memory
-        options = dict(enabled="all", context="all", stacks="all", max_entries=ENTRIES)
+        options = dict(enabled="all", context="alloc", stacks="all", max_entries=ENTRIES)
         try:
             memory._record_memory_history(global_record_annotations=True, **options)
         except TypeError:  # a PyTorch of before that option
@@ -266,6 +266,7 @@ class Watch:
             failures=self.failures,
             failed_step=self.failed_step,
             devices=devices,
+            cudnn_search=torch.backends.cudnn.benchmark,
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
         )
@@ -277,8 +278,11 @@ class Watch:
 
 def trust_values(torch):
     # Where PyTorch itself reads a value only to check it, or to divide by it, a zero would end a program that runs on a
-    # card. What the reading takes of memory is as before.
+    # card. What the reading takes of memory is as before. TorchScript, which compiles some of these, finds the originals.
+    import functools
+
     def answered(original, answer):
+        @functools.wraps(original)
         def read(tensor):
             value = original(tensor)
             is_known = not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or torch.compiler.is_compiling()
