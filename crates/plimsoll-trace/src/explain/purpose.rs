@@ -117,8 +117,9 @@ impl Purposes {
             for (purpose, life) in
                 purposes.iter_mut().zip(&timeline.lives).filter(|(purpose, _)| unknown(purpose))
             {
+                let doing = origins.get(life.stack).doing;
                 if let Some((category, why)) =
-                    from_life(life, origins.get(life.stack).doing, passes, keeps_graph)
+                    from_frames(doing).or_else(|| from_life(life, doing, passes, keeps_graph))
                     && (has_model || why != Why::HeldAtFailure)
                 {
                     *purpose = Purpose { category: Some(category), why };
@@ -145,14 +146,21 @@ fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Cate
     Category::ALL.into_iter().find(plural)
 }
 
+/// What frames say by themselves, also of a block from before the recording.
+fn from_frames(doing: Doing) -> Option<(Category, Why)> {
+    let category = match doing {
+        Doing::Workspace => Category::Workspace,
+        Doing::OptimizerState => Category::OptimizerState,
+        Doing::Accumulating | Doing::Bucketing => Category::Gradient,
+        Doing::Building | Doing::Gathering => Category::Parameter,
+        _ => return None,
+    };
+    Some((category, Why::Frames))
+}
+
 fn from_life(life: &Life, doing: Doing, passes: &Passes, keeps_graph: bool) -> Option<(Category, Why)> {
     let born = life.born?;
     Some(match doing {
-        Doing::Workspace => (Category::Workspace, Why::Frames),
-        Doing::OptimizerState => (Category::OptimizerState, Why::Frames),
-        Doing::Accumulating => (Category::Gradient, Why::Frames),
-        Doing::Building | Doing::Gathering => (Category::Parameter, Why::Frames),
-        Doing::Bucketing => (Category::Gradient, Why::Frames),
         Doing::OptimizerStep if passes.is_freed_before_next(life, born) => {
             (Category::Temporary, Why::FreedSoon)
         }
@@ -160,7 +168,7 @@ fn from_life(life: &Life, doing: Doing, passes: &Passes, keeps_graph: bool) -> O
         Doing::Backward => from_backward(life, born, passes),
         Doing::Recomputing => from_checkpoint(life, born, passes),
         Doing::Unknown if passes.is_backward(born) => from_backward(life, born, passes),
-        Doing::Forward | Doing::Unknown => from_forward(life, born, passes, keeps_graph)?,
+        _ => from_forward(life, born, passes, keeps_graph)?,
     })
 }
 

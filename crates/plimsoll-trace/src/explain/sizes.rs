@@ -51,14 +51,19 @@ fn size(life: &Life) -> u64 {
 /// What was there before the recording, by the sizes of the gradients that one backward pass left.
 pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    // Those that frames tell, where some blocks have them and others not.
+    let mut told: BTreeMap<u64, usize> = BTreeMap::new();
     for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
-        if life.born.is_none() && purpose.category.is_none() {
-            before.entry(size(life)).or_default().push(place);
+        match purpose.category {
+            None if life.born.is_none() => before.entry(size(life)).or_default().push(place),
+            Some(Category::Parameter) => *told.entry(size(life)).or_default() += 1,
+            _ => {}
         }
     }
     let gradients = gradients_by_size(lives, purposes, passes);
     for (bytes, places) in &before {
-        let parameters = gradients.get(bytes).map_or(0, |&gradients| gradients.min(places.len()));
+        let of = |counts: &BTreeMap<u64, usize>| counts.get(bytes).copied().unwrap_or(0);
+        let parameters = of(&gradients).saturating_sub(of(&told)).min(places.len());
         let (parameters, others) = places.split_at(parameters);
         let states = others.len() / parameters.len().max(1) * parameters.len();
         let known = parameters.iter().map(|&place| (place, Category::Parameter));

@@ -2,8 +2,7 @@
 
     python make.py OUT [NAME...] [--simulated] [--scale N] [--jobs N] [--timeout SECONDS]
 
-Those kept here are of NVIDIA H200s with PyTorch 2.11, but `ring`, `sum_on_a_busy_line` and `sum_of_losses_python` of a
-simulated device with PyTorch 2.15; ../../programs.rs holds what we say of them to what is known.
+Those kept here are of NVIDIA H200s with PyTorch 2.11; ../../programs.rs holds what we say of them to what is known.
 
 Needs PyTorch and a device alone; each scene has a process of its own. OUT/NAME.pickle.gz is the snapshot,
 OUT/NAME.json.gz what PyTorch says of the same moment and what the program knows about itself: the allocator's
