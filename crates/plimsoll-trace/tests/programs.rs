@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use plimsoll_alloc::{Bytes, Category};
+use plimsoll_alloc::{Bytes, Category, PoolId};
 use plimsoll_trace::explain::leaks::{Pattern, Verdict};
-use plimsoll_trace::explain::{Cause, DeviceExplanation, Failure, Options, Origins, Why};
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Failure, Options, Origins, Phase, Why};
 use plimsoll_trace::snapshot::{EventIndex, LifeIndex, Snapshot};
+use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 use serde_json::Value;
 
 /// One device of one program, and what is known of it.
@@ -57,6 +58,9 @@ fn judge(name: &str, snapshot: &Snapshot, device: i32, known: &Value) -> Vec<Str
     let origins = Origins::of(snapshot);
     let explained = DeviceExplanation::of(snapshot, device, &origins, options);
     let mut case = Case { name, known, device, explained, wrong: Vec::new() };
+    case.pools(snapshot);
+    case.scopes(snapshot);
+    case.settings(snapshot);
     case.sums();
     case.growth();
     case.failures();
@@ -81,6 +85,32 @@ impl Case<'_> {
 
     fn is_cut(&self) -> bool {
         self.expected("truncated") == true
+    }
+
+    /// Blocks of private pools are known to be there, where there are any, and nowhere else.
+    fn pools(&mut self, snapshot: &Snapshot) {
+        let lives = self.explained.timeline.lives.iter();
+        let mut pools = lives.filter_map(|life| life.pool).map(|pool| snapshot.pools.get(pool));
+        let is_there = pools.any(|pool| pool != PoolId::default());
+        self.check("private pools", is_there, self.expected("private_pools") == true);
+    }
+
+    /// The user's scopes are among the phases.
+    fn scopes(&mut self, snapshot: &Snapshot) {
+        for scope in self.expected("scopes").as_array().cloned().unwrap_or_default() {
+            let named = |phase| matches!(phase, Phase::Scope(name) if snapshot.texts.get(name) == scope);
+            let is_told = self.explained.peaks.phases.iter().any(|&(phase, _)| named(phase));
+            self.check(&format!("{scope} among the phases"), is_told, true);
+        }
+    }
+
+    /// What would have served a request that failed.
+    fn settings(&mut self, snapshot: &Snapshot) {
+        if self.expected("expandable_fits") == true {
+            let tried = WhatIf::of(snapshot, &self.explained.timeline, &SETTINGS);
+            let runs_out = tried.rows.iter().find(|row| row.setting == "expandable_segments:True");
+            self.check("runs out", runs_out.map(|row| row.outcome.runs_out()), Some(false));
+        }
     }
 
     /// The peaks are PyTorch's, to the byte, and every block is where it put it.

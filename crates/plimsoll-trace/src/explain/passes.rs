@@ -140,10 +140,12 @@ impl Passes {
         life.freed.zip(pass).is_some_and(|(freed, pass)| freed <= pass.last_request)
     }
 
-    /// Whether a block that was asked for in a pass is freed before another pass begins.
+    /// Whether a block that was asked for in a pass is freed before another pass begins. Behind the last pass a
+    /// program lets go of everything: there it is what is freed before the pass's last request.
     pub fn is_freed_before_next(&self, life: &Life, born: EventIndex) -> bool {
-        let pass = self.at(born).map(|place| self.passes[place]);
-        life.freed.zip(pass).is_some_and(|(freed, pass)| freed <= pass.last)
+        let Some((freed, place)) = life.freed.zip(self.at(born)) else { return false };
+        let pass = self.passes[place];
+        freed <= if place + 1 < self.passes.len() { pass.last } else { pass.last_request }
     }
 
     /// The first backward pass behind an event.

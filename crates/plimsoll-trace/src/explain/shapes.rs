@@ -89,7 +89,9 @@ impl Riddle<'_> {
         let born = before(self.failure.at);
         let first = self.step_began.map_or(0, before).max(born.saturating_sub(LAST));
         let parameters = self.parameters(born);
-        let dims = Dims::of_sizes(&parameters, &self.made(first, born));
+        let mut made = self.made(first, born);
+        made.remove(&block_bytes);
+        let dims = Dims::of_sizes(&parameters, &made);
         let of_parameters =
             parameters.get(&block_bytes).and_then(|&count| dims.of_parameter(block_bytes, count));
         let mut found: Vec<Guess> = of_parameters.filter(|_| !self.is_pass).into_iter().collect();
@@ -180,6 +182,7 @@ impl Dims {
         let mut widths = BTreeSet::from([wide]);
         for length in parameters
             .keys()
+            .rev()
             .map(|bytes| bytes / element_bytes)
             .filter(|&length| length >= 16)
             .take(MOST_WIDTHS)

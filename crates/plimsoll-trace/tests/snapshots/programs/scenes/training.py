@@ -146,7 +146,7 @@ def late(r):
 
 @scene()
 def pinned(r):
-    r.expect(leak=False, pinned=True)
+    r.expect(leak=False)
     r.start(record_pinned_host_memory=True)
     model = Model(r).cuda()
     optimizer = adamw(model)
