@@ -242,7 +242,8 @@ fn an_answer_is_not_exact_where_memory_is_asked_for_by_what_was_selected() {
     let Some(torch) = Torch::new("selects", SELECTS) else { return };
     for (how, exact) in [("dense", true), ("mask", false)] {
         let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
-        let said = told["not_counted"].to_string().contains("what is selected by values of the device is empty");
+        let said =
+            told["not_counted"].to_string().contains("what is selected by values of the device is empty");
         assert_eq!((&told["exact"], said), (&exact.into(), !exact), "{how}: {told}");
     }
 }
