@@ -208,8 +208,6 @@ if sys.argv[1] == 'exit':
     torch.fft.fft(torch.randn(64, 64, device='cuda'))
     import os
     os._exit(0)
-if sys.argv[1] == 'selects':
-    torch.randn(512, 64, device='cuda').nonzero()
 if sys.argv[1] == 'refused':
     torch._cslt_compress(torch.ones(64, 64, device='cuda', dtype=torch.half))
 ";
@@ -226,10 +224,41 @@ fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends(
     let refused = answer(&torch.predict(&["--json"], &["refused"]), 5);
     let hint = refused["verdict"]["hint"].to_string();
     assert!(hint.contains("does not imitate what was called: cusparseLt"), "{refused}");
-    let selects = answer(&torch.predict(&["--whole", "--json"], &["selects"]), 0);
-    assert!(limits(&selects).contains("what is selected by values of the device is empty"), "{selects}");
     let torch = Torch::new("assumes-nothing", TRAINS).expect("as before");
     assert_eq!(answer(&torch.predict(&["--json"], &["64"]), 0)["exact"], true);
+}
+
+const SELECTS: &str = "
+import sys, torch
+table = torch.nn.Embedding(50000, 64, device='cuda')
+table(torch.randint(50000, (8000,), device='cuda')).square().mean().backward()
+if sys.argv[1] == 'mask':
+    x = torch.randn(512, 64, device='cuda')
+    x[x > 0].sum()
+";
+
+#[test]
+fn an_answer_is_not_exact_where_memory_is_asked_for_by_what_was_selected() {
+    let Some(torch) = Torch::new("selects", SELECTS) else { return };
+    for (how, exact) in [("dense", true), ("mask", false)] {
+        let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
+        let said =
+            told["not_counted"].to_string().contains("what is selected by values of the device is empty");
+        assert_eq!((&told["exact"], said), (&exact.into(), !exact), "{how}: {told}");
+    }
+}
+
+const TRANSFORMS: &str = "
+import torch
+torch.fft.fft(torch.randn(64, 1 << 17, device='cuda'))
+";
+
+#[test]
+fn a_program_whose_only_models_workspaces_are_cuffts_is_run_without_them_too() {
+    let Some(torch) = Torch::new("transforms", TRANSFORMS) else { return };
+    let output = torch.predict(&["--whole"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("without cuFFT's workspaces: "), "{}", stdout(&output));
 }
 
 #[test]
@@ -296,10 +325,15 @@ dist.broadcast(length, src=1)
 assert length.item() == 8, length
 if rank == 0:
     dist.send(torch.tensor([5], device='cuda'), 1)
+    dist.send(torch.tensor([6], device='cuda'), 1)
 else:
-    got = torch.zeros(1, dtype=torch.long, device='cuda')
+    got, more = (torch.zeros(1, dtype=torch.long, device='cuda') for _ in range(2))
     dist.recv(got, 0)
-    assert got.item() == 5, got
+    dist.recv(more, 0)
+    assert (got.item(), more.item()) == (5, 6), (got, more)
+every = torch.zeros(2, dtype=torch.long, device='cuda')
+dist.all_gather_into_tensor(every, torch.tensor([3 + rank], device='cuda'))
+assert every.tolist() == [3, 4], every
 ";
 
 #[test]

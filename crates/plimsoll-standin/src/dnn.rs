@@ -15,7 +15,6 @@ use crate::argument::Out;
 use crate::call::{calls, makers, nothing, unknown, work};
 use crate::error::Outcome;
 use crate::notice;
-use crate::settings::CudnnWorkspace;
 use crate::stream::StreamHandle;
 
 /// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, and of the two for the backward pass: algorithm, status, time,
@@ -102,37 +101,22 @@ nothing! { Dnn:
 work! { Dnn:
     cudnnBackendExecute cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnPoolingForward
-    cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward
-    cudnnSpatialTfSamplerForward
+    cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnSpatialTfGridGeneratorBackward
+    cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward
 }
 
 unknown! { Dnn:
     cudnnGetFilterNdDescriptor
 }
 
-/// Bytes of a workspace that is not documented: by a model, which is told, or none, as is wanted.
+/// Bytes of a workspace, by a model or none.
 fn asked(model: impl FnOnce() -> u64) -> u64 {
-    match CudnnWorkspace::wanted() {
-        CudnnWorkspace::None => nothing_asked(),
-        CudnnWorkspace::Model => {
-            notice::assume(
-                notice::CUDNN,
-                "is taken to need the workspaces of a model, made from an H200's figures",
-            );
-            model()
-        }
-    }
-}
-
-/// No workspace, which is told.
-fn nothing_asked() -> u64 {
-    notice::assume(notice::CUDNN, "is taken to need no workspace: on a card it needs some");
-    0
+    crate::workspace::asked(notice::CUDNN, model)
 }
 
 /// Answers that no workspace is needed.
 fn none(bytes: Out<u64>) -> Outcome {
-    bytes.put(nothing_asked())
+    bytes.put(crate::workspace::none(notice::CUDNN))
 }
 
 /// One algorithm, all zero: number 0, found well, in no time, without a workspace.

@@ -10,7 +10,7 @@ use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle, nothing, work};
 use crate::error::Failure;
 use crate::notice;
-use crate::settings::CudnnWorkspace;
+use crate::workspace;
 
 /// What one kernel takes, in bytes of numbers: 16,384 of 32 bits.
 const ONE_KERNEL_BYTES: u64 = 1 << 16;
@@ -111,16 +111,7 @@ calls! { Fft:
         let lengths = lengths.chunks(8).map(|length| little_endian(length).unsigned_abs().max(1)).collect();
         let [(real_bytes, in_complex), (_, out_complex)] = [in_kind, out_kind].map(element);
         let plan = Plan { lengths, batch, real_bytes, is_real: !(in_complex && out_complex) };
-        bytes.put(match CudnnWorkspace::wanted() {
-            CudnnWorkspace::None => {
-                notice::assume("cuFFT", "is taken to need no workspace: on a card it needs some");
-                0
-            }
-            CudnnWorkspace::Model => {
-                notice::assume("cuFFT", "is taken to need the workspaces of a model, made from an H200's figures");
-                plan.workspace_bytes()
-            }
-        })
+        bytes.put(workspace::asked(notice::CUFFT, || plan.workspace_bytes()))
     }
 }
 

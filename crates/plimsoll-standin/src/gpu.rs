@@ -149,9 +149,9 @@ impl Setup {
         self.memory_bytes.saturating_sub(taken_bytes)
     }
 
-    /// Whether a device has room for so many bytes of this process, beside its context and what others have;
-    /// then they are noted. Fewer than before always have.
-    pub(crate) fn has_room(&self, device: usize, used_bytes: u64) -> bool {
+    /// Notes that this process has so many bytes of a device, if these have room beside its context and what others
+    /// have: whether they do. Fewer than before always do.
+    pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
         let bytes = used_bytes.saturating_add(self.context_bytes);
         share::note(self.visible[device], bytes, self.memory_bytes)
     }

@@ -16,7 +16,7 @@
 //! | `notice.rs` | what was taken to be so, and what was refused, for whoever judges the figures |
 //! | `share.rs` | what several processes have of one device |
 //! | `gpu.rs`, `gpu/` | [`gpu::GPUS`], and what a device says of itself |
-//! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs` | how every call is made: arguments, outcome, injected faults |
+//! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs`, `lock.rs` | how every call is made: arguments, outcome, injected faults, locks |
 //! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
 //! | `stream.rs` | streams, events, captures |
 //! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
@@ -24,14 +24,15 @@
 //! | `nvml.rs` | `libnvidia-ml` |
 //! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
 //! | `sparse.rs`, `sparse/` | cuSPARSE |
-//! | `solver.rs`, `fft.rs` | cuSOLVER and cuFFT, as if they needed no workspace |
+//! | `solver.rs`, `fft.rs` | cuSOLVER, as if it needed no workspace; cuFFT |
+//! | `workspace.rs` | workspaces that are not documented: none, or by a model |
 //! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSELt, memory shared between processes, … |
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
 //! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
-//! one fixed answer: 32 registers, two blocks per multiprocessor. cuDNN asks for no workspace, or for
-//! that of a model, which is near and not exact (`dnn/workspace.rs` and the files beside it); what is taken to be
-//! so of any library is told ([`notice`]).
+//! one fixed answer: 32 registers, two blocks per multiprocessor. cuDNN and cuFFT ask for no workspace, or for that of a
+//! model, which is near and not exact (`dnn/workspace.rs` and the files beside it, `fft.rs`); what is taken to be so of any
+//! library is told ([`notice`]).
 
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]
@@ -51,6 +52,7 @@ mod driver;
 mod error;
 mod fault;
 mod fft;
+mod lock;
 mod memory;
 mod nccl;
 mod nvml;
@@ -59,3 +61,4 @@ mod solver;
 mod sparse;
 mod stream;
 mod unknown;
+mod workspace;

@@ -15,6 +15,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::call::new_handle;
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
+use crate::lock::locked;
 use space::Access;
 
 /// Device memory is given in pages of this size, as by the real driver.
@@ -86,7 +87,7 @@ static MEMORY: Mutex<Memory> = Mutex::new(Memory {
 
 /// The memory of this process, until the guard is dropped.
 pub(crate) fn memory() -> MutexGuard<'static, Memory> {
-    MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&MEMORY)
 }
 
 /// The same from a signal's handler: nothing if somebody else has it.
@@ -309,7 +310,7 @@ impl Memory {
     /// Takes bytes of a device.
     fn take(&mut self, device: usize, bytes: u64) -> Outcome {
         let used_bytes = self.used_bytes(device).checked_add(bytes).ok_or(Failure::OutOfMemory)?;
-        if !setup().has_room(device, used_bytes) {
+        if !setup().note(device, used_bytes) {
             return Err(Failure::OutOfMemory);
         }
         self.used.insert(device, used_bytes);
@@ -321,7 +322,7 @@ impl Memory {
         let used_bytes = self.used_bytes(device) - bytes;
         self.used.insert(device, used_bytes);
         // Less has room.
-        setup().has_room(device, used_bytes);
+        setup().note(device, used_bytes);
     }
 
     /// What this process has of a device.

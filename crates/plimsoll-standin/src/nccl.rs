@@ -4,18 +4,20 @@
 mod collective;
 mod exchange;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
 use crate::argument::Out;
 use crate::call::{calls, new_handle, nothing, unknown};
 use crate::error::{Failure, Outcome};
+use crate::lock::locked;
 use crate::memory::{Kind, memory};
 use crate::runtime::current_device;
 use exchange::Exchange;
 
-pub(crate) use exchange::Message;
+pub(crate) use exchange::{Message, deadline};
 
 /// A communicator's handle.
 type CommHandle = u64;
@@ -38,15 +40,13 @@ struct Comm {
     rank: c_int,
     ranks: c_int,
     device: usize,
-    /// The way to the others, if they are processes.
+    /// The way to the others, if there are any and they are processes.
     exchange: Option<Exchange>,
     /// How many collectives it was part of, and how many of these its others were waited for.
     calls: u64,
     settled: u64,
     /// What it sent and received of others by itself: by sender and receiver.
     messages: BTreeMap<(u32, u32), u64>,
-    /// Ranks that did not come.
-    missing: BTreeSet<u32>,
 }
 
 impl Comm {
@@ -66,22 +66,22 @@ calls! { Nccl:
         id.put(unique_id())
     }
     fn ncclCommInitRank(comm: Out<CommHandle>, ranks: c_int, id: UniqueId, rank: c_int) {
-        comm.put(join(rank, ranks, Exchange::named(&id.name()))?)
+        comm.put(join(rank, ranks, || Exchange::named(&id.name()))?)
     }
     fn ncclCommInitRankConfig(
         comm: Out<CommHandle>, ranks: c_int, id: UniqueId, rank: c_int, _config: *const c_void,
     ) {
-        comm.put(join(rank, ranks, Exchange::named(&id.name()))?)
+        comm.put(join(rank, ranks, || Exchange::named(&id.name()))?)
     }
     fn ncclCommInitRankScalable(
         comm: Out<CommHandle>, ranks: c_int, rank: c_int, _count: c_int, _ids: *const c_void,
         _config: *const c_void,
     ) {
-        comm.put(join(rank, ranks, None)?)
+        comm.put(join(rank, ranks, || None)?)
     }
     /// All ranks in one process.
     fn ncclCommInitAll(comms: Out<u8>, ranks: c_int, _devices: *const c_int) {
-        let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks, None)).collect();
+        let handles: Outcome<Vec<CommHandle>> = (0..ranks).map(|rank| join(rank, ranks, || None)).collect();
         comms.put_bytes(&handles?.iter().flat_map(|handle| handle.to_ne_bytes()).collect::<Vec<u8>>())
     }
     fn ncclCommSplit(
@@ -139,22 +139,23 @@ unknown! { Nccl:
 }
 
 fn comms() -> MutexGuard<'static, BTreeMap<CommHandle, Comm>> {
-    COMMS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&COMMS)
 }
 
 fn get(comm: CommHandle) -> Outcome<Comm> {
     comms().get(&comm).cloned().ok_or(Failure::InvalidHandle)
 }
 
-/// A new communicator of this many ranks.
-fn join(rank: c_int, ranks: c_int, exchange: Option<Exchange>) -> Outcome<CommHandle> {
+/// A new communicator of this many ranks, with this way to the others, if there are any.
+fn join(rank: c_int, ranks: c_int, exchange: impl FnOnce() -> Option<Exchange>) -> Outcome<CommHandle> {
     if rank < 0 || rank >= ranks {
         return Err(Failure::InvalidValue);
     }
     let handle = new_handle();
-    let (messages, missing) = (BTreeMap::new(), BTreeSet::new());
     let device = current_device()?;
-    comms().insert(handle, Comm { rank, ranks, device, exchange, calls: 0, settled: 0, messages, missing });
+    let exchange = if ranks > 1 { exchange() } else { None };
+    let messages = BTreeMap::new();
+    comms().insert(handle, Comm { rank, ranks, device, exchange, calls: 0, settled: 0, messages });
     Ok(handle)
 }
 
@@ -167,36 +168,36 @@ fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
     if color < 0 {
         return Ok(0);
     }
-    let Some(exchange) = exchange else { return join(rank, ranks, None) };
+    let Some(exchange) = exchange else { return join(rank, ranks, || None) };
+    let until = deadline();
     let chose = |rank: c_int| {
-        let told = exchange.message(rank.unsigned_abs(), call).read()?;
+        let told = exchange.message(rank.unsigned_abs(), call).read(until)?;
         let &[its, key] = told.as_chunks::<4>().0 else { return None };
         (c_int::from_ne_bytes(its) == color).then_some((c_int::from_ne_bytes(key), rank))
     };
     let mut members: Vec<(c_int, c_int)> = (0..ranks).filter_map(chose).collect();
     members.sort_unstable();
     let place = members.iter().position(|(_, member)| *member == rank).ok_or(Failure::InvalidValue)?;
-    let part = exchange.part(&format!("{call}-{color}"));
-    join(place as c_int, members.len() as c_int, part)
+    join(place as c_int, members.len() as c_int, || exchange.part(&format!("{call}-{color}")))
 }
 
 /// Waits until the other ranks have begun the collectives that this one has, as a device would before it
-/// gives anything to the host. One that does not come is waited for once.
-pub(crate) fn wait_for_others() {
-    let open: Vec<(CommHandle, Comm)> = comms()
-        .iter()
-        .filter(|(_, comm)| comm.calls > comm.settled)
-        .map(|(it, comm)| (*it, comm.clone()))
-        .collect();
-    for (handle, comm) in open {
+/// gives anything to the host.
+pub(crate) fn wait_for_others(until: Instant) {
+    let mut open = Vec::new();
+    for (handle, comm) in comms().iter().filter(|(_, comm)| comm.calls > comm.settled) {
         let Some(exchange) = &comm.exchange else { continue };
         let (own, ranks) = comm.place();
-        let others = ranks.filter(|rank| *rank != own && !comm.missing.contains(rank));
-        let missing: Vec<u32> =
-            others.filter(|rank| !exchange.message(*rank, comm.calls - 1).wait()).collect();
-        if let Some(it) = comms().get_mut(&handle) {
-            it.settled = comm.calls;
-            it.missing.extend(missing);
+        let others = ranks.filter(|rank| *rank != own);
+        let last = others.map(|rank| exchange.message(rank, comm.calls - 1)).collect::<Vec<_>>();
+        open.push((*handle, comm.calls, last));
+    }
+    for (handle, calls, last) in open {
+        for message in last {
+            let _missing = !message.wait(until);
+        }
+        if let Some(comm) = comms().get_mut(&handle) {
+            comm.settled = calls;
         }
     }
 }

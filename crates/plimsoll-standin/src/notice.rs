@@ -1,10 +1,10 @@
 //! What a process is told of the stand-in that decides how far its figures can be relied on: what was taken to be so
-//! (a workspace that is not documented), which calls were refused, and that something depends on values. Each is said once: on stderr, and in a file of
-//! the process, `PID.notices`, where [`crate::settings::NOTICES`] names a folder.
+//! (a workspace that is not documented), which calls were refused, and that something depends on values. Each is said
+//! once: on stderr, and in a file of the process, `PID.notices`, where [`crate::settings::NOTICES`] names a folder.
 //!
 //! A line is written when it is known, so that it is there however the process ends, and a process that forks keeps
-//! what it had told in its parent's file. A line is `assumed`, `refused` or `selected`, what it is about, and the sentence's end,
-//! with tabs between.
+//! what it had told in its parent's file. A line is `assumed`, `refused` or `selected`, what it is about, and the
+//! sentence's end, with tabs between.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -12,10 +12,15 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use crate::lock::locked;
 use crate::settings;
 
 /// What cuDNN's workspaces are told to be about.
 pub const CUDNN: &str = "cuDNN";
+/// What cuFFT's are told to be about.
+pub const CUFFT: &str = "cuFFT";
+/// What is told of a library whose workspaces are modelled.
+pub const MODELLED: &str = "is taken to need the workspaces of a model, made from an H200's figures";
 
 /// One thing that was told.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,21 +102,21 @@ pub(crate) fn select() {
     once(
         Kind::Selected,
         "what is selected by values of the device",
-        "is empty here: what `nonzero`, `unique`, a mask or `coalesce` leave, and a part of what the gradient of an \
-         embedding needs",
+        "is empty here, with all that is made of it: what `nonzero`, `unique`, a mask or `coalesce` leave, as for the \
+         gradient of a sparse embedding",
     );
 }
 
 fn once(kind: Kind, about: &str, text: &str) {
-    static ABOUT: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut before = ABOUT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if !before.contains(about) {
-        before.insert(about.to_owned());
+    static TOLD: Mutex<BTreeSet<Notice>> = Mutex::new(BTreeSet::new());
+    let notice = Notice { kind, about: about.to_owned(), text: text.to_owned() };
+    let mut told = locked(&TOLD);
+    if !told.contains(&notice) {
         settings::say(&format!("{about} {text}"));
         if let Some(folder) = settings::text(settings::NOTICES) {
-            let notice = Notice { kind, about: about.to_owned(), text: text.to_owned() };
             keep(&notice, Path::new(&folder));
         }
+        told.insert(notice);
     }
 }
 

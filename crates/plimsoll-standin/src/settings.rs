@@ -10,7 +10,7 @@
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; the rest as the first GPU of it | as the GPU has |
 //! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
-//! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN: `none` or `model` | `none` |
+//! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none` or `model` | `none` |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
 //! | `PLIMSOLL_STANDIN_NOTICES` | a folder for what processes are told: [`crate::notice`] | stderr alone |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
@@ -33,7 +33,7 @@ pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
 /// The order in which addresses are handed out: `up` or `down`.
 pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
-/// Workspaces of cuDNN's convolutions and recurrent networks: `none` or `model`.
+/// Workspaces of cuDNN and cuFFT: `none` or `model`.
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
 /// Calls that are to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
@@ -44,26 +44,25 @@ pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
 /// CUDA's own: which devices this process sees.
 pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Which workspaces cuDNN asks for, where they are not documented.
+/// Which workspaces cuDNN and cuFFT ask for, where they are not documented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CudnnWorkspace {
+pub(crate) enum Workspaces {
     /// None: what PyTorch itself asks for remains.
     None,
-    /// Those of the models in `dnn/`.
+    /// Those of the models in `dnn/` and `fft.rs`.
     Model,
 }
 
-impl CudnnWorkspace {
+impl Workspaces {
     /// What the environment asks for.
     pub(crate) fn wanted() -> Self {
-        static WANTED: OnceLock<CudnnWorkspace> = OnceLock::new();
+        static WANTED: OnceLock<Workspaces> = OnceLock::new();
         let read = |text: &str| match text {
-            "none" => Some(CudnnWorkspace::None),
-            "model" => Some(CudnnWorkspace::Model),
+            "none" => Some(Workspaces::None),
+            "model" => Some(Workspaces::Model),
             _ => None,
         };
-        *WANTED
-            .get_or_init(|| value(CUDNN_WORKSPACE, "model (or none)", read).unwrap_or(CudnnWorkspace::None))
+        *WANTED.get_or_init(|| value(CUDNN_WORKSPACE, "model (or none)", read).unwrap_or(Workspaces::None))
     }
 }
 

@@ -35,33 +35,33 @@ pub fn most_bytes(folder: &Path, device: u32) -> Option<u64> {
 
 /// What other processes have of a device of the machine; 0 where nothing is shared.
 pub(crate) fn others_bytes(device: usize) -> u64 {
-    let table = shared(device).and_then(|path| Table::open(&path).ok());
+    let table = told().and_then(|folder| Table::open(&path(folder, device)).ok());
     table.map_or(0, |table| table.others_bytes())
 }
 
 /// Notes that this process has so many bytes of a device of the machine. What is more than before has to fit
 /// into `limit_bytes` beside what others have: whether it did.
 pub(crate) fn note(device: usize, bytes: u64, limit_bytes: u64) -> bool {
-    let Some(path) = shared(device) else { return bytes <= limit_bytes };
-    match Table::open(&path) {
+    let Some(folder) = folder() else { return bytes <= limit_bytes };
+    match Table::open(&path(folder, device)) {
         Ok(mut table) => table.note(bytes, limit_bytes),
         // The launcher took the folder away: the run is over.
         Err(_) => bytes <= limit_bytes,
     }
 }
 
-/// The device's file, if the launcher made a folder for it.
-fn shared(device: usize) -> Option<PathBuf> {
-    Some(path(folder()?, device))
+/// The folder that the launcher made, for a process that takes part. A child that it forks then uses no device: CUDA is
+/// its parent's alone.
+pub(crate) fn folder() -> Option<&'static Path> {
+    static OWNER: OnceLock<u32> = OnceLock::new();
+    let owner = *OWNER.get_or_init(std::process::id);
+    told().filter(|_| owner == std::process::id())
 }
 
-/// The folder that the launcher made. A forked child uses no device: CUDA is its parent's alone, which the
-/// first call here tells.
-pub(crate) fn folder() -> Option<&'static Path> {
-    static OWNER: OnceLock<(u32, Option<PathBuf>)> = OnceLock::new();
-    let told = || (std::process::id(), settings::text(settings::SHARED).map(PathBuf::from));
-    let (owner, folder) = OWNER.get_or_init(told);
-    folder.as_deref().filter(|_| *owner == std::process::id())
+/// The folder that the launcher made, for a process that only looks, as NVML does: its children may take part.
+fn told() -> Option<&'static Path> {
+    static TOLD: OnceLock<Option<PathBuf>> = OnceLock::new();
+    TOLD.get_or_init(|| settings::text(settings::SHARED).map(PathBuf::from)).as_deref()
 }
 
 fn path(folder: &Path, device: usize) -> PathBuf {
@@ -73,6 +73,14 @@ fn path(folder: &Path, device: usize) -> PathBuf {
 struct Table {
     file: File,
     rows: Vec<(Process, u64)>,
+}
+
+impl Drop for Table {
+    /// A child that was forked meanwhile has the file open, too, and with it the lock.
+    fn drop(&mut self) {
+        // The system takes the lock of a file that is gone.
+        let _gone = self.file.unlock();
+    }
 }
 
 impl Table {
@@ -175,6 +183,18 @@ mod tests {
         other.wait().unwrap();
         let table = Table::open(&path).unwrap();
         assert_eq!((table.rows[0].1, table.rows[1].1, table.rows.len()), (100, 95, 3));
+        fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_lock_ends_although_a_forked_child_has_the_file_open() {
+        let path = file();
+        let table = Table::open(&path).unwrap();
+        let childs = table.file.try_clone().unwrap();
+        assert!(File::open(&path).unwrap().try_lock().is_err());
+        drop(table);
+        assert!(File::open(&path).unwrap().try_lock().is_ok());
+        drop(childs);
         fs::remove_file(path).unwrap();
     }
 

@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use crate::argument::Out;
 use crate::call::{calls, makers, nothing, work};
 use crate::error::Outcome;
-use crate::notice;
+use crate::workspace;
 
 /// Defines functions that ask for a size: a number of elements, after so many arguments.
 macro_rules! sizes {
@@ -126,6 +126,6 @@ work! { Solver:
 
 /// Answers that no workspace is needed.
 fn none<T: From<u8>>(size: Out<T>) -> Outcome {
-    notice::assume("cuSOLVER", "is taken to need no workspace: on a card it needs some");
+    workspace::none("cuSOLVER");
     size.put(T::from(0))
 }

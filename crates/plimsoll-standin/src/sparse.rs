@@ -96,8 +96,7 @@ calls! { Sparse:
         let (a, b) = (Sparse::of(a)?, Sparse::of(b)?);
         spread("a product of sparse matrices");
         work_in(workspace);
-        let mut known = known();
-        known.sparse.get_mut(&c).ok_or(Failure::InvalidHandle)?.values = a.times(b);
+        known().sparse.get_mut(&c).ok_or(Failure::InvalidHandle)?.values = a.times(b);
         size(bytes, a.product_bytes(b))
     }
     /// The answer goes to the host, as by default.
@@ -129,9 +128,9 @@ macro_rules! four_types {
     (sum: $($name:ident)*) => {
         calls! { Sparse: $(
             fn $name(
-                _handle: u64, rows: c_int, _columns: c_int, _alpha: u64, _a: u64, _nnz_a: c_int, _va: u64, _ra: u64, _ca: u64,
-                _beta: u64, _b: u64, _nnz_b: c_int, _vb: u64, _rb: u64, _cb: u64, _c: u64, _vc: u64, _rc: u64, _cc: u64,
-                bytes: Out<u64>,
+                _handle: u64, rows: c_int, _columns: c_int, _alpha: u64, _a: u64, _nnz_a: c_int, _va: u64, _ra: u64,
+                _ca: u64, _beta: u64, _b: u64, _nnz_b: c_int, _vb: u64, _rb: u64, _cb: u64, _c: u64, _vc: u64, _rc: u64,
+                _cc: u64, bytes: Out<u64>,
             ) {
                 size(bytes, workspace::sum_bytes(rows.unsigned_abs().into()))
             }
@@ -230,9 +229,6 @@ fn spread(result: &str) {
 
 /// Answers that no workspace is needed.
 fn none(place: Out<c_int>) -> Outcome {
-    notice::assume(
-        "cuSPARSE's solver for blocked matrices",
-        "is taken to need no workspace: on a card it needs some",
-    );
+    crate::workspace::none("cuSPARSE's solver for blocked matrices");
     place.put(0)
 }

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::call::new_handle;
 use crate::error::{Failure, Outcome};
+use crate::lock::locked;
 use crate::memory::recent::forget_all;
 
 /// A handle of a stream: 0, 1 and 2 are CUDA's default streams.
@@ -74,7 +75,7 @@ thread_local! {
 
 /// The streams of this process, until the guard is dropped.
 pub(crate) fn streams() -> MutexGuard<'static, Streams> {
-    STREAMS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&STREAMS)
 }
 
 /// A kernel ran on a stream. It may have written anywhere.

@@ -22,7 +22,7 @@ pub(super) struct Outcome {
     pub(super) reports: Vec<Report>,
     /// What the verdict is about; nothing where no memory was asked for.
     pub(super) judged: Option<Judged>,
-    /// The same program where cuDNN needs no workspace, if these are modelled and the program has such layers.
+    /// The same program where no workspace is modelled, if any was.
     pub(super) without_workspaces: Option<Box<Outcome>>,
 }
 
@@ -128,13 +128,20 @@ impl Outcome {
         self.notices().iter().any(|notice| notice.about == notice::CUDNN)
     }
 
-    /// Whether the peaks rest on nothing but PyTorch's own requests, made as they are where every value is zero; those of
-    /// cuDNN are left out if none are wanted.
+    /// The workspaces that are a model's, as `cuDNN's` or `cuDNN's and cuFFT's`; nothing if none was asked for.
+    pub(super) fn modelled(&self) -> Option<String> {
+        let notices = self.notices();
+        let modelled = notices.iter().filter(|notice| notice.text == notice::MODELLED);
+        let libraries: Vec<String> = modelled.map(|notice| format!("{}'s", notice.about)).collect();
+        (!libraries.is_empty()).then(|| libraries.join(" and "))
+    }
+
+    /// Whether the peaks rest on nothing but PyTorch's own requests, of which none depends on what is selected by values;
+    /// those of cuDNN are left out if none are wanted.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
         self.notices().iter().all(|notice| match notice.kind {
             Kind::Assumed => notice.about == notice::CUDNN && target.workspaces == Workspaces::None,
-            Kind::Refused => false,
-            Kind::Selected => true,
+            Kind::Refused | Kind::Selected => false,
         })
     }
 }
@@ -402,25 +409,31 @@ mod tests {
 
     #[test]
     fn an_answer_is_exact_where_nothing_was_taken_to_be_so_but_that_cudnn_needs_nothing() {
-        for (about, exact) in
-            [(vec![], [true, true]), (vec![notice::CUDNN], [false, true]), (vec!["cuFFT"], [false, false])]
-        {
-            let notices: Vec<_> = about.iter().map(|about| notice(Kind::Assumed, about)).collect();
+        let modelled =
+            |about: &str| Notice { text: notice::MODELLED.to_owned(), ..notice(Kind::Assumed, about) };
+        let (cudnn, both) = (vec![modelled("cuDNN")], vec![modelled("cuDNN"), modelled("cuFFT")]);
+        for (notices, exact, workspaces) in [
+            (vec![], [true, true], None),
+            (vec![notice(Kind::Assumed, notice::CUDNN)], [false, true], None),
+            (cudnn, [false, true], Some("cuDNN's")),
+            (vec![modelled(notice::CUFFT)], [false, false], Some("cuFFT's")),
+            (both, [false, false], Some("cuDNN's and cuFFT's")),
+        ] {
             // Two ranks tell the same.
             let mut ranks = [0, 1].map(|rank| report(&serde_json::json!({ "rank": rank })));
             ranks.iter_mut().for_each(|rank| rank.notices.clone_from(&notices));
             let outcome = Outcome::of(Ended::Well, &ranks, &target()).expect("nothing to read");
             assert_eq!(outcome.notices().len(), notices.len());
-            assert_eq!(outcome.uses_cudnn(), about == [notice::CUDNN]);
+            assert_eq!(outcome.modelled().as_deref(), workspaces);
             let mut modelled = target();
             modelled.workspaces = Workspaces::Model;
-            assert_eq!([outcome.is_exact(&modelled), outcome.is_exact(&target())], exact, "{about:?}");
+            assert_eq!([outcome.is_exact(&modelled), outcome.is_exact(&target())], exact, "{notices:?}");
         }
-        for (kind, exact) in [(Kind::Selected, true), (Kind::Refused, false)] {
+        for kind in [Kind::Selected, Kind::Refused] {
             let mut rank = report(&serde_json::json!({}));
             rank.notices = vec![notice(kind, "cuCall")];
             let outcome = Outcome::of(Ended::Well, &[rank], &target()).expect("nothing to read");
-            assert_eq!(outcome.is_exact(&target()), exact, "{kind:?}");
+            assert!(!outcome.is_exact(&target()), "{kind:?}");
         }
     }
 

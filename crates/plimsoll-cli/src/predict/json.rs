@@ -46,7 +46,7 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
             "exact": without.is_exact(&target.without_workspaces()),
         })),
         "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
-        "not_counted": limits(outcome, target, size),
+        "not_counted": limits(outcome, size),
     })
 }
 

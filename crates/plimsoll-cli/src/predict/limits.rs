@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 use plimsoll_standin::notice::{self, Notice};
 
 use super::answer::{Outcome, Told, Verdict};
-use super::gpu::{Target, Workspaces};
 
 /// Each as a sentence without its end. None of a program that failed, nor where nothing was seen.
-pub(super) fn limits(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Vec<String> {
+pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let reports = &outcome.reports;
     if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
         return Vec::new();
     }
-    let mut limits = assumed(outcome, target);
+    let mut limits = assumed(outcome);
     if outcome.uses_cudnn() && reports.iter().any(|report| report.cudnn_search) {
         limits.push(
             "the search of `torch.backends.cudnn.benchmark`: on a card the first steps also try kernels with as much \
@@ -44,9 +43,9 @@ pub(super) fn limits(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> S
 }
 
 /// What the stand-in took to be so, and refused.
-fn assumed(outcome: &Outcome, target: &Target) -> Vec<String> {
-    let sentence = |Notice { about, text, .. }: &Notice| match target.workspaces {
-        Workspaces::Model if about == notice::CUDNN => format!(
+fn assumed(outcome: &Outcome) -> Vec<String> {
+    let sentence = |Notice { about, text, .. }: &Notice| match (about.as_str(), text.as_str()) {
+        (notice::CUDNN, notice::MODELLED) => format!(
             "{about} {text}; of thirty trainings of ten networks there, the peak of reserved bytes was from 10 % too little \
              to 0.3 % too much"
         ),

@@ -142,8 +142,8 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &standin)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
-    if target.workspaces == Workspaces::Model && outcome.uses_cudnn() && run.ended != Ended::Interrupted {
-        output::progress("once more, without workspaces of cuDNN's");
+    if let Some(modelled) = outcome.modelled().filter(|_| run.ended != Ended::Interrupted) {
+        output::progress(&format!("once more, without {modelled} workspaces"));
         let target = target.without_workspaces();
         let run = Run::of(args, &args.command, &target, &standin)?;
         outcome.without_workspaces = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));

@@ -18,8 +18,8 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(outcome, target, size));
-    if let Some(without) = &outcome.without_workspaces {
-        let _ = writeln!(out, "without cuDNN's workspaces: {}", verdict(without, target, size));
+    if let Some((without, modelled)) = outcome.without_workspaces.as_ref().zip(outcome.modelled()) {
+        let _ = writeln!(out, "without {modelled} workspaces: {}", verdict(without, target, size));
     }
     if let Verdict::Failed { hint: Some(hint), .. } = &outcome.verdict {
         let _ = writeln!(out, "{hint}");
@@ -33,7 +33,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
             tables(&mut out, &told.explained, told.device(), args.shown);
         }
     }
-    let limits = limits(outcome, target, size);
+    let limits = limits(outcome, size);
     if !limits.is_empty() {
         let _ = writeln!(out, "\n{BOLD}What this cannot tell{RESET}");
         limits.iter().for_each(|limit| {

@@ -11,12 +11,13 @@ use super::tensor::Tensor;
 use crate::argument::{Out, little_endian};
 use crate::call::{calls, makers, nothing, work};
 use crate::error::Outcome;
+use crate::lock::locked;
 
 /// The longest label, by the descriptor of a loss.
 static LONGEST: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 fn longest() -> MutexGuard<'static, BTreeMap<u64, u64>> {
-    LONGEST.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&LONGEST)
 }
 
 /// A loss of so many samples.

@@ -17,6 +17,7 @@ use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle};
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
+use crate::lock::locked;
 
 /// `cudnnBackendAttributeType_t`: how the values of an attribute are stored.
 mod kind {
@@ -117,7 +118,7 @@ struct Descriptor {
 static DESCRIPTORS: Mutex<BTreeMap<u64, Descriptor>> = Mutex::new(BTreeMap::new());
 
 fn descriptors() -> MutexGuard<'static, BTreeMap<u64, Descriptor>> {
-    DESCRIPTORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&DESCRIPTORS)
 }
 
 calls! { Dnn:

@@ -13,6 +13,7 @@ use crate::argument::{Out, little_endian};
 use crate::call::calls;
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
+use crate::lock::locked;
 
 /// Bytes of state of each thread's generator.
 const GENERATOR_BYTES: u64 = 24;
@@ -66,7 +67,7 @@ static KNOWN: Mutex<Known> =
     Mutex::new(Known { networks: BTreeMap::new(), sequences: BTreeMap::new(), dropouts: BTreeMap::new() });
 
 fn known() -> MutexGuard<'static, Known> {
-    KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&KNOWN)
 }
 
 impl Network {

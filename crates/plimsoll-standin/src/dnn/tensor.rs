@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use crate::argument::{Out, little_endian};
 use crate::call::calls;
 use crate::error::{Failure, Outcome};
+use crate::lock::locked;
 
 /// `CUDNN_DIM_MAX`.
 const MOST_DIMENSIONS: c_int = 8;
@@ -22,7 +23,7 @@ pub(super) struct Tensor {
 static TENSORS: Mutex<BTreeMap<u64, Tensor>> = Mutex::new(BTreeMap::new());
 
 fn tensors() -> MutexGuard<'static, BTreeMap<u64, Tensor>> {
-    TENSORS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&TENSORS)
 }
 
 impl Tensor {

@@ -1,7 +1,7 @@
 //! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`); what
 //! arrives on a device is nothing.
 
-use super::recent::{Known, forget_all, recent};
+use super::recent::{forget_all, known, recent};
 use super::{Kind, memory};
 use crate::nccl;
 
@@ -55,10 +55,9 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
         // may overlap.
         (true, true) => unsafe { to.0.copy_from(from.0, bytes) },
         (true, false) => {
-            nccl::wait_for_others();
-            // Others may go on while this waits for what a rank sends.
-            let known = recent().find(from.address(), bytes);
-            match known.and_then(Known::bytes) {
+            let until = nccl::deadline();
+            nccl::wait_for_others(until);
+            match known(from.address(), bytes, until) {
                 // SAFETY: the caller says that so many bytes can be written there, and it is the host's.
                 Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },
                 // SAFETY: the same.

@@ -10,7 +10,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
+use crate::lock::locked;
 use crate::nccl::Message;
 
 /// Longer uploads are not kept: they are data, not agreements.
@@ -24,7 +26,7 @@ pub(crate) struct Recent {
 
 /// What is known of a range.
 #[derive(Debug, Clone)]
-pub(crate) enum Known {
+enum Known {
     /// Its bytes.
     Here(Vec<u8>),
     /// That they are so many of what a rank sends, from this one on.
@@ -51,11 +53,11 @@ impl Known {
     }
 
     /// The bytes; those that a rank sends are waited for, and may turn out not to be known.
-    pub(crate) fn bytes(self) -> Option<Vec<u8>> {
+    fn bytes(self, until: Instant) -> Option<Vec<u8>> {
         match self {
             Known::Here(known) => Some(known),
             Known::Sent { message, begin, bytes } => {
-                message.read()?.get(begin..begin + bytes).map(<[u8]>::to_vec)
+                message.read(until)?.get(begin..begin + bytes).map(<[u8]>::to_vec)
             }
         }
     }
@@ -68,7 +70,16 @@ static ANY: AtomicBool = AtomicBool::new(false);
 
 /// What is known now, until the guard is dropped.
 pub(crate) fn recent() -> MutexGuard<'static, Recent> {
-    RECENT.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&RECENT)
+}
+
+/// The values at an address, if all of them are known. Other threads may go on while this waits for what ranks send.
+pub(crate) fn known(from: u64, bytes: usize, until: Instant) -> Option<Vec<u8>> {
+    let pieces = recent().find(from, bytes)?;
+    pieces.into_iter().try_fold(Vec::new(), |mut all, piece| {
+        all.extend(piece.bytes(until)?);
+        Some(all)
+    })
 }
 
 /// Something ran that may have written anywhere.
@@ -99,8 +110,11 @@ impl Recent {
     pub(crate) fn moved(&mut self, to: u64, from: u64, bytes: usize) {
         let known = self.find(from, bytes);
         self.forget(to, bytes);
-        if let Some(known) = known {
-            self.set(to, known);
+        let mut to = to;
+        for piece in known.unwrap_or_default() {
+            let bytes = piece.len() as u64;
+            self.set(to, piece);
+            to += bytes;
         }
     }
 
@@ -111,10 +125,19 @@ impl Recent {
         }
     }
 
-    /// What is at an address, if all of it is known.
-    pub(crate) fn find(&self, from: u64, bytes: usize) -> Option<Known> {
-        let (begin, known) = self.known.range(..=from).next_back()?;
-        known.part(usize::try_from(from - begin).ok()?, bytes)
+    /// What is at an address, if all of it is known: pieces that lie one behind the other.
+    fn find(&self, from: u64, bytes: usize) -> Option<Vec<Known>> {
+        let (mut pieces, mut found) = (Vec::new(), 0);
+        while found < bytes {
+            let from = from.checked_add(found as u64)?;
+            let (begin, known) = self.known.range(..=from).next_back()?;
+            let offset = usize::try_from(from - begin).ok()?;
+            let left = known.len().checked_sub(offset).filter(|left| *left > 0)?;
+            let piece = known.part(offset, left.min(bytes - found))?;
+            found += piece.len();
+            pieces.push(piece);
+        }
+        Some(pieces)
     }
 
     /// Something else was written to these addresses. A piece that is hit is forgotten whole.
@@ -129,10 +152,13 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use super::{Known, Recent};
+    use std::time::Instant;
+
+    use super::Recent;
 
     fn read(recent: &Recent, from: u64, bytes: usize) -> Option<Vec<u8>> {
-        recent.find(from, bytes).and_then(Known::bytes)
+        let pieces = recent.find(from, bytes)?;
+        Some(pieces.into_iter().flat_map(|piece| piece.bytes(Instant::now()).unwrap()).collect())
     }
 
     #[test]
@@ -143,6 +169,18 @@ mod tests {
         assert_eq!(read(&recent, 1000, 4), Some(vec![1, 2, 3, 4]));
         assert_eq!(read(&recent, 2000, 2), Some(vec![2, 3]));
         assert_eq!(read(&recent, 2000, 3), None);
+    }
+
+    #[test]
+    fn pieces_that_lie_side_by_side_are_read_and_moved_as_one() {
+        let mut recent = Recent::default();
+        recent.sent(1000, &[1, 2]);
+        recent.sent(1002, &[3, 4]);
+        recent.sent(1005, &[5]);
+        recent.moved(2000, 1001, 3);
+        assert_eq!(read(&recent, 1000, 4), Some(vec![1, 2, 3, 4]));
+        assert_eq!(read(&recent, 2000, 3), Some(vec![2, 3, 4]));
+        assert_eq!((read(&recent, 1000, 5), read(&recent, 1001, 5)), (None, None), "a gap between them");
     }
 
     #[test]

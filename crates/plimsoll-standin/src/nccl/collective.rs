@@ -5,12 +5,12 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 
-use super::{CommHandle, Message, comms, get};
+use super::{CommHandle, Message, comms, deadline, get};
 use crate::argument::Out;
 use crate::call::calls;
 use crate::error::{Failure, Outcome};
-use crate::memory::recent::{Known, recent};
-use crate::stream::{StreamHandle, kernel_somewhere, ran_on};
+use crate::memory::recent::{self, recent};
+use crate::stream::{StreamHandle, kernel_on, kernel_somewhere, ran_on};
 
 /// A broadcast.
 #[derive(Debug, Clone, Copy)]
@@ -65,10 +65,13 @@ calls! { Nccl:
         }
         Ok(())
     }
-    fn ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, comm: CommHandle, _stream: StreamHandle) {
-        kernel_somewhere();
+    fn ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, comm: CommHandle, stream: StreamHandle) {
+        let bytes = bytes_of(count, kind)?;
         if let Some(message) = between(comm, |own| (peer.unsigned_abs(), own))? {
-            recent().expected(to, message, bytes_of(count, kind)?);
+            ran_on(stream);
+            recent().expected(to, message, bytes);
+        } else {
+            kernel_on(stream);
         }
         Ok(())
     }
@@ -143,10 +146,9 @@ fn between(comm: CommHandle, ends: impl Fn(u32) -> (u32, u32)) -> Outcome<Option
     Ok(joined.exchange.as_ref().map(|exchange| exchange.message_to(sender, receiver, call)))
 }
 
-/// What is known of the values at an address.
+/// What is known of the values at an address, which may be what others send.
 fn known(from: u64, bytes: usize) -> Option<Vec<u8>> {
-    let known = recent().find(from, bytes);
-    known.and_then(Known::bytes)
+    recent::known(from, bytes, deadline())
 }
 
 fn broadcast(broadcast: Broadcast) -> Outcome {
@@ -154,7 +156,8 @@ fn broadcast(broadcast: Broadcast) -> Outcome {
     let joined = get(comm)?;
     let Some(exchange) = &joined.exchange else { return gathered(broadcast) };
     let is_root = joined.rank == root;
-    let call = called(comm, known(from, bytes).filter(|_| is_root).as_deref())?;
+    let sent = if is_root { known(from, bytes) } else { None };
+    let call = called(comm, sent.as_deref())?;
     if is_root {
         recent().moved(to, from, bytes);
     } else {

@@ -2,23 +2,37 @@
 //!
 //! A rank counts its calls of a communicator, and leaves with each what is known of the values that it sends
 //! (`memory/recent.rs`). Who received them and reads them on the host waits until the sender came so far, as
-//! it would for a device; a collective itself waits for nobody. What a sender, or its order, has of files:
+//! it would for a device; a collective itself waits only for values that it passes on. What a sender, or its order, has
+//! of files:
 //!
 //! ```text
 //! SENDER[-RECEIVER]         three numbers: its process, when that began, and how many calls it made
 //! SENDER[-RECEIVER].CALL    the values that it sent, where they are known
 //! ```
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::lock::locked;
 use crate::share;
 
-/// How long a rank that does not come is waited for.
+/// How long ranks that do not come are waited for, together.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The pauses between two looks, the first and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(5)];
+
+/// Senders that did not come: each is waited for once.
+static MISSING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Until when to wait for everything that is needed now.
+pub(crate) fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}
 
 /// A communicator's folder.
 #[derive(Debug, Clone)]
@@ -83,21 +97,27 @@ impl Message {
     }
 
     /// Waits until it was sent: whether it was.
-    pub(super) fn wait(&self) -> bool {
-        let began = Instant::now();
+    pub(super) fn wait(&self, until: Instant) -> bool {
+        let is_missing = locked(&MISSING).contains(&self.sender);
+        let [mut pause, longest] = PAUSES;
         loop {
             match sender(&self.sender) {
                 Some((_, calls)) if calls > self.call => return true,
                 Some((process, _)) if !share::is_alive(process) => return false,
-                _ if began.elapsed() > PATIENCE => return false,
-                _ => sleep(Duration::from_micros(200)),
+                _ if is_missing => return false,
+                _ if Instant::now() >= until => {
+                    locked(&MISSING).insert(self.sender.clone());
+                    return false;
+                }
+                _ => sleep(pause),
             }
+            pause = longest.min(2 * pause);
         }
     }
 
     /// Waits for it: the values that are known of it.
-    pub(crate) fn read(&self) -> Option<Vec<u8>> {
-        if self.wait() { fs::read(self.values()).ok() } else { None }
+    pub(crate) fn read(&self, until: Instant) -> Option<Vec<u8>> {
+        if self.wait(until) { fs::read(self.values()).ok() } else { None }
     }
 }
 
@@ -124,12 +144,18 @@ mod tests {
             later.message(0, 0).send(Some(&[1, 2]));
             later.message(0, 1).send(None);
         });
-        assert_eq!(exchange.message(0, 0).read(), Some(vec![1, 2]));
-        assert_eq!((exchange.message(0, 1).wait(), exchange.message(0, 1).read()), (true, None));
+        assert_eq!(exchange.message(0, 0).read(deadline()), Some(vec![1, 2]));
+        let second = exchange.message(0, 1);
+        assert_eq!((second.wait(deadline()), second.read(deadline())), (true, None));
         sender.join().unwrap();
         // No process has the number 0.
         fs::write(folder.join("7"), [0; 24]).unwrap();
-        assert!(!exchange.message(7, 0).wait());
+        assert!(!exchange.message(7, 0).wait(deadline()));
+        // One that never came is waited for once, and heard if it comes after all.
+        let late = exchange.message(8, 0);
+        assert!(!late.wait(Instant::now()) && !late.wait(deadline()));
+        late.send(Some(&[3]));
+        assert_eq!(late.read(deadline()), Some(vec![3]));
         fs::remove_dir_all(folder).unwrap();
     }
 }

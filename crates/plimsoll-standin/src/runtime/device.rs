@@ -9,6 +9,7 @@ use crate::argument::{Out, Text, put_text};
 use crate::call::{calls, last_error, nothing, take_last_error};
 use crate::error::{Failure, Outcome};
 use crate::gpu::{self, Form, setup};
+use crate::lock::locked;
 use crate::{nccl, version};
 
 calls! { Runtime:
@@ -16,7 +17,7 @@ calls! { Runtime:
         count.put(c_int::try_from(setup().devices()).unwrap_or(c_int::MAX))
     }
     fn cudaDeviceSynchronize() {
-        nccl::wait_for_others();
+        nccl::wait_for_others(nccl::deadline());
         Ok(())
     }
     fn cudaGetDevice(device: Out<c_int>) {
@@ -70,7 +71,7 @@ calls! { Runtime:
     }
     fn cudaDeviceDisablePeerAccess(peer: c_int) {
         let pair = (current_device()?, setup().device(peer)?);
-        let mut enabled = PEERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut enabled = locked(&PEERS);
         if enabled.remove(&pair) { Ok(()) } else { Err(Failure::InvalidValue) }
     }
 }
@@ -85,7 +86,7 @@ static PEERS: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
 
 fn enable_peer(peer: usize) -> Outcome {
     let pair = (current_device()?, peer);
-    let mut enabled = PEERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut enabled = locked(&PEERS);
     match (pair.0 == peer, enabled.insert(pair)) {
         (true, _) => Err(Failure::InvalidDevice),
         (false, true) => Ok(()),

@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use crate::argument::{Out, Text};
 use crate::call::{calls, refuse};
 use crate::error::{Failure, Library, Outcome};
+use crate::lock::locked;
 
 /// An address of a function.
 pub(crate) type Symbol = *const c_void;
@@ -73,7 +74,7 @@ static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
 /// A function for a name that is not imitated.
 fn unknown(name: &str) -> Outcome<Symbol> {
-    let mut names = NAMES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut names = locked(&NAMES);
     let slot = names.iter().position(|known| *known == name).unwrap_or(names.len());
     let function = FUNCTIONS.get(slot).ok_or(Failure::NotFound)?;
     if slot == names.len() {
@@ -84,7 +85,7 @@ fn unknown(name: &str) -> Outcome<Symbol> {
 
 /// Refuses the call whose name has this number.
 extern "C" fn slot<const NUMBER: usize>() -> c_int {
-    let name = NAMES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(NUMBER).copied();
+    let name = locked(&NAMES).get(NUMBER).copied();
     refuse(Library::Driver, name.unwrap_or("a call of the driver"))
 }
 

@@ -3,14 +3,15 @@
 //!
 //! The layout is that of `fatbinary_section.h` and of the sections that `nvcc` writes, as `cuobjdump` reads them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::argument::Text;
 use crate::call::new_handle;
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
+use crate::lock::locked;
 
 /// The versions of the code that a device runs, as `cudaFuncAttributes` has them: ten times the capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,49 +71,62 @@ const PTX: u16 = 1;
 const BINARY: u16 = 2;
 
 /// Kernels of CUB's, by a part of their names, that select some of their input by its values; the host then reads how
-/// many. They serve `nonzero`, `unique`, masks, `coalesce`, and the gradient of an embedding of many words.
-const SELECTIONS: [&str; 2] = ["DeviceSelectSweepKernel", "DeviceUniqueByKeySweepKernel"];
+/// many, and asks for memory accordingly. They serve `nonzero`, `unique`, masks and `coalesce`.
+const SELECTIONS: [&str; 2] = ["DeviceSelectSweepKernel", UNIQUE_BY_KEY];
+const UNIQUE_BY_KEY: &str = "DeviceUniqueByKeySweepKernel";
+/// In the name of the one that serves the gradient of a dense embedding: the values beside its keys are counted. PyTorch
+/// does not read how many there are; what it asks for is for the most that there can be.
+const COUNTED: &str = "counting_iterator";
 
-/// The modules by their handles, the module of each kernel by the address that the host knows it by, the code that the
-/// device runs of each module that was asked for (every launch asks), and the kernels of [`SELECTIONS`].
-#[derive(Default)]
-struct Modules {
-    wrappers: HashMap<u64, usize>,
-    of_kernels: HashMap<usize, u64>,
-    chosen: HashMap<u64, Outcome<Versions>>,
-    selections: HashSet<usize>,
+/// A library's kernels of one compilation.
+struct Module {
+    /// Where its forms are.
+    wrapper: usize,
+    /// The code that the device runs of it, once a kernel was asked for.
+    chosen: Option<Outcome<Versions>>,
 }
 
-static MODULES: Mutex<Option<Modules>> = Mutex::new(None);
+/// A kernel.
+struct Kernel {
+    /// Its module's handle.
+    module: u64,
+    /// Whether it selects by values.
+    selects: bool,
+}
 
-fn with_modules<T>(act: impl FnOnce(&mut Modules) -> T) -> T {
-    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
-    act(modules.get_or_insert_default())
+/// The modules by their handles, and the kernels by the addresses that the host knows them by.
+#[derive(Default)]
+struct Known {
+    modules: HashMap<u64, Module>,
+    kernels: HashMap<usize, Kernel>,
+}
+
+static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+
+fn with_known<T>(act: impl FnOnce(&mut Known) -> T) -> T {
+    act(locked(&KNOWN).get_or_insert_default())
 }
 
 /// Takes a library's kernels; the handle is handed back with each of them.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinary(wrapper: *const c_void) -> u64 {
     let handle = new_handle();
-    with_modules(|modules| modules.wrappers.insert(handle, wrapper.addr()));
+    let module = Module { wrapper: wrapper.addr(), chosen: None };
+    with_known(|known| known.modules.insert(handle, module));
     handle
 }
 
 /// Says which kernel of a module a function of the host stands for, by its name; more arguments follow.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFunction(module: u64, function: *const c_void, name: Text) {
-    let selects = name.read().is_ok_and(|name| SELECTIONS.iter().any(|part| name.contains(part)));
-    with_modules(|modules| {
-        modules.of_kernels.insert(function.addr(), module);
-        if selects {
-            modules.selections.insert(function.addr());
-        }
-    });
+    let kernel = Kernel { module, selects: name.read().is_ok_and(|name| selects(&name)) };
+    with_known(|known| known.kernels.insert(function.addr(), kernel));
 }
 
-/// Whether a kernel selects by values.
-pub(super) fn selects(function: *const c_void) -> bool {
-    with_modules(|modules| modules.selections.contains(&function.addr()))
+/// Whether the kernel of this name selects by values.
+fn selects(name: &str) -> bool {
+    let is_dense = name.contains(UNIQUE_BY_KEY) && name.contains(COUNTED);
+    !is_dense && SELECTIONS.iter().any(|part| name.contains(part))
 }
 
 /// The code of a kernel that the device runs; a kernel that no library brought is the device's own.
@@ -121,16 +135,33 @@ pub(super) fn selects(function: *const c_void) -> bool {
 ///
 /// `NoKernelImage` if the kernel is compiled for other devices alone.
 pub(super) fn versions(function: *const c_void) -> Outcome<Versions> {
-    let (major, minor) = setup().gpu.capability;
-    let device = major * 10 + minor;
-    let own = Versions { ptx: device, binary: device };
-    with_modules(|Modules { wrappers, of_kernels, chosen, .. }| {
-        let Some(module) = of_kernels.get(&function.addr()) else { return Ok(own) };
-        *chosen.entry(*module).or_insert_with(|| {
-            let images = wrappers.get(module).copied().map(images).unwrap_or_default();
+    with_known(|known| Ok(known.kernel(function)?.0))
+}
+
+/// Whether a kernel that is launched selects by values.
+///
+/// # Errors
+///
+/// `NoKernelImage` as for [`versions`].
+pub(super) fn launched(function: *const c_void) -> Outcome<bool> {
+    with_known(|known| Ok(known.kernel(function)?.1))
+}
+
+impl Known {
+    /// The code of a kernel, and whether it selects by values.
+    fn kernel(&mut self, function: *const c_void) -> Outcome<(Versions, bool)> {
+        let (major, minor) = setup().gpu.capability;
+        let device = major * 10 + minor;
+        let own = Versions { ptx: device, binary: device };
+        let Some(kernel) = self.kernels.get(&function.addr()) else { return Ok((own, false)) };
+        let Some(module) = self.modules.get_mut(&kernel.module) else { return Ok((own, kernel.selects)) };
+        let choose = || {
+            let images = images(module.wrapper);
             if images.is_empty() { Ok(own) } else { newest(&images, device).ok_or(Failure::NoKernelImage) }
-        })
-    })
+        };
+        let versions = *module.chosen.get_or_insert_with(choose);
+        Ok((versions?, kernel.selects))
+    }
 }
 
 /// As the driver chooses: binary code of the same generation, the newest that is not newer than the device; else
@@ -195,6 +226,20 @@ mod tests {
         check(90, 90, 90);
         check(120, 75, 120);
         assert_eq!(newest(&images, 70), None);
+    }
+
+    #[test]
+    fn the_gradient_of_a_dense_embedding_counts_its_values_and_selects_nothing_that_is_asked_for() {
+        // As PyTorch 2.15 has them: of an embedding, of `coalesce`, of `nonzero`.
+        let unique = "_ZN14at_cuda_detail3cub6detail13unique_by_key28DeviceUniqueByKeySweepKernelINS2_10policy_hubIllE";
+        let nonzero =
+            "_ZN14at_cuda_detail3cub6detail6select23DeviceSelectSweepKernelINS2_10policy_hubIlbiLb0ELNS0_";
+        assert!(!selects(&format!(
+            "{unique}10Policy1000EPKlN6thrust17counting_iteratorIlNSA_11use_defaultE"
+        )));
+        assert!(selects(&format!("{unique}10Policy1000EN6thrust10device_ptrIlEESA_SA_SA_PjNS0_")));
+        assert!(selects(&format!("{nonzero}10SelectImplE0EE10Policy1000EN6thrust17counting_iteratorIl")));
+        assert!(!selects("_ZN14at_cuda_detail3cub6detail4scan16DeviceScanKernelINS2_10policy_hubI"));
     }
 
     #[test]

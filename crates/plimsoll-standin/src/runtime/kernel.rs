@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::images::{Versions, selects, versions};
+use super::images::{self, Versions};
 use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::error::Outcome;
@@ -67,7 +67,7 @@ calls! { Runtime:
     }
     /// `cudaFuncAttributes`: three sizes, sixteen numbers and what is reserved, 144 bytes.
     fn cudaFuncGetAttributes(attributes: Out<u8>, kernel: *const c_void) {
-        let Versions { ptx, binary } = versions(kernel)?;
+        let Versions { ptx, binary } = images::versions(kernel)?;
         // Most threads per block, registers, version of the intermediate and of the binary code.
         let numbers = [THREADS_PER_BLOCK, REGISTERS, ptx, binary];
         let mut bytes = vec![0; 24];
@@ -111,8 +111,8 @@ calls! { Runtime:
 }
 
 nothing! { Runtime:
-    __cudaRegisterFatBinaryEnd __cudaUnregisterFatBinary __cudaRegisterVar __cudaRegisterManagedVar cudaFuncSetAttribute cudaFuncSetCacheConfig
-    cudaKernelSetAttributeForDevice
+    __cudaRegisterFatBinaryEnd __cudaUnregisterFatBinary __cudaRegisterVar __cudaRegisterManagedVar
+    cudaFuncSetAttribute cudaFuncSetCacheConfig cudaKernelSetAttributeForDevice
 }
 
 /// CUDA 12's: whether the module is ready.
@@ -127,8 +127,7 @@ extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
 ///
 /// `NoKernelImage` if it is compiled for other devices alone.
 fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
-    versions(kernel)?;
-    if selects(kernel) {
+    if images::launched(kernel)? {
         notice::select();
     }
     kernel_on(stream);

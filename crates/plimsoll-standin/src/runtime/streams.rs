@@ -35,7 +35,7 @@ calls! { Runtime:
         streams().settle(stream)
     }
     fn cudaStreamSynchronize(stream: StreamHandle) {
-        nccl::wait_for_others();
+        nccl::wait_for_others(nccl::deadline());
         streams().settle(stream)
     }
     fn cudaStreamWaitEvent(stream: StreamHandle, event: EventHandle, _flags: u32) {

@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::error::{Failure, Outcome};
+use crate::lock::locked;
 
 /// `CUSPARSE_INDEX_64I`, and `CUSPARSE_ORDER_ROW`.
 const INDEX_64: c_int = 3;
@@ -42,7 +43,7 @@ pub(super) struct Known {
 static KNOWN: Mutex<Known> = Mutex::new(Known { sparse: BTreeMap::new(), dense: BTreeMap::new() });
 
 pub(super) fn known() -> MutexGuard<'static, Known> {
-    KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    locked(&KNOWN)
 }
 
 impl Sparse {
