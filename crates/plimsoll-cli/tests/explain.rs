@@ -51,6 +51,29 @@ fn the_ledgers_parts_sum_to_what_is_reserved() {
 }
 
 #[test]
+fn phases_rises_and_what_a_request_was_for_are_told() {
+    let (evaluation, adam) =
+        (kept("programs/oom_evaluation.pickle.gz"), kept("programs/adam_fused.pickle.gz"));
+    let answer = text(&["explain", &evaluation]);
+    assert!(answer.lines().any(|line| line.starts_with("asked for") && line.ends_with(" in an evaluation")));
+    assert_eq!(explained(&evaluation)["peaks"]["failed_in"], "evaluation");
+    let answer = text(&["explain", &adam]);
+    let (_, phases) = answer.split_once("Peaks by phase").expect("phases");
+    assert!(phases.lines().nth(1).is_some_and(|first| first.contains("  backward  ")), "{answer}");
+    let (_, rise) = answer.split_once("  step 1 -> step 2").expect("a rise");
+    assert!(rise.lines().nth(1).is_some_and(|first| first.contains("optimizer state")), "{answer}");
+    let peaks = explained(&adam)["peaks"].clone();
+    assert_eq!((&peaks["phases"][0]["phase"], &peaks["scopes_left_out"]), (&"backward".into(), &0.into()));
+    let rise = &peaks["rises"][0];
+    assert_eq!((&rise["steps"], &rise["pass"]), (&serde_json::json!([1, 2]), &"backward".into()));
+    assert_eq!(rise["lines"][0]["category"], "optimizer state");
+    let file = kept("gpt2_oom.pickle.gz");
+    let answer = text(&["explain", &file]);
+    assert!(answer.lines().any(|line| line.starts_with("perhaps [")), "{answer}");
+    assert!(explained(&file)["failure"]["shapes"][0]["dims"].is_array());
+}
+
+#[test]
 fn a_leak_is_the_verdict_with_its_bytes_a_step() {
     let answer = text(&["explain", &kept("leak_layer.pickle.gz")]);
     assert!(answer.starts_with("a LEAK: 64.00 KiB a step in 56 of 56 steps (certain)"), "{answer}");

@@ -69,6 +69,24 @@ fn other_settings_are_told_with_what_no_arrangement_goes_below() {
 }
 
 #[test]
+fn phases_rises_and_what_a_request_was_for_are_told() {
+    let open = |name: &str| page(&files::open(&files::here("tests/snapshots").join(name)));
+    let text = read(&open("programs/oom_evaluation.pickle.gz"));
+    assert!(text.contains(", in an evaluation"), "{text}");
+    let adam = open("programs/adam_fused.pickle.gz");
+    let (_, phases) = adam.split_once("<table class=\"phases\">").expect("phases");
+    let rows: Vec<&str> = phases.split("</table>").next().expect("its end").split("<tr>").skip(2).collect();
+    let highest = rows.first().expect("a row");
+    assert!(highest.starts_with("<td><data value=\"") && highest.contains(">100.0 %<td>backward<td>step "));
+    let (head, rise) = adam.split_once("<table class=\"rise\">").expect("a rise");
+    assert!(head.ends_with("</h3>") && head.contains("<h3>step 1 -&gt; step 2"), "its sentence");
+    assert!(rise.split("</table>").next().is_some_and(|rows| rows.contains("optimizer state")));
+    let text = read(&open("gpt2_oom.pickle.gz"));
+    assert!(text.contains("perhaps ["), "{text}");
+    assert!(text.contains("nvidia-smi shows more"), "{text}");
+}
+
+#[test]
 fn sections_come_in_the_order_of_the_questions() {
     let page = page(&files::open(&files::here("tests/snapshots/leak_loss.pickle.gz")));
     let ids = ["bytes", "time", "held", "cached", "steps", "settings", "quality"];

@@ -78,7 +78,7 @@ impl Text<'_> {
     }
 
     fn row(&self, out: &mut String, amounts: [Amount; 2], name: &str) {
-        let change = self.args.shown.change(Change { key: (), amounts }.bytes());
+        let change = self.args.shown.change(Amount::change(amounts));
         let [before, after] = amounts.map(|amount| self.size(amount.bytes));
         let _ = writeln!(out, "  {change:>13}  {before:>13}  {after:>13}  {name}");
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use plimsoll_trace::explain::{Change, ChangedLine, DeviceExplanation, Phase};
-use plimsoll_trace::render::words;
+use plimsoll_trace::explain::{DeviceExplanation, Phase};
+use plimsoll_trace::render::{phases as say, words};
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
@@ -11,6 +11,8 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
+/// Scopes that are told to programs, the highest: a program may give each a name of its own.
+const MOST_SCOPES: usize = 1000;
 /// Lines of a rise that are named.
 const MOST_LINES: usize = 4;
 
@@ -23,8 +25,7 @@ pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExp
     // Writing to a `String` cannot fail.
     let _ = writeln!(out, "\n{BOLD}Peaks by phase{RESET}, with all that is allocated then");
     for &(phase, moment) in phases.iter().take(shown.rows) {
-        let (size, name) =
-            (shown.size(moment.level.allocated_bytes), words::phase(&explained.snapshot, phase));
+        let (size, name) = (shown.size(moment.level.allocated_bytes), say::phase(&explained.snapshot, phase));
         let step = device.step_at(moment).map_or_else(String::new, |step| format!("step {step}"));
         let line = device.asker_at(&explained.snapshot, &explained.origins, moment);
         let line = line.map_or_else(String::new, |frame| words::line(&explained.snapshot, frame));
@@ -38,24 +39,20 @@ pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExp
 /// The highest moment of the first steps and of all, and what the difference is made of.
 pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
     for rise in device.peaks.rises(explained.known(device)) {
-        let told = words::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
+        let told = say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
         let _ = writeln!(out, "  {told}");
         for line in rise.lines.iter().filter(|line| line.bytes() != 0).take(MOST_LINES) {
+            let place = line.key.frame();
+            let place = place
+                .map_or_else(|| words::NO_LINE.to_owned(), |frame| words::line(&explained.snapshot, frame));
             let _ = writeln!(
                 out,
-                "  {:>13}  {:<15}  {}",
+                "  {:>13}  {:<15}  {place}",
                 shown.change(line.bytes()),
-                words::purpose(line.key.category),
-                place(explained, line)
+                words::purpose(line.key.category)
             );
         }
     }
-}
-
-fn place(explained: &Explained, line: &Change<ChangedLine>) -> String {
-    let [before, after] = line.key.frames;
-    let frame = after.or(before);
-    frame.map_or_else(|| "no line of Python".to_owned(), |frame| words::line(&explained.snapshot, frame))
 }
 
 /// All of it for programs.
@@ -68,23 +65,30 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
             "step": device.step_at(moment),
         })
     };
-    let phases = device.peaks.phases.iter().map(|&(phase, moment)| {
+    let is_scope = |phase: Phase| matches!(phase, Phase::Scope(_));
+    let scopes = device.peaks.phases.iter().filter(|(phase, _)| is_scope(*phase)).count();
+    let mut scopes_told = 0;
+    let told = device.peaks.phases.iter().filter(|(phase, _)| {
+        scopes_told += usize::from(is_scope(*phase));
+        !is_scope(*phase) || scopes_told <= MOST_SCOPES
+    });
+    let phases = told.map(|&(phase, moment)| {
         let mut value = peak(moment);
         value["phase"] = phase.name(&explained.snapshot).into();
-        value["scope"] = matches!(phase, Phase::Scope(_)).into();
+        value["scope"] = is_scope(phase).into();
         value
     });
     let rises = device.peaks.rises(explained.known(device)).into_iter().map(|rise| {
         let lines = rise.lines.iter().filter(|line| line.bytes() != 0).map(|line| {
-            let [before, after] = line.key.frames;
             json!({
-                "line": after.or(before).map(|frame| explained.line(frame)),
+                "line": line.key.frame().map(|frame| explained.line(frame)),
                 "category": line.key.category.map(|category| category.name()),
                 "bytes": line.amounts.map(|amount| amount.bytes),
             })
         });
         json!({
-            "steps": rise.steps.map(|step| step + 1),
+            // `null` is what follows the last step.
+            "steps": rise.steps.map(|step| (step < device.steps.len()).then_some(step + 1)),
             "pass": Phase::Pass(rise.pass).name(&explained.snapshot),
             "allocated_bytes": rise.moments.map(|moment| moment.level.allocated_bytes),
             "lines": lines.collect::<Vec<_>>(),
@@ -92,6 +96,7 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
     });
     json!({
         "phases": phases.collect::<Vec<_>>(),
+        "scopes_left_out": scopes.saturating_sub(MOST_SCOPES),
         "steps": device.peaks.steps.iter().map(|&moment| peak(moment)).collect::<Vec<_>>(),
         "rises": rises.collect::<Vec<_>>(),
         "failed_in": device.peaks.failed_in.map(|phase| phase.name(&explained.snapshot)),

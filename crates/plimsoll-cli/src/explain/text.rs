@@ -3,11 +3,8 @@
 use std::fmt::Write;
 
 use plimsoll_trace::explain::leaks::{Place, Verdict};
-use plimsoll_trace::explain::{
-    DeviceExplanation, Fragmentation, Holder, Holes, Ledger, Part, Pin, Row, Share,
-};
-use plimsoll_trace::render::words;
-use plimsoll_trace::snapshot::FrameId;
+use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holder, Holes, Ledger, Part, Pin, Share};
+use plimsoll_trace::render::{failure, ledger, words};
 use plimsoll_trace::timeline::Timeline;
 
 use super::peaks;
@@ -30,7 +27,11 @@ pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
         }
         let verdict = words::verdict(device, |bytes| page.size(bytes));
         let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", explained.prefix(device));
-        page.failure(&mut out, device);
+        for line in
+            failure::request(&explained.snapshot, &explained.origins, device, |bytes| page.size(bytes))
+        {
+            let _ = writeln!(out, "{line}");
+        }
         page.device(&mut out, device);
     }
     let _ = writeln!(out, "\n{}", words::writer(&explained.file, &explained.snapshot));
@@ -52,27 +53,6 @@ impl Page<'_> {
         self.shown.size(bytes)
     }
 
-    /// Which request failed.
-    fn failure(&self, out: &mut String, device: &DeviceExplanation) {
-        let Some(failure) = device.failure else { return };
-        let frame = self.explained.origins.get(failure.stack).line;
-        let at = frame.map_or_else(String::new, |frame| format!(" at {}", self.line(frame)));
-        let phase = words::failed_in(device);
-        if !(at.is_empty() && phase.is_empty()) {
-            let comma = if at.is_empty() || phase.is_empty() { "" } else { "," };
-            let _ = writeln!(out, "asked for{at}{comma}{phase}");
-        }
-        let shapes = words::shapes(&self.explained.snapshot, &self.explained.origins, device, |bytes| {
-            self.size(bytes)
-        });
-        for (nth, shape) in shapes.iter().enumerate() {
-            let _ = writeln!(out, "{} {shape}", if nth == 0 { "perhaps" } else { "     or" });
-        }
-        if failure.failures > 1 {
-            let _ = writeln!(out, "the last of {} requests that failed", failure.failures);
-        }
-    }
-
     fn device(&self, out: &mut String, device: &DeviceExplanation) {
         let holders = &device.holders;
         let when = words::when(device);
@@ -91,7 +71,7 @@ impl Page<'_> {
         });
         let _ = writeln!(out, "\n{BOLD}By operator{RESET}");
         self.table(out, &holders.by_operator, holders.bytes, |key| {
-            let name = key.map(|name| name.of(&self.explained.snapshot).to_owned());
+            let name = key.map(|name| words::plain(name.of(&self.explained.snapshot)).into_owned());
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
         peaks::phases(out, self.explained, device, self.shown);
@@ -110,17 +90,15 @@ impl Page<'_> {
         let growth = of.whole.growth;
         let _ = writeln!(out, "\n{BOLD}From step to step{RESET}: {}", words::steps(device));
         peaks::steps(out, self.explained, device, self.shown);
-        if of.whole.verdict != Verdict::Leaking {
-            for (line, pattern) in
-                of.lines.iter().filter_map(|line| line.pattern.map(|pattern| (line, pattern)))
-            {
-                let place = words::place(&self.explained.snapshot, line.place);
-                let _ = writeln!(out, "  {place}: {}", pattern.advice());
-            }
-            return;
+        let patterns = words::patterns(&self.explained.snapshot, device);
+        for pattern in patterns.iter().take(self.shown.rows) {
+            let _ = writeln!(out, "  {pattern}");
         }
-        if let Some(pattern) = of.pattern {
-            let _ = writeln!(out, "  {}", pattern.advice());
+        if patterns.len() > self.shown.rows {
+            let _ = writeln!(out, "  {} more", patterns.len() - self.shown.rows);
+        }
+        if of.whole.verdict != Verdict::Leaking {
+            return;
         }
         leaks::lines(out, self.explained, device, self.shown.rows, |bytes| self.size(bytes));
         let _ = writeln!(out, "  {:>12} in all since step {}", self.size(growth.bytes), growth.from + 1);
@@ -135,8 +113,9 @@ impl Page<'_> {
         }
         let _ = writeln!(
             out,
-            "\n{BOLD}Cached and pinned{RESET}: {} in {count} holes, the largest {}; empty_cache would return {}",
+            "\n{BOLD}Cached and pinned{RESET}: {} in {}, the largest {}; empty_cache would return {}",
             self.size(cached.pinned),
+            words::counted(count as u64, "hole"),
             self.size(largest_bytes),
             self.size(fragmentation.empty_cache_bytes.0)
         );
@@ -176,15 +155,7 @@ impl Page<'_> {
     /// Where the device's bytes are: a sum, then its parts.
     fn ledger(&self, out: &mut String, ledger: &Ledger, when: &str) {
         let _ = writeln!(out, "\n{BOLD}The device's bytes {when}{RESET}");
-        let device = ledger.device;
-        let is_device_known = device.total.is_some() || device.free.is_some();
-        let of_device = |part: Part| matches!(part, Part::Total | Part::Outside | Part::Free);
-        let shown = |row: &Row| match row.part {
-            Part::Reserved => true,
-            part if of_device(part) => is_device_known,
-            _ => row.bytes != Some(0),
-        };
-        for row in ledger.rows().into_iter().filter(shown) {
+        for row in ledger::rows(ledger) {
             let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| self.size(bytes));
             let indent = match row.part.within() {
                 None => "",
@@ -194,16 +165,8 @@ impl Page<'_> {
             let name = format!("{indent}{}", row.part.name());
             let _ = writeln!(out, "  {size:>12}  {name:<34}  {}", row.part.pytorch());
         }
-        if device.outside.is_none() {
-            let more = if device.total.is_none() {
-                "; --device-total SIZE tells how much where a request failed"
-            } else {
-                ""
-            };
-            let _ = writeln!(
-                out,
-                "  nvidia-smi shows more: the context, libraries and other processes are outside the allocator{more}"
-            );
+        if let Some(told) = ledger::outside(ledger) {
+            let _ = writeln!(out, "  {told}");
         }
     }
 
@@ -233,10 +196,6 @@ impl Page<'_> {
         let noun = if blocks == 1 { "block " } else { "blocks" };
         let line = format!("  {size:>12} {percent:>6.1} % {blocks:>7} {noun}  {name:<15}  {note}");
         let _ = writeln!(out, "{}", line.trim_end());
-    }
-
-    fn line(&self, frame: FrameId) -> String {
-        words::line(&self.explained.snapshot, frame)
     }
 }
 

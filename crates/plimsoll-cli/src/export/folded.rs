@@ -33,5 +33,5 @@ fn name(snapshot: &Snapshot, place: Place) -> String {
         "" | "??" => function.to_owned(),
         _ => format!("{function} ({}:{})", words::short(file), frame.line),
     };
-    name.replace(';', ":").replace(|c: char| c.is_control(), " ")
+    words::plain(&name).replace(';', ":")
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use plimsoll::Category;
 use plimsoll::memory::live::Sample;
+use plimsoll_trace::render::words;
 
 use crate::bytes;
 
@@ -90,7 +91,7 @@ pub(super) fn process(sample: &Sample) -> String {
 
 /// The command line, as one line that does nothing to a terminal.
 pub(super) fn command(sample: &Sample) -> String {
-    sample.command.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+    words::plain(&sample.command).into_owned()
 }
 
 #[cfg(test)]

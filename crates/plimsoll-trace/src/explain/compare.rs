@@ -64,7 +64,22 @@ pub struct ChangedLine {
 impl<K> Change<K> {
     /// How many bytes the second has more: fewer if negative.
     pub fn bytes(&self) -> i128 {
-        i128::from(self.amounts[1].bytes) - i128::from(self.amounts[0].bytes)
+        Amount::change(self.amounts)
+    }
+}
+
+impl Amount {
+    /// How many bytes the second of two has more: fewer if negative.
+    pub fn change([first, second]: [Self; 2]) -> i128 {
+        i128::from(second.bytes) - i128::from(first.bytes)
+    }
+}
+
+impl ChangedLine {
+    /// The line as the second calls it, or else the first.
+    pub fn frame(&self) -> Option<FrameId> {
+        let [first, second] = self.frames;
+        second.or(first)
     }
 }
 

@@ -15,6 +15,7 @@ mod peaks;
 mod purpose;
 mod quality;
 mod ranks;
+mod scopes;
 mod shapes;
 mod sizes;
 mod state;

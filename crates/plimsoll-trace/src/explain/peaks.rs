@@ -6,14 +6,14 @@
 //! inside: what others hold meanwhile counts, for it is there.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use super::compare::{Change, ChangedLine, Comparison};
 use super::fragmentation::Known;
 use super::origin::{Doing, Origins, is_library, is_package, is_python};
 use super::passes::{PassKind, Passes};
+use super::scopes::Scopes;
 use super::steps::Steps;
-use crate::snapshot::{Action, Annotation, Frame, FrameId, Snapshot, StackId, Stage, TextId};
+use crate::snapshot::{Action, Frame, FrameId, Snapshot, StackId, TextId};
 use crate::timeline::{Moment, Timeline};
 
 /// When the most was allocated in each phase and in each step of one device's recording.
@@ -26,7 +26,7 @@ pub struct Peaks {
     /// The phase of the last request that failed.
     pub failed_in: Option<Phase>,
     /// Of every step, as [`steps`](Self::steps), by [`PassKind`].
-    by_pass: Vec<[Moment; 3]>,
+    by_pass: Vec<[Moment; PASSES.len()]>,
 }
 
 /// What a program was at.
@@ -56,8 +56,8 @@ impl Phase {
     ];
 
     /// Its place among [`OWN`](Self::OWN); a scope has none.
-    fn place(self) -> usize {
-        Self::OWN.into_iter().position(|own| own == self).unwrap_or(Self::OWN.len() - 1)
+    fn place(self) -> Option<usize> {
+        Self::OWN.into_iter().position(|own| own == self)
     }
 
     /// In words; a scope's name.
@@ -98,7 +98,7 @@ impl Peaks {
     ) -> Self {
         let trace = snapshot.trace(timeline.device);
         let named = named(snapshot, origins);
-        let mut phases = [Moment::default(); 6];
+        let mut phases = [Moment::default(); Phase::OWN.len()];
         let mut scopes = Scopes::of(snapshot);
         let mut behind = passes.iter().peekable();
         let mut kind = None;
@@ -117,7 +117,9 @@ impl Peaks {
                 let kind = passes.kind_of(origins.get(event.stack).doing, kind);
                 found.failed_in = of_stack.or(kind.map(Phase::Pass));
             } else if let Some(kind) = kind {
-                raise(&mut phases[of_stack.unwrap_or(Phase::Pass(kind)).place()], moment);
+                if let Some(place) = of_stack.unwrap_or(Phase::Pass(kind)).place() {
+                    raise(&mut phases[place], moment);
+                }
                 while steps.boundaries.get(step).is_some_and(|&end| Some(end) < moment.after) {
                     step += 1;
                 }
@@ -161,16 +163,18 @@ impl Peaks {
     }
 }
 
+/// In their order: each stands at its number.
 const PASSES: [PassKind; 3] = [PassKind::Forward, PassKind::Backward, PassKind::Optimizer];
 
 /// The highest moment of a step.
-fn highest_of(by_pass: &[Moment; 3]) -> Moment {
+fn highest_of(by_pass: &[Moment; PASSES.len()]) -> Moment {
     let mut highest = Moment::default();
     by_pass.iter().filter(|moment| moment.after.is_some()).for_each(|moment| raise(&mut highest, *moment));
     highest
 }
 
-fn raise(peak: &mut Moment, moment: Moment) {
+/// Keeps the higher of two moments; of those that are as high, the first.
+pub(super) fn raise(peak: &mut Moment, moment: Moment) {
     if peak.after.is_none() || moment.level.allocated_bytes > peak.level.allocated_bytes {
         *peak = moment;
     }
@@ -205,129 +209,20 @@ fn of_frame(snapshot: &Snapshot, frame: &Frame) -> Option<Phase> {
     }
 }
 
-/// The scopes around an event, and the highest moment of each name.
-struct Scopes {
-    /// Whether there are any.
-    is_any: bool,
-    /// Their ends, the latest first.
-    ends: Vec<(u64, Annotation)>,
-    /// When the open ones began, by the number of events before.
-    open: BTreeMap<TextId, Vec<usize>>,
-    events: usize,
-    /// Moments that none behind them exceeds, with their places: what is highest since an event is the first at
-    /// or behind it.
-    falling: Vec<(usize, Moment)>,
-    highest: BTreeMap<TextId, Moment>,
-}
-
-impl Scopes {
-    fn of(snapshot: &Snapshot) -> Self {
-        // The profiler's steps have a name of their own each.
-        let is_step = |it: &Annotation| snapshot.texts.get(it.name).starts_with("ProfilerStep#");
-        let own = snapshot.annotations.iter().filter(|it| !is_step(it));
-        let mut ends: Vec<(u64, Annotation)> = own.filter_map(|it| Some((it.time_us.get()?, *it))).collect();
-        ends.sort_by_key(|&(time_us, _)| time_us);
-        ends.reverse();
-        let is_any = !ends.is_empty();
-        Self { is_any, ends, open: BTreeMap::new(), events: 0, falling: Vec::new(), highest: BTreeMap::new() }
-    }
-
-    fn follow(&mut self, time_us: Option<u64>, moment: Moment) {
-        if !self.is_any {
-            return;
-        }
-        while let Some((_, end)) = self.ends.pop_if(|(at_us, _)| time_us.is_some_and(|now| *at_us < now)) {
-            match end.stage {
-                Stage::Start => self.open.entry(end.name).or_default().push(self.events),
-                Stage::End => {
-                    let began = self.open.get_mut(&end.name).and_then(Vec::pop);
-                    self.leave(end.name, began.unwrap_or(0));
-                }
-            }
-        }
-        let is_above =
-            |(_, below): &mut (usize, Moment)| below.level.allocated_bytes < moment.level.allocated_bytes;
-        while self.falling.pop_if(is_above).is_some() {}
-        self.falling.push((self.events, moment));
-        self.events += 1;
-    }
-
-    fn leave(&mut self, name: TextId, began: usize) {
-        let first = self.falling.partition_point(|&(place, _)| place < began);
-        if let Some(&(_, moment)) = self.falling.get(first) {
-            raise(self.highest.entry(name).or_insert(moment), moment);
-        }
-    }
-
-    /// The highest moment of each name. What ends behind the last event, or is not seen to end, ends with it.
-    fn close(mut self) -> BTreeMap<TextId, Moment> {
-        for (_, end) in
-            std::mem::take(&mut self.ends).into_iter().rev().filter(|(_, it)| it.stage == Stage::End)
-        {
-            let began = self.open.get_mut(&end.name).and_then(Vec::pop);
-            began.into_iter().for_each(|began| self.leave(end.name, began));
-        }
-        for (name, began) in std::mem::take(&mut self.open) {
-            began.into_iter().for_each(|began| self.leave(name, began));
-        }
-        self.highest
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::timeline::Level;
 
-    const STARTS: Stage = Stage::Start;
-    const ENDS: Stage = Stage::End;
+    #[test]
+    fn passes_stand_at_their_numbers() {
+        assert_eq!(PASSES.map(|pass| pass as usize), [0, 1, 2]);
+    }
 
-    /// Scopes' ends at times, and levels after events at times: the highest level inside each.
-    fn check(ends: &[(&str, Stage, u64)], levels: &[(u64, u64)], expected: &[(&str, u64)]) {
+    #[test]
+    fn a_scope_has_no_place_among_our_phases() {
         let mut snapshot = Snapshot::default();
-        for &(name, stage, time_us) in ends {
-            let name = snapshot.texts.intern(name).unwrap();
-            snapshot.annotations.push(Annotation { name, stage, device: None, time_us: time_us.into() });
-        }
-        let mut scopes = Scopes::of(&snapshot);
-        for (nth, &(time_us, allocated_bytes)) in levels.iter().enumerate() {
-            let level = Level { allocated_bytes, ..Level::default() };
-            scopes.follow(Some(time_us), Moment { after: crate::snapshot::EventIndex::new(nth), level });
-        }
-        let mut found: Vec<(&str, u64)> = scopes
-            .close()
-            .into_iter()
-            .map(|(name, moment)| (snapshot.texts.get(name), moment.level.allocated_bytes))
-            .collect();
-        found.sort_unstable();
-        assert_eq!(found, expected);
-    }
-
-    #[test]
-    fn a_scope_has_the_highest_level_inside_it() {
-        let ends = [
-            ("a", STARTS, 10),
-            ("b", STARTS, 20),
-            ("b", ENDS, 30),
-            ("a", ENDS, 50),
-            ("b", STARTS, 60),
-            ("b", ENDS, 70),
-        ];
-        check(
-            &ends,
-            &[(5, 99), (12, 7), (22, 4), (24, 5), (40, 6), (65, 3), (80, 98)],
-            &[("a", 7), ("b", 5)],
-        );
-    }
-
-    #[test]
-    fn a_scope_without_an_event_has_none_and_one_that_stays_open_ends_with_the_recording() {
-        check(
-            &[("a", STARTS, 10), ("a", ENDS, 11), ("b", STARTS, 30)],
-            &[(5, 9), (20, 4), (40, 7), (50, 6)],
-            &[("b", 7)],
-        );
-        check(&[("a", ENDS, 10)], &[(5, 9), (20, 10)], &[("a", 9)]);
-        check(&[("ProfilerStep#1", STARTS, 1), ("ProfilerStep#1", ENDS, 9)], &[(5, 9)], &[]);
+        let name = snapshot.texts.intern("forward").unwrap();
+        assert_eq!(Phase::Scope(name).place(), None);
+        assert_eq!(Phase::Pass(PassKind::Optimizer).place(), Some(5));
     }
 }

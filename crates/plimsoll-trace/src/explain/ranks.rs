@@ -69,7 +69,7 @@ pub struct Across {
     pub median_bytes: u64,
     /// The median distance from it.
     pub distance_bytes: u64,
-    /// The places of the ranks that are odd.
+    /// The places of the ranks that are odd, in order.
     pub odd: Vec<usize>,
 }
 
@@ -88,10 +88,21 @@ impl Across {
         Self { bytes, sum_bytes, median_bytes, distance_bytes, odd }
     }
 
+    /// Whether a rank is odd.
+    pub fn is_odd(&self, nth: usize) -> bool {
+        self.odd.binary_search(&nth).is_ok()
+    }
+
+    /// The smallest, the median and the largest.
+    pub fn range(&self) -> [u64; 3] {
+        let [least, most] = [self.bytes.iter().min(), self.bytes.iter().max()];
+        [least.copied().unwrap_or(0), self.median_bytes, most.copied().unwrap_or(0)]
+    }
+
     /// The largest less the smallest.
     pub fn spread_bytes(&self) -> u64 {
-        let most = self.bytes.iter().max().copied().unwrap_or(0);
-        most - self.bytes.iter().min().copied().unwrap_or(0)
+        let [least, _, most] = self.range();
+        most - least
     }
 }
 

@@ -1,6 +1,35 @@
-//! Why memory ran out, as one sentence.
+//! Why memory ran out, as one sentence, and what is told of the request below it.
 
-use crate::explain::{Cause, DeviceExplanation, Failure, Holes};
+use super::shapes::shapes;
+use super::{phases, words};
+use crate::explain::{Cause, DeviceExplanation, Failure, Holes, Origins};
+use crate::snapshot::Snapshot;
+
+/// Where the request was made that failed, what it may have been for, and whether others failed before: a line
+/// each. `size` writes a number of bytes.
+pub fn request(
+    snapshot: &Snapshot,
+    origins: &Origins,
+    device: &DeviceExplanation,
+    size: impl Fn(u64) -> String,
+) -> Vec<String> {
+    let Some(failure) = device.failure else { return Vec::new() };
+    let line = origins.get(failure.stack).line;
+    let at = line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)));
+    let phase = phases::failed_in(device);
+    let mut lines = Vec::new();
+    if !(at.is_empty() && phase.is_empty()) {
+        let comma = if at.is_empty() || phase.is_empty() { "" } else { "," };
+        lines.push(format!("asked for{at}{comma}{phase}"));
+    }
+    for (nth, shape) in shapes(snapshot, origins, device, size).into_iter().enumerate() {
+        lines.push(format!("{} {shape}", if nth == 0 { "perhaps" } else { "     or" }));
+    }
+    if failure.failures > 1 {
+        lines.push(format!("the last of {} requests that failed", failure.failures));
+    }
+    lines
+}
 
 /// The cause, the figure that matters, and what would have helped. `leak` is the sentence of one, if there is one.
 pub(super) fn sentence(

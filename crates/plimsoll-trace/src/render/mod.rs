@@ -1,12 +1,15 @@
 //! An explanation in forms that people read: the sentences that all of them share ([`words`], of two recordings
-//! [`comparison`], of the ranks of a job [`ranks`]), those about a recording's worth ([`quality`]), and a page that
+//! [`comparison`], of the ranks of a job [`ranks`], of [`phases`], of a [`ledger`]), those about a recording's worth ([`quality`]), and a page that
 //! needs nothing but a browser ([`html`]). The program's text and JSON are its own.
 
 pub mod comparison;
-mod failure;
+pub mod failure;
 pub mod html;
+pub mod ledger;
+pub mod phases;
 pub mod quality;
 pub mod ranks;
+mod shapes;
 pub mod words;
 
 use crate::explain::{DeviceExplanation, Known, Origins};

@@ -3,9 +3,13 @@
 use std::cmp::Reverse;
 
 use super::Report;
-use super::words::NO_LINE;
+use super::words::{NO_LINE, few, plain};
 use crate::explain::{DeviceExplanation, LineAcross, Place, Ranks};
 
+/// Ranks that have a column of their own; of more, each line shows its range alone.
+pub const COLUMNS: usize = 8;
+/// What the columns of a range are called, as [`Across::range`](crate::explain::Across::range) has them.
+pub const RANGE: [&str; 3] = ["least", "median", "most"];
 /// What a mark at a figure means.
 pub const ODD: &str = "far from the others, which are close to each other";
 
@@ -47,7 +51,7 @@ impl<'a> Abreast<'a> {
 
     /// Whether a figure of a rank is odd.
     pub fn is_odd(&self, nth: usize) -> bool {
-        self.ranks.allocated.odd.contains(&nth) || self.ranks.reserved.odd.contains(&nth)
+        self.ranks.allocated.is_odd(nth) || self.ranks.reserved.is_odd(nth)
     }
 
     /// What failed, then who is odd. `size` writes a number of bytes.
@@ -58,8 +62,7 @@ impl<'a> Abreast<'a> {
         let failed = match failed.len() {
             0 => String::new(),
             all if all == count => format!("all {count} ranks ran out of memory; "),
-            few @ 1..=4 => format!("{} ran out of memory ({few} of {count} ranks); ", failed.join(", ")),
-            many => format!("{many} of {count} ranks ran out of memory; "),
+            some => format!("{} ran out of memory ({some} of {count} ranks); ", few(&failed)),
         };
         format!("{failed}{}", self.odd(size))
     }
@@ -70,8 +73,10 @@ impl<'a> Abreast<'a> {
             (true, false) => (&ranks.reserved, "reserved"),
             _ => (&ranks.allocated, "allocated"),
         };
-        let (least, most) = (of.bytes.iter().min(), of.bytes.iter().max());
-        let (Some(&least), Some(&most)) = (least, most) else { return "no rank".to_owned() };
+        if of.bytes.is_empty() {
+            return "no rank".to_owned();
+        }
+        let [least, _, most] = of.range();
         let range = if least == most {
             format!("each has {} {what} at its peak", size(most))
         } else {
@@ -79,6 +84,7 @@ impl<'a> Abreast<'a> {
         };
         let Some(&odd) = of.odd.first() else {
             return match of.bytes.len() {
+                1 => format!("{} {what} at its peak", size(most)),
                 2 if least != most => {
                     format!("{range}; which of two is odd cannot be told{}", self.widest(size))
                 }
@@ -93,12 +99,12 @@ impl<'a> Abreast<'a> {
             format!("; {here} {}, the others {median}", at(line.place.as_ref()))
         });
         let here = size(of.bytes[odd]);
-        format!("{} {are}: {here} {what} at its peak, the others {others}{cause}", names.join(", "))
+        format!("{} {are}: {here} {what} at its peak, the others {others}{cause}", few(&names))
     }
 
     /// The line in which an odd rank differs most from the others.
     fn cause(&self, odd: usize) -> Option<&LineAcross> {
-        let lines = self.ranks.lines.iter().filter(|line| line.across.odd.contains(&odd));
+        let lines = self.ranks.lines.iter().filter(|line| line.across.is_odd(odd));
         lines.max_by_key(|line| line.across.bytes[odd].abs_diff(line.across.median_bytes))
     }
 
@@ -116,7 +122,7 @@ impl<'a> Abreast<'a> {
 
     /// The names of the ranks that are odd in a line.
     pub fn odd_names(&self, line: &LineAcross) -> String {
-        line.across.odd.iter().map(|&nth| self.name(nth)).collect::<Vec<_>>().join(", ")
+        few(&line.across.odd.iter().map(|&nth| self.name(nth)).collect::<Vec<_>>())
     }
 
     /// At most so many ranks, those that matter most first: odd ones, those that ran out of memory, then the largest.
@@ -140,6 +146,6 @@ fn at(line: Option<&Place>) -> String {
 pub fn place(place: Option<&Place>) -> String {
     place.map_or_else(
         || NO_LINE.to_owned(),
-        |Place { file, function, line }| format!("{file}:{line} {function}"),
+        |Place { file, function, line }| format!("{}:{line} {}", plain(file), plain(function)),
     )
 }

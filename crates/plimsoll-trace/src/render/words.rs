@@ -1,18 +1,45 @@
 //! What every form of an explanation says in the same words.
 
+use std::borrow::Cow;
+
 use plimsoll_alloc::Category;
 
 use super::failure;
 use super::quality::replayed;
 use crate::explain::leaks::{Course, Place, Verdict};
-use crate::explain::{
-    Cause, DeviceExplanation, Evidence, Guess, Line, Origins, PassKind, Phase, Purposed, Rise,
-};
+use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::WhatIf;
 
 /// The line of blocks without a stack, or whose stack has none.
 pub const NO_LINE: &str = "no line of Python";
+
+/// A name that a file has, as one line that does nothing to a terminal.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    if text.contains(char::is_control) {
+        Cow::Owned(text.replace(char::is_control, " "))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// So many things of this name: `1 block`, `2 blocks`.
+pub fn counted(count: u64, name: &str) -> String {
+    format!("{count} {name}{}", plural(count, "", "s"))
+}
+
+/// One thing, or many.
+pub(super) fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
+    if count == 1 { one } else { many }
+}
+
+/// The first of some names, and how many more there are.
+pub(super) fn few(names: &[&str]) -> String {
+    const FEW: usize = 4;
+    let (first, more) = names.split_at(names.len().min(FEW));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    format!("{}{more}", first.join(", "))
+}
 
 /// By how much a size changed, with its sign. `size` writes a number of bytes.
 pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
@@ -113,47 +140,6 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     }
 }
 
-/// What a request that failed may have been for: a sentence for the best guess, one for the next.
-pub fn shapes(
-    snapshot: &Snapshot,
-    origins: &Origins,
-    device: &DeviceExplanation,
-    size: impl Fn(u64) -> String,
-) -> Vec<String> {
-    let told = device.shapes.iter().map(|Guess { dims, element_bytes, evidence }| {
-        let dims: Vec<String> = dims.iter().map(u64::to_string).collect();
-        let types = if *element_bytes == 2 { "bfloat16 or float16" } else { "float32" };
-        let evidence = match *evidence {
-            Evidence::Parameters { count } => {
-                format!(
-                    "{} as large: a gradient, a state or a copy of one",
-                    counted(count as u64, "parameter")
-                )
-            }
-            Evidence::Rows { sizes } => {
-                format!(
-                    "{sizes} other sizes of its step have such rows, and a parameter has the last dimension"
-                )
-            }
-            Evidence::Attention { sizes } => {
-                format!("scores of attention: {sizes} other sizes of its step have as many rows in all")
-            }
-            Evidence::Scores { of } => {
-                let life = &device.timeline.lives[of.index()];
-                let line = origins.get(life.stack).line;
-                let line =
-                    line.map_or_else(String::new, |frame| format!(" at {}", self::line(snapshot, frame)));
-                let asked = size(life.requested_bytes.get().unwrap_or(life.bytes));
-                format!(
-                    "scores of attention for the {asked} asked for{line}, if its heads are as wide as usual"
-                )
-            }
-        };
-        format!("[{}] of {types}, a guess: {evidence}", dims.join(", "))
-    });
-    told.collect()
-}
-
 /// How many steps there are, what told, and what to think of their growth.
 pub fn steps(device: &DeviceExplanation) -> String {
     let (verdict, count) = (device.leaks.whole.verdict, device.steps.len());
@@ -173,48 +159,14 @@ pub fn steps(device: &DeviceExplanation) -> String {
     }
 }
 
-/// So many things of this name: `1 block`, `2 blocks`.
-pub fn counted(count: u64, name: &str) -> String {
-    if count == 1 { format!("1 {name}") } else { format!("{count} {name}s") }
-}
-
-/// What a phase is called; scopes of the program are told apart from what we call so.
-pub fn phase(snapshot: &Snapshot, phase: Phase) -> String {
-    let name = phase.name(snapshot);
-    if matches!(phase, Phase::Scope(_)) { format!("scope {name}") } else { name.to_owned() }
-}
-
-/// By how much one step's peak is above another's.
-pub fn rise(
-    snapshot: &Snapshot,
-    device: &DeviceExplanation,
-    rise: &Rise,
-    size: impl Fn(u64) -> String,
-) -> String {
-    let [from, to] = rise.steps;
-    let [less, more] = rise.moments.map(|moment| moment.level.allocated_bytes);
-    let (change, less, more) = (size(more.saturating_sub(less)), size(less), size(more));
-    let to = if to < device.steps.len() {
-        format!("step {}", to + 1)
-    } else {
-        "what follows the last step".to_owned()
-    };
-    let pass = Phase::Pass(rise.pass).name(snapshot);
-    let highest = if from == 0 { "" } else { ", the highest" };
-    format!("step {} -> {to}{highest}: +{change} at the peak of {pass}, {more} instead of {less}", from + 1)
-}
-
-/// When in the program the last request failed, as the end of a sentence; nothing where there is but one phase.
-pub fn failed_in(device: &DeviceExplanation) -> &'static str {
-    match device.peaks.failed_in.filter(|_| device.peaks.phases.len() > 1) {
-        Some(Phase::Building) => " while the model was built",
-        Some(Phase::Checkpoint) => " while a checkpoint was loaded or saved",
-        Some(Phase::Evaluation) => " in an evaluation",
-        Some(Phase::Pass(PassKind::Forward)) => " in the forward pass",
-        Some(Phase::Pass(PassKind::Backward)) => " in the backward pass",
-        Some(Phase::Pass(PassKind::Optimizer)) => " in the optimizer's step",
-        Some(Phase::Scope(_)) | None => "",
+/// What kind of program keeps memory like that, a sentence each: of the whole where it leaks, else of lines.
+pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> {
+    let leaks = &device.leaks;
+    if leaks.whole.verdict == Verdict::Leaking {
+        return leaks.pattern.iter().map(|pattern| pattern.advice().to_owned()).collect();
     }
+    let lines = leaks.lines.iter().filter_map(|line| Some((line.place, line.pattern?)));
+    lines.map(|(line, pattern)| format!("{}: {}", place(snapshot, line), pattern.advice())).collect()
 }
 
 /// What no snapshot can tell of a leak.
@@ -229,7 +181,8 @@ pub fn when(device: &DeviceExplanation) -> &'static str {
 /// `src/model.py:41 forward`, with as much of the path as tells files apart.
 pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     let frame = snapshot.stacks.get_frame(frame);
-    format!("{}:{} {}", short(snapshot.texts.get(frame.filename)), frame.line, snapshot.texts.get(frame.name))
+    let [file, name] = [frame.filename, frame.name].map(|id| plain(snapshot.texts.get(id)));
+    format!("{}:{} {name}", short(&file), frame.line)
 }
 
 /// The last two parts of a path.
@@ -293,7 +246,7 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
 pub fn place(snapshot: &Snapshot, place: Place) -> String {
     match place {
         Place::Line(frame) => line(snapshot, frame),
-        Place::Operator(name) => name.of(snapshot).to_owned(),
+        Place::Operator(name) => plain(name.of(snapshot)).into_owned(),
         Place::Stack(_) => "a stack without a line of Python".to_owned(),
         Place::Unknown => "no stack".to_owned(),
     }
@@ -332,4 +285,25 @@ pub fn baseline(what_if: &WhatIf) -> String {
     }
     let percent = 100.0 * (is as f64 - was as f64) / (was as f64).max(1.0);
     format!("The recorded settings, simulated, reserve {percent:+.1} %: other rows may be as far off.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Frame;
+
+    #[test]
+    fn names_that_a_file_has_do_nothing_to_a_terminal() {
+        let mut snapshot = Snapshot::default();
+        let [filename, name] = ["a\u{1b}[2J/m.py", "f\n"].map(|text| snapshot.texts.intern(text).unwrap());
+        let frame = snapshot.stacks.frame(Frame { filename, name, line: 7, fx: None }).unwrap();
+        assert_eq!(line(&snapshot, frame), "a [2J/m.py:7 f ");
+        assert_eq!(plain("plain"), "plain");
+    }
+
+    #[test]
+    fn of_many_names_a_few_are_told() {
+        assert_eq!(few(&["a", "b"]), "a, b");
+        assert_eq!(few(&["a", "b", "c", "d", "e", "f"]), "a, b, c, d and 2 more");
+    }
 }

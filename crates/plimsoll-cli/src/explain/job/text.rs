@@ -3,14 +3,13 @@
 use std::fmt::Write;
 
 use plimsoll_trace::explain::Across;
-use plimsoll_trace::render::ranks::{Abreast, ODD, place};
+use plimsoll_trace::render::ranks::{Abreast, COLUMNS, ODD, RANGE, place};
 use plimsoll_trace::render::words;
 
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
-/// Columns for ranks that fit on a line, and characters in each; of more, each line shows its range alone.
-const MOST_COLUMNS: usize = 8;
+/// Characters of a column.
 const COLUMN: usize = 13;
 
 /// The whole answer.
@@ -66,7 +65,7 @@ impl Text<'_> {
 
     /// A figure, with a star if it is odd.
     fn cell(&self, across: &Across, nth: usize) -> String {
-        let star = if across.odd.contains(&nth) { "*" } else { " " };
+        let star = if across.is_odd(nth) { "*" } else { " " };
         format!("{}{star}", self.size(across.bytes[nth]))
     }
 
@@ -77,13 +76,14 @@ impl Text<'_> {
         }
         let count = self.job.ranks.ranks.len();
         let is_short = |nth: usize| self.job.name(nth).chars().count() <= COLUMN;
-        let fits = count <= MOST_COLUMNS && (0..count).all(is_short);
+        let fits = count <= COLUMNS && (0..count).all(is_short);
         let _ = writeln!(out, "\n{BOLD}Lines in which they differ, at the peak of each{RESET}");
         if fits {
             let names: String = (0..count).map(|nth| format!("{:>COLUMN$} ", self.job.name(nth))).collect();
             let _ = writeln!(out, "  {}", names.trim_end());
         } else {
-            let _ = writeln!(out, "  {:>13} {:>13} {:>13}", "least", "median", "most");
+            let [least, median, most] = RANGE;
+            let _ = writeln!(out, "  {least:>13} {median:>13} {most:>13}");
         }
         for line in differing.iter().take(self.shown.rows) {
             let across = &line.across;
@@ -93,9 +93,7 @@ impl Text<'_> {
                     (0..count).map(|nth| format!("{:>COLUMN$} ", self.cell(across, nth))).collect();
                 let _ = writeln!(out, "  {cells} {place}");
             } else {
-                let figures =
-                    [across.bytes.iter().min(), Some(&across.median_bytes), across.bytes.iter().max()];
-                let cells = figures.map(|bytes| format!("{:>13}", self.size(bytes.copied().unwrap_or(0))));
+                let cells = across.range().map(|bytes| format!("{:>13}", self.size(bytes)));
                 let odd = self.job.odd_names(line);
                 let odd = if odd.is_empty() { odd } else { format!("  odd: {odd}") };
                 let _ = writeln!(out, "  {}  {place}{odd}", cells.join(" "));

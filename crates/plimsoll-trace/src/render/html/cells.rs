@@ -81,8 +81,3 @@ pub(super) fn line(report: &Report<'_>, frame: Option<FrameId>) -> String {
     let path = snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
     format!("<code title=\"{}\">{}</code>", Text(path), Text(words::line(snapshot, id)))
 }
-
-/// One thing, or many.
-pub(super) fn plural<'a>(count: usize, one: &'a str, many: &'a str) -> &'a str {
-    if count == 1 { one } else { many }
-}

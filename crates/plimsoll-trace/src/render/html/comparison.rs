@@ -4,11 +4,11 @@ use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
-use super::Section;
 use super::buckets::kind;
 use super::cells::{ChangeBar, Changed, Size};
 use super::panels::{panels, swatch};
 use super::text::{Sentence, Text};
+use super::{SECTIONS, Section};
 use crate::explain::{Amount, Change};
 use crate::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total, category};
 
@@ -18,25 +18,32 @@ const ROWS: usize = 40;
 /// The sections are those of the pairs, before and after in turn, then those of devices without a counterpart.
 pub(super) fn head(out: &mut String, both: &Both<'_>, sections: &[Section<'_>]) -> fmt::Result {
     out.push_str("<section class=\"head\">");
-    for (nth, pair) in both.pairs.iter().enumerate() {
-        let sections = sections.get(2 * nth..2 * nth + 2).unwrap_or_default();
-        compared(out, &both.prefix(pair), pair, sections)?;
+    for (nth, pair) in both.pairs.iter().take(SECTIONS / 2).enumerate() {
+        compared(
+            out,
+            &both.prefix(pair),
+            pair,
+            (2 * nth, sections.get(2 * nth..2 * nth + 2).unwrap_or_default()),
+        )?;
     }
-    for alone in both.alone() {
+    for alone in both.alone().take(ROWS) {
         write!(out, "<p>{}</p>", Sentence(alone))?;
     }
     let devices = 2 * both.pairs.len() + both.alone.len();
     if let Some(more) = devices.checked_sub(sections.len()).filter(|&more| more > 0) {
-        write!(
-            out,
-            "<p class=\"hint\">{more} more are not drawn below: <code>--device N</code> shows one.</p>"
-        )?;
+        write!(out, "<p class=\"hint\">{more} more are not shown: <code>--device N</code> shows one.</p>")?;
     }
     out.push_str("</section>");
     Ok(())
 }
 
-fn compared(out: &mut String, prefix: &str, pair: &Compared<'_>, sections: &[Section<'_>]) -> fmt::Result {
+/// What changed from one device to the other; `sections` are theirs, with the place of the first.
+fn compared(
+    out: &mut String,
+    prefix: &str,
+    pair: &Compared<'_>,
+    (first, sections): (usize, &[Section<'_>]),
+) -> fmt::Result {
     let (size, lines) = (|bytes| Bytes(bytes).to_string(), pair.lines());
     let verdict = pair.verdict(&lines, size);
     write!(out, "<h2 class=\"verdict beside\">{prefix}{}</h2><dl class=\"sides\">", Sentence(verdict))?;
@@ -46,7 +53,7 @@ fn compared(out: &mut String, prefix: &str, pair: &Compared<'_>, sections: &[Sec
     }
     out.push_str("</dl>");
     let [allocated, _] = pair.peaks();
-    panels(out, sections, (allocated.of[0], "the peak before"))?;
+    panels(out, first, sections, (allocated.of[0], "the peak before"))?;
     totals(out, pair)?;
     out.push_str("<h3>At the peak, by category</h3>");
     table(out, "for what", &pair.comparison.categories, |key| {
@@ -85,7 +92,7 @@ fn table<K>(out: &mut String, what: &str, rows: &[Change<K>], name: impl Fn(&K) 
     let changes = rows.iter().map(|row| row.bytes()).chain(rest.iter().map(Change::bytes));
     let most = changes.map(i128::unsigned_abs).max().unwrap_or(0);
     let row = |out: &mut String, amounts: [Amount; 2], name: &str| {
-        let change = Change { key: (), amounts }.bytes();
+        let change = Amount::change(amounts);
         let [before, after] = amounts.map(|amount| Size(amount.bytes));
         let bar = ChangeBar { bytes: change, of: most };
         write!(out, "<tr><td>{}{bar}<td>{before}<td>{after}<td>{name}", Changed(change))
@@ -97,7 +104,7 @@ fn table<K>(out: &mut String, what: &str, rows: &[Change<K>], name: impl Fn(&K) 
     if let Some(Change { key, amounts }) = rest {
         row(out, amounts, &key)?;
     }
-    let change = Change { key: (), amounts: all }.bytes();
+    let change = Amount::change(all);
     let [before, after] = all.map(|amount| Size(amount.bytes));
     write!(
         out,

@@ -5,9 +5,9 @@ use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
-use super::cells::{self, Bar, Size, plural};
+use super::cells::{self, Bar, Size};
 use super::stacks::{Layer, shapes};
-use super::text::Text;
+use super::text::{Sentence, Text};
 use crate::explain::DeviceExplanation;
 use crate::explain::leaks::{Course, Growth, Line, Place, Verdict};
 use crate::render::{Report, words};
@@ -25,8 +25,7 @@ const FIGURES: usize = 60;
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
     let (steps, leaks) = (&device.steps, &device.leaks);
     if steps.len() < 2 {
-        out.push_str("<p>No steps were found in this recording: nothing in it comes again and again.</p>");
-        return Ok(());
+        return write!(out, "<p class=\"said\">{}.</p>", words::steps(device));
     }
     let Course { verdict, confidence, growth, .. } = leaks.whole;
     let class = if verdict == Verdict::Leaking { "said leaking" } else { "said" };
@@ -38,8 +37,8 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     }
     let (count, evidence) = (steps.len(), steps.evidence());
     write!(out, ". {count} steps; a step ends where {evidence} ({}).</p>", steps.confidence)?;
-    if let Some(pattern) = leaks.pattern {
-        write!(out, "<p class=\"said\">{}.</p>", pattern.advice())?;
+    for pattern in words::patterns(report.snapshot, device).iter().take(ROWS) {
+        write!(out, "<p class=\"said\">{}.</p>", Sentence(pattern))?;
     }
     let is_growing = |line: &&Line| line.course.verdict != Verdict::Steady && grown_bytes(&line.course) > 0;
     let mut growing: Vec<&Line> = leaks.lines.iter().filter(is_growing).collect();
@@ -47,6 +46,9 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     staircase(out, &leaks.whole, &growing)?;
     if !growing.is_empty() {
         lines(out, report, &growing)?;
+        if growing.iter().any(|line| is_leaking(line)) {
+            write!(out, "<p class=\"hint\">{}</p>", words::NO_HOLDER)?;
+        }
     }
     figures(out, &leaks.whole)
 }
@@ -143,8 +145,8 @@ fn lines(out: &mut String, report: &Report<'_>, growing: &[&Line]) -> fmt::Resul
     }
     if let Some(rest) = growing.get(ROWS..).filter(|rest| !rest.is_empty()) {
         let bytes = rest.iter().fold(0_u64, |sum, line| sum.saturating_add(grown_bytes(&line.course)));
-        let (bar, noun) = (Bar::plain(bytes, all), plural(rest.len(), "line", "lines"));
-        write!(out, "<tr><td>{}{bar}<td><td>{} more {noun}<td>", Size(bytes), rest.len())?;
+        let (bar, lines) = (Bar::plain(bytes, all), words::counted(rest.len() as u64, "more line"));
+        write!(out, "<tr><td>{}{bar}<td><td>{lines}<td>", Size(bytes))?;
     }
     out.push_str("</table>");
     Ok(())

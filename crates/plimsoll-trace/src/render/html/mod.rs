@@ -4,8 +4,10 @@
 //! ```text
 //! comparison.rs      how a page begins that is about two recordings, and ranks.rs, about the ranks of a job
 //!  └ panels.rs       the recordings side by side on one scale, drawn by stacks.rs without a script
+//! section.rs         one device of a recording, and what the script draws of it
 //! tables.rs          what is read without a script in a section, part by part
 //!  ├ growth.rs       from step to step: the staircase, the lines that grow
+//!  ├ peaks.rs        the peaks of phases, and why one step took more than another
 //!  ├ settings.rs     the same requests under other settings
 //!  ├ quality.rs      how far all that can be relied on
 //!  └ cells.rs        sizes, bars and lines of the program, as all tables have them
@@ -35,6 +37,7 @@ mod panels;
 mod peaks;
 mod quality;
 mod ranks;
+mod section;
 mod settings;
 mod stacks;
 mod tables;
@@ -42,7 +45,6 @@ mod tables;
 mod tests;
 mod text;
 
-use std::borrow::Cow;
 use std::fmt::Write;
 
 use base64::Engine;
@@ -50,16 +52,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use self::buckets::{Buckets, kind_names, number};
-use self::flow::Ends;
-use self::numbers::grains;
+use self::buckets::kind_names;
+use self::section::{Section, drawings};
 use self::text::{Text, Whole};
 use super::comparison::{Both, SIDES};
 use super::ranks::Abreast;
 use super::{Report, words};
 use crate::explain::DeviceExplanation;
-use crate::snapshot::{Action, Event, EventIndex};
-use crate::whatif::{SETTINGS, WhatIf};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -127,17 +126,9 @@ impl About<'_> {
     }
 }
 
-/// A part of the page: one device of a recording.
-struct Section<'a> {
-    /// Which it is; nothing where there is but one.
-    title: String,
-    report: Report<'a>,
-    device: &'a DeviceExplanation,
-}
-
 impl<'a> Page<'a> {
-    /// The page as HTML. Its size does not grow with the number of events or ranks; costs some hundred nanoseconds
-    /// for each event.
+    /// The page as HTML. Its size does not grow with the number of events, nor with that of devices or ranks but
+    /// for the command, which names every file; costs some hundred nanoseconds for each event.
     pub fn html(&self) -> String {
         let sections = self.sections();
         let drawn: Vec<Value> = sections.iter().map(|section| section.drawn(sections.len())).collect();
@@ -236,80 +227,6 @@ impl<'a> Page<'a> {
             out.push_str("</details>");
         }
     }
-}
-
-impl Section<'_> {
-    /// What other settings would have come to; `None` where no request was recorded.
-    fn what_if(&self) -> Option<Cow<'_, WhatIf>> {
-        let device = self.device;
-        if device.replay.requests == 0 {
-            return None;
-        }
-        let known = device.what_if.as_ref().map(Cow::Borrowed);
-        Some(
-            known
-                .unwrap_or_else(|| Cow::Owned(WhatIf::of(self.report.snapshot, &device.timeline, &SETTINGS))),
-        )
-    }
-
-    /// What the script draws of it, one of so many sections.
-    fn drawn(&self, sections: usize) -> Value {
-        let share = |all: usize| (all / sections).max(all / SECTIONS);
-        let device = self.device;
-        let trace = self.report.snapshot.trace(device.timeline.device);
-        let ends = Ends::of(&device.timeline);
-        let buckets = Buckets::of(device, trace, &ends, share(BUCKETS));
-        json!({
-            "explained": number(device.moment()),
-            "when": words::when(device),
-            "peak": number(device.timeline.peak_allocated.after),
-            "failures": failures(trace),
-            "limit": limit_bytes(device).map(grains),
-            "steps": steps(device),
-            "curve": buckets.json(),
-            "memory": memory::json(device, trace, share(CELLS) as u64),
-            "held": blocks::json(&self.report, device, share(BLOCKS), share(BOXES)),
-        })
-    }
-}
-
-/// Where steps end, as numbers of moments, each so many steps behind the one before.
-fn steps(device: &DeviceExplanation) -> Value {
-    let ends = &device.steps.boundaries;
-    let apart = ends.len().div_ceil(STEPS).max(1);
-    let ends = ends.iter().skip(apart - 1).step_by(apart);
-    json!({ "apart": apart, "ends": numbers::words(ends.map(|&end| number(Some(end)))) })
-}
-
-/// The places of what the script draws: nothing where there is nothing to draw.
-fn drawings(device: &DeviceExplanation) -> [&'static str; 3] {
-    let timeline = &device.timeline;
-    let is_any = [
-        timeline.quality.events > 0,
-        device.holders.bytes > 0,
-        timeline.peak_reserved.level.reserved_bytes > 0,
-    ];
-    let mut parts = [TIMELINE, ICICLE, MAP];
-    for (part, is_any) in parts.iter_mut().zip(is_any) {
-        if !is_any {
-            *part = "";
-        }
-    }
-    parts
-}
-
-/// What the allocator could have had at most, as a failed request tells it; else the whole device, where that
-/// is known.
-fn limit_bytes(device: &DeviceExplanation) -> Option<u64> {
-    let at_failure = device.failure.and_then(|failure| failure.capacity_bytes());
-    at_failure.or(device.ledger.device.total)
-}
-
-/// The last requests that failed, each as a number of a moment and the bytes that it asked for.
-fn failures(trace: &[Event]) -> Vec<[u64; 2]> {
-    let failed = trace.iter().enumerate().rev().filter(|(_, event)| event.action == Action::Oom);
-    let failed = failed.map(|(place, event)| [u64::from(number(EventIndex::new(place))), event.size]);
-    failed.take(FAILURES).collect()
 }
 
 /// A text with its places, `{{name}}`, filled; what is put there is not read again.

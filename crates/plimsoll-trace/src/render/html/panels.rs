@@ -13,10 +13,15 @@ use super::text::Text;
 /// Columns of a panel.
 const COLUMNS: usize = 240;
 
-/// What is allocated in each section's recording by category, from its first event to its last; `line` is bytes that
-/// every panel marks, and what they are. Nothing where no recording has events.
-pub(super) fn panels(out: &mut String, sections: &[Section<'_>], line: (u64, &str)) -> fmt::Result {
-    let drawn = sections.iter().enumerate().map(|(nth, section)| (nth, section, columns(section)));
+/// What is allocated in each section's recording by category, from its first event to its last. `first` is the
+/// place on the page of the first of them; `line` is bytes that every panel marks, and what they are. Nothing where no recording has events.
+pub(super) fn panels(
+    out: &mut String,
+    first: usize,
+    sections: &[Section<'_>],
+    line: (u64, &str),
+) -> fmt::Result {
+    let drawn = (first..).zip(sections).map(|(nth, section)| (nth, section, columns(section)));
     let drawn: Vec<(usize, &Section<'_>, Vec<Bucket>)> =
         drawn.filter(|(_, _, columns)| !columns.is_empty()).collect();
     let peaks =

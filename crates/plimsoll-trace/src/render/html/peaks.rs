@@ -5,10 +5,12 @@ use std::fmt::{self, Write};
 use plimsoll_alloc::Bytes;
 
 use super::Report;
-use super::cells::{self, Bar, Size};
-use super::text::Text;
+use super::buckets::kind;
+use super::cells::{self, Bar, ChangeBar, Changed, Size};
+use super::panels::swatch;
+use super::text::{Sentence, Text};
 use crate::explain::DeviceExplanation;
-use crate::render::words;
+use crate::render::{phases as say, words};
 
 /// Phases that are told.
 const PHASES: usize = 20;
@@ -27,33 +29,45 @@ fn phases(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> 
         return Ok(());
     }
     let of = phases[0].1.level.allocated_bytes;
-    out.push_str("<table><caption>Peaks by phase, with all that is allocated then</caption>");
-    out.push_str("<thead><tr><th>phase<th>peak<th><th>step<th>asked for at</thead><tbody>");
+    out.push_str(
+        "<h3>Peaks by phase, with all that is allocated then</h3><table class=\"phases\"><thead><tr>",
+    );
+    out.push_str("<th>allocated<th class=\"bar\">of the highest<th>phase<th>step<th>asked for at<tbody>");
     for &(phase, moment) in phases.iter().take(PHASES) {
         let bytes = moment.level.allocated_bytes;
-        let step = device.step_at(moment).map_or_else(String::new, |step| step.to_string());
+        let step = device.step_at(moment).map_or_else(String::new, |step| format!("step {step}"));
         let line = device.asker_at(report.snapshot, report.origins, moment);
         let line = line.map_or_else(String::new, |frame| cells::line(report, Some(frame)));
-        let name = words::phase(report.snapshot, phase);
-        write!(out, "<tr><th scope=\"row\">{}<td>{}{}", Text(name), Size(bytes), Bar::plain(bytes, of))?;
-        write!(out, "<td>{step}<td>{line}")?;
+        let (bar, name) = (Bar::plain(bytes, of), say::phase(report.snapshot, phase));
+        write!(out, "<tr><td>{}{bar}<td>{}<td>{step}<td>{line}", Size(bytes), Text(name))?;
     }
-    out.push_str("</tbody></table>");
+    if let Some(rest) = phases.len().checked_sub(PHASES).filter(|&rest| rest > 0) {
+        write!(out, "<tr><td><td class=\"bar\"><td>{}<td><td>", words::counted(rest as u64, "more phase"))?;
+    }
+    out.push_str("</table>");
     Ok(())
 }
 
 fn rises(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
     for rise in device.peaks.rises(device.known(report.snapshot, report.origins)) {
-        let told = words::rise(report.snapshot, device, &rise, |bytes| Bytes(bytes).to_string());
-        write!(out, "<table><caption>{}</caption><tbody>", Text(told))?;
-        for line in rise.lines.iter().filter(|line| line.bytes() != 0).take(LINES) {
-            let sign = if line.bytes() < 0 { "−" } else { "+" };
-            let bytes = u64::try_from(line.bytes().unsigned_abs()).unwrap_or(u64::MAX);
-            let [before, after] = line.key.frames;
-            write!(out, "<tr><td>{sign}{}<td>{}", Size(bytes), words::purpose(line.key.category))?;
-            write!(out, "<td>{}", cells::line(report, after.or(before)))?;
+        let told = say::rise(report.snapshot, device, &rise, |bytes| Bytes(bytes).to_string());
+        write!(out, "<h3>{}</h3><table class=\"rise\"><thead><tr>", Sentence(told))?;
+        out.push_str("<th>change<th class=\"bar\">less | more<th>for what<th>line<tbody>");
+        let changed: Vec<_> = rise.lines.iter().filter(|line| line.bytes() != 0).collect();
+        let (listed, rest) = changed.split_at(changed.len().min(LINES));
+        let by: i128 = rest.iter().map(|line| line.bytes()).sum();
+        let all = listed.iter().map(|line| line.bytes()).chain([by]);
+        let of = all.map(i128::unsigned_abs).max().unwrap_or(0);
+        let row = |bytes: i128| format!("<tr><td>{}{}", Changed(bytes), ChangeBar { bytes, of });
+        for line in listed {
+            let (category, place) = (line.key.category, cells::line(report, line.key.frame()));
+            let what = words::purpose(category);
+            write!(out, "{}<td>{}{what}<td>{place}", row(line.bytes()), swatch(kind(category)))?;
         }
-        out.push_str("</tbody></table>");
+        if !rest.is_empty() {
+            write!(out, "{}<td>{}<td>", row(by), words::counted(rest.len() as u64, "more line"))?;
+        }
+        out.push_str("</table>");
     }
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use std::fmt::{self, Write};
 
-use super::cells::{Bar, Size, plural};
+use super::cells::{Bar, Size};
 use super::text::Text;
 use crate::explain::{DataQuality, DeviceExplanation};
 use crate::render::Report;
+use crate::render::words::{counted, plural};
 
 /// The section of one device.
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
@@ -47,12 +48,12 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
 fn events(out: &mut String, quality: &DataQuality) -> fmt::Result {
     let replay = quality.replay;
     let (events, conflicts) = (replay.events, replay.conflicts());
-    write!(out, "<li>{events} {}", plural(events, "event", "events"))?;
+    write!(out, "<li>{}", counted(events as u64, "event"))?;
     match conflicts {
         0 if events == 0 => out.push_str(": only the moment of the snapshot is known."),
         0 => out.push_str("; every one fits."),
         _ => {
-            write!(out, "; {conflicts} of them {} not fit:", plural(conflicts, "does", "do"))?;
+            write!(out, "; {conflicts} of them {} not fit:", plural(conflicts as u64, "does", "do"))?;
             let kinds = [
                 (replay.lost_frees, "blocks that went without a record"),
                 (replay.lost_allocs, "blocks that came without a record"),
@@ -66,7 +67,7 @@ fn events(out: &mut String, quality: &DataQuality) -> fmt::Result {
     }
     let before = replay.held_before;
     if before > 0 && events > 0 {
-        let was = plural(before, "block was", "blocks were");
+        let was = plural(before as u64, "block was", "blocks were");
         write!(out, "<li>{before} {was} held before the recording began.")?;
     }
     Ok(())
@@ -79,7 +80,7 @@ fn replayed(out: &mut String, device: &DeviceExplanation) -> fmt::Result {
         return Ok(());
     }
     let otherwise = replay.conflicts + replay.unplaced;
-    write!(out, "<li>{} {} replayed: ", replay.requests, plural(replay.requests, "request", "requests"))?;
+    write!(out, "<li>{} replayed: ", counted(replay.requests as u64, "request"))?;
     if replay.is_identical() {
         out.push_str("exact, every block where PyTorch put it.");
     } else if otherwise == 0 {
@@ -91,8 +92,8 @@ fn replayed(out: &mut String, device: &DeviceExplanation) -> fmt::Result {
         write!(out, " The first is event {}, which asked for {}.", first.event.index(), Size(first.bytes))?;
     }
     if replay.inexact > 0 {
-        let blocks = plural(replay.inexact, "block", "blocks");
-        write!(out, "<li>{} {blocks} from before the recording may be larger than counted,", replay.inexact)?;
+        let blocks = counted(replay.inexact as u64, "block");
+        write!(out, "<li>{blocks} from before the recording may be larger than counted,")?;
         write!(out, " by {} in all at most.", Size(replay.inexact_bytes))?;
     }
     Ok(())

@@ -5,17 +5,15 @@ use std::fmt::{self, Write};
 use plimsoll_alloc::Bytes;
 
 use super::Section;
-use super::cells::{Bar, Size, plural};
+use super::cells::{Bar, Size};
 use super::panels::panels;
 use super::text::{Sentence, Text};
-use crate::explain::{Across, LineAcross};
-use crate::render::ranks::{Abreast, ODD, place};
-use crate::render::words;
+use crate::explain::LineAcross;
+use crate::render::ranks::{Abreast, COLUMNS, ODD, RANGE, place};
+use crate::render::words::{self, counted, plural};
 
 /// Ranks that have a row; of more, those that matter most.
 const RANKS: usize = 256;
-/// Ranks that have a column in the table of lines; of more, each line shows its range alone.
-const COLUMNS: usize = 8;
 /// Lines that are told.
 const LINES: usize = 40;
 /// Files that are told as unreadable.
@@ -39,7 +37,7 @@ pub(super) fn head(
     if let Some(more) = abreast.unreadable.len().checked_sub(MISSING).filter(|&more| more > 0) {
         write!(out, "<p class=\"bad\">and without {more} more</p>")?;
     }
-    panels(out, sections, (abreast.ranks.allocated.median_bytes, "the median of all peaks"))?;
+    panels(out, 0, sections, (abreast.ranks.allocated.median_bytes, "the median of all peaks"))?;
     ranks(out, abreast, drawn)?;
     others(out, abreast, commands, drawn)?;
     lines(out, abreast)?;
@@ -75,7 +73,7 @@ fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize]) -> fmt::Resul
     }
     let rest = devices.len() - told.len();
     if rest > 0 {
-        write!(out, "<tr><td><td class=\"bar\"><td><td>{rest} more {}<td>", plural(rest, "rank", "ranks"))?;
+        write!(out, "<tr><td><td class=\"bar\"><td><td>{}<td>", counted(rest as u64, "more rank"))?;
     }
     out.push_str("</table>");
     if (0..devices.len()).any(|nth| abreast.is_odd(nth)) {
@@ -86,8 +84,7 @@ fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize]) -> fmt::Resul
 
 /// By which figures a rank is odd, in words.
 fn odd(abreast: &Abreast<'_>, nth: usize) -> &'static str {
-    let is_odd = |across: &Across| across.odd.contains(&nth);
-    match (is_odd(&abreast.ranks.allocated), is_odd(&abreast.ranks.reserved)) {
+    match (abreast.ranks.allocated.is_odd(nth), abreast.ranks.reserved.is_odd(nth)) {
         (true, true) => "<strong class=\"bad\">odd</strong>: ",
         (true, false) => "<strong class=\"bad\">odd</strong> by what it allocated: ",
         (false, true) => "<strong class=\"bad\">odd</strong> by what it reserved: ",
@@ -102,7 +99,7 @@ fn others(out: &mut String, abreast: &Abreast<'_>, commands: &[String], drawn: &
         return Ok(());
     }
     let (told, all) = (without.len(), abreast.devices.len() - drawn.len());
-    let are = plural(all, "rank is", "ranks are");
+    let are = plural(all as u64, "rank is", "ranks are");
     write!(out, "<details><summary>{all} {are} not drawn below: the commands that show them")?;
     if told < all {
         write!(out, ", of {told} of them")?;
@@ -128,7 +125,7 @@ fn lines(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
     let columns: Vec<String> = if count <= COLUMNS {
         (0..count).map(|nth| Text(abreast.name(nth)).to_string()).collect()
     } else {
-        ["least", "median", "most"].map(str::to_owned).into()
+        RANGE.map(str::to_owned).into()
     };
     for column in &columns {
         write!(out, "<th>{column}")?;
@@ -151,7 +148,7 @@ fn lines(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
     if let Some(rest) = differing.len().checked_sub(LINES).filter(|&rest| rest > 0) {
         out.push_str("<tr><td><td class=\"bar\">");
         columns.iter().for_each(|_| out.push_str("<td>"));
-        write!(out, "<td>{rest} more {}", plural(rest, "line", "lines"))?;
+        write!(out, "<td>{}", counted(rest as u64, "more line"))?;
     }
     out.push_str("</table>");
     Ok(())
@@ -162,8 +159,7 @@ fn figures(line: &LineAcross, ranks: usize) -> Vec<(u64, bool)> {
     let across = &line.across;
     if ranks <= COLUMNS {
         let figures = across.bytes.iter().enumerate();
-        return figures.map(|(nth, &bytes)| (bytes, across.odd.contains(&nth))).collect();
+        return figures.map(|(nth, &bytes)| (bytes, across.is_odd(nth))).collect();
     }
-    let [least, most] = [across.bytes.iter().min(), across.bytes.iter().max()];
-    [least, Some(&across.median_bytes), most].into_iter().flatten().map(|&bytes| (bytes, false)).collect()
+    across.range().map(|bytes| (bytes, false)).into()
 }

@@ -5,11 +5,12 @@ use std::fmt::{self, Write};
 use plimsoll_alloc::Bytes;
 
 use super::buckets::kind;
-use super::cells::{self, Bar, Size, plural};
+use super::cells::{self, Bar, Size};
 use super::text::{Sentence, Text};
 use super::{Section, growth, peaks, quality, settings};
 use crate::explain::{DeviceExplanation, Holes, Part, Pin, Share};
-use crate::render::{Report, words};
+use crate::render::words::{self, counted};
+use crate::render::{Report, failure, ledger};
 
 /// Rows of a table; what is beyond them is one more row.
 const ROWS: usize = 40;
@@ -97,26 +98,17 @@ struct Tables<'a> {
 
 impl Tables<'_> {
     fn failure(&self, out: &mut String) -> fmt::Result {
-        let Some(failure) = self.device.failure else { return Ok(()) };
-        if let Some(line) = self.report.origins.get(failure.stack).line {
-            write!(out, "<p>asked for at {}</p>", cells::line(self.report, Some(line)))?;
-        }
         let size = |bytes: u64| Bytes(bytes).to_string();
-        for shape in words::shapes(self.report.snapshot, self.report.origins, self.device, size) {
-            write!(out, "<p>perhaps {}</p>", Text(shape))?;
-        }
-        if failure.failures > 1 {
-            write!(out, "<p>the last of {} requests that failed</p>", failure.failures)?;
-        }
-        Ok(())
+        let lines = failure::request(self.report.snapshot, self.report.origins, self.device, size);
+        lines.iter().try_for_each(|line| write!(out, "<p>{}</p>", Sentence(line.trim_start())))
     }
 
     fn ledger(&self, out: &mut String) -> fmt::Result {
-        let rows = self.device.ledger.rows();
+        let rows = ledger::rows(&self.device.ledger);
         let whole = rows.iter().filter_map(|row| row.bytes).max().unwrap_or(0);
         write!(out, "<h3>The device's bytes {}</h3><table class=\"ledger\">", words::when(self.device))?;
         out.push_str("<thead><tr><th>bytes<th class=\"bar\"><th>where<th>as PyTorch tells it<tbody>");
-        for row in rows.iter().filter(|row| row.bytes != Some(0) || row.part == Part::Reserved) {
+        for row in &rows {
             let depth = row.part.within().map_or(0, |part| if part == Part::Total { 1 } else { 2 });
             let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| Size(bytes).to_string());
             let bar = row.bytes.map(|bytes| Bar::plain(bytes, whole).to_string());
@@ -125,7 +117,8 @@ impl Tables<'_> {
             write!(out, "<tr class=\"depth-{depth}\"><td>{size}{bar}<td>{name}<td><code>{pytorch}</code>")?;
         }
         out.push_str("</table>");
-        Ok(())
+        let outside = ledger::outside(&self.device.ledger);
+        outside.iter().try_for_each(|told| write!(out, "<p class=\"hint\">{told}</p>"))
     }
 
     fn holders(&self, out: &mut String) -> fmt::Result {
@@ -217,9 +210,10 @@ impl Tables<'_> {
         }
         write!(
             out,
-            "<p>{} in {count} holes, the largest {}. {} of it lie beside live blocks ({:.1} % of what is reserved); \
+            "<p>{} in {}, the largest {}. {} of it lie beside live blocks ({:.1} % of what is reserved); \
              <code>empty_cache</code> would return {}.</p>",
             Size(cached.sum()),
+            counted(count as u64, "hole"),
             Size(largest_bytes),
             Size(cached.pinned),
             100.0 * fragmentation.all.fragmentation(),
@@ -241,9 +235,9 @@ impl Tables<'_> {
                 None => "from before the recording".to_owned(),
             });
             let line = cells::line(self.report, oldest.and_then(|holder| holder.line));
-            let (pinned, held, blocks) = (Size(pin.pinned_bytes), Size(pin.held_bytes), pin.holders.len());
-            let noun = plural(blocks, "block", "blocks");
-            write!(out, "<tr><td>{pinned}{bar}<td>{held} in {blocks} {noun}<td>{age}<td>{line}")?;
+            let (pinned, held) = (Size(pin.pinned_bytes), Size(pin.held_bytes));
+            let blocks = counted(pin.holders.len() as u64, "block");
+            write!(out, "<tr><td>{pinned}{bar}<td>{held} in {blocks}<td>{age}<td>{line}")?;
         }
         if let Some(rest) = pins.len().checked_sub(PINS).filter(|&rest| rest > 0) {
             write!(out, "<tr><td><td><td>{rest} more segments<td><td>")?;

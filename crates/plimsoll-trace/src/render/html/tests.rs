@@ -143,6 +143,21 @@ fn a_page_about_many_ranks_draws_the_odd_one_and_few_others_and_is_not_large() {
 }
 
 #[test]
+fn each_pair_of_a_comparison_leads_to_its_own_sections() {
+    let mut snapshot = recording(300);
+    snapshot.traces.push(snapshot.traces[0].clone());
+    let origins = Origins::of(&snapshot);
+    let devices = [0, 1].map(|number| DeviceExplanation::of(&snapshot, number, &origins, Options::default()));
+    let report = Report { file: "a", snapshot: &snapshot, origins: &origins, devices: &devices };
+    let both = Both::of([report, report]);
+    let page = Page { about: About::Comparison(&both), title: "a a", command: "plimsoll diff" }.html();
+    let links = page.split("<figcaption><a href=\"#device-").skip(1);
+    let links: Vec<&str> = links.filter_map(|rest| rest.split("</a>").next()).collect();
+    let led = ["before: a, device 0", "after: a, device 0", "before: a, device 1", "after: a, device 1"];
+    assert_eq!(links, [0, 1, 2, 3].map(|nth| format!("{nth}\">{}", led[nth])));
+}
+
+#[test]
 fn a_recording_without_events_is_compared_in_tables() {
     let [comparison, ranks] = pages_about_several([&Snapshot::default(), &recording(300)], "a", 1);
     assert!(comparison.contains("it has no events") && comparison.contains("<table class=\"changes\">"));
@@ -151,7 +166,8 @@ fn a_recording_without_events_is_compared_in_tables() {
         1,
         "the one with events"
     );
-    assert!(ranks.contains("none of 1 ranks is odd") && !ranks.contains("<div class=\"panels\">"));
+    assert!(!ranks.contains("ranks is odd") && ranks.contains(" allocated at its peak</h2>"));
+    assert!(!ranks.contains("<div class=\"panels\">"));
 }
 
 #[test]

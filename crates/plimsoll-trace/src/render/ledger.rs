@@ -1,0 +1,30 @@
+//! Which rows of the device's bytes are told, and what is said below them.
+
+use crate::explain::{Ledger, Part, Row};
+
+/// The rows, without those of nothing, and those of the whole device where nothing is known of it.
+pub fn rows(ledger: &Ledger) -> Vec<Row> {
+    let is_device_known = ledger.device.total.is_some() || ledger.device.free.is_some();
+    let is_told = |row: &Row| match row.part {
+        Part::Reserved => true,
+        Part::Total | Part::Outside | Part::Free => is_device_known,
+        _ => row.bytes != Some(0),
+    };
+    ledger.rows().into_iter().filter(is_told).collect()
+}
+
+/// Why other tools show more, where the ledger does not tell it.
+pub fn outside(ledger: &Ledger) -> Option<String> {
+    let device = ledger.device;
+    if device.outside.is_some() {
+        return None;
+    }
+    let more = if device.total.is_none() {
+        "; --device-total SIZE tells how much where a request failed"
+    } else {
+        ""
+    };
+    Some(format!(
+        "nvidia-smi shows more: the context, libraries and other processes are outside the allocator{more}"
+    ))
+}

@@ -1,0 +1,46 @@
+//! What a request that failed may have been for, in words.
+
+use super::words::{self, counted};
+use crate::explain::{DeviceExplanation, Evidence, Guess, Origins};
+use crate::snapshot::Snapshot;
+
+/// What a request that failed may have been for: a sentence for the best guess, one for the next.
+pub(super) fn shapes(
+    snapshot: &Snapshot,
+    origins: &Origins,
+    device: &DeviceExplanation,
+    size: impl Fn(u64) -> String,
+) -> Vec<String> {
+    let told = device.shapes.iter().map(|Guess { dims, element_bytes, evidence }| {
+        let dims: Vec<String> = dims.iter().map(u64::to_string).collect();
+        let types = if *element_bytes == 2 { "bfloat16 or float16" } else { "float32" };
+        let evidence = match *evidence {
+            Evidence::Parameters { count } => {
+                format!(
+                    "{} as large: a gradient, a state or a copy of one",
+                    counted(count as u64, "parameter")
+                )
+            }
+            Evidence::Rows { sizes } => {
+                format!(
+                    "{sizes} other sizes of its step have such rows, and a parameter has the last dimension"
+                )
+            }
+            Evidence::Attention { sizes } => {
+                format!("scores of attention: {sizes} other sizes of its step have as many rows in all")
+            }
+            Evidence::Scores { of } => {
+                let life = &device.timeline.lives[of.index()];
+                let line = origins.get(life.stack).line;
+                let line =
+                    line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)));
+                let asked = size(life.requested_bytes.get().unwrap_or(life.bytes));
+                format!(
+                    "scores of attention for the {asked} asked for{line}, if its heads are as wide as usual"
+                )
+            }
+        };
+        format!("[{}] of {types}, a guess: {evidence}", dims.join(", "))
+    });
+    told.collect()
+}
