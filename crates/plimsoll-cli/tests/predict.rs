@@ -320,6 +320,12 @@ dist.init_process_group('nccl')
 objects = [None, None]
 dist.all_gather_object(objects, 'x' * (rank + 1))
 assert objects == ['x', 'xx'], objects
+if rank == 0:
+    dist.send_object_list(['y'], 1)
+else:
+    got = [None]
+    dist.recv_object_list(got, 0)
+    assert got == ['y'], got
 length = torch.tensor([7 + rank], device='cuda')
 dist.broadcast(length, src=1)
 assert length.item() == 8, length

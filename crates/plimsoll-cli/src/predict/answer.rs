@@ -215,7 +215,8 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
         Ended::Interrupted => return unknown("it was interrupted"),
         Ended::Expired => {
             return unknown(
-                "it did not come to its end within --timeout; a loop that ends by a value of the device may go on for ever here",
+                "it did not come to its end within --timeout; a loop that ends by a value of the device may go on for \
+                 ever here",
             );
         }
         Ended::Status(_) | Ended::Signal(_) => return failed(ended, reports),
@@ -321,7 +322,8 @@ mod tests {
     /// What watch.py tells of a process that had 20 MiB at most, with these changes.
     fn report(changes: &serde_json::Value) -> Report {
         let mut told = serde_json::json!({
-            "pid": 7, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped", "torch": "2.15.0", "cuda": "13.2",
+            "pid": 7, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped",
+            "torch": "2.15.0", "cuda": "13.2",
             "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0,
             "devices": [{
                 "device": 0, "gpu": 0, "allocated_bytes": 3 * MIB, "allocated_step": 2,
@@ -439,7 +441,10 @@ mod tests {
 
     /// How a program failed whose rank 1 ended with this exception, as did what started the ranks.
     fn failed(kind: &str, text: &str, reads: bool) -> (String, Option<String>) {
-        let thrown = |kind: &str, text: &str| serde_json::json!({ "kind": kind, "text": text, "file": "train.py", "line": 3, "reads": reads });
+        let thrown = |kind: &str, text: &str| {
+            let (file, line) = ("train.py", 3);
+            serde_json::json!({ "kind": kind, "text": text, "file": file, "line": line, "reads": reads })
+        };
         let parent =
             report(&serde_json::json!({ "started": false, "error": thrown("ChildFailedError", "") }));
         let mut rank = report(&serde_json::json!({ "rank": 1, "error": thrown(kind, text) }));

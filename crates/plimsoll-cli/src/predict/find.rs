@@ -1,14 +1,13 @@
 //! `--find`: a [`Placeholder`] in the command, replaced by value after value until the largest that fits is known.
 
 use std::ffi::OsString;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::answer::{Outcome, Verdict};
 use super::gpu::Target;
 use super::report::Peaks;
-use super::run::Run;
+use super::run::{Ended, Run, Session};
 use super::{PredictArgs, json, search, text};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
@@ -70,7 +69,7 @@ pub(super) fn run(
     args: &PredictArgs,
     placeholder: &Placeholder,
     target: &Target,
-    standin: &Path,
+    session: &Session,
 ) -> Result<Answer, Failure> {
     let Placeholder { name, from, to } = placeholder;
     let mut tried: Vec<Tried> = Vec::new();
@@ -79,11 +78,14 @@ pub(super) fn run(
         let command = placeholder.command(&args.command, value).ok_or_else(|| {
             Failure::new(Exit::Usage, format!("--find {name}: {{{name}}} is nowhere in the command"))
         })?;
-        let run = Run::of(args, &command, target, standin)?;
+        let run = Run::of(args, &command, target, session)?;
         let outcome = Outcome::of(run.ended, &run.reports, target)?;
         let said = format!("{name}={value}: {}", text::verdict(&outcome, target, size));
         output::progress(&said);
         let Outcome { verdict, judged, .. } = outcome;
+        if run.ended == Ended::Interrupted {
+            return Err(Failure::new(Exit::OutOfMemory, format!("interrupted, with {said}")));
+        }
         if let Verdict::Failed { .. } | Verdict::Unknown(_) = verdict {
             return Err(Failure::new(verdict.exit(), format!("with {said}")));
         }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::answer::Outcome;
+use super::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::sink::Sink;
@@ -25,7 +26,7 @@ impl Keep {
             let sink = Sink::new(path.to_path_buf(), force);
             return sink.check().map(|()| Keep::One(sink));
         }
-        // Those of another run would be taken for ranks of this one.
+        // Those of others would be taken for ranks of this one.
         let is_snapshot = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.path().extension().is_some_and(|ending| ending == "pickle"))
         };
@@ -51,24 +52,26 @@ impl Keep {
                 copy(&told.snapshot, sink)
             }),
             Keep::All { folder, force } => {
-                let made = fs::create_dir_all(folder);
-                made.map_err(|why| Failure::new(Exit::Unreadable, format!("{}: {why}", folder.display())))?;
+                let unwritable = |why| Failure::new(Exit::Unreadable, format!("{}: {why}", folder.display()));
+                fs::create_dir_all(folder).map_err(unwritable)?;
                 let own = told.map(|told| (told.snapshot.clone(), &mut told.explained.file));
                 let (own, mut file) = own.unzip();
-                let mut written = 0;
-                for report in &outcome.reports {
+                let kept: Vec<&Report> =
+                    outcome.reports.iter().filter(|report| report.snapshot.is_some()).collect();
+                if *force && !kept.is_empty() {
+                    clear(folder).map_err(unwritable)?;
+                }
+                for (report, name) in kept.iter().zip(names(&kept)) {
                     let Some(snapshot) = &report.snapshot else { continue };
-                    let name = format!("{}.pickle", report.name().replace(' ', ""));
                     let sink = Sink::new(folder.join(name), *force);
                     copy(snapshot, &sink)?;
-                    written += 1;
                     if let Some(file) = file.as_mut().filter(|_| own.as_ref() == Some(snapshot)) {
                         **file = sink.name();
                     }
                 }
-                if written > 1 {
-                    let folder = folder.display();
-                    output::progress(&format!("`plimsoll explain {folder}` puts the {written} side by side"));
+                if kept.len() > 1 {
+                    let (folder, kept) = (folder.display(), kept.len());
+                    output::progress(&format!("`plimsoll explain {folder}` puts the {kept} side by side"));
                 }
                 Ok(())
             }
@@ -78,4 +81,84 @@ impl Keep {
 
 fn copy(snapshot: &Path, sink: &Sink) -> Result<(), Failure> {
     sink.write(|out| io::copy(&mut File::open(snapshot)?, out).map(|_| ()))
+}
+
+/// The files of processes: `rank0.pickle`, or `process123.pickle` of one without a rank. Where several say that they are
+/// the same rank, each has its process in the name, too.
+fn names(reports: &[&Report]) -> Vec<String> {
+    let name = |report: &Report| report.name().replace(' ', "");
+    let named = reports.iter().map(|report| {
+        let own = name(report);
+        match reports.iter().filter(|other| name(other) == own).count() {
+            1 => format!("{own}.pickle"),
+            _ => format!("{own}-{}.pickle", report.pid),
+        }
+    });
+    named.collect()
+}
+
+/// Removes what [`Keep::write`] may have written before: another run's would be taken for ranks of this one.
+fn clear(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(is_ours) && entry.file_type()?.is_file() {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether this is a name that [`names`] gives.
+fn is_ours(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some(name) = name.strip_suffix(".pickle") else { return false };
+    match name.strip_prefix("rank") {
+        Some(numbers) => numbers.splitn(2, '-').all(is_number),
+        None => name.strip_prefix("process").is_some_and(is_number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(rank: Option<u32>, pid: u32) -> Report {
+        let told = serde_json::json!({
+            "pid": pid, "rank": rank, "alone": false, "state": "ended", "torch": "2.15.0", "cuda": "13.2",
+            "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0, "devices": [],
+            "cudnn_search": false, "libraries": [], "error": null,
+        });
+        serde_json::from_value(told).expect("a report")
+    }
+
+    #[test]
+    fn every_process_has_a_file_of_its_own_though_two_say_that_they_are_the_same_rank() {
+        let reports =
+            [report(None, 7), report(None, 8), report(Some(0), 9), report(Some(0), 10), report(Some(1), 11)];
+        let names = names(&reports.each_ref());
+        let wanted = ["process7", "process8", "rank0-9", "rank0-10", "rank1"];
+        assert_eq!(names, wanted.map(|name| format!("{name}.pickle")));
+        assert!(names.iter().all(|name| is_ours(name)));
+    }
+
+    #[test]
+    fn only_what_an_earlier_run_kept_is_cleared() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let others = [
+            "rank.pickle",
+            "rank0.json",
+            "rank0-oom.pickle",
+            "rank1-2-3.pickle",
+            "process.pickle",
+            "x.pickle",
+        ];
+        for name in ["rank12.pickle", "rank0-34.pickle", "process5.pickle"].iter().chain(&others) {
+            fs::write(folder.path().join(name), "").expect("a file");
+        }
+        clear(folder.path()).expect("cleared");
+        let left =
+            fs::read_dir(folder.path()).expect("a folder").map(|entry| entry.expect("an entry").file_name());
+        let left: std::collections::BTreeSet<_> = left.collect();
+        assert_eq!(left, others.map(Into::into).into());
+    }
 }

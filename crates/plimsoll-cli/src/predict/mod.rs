@@ -7,8 +7,10 @@
 //! | `gpu.rs` | the GPU that is imitated, and what of it is left for the allocator |
 //! | `standin.rs` | the shared library: where it is, and how the loader is led to it |
 //! | `watch.py`, `report.rs` | what is done inside the user's processes, and what each of them tells |
-//! | `run.rs`, `processes.rs` | the user's program from start to end, with all that it starts |
-//! | `answer.rs`, `text.rs`, `json.rs` | the verdict, and how it is said |
+//! | `course.py` | what PyTorch is told otherwise there, so that a program takes its course without values |
+//! | `run.rs`, `processes.rs`, `signals.rs` | the user's program from start to end, with all that it starts |
+//! | `answer.rs`, `limits.rs` | the verdict, and what it cannot tell |
+//! | `text.rs`, `json.rs` | how both are said |
 //! | `keep.rs` | the snapshots that are kept |
 //! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
 //!
@@ -24,6 +26,7 @@ mod processes;
 mod report;
 mod run;
 mod search;
+mod signals;
 mod standin;
 mod text;
 
@@ -39,7 +42,7 @@ use self::answer::Outcome;
 use self::find::Placeholder;
 use self::gpu::{Target, Workspaces};
 use self::keep::Keep;
-use self::run::{Ended, Run};
+use self::run::{Ended, Run, Session};
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
@@ -65,7 +68,7 @@ pub(crate) struct PredictArgs {
     /// What a process takes of each GPU beside the allocator: the CUDA context and libraries
     #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
     context: u64,
-    /// What cuDNN asks for beside the results of convolutions and recurrent networks
+    /// What cuDNN (convolutions, recurrent networks, batch normalization, CTC) and cuFFT ask for beside their results
     #[arg(long, value_name = "HOW", value_enum, default_value = "model")]
     cudnn_workspace: Workspaces,
     /// End the program after so many optimizer steps
@@ -90,7 +93,7 @@ pub(crate) struct PredictArgs {
     /// Also write a page for a browser: one file that needs no network
     #[arg(long, value_name = "OUT.html", conflicts_with = "find")]
     html: Option<PathBuf>,
-    /// Replace files that are there
+    /// Replace files that are there; of a folder of snapshots, all that an earlier run kept in it
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -110,7 +113,9 @@ const AFTER_HELP: &str = "\
 The program's own output goes to stderr. What it reads back from the device is zero, and what it saves is made of
 that: where it would overwrite something, give it a folder of its own. A loop that waits for a value, as text is
 generated, may never end: give it a --timeout. At Ctrl-C or SIGTERM the program is ended, too, and what was seen until
-then is told; at a second one it is ended at once. No process of the program's outlives the answer.
+then is told; at a second one it is ended at once. No process of the program's outlives the answer. It has a process
+group of its own: Ctrl-C reaches none of its handlers, which might save a model of zeros, and Ctrl-Z does not stop it.
+A terminal is not its stdin, which is empty then; a file or a pipe stays.
 
 Exit codes: 0 it fits, 4 it does not, or that cannot be told, as of a run that was ended early, 5 the program failed for
 another reason.
@@ -136,16 +141,16 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     let keep = args.snapshot.as_ref().map(|path| Keep::of(path, args.force)).transpose()?;
     let html = args.html.as_ref().map(|path| Sink::new(path.clone(), args.force));
     html.iter().try_for_each(Sink::check)?;
-    let standin = standin::find()?;
+    let session = Session::begin()?;
     if let Some(placeholder) = &args.find {
-        return find::run(args, placeholder, &target, &standin);
+        return find::run(args, placeholder, &target, &session);
     }
-    let run = Run::of(args, &args.command, &target, &standin)?;
+    let run = Run::of(args, &args.command, &target, &session)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
     if let Some(modelled) = outcome.modelled().filter(|_| run.ended != Ended::Interrupted) {
         output::progress(&format!("once more, without {modelled} workspaces"));
         let target = target.without_workspaces();
-        let run = Run::of(args, &args.command, &target, &standin)?;
+        let run = Run::of(args, &args.command, &target, &session)?;
         outcome.without_workspaces = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
     }
     if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {

@@ -2,8 +2,15 @@
 
 use std::fs;
 use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+
+use crate::output;
+
+/// How long one that was killed is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// From now on processes whose parent ends become children of this one, so that none is lost.
 ///
@@ -13,18 +20,25 @@ pub(super) fn adopt() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Ends them all, at once. One that starts another meanwhile is ended with it.
+/// Ends them all, at once. One that starts another meanwhile is ended with it. One that the system does not let end, as
+/// where a device does not answer, is left after some time, and named.
 pub(super) fn end_all() {
+    let began = Instant::now();
     loop {
         let below = below(getpid());
         if below.is_empty() {
+            return;
+        }
+        if began.elapsed() > PATIENCE {
+            let left: Vec<String> = below.iter().map(|it| it.as_raw_nonzero().to_string()).collect();
+            output::progress(&format!("killed, and still there: process {}", left.join(", ")));
             return;
         }
         for process in below {
             // One that has ended by now needs no end.
             let _ = kill_process(process, Signal::KILL);
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        sleep(Duration::from_millis(1));
     }
 }
 

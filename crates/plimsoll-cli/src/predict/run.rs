@@ -2,25 +2,22 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use plimsoll_standin::{place, settings};
-use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 
 use super::PredictArgs;
 use super::gpu::Target;
-use super::processes;
 use super::report::Report;
+use super::signals::Signals;
+use super::{processes, standin};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -29,6 +26,9 @@ const GRACE: Duration = Duration::from_secs(20);
 
 /// The file in the folder of reports that tells every watched process to end.
 const STOP: &str = "stop";
+
+/// What every Python runs first: what PyTorch is told otherwise, then the watch, whose last lines begin it all.
+const WATCH: &str = concat!(include_str!("course.py"), "\n\n", include_str!("watch.py"));
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -55,48 +55,68 @@ pub(super) enum Ended {
     Expired,
 }
 
+/// What all runs have in common.
+pub(super) struct Session {
+    /// The shared library.
+    standin: PathBuf,
+    /// Where each run has a folder.
+    folder: TempDir,
+    signals: Signals,
+}
+
+impl Session {
+    /// Finds the shared library, makes the folder, and hears signals from now on.
+    ///
+    /// # Errors
+    /// No library, or of another version; a folder that cannot be made.
+    pub(super) fn begin() -> Result<Session, Failure> {
+        let standin = standin::find()?;
+        let folder = tempfile::Builder::new().prefix("plimsoll-predict-").tempdir().map_err(unreadable)?;
+        let signals = Signals::hear(folder.path().to_path_buf()).map_err(unreadable)?;
+        Ok(Session { standin, folder, signals })
+    }
+}
+
 impl Run {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// What keeps it from starting; a folder that cannot be made; reports that cannot be read.
+    /// What keeps it from starting, or from being waited for; a folder that cannot be made; reports that cannot be read.
     pub(super) fn of(
         args: &PredictArgs,
         command: &[OsString],
         target: &Target,
-        standin: &Path,
+        session: &Session,
     ) -> Result<Run, Failure> {
-        let unreadable =
-            |why: io::Error| Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"));
-        // Before there is a folder that one of them would leave behind.
-        let signals = Signals::hear().map_err(unreadable)?;
-        let folder = tempfile::Builder::new().prefix("plimsoll-predict-").tempdir().map_err(unreadable)?;
-        let place = Folder::laid_out(folder.path(), standin).map_err(unreadable)?;
+        let folder =
+            tempfile::Builder::new().prefix("run-").tempdir_in(&session.folder).map_err(unreadable)?;
+        let place = Folder::laid_out(folder.path(), &session.standin).map_err(unreadable)?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         output::progress(&format!("running on an imitation of {}: {}", target.name, words.join(" ")));
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);
-        let ended = run(&mut child, args.timeout, &stop, &signals).map_err(|why| {
-            Failure::new(
-                Exit::Program,
-                format!("{} cannot be started: {why}", words.first().map_or("", |it| it)),
-            )
+        let ended = run(&mut child, args.timeout, &stop, &session.signals).map_err(|why| {
+            Failure::new(Exit::Program, format!("{} {why}", words.first().map_or("", |it| it)))
         })?;
         let reports = Report::all(&place.reports, &place.shared).map_err(unreadable)?;
         Ok(Run { ended, reports, _folder: folder })
     }
 }
 
+fn unreadable(why: io::Error) -> Failure {
+    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
+}
+
 /// The parts of the temporary folder.
 struct Folder {
     /// The stand-in under the names that the loader looks for.
-    standin: std::path::PathBuf,
+    standin: PathBuf,
     /// What Python finds first.
-    python: std::path::PathBuf,
+    python: PathBuf,
     /// What processes write.
-    reports: std::path::PathBuf,
+    reports: PathBuf,
     /// What of each GPU every process has.
-    shared: std::path::PathBuf,
+    shared: PathBuf,
 }
 
 impl Folder {
@@ -105,14 +125,16 @@ impl Folder {
             ["standin", "python", "reports", "shared"].map(|name| folder.join(name));
         place::lay_out(&standin, library)?;
         std::fs::create_dir(&python)?;
-        std::fs::write(python.join("sitecustomize.py"), include_str!("watch.py"))?;
+        std::fs::write(python.join("sitecustomize.py"), WATCH)?;
         std::fs::create_dir(&reports)?;
         std::fs::create_dir(&shared)?;
         Ok(Folder { standin, python, reports, shared })
     }
 }
 
-/// The command in its environment. Its stdout is our stderr, so that ours holds the answer alone.
+/// The command in its environment. Its stdout is our stderr, so that ours holds the answer alone. It has a process group
+/// of its own, so that Ctrl-C reaches us alone: many a trainer saves its model then, which here is zeros. Such a group would
+/// be stopped when it reads the terminal, so that is not its stdin.
 fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &Folder) -> Command {
     let mut words = command.iter();
     let mut child = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
@@ -143,49 +165,33 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "29500");
         child.env("PLIMSOLL_PREDICT_ALONE", "1");
     }
+    child.process_group(0);
+    if io::stdin().is_terminal() {
+        child.stdin(Stdio::null());
+    }
     if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
         child.stdout(Stdio::from(stderr));
     }
     child
 }
 
-/// Starts it and waits. When its time is up, or the user wants an end, its processes are told, and end once they have
-/// told what they saw; one that does not is killed some time later, or at the user's second wish. Nothing that it
-/// started outlives it.
+/// Starts it and waits. Nothing that it started outlives it. An error is said as what the command cannot.
 fn run(
     command: &mut Command,
     timeout: Option<Duration>,
     stop: &Path,
     signals: &Signals,
-) -> io::Result<Ended> {
-    processes::adopt()?;
-    let began = Instant::now();
-    let mut child = command.spawn()?;
-    let mut stopped = None;
-    let status = loop {
-        let is_wished = signals.heard();
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
-        match stopped {
-            None if is_wished || is_up => {
-                let why = if is_wished { Ended::Interrupted } else { Ended::Expired };
-                stopped = Some((why, Instant::now()));
-                File::create(stop)?;
-            }
-            Some((_, at)) if is_wished || at.elapsed() > GRACE => {
-                // One that has ended in between cannot be killed, and need not be.
-                let _ = child.kill();
-                break child.wait()?;
-            }
-            _ => sleep(Duration::from_millis(10)),
-        }
-    };
-    processes::end_all();
-    let wished = signals.heard().then_some(Ended::Interrupted);
-    let stopped = stopped.map(|(why, _)| why).or(wished);
-    Ok(match (stopped, status.code(), status.signal()) {
+) -> Result<Ended, String> {
+    let cannot = |what| move |why: io::Error| format!("cannot be {what}: {why}");
+    let (waited, is_wished) = signals.during(|| {
+        processes::adopt().map_err(cannot("started"))?;
+        let mut child = command.spawn().map_err(cannot("started"))?;
+        let waited = wait(&mut child, timeout, stop, signals);
+        processes::end_all();
+        waited.map_err(cannot("waited for"))
+    });
+    let (status, stopped) = waited?;
+    Ok(match (stopped.or(is_wished.then_some(Ended::Interrupted)), status.code(), status.signal()) {
         (Some(why), ..) => why,
         (None, Some(0), _) => Ended::Well,
         (None, Some(code), _) => Ended::Status(code),
@@ -193,30 +199,37 @@ fn run(
     })
 }
 
-/// The signals by which a user ends a program: heard, and not obeyed at once, while this lives.
-struct Signals {
-    heard: Arc<AtomicBool>,
-    hooks: Vec<SigId>,
-}
-
-impl Signals {
-    fn hear() -> io::Result<Signals> {
-        let heard = Arc::new(AtomicBool::new(false));
-        let hook = |signal| signal_hook::flag::register(signal, Arc::clone(&heard));
-        let hooks = [SIGINT, SIGTERM, SIGHUP].into_iter().map(hook).collect::<io::Result<_>>()?;
-        Ok(Signals { heard, hooks })
-    }
-
-    /// Whether there was one since this was asked last.
-    fn heard(&self) -> bool {
-        self.heard.swap(false, Ordering::Relaxed)
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        self.hooks.drain(..).for_each(|hook| {
-            signal_hook::low_level::unregister(hook);
-        });
+/// Waits for its end, and says why it was ended, if it was. When its time is up, or the user wants an end, its processes
+/// are told, and end once they have told what they saw; one that does not is killed some time later, or at the user's
+/// second wish.
+fn wait(
+    child: &mut Child,
+    timeout: Option<Duration>,
+    stop: &Path,
+    signals: &Signals,
+) -> io::Result<(ExitStatus, Option<Ended>)> {
+    let began = Instant::now();
+    let mut stopped: Option<(Ended, Instant)> = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((status, stopped.map(|(why, _)| why)));
+        }
+        // After that: a signal that may have ended the program, too, is left to be heard.
+        let is_wished = signals.heard();
+        let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
+        match stopped {
+            None if is_wished || is_up => {
+                let why = if is_wished { Ended::Interrupted } else { Ended::Expired };
+                stopped = Some((why, Instant::now()));
+                File::create(stop)?;
+                output::progress("the program is told to end; Ctrl-C ends it at once");
+            }
+            Some((why, at)) if is_wished || at.elapsed() > GRACE => {
+                // One that has ended in between cannot be killed, and need not be.
+                let _ = child.kill();
+                return Ok((child.wait()?, Some(why)));
+            }
+            _ => sleep(Duration::from_millis(10)),
+        }
     }
 }

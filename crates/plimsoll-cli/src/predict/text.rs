@@ -1,4 +1,4 @@
-//! A prediction for people: the verdict, the peaks, who holds them, what would change them, what is not counted.
+//! A prediction for people: the verdict, the peaks, who holds them, what would change them.
 
 use std::fmt::Write;
 

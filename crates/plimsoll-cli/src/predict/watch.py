@@ -1,9 +1,10 @@
 # What `plimsoll predict` does inside the user's Python processes: it watches PyTorch's allocator and the optimizers.
 #
-# The launcher writes this file as sitecustomize.py into a folder of its own, in front of PYTHONPATH, so that every
-# Python below it runs it first: `python -m`, torchrun's ranks, pytest. It is quiet, changes no memory figure, and
-# ends the program only where it was told to. Each process writes `PID.json` (report(), below), and `PID.pickle`,
-# PyTorch's own snapshot: when memory runs out, and when the process ends.
+# The launcher writes course.py and this file as one sitecustomize.py into a folder of its own, in front of PYTHONPATH,
+# so that every Python below it runs it first: `python -m`, torchrun's ranks, pytest. It is quiet, changes no memory
+# figure (course.py's send_objects does, by some hundred bytes), and ends the program only where it was told to. Each
+# process writes `PID.json` (report(), below), and `PID.pickle`, PyTorch's own snapshot: when memory runs out, and when
+# the process ends.
 
 import os
 import sys
@@ -18,7 +19,10 @@ LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
 # What brings a value from the device to the program; looked for in so many lines before one that failed.
-READS = r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\(|(?<![\w.])(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
+READS = (
+    r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\("
+    r"|(?<![\w.])(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
+)
 NEAR = 10
 
 
@@ -97,6 +101,7 @@ class Watch:
     def begin(self):
         self.pid = os.getpid()
         self.started = False
+        self.visible = []  # CUDA_VISIBLE_DEVICES as it was when CUDA began
         self.state = "running"
         self.failures = 0  # requests that failed for want of memory
         self.failed_step = 0  # in which step the last of them was
@@ -108,6 +113,7 @@ class Watch:
     def start(self):
         # CUDA has begun in this process, and nothing is allocated yet.
         self.started = True
+        self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
         memory = self.torch.cuda.memory
         options = dict(enabled="all", context="alloc", stacks="all", max_entries=ENTRIES)
         try:
@@ -200,7 +206,8 @@ class Watch:
         # A rank that goes first may take a store with it that the others still need.
         import time
 
-        world = 1 if ALONE else int(os.environ.get("WORLD_SIZE") or 1)
+        # Those of this machine: others do not write into this folder.
+        world = 1 if ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
         until = time.time() + 10
         while self.marks("done") < world and world > 1 and time.time() < until:
             time.sleep(0.02)
@@ -230,6 +237,11 @@ class Watch:
                 if peak > self.peaks.get((device, name), (0, 0))[0]:
                     self.peaks[device, name] = (peak, step)
 
+    def gpu(self, device):
+        # The machine's number of a device of this process.
+        told = self.visible[device].strip() if device < len(self.visible) else ""
+        return int(told) if told.isdecimal() else device
+
     def dump(self):
         path = os.path.join(FOLDER, f"{self.pid}.pickle")
         self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
@@ -245,7 +257,7 @@ class Watch:
             devices.append(
                 dict(
                     device=device,
-                    gpu=gpu(device),
+                    gpu=self.gpu(device),
                     allocated_bytes=allocated[0],
                     allocated_step=allocated[1],
                     reserved_bytes=reserved[0],
@@ -254,7 +266,7 @@ class Watch:
             )
         told = dict(
             pid=self.pid,
-            rank=rank(),
+            rank=number("RANK"),
             alone=ALONE,
             command=sys.argv,
             state=self.state,
@@ -276,137 +288,10 @@ class Watch:
         os.replace(f"{path}.unfinished", path)
 
 
-def trust_values(torch):
-    # Where PyTorch itself reads a value only to check it, or to divide by it, a zero would end a program that runs on a
-    # card. What the reading takes of memory is as before. TorchScript, which compiles some of these, finds the originals.
-    import functools
-
-    def answered(original, answer):
-        @functools.wraps(original)
-        def read(tensor):
-            value = original(tensor)
-            is_known = not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or torch.compiler.is_compiling()
-            return value if is_known else answer(value)
-
-        return read
-
-    # The checks of torch.distributions, and torch._check_tensor_all.
-    for place in (torch, torch.Tensor):
-        if hasattr(place, "_is_all_true"):
-            place._is_all_true = answered(place._is_all_true, lambda _: torch.ones((), dtype=torch.bool, device="cpu"))
-    # An optimizer whose state came from a checkpoint has its count of steps, and NAdam its product, on the device. Nothing
-    # that it divides by is zero where these are between 0 and 1.
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.optim.") and hasattr(module, "_get_value"):
-            module._get_value = answered(module._get_value, lambda value: value or 0.5)
-
-
-def end_generation(module):
-    # transformers asks the device whether every sequence has its end. Here none has one before its greatest length, which
-    # the program knows.
-    criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
-    call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
-    is_long = False
-
-    def judged(self, input_ids, *args, **options):
-        nonlocal is_long
-        most = self.max_length
-        is_long = most is not None and input_ids.shape[-1] >= most
-        return call(self, input_ids, *args, **options)
-
-    def goes_on(self, this_peer_finished, *args, **options):
-        nonlocal is_long
-        is_finished, is_long = is_long or this_peer_finished, False
-        return has_unfinished(self, is_finished, *args, **options)
-
-    criteria.__call__, mixin._has_unfinished_sequences = judged, goes_on
-
-
-def send_objects(torch):
-    # Python objects that ranks send each other through GPUs, their sizes first, would arrive as zeros: they go through the
-    # host instead, among the same ranks.
-    import functools
-    import inspect
-    from torch import distributed
-
-    groups = {}
-
-    def on_host(original):
-        signature = inspect.signature(original)
-
-        @functools.wraps(original)
-        def call(*args, **options):
-            bound = signature.bind(*args, **options)
-            group = bound.arguments.get("group") or distributed.group.WORLD
-            in_it = group is not None and group != distributed.GroupMember.NON_GROUP_MEMBER
-            if in_it and distributed.get_backend(group) == "nccl":
-                if group not in groups:
-                    ranks = distributed.get_process_group_ranks(group)
-                    groups[group] = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
-                bound.arguments["group"] = groups[group]
-                if "device" in bound.arguments:
-                    bound.arguments["device"] = None
-            return original(*bound.args, **bound.kwargs)
-
-        return call
-
-    kinds = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list"
-    for name in kinds.split():
-        original = getattr(distributed.distributed_c10d, name, None)
-        if original is not None:
-            replaced = on_host(original)
-            setattr(distributed.distributed_c10d, name, replaced)
-            setattr(distributed, name, replaced)
-
-
-def stand_alone(torch):
-    # Process groups begin without the other ranks. What is on the GPU goes through PyTorch's own code for NCCL, whose
-    # memory counts; what is on the host through PyTorch's fake group.
-    import torch.testing._internal.distributed.fake_pg
-    from torch import distributed
-
-    class Store(distributed.Store):
-        # Answers for all. What another rank would have written is a name of NCCL's, of this many bytes.
-        def __init__(self):
-            super().__init__()
-            self.values = {}
-
-        def set(self, key, value):
-            self.values[key] = value
-
-        def get(self, key):
-            return self.values.get(key, bytes(128))
-
-        def add(self, key, more):
-            self.values[key] = self.values.get(key, 0) + more
-            return self.values[key]
-
-        def wait(self, keys, timeout=None):
-            pass
-
-        def check(self, keys):
-            return all(key in self.values for key in keys)
-
-    original, store = distributed.init_process_group, Store()
-
-    def init_process_group(backend=None, init_method=None, timeout=None, *args, **options):
-        place = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=store)
-        kept = {name: options[name] for name in ("pg_options", "device_id") if name in options}
-        return original("cpu:fake,cuda:nccl", **place, **kept)
-
-    for module in (distributed, distributed.distributed_c10d, distributed.device_mesh):
-        module.init_process_group = init_process_group
-
-
-def rank():
-    told = os.environ.get("RANK")
-    return int(told) if told and told.isdigit() else None
-
-
-def gpu(device):
-    # The machine's number of a device of this process.
-    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
-    return int(visible[device]) if device < len(visible) and visible[device].strip().isdigit() else device
+def number(name):
+    # That of the environment, if there is one.
+    told = (os.environ.get(name) or "").strip()
+    return int(told) if told.isdecimal() else None
 
 
 def has_standin():

@@ -1,0 +1,83 @@
+//! The signals by which a user ends a program: [`Signals`].
+//!
+//! While the user's program runs they are a wish that [`Run`](super::run::Run) grants in order. At any other time
+//! they end this program as they would by default, once its folder is removed. What was ignored at the start (SIGHUP
+//! under `nohup`, SIGINT of a job in the background) stays ignored.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator;
+use signal_hook::low_level::emulate_default_handler;
+
+/// Hears them until this program ends. Each is taken once: by who asks [`Signals::heard`], or as an end.
+pub(super) struct Signals {
+    heard: Arc<AtomicBool>,
+    is_running: Arc<AtomicBool>,
+}
+
+impl Signals {
+    /// Hears them from now on, and removes this folder before one of them is obeyed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn hear(folder: PathBuf) -> io::Result<Signals> {
+        let [heard, is_running] = [false, false].map(|it| Arc::new(AtomicBool::new(it)));
+        let signals = Signals { heard: Arc::clone(&heard), is_running: Arc::clone(&is_running) };
+        let ignored = ignored(&fs::read_to_string("/proc/self/status")?);
+        let wanted =
+            [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|signal| !ignored.contains(signal));
+        let wanted: Vec<i32> = wanted.collect();
+        // First the flag, then the thread's: what wakes the thread is noted already.
+        for &signal in &wanted {
+            signal_hook::flag::register(signal, Arc::clone(&heard))?;
+        }
+        let mut arriving = iterator::Signals::new(&wanted)?;
+        thread::Builder::new().spawn(move || {
+            for signal in arriving.forever() {
+                if !is_running.load(Ordering::SeqCst) && heard.swap(false, Ordering::SeqCst) {
+                    let _absent = fs::remove_dir_all(&folder);
+                    let _ends = emulate_default_handler(signal);
+                }
+            }
+        })?;
+        Ok(signals)
+    }
+
+    /// Does what is not to be ended at once, and whether there was a signal in it that it did not ask for.
+    pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
+        self.is_running.store(true, Ordering::SeqCst);
+        let done = work();
+        // In this order: one that comes between the two is taken here or by the thread.
+        self.is_running.store(false, Ordering::SeqCst);
+        (done, self.heard())
+    }
+
+    /// Whether there was one since this was asked last.
+    pub(super) fn heard(&self) -> bool {
+        self.heard.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// The signals that a process ignores, by its `/proc/N/status`.
+fn ignored(status: &str) -> Vec<i32> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    (1..=64).filter(|signal| mask >> (signal - 1) & 1 == 1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_ignores_is_read_from_its_status() {
+        assert_eq!(ignored("Name:\tplimsoll\nSigIgn:\t0000000000001003\nSigCgt:\t4\n"), [SIGHUP, SIGINT, 13]);
+        assert_eq!(ignored("Name:\tplimsoll\n"), [0; 0]);
+    }
+}
