@@ -29,7 +29,7 @@ pub(crate) struct ExplainArgs {
     /// What the whole device has, such as 80GiB: no snapshot tells it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     device_total: Option<u64>,
-    /// Only what the file says, nothing that is inferred from it
+    /// Of blocks only what the file says of them: nothing by their stacks, lives or sizes
     #[arg(long)]
     no_infer: bool,
     #[command(flatten)]

@@ -23,11 +23,11 @@ pub(super) fn shapes(
             }
             Evidence::Rows { sizes } => {
                 format!(
-                    "{sizes} other sizes of its step have such rows, and a parameter has the last dimension"
+                    "{sizes} other sizes asked for before it have such rows, and a parameter has the last dimension"
                 )
             }
             Evidence::Attention { sizes } => {
-                format!("scores of attention: {sizes} other sizes of its step have as many rows in all")
+                format!("scores of attention: {sizes} other sizes asked for before it have as many rows in all")
             }
             Evidence::Scores { of } => {
                 let life = &device.timeline.lives[of.index()];
