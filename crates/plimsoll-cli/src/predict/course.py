@@ -69,7 +69,13 @@ def send_objects(torch):
     def twin(ranks):
         key = distributed.group.WORLD, tuple(ranks)
         if key not in twins:
-            twins[key] = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            # PyTorch counts groups, and names them by that: of one that only some ranks make, none may be counted.
+            world = distributed.distributed_c10d._world
+            count, world.group_count = world.group_count, 1 << 40
+            try:
+                twins[key] = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+            finally:
+                world.group_count = count
         return twins[key]
 
     def carries(group):

@@ -71,8 +71,9 @@ impl Session {
     /// No library, or of another version; a folder that cannot be made.
     pub(super) fn begin() -> Result<Session, Failure> {
         let standin = standin::find()?;
-        let folder = tempfile::Builder::new().prefix("plimsoll-predict-").tempdir().map_err(unreadable)?;
-        let signals = Signals::hear(folder.path().to_path_buf()).map_err(unreadable)?;
+        let folder =
+            tempfile::Builder::new().prefix("plimsoll-predict-").tempdir().map_err(|why| unreadable(&why))?;
+        let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
         Ok(Session { standin, folder, signals })
     }
 }
@@ -88,9 +89,11 @@ impl Run {
         target: &Target,
         session: &Session,
     ) -> Result<Run, Failure> {
-        let folder =
-            tempfile::Builder::new().prefix("run-").tempdir_in(&session.folder).map_err(unreadable)?;
-        let place = Folder::laid_out(folder.path(), &session.standin).map_err(unreadable)?;
+        let folder = tempfile::Builder::new()
+            .prefix("run-")
+            .tempdir_in(&session.folder)
+            .map_err(|why| unreadable(&why))?;
+        let place = Folder::laid_out(folder.path(), &session.standin).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         output::progress(&format!("running on an imitation of {}: {}", target.name, words.join(" ")));
         let stop = place.reports.join(STOP);
@@ -98,12 +101,12 @@ impl Run {
         let ended = run(&mut child, args.timeout, &stop, &session.signals).map_err(|why| {
             Failure::new(Exit::Program, format!("{} {why}", words.first().map_or("", |it| it)))
         })?;
-        let reports = Report::all(&place.reports, &place.shared).map_err(unreadable)?;
+        let reports = Report::all(&place.reports, &place.shared).map_err(|why| unreadable(&why))?;
         Ok(Run { ended, reports, _folder: folder })
     }
 }
 
-fn unreadable(why: io::Error) -> Failure {
+fn unreadable(why: &io::Error) -> Failure {
     Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
