@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
 //! | `notice.rs` | what was taken to be so, and what was refused, for whoever judges the figures |
-//! | `share.rs` | what several processes have of one device |
+//! | `share.rs`, `process.rs` | what several processes have of one device; whether a process has ended |
 //! | `gpu.rs`, `gpu/` | [`gpu::GPUS`], and what a device says of itself |
 //! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs`, `lock.rs` | how every call is made: arguments, outcome, injected faults, locks |
 //! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
@@ -40,6 +40,7 @@
 pub mod gpu;
 pub mod notice;
 pub mod place;
+pub mod process;
 pub mod settings;
 pub mod share;
 pub mod version;

@@ -8,12 +8,13 @@
 //! processes that are no more do not count, and are used again. The file is opened anew each time, because a
 //! program may close files that it does not know of; memory is asked for rarely enough.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use crate::process::Stat;
 use crate::settings;
 
 /// The bytes of a row.
@@ -136,18 +137,14 @@ pub(crate) fn is_alive([number, start]: Process) -> bool {
     began(number) == Some(start)
 }
 
-/// When a process began, in the system's ticks; `None` if it is no more, though nobody may have asked how it
-/// ended.
+/// When a process began; `None` if it has ended.
 fn began(number: u64) -> Option<u64> {
-    // The name, in parentheses, may hold anything. After it the state is the first field, this the twentieth.
-    let told = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    let mut fields = told.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    (!matches!(state, "Z" | "X")).then(|| fields.nth(18)?.parse().ok()).flatten()
+    Stat::of(u32::try_from(number).ok()?).map(|process| process.began_ticks)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::process::Command;
 
     use super::*;

@@ -5,6 +5,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use plimsoll_standin::process::Stat;
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use crate::output;
@@ -46,8 +47,11 @@ pub(super) fn end_all() {
 fn below(top: Pid) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let all: Vec<(Pid, Pid)> =
-        numbers.filter_map(|number| Some((Pid::from_raw(number)?, parent(number)?))).collect();
+    let with_parent = |number: u32| {
+        let parent = Stat::of(number)?.parent;
+        Some((Pid::from_raw(number.try_into().ok()?)?, Pid::from_raw(parent)?))
+    };
+    let all: Vec<(Pid, Pid)> = numbers.filter_map(with_parent).collect();
     let mut found = vec![top];
     let mut place = 0;
     while let Some(&parent) = found.get(place) {
@@ -55,14 +59,4 @@ fn below(top: Pid) -> Vec<Pid> {
         place += 1;
     }
     found.split_off(1)
-}
-
-/// The parent of a process that has not ended.
-fn parent(number: i32) -> Option<Pid> {
-    // The name, in parentheses, may hold anything; the state and the parent follow.
-    let told = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-    let mut fields = told.rsplit_once(')')?.1.split_ascii_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    if matches!(state, "Z" | "X") { None } else { Pid::from_raw(parent) }
 }

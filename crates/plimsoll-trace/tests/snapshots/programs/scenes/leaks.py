@@ -28,28 +28,27 @@ def leak_running_sum(r):
     r.take()
 
 
-@scene()
-def sum_of_losses(r):
-    """The sum of training losses: their graphs are freed, the numbers are replaced."""
-    r.expect(leak=False, pattern="RunningSum")
+def summing(r, stacks):
+    """A training whose losses are added up: their graphs are freed, the numbers are replaced."""
     total = [0]
 
     def keep(step, model, x, loss):
         total[0] = total[0] + loss
-    leaking(r, keep, steps=8, stacks="all")
+    leaking(r, keep, steps=8, stacks=stacks)
     r.take()
+
+
+@scene()
+def sum_of_losses(r):
+    r.expect(leak=False, pattern="RunningSum")
+    summing(r, "all")
 
 
 @scene()
 def sum_of_losses_python(r):
     """As sum_of_losses, recorded without C++ frames."""
     r.expect(leak=False, pattern="CarriedNumber")
-    total = [0]
-
-    def keep(step, model, x, loss):
-        total[0] = total[0] + loss
-    leaking(r, keep, steps=8)
-    r.take()
+    summing(r, "python")
 
 
 @scene()
