@@ -296,10 +296,16 @@ impl Tensor {
         drop(old); // after the lock: freeing may take the allocator's
     }
 
-    /// Changes the gradient while no other thread can: two backward passes that reach a leaf at once must
-    /// not both find it without one.
-    pub(crate) fn change_grad<T>(&self, change: impl FnOnce(&mut Option<Tensor>) -> T) -> T {
-        change(&mut self.0.grad.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Makes `first` the gradient where there is none yet; where there is one, gives back both.
+    pub(crate) fn set_first_grad(&self, first: Tensor) -> Option<(Tensor, Tensor)> {
+        let mut slot = self.0.grad.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*slot {
+            Some(sum) => Some((sum.clone(), first)),
+            None => {
+                *slot = Some(first);
+                None
+            }
+        }
     }
 
     /// The same values outside the graph: shares storage, wants no gradient. As `Tensor.detach`.

@@ -106,13 +106,18 @@ fn send(waiting: &mut Waiting, edge: &Edge, grad: Tensor) -> Result<()> {
     }
 }
 
-/// Adds to a leaf's gradient.
+/// Adds to a leaf's gradient. Memory is asked for with no lock of ours held: an observer of what the
+/// allocator does may read this very gradient.
 fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
     assert_eq!(leaf.shape(), grad.shape(), "a gradient's shape is its tensor's");
-    leaf.change_grad(|slot| match slot {
-        Some(sum) => sum.add_(&grad),
-        None => first_gradient(leaf, grad).map(|first| *slot = Some(first)),
-    })
+    if let Some(sum) = leaf.grad() {
+        return sum.add_(&grad);
+    }
+    // Another thread's pass may have been first meanwhile: then its gradient is the one to add to.
+    match leaf.set_first_grad(first_gradient(leaf, grad)?) {
+        None => Ok(()),
+        Some((sum, late)) => sum.add_(&late),
+    }
 }
 
 /// A gradient that nobody else looks at, as the leaf's own.
