@@ -39,7 +39,7 @@ pub mod optim;
 
 pub use plimsoll_tensor::*;
 
-/// The README's example is compiled and run with the documentation tests.
+/// The guide's example is compiled and run with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../../../docs/guide/library.md")]
 struct Readme;
