@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 const MOST_LINES: usize = 500;
 
 /// Which of our crates each crate may use, apart from its tests.
-const EDGES: [(&str, &[&str]); 6] = [
+const EDGES: [(&str, &[&str]); 7] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-tensor", &["plimsoll-alloc"]),
     ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
-    ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-standin"]),
-    ("plimsoll-standin", &[]),
+    ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-gpu", "plimsoll-standin"]),
+    ("plimsoll-gpu", &[]),
+    ("plimsoll-standin", &["plimsoll-gpu"]),
 ];
 
 /// Where unsafe code may be: the CPU back end and its view type, the library that C calls, and the test that counts

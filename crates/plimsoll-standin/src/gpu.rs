@@ -1,69 +1,27 @@
-//! The GPUs that can be imitated, and the devices of this process.
+//! The devices of this process: [`Setup`], made of a row of the table of GPUs ([`plimsoll_gpu`]).
 //!
-//! [`GPUS`] is the table that the launcher offers; what a device says of itself follows from a row of it
-//! (`gpu/properties.rs`).
+//! What a device says of itself follows from that row (`gpu/properties.rs`).
 
 mod properties;
-mod table;
 
 use std::sync::OnceLock;
 
+use plimsoll_gpu::{GPUS, Gpu};
+
 pub(crate) use properties::{Form, attribute, structure};
-pub use table::GPUS;
 
 use crate::error::{Failure, Outcome};
 use crate::{settings, share};
 
-/// A kind of GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gpu {
-    /// The name by which it is chosen: `A100-80GB`.
-    pub name: &'static str,
-    /// The name that the driver gives: `NVIDIA A100-SXM4-80GB`.
-    pub card: &'static str,
-    /// What the driver calls the device's total memory, in bytes. It differs between versions of the driver,
-    /// which keep more or less for themselves, by up to one percent.
-    pub memory_bytes: u64,
-    /// Where `memory_bytes` comes from.
-    pub source: &'static str,
-    /// Compute capability, major and minor.
-    pub capability: (i32, i32),
-    /// Streaming multiprocessors.
-    pub multiprocessors: i32,
-    /// Size of the L2 cache.
-    pub l2_bytes: i32,
-    /// Shared memory of a multiprocessor.
-    pub shared_bytes_per_multiprocessor: i32,
-    /// Shared memory that a block can have if it asks for it.
-    pub shared_bytes_per_block: i32,
-    /// Threads that a multiprocessor holds.
-    pub threads_per_multiprocessor: i32,
-    /// Blocks that a multiprocessor holds.
-    pub blocks_per_multiprocessor: i32,
-    /// Width of the memory bus.
-    pub bus_bits: i32,
-    /// Clock of the multiprocessors.
-    pub clock_khz: i32,
-    /// Clock of the memory.
-    pub memory_clock_khz: i32,
+/// The GPU of this name.
+pub(crate) fn named(name: &str) -> Option<Gpu> {
+    plimsoll_gpu::named(name).ok().copied()
 }
 
-/// The GPU of this name; upper and lower case are the same.
-///
-/// ```
-/// assert_eq!(plimsoll_standin::gpu::named("h200").expect("listed").memory_bytes, 150_109_880_320);
-/// assert!(plimsoll_standin::gpu::named("H9000").is_none());
-/// ```
-pub fn named(name: &str) -> Option<Gpu> {
-    GPUS.iter().find(|gpu| gpu.name.eq_ignore_ascii_case(name)).copied()
-}
-
-/// The GPU whose properties a device of this compute capability gets: the first of that capability, else of
+/// A device of this compute capability, with the properties of the first GPU of that capability in the table, else of
 /// the next lower one that is listed.
 fn of_capability(capability: (i32, i32)) -> Option<Gpu> {
-    let lower = GPUS.iter().filter(|gpu| gpu.capability <= capability);
-    let nearest = lower.clone().map(|gpu| gpu.capability).max()?;
-    let gpu = *lower.clone().find(|gpu| gpu.capability == nearest)?;
+    let gpu = *plimsoll_gpu::of_capability(capability)?;
     Some(Gpu { card: "Plimsoll stand-in", capability, ..gpu })
 }
 
@@ -201,20 +159,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart() {
-        for gpu in GPUS {
-            assert_eq!(named(gpu.name), Some(*gpu));
-        }
-    }
-
-    #[test]
     fn a_capability_between_two_listed_ones_gets_the_lower_ones_properties() {
         let gpu = of_capability((8, 7)).unwrap();
         assert_eq!(
             (gpu.capability, gpu.multiprocessors),
             ((8, 7), named("RTX-3090").unwrap().multiprocessors)
         );
-        assert_eq!(of_capability((6, 0)), None);
+        assert_eq!(of_capability((5, 2)), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! name themselves, once, and answer "not supported"; [`notice`] has what else limits the figures.
 //!
 //! The crate is a shared library, which the loader puts in front of NVIDIA's ([`place`] says how); as a Rust
-//! library it has what a launcher needs: the table of GPUs, the names of the settings, the library's folder
+//! library it has what a launcher needs: the names of the settings, the library's folder
 //! and version. Anything that needs no device stays NVIDIA's own: version numbers, names of errors, NVRTC.
 //!
 //! | file | what it holds |
@@ -15,7 +15,7 @@
 //! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
 //! | `notice.rs` | what was taken to be so, and what was refused, for whoever judges the figures |
 //! | `share.rs`, `process.rs` | what several processes have of one device; whether a process has ended |
-//! | `gpu.rs`, `gpu/` | [`gpu::GPUS`], and what a device says of itself |
+//! | `gpu.rs`, `gpu/` | the devices of this process, and what each says of itself |
 //! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs`, `lock.rs` | how every call is made: arguments, outcome, injected faults, locks |
 //! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
 //! | `stream.rs` | streams, events, captures |
@@ -37,7 +37,6 @@
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]
 
-pub mod gpu;
 pub mod notice;
 pub mod place;
 pub mod process;
@@ -53,6 +52,7 @@ mod driver;
 mod error;
 mod fault;
 mod fft;
+mod gpu;
 mod lock;
 mod memory;
 mod nccl;

@@ -3,7 +3,7 @@
 //!
 //! | variable | meaning | if it is not set |
 //! |---|---|---|
-//! | `PLIMSOLL_STANDIN_GPU` | a name from [`crate::gpu::GPUS`], as `H100` | `A100-80GB` |
+//! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | as the GPU has |
 //! | `PLIMSOLL_STANDIN_CONTEXT` | what of that each process takes for its context, in bytes | 0 |
 //! | `PLIMSOLL_STANDIN_SHARED` | the folder by which processes share the devices: `share.rs` | to each all of it |

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
-use plimsoll_standin::gpu::GPUS;
+use plimsoll_gpu::{GPUS, UnknownGpu};
 use plimsoll_standin::settings;
 
 use super::PredictArgs;
@@ -15,6 +15,10 @@ use crate::exit::{Exit, Failure};
 pub(super) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
 /// The same once cuBLAS, cuDNN, cuSOLVER and cuFFT are loaded, too, as `--context` takes it: what is kept free.
 pub(super) const CONTEXT: &str = "845MB";
+
+/// The least compute capability that is assumed of a GPU that is given by its size alone: PyTorch's attention kernels
+/// that need little memory begin with it.
+const LEAST_ASSUMED: (i32, i32) = (8, 0);
 
 /// Workspaces of cuDNN's: for convolutions and recurrent networks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,6 +49,10 @@ pub(super) struct Target {
     pub(super) total_bytes: u64,
     /// What a process takes of it beside the allocator.
     pub(super) context_bytes: u64,
+    /// Compute capability, as `8.9`.
+    pub(super) capability: String,
+    /// The listed GPU whose compute capability was taken, where none was given.
+    pub(super) assumed_from: Option<&'static str>,
     /// What cuDNN asks for.
     pub(super) workspaces: Workspaces,
     /// The variables that tell the stand-in the rest.
@@ -55,7 +63,7 @@ impl Target {
     /// What the arguments ask for.
     ///
     /// # Errors
-    /// A name that is not listed, a size without a compute capability, a device that the context fills.
+    /// A name that is not listed, a compute capability that is none, a device that the context fills.
     pub(super) fn of(args: &PredictArgs) -> Result<Target, Failure> {
         let target = Target::new(&args.gpu, args.cc.as_deref(), args.context);
         let mut target =
@@ -76,31 +84,48 @@ impl Target {
     }
 
     pub(super) fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
-        let (name, total_bytes, kind) = match capability {
-            None => {
-                let gpu = named(gpu)?;
-                let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
-                let name = format!("{article} {}", gpu.name);
-                (name, gpu.memory_bytes, (settings::GPU, gpu.name.to_owned()))
-            }
-            Some(capability) => {
-                let bytes = bytes::parse_positive(gpu);
-                let bytes = bytes.map_err(|why| format!("with --cc it is a size, such as 24GiB: {why}"))?;
-                let numbers = capability.split_once('.');
-                if !numbers.is_some_and(|(a, b)| [a, b].iter().all(|it| it.parse::<u8>().is_ok())) {
-                    return Err(format!("{capability} is no compute capability; one is 8.9"));
+        let (kind, name, total_bytes, capability, assumed_from) =
+            match (capability, bytes::parse_positive(gpu)) {
+                (None, Err(_)) => {
+                    let gpu = plimsoll_gpu::named(gpu).map_err(|why| unknown(&why))?;
+                    let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
+                    let name = format!("{article} {}", gpu.name);
+                    (
+                        (settings::GPU, gpu.name.to_owned()),
+                        name,
+                        gpu.memory_bytes,
+                        version(gpu.capability),
+                        None,
+                    )
                 }
-                let name = format!("a GPU of {}", bytes::shown(bytes, false));
-                (name, bytes, (settings::CAPABILITY, capability.to_owned()))
-            }
-        };
+                (None, Ok(bytes)) => {
+                    let alike = plimsoll_gpu::nearest(bytes, LEAST_ASSUMED).ok_or("no GPU is listed")?;
+                    let capability = version(alike.capability);
+                    let name = format!(
+                        "a GPU of {} and compute capability {capability}",
+                        bytes::shown(bytes, false)
+                    );
+                    ((settings::CAPABILITY, capability.clone()), name, bytes, capability, Some(alike.name))
+                }
+                (Some(capability), bytes) => {
+                    let bytes =
+                        bytes.map_err(|why| format!("with --cc it is a size, such as 24GiB: {why}"))?;
+                    let numbers = capability.split_once('.');
+                    if !numbers.is_some_and(|(a, b)| [a, b].iter().all(|it| it.parse::<u8>().is_ok())) {
+                        return Err(format!("{capability} is no compute capability; one is 8.9"));
+                    }
+                    let name = format!("a GPU of {}", bytes::shown(bytes, false));
+                    ((settings::CAPABILITY, capability.to_owned()), name, bytes, capability.to_owned(), None)
+                }
+            };
         if total_bytes <= context_bytes {
             return Err("nothing is left beside the context (--context)".to_owned());
         }
         let sizes = [(settings::MEMORY, total_bytes), (settings::CONTEXT, context_bytes)];
         let environment =
             [kind].into_iter().chain(sizes.map(|(name, bytes)| (name, bytes.to_string()))).collect();
-        Ok(Target { name, total_bytes, context_bytes, workspaces: Workspaces::None, environment })
+        let workspaces = Workspaces::None;
+        Ok(Target { name, total_bytes, context_bytes, capability, assumed_from, workspaces, environment })
     }
 
     /// What the allocator can have.
@@ -109,35 +134,56 @@ impl Target {
     }
 }
 
-/// The GPU of this name: case and hyphens do not matter, and a part will do that only one has.
-fn named(name: &str) -> Result<&'static plimsoll_standin::gpu::Gpu, String> {
-    let plain = |name: &str| name.replace([' ', '-', '_'], "").to_ascii_lowercase();
-    let asked = plain(name);
-    if let Some(gpu) = GPUS.iter().find(|gpu| plain(gpu.name) == asked) {
-        return Ok(gpu);
-    }
-    let names = |gpus: &mut dyn Iterator<Item = &'static str>| gpus.collect::<Vec<_>>().join(", ");
-    let alike: Vec<_> =
-        GPUS.iter().filter(|gpu| !asked.is_empty() && plain(gpu.name).contains(&asked)).collect();
-    match alike.as_slice() {
-        [gpu] => Ok(gpu),
-        [] => Err(format!(
-            "not known; known are {}, or a size with --cc",
-            names(&mut GPUS.iter().map(|it| it.name))
-        )),
-        several => Err(format!("could be {}", names(&mut several.iter().map(|it| it.name)))),
+/// A compute capability as people write it.
+fn version((major, minor): (i32, i32)) -> String {
+    format!("{major}.{minor}")
+}
+
+/// Why a name is not known, and what to give instead.
+fn unknown(why: &UnknownGpu) -> String {
+    match why {
+        UnknownGpu::NotListed => format!("{why}, or a size such as 24GiB"),
+        UnknownGpu::Ambiguous { .. } => why.to_string(),
+        UnknownGpu::OtherVendor { memory_bytes: None, .. } => {
+            format!("{why}; `plimsoll predict --list` prints the GPUs that can be imitated")
+        }
+        UnknownGpu::OtherVendor { memory_bytes: Some(bytes), .. } => {
+            let gib = bytes >> 30;
+            format!("{why}. What PyTorch for CUDA takes of an NVIDIA GPU with as much memory: --gpu {gib}GiB")
+        }
     }
 }
 
-/// The GPUs that are known by name.
+/// The GPUs that are known by name: memory, compute capability, multiprocessors, bandwidth of the memory and matrix
+/// products per second.
 pub(super) fn list(whole: bool) -> String {
     let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(
+        out,
+        "{:<10} {:>15}  {:<4}  {:>3}  {:>9}  {:>9}  {:>9}  {:<26}  the memory's source",
+        "name", "memory", "cc", "SMs", "GB/s", "TFLOP/s", "in f32", "card"
+    );
     for gpu in GPUS {
-        let (major, minor) = gpu.capability;
         let size = bytes::shown(gpu.memory_bytes, whole);
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(out, "{:<10}  {size:>12}  {major}.{minor:<3}  {}", gpu.name, gpu.card);
+        let tera = |per_s: u64| per_s as f64 / 1e12;
+        let _ = writeln!(
+            out,
+            "{:<10} {size:>15}  {:<4}  {:>3}  {:>9}  {:>9.1}  {:>9.1}  {:<26}  {}",
+            gpu.name,
+            version(gpu.capability),
+            gpu.multiprocessors,
+            gpu.bandwidth.memory_bytes_per_s / 1_000_000_000,
+            tera(gpu.flops.f16),
+            tera(gpu.flops.f32),
+            gpu.card,
+            gpu.memory_source,
+        );
     }
+    let _ = writeln!(
+        out,
+        "\nTFLOP/s: dense products of 16-bit matrices, by NVIDIA's datasheets. Any other: --gpu SIZE [--cc X.Y]"
+    );
     out
 }
 
@@ -146,14 +192,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_is_named_as_people_name_it() {
-        for (asked, name) in
-            [("h200", "H200"), ("RTX 4090", "RTX-4090"), ("4090", "RTX-4090"), ("A100-40", "A100-40GB")]
-        {
-            assert_eq!(named(asked).map(|gpu| gpu.name), Ok(name), "{asked}");
+    fn a_name_that_is_not_known_gets_what_to_give_instead() {
+        let why = |gpu| Target::new(gpu, None, 0).unwrap_err();
+        assert!(why("A100").contains("A100-80GB, A100-40GB"), "{}", why("A100"));
+        assert!(
+            why("H9000").contains("known are H200, ") && why("H9000").contains("24GiB"),
+            "{}",
+            why("H9000")
+        );
+        assert!(why("MI300X").contains("AMD") && why("MI300X").contains("--gpu 192GiB"), "{}", why("MI300X"));
+        assert!(why("Gaudi 3").contains("Intel") && why("Gaudi 3").contains("--list"), "{}", why("Gaudi 3"));
+    }
+
+    #[test]
+    fn a_size_alone_gets_the_compute_capability_of_the_listed_gpu_of_nearest_size() {
+        for (size, capability, from) in [
+            ("24GiB", "8.6", "RTX-3090"),
+            ("80GB", "9.0", "H100"),
+            ("8GiB", "8.9", "L4"),
+            ("1TiB", "10.0", "GB200"),
+        ] {
+            let target = Target::new(size, None, 0).unwrap();
+            assert_eq!((target.capability.as_str(), target.assumed_from), (capability, Some(from)), "{size}");
+            assert!(target.name.ends_with(&format!("compute capability {capability}")), "{}", target.name);
         }
-        assert!(named("A100").unwrap_err().contains("A100-80GB, A100-40GB"));
-        assert!(named("H9000").unwrap_err().contains("known are H200, "));
+        assert_eq!(Target::new("24GiB", Some("8.9"), 0).unwrap().assumed_from, None);
     }
 
     #[test]
@@ -164,12 +227,9 @@ mod tests {
         assert_eq!(target.environment[0], (settings::CAPABILITY, "8.9".to_owned()));
         assert_eq!(target.environment[1], (settings::MEMORY, (24_u64 << 30).to_string()));
         assert_eq!(target.environment[2], (settings::CONTEXT, (1_u64 << 30).to_string()));
-        for (gpu, capability, context) in [
-            ("24GiB", None, 0),
-            ("24GiB", Some("nine"), 0),
-            ("H100", Some("9.0"), 0),
-            ("1GiB", Some("8.0"), 1 << 30),
-        ] {
+        for (gpu, capability, context) in
+            [("24GiB", Some("nine"), 0), ("H100", Some("9.0"), 0), ("1GiB", Some("8.0"), 1 << 30)]
+        {
             assert!(Target::new(gpu, capability, context).is_err(), "{gpu}");
         }
     }

@@ -32,7 +32,8 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
     });
     json!({
         "schema": "plimsoll.predict/1",
-        "gpu": { "name": target.name, "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
+        "gpu": { "name": target.name, "capability": target.capability,
+            "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
         "verdict": verdict(&outcome.verdict),
         "summary": text::verdict(outcome, target, size),
         "exit": outcome.verdict.exit() as u8,

@@ -53,10 +53,10 @@ use crate::sink::Sink;
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct PredictArgs {
-    /// The GPU, by name (`list` prints them), or its memory, such as 24GiB, together with --cc
+    /// The GPU, by name (--list prints them), or its memory, such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]
     gpu: String,
-    /// Its compute capability, such as 8.9, where --gpu is a size
+    /// Its compute capability, such as 8.9, where --gpu is a size [default: that of the listed GPU of nearest size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
     /// How many of them the program sees
@@ -135,6 +135,12 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         return Err(Failure::new(Exit::Usage, "--rank counts from 0, and the job has --devices ranks"));
     }
     let target = Target::of(args)?;
+    if let Some(alike) = target.assumed_from {
+        output::progress(&format!(
+            "--gpu {} without --cc: compute capability {} is assumed, as of the {alike}, the listed GPU of nearest size",
+            args.gpu, target.capability
+        ));
+    }
     if let Some(settings) = &args.alloc_conf {
         Config::parse(settings).map_err(|why| Failure::new(Exit::Usage, format!("{settings}: {why}")))?;
     }

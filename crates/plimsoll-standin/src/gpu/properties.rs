@@ -3,7 +3,9 @@
 //! Attributes that do not differ between the listed GPUs have the values that an H200 gave (driver
 //! 580.159.04).
 
-use super::{Gpu, Setup};
+use plimsoll_gpu::Gpu;
+
+use super::Setup;
 
 /// The attributes that every device answers alike: CUDA's number (`cudaDeviceAttr`, `CUdevice_attribute`),
 /// value.

@@ -1,0 +1,120 @@
+//! What is known of a GPU: [`Gpu`], [`Bandwidth`], [`FlopRates`].
+
+/// A GPU model.
+///
+/// ```
+/// let gpu = plimsoll_gpu::named("A100-80GB")?;
+/// assert_eq!(gpu.card, "NVIDIA A100-SXM4-80GB");
+/// assert_eq!((gpu.capability, gpu.multiprocessors), ((8, 0), 108));
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gpu {
+    /// The name by which it is chosen: `A100-80GB`.
+    pub name: &'static str,
+    /// The name that the driver reports: `NVIDIA A100-SXM4-80GB`.
+    pub card: &'static str,
+    /// The device's total memory as the driver reports it, in bytes. Versions of the driver reserve more or less for
+    /// themselves, so that it varies by up to one percent.
+    pub memory_bytes: u64,
+    /// Where `memory_bytes` comes from.
+    pub memory_source: &'static str,
+    /// Compute capability, major and minor.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: i32,
+    /// Size of the L2 cache.
+    pub l2_bytes: i32,
+    /// Shared memory of a multiprocessor.
+    pub shared_bytes_per_multiprocessor: i32,
+    /// Shared memory that a block can have if it asks for it.
+    pub shared_bytes_per_block: i32,
+    /// Threads that are resident on a multiprocessor, at most.
+    pub threads_per_multiprocessor: i32,
+    /// Blocks that are resident on a multiprocessor, at most.
+    pub blocks_per_multiprocessor: i32,
+    /// Width of the memory bus.
+    pub bus_bits: i32,
+    /// Boost clock of the multiprocessors.
+    pub clock_khz: i32,
+    /// Clock of the memory, which transfers twice in each cycle.
+    pub memory_clock_khz: i32,
+    /// Power limit as shipped.
+    pub power_watts: u32,
+    /// How fast bytes move.
+    pub bandwidth: Bandwidth,
+    /// How fast matrices are multiplied.
+    pub flops: FlopRates,
+    /// NVIDIA's document that `bandwidth`, `flops` and `power_watts` are taken from.
+    pub datasheet: &'static str,
+}
+
+/// Bytes per second, as the datasheet gives them: what is reached in practice is less.
+///
+/// ```
+/// let gpu = plimsoll_gpu::named("H100")?;
+/// let weights_bytes = 16_000_000_000_u64;
+/// // Reading all weights once takes at least 4.8 ms.
+/// let ns = u128::from(weights_bytes) * 1_000_000_000 / u128::from(gpu.bandwidth.memory_bytes_per_s);
+/// assert_eq!(ns / 100_000, 47);
+/// assert!(gpu.bandwidth.nvlink_bytes_per_s > Some(gpu.bandwidth.pcie_bytes_per_s));
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// Between the GPU and its memory.
+    pub memory_bytes_per_s: u64,
+    /// Between the GPU and the host over PCIe, in each direction.
+    pub pcie_bytes_per_s: u64,
+    /// To other GPUs over all NVLinks together, in each direction; `None` without NVLink.
+    pub nvlink_bytes_per_s: Option<u64>,
+}
+
+/// Operations per second of dense matrix products, by type; a multiply-add counts as two. These are the datasheet's
+/// peaks without structured sparsity, on tensor cores where the type runs there. Products of 16 and 8 bits accumulate
+/// in f32 (i8 in i32), as PyTorch's do. `None`: the GPU has no such instruction.
+///
+/// ```
+/// let flops = plimsoll_gpu::named("T4")?.flops;
+/// assert_eq!((flops.f16, flops.bf16), (65_000_000_000_000, None));
+/// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlopRates {
+    /// Double precision.
+    pub f64: u64,
+    /// Single precision, not rounded to TF32.
+    pub f32: u64,
+    /// Single precision with inputs rounded to TF32.
+    pub tf32: Option<u64>,
+    /// Half precision.
+    pub f16: u64,
+    /// bfloat16.
+    pub bf16: Option<u64>,
+    /// Both 8-bit floating-point types, e4m3 and e5m2.
+    pub fp8: Option<u64>,
+    /// 8-bit integers.
+    pub i8: Option<u64>,
+}
+
+/// So many times 10⁹, as datasheets write it (GB/s, GFLOP/s).
+pub(crate) const fn giga(number: f64) -> u64 {
+    (number * 1e9) as u64
+}
+
+/// So many times 10¹², as datasheets write it (TB/s, TFLOP/s).
+pub(crate) const fn tera(number: f64) -> u64 {
+    (number * 1e12) as u64
+}
+
+impl Bandwidth {
+    /// By gigabytes per second: of memory, of PCIe in each direction, and without NVLink.
+    pub(crate) const fn pcie(memory: f64, pcie: f64) -> Bandwidth {
+        Bandwidth { memory_bytes_per_s: giga(memory), pcie_bytes_per_s: giga(pcie), nvlink_bytes_per_s: None }
+    }
+
+    /// The same with NVLink, in gigabytes per second in each direction.
+    pub(crate) const fn nvlink(memory: f64, pcie: f64, nvlink: f64) -> Bandwidth {
+        Bandwidth { nvlink_bytes_per_s: Some(giga(nvlink)), ..Bandwidth::pcie(memory, pcie) }
+    }
+}

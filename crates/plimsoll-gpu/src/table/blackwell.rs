@@ -1,0 +1,84 @@
+//! Blackwell: compute capabilities 10.0 (data centre) and 12.0 (GeForce).
+
+use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
+
+pub(super) const B200: Gpu = Gpu {
+    name: "B200",
+    card: "NVIDIA B200",
+    memory_bytes: 191_501_854_310,
+    memory_source: "178.35 GiB in pytorch/ao#4002, to 0.01 GiB",
+    capability: (10, 0),
+    multiprocessors: 148,
+    l2_bytes: 132_644_864,
+    shared_bytes_per_multiprocessor: 233_472,
+    shared_bytes_per_block: 232_448,
+    threads_per_multiprocessor: 2048,
+    blocks_per_multiprocessor: 32,
+    bus_bits: 7680,
+    clock_khz: 1_965_000,
+    memory_clock_khz: 3_996_000,
+    power_watts: 1000,
+    bandwidth: Bandwidth::nvlink(7_700.0, 64.0, 900.0),
+    flops: FlopRates {
+        f64: tera(37.0),
+        f32: tera(75.0),
+        tf32: Some(tera(1_100.0)),
+        f16: tera(2_250.0),
+        bf16: Some(tera(2_250.0)),
+        fp8: Some(tera(4_500.0)),
+        i8: Some(tera(4_500.0)),
+    },
+    datasheet: "NVIDIA Blackwell datasheet (HGX B200, an eighth of it; sparse rates halved)",
+};
+
+pub(super) const GB200: Gpu = Gpu {
+    name: "GB200",
+    card: "NVIDIA GB200",
+    memory_bytes: 197_901_355_581,
+    memory_source: "184.31 GiB in PyTorch's messages, to 0.01 GiB",
+    multiprocessors: 152,
+    bus_bits: 8192,
+    clock_khz: 2_062_000,
+    power_watts: 1200,
+    bandwidth: Bandwidth::nvlink(8_000.0, 64.0, 900.0),
+    flops: FlopRates {
+        f64: tera(40.0),
+        f32: tera(80.0),
+        tf32: Some(tera(1_250.0)),
+        f16: tera(2_500.0),
+        bf16: Some(tera(2_500.0)),
+        fp8: Some(tera(5_000.0)),
+        i8: Some(tera(5_000.0)),
+    },
+    datasheet: "NVIDIA GB200 NVL72 datasheet (one GPU of the superchip's two; sparse rates halved)",
+    ..B200
+};
+
+pub(super) const RTX_5090: Gpu = Gpu {
+    name: "RTX-5090",
+    card: "NVIDIA GeForce RTX 5090",
+    memory_bytes: 33_680_457_728,
+    memory_source: "NVIDIA/nccl#1637, driver 570",
+    capability: (12, 0),
+    multiprocessors: 170,
+    l2_bytes: 100_663_296,
+    shared_bytes_per_multiprocessor: 102_400,
+    shared_bytes_per_block: 101_376,
+    threads_per_multiprocessor: 1536,
+    blocks_per_multiprocessor: 24,
+    bus_bits: 512,
+    clock_khz: 2_550_000,
+    memory_clock_khz: 14_001_000,
+    power_watts: 575,
+    bandwidth: Bandwidth::pcie(1_792.0, 64.0),
+    flops: FlopRates {
+        f64: tera(1.64),
+        f32: tera(104.8),
+        tf32: Some(tera(104.8)),
+        f16: tera(209.5),
+        bf16: Some(tera(209.5)),
+        fp8: Some(tera(419.0)),
+        i8: Some(tera(838.0)),
+    },
+    datasheet: "NVIDIA RTX Blackwell GPU Architecture, appendix A (GeForce RTX 5090)",
+};

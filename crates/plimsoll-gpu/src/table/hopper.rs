@@ -1,0 +1,54 @@
+//! Hopper: compute capability 9.0.
+
+use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
+
+/// What both share: the same chip, with other memory.
+const SXM: Gpu = Gpu {
+    name: "",
+    card: "",
+    memory_bytes: 0,
+    memory_source: "",
+    capability: (9, 0),
+    multiprocessors: 132,
+    l2_bytes: 52_428_800,
+    shared_bytes_per_multiprocessor: 233_472,
+    shared_bytes_per_block: 232_448,
+    threads_per_multiprocessor: 2048,
+    blocks_per_multiprocessor: 32,
+    bus_bits: 5120,
+    clock_khz: 1_980_000,
+    memory_clock_khz: 2_619_000,
+    power_watts: 700,
+    bandwidth: Bandwidth::nvlink(3_352.0, 64.0, 450.0),
+    flops: FlopRates {
+        f64: tera(66.9),
+        f32: tera(66.9),
+        tf32: Some(tera(494.7)),
+        f16: tera(989.4),
+        bf16: Some(tera(989.4)),
+        fp8: Some(tera(1978.9)),
+        i8: Some(tera(1978.9)),
+    },
+    datasheet: "NVIDIA H100 Tensor Core GPU Architecture, table 2 (H100 SXM5)",
+};
+
+pub(super) const H200: Gpu = Gpu {
+    name: "H200",
+    card: "NVIDIA H200",
+    memory_bytes: 150_109_880_320,
+    memory_source: "measured, driver 580.159.04",
+    l2_bytes: 62_914_560,
+    bus_bits: 6016,
+    memory_clock_khz: 3_201_000,
+    bandwidth: Bandwidth::nvlink(4_800.0, 64.0, 450.0),
+    datasheet: "NVIDIA H200 Tensor Core GPU datasheet (SXM), digits as in the H100's white paper",
+    ..SXM
+};
+
+pub(super) const H100: Gpu = Gpu {
+    name: "H100",
+    card: "NVIDIA H100 80GB HBM3",
+    memory_bytes: 84_943_044_608,
+    memory_source: "79.1 GiB in PyTorch's messages, approximately",
+    ..SXM
+};
