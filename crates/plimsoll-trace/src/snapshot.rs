@@ -1,7 +1,7 @@
 //! A PyTorch memory snapshot as values: [`Snapshot`].
 //!
-//! Segments and traces are rows of numbers; texts, frames, stacks and pools are told once and named by ids
-//! (`ids.rs`). What a file did not say is `None` here, never a default; [`Facts`] tells which keys it had.
+//! Segments and traces are rows of numbers; texts, frames, stacks and pools are stored once and referred to by id
+//! (`ids.rs`). A value that a file does not have is `None`, never a default; [`Facts`] lists the keys it has.
 //! Files are read by [`crate::input`] and written by [`crate::output`].
 
 mod annotation;
@@ -27,26 +27,26 @@ pub use settings::Setting;
 pub use stacks::{Frame, Fx, Stacks};
 pub use texts::Texts;
 
-/// The number by which pinned host memory stands in [`Segment::device`].
+/// The device number of pinned host memory in [`Segment::device`].
 pub const HOST_DEVICE: i32 = -1;
 
-/// The state of PyTorch's allocator, and how it came to be.
+/// The state of PyTorch's allocator, and the events that led to it.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
     /// Device memory, in the order of the file: device by device, by address.
     pub segments: Vec<Segment>,
-    /// What happened, oldest first: one list for each device, by its number. A list may be empty while its
-    /// device has segments, and the list of lists may be empty or absent ([`Facts`] tells which).
+    /// Events, oldest first: one list for each device, by number. A list may be empty while its
+    /// device has segments, and the list of lists may be empty or absent ([`Facts`] says which).
     pub traces: Vec<Vec<Event>>,
     /// Pinned host memory, where it was recorded (PyTorch 2.13 and newer).
     pub host_segments: Vec<Segment>,
-    /// What happened to pinned host memory, oldest first.
+    /// Events of pinned host memory, oldest first.
     pub host_trace: Vec<Event>,
     /// Scopes of `torch.profiler.record_function`; matched to events by time alone.
     pub annotations: Vec<Annotation>,
     /// `allocator_settings`, in the order of the file.
     pub settings: Vec<(String, Setting)>,
-    /// The names behind [`Event::category`], by [`CategoryId::index`]: those that the file lists, then those that
+    /// The names of [`Event::category`], by [`CategoryId::index`]: those that the file lists, then those that
     /// only events name.
     pub categories: Vec<TextId>,
     /// Every text by id.
@@ -55,13 +55,13 @@ pub struct Snapshot {
     pub stacks: Stacks,
     /// Every pool by id.
     pub pools: Pools,
-    /// Which keys the file had, and what was left aside.
+    /// The file's keys, and those that were skipped.
     pub facts: Facts,
 }
 
 impl Snapshot {
-    /// The numbers of the devices that have a segment or an event, ascending; pinned host memory is none. That a
-    /// snapshot was taken, which stands in every device's trace, is no event of a device.
+    /// The numbers of the devices that have a segment or an event, ascending, without pinned host memory. The
+    /// `snapshot` event, which is in every device's trace, does not count.
     pub fn devices(&self) -> Vec<i32> {
         let is_own = |event: &Event| event.action != Action::Snapshot;
         let traced =

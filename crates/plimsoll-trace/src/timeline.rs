@@ -1,9 +1,9 @@
-//! Who held which block, and when: [`Timeline`], one for each device.
+//! The life of every block: [`Timeline`], one for each device.
 //!
-//! A trace tells of changes, a snapshot's segments of the state after them. Together they tell the state before
-//! them: what is freed and was never handed out, and what is held and was never handed out, was held when the
-//! recording began. `build.rs` follows the events, `before.rs` undoes those about memory of the device,
-//! `curve.rs` sums.
+//! A trace records changes, a snapshot's segments the state after them. Together they give the state before
+//! them: a block that is freed or live but was never allocated in the trace was live when the
+//! recording began. `build.rs` applies the events, `before.rs` undoes segment events,
+//! `curve.rs` computes levels.
 //!
 //! ```
 //! use plimsoll_alloc::{Addr, StreamId};
@@ -38,122 +38,122 @@ pub(crate) use before::MemoryMap;
 pub use curve::{Level, Moment};
 use pools::PoolsBySegment;
 
-/// One block that somebody held during the recording, 64 bytes.
+/// The life of one block during the recording, 64 bytes.
 ///
-/// Events are named by their place in the device's trace; one past the last means that the snapshot shows
-/// something that no event tells, so that events were lost or not recorded ([`Quality`]).
+/// Events are given by their index in the device's trace; one past the last means that the snapshot shows
+/// a change without an event, so events were lost or not recorded ([`Quality`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
-    /// Where the block begins.
+    /// The block's address.
     pub addr: Addr,
-    /// The block's size. Exact where the snapshot shows the block; else the request as it is rounded, which
+    /// The block's size. Exact if the snapshot shows the block; else the rounded request, which
     /// a larger block may have served.
     pub bytes: u64,
-    /// What was asked for.
+    /// The requested size.
     pub requested_bytes: MaybeU64,
-    /// The stream that the block belongs to.
+    /// The block's stream.
     pub stream: StreamId,
-    /// Its `alloc`; `None` if it was held before the recording.
+    /// Its `alloc`; `None` if it was live before the recording.
     pub born: Option<EventIndex>,
-    /// Its `free_requested`; `None` if it is held at the end.
+    /// Its `free_requested`; `None` if it is live at the end.
     pub freed: Option<EventIndex>,
-    /// Its `free_completed`; `None` if it is held at the end or still waits for a stream.
+    /// Its `free_completed`; `None` if it is live at the end or still waits for a stream.
     pub completed: Option<EventIndex>,
-    /// Where in the program it was asked for, where that was recorded.
+    /// The call stack of its request, if recorded.
     pub stack: Option<StackId>,
-    /// What `torch.compile` was at.
+    /// The compile context of `torch.compile`.
     pub compile_context: Option<TextId>,
-    /// What the user had set, or tied to the tensor.
+    /// The user's metadata: set globally, or attached to the tensor.
     pub user_metadata: Option<TextId>,
     /// The block's pool.
     pub pool: Option<PoolIndex>,
-    /// What the bytes are for, where that was recorded.
+    /// The category, if recorded.
     pub category: Option<CategoryId>,
 }
 
 impl Life {
-    /// Whether the block is held after an event; `None` is the moment before the first.
+    /// Whether the block is live after an event; `None` is the moment before the first.
     pub fn is_held_after(&self, event: Option<EventIndex>) -> bool {
         self.born <= event && self.freed.is_none_or(|freed| Some(freed) > event)
     }
 }
 
-/// What one device's recording tells, block by block.
+/// One device's recording, block by block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     /// The device's number; [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) for pinned host memory.
     pub device: i32,
-    /// Every block that was held: those from before the recording first, by address, then by birth.
+    /// Every block that was live: those from before the recording first, by address, then by birth.
     pub lives: Vec<Life>,
-    /// Blocks that were let go before the recording, and waited for a stream as it began, by address.
+    /// Blocks that were freed before the recording and were waiting for a stream when it began, by address.
     pub waiting_before: Vec<Life>,
     /// The device's memory before the recording, by address.
     pub memory_before: Vec<Memory>,
     /// Bytes before the first event.
     pub start: Level,
-    /// When the most was allocated: the first such moment.
+    /// The first moment of the highest allocated bytes.
     pub peak_allocated: Moment,
-    /// When the most was reserved: the first such moment.
+    /// The first moment of the highest reserved bytes.
     pub peak_reserved: Moment,
-    /// How far all that can be relied on.
+    /// How reliable the timeline is.
     pub quality: Quality,
     /// The life that each event is about.
     concerns: Vec<Option<LifeIndex>>,
-    /// The pools of events that do not tell them.
+    /// The pools of events that do not record them.
     pub(crate) pools: PoolsBySegment,
-    /// Lives that an `alloc` at their place ends, by its event: their own end was not recorded.
+    /// Lives ended by an `alloc` at their address, by its event: their own end was not recorded.
     pub(crate) overtaken: Vec<LifeIndex>,
 }
 
-/// How far a timeline can be relied on. All zero and false: every event fits, and nothing is from before.
+/// How reliable a timeline is. All zero and false: every event fits, and no block is older than the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quality {
-    /// Events of the trace.
+    /// The number of events.
     pub events: usize,
-    /// Blocks that were held before the recording.
+    /// Blocks that were live before the recording.
     pub held_before: usize,
-    /// Blocks handed out of which the end was not recorded, though they are gone.
+    /// Blocks that are gone although no free was recorded.
     pub lost_frees: usize,
-    /// Blocks that came and were held without a record of how, though the place was free in between.
+    /// Live blocks without a recorded `alloc`, at an address that was free in between.
     pub lost_allocs: usize,
-    /// Frees of what nobody held.
+    /// Frees of addresses without a live block.
     pub stray_frees: usize,
-    /// Segments or pages that came or went in a way that does not fit the rest.
+    /// Segment events that contradict the others.
     pub stray_segments: usize,
     /// Whether events at the beginning were certainly lost: the recording was longer than its ring
-    /// (`max_entries`). What happened then, a higher peak for one, cannot be known. False where only the
-    /// recording may have begun late, which nothing tells from a ring that ran over.
+    /// (`max_entries`). What happened then, such as a higher peak, is unknown. False where only the
+    /// recording may have begun late, which looks the same as a ring that ran over.
     pub is_cut: bool,
 }
 
 impl Quality {
-    /// Everything that does not fit.
+    /// The number of contradictions.
     pub fn conflicts(&self) -> usize {
         self.lost_frees + self.lost_allocs + self.stray_frees + self.stray_segments
     }
 }
 
 impl Timeline {
-    /// The timeline of one device; empty for a number that the snapshot does not know.
+    /// The timeline of one device; empty for a device that is not in the snapshot.
     /// [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) is pinned host memory. Costs some tens of nanoseconds an event.
     pub fn of(snapshot: &Snapshot, device: i32) -> Self {
         let segments: Vec<&Segment> = snapshot.segments_of(device).collect();
         build::build(snapshot, device, &segments)
     }
 
-    /// The life that an event is about: none for those about segments, and for strays.
+    /// The life that an event is about: none for segment events and contradictions.
     pub fn life_of(&self, event: EventIndex) -> Option<LifeIndex> {
         self.concerns.get(event.index()).copied().flatten()
     }
 
-    /// What is held after an event, in the order of [`lives`](Self::lives); `None` is the moment before the
+    /// The live blocks after an event, in the order of [`lives`](Self::lives); `None` is the moment before the
     /// first. Costs a walk over all lives born until then.
     pub fn held_after(&self, event: Option<EventIndex>) -> impl Iterator<Item = &Life> {
         let born = self.lives.partition_point(|life| life.born <= event);
         self.lives[..born].iter().filter(move |life| life.is_held_after(event))
     }
 
-    /// What is held at the end, in the order of [`lives`](Self::lives).
+    /// The live blocks at the end, in the order of [`lives`](Self::lives).
     pub fn held_at_end(&self) -> impl Iterator<Item = &Life> {
         self.lives.iter().filter(|life| life.freed.is_none())
     }

@@ -1,4 +1,4 @@
-//! A corpus file as values: [`Corpus`]. The format is told in `shared/conformance/README.md`.
+//! A corpus file as values: [`Corpus`]. `shared/conformance/README.md` describes the format.
 
 use plimsoll_alloc::Config;
 
@@ -37,7 +37,7 @@ pub(crate) struct Row {
     pub(crate) statistics: [i64; 15],
 }
 
-/// What was asked. `addr` is where it landed; `None` where it failed for want of memory.
+/// The request. `addr` is the address it got; `None` if it ran out of memory.
 #[derive(Clone, Copy)]
 pub(crate) enum Op {
     Alloc { id: u64, bytes: u64, stream: u64, addr: Option<u64> },
@@ -49,7 +49,7 @@ pub(crate) enum Op {
     SetFraction { percent: f64 },
 }
 
-/// What was asked of the device. The release of a range leaves no record; pages are listed one by one.
+/// A device call. Releasing a range leaves no record; pages are listed one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Malloc { addr: u64, bytes: u64 },
@@ -63,7 +63,7 @@ impl Corpus {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// The line that is not as it should be, in words.
+    /// The first malformed line, with the reason.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut corpus = Self { config: Config::default(), device_bytes: 0, rows: Vec::new() };
         let mut calls = Vec::new();
@@ -73,7 +73,7 @@ impl Corpus {
         if calls.is_empty() {
             Ok(corpus)
         } else {
-            Err(format!("device calls behind the last row: {calls:?}"))
+            Err(format!("device calls after the last row: {calls:?}"))
         }
     }
 
@@ -127,7 +127,7 @@ impl Fields<'_> {
             "#reserve" => Ok(Call::Reserve { addr, bytes }),
             "#map" => Ok(Call::Map { addr, bytes }),
             "#unmap" => Ok(Call::Unmap { addr, bytes }),
-            other => Err(format!("a device call that is not known: {other}")),
+            other => Err(format!("unknown device call: {other}")),
         }
     }
 
@@ -144,7 +144,7 @@ impl Fields<'_> {
             "empty_cache" => Ok(Op::EmptyCache),
             "reset_peak" => Ok(Op::ResetPeak),
             "set_fraction" => Ok(Op::SetFraction { percent: self.parse(2)? }),
-            other => Err(format!("a request that is not known: {other}")),
+            other => Err(format!("unknown request: {other}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The device of the oracle's shell: [`FirstFit`]. It uses an address again as soon as it can.
+//! The device of the oracle's shell: [`FirstFit`]. It reuses addresses as soon as it can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, StreamId};
 const BASE: u64 = 0x7f00_0000_0000;
 const RANGE_BASE: u64 = 0x30_0000_0000;
 const GRAIN_BYTES: u64 = 2 << 20;
-/// No memory ends beyond it.
+/// The end of the address space.
 const LAST_ADDRESS: u64 = 1 << 63;
 
-/// Hands out the lowest gap that fits, on multiples of 2 MiB. What is free can be set at any time, and
-/// which streams are busy: their events are not done, whenever they were recorded.
+/// Hands out the lowest gap that fits, on multiples of 2 MiB. The free bytes can be set at any time, and so can
+/// the busy streams: no event of a busy stream is done.
 pub(crate) struct FirstFit {
     total_bytes: u64,
     limit_bytes: u64,
@@ -27,12 +27,12 @@ impl FirstFit {
         Self { total_bytes, limit_bytes: total_bytes, used_bytes: 0, segments, ranges, busy }
     }
 
-    /// Sets how many bytes may be held from now on.
+    /// Sets the capacity from now on, in bytes.
     pub(crate) fn set_limit(&mut self, bytes: u64) {
         self.limit_bytes = bytes;
     }
 
-    /// Sets whether a stream has work left.
+    /// Sets whether a stream is busy.
     pub(crate) fn set_busy(&mut self, stream: StreamId, busy: bool) {
         if busy {
             self.busy.insert(stream);

@@ -1,8 +1,8 @@
-//! Replays what PyTorch was asked, and compares everything that ours shows with what PyTorch showed.
+//! Replays recorded requests, and compares every answer and statistic of our allocator with PyTorch's.
 //!
 //! A recording is text: a stream of requests in CSV (`corpus.rs`, on the device of `recorded.rs`, replayed in
-//! `stream.rs`) or programs, one line of JSON each (`program.rs`, on the device of `first_fit.rs`). What was
-//! found is a [`Report`].
+//! `stream.rs`) or programs, one line of JSON each (`program.rs`, on the device of `first_fit.rs`). The result
+//! is a [`Report`].
 //!
 //! ```
 //! use plimsoll_trace::conformance;
@@ -35,7 +35,7 @@ pub use report::{Answer, Choice, Difference, Divergence, Report};
 use corpus::Corpus;
 use program::Program;
 
-/// Text that is no recording: which line, and why.
+/// Text that is not a recording: the line, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreadable(String);
 
@@ -50,7 +50,7 @@ impl std::error::Error for Unreadable {}
 /// The text of a file, plain or gzip.
 ///
 /// # Errors
-/// The system's, and text that is not UTF-8.
+/// I/O errors, and text that is not UTF-8.
 pub fn read(path: &Path) -> io::Result<String> {
     let bytes = std::fs::read(path)?;
     let mut text = String::new();
@@ -65,7 +65,7 @@ pub fn read(path: &Path) -> io::Result<String> {
 /// Replays a recording of either kind, up to the first difference.
 ///
 /// # Errors
-/// Text that is no recording, or one without rows.
+/// Text that is not a recording, or a recording without rows.
 pub fn compare(text: &str) -> Result<Report, Unreadable> {
     let report = if text.starts_with('{') {
         programs(text)?

@@ -1,6 +1,6 @@
-//! A program of the oracle's shell with all that PyTorch showed: [`Program`]. After each step the current
+//! A program of the oracle's shell with PyTorch's answers: [`Program`]. After each step the current
 //! statistics, the counters and a digest of every segment and block; at the end every statistic, the
-//! segments and the whole trace. The format is told in `shared/tools/oracle/repl/README.md`.
+//! segments and the whole trace. `shared/tools/oracle/repl/README.md` describes the format.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -53,7 +53,7 @@ impl Program {
         self.0["steps"].as_array().map_or(&[], Vec::as_slice)
     }
 
-    /// Does every step, up to the first after which something differs, and compares what is left at the end.
+    /// Runs the steps up to the first difference, and compares the final state.
     pub(crate) fn replay(&self) -> Report {
         let mut run = Run::new(&self.0);
         for (nth, step) in self.steps().iter().enumerate() {
@@ -68,7 +68,7 @@ impl Program {
         Report { rows, divergence: Some(divergence).filter(|divergence| !divergence.differences.is_empty()) }
     }
 
-    /// Does the steps before the one that differs again, and looks at what it could choose from.
+    /// Runs the steps before the one that differs again, and lists the candidate blocks.
     fn explain(&self, nth: usize, differences: Vec<Difference>, ours: Option<u64>) -> Divergence {
         let mut run = Run::new(&self.0);
         for step in &self.steps()[..nth] {
@@ -87,9 +87,9 @@ struct Run {
     allocator: Allocator<FirstFit, (Stats, Vec<Event>)>,
     live: BTreeMap<String, Allocation>,
     streams: Vec<StreamId>,
-    /// The pools that requests are sent to, the newest last.
+    /// The pools that requests go to, newest last.
     recording: Vec<PoolId>,
-    /// Where the last request landed.
+    /// The last request's address.
     answer: Option<u64>,
 }
 
@@ -130,7 +130,7 @@ impl Run {
         differences
     }
 
-    /// What is compared after the last step.
+    /// The figures compared after the last step.
     fn end(&self, program: &Value) -> Vec<Difference> {
         let (stats, events) = self.allocator.observer();
         let mut differences = Vec::new();
@@ -216,16 +216,16 @@ impl Run {
                 self.allocator.set_use_on_oom(pool, text(0) == "poom");
                 Ok(())
             }
-            other => return Err(format!("a step that is not known: {other}")),
+            other => return Err(format!("unknown step: {other}")),
         };
         done.map_err(|why: Error| why.to_string())
     }
 
-    /// The handle of a stream told by its index.
+    /// A stream's handle by its index.
     fn stream(&self, index: &Value) -> Result<StreamId, String> {
         let index = index.as_u64().and_then(|index| usize::try_from(index).ok());
         let stream = index.and_then(|index| self.streams.get(index));
-        stream.copied().ok_or_else(|| "a stream that the program does not have".to_owned())
+        stream.copied().ok_or_else(|| "no such stream in the program".to_owned())
     }
 
     /// The request of a step, if it is one.
@@ -266,7 +266,7 @@ fn short(key: &str) -> String {
     }
 }
 
-/// Segments and blocks in the words of the oracle's `sg`.
+/// Segments and blocks in the format of the oracle's `sg`.
 fn listing(segments: &[Segment]) -> String {
     let mut text = String::new();
     for segment in segments {
@@ -286,7 +286,7 @@ fn listing(segments: &[Segment]) -> String {
     text
 }
 
-/// Events in the words of the oracle's `tr`. PyTorch traces neither a synchronisation nor a retry.
+/// Events in the format of the oracle's `tr`. PyTorch traces neither a synchronisation nor a retry.
 fn trace(events: &[Event]) -> String {
     let mut text = String::new();
     for event in events {

@@ -7,20 +7,20 @@ use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, StreamId};
 use super::corpus::Call;
 
 const GRAIN_BYTES: u64 = 2 << 20;
-/// Segments begin on a multiple of it.
+/// The alignment of segments.
 const ALIGNMENT_BYTES: u64 = 512;
-/// No memory ends beyond it.
+/// The end of the address space.
 const LAST_ADDRESS: u64 = 1 << 63;
 
-/// Answers the calls of one row with the recorded addresses, and fails at the first call that is not the
-/// one recorded. Refusals leave no record: they follow from the capacity, counted in steps of 2 MiB.
+/// Answers the calls of one row with the recorded addresses, and fails at the first call that differs from
+/// the recorded one. Refusals leave no record: they follow from the capacity, in steps of 2 MiB.
 pub(crate) struct Recorded {
     capacity_bytes: u64,
     used_bytes: u64,
     segments: BTreeMap<Addr, u64>,
     ranges: BTreeMap<Addr, u64>,
     expected: VecDeque<Call>,
-    /// Whether every event is still to come.
+    /// Whether every event is pending.
     pub(crate) pending: bool,
 }
 
@@ -35,12 +35,12 @@ impl Recorded {
         self.expected = calls.iter().copied().collect();
     }
 
-    /// The calls that the row did not make.
+    /// The recorded calls that were not made.
     pub(crate) fn not_made(&self) -> &VecDeque<Call> {
         &self.expected
     }
 
-    /// The recorded call must be this one.
+    /// Checks that this is the recorded call.
     fn made(&mut self, call: Call) -> Result<(), DriverError> {
         if self.expected.front() != Some(&call) {
             return Err(self.differs(&format!("{call:x?}")));
@@ -53,8 +53,8 @@ impl Recorded {
         DriverError::Failed(format!("made {made}, expected {:x?}", self.expected.front()))
     }
 
-    /// A forged recording may place memory where no device would: across what is there already, at 0 or between the
-    /// steps of 512 bytes, or beyond all addresses.
+    /// A forged recording may place memory where no device would: over existing memory, at 0, off the grid of
+    /// 512 bytes, or beyond the address space.
     fn is_place(&self, addr: u64, bytes: u64) -> Result<Addr, DriverError> {
         let end = addr.checked_add(bytes).filter(|&end| end <= LAST_ADDRESS);
         let below = |taken: &BTreeMap<Addr, u64>| {

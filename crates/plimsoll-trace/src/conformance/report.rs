@@ -1,13 +1,13 @@
-//! What a replay found: [`Report`], and the first difference, explained ([`Divergence`]).
+//! The result of a replay: [`Report`], with the first difference explained ([`Divergence`]).
 
 use std::fmt;
 
 use plimsoll_alloc::Explanation;
 
-/// A replay from its first row to its last, or to the first that differs.
+/// The result of a replay, up to its last row or to the first difference.
 #[derive(Debug)]
 pub struct Report {
-    /// How many rows were compared, the one that differs included.
+    /// How many rows were compared, including the one that differs.
     pub rows: usize,
     /// The first difference, if there is one.
     pub divergence: Option<Divergence>,
@@ -18,15 +18,15 @@ pub struct Report {
 pub struct Divergence {
     /// The line of the file, or the step of the program.
     pub at: usize,
-    /// What was asked.
+    /// The request.
     pub asked: String,
-    /// What is not the same after it.
+    /// The figures that differ after it.
     pub differences: Vec<Difference>,
-    /// For a request: what could have served it.
+    /// For a request: the candidate blocks.
     pub choice: Option<Choice>,
 }
 
-/// One thing that is not the same.
+/// One figure that differs.
 #[derive(Debug)]
 pub struct Difference {
     /// Which statistic, address or list of calls.
@@ -48,26 +48,26 @@ pub struct Choice {
     pub ours: Answer,
 }
 
-/// Where a request landed.
+/// A request's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// At this address.
     At(u64),
     /// Nowhere.
     OutOfMemory,
-    /// The record does not say. It shows in what differs.
+    /// Not recorded.
     Untold,
 }
 
 impl Answer {
-    /// Where it landed, if it did.
+    /// The address, if there is one.
     pub(crate) fn of(addr: Option<u64>) -> Self {
         addr.map_or(Self::OutOfMemory, Self::At)
     }
 }
 
 impl Difference {
-    /// The difference, if the two are not the same.
+    /// The difference, if there is one.
     pub(crate) fn between<T: PartialEq + fmt::Display + ?Sized>(
         what: &str,
         theirs: &T,

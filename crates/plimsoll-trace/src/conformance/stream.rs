@@ -1,4 +1,4 @@
-//! A corpus file on its way through our allocator: [`replay`].
+//! Replays a corpus file through our allocator: [`replay`].
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::corpus::{COLUMNS, Corpus, Op, Row};
 use super::recorded::Recorded;
 use super::report::{Answer, Choice, Difference, Divergence, Report};
 
-/// Asks every row, up to the first whose answer, statistics or device calls differ, or after which the
+/// Replays row by row, up to the first whose answer, statistics or device calls differ, or after which the
 /// state is not sound.
 pub(crate) fn replay(corpus: &Corpus) -> Report {
     let mut run = Run::new(corpus);
@@ -21,7 +21,7 @@ pub(crate) fn replay(corpus: &Corpus) -> Report {
     Report { rows: corpus.rows.len(), divergence: None }
 }
 
-/// Replays up to the row that differs, and looks at what it could choose from.
+/// Replays up to the row that differs, and lists the candidate blocks.
 fn explain(corpus: &Corpus, nth: usize, differences: Vec<Difference>, ours: Option<u64>) -> Divergence {
     let mut run = Run::new(corpus);
     for row in &corpus.rows[..nth] {
@@ -46,7 +46,7 @@ fn explain(corpus: &Corpus, nth: usize, differences: Vec<Difference>, ours: Opti
 struct Run {
     allocator: Allocator<Recorded, Stats>,
     live: BTreeMap<u64, Allocation>,
-    /// Where the last request landed.
+    /// The last request's address.
     answer: Option<u64>,
 }
 

@@ -13,7 +13,7 @@ const COLUMNS: usize = 12;
 /// The columns that are written as differences.
 const DIFFERENCES: [usize; 2] = [1, 2];
 
-/// What a frame of entries says.
+/// The content of a frame of entries.
 pub(super) struct Frame {
     pub(super) lost: u64,
     pub(super) labels: BTreeMap<LabelId, String>,
@@ -65,7 +65,7 @@ pub(super) fn encode(entries: &[Entry], lost: u64, names: &dyn Names) -> Vec<u8>
     out
 }
 
-/// What a payload says; `None` where it is none of ours.
+/// Decodes a payload; `None` if it is malformed.
 pub(super) fn decode(payload: &[u8]) -> Option<Frame> {
     let mut input = Input(payload);
     let lost = input.varint()?;
@@ -161,7 +161,7 @@ pub(super) fn varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Small numbers of either sign as small numbers.
+/// Zigzag encoding: small numbers of either sign become small numbers.
 fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63).cast_unsigned()
 }
@@ -170,7 +170,7 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
 
-/// What is left of a payload.
+/// The rest of a payload.
 pub(super) struct Input<'a>(pub(super) &'a [u8]);
 
 impl Input<'_> {

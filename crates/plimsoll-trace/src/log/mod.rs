@@ -1,4 +1,4 @@
-//! The log of a long run: written as it goes, in bounded memory, whole up to a crash: [`Writer`], [`read`].
+//! The log of a long run, written as it happens in bounded memory and readable after a crash: [`Writer`], [`read`].
 //!
 //! Note [The log's format]. Version 1; integers of the frame are little-endian, all others LEB128 varints.
 //!
@@ -14,12 +14,12 @@
 //! text    = length UTF-8
 //! ```
 //!
-//! Each frame of entries stands by itself: it has the names that it uses, and its differences begin at 0. What is
-//! cut off or damaged costs that frame and what follows, and is told: [`End`]. Columns, because most of them
+//! Each frame of entries is self-contained: it has the names that it uses, and its differences begin at 0. A frame
+//! that is cut off or damaged is lost with all that follow, and [`End`] reports it. Columns, because most of them
 //! hardly change from entry to entry.
 //!
-//! `entries.rs` has the columns, `read.rs` the way back, `state.rs` the segments and blocks that follow from
-//! what happened. Here: the frame, and the writer.
+//! `entries.rs` has the columns, `read.rs` reads a log, `state.rs` derives segments and blocks from
+//! the entries. Here: the frame, and the writer.
 
 mod entries;
 mod read;
@@ -44,25 +44,25 @@ const END: u8 = 2;
 const MOST_ENTRIES: usize = 8192;
 /// The most bytes of a payload, packed or not: names of 8192 entries fit many times over.
 const MOST_PAYLOAD_BYTES: u64 = 8 << 20;
-/// The most labels and stacks that are read; a frame tells again what those before it told.
+/// The most labels and stacks that are read; each frame repeats the names that it uses.
 const MOST_NAMES: usize = 1 << 17;
-/// How a log begins.
+/// A log's first bytes.
 pub(crate) const HEAD: &[u8; 4] = b"PLIM";
 
-/// What a log says at its beginning.
+/// A log's header.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
-    /// The allocator's options, as far as their string tells them.
+    /// The allocator's options, as far as their string states them.
     pub config: Config,
     /// The device's name.
     pub device: String,
     /// Bytes that the device has.
     pub capacity_bytes: u64,
-    /// The bound on the reserved bytes, if there is one.
+    /// The limit on reserved bytes, if there is one.
     pub limit_bytes: Option<u64>,
 }
 
-/// Writes a log. It holds no entries: each call makes frames of what it is given.
+/// Writes a log. It buffers no entries: each call writes frames.
 ///
 /// ```
 /// use plimsoll_alloc::{Callers, Config, DeviceMemory, HistoryOptions, LabelId, Request, SimDriver, StackId};
@@ -105,7 +105,7 @@ impl<W: Write> Writer<W> {
     /// Begins a log.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub fn new(mut out: W, facts: &Facts) -> io::Result<Self> {
         out.write_all(MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
@@ -119,11 +119,11 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Writes what happened since the last call, and gives it to the system: a crash of the program loses none of it.
-    /// `lost` is how many entries came before that nobody kept.
+    /// Writes the entries since the last call and hands them to the operating system: a crash of the program loses none.
+    /// `lost` is how many entries before these were dropped.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub fn append(&mut self, entries: &[Entry], lost: u64, names: &dyn Names) -> io::Result<()> {
         for (nth, some) in entries.chunks(MOST_ENTRIES).enumerate() {
             let lost = if nth == 0 { lost } else { 0 };
@@ -132,10 +132,10 @@ impl<W: Write> Writer<W> {
         self.out.flush()
     }
 
-    /// Ends a log: what it is written to.
+    /// Ends the log and returns its destination.
     ///
     /// # Errors
-    /// The system's.
+    /// I/O errors.
     pub fn end(mut self) -> io::Result<W> {
         self.frame(END, &[])?;
         self.out.flush()?;

@@ -1,4 +1,4 @@
-//! A log as a snapshot, whole or up to where it breaks off: [`read`].
+//! Reads a log, complete or up to where it breaks off, as a snapshot: [`read`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -8,21 +8,21 @@ use flate2::read::DeflateDecoder;
 use plimsoll_alloc::{Config, Entry, LabelId, MemoryInfo, Recording, StackId};
 
 use super::entries::{self, Frame, Input};
-use super::state::State;
+use super::state::LogState;
 use super::{END, ENTRIES, FACTS, Facts, MAGIC, MOST_NAMES, MOST_PAYLOAD_BYTES, VERSION, checksum};
 use crate::own::{self, Names, Place};
 use crate::snapshot::{Setting, Snapshot};
 
-/// What a log says.
+/// A log's content.
 #[derive(Debug)]
 pub struct Logged {
     /// The state at its end, and the latest entries.
     pub snapshot: Snapshot,
-    /// What it said at its beginning.
+    /// Its header.
     pub facts: Facts,
     /// How many entries it has.
     pub entries: u64,
-    /// How many entries were lost before they were written: more came at once than were kept.
+    /// How many entries were dropped before they were written, because more came at once than are buffered.
     pub lost: u64,
     /// How it ends.
     pub end: End,
@@ -31,11 +31,11 @@ pub struct Logged {
 /// How a log ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// As it should: the run ended.
+    /// Completely: the run ended.
     Whole,
-    /// After a whole frame, without an end: the run still goes on, or it crashed.
+    /// After a complete frame, without an end mark: the run is still going, or it crashed.
     Open,
-    /// Within a frame, or with one that is damaged: what begins there is left out.
+    /// Within a frame, or at a damaged one: the rest is left out.
     Broken {
         /// Bytes from the beginning of the file.
         at: u64,
@@ -46,8 +46,8 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole => f.write_str("whole"),
-            Self::Open => f.write_str("without an end: the run goes on, or it crashed"),
-            Self::Broken { at } => write!(f, "broken at byte {at}: what follows is left out"),
+            Self::Open => f.write_str("no end mark: the run is still going, or it crashed"),
+            Self::Broken { at } => write!(f, "damaged at byte {at}: the rest is left out"),
         }
     }
 }
@@ -55,26 +55,26 @@ impl fmt::Display for End {
 /// Reads a log. Its snapshot has the latest `most_entries` entries; all of them go into its state.
 ///
 /// # Errors
-/// The system's, and what is no log of ours, or of another version. That a log breaks off is no error: [`End`] says
+/// I/O errors, and files that are not a log of this version. A log that breaks off is not an error: [`End`] says
 /// so, and so does `plimsoll_log` among the snapshot's settings.
 pub fn read(mut input: impl Read, most_entries: usize) -> io::Result<Logged> {
     let mut head = [0; 12];
-    input.read_exact(&mut head).map_err(|_| invalid("not a log of Plimsoll: it is shorter than a head"))?;
+    input.read_exact(&mut head).map_err(|_| invalid("not a Plimsoll log: shorter than its header"))?;
     let (magic, version) = head.split_at(8);
     if magic != MAGIC {
-        return Err(invalid("not a log of Plimsoll: it begins with other bytes"));
+        return Err(invalid("not a Plimsoll log: its first bytes differ"));
     }
     if version != VERSION.to_le_bytes() {
-        return Err(invalid("a log of another version of Plimsoll: read it with that"));
+        return Err(invalid("a log written by another version of Plimsoll: read it with that version"));
     }
     let mut at = head.len() as u64;
     let facts = match frame(&mut input, &mut at)? {
         Next::Frame(FACTS, payload) => facts(&payload),
         _ => None,
     };
-    let facts = facts.ok_or_else(|| invalid("a log that breaks off before it says whose it is"))?;
+    let facts = facts.ok_or_else(|| invalid("the log breaks off within its header"))?;
     let mut run = Run {
-        state: State::new(facts.config.clone()),
+        state: LogState::new(facts.config.clone()),
         known: Known { device: facts.device.clone(), ..Known::default() },
         latest: VecDeque::new(),
         entries: 0,
@@ -100,13 +100,13 @@ fn invalid(why: &'static str) -> io::Error {
 }
 
 enum Next {
-    /// Its kind and payload, unpacked.
+    /// Its kind and its decompressed payload.
     Frame(u8, Vec<u8>),
     Nothing,
     Broken,
 }
 
-/// The next frame. `at` is where it begins, and then, if it is whole, where it ends.
+/// Reads the next frame. `at` is its offset, and afterwards, if it is complete, the offset of its end.
 fn frame(input: &mut impl Read, at: &mut u64) -> io::Result<Next> {
     let mut head = Vec::new();
     input.by_ref().take(9).read_to_end(&mut head)?;
@@ -141,7 +141,7 @@ fn facts(payload: &[u8]) -> Option<Facts> {
     })
 }
 
-/// The names that the frames told.
+/// The names from the frames.
 #[derive(Default)]
 struct Known {
     device: String,
@@ -170,9 +170,9 @@ impl Names for Known {
     }
 }
 
-/// What was read so far.
+/// The content so far.
 struct Run {
-    state: State,
+    state: LogState,
     known: Known,
     latest: VecDeque<Entry>,
     entries: u64,

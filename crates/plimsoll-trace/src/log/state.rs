@@ -1,7 +1,7 @@
-//! Segments and blocks as they follow from what happened, from nothing: [`State`].
+//! Derives segments and blocks from the entries, starting with none: [`LogState`].
 //!
-//! A history tells requests; a block is larger where the rest of the free place was not worth keeping
-//! ([`Config::cut_bytes`]). Free neighbours are one, so a free place ends at the next live block or with its segment.
+//! A history records requests; a block is larger where the remainder was too small to split off
+//! ([`Config::cut_bytes`]). Free neighbours are merged, so a free range ends at the next live block or with its segment.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use plimsoll_alloc::{
     Action, Addr, BlockState, Config, Entry, PoolId, PoolKind, Segment, SegmentBlock, StreamId, Tag,
 };
 
-/// Memory that the device gave.
+/// Memory from the device.
 #[derive(Clone, Copy)]
 struct Range {
     bytes: u64,
@@ -18,20 +18,20 @@ struct Range {
     is_expandable: bool,
 }
 
-/// What a run holds at one moment.
-pub(super) struct State {
+/// The memory at one moment.
+pub(super) struct LogState {
     config: Config,
     ranges: BTreeMap<u64, Range>,
     /// Blocks that are not free.
     blocks: BTreeMap<u64, SegmentBlock>,
 }
 
-impl State {
+impl LogState {
     pub(super) fn new(config: Config) -> Self {
         Self { config, ranges: BTreeMap::new(), blocks: BTreeMap::new() }
     }
 
-    /// What is so after this happened. What contradicts the state, as behind entries that were lost, changes nothing.
+    /// Applies an entry. One that contradicts the state, as after lost entries, changes nothing.
     pub(super) fn apply(&mut self, entry: &Entry) {
         let addr = entry.addr.0;
         match entry.action {
@@ -63,7 +63,7 @@ impl State {
         if requested_bytes > free_bytes.min(1 << 60) {
             return;
         }
-        // `expandable` is a matter of the options in PyTorch, not of the segment.
+        // In PyTorch `expandable` follows from the options, not from the segment.
         let bytes = self.config.cut_bytes(requested_bytes, free_bytes, self.config.expandable_segments());
         let state = BlockState::Active;
         self.blocks.insert(addr.0, SegmentBlock { addr, bytes, requested_bytes, state, tag, stack });
@@ -111,7 +111,7 @@ impl State {
         }
     }
 
-    /// All segments and their blocks, by address. Of a free block it is not known what was asked for last.
+    /// All segments and their blocks, by address. The last request of a free block is unknown.
     pub(super) fn segments(&self) -> Vec<Segment> {
         self.ranges.iter().map(|(&start, range)| self.segment(start, range)).collect()
     }

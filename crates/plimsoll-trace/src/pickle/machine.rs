@@ -1,4 +1,4 @@
-//! The machine that a pickle is a program for: a stack, marks and a memo, in [`read`].
+//! The pickle machine: a stack, marks and a memo: [`read`].
 
 use std::io::Read;
 
@@ -10,15 +10,15 @@ use crate::snapshot::Snapshot;
 use crate::torch::objects::Objects;
 use crate::torch::value::{Slot, Value};
 
-/// The longest text that is read; `fx_original_trace` is the longest that PyTorch writes.
+/// The longest text accepted; `fx_original_trace` is the longest that PyTorch writes.
 const LONGEST_TEXT_BYTES: u64 = 16 << 20;
-/// How often the account of memory is drawn up, in bytes of the file.
+/// How often the memory use is checked, in bytes of the file.
 const ACCOUNT_BYTES: u64 = 1 << 20;
 
-/// Reads a pickle to its end. `grant` bounds what it takes of memory.
+/// Reads a pickle to its end. `grant` bounds the memory it may use.
 ///
 /// # Errors
-/// What is no pickle of a snapshot, with its place.
+/// Anything that is not a pickled snapshot, with its offset.
 pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
     let objects = Objects::new().map_err(|why| SnapshotError { at: None, why })?;
     let mut machine = Machine {
@@ -41,13 +41,13 @@ struct Machine<R> {
     source: Source<R>,
     objects: Objects,
     stack: Vec<Value>,
-    /// Where in the stack each open list or dictionary of items begins.
+    /// The stack positions of the open marks.
     marks: Vec<usize>,
     memo: Vec<Value>,
 }
 
 impl<R: Read> Machine<R> {
-    /// Runs to `STOP`; what is left is the outermost value.
+    /// Runs to `STOP` and returns the outermost value.
     fn run(&mut self, grant: &Grant) -> Result<Value, (u64, Why)> {
         let mut account_at = ACCOUNT_BYTES;
         loop {
@@ -65,14 +65,14 @@ impl<R: Read> Machine<R> {
         }
     }
 
-    /// Refuses what takes more memory than its length is worth.
+    /// Fails if the file uses more memory than its length justifies.
     fn account(&self, grant: &Grant) -> Result<(), Why> {
         let values = self.stack.capacity() + self.memo.capacity();
         let own = values * size_of::<Value>() + self.marks.capacity() * size_of::<usize>();
         grant.check((own + self.objects.heap_bytes()) as u64)
     }
 
-    /// One operation.
+    /// Runs one operation.
     #[inline]
     fn step(&mut self) -> Result<Option<Value>, Why> {
         let opcode = self.source.byte()?;
@@ -159,7 +159,7 @@ impl<R: Read> Machine<R> {
         Ok(None)
     }
 
-    /// Operations that a dump of PyTorch's does not have, and those that are refused.
+    /// Operations that PyTorch's dumps do not use, and those that are refused.
     #[cold]
     fn rare(&mut self, opcode: u8) -> Result<(), Why> {
         match opcode {
@@ -238,7 +238,7 @@ impl<R: Read> Machine<R> {
         Ok(())
     }
 
-    /// The run of `GET`s that a stack is, as far as the window reaches: nine tenths of a file's operations.
+    /// A run of `GET`s, which is how a stack is written: nine tenths of a file's operations.
     fn gets(&mut self) -> Result<(), Why> {
         let Self { source, memo, stack, .. } = self;
         let window = source.window();
@@ -265,7 +265,7 @@ impl<R: Read> Machine<R> {
         } else if let Some(place) = self.memo.get_mut(index) {
             *place = *top;
         } else {
-            // Whoever writes indices writes them in order.
+            // Writers write indices in order.
             return Err(Why::Broken("a memo is written out of order"));
         }
         Ok(())
@@ -321,7 +321,7 @@ impl<R: Read> Machine<R> {
         Ok(())
     }
 
-    /// Adds what is above `mark` to the list below it.
+    /// Appends the values above `mark` to the list below it.
     fn append(&mut self, mark: usize) -> Result<(), Why> {
         let list = self.below(mark)?;
         let list = self.objects.append(list, &self.stack[mark..])?;
@@ -344,7 +344,7 @@ impl<R: Read> Machine<R> {
         mark.checked_sub(1).and_then(|below| self.stack.get(below)).copied().ok_or_else(empty_stack)
     }
 
-    /// The container below `mark` became this; so it is in the memo.
+    /// The container below `mark` became this value: updates the stack and the memo.
     fn became(&mut self, mark: usize, container: Value) {
         self.stack.truncate(mark);
         let below = &mut self.stack[mark - 1];
@@ -364,7 +364,7 @@ impl<R: Read> Machine<R> {
         self.stack.pop().ok_or_else(empty_stack)
     }
 
-    /// A line of text, for the name of what is refused.
+    /// A line of text, for the name in a refusal.
     fn line(&mut self) -> Result<String, Why> {
         let mut line = Vec::new();
         while line.len() < 200 {
@@ -376,7 +376,7 @@ impl<R: Read> Machine<R> {
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// A text value, for the name of what is refused.
+    /// A text value, for the name in a refusal.
     fn word(&self, value: Value) -> String {
         match value {
             Value::Text(text) => self.objects.word(text).chars().take(200).collect(),

@@ -1,9 +1,9 @@
-//! Python's pickles, read without running anything, and written.
+//! Reads Python's pickles without running anything, and writes them.
 //!
-//! Protocols 2 to 5, and of these only what builds dicts, lists, tuples, texts and numbers
-//! (`machine.rs`). Whatever names a Python object is refused with its name. Bytes come from a window on the
-//! file (`source.rs`); values go to [`crate::torch`], which makes records of them at once, so that memory
-//! follows what a snapshot says, not how it is written. The way back is `writer.rs`.
+//! Protocols 2 to 5, limited to the operations that build dicts, lists, tuples, texts and numbers
+//! (`machine.rs`). An operation that names a Python object is refused with that name. Bytes come from a window on the
+//! file (`source.rs`); values go to [`crate::torch`], which turns them into records at once, so memory use
+//! depends on the snapshot's content, not on its encoding. `writer.rs` writes pickles.
 
 mod machine;
 mod opcode;

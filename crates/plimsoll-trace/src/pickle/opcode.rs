@@ -1,4 +1,4 @@
-//! The operations of pickle, by their bytes; names as in Python's `pickletools`.
+//! Pickle's opcodes; names as in Python's `pickletools`.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:expr),+ $(,)?) => {

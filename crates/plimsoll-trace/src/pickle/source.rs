@@ -4,17 +4,17 @@ use std::io::{ErrorKind, Read};
 
 use crate::error::Why;
 
-/// How much of the file is in memory at once; a longer text widens the window.
+/// The window's size; a longer text widens it.
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// Bytes that come one after the other, with their place in the file.
+/// A buffered reader that knows its offset.
 pub(super) struct Source<R> {
     input: R,
     window: Vec<u8>,
-    /// The next byte to give, and the end of what is there.
+    /// The next unread byte, and the end of the buffered bytes.
     next: usize,
     end: usize,
-    /// Where the window begins in the file.
+    /// The window's offset in the file.
     start: u64,
 }
 
@@ -23,12 +23,12 @@ impl<R: Read> Source<R> {
         Self { input, window: vec![0; WINDOW_BYTES], next: 0, end: 0, start: 0 }
     }
 
-    /// The place of the next byte.
+    /// The offset of the next byte.
     pub(super) fn at(&self) -> u64 {
         self.start + self.next as u64
     }
 
-    /// The end of what was taken from the file so far.
+    /// The offset up to which the file was read.
     pub(super) fn taken(&self) -> u64 {
         self.start + self.end as u64
     }
@@ -54,7 +54,7 @@ impl<R: Read> Source<R> {
         Ok(bytes)
     }
 
-    /// The next bytes as they are.
+    /// The next bytes.
     #[inline]
     pub(super) fn bytes(&mut self, count: usize) -> Result<&[u8], Why> {
         if self.end - self.next < count {
@@ -65,19 +65,19 @@ impl<R: Read> Source<R> {
         Ok(&self.window[start..self.next])
     }
 
-    /// What is in the window and was not given yet.
+    /// The buffered, unread bytes.
     #[inline]
     pub(super) fn window(&self) -> &[u8] {
         &self.window[self.next..self.end]
     }
 
-    /// Passes over bytes of the window.
+    /// Skips bytes of the window.
     #[inline]
     pub(super) fn pass(&mut self, count: usize) {
         self.next = (self.next + count).min(self.end);
     }
 
-    /// Passes over bytes, however many.
+    /// Skips any number of bytes.
     pub(super) fn skip(&mut self, mut count: u64) -> Result<(), Why> {
         while count > 0 {
             if self.next == self.end {

@@ -1,4 +1,4 @@
-//! A pickle as it is written: [`Pickler`], protocol 4, of what PyTorch's own viewer reads.
+//! Writes pickles of protocol 4 that PyTorch's own viewer reads: [`Pickler`].
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use super::opcode as op;
 /// Entries that one operation adds, as in CPython: the viewer fails on many more.
 const BATCH: usize = 1000;
 
-/// Where the memo keeps a value that was written before.
+/// The memo index of a value written before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept(u32);
 
@@ -23,7 +23,7 @@ impl<W: Write> Pickler<W> {
         Ok(Self { out, kept: 0 })
     }
 
-    /// Ends the pickle; the last value written is its own.
+    /// Ends the pickle; its value is the last one written.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&[op::STOP])?;
         Ok(self.out)
@@ -79,7 +79,7 @@ impl<W: Write> Pickler<W> {
         self.keep()
     }
 
-    /// The value that was kept, once more.
+    /// Writes a memoised value again.
     pub(crate) fn again(&mut self, Kept(index): Kept) -> io::Result<()> {
         match u8::try_from(index) {
             Ok(index) => self.out.write_all(&[op::BINGET, index]),
@@ -90,13 +90,13 @@ impl<W: Write> Pickler<W> {
         }
     }
 
-    /// The pair of the last two values.
+    /// Makes a pair of the last two values.
     pub(crate) fn pair(&mut self) -> io::Result<Kept> {
         self.out.write_all(&[op::TUPLE2])?;
         self.keep()
     }
 
-    /// Begins a dictionary, whose keys and values follow in turns.
+    /// Begins a dictionary; keys and values follow alternately.
     pub(crate) fn begin_dict(&mut self) -> io::Result<Kept> {
         self.out.write_all(&[op::EMPTY_DICT])?;
         let kept = self.keep()?;
@@ -104,12 +104,12 @@ impl<W: Write> Pickler<W> {
         Ok(kept)
     }
 
-    /// Ends the dictionary that was begun last.
+    /// Ends the innermost dictionary.
     pub(crate) fn end_dict(&mut self) -> io::Result<()> {
         self.out.write_all(&[op::SETITEMS])
     }
 
-    /// Begins a list; each entry stands between [`Self::before_item`] and [`Self::after_item`].
+    /// Begins a list; each entry is written between [`Self::before_item`] and [`Self::after_item`].
     pub(crate) fn begin_list(&mut self) -> io::Result<Kept> {
         self.out.write_all(&[op::EMPTY_LIST])?;
         self.keep()

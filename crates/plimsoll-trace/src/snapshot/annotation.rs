@@ -1,13 +1,13 @@
-//! Scopes of the program, by time: [`Annotation`].
+//! Profiler scopes, matched to events by time: [`Annotation`].
 
 use super::{MaybeU64, TextId};
 
-/// Which end of a scope.
+/// Whether a scope begins or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
-    /// It was entered.
+    /// It begins.
     Start,
-    /// It was left.
+    /// It ends.
     End,
 }
 
@@ -18,7 +18,7 @@ pub struct Annotation {
     pub name: TextId,
     /// Which end.
     pub stage: Stage,
-    /// The device that was current; a scope is of the whole program all the same.
+    /// The current device; a scope applies to the whole program all the same.
     pub device: Option<i32>,
     /// Microseconds since 1970, on the clock of the events.
     pub time_us: MaybeU64,

@@ -1,14 +1,14 @@
-//! The options that the recorded allocator had: [`Snapshot::config`].
+//! The recorded allocator's options: [`Snapshot::config`].
 
 use plimsoll_alloc::{Config, InvalidOption, TieOrder};
 
 use super::{Key, Kind, Setting, Snapshot};
 
 impl Snapshot {
-    /// The options in force when the snapshot was taken, as far as the file tells: the settings' own values,
-    /// and of what has none (`large_segment_size_mb` for one) what the configuration string says. What cannot
-    /// be understood is as if it were not there. Equal blocks are tried by age if the file was written by
-    /// PyTorch 2.13 or newer, else by address: versions in between cannot be told apart.
+    /// The options in force when the snapshot was taken, as far as the file states them: the settings' own values,
+    /// and for those without one (`large_segment_size_mb`, for example) the configuration string. What cannot
+    /// be parsed is ignored. Equal blocks are tried by age if the file was written by
+    /// PyTorch 2.13 or newer, else by address.
     pub fn config(&self) -> Config {
         let text = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].into_iter().find_map(|name| match self
             .setting(name)
@@ -26,7 +26,7 @@ impl Snapshot {
     }
 }
 
-/// The options with one setting as `allocator_settings` shows it.
+/// Applies one setting of `allocator_settings`.
 fn with(config: Config, name: &str, setting: &Setting) -> Result<Config, InvalidOption> {
     match (name, setting) {
         ("max_split_size", &Setting::Int(bytes)) => config.with_max_split_bytes(u64::try_from(bytes).ok()),

@@ -4,18 +4,18 @@ use plimsoll_alloc::{Addr, StreamId};
 
 use super::{CategoryId, MaybeU64, PoolIndex, StackId, TextId};
 
-/// What happened.
+/// The kind of event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// A block was handed out; `size` is what was asked for.
+    /// A block was allocated; `size` is the requested size.
     Alloc,
-    /// The user let a block go.
+    /// The user freed a block.
     FreeRequested,
-    /// The block can be used again.
+    /// The block can be reused.
     FreeCompleted,
-    /// A segment came from the device.
+    /// A segment was allocated on the device.
     SegmentAlloc,
-    /// A segment went back to the device.
+    /// A segment was returned to the device.
     SegmentFree,
     /// Pages of an expandable segment were mapped.
     SegmentMap,
@@ -23,9 +23,9 @@ pub enum Action {
     SegmentUnmap,
     /// An earlier snapshot was taken; `size` is what was active then.
     Snapshot,
-    /// A request failed; `size` is its rounded size, [`Event::device_free`] what the device had left.
+    /// A request failed; `size` is its rounded size, [`Event::device_free`] the device's free bytes.
     Oom,
-    /// A text was tied to a tensor by the user; it stands in `user_metadata`.
+    /// The user attached a text to a tensor; it is in `user_metadata`.
     Annotate,
 }
 
@@ -74,26 +74,26 @@ impl Action {
 pub struct Event {
     /// The address; of an `oom`, the free bytes of the device.
     place: MaybeU64,
-    /// Bytes; [`Action`] tells of what.
+    /// Bytes; [`Action`] says of what.
     pub size: u64,
-    /// The stream that the block belongs to.
+    /// The block's stream.
     pub stream: StreamId,
     /// Microseconds since 1970, on a clock that is not strictly increasing: the order of the list is the
     /// order of things. Absent before PyTorch 2.1.
     pub time_us: MaybeU64,
-    /// Where in the program; `None` without a `frames` key.
+    /// The call stack; `None` without a `frames` key.
     pub stack: Option<StackId>,
-    /// What `torch.compile` was at.
+    /// The compile context of `torch.compile`.
     pub compile_context: Option<TextId>,
-    /// What the user had set, or tied to the tensor.
+    /// The user's metadata: set globally, or attached to the tensor.
     pub user_metadata: Option<TextId>,
-    /// What the allocator adds for its own use.
+    /// The allocator's own metadata.
     pub internal_metadata: Option<TextId>,
     /// The block's pool; absent before PyTorch 2.12.
     pub pool: Option<PoolIndex>,
-    /// What the bytes are for, where a profiler or we told.
+    /// The category, where a profiler or our runtime recorded it.
     pub category: Option<CategoryId>,
-    /// What happened.
+    /// The kind of event.
     pub action: Action,
 }
 

@@ -1,4 +1,4 @@
-//! What a file said at all: [`Facts`], and in which [`Form`]. PyTorch's format has no version; its keys tell.
+//! Which keys a file has ([`Facts`]), and its encoding ([`Form`]). PyTorch's format has no version number; the keys show it.
 
 use super::{Key, KeySet, TextId};
 
@@ -47,14 +47,14 @@ impl Kind {
     }
 }
 
-/// How a file is written.
+/// A file's encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// A pickle of this protocol.
     Pickle(u8),
     /// JSON.
     Json,
-    /// A log of ours.
+    /// A Plimsoll log.
     Log,
 }
 
@@ -68,27 +68,27 @@ impl std::fmt::Display for Form {
     }
 }
 
-/// Which keys a file had, and what was left aside.
+/// The keys that a file has, and those that were skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Keys that at least one dictionary of a kind had, by kind.
     seen: [KeySet; Kind::ALL.len()],
-    /// Keys that are not read, and how often they stood in a dictionary of a kind, in order of appearance;
+    /// Unknown keys, and how often they occur in a kind of dictionary, in order of appearance;
     /// the first 64.
     pub ignored: Vec<Ignored>,
-    /// How often others stood there.
+    /// How often other unknown keys occur.
     pub ignored_beyond: u64,
-    /// How the file was written; `None` for what was never a file.
+    /// The file's encoding; `None` if the snapshot was never a file.
     pub form: Option<Form>,
 }
 
-/// How many keys that are not read are counted by name.
+/// How many unknown keys are counted by name.
 const MOST_NAMED: usize = 64;
 
-/// A key that is not read.
+/// An unknown key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ignored {
-    /// Where it stood.
+    /// The kind of dictionary it is in.
     pub kind: Kind,
     /// Its text.
     pub key: TextId,
@@ -108,7 +108,7 @@ impl Facts {
         *seen = seen.union(keys);
     }
 
-    /// Notes a key that is not read.
+    /// Counts an unknown key.
     pub(crate) fn ignore(&mut self, kind: Kind, key: TextId) {
         let known = self.ignored.iter().position(|ignored| (ignored.kind, ignored.key) == (kind, key));
         match known {
@@ -118,7 +118,7 @@ impl Facts {
         }
     }
 
-    /// The range of PyTorch's versions that writes such keys, in words.
+    /// The range of PyTorch versions that write these keys, in words.
     pub fn written_by(&self) -> &'static str {
         let (top, event) = (self.seen(Kind::Snapshot), self.seen(Kind::Event));
         let (segment, block) = (self.seen(Kind::Segment), self.seen(Kind::Block));
@@ -131,7 +131,7 @@ impl Facts {
         } else if event.contains(Key::TimeUs) || block.contains(Key::Address) {
             "PyTorch 2.1 to 2.9"
         } else if segment.is_empty() && event.is_empty() {
-            "a version that cannot be told: there is neither a segment nor an event"
+            "an unknown version: there is neither a segment nor an event"
         } else {
             "PyTorch 1.12 to 2.0"
         }

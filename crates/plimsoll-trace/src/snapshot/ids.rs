@@ -1,4 +1,4 @@
-//! Small numbers that name what is told once, each a type of its own; and [`MaybeU64`].
+//! Indices into a snapshot's tables, each a type of its own; and [`MaybeU64`].
 
 use std::num::{NonZeroU16, NonZeroU32};
 
@@ -9,12 +9,12 @@ macro_rules! id {
         pub struct $name($nonzero);
 
         impl $name {
-            /// The id of the thing at this place of its table; `None` past what an id can count.
+            /// The id of a table's entry; `None` beyond the largest id.
             pub fn new(index: usize) -> Option<Self> {
                 <$repr>::try_from(index.checked_add(1)?).ok().and_then(<$nonzero>::new).map(Self)
             }
 
-            /// The place in its table.
+            /// The index in its table.
             pub fn index(self) -> usize {
                 self.0.get() as usize - 1
             }
@@ -31,7 +31,7 @@ id! {
     FrameId(NonZeroU32, u32)
 }
 id! {
-    /// What `torch.fx` adds to a frame, in [`Stacks`](super::Stacks).
+    /// The `torch.fx` annotation of a frame, in [`Stacks`](super::Stacks).
     FxId(NonZeroU32, u32)
 }
 id! {
@@ -61,7 +61,7 @@ impl StackId {
     pub const EMPTY: Self = Self(NonZeroU32::MIN);
 }
 
-/// A number that may be absent, in eight bytes. `u64::MAX` cannot be told from absent.
+/// An optional number in eight bytes. `u64::MAX` means absent.
 ///
 /// ```
 /// # use plimsoll_trace::snapshot::MaybeU64;

@@ -1,4 +1,4 @@
-//! The pools that a snapshot names: [`Pools`].
+//! A snapshot's memory pools: [`Pools`].
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use plimsoll_alloc::PoolId;
 
 use super::PoolIndex;
 
-/// Pools, each told once.
+/// A table of pools without duplicates.
 ///
 /// ```
 /// # use plimsoll_trace::snapshot::Pools;
@@ -54,12 +54,12 @@ impl Pools {
         self.pools.iter().copied()
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.pools.len()
     }
 
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }

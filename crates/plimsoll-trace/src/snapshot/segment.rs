@@ -1,4 +1,4 @@
-//! Memory as the snapshot found it: [`Segment`] and [`Block`].
+//! The memory at the time of the snapshot: [`Segment`] and [`Block`].
 
 use plimsoll_alloc::{Addr, StreamId};
 
@@ -7,9 +7,9 @@ use super::{MaybeU64, PoolIndex, StackId};
 /// Which requests a segment serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SegmentType {
-    /// Those of at most 1 MiB.
+    /// Requests of at most 1 MiB.
     Small,
-    /// Those above.
+    /// Larger requests.
     Large,
 }
 
@@ -23,14 +23,14 @@ impl SegmentType {
     }
 }
 
-/// One piece of memory that the allocator has from the device; of an expandable segment, one mapped range.
+/// One piece of device memory held by the allocator; for an expandable segment, one mapped range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// The device's number; `None` before PyTorch 2.0, which had no such key.
     pub device: Option<i32>,
-    /// Where it begins.
+    /// Its address.
     pub address: Addr,
-    /// Its bytes.
+    /// Its size in bytes.
     pub total_size: u64,
     /// Bytes of its blocks that are in use.
     pub allocated_size: MaybeU64,
@@ -38,38 +38,38 @@ pub struct Segment {
     pub active_size: MaybeU64,
     /// Bytes asked for by what is in use.
     pub requested_size: MaybeU64,
-    /// The stream that it belongs to.
+    /// Its stream.
     pub stream: StreamId,
-    /// Which requests it serves.
+    /// Whether it serves small or large requests.
     pub segment_type: SegmentType,
     /// Its pool; `None` before PyTorch 2.1.
     pub pool: Option<PoolIndex>,
-    /// Whether it grows in place; `None` before PyTorch 2.1.
+    /// Whether it is expandable; `None` before PyTorch 2.1.
     pub is_expandable: Option<bool>,
-    /// Where in the program it was made; often empty (the allocator loses it when the head is cut).
+    /// The call stack of its allocation; often empty (the allocator loses it when the first block is split).
     pub stack: Option<StackId>,
-    /// What it is cut into, by address, without holes.
+    /// Its blocks, by address, without gaps.
     pub blocks: Vec<Block>,
 }
 
 impl Segment {
-    /// The device's number; 0 where the file did not say.
+    /// The device's number; 0 if the file does not say.
     pub fn device(&self) -> i32 {
         self.device.unwrap_or(0)
     }
 
-    /// Where it ends.
+    /// The address of its end.
     pub fn end(&self) -> Addr {
         Addr(self.address.0.saturating_add(self.total_size))
     }
 }
 
-/// What a block is.
+/// A block's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockState {
     /// In use.
     ActiveAllocated,
-    /// Let go by the user, but a stream still works on it.
+    /// Freed by the user, but a stream still uses it.
     ActivePendingFree,
     /// Free.
     Inactive,
@@ -86,17 +86,17 @@ impl BlockState {
     }
 }
 
-/// A piece of a segment.
+/// A block of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Where it begins. Files of 2022 and 2023 do not say; then it is the end of the block before.
+    /// Its address. Files of 2022 and 2023 do not say; then it is the end of the block before.
     pub address: Addr,
-    /// Its bytes, rounded as the allocator does.
+    /// Its size in bytes, as rounded by the allocator.
     pub size: u64,
-    /// Bytes that were asked for. Of a free block, what was asked for last.
+    /// Requested bytes. For a free block, those of the last request.
     pub requested_size: MaybeU64,
     /// What it is.
     pub state: BlockState,
-    /// Where in the program it was handed out; `None` without a key that tells.
+    /// The call stack of its allocation; `None` without that key.
     pub stack: Option<StackId>,
 }

@@ -1,6 +1,6 @@
 //! A value of `allocator_settings`: [`Setting`].
 
-/// A setting's value, as general as PyTorch's keys are changing.
+/// A setting's value.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Setting {
     /// Python's `None`.

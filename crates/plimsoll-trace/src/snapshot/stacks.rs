@@ -1,4 +1,4 @@
-//! Where in the program: frames and stacks, each told once ([`Stacks`]).
+//! Call stacks and their frames, without duplicates: [`Stacks`].
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -7,7 +7,7 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::{FrameId, FxId, StackId, TextId};
 
-/// A place in the program.
+/// A stack frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The source file; the library of a C++ frame without symbols.
@@ -16,18 +16,18 @@ pub struct Frame {
     pub name: TextId,
     /// The line; an address of a C++ frame without symbols.
     pub line: i64,
-    /// What `torch.fx` knows of it.
+    /// The `torch.fx` annotation.
     pub fx: Option<FxId>,
 }
 
-/// What `augment_with_fx_traces` adds to a frame of compiled code.
+/// The annotation that `augment_with_fx_traces` adds to a frame of compiled code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Fx {
-    /// `fx_node_op`: `call_function`, for one.
+    /// `fx_node_op`, such as `call_function`.
     pub node_op: Option<TextId>,
-    /// `fx_node_name`: `relu_1`, for one.
+    /// `fx_node_name`, such as `relu_1`.
     pub node_name: Option<TextId>,
-    /// `fx_original_trace`: the lines of the model that the node stands for.
+    /// `fx_original_trace`: the model's lines for this node.
     pub original_trace: Option<TextId>,
     /// `fx_node_info`.
     pub node_info: Option<TextId>,
@@ -56,7 +56,7 @@ pub struct Stacks {
     ends: Vec<usize>,
     known: HashTable<StackId>,
     hasher: DefaultHashBuilder,
-    /// A stack on its way.
+    /// A stack being built.
     scratch: Vec<u32>,
 }
 
@@ -92,7 +92,7 @@ impl Stacks {
         Some(id)
     }
 
-    /// The id of what `torch.fx` knows of a frame; `None` when ids run out.
+    /// The id of a `torch.fx` annotation; `None` when ids run out.
     pub fn fx(&mut self, fx: Fx) -> Option<FxId> {
         if let Some(&id) = self.known_fx.get(&fx) {
             return Some(id);
@@ -108,10 +108,10 @@ impl Stacks {
         self.stack_of(frames, |&frame| Some(frame)).ok().flatten()
     }
 
-    /// The id of the stack that these things are, where `frame` tells each one's frame.
+    /// The id of the stack of these items, where `frame` gives each one's frame.
     ///
     /// # Errors
-    /// The first thing that is no frame.
+    /// The first item that is not a frame.
     pub(crate) fn stack_of<T: Copy>(
         &mut self,
         things: &[T],
@@ -147,7 +147,7 @@ impl Stacks {
         &self.frames[id.index()]
     }
 
-    /// What `torch.fx` knows, by id.
+    /// A `torch.fx` annotation by id.
     ///
     /// # Panics
     /// With an id of another table.
@@ -172,17 +172,17 @@ impl Stacks {
         slice(&self.joined, &self.ends, id).iter().map(|&index| &self.frames[index as usize])
     }
 
-    /// How many stacks there are, the empty one included.
+    /// The number of stacks, including the empty one.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none: never, for the empty stack is there.
+    /// Always false: the empty stack is always present.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// How many frames there are.
+    /// The number of frames.
     pub fn frame_count(&self) -> usize {
         self.frames.len()
     }

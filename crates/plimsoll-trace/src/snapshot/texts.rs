@@ -1,4 +1,4 @@
-//! File names, function names, scopes, metadata: [`Texts`], each told once.
+//! File names, function names, scopes and metadata, without duplicates: [`Texts`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,7 +18,7 @@ use super::{Key, TextId};
 /// ```
 #[derive(Clone)]
 pub struct Texts {
-    /// All texts, end to end.
+    /// All texts, concatenated.
     joined: String,
     /// Where each ends in `joined`.
     ends: Vec<usize>,
@@ -75,18 +75,18 @@ impl Texts {
         Some(id)
     }
 
-    /// The id of a text that is known.
+    /// The id of a known text.
     pub fn find(&self, wanted: &str) -> Option<TextId> {
         let hash = self.hasher.hash_one(wanted.as_bytes());
         self.known.find(hash, |&id| self.get(id) == wanted).copied()
     }
 
-    /// How many there are, the keys included.
+    /// The number of texts, including the keys.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none: never, for the keys are there.
+    /// Always false: the keys are always present.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

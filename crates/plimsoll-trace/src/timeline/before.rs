@@ -1,5 +1,5 @@
-//! The device's memory over time ([`MemoryMap`]); before the recording, it is the snapshot's segments with every
-//! event about memory undone.
+//! The device's memory over time ([`MemoryMap`]). The state before the recording is the snapshot's segments with every
+//! segment event undone.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use super::pools::PoolsBySegment;
 use super::{Life, Timeline};
 use crate::snapshot::{Action, Event, PoolIndex, Segment, SegmentType};
 
-/// Memory that the allocator had from the device: a segment, or a mapped range of an expandable one.
+/// Device memory held by the allocator: a segment, or a mapped range of an expandable one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// Where it begins.
+    /// Its address.
     pub addr: Addr,
-    /// Its bytes.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// The stream that it belongs to.
+    /// Its stream.
     pub stream: StreamId,
-    /// Which requests it serves; of what the snapshot does not show any more, as its size tells.
+    /// Whether it serves small or large requests; inferred from the size if the segment is gone at the end.
     pub segment_type: SegmentType,
     /// Its pool.
     pub pool: Option<PoolIndex>,
-    /// Whether it grows in place.
+    /// Whether it is expandable.
     pub is_expandable: bool,
 }
 
@@ -43,7 +43,7 @@ impl Memory {
         }
     }
 
-    /// What an event says that there was.
+    /// The memory that an event is about.
     fn of_event(event: &Event, addr: Addr, pool: Option<PoolIndex>, is_expandable: bool) -> Self {
         let is_small = event.size == SMALL_SEGMENT_BYTES;
         let segment_type = if is_small { SegmentType::Small } else { SegmentType::Large };
@@ -51,14 +51,14 @@ impl Memory {
         Self { addr, bytes, stream, segment_type, pool, is_expandable }
     }
 
-    /// Where it ends.
+    /// The address of its end.
     pub fn end(&self) -> Addr {
         Addr(self.addr.0.saturating_add(self.bytes))
     }
 }
 
-/// The memory before the first event, by address, and how many events did not fit. `events` are those about
-/// memory, by their places in the trace.
+/// The memory before the first event, by address, and how many events contradict it. `events` are the segment
+/// events, by index in the trace.
 pub(super) fn memory_before(
     segments: &[&Segment],
     trace: &[Event],
@@ -73,8 +73,8 @@ pub(super) fn memory_before(
     (map.by_addr.into_values().collect(), map.strays)
 }
 
-/// Which requests unmapped pages served cannot be told from their bytes: many small pages may be as much as one
-/// large one. But what was held there tells, if anything was.
+/// The size of unmapped pages does not show whether they were small or large: many small pages may be as much as one
+/// large one. Blocks that lay there do show it.
 pub(super) fn tell_types(
     memory: &mut [Memory],
     segments: &[&Segment],
@@ -88,25 +88,25 @@ pub(super) fn tell_types(
     if unsure.is_empty() {
         return;
     }
-    let mut told = vec![false; memory.len()];
+    let mut known = vec![false; memory.len()];
     for &nth in &unsure {
         if !memory[nth].bytes.is_multiple_of(large_page_bytes) {
-            (memory[nth].segment_type, told[nth]) = (SegmentType::Small, true);
+            (memory[nth].segment_type, known[nth]) = (SegmentType::Small, true);
         }
     }
     for life in lives {
         let below = memory.partition_point(|it| it.addr <= life.addr);
         if let Some(nth) = below.checked_sub(1).filter(|&nth| life.addr < memory[nth].end()) {
             let is_small = life.bytes <= MOST_SMALL_BYTES;
-            if !told[nth] && unsure.binary_search(&nth).is_ok() {
+            if !known[nth] && unsure.binary_search(&nth).is_ok() {
                 memory[nth].segment_type = if is_small { SegmentType::Small } else { SegmentType::Large };
-                told[nth] = true;
+                known[nth] = true;
             }
         }
     }
 }
 
-/// The device's memory at one moment; it follows events forwards and backwards.
+/// The device's memory at one moment; it can apply events forwards and backwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemoryMap {
     by_addr: BTreeMap<Addr, Memory>,
@@ -123,7 +123,7 @@ impl MemoryMap {
         self.by_addr.values()
     }
 
-    /// Takes in an event, by its place in the trace of a timeline; most are not about memory.
+    /// Applies an event, by its index in the trace; most are not segment events.
     pub(crate) fn follow(&mut self, event: &Event, nth: usize, timeline: &Timeline) {
         self.change(event, nth, &timeline.pools, false);
     }
@@ -147,7 +147,7 @@ impl MemoryMap {
         self.strays += usize::from(!fits);
     }
 
-    /// Takes a whole segment.
+    /// Removes a whole segment.
     fn take(&mut self, event: &Event, addr: Addr) -> bool {
         let fits = self.by_addr.get(&addr).is_some_and(|memory| memory.bytes == event.size);
         if fits {
@@ -167,7 +167,7 @@ impl MemoryMap {
         fits
     }
 
-    /// Takes pages out of the range around them.
+    /// Removes pages from the range around them.
     fn take_pages(&mut self, event: &Event, addr: Addr) -> bool {
         let end = Addr(addr.0.saturating_add(event.size));
         let around = self.by_addr.range(..=addr).next_back().map(|(_, memory)| *memory);
@@ -183,8 +183,8 @@ impl MemoryMap {
         true
     }
 
-    /// Adds pages, as one with the ranges of the same stream and pool at their ends: those tell which requests
-    /// they serve. Events before PyTorch 2.12 do not tell the pool; then any is the same.
+    /// Adds pages, merged with adjacent ranges of the same stream and pool: those show which requests
+    /// they serve. Events before PyTorch 2.12 have no pool; then any matches.
     fn put_pages(&mut self, mut pages: Memory) -> bool {
         if !self.put(pages) {
             return false;

@@ -1,5 +1,5 @@
-//! From events to lives, in one walk forwards: a table by address tells whose block an event is about. What it
-//! does not know was there before; what the snapshot shows at the end tells of the rest.
+//! Builds lives from events in one forward pass: a table by address maps an event to its block. A block that
+//! is not in the table existed before the recording; the final state of the snapshot supplies the rest.
 
 use hashbrown::HashMap;
 use plimsoll_alloc::{Addr, Config};
@@ -9,12 +9,12 @@ use super::pools::PoolsBySegment;
 use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
 use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, Snapshot, StackId};
 
-/// A life while they are collected: those from before the recording are in a list of their own.
+/// A life while lives are collected: those from before the recording are in a separate list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Slot(u32);
 
 impl Slot {
-    /// No life: what was at this address is over, or waited before the recording.
+    /// No life: the block at this address was freed, or was waiting before the recording.
     const NONE: Self = Self(u32::MAX);
     const BEFORE: u32 = 1 << 31;
 }
@@ -23,16 +23,16 @@ struct Builder<'a> {
     config: &'a Config,
     /// Whether sizes in the trace are those of blocks rather than of requests.
     is_host: bool,
-    /// Who is, or was last, at an address.
+    /// The current or latest block at an address.
     at: HashMap<Addr, Slot>,
     before: Vec<Life>,
     born: Vec<Life>,
     waiting: Vec<Life>,
     concerns: Vec<Slot>,
-    /// Events about memory of the device.
+    /// Segment events.
     about_memory: Vec<u32>,
     overtaken: Vec<Slot>,
-    /// Frees whose stack is that of the `alloc`, and those whose is not.
+    /// Frees with the stack of their `alloc`, and frees with another.
     frees_as_allocs: usize,
     frees_of_their_own: usize,
     quality: Quality,
@@ -41,7 +41,7 @@ struct Builder<'a> {
 /// Builds the timeline of one device from its segments and its trace.
 pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> Timeline {
     let (trace, config) = (snapshot.trace(device), &snapshot.config());
-    // As many events as have a number, and a number is left for the end.
+    // As many events as have an index, with one index left for the end.
     let trace = &trace[..trace.len().min(Slot::BEFORE as usize - 2)];
     let mut builder = Builder {
         config,
@@ -68,7 +68,7 @@ pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> 
 }
 
 impl Builder<'_> {
-    /// Takes in one event. Returns whose it is.
+    /// Applies one event. Returns the life it is about.
     fn follow(&mut self, index: Option<EventIndex>, event: &Event, addr: Addr) -> Slot {
         match event.action {
             Action::Alloc => {
@@ -164,14 +164,14 @@ impl Builder<'_> {
         slot
     }
 
-    /// Ends a life whose end was not recorded, as another comes to its address.
+    /// Ends a life whose end was not recorded, because another block is at its address.
     fn overtake(&mut self, slot: Slot, index: Option<EventIndex>) {
         if self.end(slot, index) {
             self.overtaken.push(slot);
         }
     }
 
-    /// Ends a life, unless it is over.
+    /// Ends a life, unless it has ended.
     fn end(&mut self, slot: Slot, index: Option<EventIndex>) -> bool {
         let Some(life) = self.get_mut(slot).filter(|life| life.completed.is_none()) else { return false };
         life.freed = life.freed.or(index);
@@ -180,7 +180,7 @@ impl Builder<'_> {
         true
     }
 
-    /// Compares with the state at the end, which also tells sizes, and what was held all the time.
+    /// Compares with the final state, which also has block sizes, and the blocks that were live all the time.
     fn look_at(&mut self, segments: &[&Segment], end: Option<EventIndex>) {
         for segment in segments {
             for block in segment.blocks.iter().filter(|block| block.state != BlockState::Inactive) {
@@ -293,8 +293,8 @@ impl Builder<'_> {
         timeline
     }
 
-    /// A free shows the stack of the `alloc` or its own, as was set when recording. Only in the first case it
-    /// tells of a block from before the recording; and then its `alloc` had been recorded.
+    /// A free has the stack of the `alloc` or its own, depending on the recording's setting. Only in the first case does it
+    /// describe a block from before the recording; and then its `alloc` had been recorded.
     fn tell_stacks_of_frees(&mut self) {
         let is_of_alloc = self.frees_as_allocs > 0 && self.frees_of_their_own == 0;
         for life in self.before.iter_mut().filter(|life| life.freed.is_some()) {

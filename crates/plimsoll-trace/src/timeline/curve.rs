@@ -1,20 +1,20 @@
-//! Sums over time: [`Level`]s, the [`Moment`]s of the peaks, the curve between.
+//! Byte counts over time: [`Level`]s, the [`Moment`]s of the peaks, and the curve.
 
 use super::{EventIndex, Timeline};
 use crate::snapshot::{Action, Event};
 
-/// Bytes at one moment. Files may say anything, so sums stop at the ends instead of wrapping.
+/// Bytes at one moment. Files may hold any number, so sums saturate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
-    /// In blocks that are held. As PyTorch: `memory_allocated`.
+    /// In live blocks. As PyTorch: `memory_allocated`.
     pub allocated_bytes: u64,
-    /// The same with blocks that were let go and wait for a stream.
+    /// In live blocks and in freed ones that wait for a stream.
     pub active_bytes: u64,
-    /// Taken of the device. As PyTorch: `memory_reserved`.
+    /// Held from the device. As PyTorch: `memory_reserved`.
     pub reserved_bytes: u64,
 }
 
-/// What there was after an event.
+/// The level after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moment {
     /// The event; `None` is the moment before the first.
@@ -72,7 +72,7 @@ impl Timeline {
         waited.map_or(0, |life| life.bytes)
     }
 
-    /// Sums what there was at the start and finds the peaks, from the lives and what was reserved at the start.
+    /// Computes the level at the start and finds the peaks, from the lives and the memory reserved at the start.
     pub(crate) fn sum_up(&mut self, trace: &[Event]) {
         let held = self.lives.iter().filter(|life| life.born.is_none());
         self.start.allocated_bytes = held.fold(0, |sum: u64, life| sum.saturating_add(life.bytes));

@@ -1,13 +1,13 @@
-//! The pool of an event that does not tell it: [`PoolsBySegment`].
+//! The pool of an event that does not record it: [`PoolsBySegment`].
 //!
-//! Segments tell their pools since PyTorch 2.1, events only later. A block is of the pool of the segment around it;
-//! but addresses come again: what lay there before the segment came was another's.
+//! Segments record their pool since PyTorch 2.1, events only since 2.12. A block's pool is that of the segment around it,
+//! from the time the segment was allocated: before that, the address belonged to another segment.
 
 use plimsoll_alloc::{Addr, PoolId};
 
 use crate::snapshot::{Action, Event, PoolIndex, Pools, Segment};
 
-/// The segments of private pools that a snapshot shows, by address; none if events tell their pools.
+/// The segments of private pools in a snapshot, by address; none if events record their pools.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PoolsBySegment(Vec<Private>);
 
@@ -16,12 +16,12 @@ struct Private {
     from: Addr,
     to: Addr,
     pool: PoolIndex,
-    /// The place of the event with which it came; 0 if it was there before the first, or grows in place.
+    /// The index of the event that allocated it; 0 if it existed before the first, or is expandable.
     since: usize,
 }
 
 impl PoolsBySegment {
-    /// `about_memory` are the places of the events about memory of the device.
+    /// `about_memory` are the indices of the segment events.
     pub(super) fn of(pools: &Pools, segments: &[&Segment], trace: &[Event], about_memory: &[u32]) -> Self {
         if trace.iter().any(|event| event.pool.is_some()) {
             return Self::default();
@@ -46,10 +46,10 @@ impl PoolsBySegment {
         Self(private)
     }
 
-    /// The pool of what an event, by its place in the trace, says of an address; `told` is what it says itself.
-    pub(crate) fn at(&self, told: Option<PoolIndex>, addr: Addr, nth: usize) -> Option<PoolIndex> {
-        if told.is_some() || self.0.is_empty() {
-            return told;
+    /// The pool of an event's block, by the event's index and address; `recorded` is the event's own, if any.
+    pub(crate) fn at(&self, recorded: Option<PoolIndex>, addr: Addr, nth: usize) -> Option<PoolIndex> {
+        if recorded.is_some() || self.0.is_empty() {
+            return recorded;
         }
         let below = self.0.partition_point(|segment| segment.from <= addr);
         let around = self.0[..below].last().filter(|it| addr < it.to && it.since <= nth);
@@ -84,8 +84,8 @@ mod tests {
         };
         let event = |action| Event::new(action, Addr(0x4000), 0x2000, StreamId(0));
         let trace = [Action::SegmentAlloc, Action::SegmentFree, Action::SegmentAlloc].map(event);
-        let told = PoolsBySegment::of(&snapshot.pools, &[&segment], &trace, &[0, 1, 2]);
-        let at = |addr, nth| told.at(None, Addr(addr), nth);
+        let recorded = PoolsBySegment::of(&snapshot.pools, &[&segment], &trace, &[0, 1, 2]);
+        let at = |addr, nth| recorded.at(None, Addr(addr), nth);
         assert_eq!([at(0x5000, 1), at(0x5000, 2), at(0x6000, 2)], [None, Some(pool), None]);
         let before = PoolsBySegment::of(&snapshot.pools, &[&segment], &[], &[]);
         assert_eq!(before.at(None, Addr(0x4000), 0), Some(pool));

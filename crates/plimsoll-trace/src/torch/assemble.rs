@@ -1,4 +1,4 @@
-//! The snapshot from its records, once the file is read.
+//! Assembles the snapshot from its records after the file is read.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use super::value::Value;
 use crate::error::Why;
 use crate::snapshot::{Block, CategoryId, Event, Key, KeySet, Kind, Segment, Setting, Snapshot, TextId};
 
-/// Settings within settings; PyTorch has two levels.
+/// The deepest nesting of settings; PyTorch has two levels.
 const DEEPEST_SETTING: u32 = 8;
-/// Settings in all; PyTorch has some thirty.
+/// The most settings; PyTorch has about thirty.
 const MOST_SETTINGS: u64 = 4096;
 
 impl Objects {
-    /// The snapshot whose outermost value is this.
+    /// Assembles the snapshot from the outermost value.
     pub(crate) fn assemble(mut self, top: Value) -> Result<Snapshot, Why> {
         self.all_complete()?;
         let pairs = match top {
@@ -142,7 +142,7 @@ impl Objects {
         }
     }
 
-    /// Hands each trace its events: the last in memory is cut off first, so that nothing is copied twice.
+    /// Gives each trace its events: the last one in memory is split off first, so that nothing is copied twice.
     fn place_traces(&mut self, mut traces: Vec<(Option<usize>, Range<usize>)>) {
         traces.retain(|(_, range)| !range.is_empty());
         traces.sort_by_key(|(_, range)| range.start);
@@ -178,7 +178,7 @@ impl Objects {
             Value::None => Setting::None,
             Value::Bool(on) => Setting::Bool(on),
             Value::Int(number) => Setting::Int(number),
-            // PyTorch means "no limit" by the greatest number of a `size_t`.
+            // PyTorch writes "no limit" as the largest `size_t`.
             Value::Big(_) => {
                 Setting::Int(natural(value).and_then(|big| i64::try_from(big).ok()).unwrap_or(-1))
             }

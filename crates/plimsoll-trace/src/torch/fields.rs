@@ -1,4 +1,4 @@
-//! What may stand under each key of each record, and what must.
+//! The fields of each record: which values are allowed, and which are required.
 
 use plimsoll_alloc::{Addr, StreamId};
 
@@ -10,14 +10,14 @@ use crate::snapshot::{
     MaybeU64, PoolIndex, Segment, SegmentType, StackId, Stage, TextId,
 };
 
-/// A record that still lacks keys, because its dictionary comes in pieces.
+/// A record that is still incomplete, because its dictionary is written in several parts.
 pub(super) struct Incomplete {
     kind: Kind,
     at: u32,
     missing: KeySet,
 }
 
-/// Dictionaries that are open at once, one within the other; a snapshot has four.
+/// The deepest nesting of dictionaries; a snapshot has four levels.
 const MOST_INCOMPLETE: usize = 64;
 
 fn wrong(key: Key, expected: &'static str, found: Value) -> Why {
@@ -55,7 +55,7 @@ fn pool(key: Key, value: Value) -> Result<Option<PoolIndex>, Why> {
 }
 
 impl Objects {
-    /// A new record of this kind, with nothing in it.
+    /// A new, empty record of this kind.
     pub(super) fn begin_record(&mut self, kind: Kind) -> Result<Value, Why> {
         let (addr, stream) = (Addr(0), StreamId(0));
         Ok(match kind {
@@ -150,7 +150,7 @@ impl Objects {
         Ok((kind, at, set))
     }
 
-    /// Notes what a record still lacks.
+    /// Notes the required keys that a record still lacks.
     fn complete(&mut self, kind: Kind, at: u32, needed: KeySet, set: KeySet) -> Result<(), Why> {
         let mut missing = needed.without(set);
         if kind == Kind::Event && self.events[at as usize].action == Action::Oom {
@@ -165,7 +165,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Fails with the first key that a record lacks.
+    /// Fails with the first missing key.
     pub(super) fn all_complete(&self) -> Result<(), Why> {
         match self.incomplete.first().and_then(|record| Some((record.kind, record.missing.iter().next()?))) {
             Some((kind, key)) => Err(Why::Missing { kind, key }),
@@ -312,7 +312,7 @@ impl Objects {
         match key {
             Key::RealSize => self.histories[at].real_size = whole(key, value)?,
             Key::Frames => self.histories[at].stack = Some(self.stack(key, value)?),
-            // The block's own: its place in the segment tells it too.
+            // The block's own address: its position in the segment gives it too.
             Key::Addr => {}
             _ => return Ok(false),
         }
@@ -349,7 +349,7 @@ impl Objects {
         }
     }
 
-    /// A frame from all its keys at once; `None` when one is still to come.
+    /// A frame from all its keys at once; `None` if one is missing so far.
     pub(super) fn whole_frame(&mut self, items: &[Value]) -> Result<Option<FrameId>, Why> {
         let has = |wanted| {
             items

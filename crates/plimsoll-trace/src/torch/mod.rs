@@ -1,7 +1,7 @@
-//! PyTorch's snapshots: what its dictionaries mean.
+//! The meaning of PyTorch's dictionaries.
 //!
-//! `pickle/` and `json.rs` tell values as they come; [`Objects`](objects::Objects) makes records of them,
-//! by the keys of `fields.rs`; `assemble.rs` puts the [`Snapshot`](crate::snapshot::Snapshot) together. `write.rs` is the way back.
+//! `pickle/` and `json.rs` pass values on as they read them; [`Objects`](objects::Objects) turns them into records
+//! with the fields of `fields.rs`; `assemble.rs` builds the [`Snapshot`](crate::snapshot::Snapshot). `write.rs` writes one.
 
 mod assemble;
 mod fields;

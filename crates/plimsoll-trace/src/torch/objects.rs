@@ -1,9 +1,9 @@
-//! From Python's values to the rows of a snapshot, one container at a time: [`Objects`].
+//! Turns Python's values into the rows of a snapshot, one container at a time: [`Objects`].
 //!
 //! A dictionary becomes a record at the key that decides what it is: `action` makes a trace entry, `state` a
 //! block, and so on ([`Objects::set`]). Until then, and for settings, it is kept as pairs. A list becomes a
-//! stack, or a range of the records that were made last ([`Objects::append`]). What a record's fields may be
-//! is in `fields.rs`; how the whole is put together in `assemble.rs`.
+//! stack, or a range of the records that were made last ([`Objects::append`]). The fields of each record are
+//! in `fields.rs`; `assemble.rs` builds the snapshot.
 
 use std::ops::Range;
 
@@ -18,9 +18,9 @@ use crate::snapshot::{
     StackId, TextId,
 };
 
-/// The records made so far, and what is still open.
+/// The records made so far, and the open containers.
 pub(crate) struct Objects {
-    /// Texts, stacks, pools and facts grow in here.
+    /// The snapshot being built: texts, stacks, pools and facts.
     pub(super) snapshot: Snapshot,
     pub(super) segments: Vec<Segment>,
     pub(super) blocks: Vec<Block>,
@@ -33,7 +33,7 @@ pub(crate) struct Objects {
     pub(super) incomplete: Vec<Incomplete>,
     /// The id of the first action's name; the others follow.
     pub(super) first_action: TextId,
-    /// The categories that events told by name: their places among the snapshot's, so far.
+    /// The categories that events name: their indices so far.
     pub(super) named_categories: HashMap<TextId, CategoryId>,
 }
 
@@ -55,18 +55,18 @@ pub(super) enum List {
     Histories(u32),
     Lists(Vec<Value>),
     Texts(Vec<TextId>),
-    /// Its entries became part of something; they cannot become part of another.
+    /// Its entries were moved into a record, and cannot be moved again.
     Taken,
 }
 
-/// A stack that came in several pieces: its frames, and its id once somebody asked.
+/// A stack written in several parts: its frames, and its id once it is used.
 #[derive(Default)]
 pub(super) struct Growing {
     frames: Vec<FrameId>,
     id: Option<StackId>,
 }
 
-/// The number of a record: 32 bits, for a trace of 2^32 entries would be a file of 80 GB.
+/// A record's number: 32 bits, since a trace of 2^32 entries would be a file of 80 GB.
 pub(super) fn number(index: usize, what: &'static str) -> Result<u32, Why> {
     u32::try_from(index).map_err(|_| Why::TooMany { what, most: u64::from(u32::MAX) })
 }
@@ -108,7 +108,7 @@ impl Objects {
         self.snapshot.texts.intern_bytes(bytes).map(Value::Text).ok_or_else(|| ids_ran_out("texts"))
     }
 
-    /// A tuple. Only pairs of integers are of use: pools.
+    /// A tuple. Only pairs of integers are used: pools.
     pub(crate) fn tuple(&mut self, items: &[Value]) -> Result<Value, Why> {
         let [first, second] = items else { return Ok(Value::Opaque) };
         let (Some(first), Some(second)) = (natural(*first), natural(*second)) else {
@@ -118,7 +118,7 @@ impl Objects {
         pool.map(Value::Pool).ok_or_else(|| ids_ran_out("pools"))
     }
 
-    /// The list with `items` added; what became of it.
+    /// Appends `items` to a list; returns the list's new value.
     pub(crate) fn append(&mut self, list: Value, items: &[Value]) -> Result<Value, Why> {
         let Some(&first) = items.first() else { return Ok(list) };
         match list {
@@ -143,7 +143,7 @@ impl Objects {
         }
     }
 
-    /// The first entry tells what the list is.
+    /// The first entry decides the kind of list.
     fn begin_list(&mut self, slot: Slot, first: Value, items: &[Value]) -> Result<Value, Why> {
         let list = match first {
             Value::Frame(..) => {
@@ -184,7 +184,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The id of a stack that came in pieces. It cannot grow any more.
+    /// The id of a stack written in parts. It cannot grow any more.
     pub(super) fn settle(&mut self, at: u32) -> Result<StackId, Why> {
         let growing = &mut self.growing[at as usize];
         if let Some(id) = growing.id {
@@ -214,7 +214,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The dictionary with these keys and values, in turns, added; what became of it.
+    /// Adds alternating keys and values to a dictionary; returns its new value.
     pub(crate) fn set(&mut self, dict: Value, items: &[Value]) -> Result<Value, Why> {
         match dict {
             Value::EmptyDict(slot) => match deciding(items) {
@@ -259,7 +259,7 @@ impl Objects {
         Ok(Value::Dict(at, slot))
     }
 
-    /// Adds to the pairs; a record once a key decides.
+    /// Adds to the pairs; they become a record once a key decides its kind.
     fn keep_more(&mut self, at: u32, slot: Slot, items: &[Value]) -> Result<Value, Why> {
         let decided = deciding(items);
         let pairs = &mut self.dicts[at as usize];
@@ -271,7 +271,7 @@ impl Objects {
         };
         let kind = match decided {
             Some(kind) if kind != Kind::Frame => kind,
-            // A frame is whole when it has its three keys; few pairs, so that this is no search.
+            // A frame is complete with its three keys; the pairs are few, so this is not a search.
             _ if pairs.len() < 16 && is_frame(pairs) => Kind::Frame,
             _ => return Ok(Value::Dict(at, slot)),
         };
@@ -294,7 +294,7 @@ impl Objects {
             + events.capacity() * size_of::<Event>()
             + annotations.capacity() * size_of::<Annotation>()
             + self.lists.capacity() * size_of::<List>()
-            // A pair or two in each, as a rule; what is in pieces is short-lived.
+            // Usually a pair or two in each; incomplete records are short-lived.
             + self.dicts.capacity() * 4 * size_of::<(TextId, Value)>()
             + self.growing.capacity() * size_of::<Growing>()
     }
@@ -315,8 +315,8 @@ impl List {
     }
 }
 
-/// Adds a record to the range that a list is. Records are made in the order of their list; one that stands
-/// in a list again is copied.
+/// Adds a record to a list's range. Records are made in the order of their list; one that occurs
+/// in a list twice is copied.
 fn extend<T: Clone>(range: &mut Range<u32>, records: &mut Vec<T>, at: u32) -> Result<(), Why> {
     if at != range.end {
         let Some(record) = records.get(at as usize).filter(|_| range.end as usize == records.len()) else {
@@ -328,7 +328,7 @@ fn extend<T: Clone>(range: &mut Range<u32>, records: &mut Vec<T>, at: u32) -> Re
     Ok(())
 }
 
-/// The kind that the first deciding key tells.
+/// The kind of record, by the first deciding key.
 fn deciding(items: &[Value]) -> Option<Kind> {
     items.iter().step_by(2).find_map(|&key| match key {
         Value::Text(text) => match Key::of(text)? {

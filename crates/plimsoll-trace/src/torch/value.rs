@@ -1,9 +1,9 @@
-//! What stands on the reader's stack and in its memo: [`Value`], 16 bytes.
+//! A value on the reader's stack and in its memo: [`Value`], 16 bytes.
 
 use crate::snapshot::{FrameId, PoolIndex, StackId, TextId};
 
 /// A value while a snapshot is being read. Containers are turned into records of the snapshot as soon as
-/// their keys tell what they are, so a value is a number, or the number of a record.
+/// their keys show what they are, so a value is a number, or the number of a record.
 #[derive(Clone, Copy)]
 pub(crate) enum Value {
     None,
@@ -14,17 +14,17 @@ pub(crate) enum Value {
     Float(f64),
     Text(TextId),
     Pool(PoolIndex),
-    /// What no key asks for: bytes, sets, tuples, integers past 64 bits, lists of anything else.
+    /// A value that no key uses: bytes, sets, tuples, integers past 64 bits, lists of anything else.
     Opaque,
     EmptyList(Slot),
     EmptyDict(Slot),
     Frame(FrameId, Slot),
     Stack(StackId, Slot),
-    /// A stack that came in several pieces.
+    /// A stack written in several parts.
     Growing(u32, Slot),
     /// Another list, in `Objects::lists`.
     List(u32, Slot),
-    /// A dictionary whose keys do not yet tell what it is, or never will, in `Objects::dicts`.
+    /// A dictionary whose kind is not known yet, or never will be, in `Objects::dicts`.
     Dict(u32, Slot),
     Segment(u32),
     Block(u32),
@@ -35,7 +35,7 @@ pub(crate) enum Value {
 
 const _: () = assert!(size_of::<Value>() == 16, "a value is copied often");
 
-/// Where the memo keeps a container, so that it can be told what became of it.
+/// A container's memo index, so that the memo can be updated when the container becomes a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
@@ -52,7 +52,7 @@ impl Slot {
 }
 
 impl Value {
-    /// Where the memo keeps this container.
+    /// This container's memo index.
     pub(crate) fn slot(self) -> Slot {
         match self {
             Self::EmptyList(slot)
@@ -66,7 +66,7 @@ impl Value {
         }
     }
 
-    /// The same, kept there by the memo.
+    /// The same value with a memo index.
     pub(crate) fn kept(self, slot: Slot) -> Self {
         match self {
             Self::EmptyList(_) => Self::EmptyList(slot),
@@ -80,7 +80,7 @@ impl Value {
         }
     }
 
-    /// What it is, for an error.
+    /// Its kind, for an error.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::None => "None",

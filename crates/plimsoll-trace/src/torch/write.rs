@@ -1,6 +1,6 @@
-//! A snapshot in PyTorch's format, as its own viewer opens it: [`write`].
+//! Writes a snapshot in PyTorch's format, which its own viewer opens: [`write`].
 //!
-//! Keys stand in the order of PyTorch's, and only those whose value is known: what a file did not say is not
+//! Keys are in PyTorch's order, and only those with a known value: missing values are not
 //! made up. Texts, frames, stacks and pools are written once and referred to.
 
 use std::io::{self, Write};
@@ -11,12 +11,12 @@ use crate::snapshot::{
     Stage, TextId,
 };
 
-/// Which stacks of a trace are written once.
+/// Which stacks of a trace are shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// Equal ones: the smallest file.
+    /// All equal ones: the smallest file.
     Equal,
-    /// Those of events that follow each other, as in a dump of PyTorch's, which keeps one stack for each
+    /// Those of consecutive events, as in PyTorch's dumps, which keep one stack for each
     /// call that it recorded.
     Neighbours,
 }
@@ -24,7 +24,7 @@ pub enum Sharing {
 /// Writes a snapshot as a pickle of protocol 4.
 ///
 /// # Errors
-/// The system's.
+/// I/O errors.
 pub(crate) fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> io::Result<()> {
     let mut writer = Writer {
         snapshot,
@@ -43,7 +43,7 @@ pub(crate) fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> i
 struct Writer<'a, W> {
     snapshot: &'a Snapshot,
     pickler: Pickler<W>,
-    /// Where each text, frame, stack and pool is kept, once it was written.
+    /// The memo index of each text, frame, stack and pool that was written.
     texts: Vec<Option<Kept>>,
     frames: Vec<Option<Kept>>,
     stacks: Vec<Option<Kept>>,
@@ -141,7 +141,7 @@ impl<W: Write> Writer<'_, W> {
             writer.maybe_text(Key::InternalMetadata, event.internal_metadata)?;
             writer.pool(Key::PoolId, event.pool)?;
             if let Some(category) = event.category {
-                // The viewer knows categories by name alone.
+                // The viewer knows categories only by name.
                 match writer.snapshot.categories.get(category.index()) {
                     Some(&name) => writer.maybe_text(Key::Category, Some(name))?,
                     None => writer.number(Key::Category, category.index() as u64)?,
