@@ -70,11 +70,7 @@ impl Corpus {
         for (number, text) in text.lines().enumerate() {
             corpus.line(number + 1, text, &mut calls).map_err(|why| format!("line {}: {why}", number + 1))?;
         }
-        if calls.is_empty() {
-            Ok(corpus)
-        } else {
-            Err(format!("device calls after the last row: {calls:?}"))
-        }
+        if calls.is_empty() { Ok(corpus) } else { Err(format!("device calls after the last row: {calls:?}")) }
     }
 
     fn line(&mut self, line: usize, text: &str, calls: &mut Vec<Call>) -> Result<(), String> {
