@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 use plimsoll_alloc::{Bytes, Category, PoolId};
 use plimsoll_trace::explain::leaks::{Pattern, Verdict};
-use plimsoll_trace::explain::{Cause, DeviceExplanation, Failure, Options, Origins, Phase, Why};
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Failure, Options, Origins, Phase, Rest, Why};
 use plimsoll_trace::snapshot::{EventIndex, LifeIndex, Snapshot};
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 use serde_json::Value;
@@ -184,8 +184,29 @@ impl Case<'_> {
             let said = self.explained.shapes.first().map(|guess| guess.dims.clone());
             self.check("shape", said.into(), shape);
         }
+        if let Some(needs) = self.expected("needs").as_u64() {
+            let said = self.needs(&failure);
+            let is_near = said <= needs && needs - said <= needs / 50;
+            self.check(&format!("{said} bytes needed of {needs}"), is_near, true);
+        }
         let capacity = limit.unwrap_or(failure.level.reserved_bytes + number(&figures["free"]));
         self.check(&format!("{:?} of {capacity}", failure.cause()), is_cause(&failure, capacity), true);
+    }
+
+    /// All that the optimizer's state, or a row of equal layers, takes: what is there, the request, and what was still
+    /// needed.
+    fn needs(&self, failure: &Failure) -> u64 {
+        let Some(needed) = self.explained.still_needed else { return 0 };
+        if let Rest::Layers { layers, bytes_each, .. } = needed.rest {
+            return layers as u64 * bytes_each;
+        }
+        let lives = (0..).map_while(LifeIndex::new).zip(&self.explained.timeline.lives);
+        let held = lives.filter(|(index, life)| {
+            let category = self.explained.purposes.get(*index).category;
+            life.is_held_after(Some(failure.at)) && category == Some(Category::OptimizerState)
+        });
+        let made: u64 = held.map(|(_, life)| life.requested_bytes.get().unwrap_or(life.bytes)).sum();
+        made + failure.asked_bytes + needed.bytes
     }
 
     /// At each moment: what the tensors are that lie there.
@@ -222,8 +243,10 @@ impl Case<'_> {
                 }
                 let unknown = sums.get("None by Unknown").map_or(0, |sum| sum.1);
                 // Of blocks from before the recording sizes tell how many are what, not which.
-                let is_by_size =
-                    |said: &String| said.ends_with("SizesOfGradients") || said == "None by Unknown";
+                let is_by_size = |said: &String| {
+                    let by_size = ["SizesOfGradients", "BeyondStates"];
+                    by_size.iter().any(|why| said.ends_with(why)) || said == "None by Unknown"
+                };
                 let are_by_sizes = !sums.is_empty() && sums.keys().all(is_by_size);
                 if are_by_sizes && category != Category::Activation && self.has_all_of(category, moment) {
                     continue;
@@ -245,7 +268,8 @@ impl Case<'_> {
         let places = moment[role].as_array().expect("places").iter();
         let known: u64 = places.map(|place| number(&place[2]).div_ceil(512) * 512).sum();
         let lives = (0..).map_while(LifeIndex::new).zip(&self.explained.timeline.lives);
-        let said = lives.filter(|(life, _)| self.explained.purposes.get(*life).why == Why::SizesOfGradients);
+        let by_size = [Why::SizesOfGradients, Why::BeyondStates];
+        let said = lives.filter(|(life, _)| by_size.contains(&self.explained.purposes.get(*life).why));
         let said = said.filter(|(life, _)| self.explained.purposes.get(*life).category == Some(category));
         known
             == said.map(|(_, life)| life.requested_bytes.get().unwrap_or(0).div_ceil(512) * 512).sum::<u64>()
@@ -263,7 +287,7 @@ impl Case<'_> {
         for (_, &(life, bytes)) in strangers {
             let purpose = self.explained.purposes.get(life);
             let kept = [Category::Parameter, Category::Gradient, Category::OptimizerState];
-            let is_by_size = purpose.why == Why::SizesOfGradients; // how many are what, not which
+            let is_by_size = matches!(purpose.why, Why::SizesOfGradients | Why::BeyondStates); // how many are what, not which
             if !is_by_size && purpose.category.is_some_and(|category| kept.contains(&category)) {
                 let sum = sums.entry(format!("{:?} by {:?}", purpose.category, purpose.why)).or_default();
                 *sum = (sum.0 + 1, sum.1 + bytes);
@@ -281,8 +305,9 @@ impl Case<'_> {
 }
 
 /// What a tensor's role is called. Batches and caches have no name that could be told.
-const ROLES: [(&str, Category); 4] = [
+const ROLES: [(&str, Category); 5] = [
     ("parameters", Category::Parameter),
+    ("buffers", Category::Buffer),
     ("gradients", Category::Gradient),
     ("optimizer", Category::OptimizerState),
     ("activations", Category::Activation),

@@ -88,7 +88,11 @@ impl Page<'_> {
     fn leaks(&self, out: &mut String, device: &DeviceExplanation) {
         let of = &device.leaks;
         let growth = of.whole.growth;
-        let _ = writeln!(out, "\n{BOLD}From step to step{RESET}: {}", words::steps(device));
+        let _ = writeln!(
+            out,
+            "\n{BOLD}From step to step{RESET}: {}",
+            words::steps(device, |bytes| self.size(bytes))
+        );
         peaks::steps(out, self.explained, device, self.shown);
         let patterns = words::patterns(&self.explained.snapshot, device);
         for pattern in patterns.iter().take(self.shown.rows) {
@@ -98,6 +102,7 @@ impl Page<'_> {
             let _ = writeln!(out, "  {} more", patterns.len() - self.shown.rows);
         }
         if of.whole.verdict != Verdict::Leaking {
+            leaks::kept_of_each(out, self.explained, device, self.shown.rows, |bytes| self.size(bytes));
             return;
         }
         leaks::lines(out, self.explained, device, self.shown.rows, |bytes| self.size(bytes));

@@ -35,6 +35,7 @@ pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
         json!({
             "line": frame,
             "operator": operator.map(|name| name.of(&explained.snapshot)),
+            "kept_bytes_of_each_step": line.course.kept_of_each(),
             "course": course(&line.course, line.course.verdict == Verdict::Leaking),
             "pattern": line.pattern.map(|pattern| pattern.advice()),
         })
@@ -59,6 +60,7 @@ fn course(course: &Course, with_held: bool) -> Value {
         "steps_judged": growth.steps,
         "first_step_judged": growth.from + 1,
         "grown_bytes": growth.bytes,
+        "grows_every_steps": growth.every,
     });
     if with_held {
         value["held_bytes_after_each_step"] = course.held.as_slice().into();

@@ -15,7 +15,7 @@ use crate::explained::Explained;
 use crate::shown::Shown;
 
 pub(crate) use self::json::as_json;
-pub(crate) use self::text::lines;
+pub(crate) use self::text::{kept_of_each, lines};
 
 #[derive(Args)]
 pub(crate) struct LeaksArgs {

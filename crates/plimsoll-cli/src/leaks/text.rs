@@ -34,6 +34,7 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         }
         if device.leaks.whole.verdict == Verdict::TooFewSteps {
             let _ = writeln!(out, "record more of them: at least 6, better 20");
+            kept_of_each(&mut out, explained, device, args.shown.rows, size);
         }
         if device.leaks.leaking().next().is_some() {
             let but = if leaks { "" } else { ": no leak of the whole, as much of what was there goes" };
@@ -65,14 +66,42 @@ pub(crate) fn lines(
     let leaking: Vec<&Line> = device.leaks.leaking().collect();
     let (listed, rest) = leaking.split_at(leaking.len().min(rows));
     for line in listed {
-        let Growth { usual_bytes, bytes, grew, steps, .. } = line.course.growth;
+        let Growth { usual_bytes, bytes, grew, steps, every, .. } = line.course.growth;
         let (per_step, all) = (size(usual_bytes), size(bytes));
         let place = words::place(&explained.snapshot, line.place);
-        let _ = writeln!(out, "  {per_step:>12} a step in {grew} of {steps}  {all:>12} in all  {place}");
+        let often = match every {
+            Some(every) => format!("every {every} steps"),
+            None => format!("a step in {grew} of {steps}"),
+        };
+        let _ = writeln!(out, "  {per_step:>12} {often}  {all:>12} in all  {place}");
     }
     if !rest.is_empty() {
         let bytes = rest.iter().map(|line| line.course.growth.bytes).fold(0, u64::saturating_add);
         let _ = writeln!(out, "  {:>12} in all of {} more", size(bytes), rest.len());
+    }
+}
+
+/// The lines that keep something of each step, where there are too few steps to call it a leak.
+pub(crate) fn kept_of_each(
+    out: &mut String,
+    explained: &Explained,
+    device: &DeviceExplanation,
+    rows: usize,
+    size: impl Fn(u64) -> String,
+) {
+    let kept: Vec<(&Line, u64)> = device.leaks.kept_of_each().collect();
+    if kept.is_empty() {
+        return;
+    }
+    let steps = device.steps.len();
+    let _ =
+        writeln!(out, "\n{BOLD}Held at the end of what each of the {steps} steps asked for, by line{RESET}");
+    for (line, bytes) in kept.iter().take(rows) {
+        let place = words::place(&explained.snapshot, line.place);
+        let _ = writeln!(out, "  {:>12} of each step  {place}", size(*bytes));
+    }
+    if kept.len() > rows {
+        let _ = writeln!(out, "{:16}{} more", "", kept.len() - rows);
     }
 }
 
@@ -87,7 +116,9 @@ fn others(
     let moves = |line: &&Line| {
         let is_quiet =
             matches!(line.course.verdict, Verdict::Leaking | Verdict::Steady | Verdict::TooFewSteps);
-        !is_quiet || line.pattern.is_some()
+        // What was all let go is of no interest.
+        let is_gone = line.course.verdict == Verdict::Falling && line.course.held.last() == Some(&0);
+        !is_quiet && !is_gone || line.pattern.is_some()
     };
     let moving: Vec<&Line> = device.leaks.lines.iter().filter(moves).collect();
     if moving.is_empty() {

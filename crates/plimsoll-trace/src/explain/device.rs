@@ -6,6 +6,7 @@ use super::fragmentation::{Fragmentation, Known};
 use super::holders::{Holders, held};
 use super::leaks::Leaks;
 use super::ledger::Ledger;
+use super::needed::StillNeeded;
 use super::origin::Origins;
 use super::passes::{PassKind, Passes};
 use super::peaks::{Peaks, Phase};
@@ -33,6 +34,8 @@ pub struct DeviceExplanation {
     pub failure: Option<Failure>,
     /// What it may have been for, the best guess first; none where nothing speaks for any.
     pub shapes: Vec<Guess>,
+    /// What would have been needed beyond it, at least; none where nothing shows it.
+    pub still_needed: Option<StillNeeded>,
     /// Who held the memory at [`DeviceExplanation::moment`].
     pub holders: Holders,
     /// Where the device's bytes were then.
@@ -107,6 +110,8 @@ impl DeviceExplanation {
                 Some(Phase::Evaluation | Phase::Pass(PassKind::Forward | PassKind::Backward))
             ),
         });
+        let still_needed = failure.filter(|_| options.infer);
+        let still_needed = still_needed.and_then(|failure| StillNeeded::of(known, &passes, &failure));
         let shapes = riddle.map_or_else(Vec::new, |riddle| riddle.guesses());
         let cause = failure.map(|failure| failure.cause());
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
@@ -118,6 +123,7 @@ impl DeviceExplanation {
             purposes,
             failure,
             shapes,
+            still_needed,
             holders,
             ledger,
             fragmentation,

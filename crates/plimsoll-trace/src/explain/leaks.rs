@@ -3,10 +3,14 @@
 //! A level that rises is no leak yet: a longer batch raises it, and so does a cache that is replaced by a larger
 //! one. What leaks is never given back. So of every line two rows are kept ([`Course`]): what it holds at the
 //! end of each step, and what of each step's blocks is still held at the end of the last. `judge.rs` reads a
-//! verdict from such rows, `pattern.rs` says what kind of program leaks like that.
+//! verdict from such rows, `sawtooth.rs` finds what is freed many steps at once, `pattern.rs` says what kind of program
+//! leaks like that.
 
+mod growth;
 mod judge;
 mod pattern;
+mod rows;
+mod sawtooth;
 
 use std::collections::BTreeMap;
 
@@ -16,9 +20,12 @@ use super::origin::{Name, Origins};
 use super::purpose::Purposes;
 use super::steps::{Source, Steps};
 use crate::snapshot::{FrameId, LifeIndex, Snapshot, StackId};
-use crate::timeline::{Life, Timeline};
-pub use judge::{Growth, Verdict};
+use crate::timeline::Timeline;
+pub use growth::Growth;
+pub use judge::Verdict;
 pub use pattern::Pattern;
+use rows::{Rows, add};
+use sawtooth::{Frees, Release};
 
 /// What grows in one device's recording, and what does not.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,7 +34,7 @@ pub struct Leaks {
     /// much of older memory went away.
     pub whole: Course,
     /// Every place of which a block outlived a step's end: leaking ones first, those that leak most before
-    /// others; then by what they hold at the end. Where there are very many, those through which most bytes
+    /// others; then those that [keep something of each step](Course::kept_of_each), then by what they hold at the end. Where there are very many, those through which most bytes
     /// went.
     pub lines: Vec<Line>,
     /// What the leak looks like.
@@ -93,81 +100,15 @@ pub struct Course {
     pub growth: Growth,
 }
 
-/// Rows of numbers on their way to a [`Course`].
-#[derive(Debug, Clone, Default)]
-struct Rows {
-    /// By step: bytes asked for.
-    asked: Vec<(u32, u64)>,
-    /// By step: bytes that come to be held over its end less those that cease to be.
-    changes: Vec<(u32, i64)>,
-    /// By step of birth, of what is held at the end.
-    kept: Vec<(u32, u64)>,
-    /// Held from before the recording.
-    before: u64,
-    /// Whether its blocks are what a first step makes and keeps.
-    is_first_use: bool,
-    operator: Option<Option<Name>>,
-    /// Blocks that outlive the end of the step of their birth, and of the numbers among these that an addition
-    /// made how many there are, and how many the next step frees.
-    blocks: usize,
-    sums: usize,
-    sums_replaced: usize,
-    /// The same of all numbers, where no C++ frame tells of additions; which of the lives is the first of them, and
-    /// how many were asked for by a user's line itself.
-    numbers: usize,
-    numbers_replaced: usize,
-    first_number: Option<usize>,
-    direct_numbers: usize,
-    /// Bytes of all these blocks.
-    bytes: u64,
-}
-
-impl Rows {
-    fn take(&mut self, life: &Life, birth: Option<u32>, death: u32, steps: u32, is_sum: bool) {
-        match birth {
-            Some(step) => self.changes.push((step, signed(life.bytes))),
-            None => self.before = self.before.saturating_add(life.bytes),
-        }
-        if death < steps {
-            self.changes.push((death, -signed(life.bytes)));
-        } else if let Some(step) = birth {
-            add(&mut self.kept, step, life.bytes);
-        }
-        self.blocks += 1;
-        self.bytes = self.bytes.saturating_add(life.bytes);
-        self.sums += usize::from(is_sum);
-        self.sums_replaced += usize::from(is_sum && birth.is_some_and(|step| step + 1 == death));
+impl Course {
+    /// Where there are too few steps to call it a leak: bytes of every step that are still held at the end, where
+    /// there are some of each, the first included; of those behind it the least.
+    pub fn kept_of_each(&self) -> Option<u64> {
+        let (first, others) = self.kept.split_first().filter(|_| self.verdict == Verdict::TooFewSteps)?;
+        let (least, most) = (*others.iter().min()?, *others.iter().max()?);
+        (*first > 0 && least > 0 && most / 2 <= least && (others.len() > 1 || first / 2 <= least))
+            .then_some(least)
     }
-
-    /// The two rows of a course.
-    fn course(&self, steps: usize) -> Course {
-        let (mut changes, mut kept) = (vec![0i64; steps], vec![0; steps]);
-        for &(step, bytes) in &self.changes {
-            let change = &mut changes[step as usize];
-            *change = change.saturating_add(bytes);
-        }
-        for &(step, bytes) in &self.kept {
-            kept[step as usize] = bytes;
-        }
-        let sum = |level: &mut u64, change: i64| {
-            *level = level.saturating_add_signed(change);
-            Some(*level)
-        };
-        let held = changes.into_iter().scan(self.before, |level, change| sum(level, change)).collect();
-        Course { held, kept, ..Course::default() }
-    }
-}
-
-/// Adds to the entry of a step, the last if there is one.
-fn add(row: &mut Vec<(u32, u64)>, step: u32, bytes: u64) {
-    match row.last_mut() {
-        Some((last, sum)) if *last == step => *sum = sum.saturating_add(bytes),
-        _ => row.push((step, bytes)),
-    }
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl Leaks {
@@ -185,8 +126,18 @@ impl Leaks {
             Source::Sizes(_) => 16,
             _ => 3,
         };
-        let about =
-            judge::About { asked: &walk.asked, fewest, is_cat: false, is_line: true, is_first_use: false };
+        let whole_lasting = walk.whole.lasting(steps.len());
+        let about = judge::About {
+            asked: &walk.asked,
+            fewest,
+            lasting: &whole_lasting,
+            teeth: None,
+            is_cat: false,
+            is_line: true,
+            is_first_use: false,
+        };
+        let frees = Frees::of(snapshot, timeline.device);
+        let mut surest = None;
         let mut lines: Vec<Line> = Vec::new();
         let largest = walk.largest(MOST_ENTRIES / steps.len().max(1));
         let carried =
@@ -200,7 +151,13 @@ impl Leaks {
                 asked[step as usize] = asked[step as usize].saturating_sub(bytes);
             }
             let is_first_use = rows.is_first_use;
-            judge::judge(&mut course, &judge::About { asked: &asked, is_cat, is_first_use, ..about });
+            let lasting = rows.lasting(steps.len());
+            let teeth = sawtooth::find(snapshot, timeline.device, &frees, rows, &course.kept);
+            let judged =
+                judge::About { asked: &asked, lasting: &lasting, teeth, is_cat, is_first_use, ..about };
+            judge::judge(&mut course, &judged);
+            judge::tell_confidence(&mut course, steps.confidence, teeth);
+            surest = surest.or(teeth);
             let is_steady = matches!(course.verdict, Verdict::Steady | Verdict::WarmingUp);
             let pattern = pattern::of_line(snapshot, &course, rows, operator)
                 .or((is_carried && is_steady).then_some(Pattern::CarriedNumber));
@@ -210,7 +167,7 @@ impl Leaks {
         lines.sort_by_key(|line| {
             let last = line.course.held.last().copied();
             let leak = is_leaking(line).then_some(line.course.growth.bytes);
-            (std::cmp::Reverse((leak, last)), line.place)
+            (std::cmp::Reverse((leak, line.course.kept_of_each(), last)), line.place)
         });
 
         let mut whole = walk.whole.course(steps.len());
@@ -219,9 +176,7 @@ impl Leaks {
             &judge::About { is_line: false, is_first_use: walk.whole.is_first_use, ..about },
         );
         judge::judge_whole(&mut whole, &lines, walk.went_away);
-        for course in lines.iter_mut().map(|line| &mut line.course).chain([&mut whole]) {
-            judge::tell_confidence(course, steps.confidence);
-        }
+        judge::tell_confidence(&mut whole, steps.confidence, surest);
         let leaking: Vec<&Line> = lines.iter().filter(|line| is_leaking(line)).collect();
         let sample = pattern::sample(timeline, origins, steps, &leaking);
         let pattern = pattern::of_leak(snapshot, timeline, origins, purposes, &sample);
@@ -231,6 +186,16 @@ impl Leaks {
     /// The lines that leak: the first of [`lines`](Self::lines).
     pub fn leaking(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().take_while(|line| line.course.verdict == Verdict::Leaking)
+    }
+
+    /// Of a recording of too few steps: the lines of which something of every step is still held at the end, with so
+    /// many bytes of each.
+    pub fn kept_of_each(&self) -> impl Iterator<Item = (&Line, u64)> {
+        let is_open = self.whole.verdict == Verdict::TooFewSteps;
+        self.lines
+            .iter()
+            .filter(move |_| is_open)
+            .filter_map(|line| Some((line, line.course.kept_of_each()?)))
     }
 
     /// Bytes by which all leaking lines together grow with each step, rounded to the nearest.
@@ -267,7 +232,7 @@ impl Walk {
         let (places, place_of) = places(snapshot, origins);
         let ends = &steps.boundaries;
         let count = ends.len() as u32;
-        let warm = judge::warm(ends.len()) as u32;
+        let warm = growth::warm(ends.len()) as u32;
         let mut walk = Self {
             rows: vec![Rows::default(); places.len()],
             places,
@@ -318,6 +283,9 @@ impl Walk {
                 rows.numbers_replaced += usize::from(step + 1 == death);
                 rows.direct_numbers += usize::from(is_direct);
                 rows.first_number.get_or_insert(index);
+            }
+            if let (Some(birth), Some(at)) = (birth, life.freed.filter(|_| death < count)) {
+                rows.releases.push(Release { at, birth, death, bytes: life.bytes });
             }
             rows.take(life, birth, death, count, is_sum);
             walk.whole.take(life, birth, death, count, is_sum);

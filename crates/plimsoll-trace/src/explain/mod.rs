@@ -1,14 +1,18 @@
 //! What a snapshot means: who holds the memory, why it ran out, what would have helped.
 
+mod buffers;
 mod cached;
 mod compare;
+mod compiler;
 mod device;
 mod fragmentation;
 mod holders;
+mod last_pass;
 pub mod leaks;
 mod ledger;
 mod lines;
 mod modules;
+mod needed;
 mod origin;
 mod passes;
 mod peaks;
@@ -29,6 +33,7 @@ pub use fragmentation::{Fragmentation, Holder, Holes, Known, Pin, PoolOfHoles};
 pub use holders::{Holders, Line, Purposed, Share};
 pub use leaks::Leaks;
 pub use ledger::{DeviceBytes, Ledger, Part, Row};
+pub use needed::{Rest, StillNeeded};
 pub use origin::{Doing, Name, Origin, Origins};
 pub(crate) use origin::{is_library, is_python};
 pub use passes::{Pass, PassKind, Passes};

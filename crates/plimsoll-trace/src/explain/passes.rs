@@ -4,6 +4,7 @@
 //! A request belongs to the pass that its stack shows. PyTorch's backward pass runs on a thread of its own, which
 //! has no Python: in a recording of Python frames alone, requests without a frame are the backward pass's.
 
+use super::compiler;
 use super::origin::{Doing, Origins};
 use crate::snapshot::{Action, Event, EventIndex, Snapshot, Stage};
 use crate::timeline::Life;
@@ -50,6 +51,8 @@ impl Passes {
     /// Reads the trace's requests in order, and the annotations that tell when an optimizer begins.
     pub fn of(snapshot: &Snapshot, trace: &[Event], origins: &Origins) -> Self {
         let doing = |event: &Event| origins.get(event.stack).doing;
+        let in_compiler = compiler::in_compiler(snapshot);
+        let compiles = |event: &Event| event.stack.is_some_and(|stack| in_compiler[stack.index()]);
         let found = Self { python_only: is_python_only(trace, origins), ..Self::default() };
         let mut optimizer_begins = optimizer_begins(snapshot).into_iter().peekable();
         let mut passes: Vec<Pass> = Vec::new();
@@ -69,6 +72,8 @@ impl Passes {
                     failures.push(index);
                     None
                 }
+                // A compiler that runs in the midst of a pass is part of it.
+                (Action::Alloc, _) if compiles(event) => passes.last().map(|pass| pass.kind),
                 (Action::Alloc, doing) => found.kind_of(doing, passes.last().map(|pass| pass.kind)),
                 _ => None,
             };
@@ -120,7 +125,7 @@ impl Passes {
     }
 
     /// The pass that an event lies in; `None` before the first request.
-    fn at(&self, event: EventIndex) -> Option<usize> {
+    pub(super) fn at(&self, event: EventIndex) -> Option<usize> {
         self.passes.partition_point(|pass| pass.first <= event).checked_sub(1)
     }
 

@@ -11,6 +11,7 @@ use super::modules::in_modules;
 use super::origin::{Doing, Origins};
 use super::passes::{Pass, PassKind, Passes};
 use super::sizes;
+use super::{buffers, last_pass};
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -36,6 +37,11 @@ pub enum Why {
     OutlivesPass,
     /// It was asked for in a backward pass or an optimizer's step and freed before that ended.
     FreedSoon,
+    /// The recording ends behind the optimizer's step that asked for it; others of its stack were freed before theirs
+    /// ended.
+    OthersFreedSoon,
+    /// As before, and PyTorch's optimizer of that name makes its state elsewhere.
+    BesideState,
     /// A checkpoint computed it again and kept it until derivatives were computed.
     Recomputed,
     /// It was asked for in the forward pass and freed before a backward pass began.
@@ -48,6 +54,8 @@ pub enum Why {
     HeldAtEnd,
     /// It was there before the recording, and as many gradients have its size.
     SizesOfGradients,
+    /// It was there before the recording and all through it, of parameters' sizes and beyond their states.
+    BeyondStates,
     /// It alone has the size of cuBLAS's workspace in its pass and stream, is never freed, and no parameter has
     /// that size.
     SizeOfWorkspace,
@@ -63,10 +71,12 @@ impl Why {
             Self::FreedInBackward
             | Self::OutlivesPass
             | Self::FreedSoon
+            | Self::OthersFreedSoon
+            | Self::BesideState
             | Self::Recomputed
             | Self::SizesOfGradients
             | Self::SizeOfWorkspace => "likely",
-            Self::FreedInForward | Self::HeldAtFailure | Self::HeldAtEnd => "a guess",
+            Self::FreedInForward | Self::HeldAtFailure | Self::HeldAtEnd | Self::BeyondStates => "a guess",
             Self::Unknown => "unknown",
         }
     }
@@ -79,6 +89,13 @@ impl Why {
             Self::FreedInBackward => "asked for outside the backward pass, freed during it",
             Self::OutlivesPass => "outlive the pass that asked for them",
             Self::FreedSoon => "freed before the pass that asked for them ended",
+            Self::OthersFreedSoon => {
+                "asked for in the last optimizer step; others of their stacks were freed in theirs"
+            }
+            Self::BesideState => "asked for in the last optimizer step, where this optimizer makes no state",
+            Self::BeyondStates => {
+                "there before the recording, as large as parameters and more than they and their states"
+            }
             Self::Recomputed => "computed again by a checkpoint, for derivatives",
             Self::FreedInForward => "freed before a backward pass began",
             Self::HeldAtFailure => "asked for by operators, held when memory ran out before a backward pass",
@@ -113,11 +130,16 @@ impl Purposes {
         if infer {
             let keeps_graph = keeps_graph(timeline, origins, passes);
             let has_model = has_model(snapshot, passes);
+            let are_buffers = buffers::of_stacks(snapshot, &timeline.lives, origins, passes);
             let unknown = |purpose: &Purpose| purpose.category.is_none();
             for (purpose, life) in
                 purposes.iter_mut().zip(&timeline.lives).filter(|(purpose, _)| unknown(purpose))
             {
                 let doing = origins.get(life.stack).doing;
+                if life.stack.is_some_and(|stack| are_buffers[stack.index()]) {
+                    *purpose = Purpose { category: Some(Category::Buffer), why: Why::Frames };
+                    continue;
+                }
                 if let Some((category, why)) =
                     from_frames(doing).or_else(|| from_life(life, doing, passes, keeps_graph))
                     && (has_model || why != Why::HeldAtFailure)
@@ -125,6 +147,7 @@ impl Purposes {
                     *purpose = Purpose { category: Some(category), why };
                 }
             }
+            last_pass::settle(snapshot, &timeline.lives, &mut purposes, origins, passes);
             sizes::workspaces(&timeline.lives, &mut purposes, passes);
             sizes::before(&timeline.lives, &mut purposes, passes);
         }

@@ -60,17 +60,48 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
             _ => {}
         }
     }
+    // What is held longest comes first: parameters and states, not the batch and the loss of a step.
+    for places in before.values_mut() {
+        places.sort_by_key(|&place| (lives[place].freed.is_some(), std::cmp::Reverse(lives[place].freed)));
+    }
     let gradients = gradients_by_size(lives, purposes, passes);
+    let of = |counts: &BTreeMap<u64, usize>, bytes: &u64| counts.get(bytes).copied().unwrap_or(0);
+    let split = |bytes: &u64, places: &[usize]| {
+        let parameters = of(&gradients, bytes).saturating_sub(of(&told, bytes)).min(places.len());
+        (parameters, places.len() - parameters)
+    };
+    // An optimizer has as many states for each parameter: as many as most bytes of parameters have others beside them.
+    let mut votes: BTreeMap<usize, u64> = BTreeMap::new();
     for (bytes, places) in &before {
-        let of = |counts: &BTreeMap<u64, usize>| counts.get(bytes).copied().unwrap_or(0);
-        let parameters = of(&gradients).saturating_sub(of(&told)).min(places.len());
+        let (parameters, others) = split(bytes, places);
+        if let Some(states) = others.checked_div(parameters) {
+            let vote = votes.entry(states).or_default();
+            *vote = vote.saturating_add(bytes.saturating_mul(parameters as u64));
+        }
+    }
+    let most = votes.iter().max_by_key(|&(states, bytes)| (bytes, std::cmp::Reverse(states)));
+    let states_of_each = most.map_or(0, |(&states, _)| states);
+    let mut beyond: Vec<usize> = Vec::new();
+    let mut parameter_bytes = 0_u64;
+    for (bytes, places) in &before {
+        let (parameters, others) = split(bytes, places);
+        let states = others.min(parameters.saturating_mul(states_of_each));
         let (parameters, others) = places.split_at(parameters);
-        let states = others.len() / parameters.len().max(1) * parameters.len();
-        let known = parameters.iter().map(|&place| (place, Category::Parameter));
-        for (place, category) in
-            known.chain(others[..states].iter().map(|&place| (place, Category::OptimizerState)))
-        {
-            purposes[place] = Purpose { category: Some(category), why: Why::SizesOfGradients };
+        let (states, others) = others.split_at(states);
+        for (places, category) in [(parameters, Category::Parameter), (states, Category::OptimizerState)] {
+            for &place in places {
+                purposes[place] = Purpose { category: Some(category), why: Why::SizesOfGradients };
+            }
+        }
+        parameter_bytes = parameter_bytes.saturating_add(bytes.saturating_mul(parameters.len() as u64));
+        let is_open = |place: &&usize| !parameters.is_empty() && lives[**place].freed.is_none();
+        beyond.extend(others.iter().filter(is_open));
+    }
+    // Frozen parameters have such sizes, too; they are not that small a part.
+    let beyond_bytes = beyond.iter().fold(0_u64, |sum, &place| sum.saturating_add(size(&lives[place])));
+    if beyond_bytes <= parameter_bytes / 10 {
+        for place in beyond {
+            purposes[place] = Purpose { category: Some(Category::Buffer), why: Why::BeyondStates };
         }
     }
 }
@@ -81,7 +112,9 @@ fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> B
         let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
         let gradients =
             lives.iter().zip(purposes).filter(|(_, purpose)| purpose.category == Some(Category::Gradient));
-        for (life, _) in gradients.filter(|(life, _)| life.is_held_after(Some(end))) {
+        // An optimizer that asks for nothing is known to begin by its first free, which is of a gradient.
+        let is_there = |life: &Life| life.born <= Some(end) && life.freed.is_none_or(|freed| freed >= end);
+        for (life, _) in gradients.filter(|(life, _)| is_there(life)) {
             *sizes.entry(size(life)).or_default() += 1;
         }
         sizes

@@ -10,6 +10,7 @@ mod periodic;
 
 use std::collections::BTreeMap;
 
+use super::compiler;
 use super::modules::in_modules;
 use super::origin::Origins;
 use super::passes::{Pass, PassKind, Passes};
@@ -60,7 +61,9 @@ impl Steps {
         };
         let found = marked(snapshot, trace).filter(is_good);
         let found = found.or_else(|| by_passes(passes, trace, &is_inside).filter(is_good));
-        let found = found.or_else(|| periodic::find(trace, origins, &is_inside).filter(is_good));
+        let found = found.or_else(|| {
+            periodic::find(trace, origins, &is_inside, &compiler::in_compiler(snapshot)).filter(is_good)
+        });
         found.unwrap_or(Self { boundaries: Vec::new(), source: Source::Nothing, confidence: "unknown" })
     }
 
@@ -116,7 +119,10 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
         return Some(Steps { boundaries, source: Source::OptimizerSteps(id), confidence: "certain" });
     }
     let own = || {
-        let is_own = |id: TextId| !name(id).starts_with("Optimizer.") && !is_profiler(id);
+        let is_own = |id: TextId| {
+            let name = name(id);
+            !name.starts_with("Optimizer.") && !is_profiler(id) && !compiler::is_scope(name)
+        };
         scopes.iter().filter(move |(id, scope)| is_own(**id) && scope.count > 2)
     };
     // Scopes of epochs cover as much as those of their steps, and are fewer.

@@ -2,7 +2,7 @@
 
 use super::shapes::shapes;
 use super::{phases, words};
-use crate::explain::{Cause, DeviceExplanation, Failure, Holes, Origins};
+use crate::explain::{Cause, DeviceExplanation, Failure, Holes, Origins, Rest};
 use crate::snapshot::Snapshot;
 
 /// Where the request was made that failed, what it may have been for, and whether others failed before: a line
@@ -22,13 +22,32 @@ pub fn request(
         let comma = if at.is_empty() || phase.is_empty() { "" } else { "," };
         lines.push(format!("asked for{at}{comma}{phase}"));
     }
-    for (nth, shape) in shapes(snapshot, origins, device, size).into_iter().enumerate() {
+    for (nth, shape) in shapes(snapshot, origins, device, &size).into_iter().enumerate() {
         lines.push(format!("{} {shape}", if nth == 0 { "perhaps" } else { "     or" }));
     }
+    lines.extend(still_needed(device, &failure, &size));
     if failure.failures > 1 {
         lines.push(format!("the last of {} requests that failed", failure.failures));
     }
     lines
+}
+
+/// What the program would have needed next, and how much is missing for that.
+fn still_needed(
+    device: &DeviceExplanation,
+    failure: &Failure,
+    size: impl Fn(u64) -> String,
+) -> Option<String> {
+    let needed = device.still_needed?;
+    let of = match needed.rest {
+        Rest::OptimizerState { .. } | Rest::OptimizerStep => needed.rest.name().to_owned(),
+        Rest::Layers { layer, layers, bytes_each } => {
+            format!("the rest of layer {layer} and up to layer {layers}, {} each", size(bytes_each))
+        }
+    };
+    let short = needed.short_bytes(failure.cause());
+    let short = short.map_or_else(String::new, |bytes| format!("; short by at least {} in all", size(bytes)));
+    Some(format!("still needed: at least {} for {of} ({}){short}", size(needed.bytes), needed.confidence))
 }
 
 /// The cause, the figure that matters, and what would have helped. `leak` is the sentence of one, if there is one.
@@ -42,7 +61,11 @@ pub(super) fn sentence(
     let (limit, (at_most, at_least)) = (limit(failure, &size), bounds(failure));
     let told = match failure.cause() {
         Cause::Capacity { short_bytes } => {
-            let short = format!("{asked}, short by {at_most}{}", size(short_bytes));
+            let all = device.still_needed.and_then(|needed| needed.short_bytes(failure.cause()));
+            let all = all.map_or_else(String::new, |all| {
+                format!(", and by at least {} with what it still needed", size(all))
+            });
+            let short = format!("{asked}, short by {at_most}{}{all}", size(short_bytes));
             match (leak, device.held_by_others(), &limit) {
                 (Some(leak), _, _) => format!("a LEAK, {leak}. {short}"),
                 (None, Some(others), _) => format!(

@@ -6,7 +6,7 @@ use plimsoll_alloc::Category;
 
 use super::failure;
 use super::quality::replayed;
-use crate::explain::leaks::{Course, Place, Verdict};
+use crate::explain::leaks::{Course, Growth, Place, Verdict};
 use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::WhatIf;
@@ -90,16 +90,18 @@ pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
 /// How much is never given back, if something is.
 fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
     let whole = &device.leaks.whole;
-    let growth = whole.growth;
-    (whole.verdict == Verdict::Leaking).then(|| {
-        format!(
-            "{} a step in {} of {} steps ({})",
-            size(growth.usual_bytes),
-            growth.grew,
-            growth.steps,
-            whole.confidence
-        )
-    })
+    (whole.verdict == Verdict::Leaking)
+        .then(|| format!("{} ({})", rate(&whole.growth, size), whole.confidence))
+}
+
+/// How much stays of a step, and of how many steps.
+pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
+    let Growth { usual_bytes, grew, steps, every, .. } = *growth;
+    let bytes = size(usual_bytes);
+    match every {
+        Some(every) => format!("{bytes} every {every} steps, {grew} times"),
+        None => format!("{bytes} a step in {grew} of {steps} steps"),
+    }
 }
 
 /// Whether and how memory grows from step to step.
@@ -119,7 +121,26 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
             let leak = leak(device, &size).unwrap_or_default();
             format!("{name}: {leak}, {} in all since step {since}", size(growth.bytes))
         }
-        Verdict::TooFewSteps => format!("{name}: {steps} were found"),
+        Verdict::TooFewSteps => match kept_of_each(device) {
+            0 => format!("{name}: {steps} were found"),
+            bytes => format!("{name}: {} only: +{} in each", counted(steps as u64, "step"), size(bytes)),
+        },
+        Verdict::Falling => format!("{name}: {} ({confidence})", rises()),
+        Verdict::HeldUntilGc => {
+            format!(
+                "{name}: {} to {} after each step; Python's garbage collector frees what many steps left at once, so \
+                 look for reference cycles ({confidence})",
+                size(*least),
+                size(*most)
+            )
+        }
+        Verdict::HeldUntilCleared => {
+            format!(
+                "{name}: {} to {} after each step; what many steps left is freed at once ({confidence})",
+                size(*least),
+                size(*most)
+            )
+        }
         Verdict::WarmingUp => format!("{name}: {}, and hardly any more to come ({confidence})", rises()),
         Verdict::GrowingCache => {
             format!(
@@ -140,8 +161,13 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     }
 }
 
+/// Of too few steps: the bytes of each that are still held, of all lines.
+fn kept_of_each(device: &DeviceExplanation) -> u64 {
+    device.leaks.kept_of_each().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
+}
+
 /// How many steps there are, what told, and what to think of their growth.
-pub fn steps(device: &DeviceExplanation) -> String {
+pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let (verdict, count) = (device.leaks.whole.verdict, device.steps.len());
     match (count, verdict) {
         (0, _) if device.timeline.quality.events == 0 => "no events were recorded".to_owned(),
@@ -150,11 +176,17 @@ pub fn steps(device: &DeviceExplanation) -> String {
                    `plimsoll record` prints"
                 .to_owned()
         }
-        (_, Verdict::TooFewSteps) => format!(
-            "{} (a step ends where {}): too few to tell a leak, record at least 6",
-            counted(count as u64, "step"),
-            device.steps.evidence()
-        ),
+        (_, Verdict::TooFewSteps) => {
+            let kept = match kept_of_each(device) {
+                0 => String::new(),
+                bytes => format!(", +{} in each", size(bytes)),
+            };
+            format!(
+                "{}{kept} (a step ends where {}): too few to tell a leak, record at least 6",
+                counted(count as u64, "step"),
+                device.steps.evidence()
+            )
+        }
         _ => format!("{} ({count} steps, {})", verdict.name(), device.steps.evidence()),
     }
 }

@@ -1,5 +1,7 @@
 //! From rows of bytes to a verdict, without knowledge of programs.
 
+use super::growth::{Growth, fit, growth, sum, warm};
+use super::sawtooth::Teeth;
 use super::{Course, Line};
 
 /// What to think of a row of bytes.
@@ -13,6 +15,12 @@ pub enum Verdict {
     /// It grew in the first steps and then no more, as an optimizer's state and libraries' scratch do; or ever
     /// less.
     WarmingUp,
+    /// It falls.
+    Falling,
+    /// It rises for some steps, until Python's garbage collector frees what refers to itself.
+    HeldUntilGc,
+    /// It rises for some steps, until a line of the program frees what it kept of them.
+    HeldUntilCleared,
     /// It goes up and down with the bytes that each step asks for.
     FollowsBatchSize,
     /// It grows, but each block is given back and replaced by a larger one: a cache grown by `cat`, for one.
@@ -28,32 +36,14 @@ impl Verdict {
             Self::TooFewSteps => "too few steps to tell",
             Self::Steady => "steady",
             Self::WarmingUp => "warming up",
+            Self::Falling => "falling",
+            Self::HeldUntilGc => "held until gc",
+            Self::HeldUntilCleared => "held until cleared",
             Self::FollowsBatchSize => "follows batch size",
             Self::GrowingCache => "a cache that grows",
             Self::Leaking => "leaking",
         }
     }
-}
-
-/// How much of each step stays. The first steps, one to three, in which programs warm up, are not looked at, nor
-/// is the last, of which nothing can be said.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Growth {
-    /// The first step that counts, from zero: the first in which something was added that stays; where there is
-    /// none, the first that is looked at.
-    pub from: usize,
-    /// How many steps count, that one included.
-    pub steps: usize,
-    /// In how many of them something was added that stays.
-    pub grew: usize,
-    /// All that was added in them and stays.
-    pub bytes: u64,
-    /// What most of the growing steps added; the larger where two are as many.
-    pub usual_bytes: u64,
-    /// Bytes per step by a straight line through the sums.
-    pub slope: f64,
-    /// How well that line fits, from 0 to 1.
-    pub r_squared: f64,
 }
 
 /// What a verdict needs to know beside the rows.
@@ -63,6 +53,10 @@ pub(super) struct About<'a> {
     pub asked: &'a [u64],
     /// With fewer judged steps nothing is called a leak.
     pub fewest: usize,
+    /// Bytes that are held after each step and after the next.
+    pub lasting: &'a [u64],
+    /// What frees the blocks of several steps at once.
+    pub teeth: Option<Teeth>,
     /// Whether all blocks come from `cat`.
     pub is_cat: bool,
     /// Whether the row is one line's.
@@ -71,78 +65,35 @@ pub(super) struct About<'a> {
     pub is_first_use: bool,
 }
 
-/// The first step that is judged, of so many.
-pub(super) fn warm(steps: usize) -> usize {
-    match steps {
-        0..6 => 1,
-        6..10 => 2,
-        _ => 3,
-    }
-}
-
 /// Gives a course its growth and its verdict.
 pub(super) fn judge(course: &mut Course, about: &About<'_>) {
     course.growth = growth(&course.kept);
     course.verdict = verdict(course, about);
 }
 
-fn growth(kept: &[u64]) -> Growth {
-    let last = kept.len().saturating_sub(1);
-    let warm = warm(kept.len()).min(last);
-    let from = warm + kept[warm..last].iter().position(|&bytes| bytes > 0).unwrap_or(0);
-    let judged = &kept[from..last];
-    let sums: Vec<f64> = judged
-        .iter()
-        .scan(0u64, |sum, &bytes| {
-            *sum = sum.saturating_add(bytes);
-            Some(*sum as f64)
-        })
-        .collect();
-    let places: Vec<f64> = (0..judged.len()).map(|place| place as f64).collect();
-    let (slope, r) = fit(&places, &sums);
-    let mut sizes: Vec<u64> = judged.iter().copied().filter(|&bytes| bytes > 0).collect();
-    sizes.sort_unstable();
-    let runs = sizes.chunk_by(|a, b| a == b);
-    Growth {
-        from,
-        steps: judged.len(),
-        grew: sizes.len(),
-        bytes: sum(&sizes),
-        usual_bytes: runs.max_by_key(|run| run.len()).map_or(0, |run| run[0]),
-        slope,
-        r_squared: r * r,
-    }
-}
-
-/// Least squares: the slope, and Pearson's correlation; zeros where one of the rows is constant.
-fn fit(xs: &[f64], ys: &[f64]) -> (f64, f64) {
-    let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len().max(1) as f64;
-    let (mean_x, mean_y) = (mean(xs), mean(ys));
-    let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
-    for (x, y) in xs.iter().zip(ys) {
-        let (dx, dy) = (x - mean_x, y - mean_y);
-        (xx, yy, xy) = (xx + dx * dx, yy + dy * dy, xy + dx * dy);
-    }
-    if xx > 0.0 && yy > 0.0 { (xy / xx, xy / (xx * yy).sqrt()) } else { (0.0, 0.0) }
-}
-
 fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     let Course { held, growth, .. } = course;
     let (Some(&first), Some(&last)) = (held.first(), held.last()) else { return Verdict::TooFewSteps };
     let warm = warm(held.len());
-    if is_leak(course, about.fewest) {
-        return Verdict::Leaking;
+    match about.teeth {
+        Some(Teeth::Collector(_)) => return Verdict::HeldUntilGc,
+        Some(Teeth::Cleared(_)) => return Verdict::HeldUntilCleared,
+        None if is_leak(course, about) => return Verdict::Leaking,
+        None => {}
     }
     let settled = held.get(warm..).unwrap_or_default();
+    // What a program lets go of as it ends is no fall.
+    let judged = settled.split_last().map_or(settled, |(_, judged)| judged);
     if settled.len() > 3 {
         match moves(settled, &about.asked[warm..], about.is_cat) {
-            // What grows by blocks that stay is no cache; there are too few steps to call it a leak.
-            Some(Verdict::GrowingCache)
-                if sum(&course.kept[warm..held.len() / 2]) > last.saturating_sub(first) / 4 =>
+            // What grows by blocks that stay is no cache and no batch; there are too few steps to call it a leak.
+            Some(Verdict::GrowingCache | Verdict::FollowsBatchSize)
+                if is_made_of_what_stays(course, warm) =>
             {
                 return Verdict::TooFewSteps;
             }
             Some(verdict) => return verdict,
+            None if falls(judged) => return Verdict::Falling,
             None => {}
         }
     } else if held.len() < 2 || growth.grew > 0 || held[held.len() - 2] < last {
@@ -153,30 +104,50 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     let grew_early = early > last / 100;
     let slows =
         growth.grew > 0 && settled.iter().min().is_some_and(|least| last.saturating_sub(*least) > last / 100);
-    if about.is_first_use && (about.is_line || settled.len() < 4) || grew_early || slows {
-        Verdict::WarmingUp
-    } else {
-        Verdict::Steady
-    }
+    let most = judged.iter().max().copied().unwrap_or(last);
+    let is_high = judged.last().is_none_or(|&end| end >= most - most / 50);
+    let is_first_use = about.is_first_use && (about.is_line || settled.len() < 4);
+    if is_high && (is_first_use || grew_early || slows) { Verdict::WarmingUp } else { Verdict::Steady }
 }
 
 /// Whether something is added again and again, along a straight line that does not flatten, and what the line
-/// holds grows by it.
-fn is_leak(course: &Course, fewest: usize) -> bool {
+/// holds for longer than a step grows by it.
+fn is_leak(course: &Course, about: &About<'_>) -> bool {
     let Course { held, growth, .. } = course;
     // What begins late could be another warming up.
-    let fewest = if growth.from > warm(held.len()) { fewest.max(5) } else { fewest };
+    let is_late = growth.every.is_none() && growth.from > warm(held.len());
+    let fewest = if is_late { about.fewest.max(5) } else { about.fewest };
     if growth.steps < fewest || growth.grew < 3 || growth.r_squared < 0.9 {
         return false;
     }
     let early = sum(&course.kept[growth.from..growth.from + growth.steps / 2]);
     let late = growth.bytes.saturating_sub(early);
-    let rose = held[held.len() - 1].saturating_sub(held[growth.from - 1]);
+    let rise = |row: &[u64]| {
+        let before = growth.from.checked_sub(1).map_or(0, |step| row[step]);
+        row[row.len() - 1].saturating_sub(before)
+    };
+    let rose = rise(held).max(rise(about.lasting));
     late >= early / 3 && rose >= growth.bytes / 2
 }
 
-fn sum(row: &[u64]) -> u64 {
-    row.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+/// Whether a level that rose did so by blocks of the first half that are still held.
+fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
+    let Course { held, kept, .. } = course;
+    let rose = held[held.len() - 1].saturating_sub(held[0]);
+    let settled = &held[warm..];
+    let moved = settled.iter().max().zip(settled.iter().min()).map_or(0, |(most, least)| most - least);
+    rose >= moved / 2 && sum(&kept[warm..held.len() / 2]) > rose / 4
+}
+
+/// Whether a row goes down by more than a fiftieth, and hardly ever up.
+fn falls(held: &[u64]) -> bool {
+    let (Some(&first), Some(&last), Some(&most)) = (held.first(), held.last(), held.iter().max()) else {
+        return false;
+    };
+    let level: Vec<f64> = held.iter().map(|&bytes| bytes as f64).collect();
+    let places: Vec<f64> = (0..level.len()).map(|place| place as f64).collect();
+    let rises = held.windows(2).any(|pair| pair[1].saturating_sub(pair[0]) > most / 500);
+    held.len() > 3 && first.saturating_sub(last) > most / 50 && (!rises || fit(&places, &level).1 <= -0.9)
 }
 
 /// What a row does that does not leak and yet moves; `None` if it stands still or moves for no known reason.
@@ -214,13 +185,30 @@ pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
     let moved =
         |verdict: Verdict| of(verdict).fold(0u64, |sum, line| sum.saturating_add(range(&line.course.held)));
     let (caches, batches) = (moved(Verdict::GrowingCache), moved(Verdict::FollowsBatchSize));
+    let (by_gc, by_lines) = (moved(Verdict::HeldUntilGc), moved(Verdict::HeldUntilCleared));
+    let most = whole.held.iter().max().copied().unwrap_or(0);
+    let is_sawtooth = by_gc.saturating_add(by_lines) > most / 50
+        && by_gc.saturating_add(by_lines) >= range(&whole.held) / 2
+        && by_gc.max(by_lines) > caches.max(batches);
     whole.verdict = match whole.verdict {
         _ if leaked > 0 && leaked / 2 >= went_away => Verdict::Leaking,
+        _ if is_sawtooth && by_gc >= by_lines => Verdict::HeldUntilGc,
+        _ if is_sawtooth => Verdict::HeldUntilCleared,
         Verdict::Leaking if leaked > 0 => Verdict::Steady,
         Verdict::GrowingCache | Verdict::FollowsBatchSize if batches > caches => Verdict::FollowsBatchSize,
         Verdict::GrowingCache | Verdict::FollowsBatchSize if caches > 0 => Verdict::GrowingCache,
         verdict => verdict,
     };
+    // What leaks every tenth step is found by its lines; of the whole other things may grow beside it.
+    if whole.verdict == Verdict::Leaking
+        && of(Verdict::Leaking).any(|line| line.course.growth.every.is_some())
+    {
+        let mut kept = vec![0_u64; whole.kept.len()];
+        for line in of(Verdict::Leaking) {
+            kept.iter_mut().zip(&line.course.kept).for_each(|(sum, &bytes)| *sum = sum.saturating_add(bytes));
+        }
+        whole.growth = growth(&kept);
+    }
 }
 
 /// The difference between the most and the least of the settled steps.
@@ -230,19 +218,26 @@ fn range(held: &[u64]) -> u64 {
 }
 
 /// How sure a verdict is, by the number of steps and how alike they are; never surer than the steps themselves.
-pub(super) fn tell_confidence(course: &mut Course, of_steps: &'static str) {
-    let Growth { steps, grew, r_squared, .. } = course.growth;
+pub(super) fn tell_confidence(course: &mut Course, of_steps: &'static str, teeth: Option<Teeth>) {
+    let Growth { steps, grew, r_squared, every, .. } = course.growth;
     let settled = course.held.len().saturating_sub(warm(course.held.len()) + 1);
     let steps = if course.verdict == Verdict::Leaking { steps } else { settled };
     let is_certain = of_steps == "certain" && steps >= 10;
     let is_likely = of_steps != "a guess" && steps >= 5;
     course.confidence = match course.verdict {
         Verdict::TooFewSteps => "unknown",
+        Verdict::Leaking if every.is_some() && grew < 4 => "a guess",
         Verdict::Leaking if is_certain && grew * 10 >= steps * 9 && r_squared >= 0.99 => "certain",
         Verdict::Leaking if is_likely && r_squared >= 0.95 => "likely",
-        Verdict::Steady | Verdict::WarmingUp if is_certain => "certain",
-        Verdict::Steady | Verdict::WarmingUp | Verdict::GrowingCache if is_likely => "likely",
+        Verdict::Steady | Verdict::WarmingUp | Verdict::Falling if is_certain => "certain",
+        Verdict::Steady | Verdict::WarmingUp | Verdict::Falling | Verdict::GrowingCache if is_likely => {
+            "likely"
+        }
         Verdict::FollowsBatchSize if is_likely => "likely",
+        Verdict::HeldUntilGc | Verdict::HeldUntilCleared if is_likely => match teeth {
+            Some(Teeth::Collector(sure) | Teeth::Cleared(sure)) => sure,
+            None => "a guess",
+        },
         _ => "a guess",
     };
 }

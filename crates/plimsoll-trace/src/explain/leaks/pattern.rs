@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Course, Line, Place, Rows, Verdict};
+use super::rows::Rows;
+use super::{Course, Line, Place, Verdict};
 use crate::explain::modules::{in_modules, is_call};
 use crate::explain::origin::{Doing, Name, Origin, Origins};
 use crate::explain::purpose::{Purposes, Why};
@@ -39,6 +40,10 @@ pub enum Pattern {
     },
     /// Each block is replaced by a larger one, made by `cat`.
     GrownByCat,
+    /// Python's garbage collector frees the blocks of several steps at once.
+    ReferenceCycles,
+    /// A line of the program frees the blocks of several steps at once.
+    ClearedAtOnce,
     /// A number is replaced by one made of it by an addition, and outlives the step: a running sum (or a loss
     /// that is itself a sum: the two look alike).
     RunningSum,
@@ -70,6 +75,15 @@ impl Pattern {
             Self::GrownByCat => {
                 "a cache grows by cat, each replaces the last: not a leak, but it has no bound"
             }
+            Self::ReferenceCycles => {
+                "freed many steps at once, as Python's garbage collector does: look for reference cycles (an object \
+                 that refers to itself through a closure, a hook or a caught exception); gc.collect() in each step \
+                 shows whether it is that"
+            }
+            Self::ClearedAtOnce => {
+                "freed many steps at once by one line, as a list that is cleared: what it keeps until then is in \
+                 the peak"
+            }
             Self::RunningSum => {
                 "a sum is carried from step to step: its memory on the device does not grow; if losses are \
                  added to it without .item() or .detach(), its graph grows on the host"
@@ -93,6 +107,8 @@ pub(super) fn of_line(
     let steps = course.held.len();
     match course.verdict {
         Verdict::GrowingCache if operator.starts_with("cat") => Some(Pattern::GrownByCat),
+        Verdict::HeldUntilGc => Some(Pattern::ReferenceCycles),
+        Verdict::HeldUntilCleared => Some(Pattern::ClearedAtOnce),
         Verdict::Steady | Verdict::WarmingUp if steps > 3 => {
             // Whatever else the line makes.
             let is_sum = rows.sums_replaced + 2 >= steps && rows.sums <= steps + 1;

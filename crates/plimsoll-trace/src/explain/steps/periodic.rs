@@ -50,15 +50,22 @@ impl Beats {
 }
 
 /// The steps that requests show; `None` if nothing repeats evenly.
-pub(super) fn find(trace: &[Event], origins: &Origins, is_inside: &[bool]) -> Option<Steps> {
+pub(super) fn find(
+    trace: &[Event],
+    origins: &Origins,
+    is_inside: &[bool],
+    in_compiler: &[bool],
+) -> Option<Steps> {
     let has_stacks = trace.iter().any(|event| event.stack.is_some_and(|stack| stack != StackId::EMPTY));
     if has_stacks {
         let is_outside =
             |stack: &StackId| !is_inside[stack.index()] && origins.get(Some(*stack)).doing == Doing::Forward;
-        let (stack, boundaries, confidence) = beat(trace, |event| event.stack.filter(is_outside))?;
+        // A compiler's own requests are no part of what runs again.
+        let runs = |event: &Event| event.stack.is_none_or(|stack| !in_compiler[stack.index()]);
+        let (stack, boundaries, confidence) = beat(trace, |event| event.stack.filter(is_outside), runs)?;
         Some(Steps { boundaries, source: Source::Requests(stack), confidence })
     } else {
-        let (bytes, boundaries, _) = beat(trace, |event| Some(event.size))?;
+        let (bytes, boundaries, _) = beat(trace, |event| Some(event.size), |_| true)?;
         let steps = Steps { boundaries, source: Source::Sizes(bytes), confidence: "a guess" };
         lets_go(trace, &steps.boundaries).then_some(steps)
     }
@@ -66,13 +73,15 @@ pub(super) fn find(trace: &[Event], origins: &Origins, is_inside: &[bool]) -> Op
 
 /// Of the requests that come evenly: the rarest that another shares its number with (a loop has several lines),
 /// and of these the first; the event before each of its requests but the first; and how sure that is. Requests
-/// of one kind without another between them count once.
+/// of one kind without another between them count once, and those that `counts` leaves out not at all.
 fn beat<K: Ord + Copy>(
     trace: &[Event],
     key: impl Fn(&Event) -> Option<K>,
+    counts: impl Fn(&Event) -> bool,
 ) -> Option<(K, Vec<EventIndex>, &'static str)> {
     let asks = || {
-        let asks = trace.iter().enumerate().filter(|(_, event)| event.action == Action::Alloc);
+        let is_one = |event: &Event| event.action == Action::Alloc && counts(event);
+        let asks = trace.iter().enumerate().filter(move |(_, event)| is_one(event));
         let mut last = None;
         asks.map(|(index, event)| (index, key(event))).enumerate().map(move |(place, (index, key))| {
             let is_new = key != last;

@@ -24,15 +24,16 @@ const FIGURES: usize = 60;
 /// The section of one device.
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
     let (steps, leaks) = (&device.steps, &device.leaks);
+    let size = |bytes| Size(bytes).to_string();
     if steps.len() < 2 {
-        return write!(out, "<p class=\"said\">{}.</p>", words::steps(device));
+        return write!(out, "<p class=\"said\">{}.</p>", words::steps(device, size));
     }
     let Course { verdict, confidence, growth, .. } = leaks.whole;
     let class = if verdict == Verdict::Leaking { "said leaking" } else { "said" };
     write!(out, "<p class=\"{class}\"><strong>{}</strong> ({confidence})", verdict.name())?;
     if verdict == Verdict::Leaking {
-        let Growth { usual_bytes, grew, steps, bytes, from, .. } = growth;
-        write!(out, ": {} a step in {grew} of {steps} steps,", Size(usual_bytes))?;
+        let Growth { bytes, from, .. } = growth;
+        write!(out, ": {},", words::rate(&growth, size))?;
         write!(out, " {} in all since step {}", Size(bytes), from + 1)?;
     }
     let (count, evidence) = (steps.len(), steps.evidence());
@@ -130,9 +131,10 @@ fn lines(out: &mut String, report: &Report<'_>, growing: &[&Line]) -> fmt::Resul
         let grown = grown_bytes(&line.course);
         let class = if nth < STAIRS { format!("stair-{nth}") } else { "plain".to_owned() };
         let bar = Bar { bytes: grown, of: all, class: &class };
-        let per_step = match growth.usual_bytes {
-            0 => String::new(),
-            bytes => format!("{} in {} of {}", Size(bytes), growth.grew, growth.steps),
+        let per_step = match (line.course.kept_of_each(), growth.usual_bytes) {
+            (Some(bytes), _) => format!("{} in each", Size(bytes)),
+            (None, 0) => String::new(),
+            (None, bytes) => format!("{} in {} of {}", Size(bytes), growth.grew, growth.steps),
         };
         let place = match line.place {
             Place::Line(frame) => cells::line(report, Some(frame)),

@@ -2,7 +2,8 @@
 
     python make.py OUT [NAME...] [--simulated] [--scale N] [--jobs N] [--timeout SECONDS]
 
-Those kept here are of NVIDIA H200s with PyTorch 2.11; ../../programs.rs holds what we say of them to what is known.
+Those kept here are of NVIDIA H200s with PyTorch 2.11, or where their figures say `simulated` of the stand-in with 2.15;
+../../programs.rs holds what we say of them to what is known.
 
 Needs PyTorch and a device alone; each scene has a process of its own. OUT/NAME.pickle.gz is the snapshot,
 OUT/NAME.json.gz what PyTorch says of the same moment and what the program knows about itself: the allocator's

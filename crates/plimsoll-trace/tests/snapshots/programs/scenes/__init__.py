@@ -3,7 +3,7 @@
 They are in modules by kind; `base` holds what they share.
 """
 
-from . import leaks, out_of_memory, pools, ranks, training
+from . import leaks, out_of_memory, pools, ranks, steps, training
 from .base import SCENES
 
-__all__ = ["SCENES", "leaks", "out_of_memory", "pools", "ranks", "training"]
+__all__ = ["SCENES", "leaks", "out_of_memory", "pools", "ranks", "steps", "training"]

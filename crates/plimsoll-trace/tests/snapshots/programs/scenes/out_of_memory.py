@@ -104,6 +104,75 @@ def oom_optimizer(r):
     fails(r, optimizer.step)
 
 
+def runs_out_in_step(r, optimizer, more, layers=3, **options):
+    """The first step of an optimizer finds room for `more` of its bytes; says how much its state takes in all."""
+    r.expect(fails=True)
+    r.start()
+    model = Model(r, layers=layers).cuda()
+    optimizer = optimizer(model.parameters(), **options)
+    loss_of(model, tokens(1)).backward()
+    torch.cuda.empty_cache()
+    room(r, more)
+    fails(r, optimizer.step)
+
+
+@scene()
+def oom_adam_late(r):
+    """Adam's state is half made."""
+    states = 2 * sum(p.numel() * 4 for p in Model(r).parameters())
+    r.expect(needs=states)
+    runs_out_in_step(r, OPT.Adam, 24 * MIB)
+
+
+@scene()
+def oom_amsgrad(r):
+    """A state of three parts."""
+    states = 3 * sum(p.numel() * 4 for p in Model(r).parameters())
+    r.expect(needs=states)
+    runs_out_in_step(r, OPT.Adam, 24 * MIB, amsgrad=True)
+
+
+@scene()
+def oom_foreach(r):
+    """The state is there; the step's own temporaries find no room."""
+    r.expect(fails=True)
+    r.start()
+    model = Model(r).cuda()
+    optimizer = OPT.Adam(model.parameters())
+    for step in range(3):
+        loss_of(model, tokens(1)).backward()
+        if step < 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    torch.cuda.empty_cache()
+    room(r, 4 * MIB)
+    fails(r, optimizer.step)
+
+
+@scene()
+def oom_layer(r):
+    """The forward pass of twelve equal layers finds room for about four; what all of them take is measured first."""
+    r.expect(fails=True)
+    model = Model(r, layers=12, vocabulary=512).cuda()
+    x = torch.randint(0, 512, (32, 128), device="cuda")
+    torch.zeros(1, device="cuda")
+    free = torch.cuda.memory_allocated()
+    hidden = model.embed(x)
+    begin = torch.cuda.memory_allocated()
+    for block in model.blocks:
+        hidden = block(hidden)
+    needs = torch.cuda.memory_allocated() - begin
+    r.expect(needs=needs, layers=12)
+    del hidden
+    assert torch.cuda.memory_allocated() == free
+    model = None
+    torch.cuda.empty_cache()
+    r.start()
+    model = Model(r, layers=12, vocabulary=512).cuda()
+    room(r, needs * 2 // 5)
+    fails(r, lambda: model(x))
+
+
 @scene()
 def oom_evaluation(r):
     """Training fits; an evaluation with larger batches does not."""

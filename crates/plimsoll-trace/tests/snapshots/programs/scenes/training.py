@@ -152,3 +152,119 @@ def pinned(r):
     optimizer = adamw(model)
     train(r, model, optimizer, 5, look=-1, given=lambda step: torch.randint(0, 4096, (8, 128)).pin_memory().to(
         "cuda", non_blocking=True))
+
+
+@scene()
+def last_pass(r):
+    """The recording ends inside the optimizer's step, whose temporaries are all there."""
+    r.expect(leak=False, verdict="WarmingUp")
+    r.start()
+    model = Model(r, layers=2).cuda()
+    optimizer = adamw(model)
+    train(r, model, optimizer, 3, look=-1, end=False)
+    loss_of(model, tokens(8)).backward()
+    real = torch._foreach_addcdiv_
+
+    def take(*given, **options):
+        if r.snapshot is None:
+            r.moment("at the end", [model], [optimizer])
+            r.take()
+        return real(*given, **options)
+    torch._foreach_addcdiv_ = take
+    optimizer.step()
+
+
+@scene()
+def first_pass_is_last(r):
+    """As last_pass, in the optimizer's first step."""
+    r.expect(leak=False, verdict="TooFewSteps")
+    r.start()
+    model = Model(r, layers=2).cuda()
+    optimizer = adamw(model)
+    loss_of(model, tokens(8)).backward()
+    real = torch._foreach_addcdiv_
+
+    def take(*given, **options):
+        if r.snapshot is None:
+            r.moment("at the end", [model], [optimizer])
+            r.take()
+        return real(*given, **options)
+    torch._foreach_addcdiv_ = take
+    optimizer.step()
+
+
+class Lion(OPT.Optimizer):
+    """An optimizer of the user's."""
+
+    def __init__(self, parameters, lr=1e-4):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["mean"] = torch.zeros_like(p)
+                update = state["mean"].mul(0.9).add_(p.grad, alpha=0.1)
+                p.add_(update.sign_(), alpha=-group["lr"])
+                state["mean"].lerp_(p.grad, 0.01)
+
+
+@scene()
+def own_optimizer(r):
+    """It ends with its step, and with a temporary."""
+    r.expect(leak=False)
+    r.start()
+    model = Model(r, layers=2).cuda()
+    train(r, model, Lion(model.parameters()), 5, set_to_none=False)
+
+
+class Convolutions(nn.Module):
+    """BatchNorm, and with `tables` a mask and codes: as many bytes as parameters have."""
+
+    def __init__(self, width=64, tables=True):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+            for _ in range(4))
+        self.head = nn.Linear(width, width)
+        self.mask, self.codes = None, 0
+        if tables:
+            del self.mask, self.codes
+            self.register_buffer("mask", torch.ones(width, width).tril())
+            self.register_buffer("codes", torch.arange(width).float())
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        x = self.head(x.mean((2, 3)))
+        return ((x if self.mask is None else x @ self.mask) + self.codes).pow(2).mean()
+
+
+def convolving(r, optimizer, late=False, device=None, steps=6):
+    """Training, with the recording from its third step on if `late`."""
+    r.expect(leak=False)
+    if not late:
+        r.start()
+    if device:
+        with torch.device(device):
+            model = Convolutions(tables=False)
+    else:
+        model = Convolutions().cuda()
+    optimizer = optimizer(model.parameters())
+    train(r, model, optimizer, steps, given=lambda step: torch.randn(4, 64, 8, 8, device="cuda"), look=steps - 2,
+          loss_of=lambda model, x: model(x), tell=("backward",),
+          before=lambda step: r.start() if late and step == 2 else None)
+    r.take()
+
+
+for name, program in {
+    "buffers": lambda r: convolving(r, adam),
+    "buffers_late": lambda r: convolving(r, adam, late=True),
+    "buffers_late_sgd": lambda r: convolving(r, lambda p: OPT.SGD(p, 0.01), late=True),
+    "buffers_late_momentum": lambda r: convolving(r, lambda p: OPT.SGD(p, 0.01, momentum=0.9), late=True),
+    "buffers_made_there": lambda r: convolving(r, adam, device="cuda"),
+}.items():
+    program.__name__ = name
+    scene()(program)

@@ -1,0 +1,81 @@
+//! What a compiler does before or while a compiled program runs: it traces with tensors of its own, and tries kernels on
+//! the device. Its scopes and requests come again and again at even distances, and are no steps.
+
+use crate::snapshot::{Frame, FrameId, Snapshot, StackId};
+
+/// Whether a scope is `torch.compile`'s or one of its kernels', by its name.
+pub(super) fn is_scope(name: &str) -> bool {
+    const BEGINS: [&str; 14] = [
+        "## Call CompiledFxGraph",
+        "AOTDispatcher",
+        "CachingAutotuner",
+        "CompiledFunction",
+        "CompiledFxGraph",
+        "Pregraph bytecode",
+        "TORCHDYNAMO",
+        "Torch-Compiled Region",
+        "TorchDynamo",
+        "_CALLABLE",
+        "_compile.",
+        "autotun",
+        "inductor_",
+        "triton_",
+    ];
+    name.ends_with("(dynamo_timed)")
+        || name.ends_with("_inductor_wrapper_call")
+        || name.contains("_data: ") && name.contains("compile_id=")
+        || BEGINS.iter().any(|begin| name.starts_with(begin))
+}
+
+/// Of each stack, by its id, whether a compiler or its autotuner asks.
+pub(super) fn in_compiler(snapshot: &Snapshot) -> Vec<bool> {
+    let stacks = &snapshot.stacks;
+    let frames = (0..stacks.frame_count()).filter_map(FrameId::new);
+    let marks: Vec<bool> = frames.map(|id| is_compiler(snapshot, stacks.get_frame(id))).collect();
+    let is_in = |id: StackId| stacks.frame_ids(id).any(|frame| marks[frame.index()]);
+    (0..stacks.len()).filter_map(StackId::new).map(is_in).collect()
+}
+
+fn is_compiler(snapshot: &Snapshot, frame: &Frame) -> bool {
+    let (file, name) = (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name));
+    let is_of =
+        |end: &str| file.ends_with(end) || file.contains('\\') && file.replace('\\', "/").ends_with(end);
+    // Files that only compile, and functions of those that also run what was compiled.
+    const COMPILE: [&str; 7] = [
+        "/torch/_dynamo/convert_frame.py",
+        "/torch/_inductor/runtime/benchmarking.py",
+        "/torch/_inductor/select_algorithm.py",
+        "/torch/_inductor/autotune_process.py",
+        "/torch/_subclasses/fake_tensor.py",
+        "/triton/runtime/autotuner.py",
+        "/triton/testing.py",
+    ];
+    const TUNES: [&str; 4] =
+        ["benchmark_all_configs", "autotune_to_one_config", "coordinate_descent_tuning", "bench"];
+    (is_of("/torch/_inductor/runtime/triton_heuristics.py") && TUNES.contains(&name))
+        || (is_of("/torch/_inductor/compile_fx.py") && name.contains("compile"))
+        // Only where a kernel is tried does Triton's autotuner ask: what it then runs asks for nothing here.
+        || COMPILE.iter().any(|end| is_of(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_of_the_compiler_are_known_by_their_names() {
+        for name in [
+            "CachingAutotuner.benchmark_all_configs (dynamo_timed)",
+            "Torch-Compiled Region: 0/0",
+            "## Call CompiledFxGraph fabc ##",
+            "triton_poi_fused_add_0",
+            "entire_frame_compile_data: fn_name=_compile.compile_inner, compile_id=0/0",
+            "graph_0_inductor_wrapper_call",
+        ] {
+            assert!(is_scope(name), "{name}");
+        }
+        for name in ["train_step", "step", "compile", "forward"] {
+            assert!(!is_scope(name), "{name}");
+        }
+    }
+}

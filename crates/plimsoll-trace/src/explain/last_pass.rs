@@ -1,0 +1,67 @@
+//! What an optimizer's last step asked for, where the recording ends before its temporaries are freed.
+//!
+//! What outlives an optimizer's step is its state, but behind the last step a recording may end at any moment, and a
+//! program that ends frees everything. So a block of the last step is no state if others of its stack were freed within
+//! their steps, or if PyTorch's optimizer of that name makes no state there.
+
+use std::collections::BTreeSet;
+
+use plimsoll_alloc::Category;
+
+use super::origin::{Doing, Origins};
+use super::passes::{PassKind, Passes};
+use super::purpose::{Purpose, Why};
+use crate::snapshot::{Snapshot, StackId};
+use crate::timeline::Life;
+
+/// PyTorch's optimizers that make all of their state in `_init_group` or as they are built.
+const STATE_IS_MADE_FIRST: [&str; 11] = [
+    "_muon.py",
+    "adadelta.py",
+    "adagrad.py",
+    "adam.py",
+    "adamax.py",
+    "adamw.py",
+    "nadam.py",
+    "radam.py",
+    "rmsprop.py",
+    "rprop.py",
+    "sparse_adam.py",
+];
+
+/// Finds the temporaries among what the last pass, if it is an optimizer's, seems to have made for its state.
+pub(super) fn settle(
+    snapshot: &Snapshot,
+    lives: &[Life],
+    purposes: &mut [Purpose],
+    origins: &Origins,
+    passes: &Passes,
+) {
+    let Some(last) = passes.iter().last().filter(|pass| pass.kind == PassKind::Optimizer) else { return };
+    let is_of_step = |life: &Life| origins.get(life.stack).doing == Doing::OptimizerStep;
+    let of_step = lives.iter().zip(&*purposes).filter(|(life, _)| is_of_step(life));
+    let freed: BTreeSet<Option<StackId>> =
+        of_step.filter(|(_, purpose)| purpose.why == Why::FreedSoon).map(|(life, _)| life.stack).collect();
+    for (life, purpose) in lives.iter().zip(purposes) {
+        if purpose.why != Why::OutlivesPass || life.born < Some(last.first) || !is_of_step(life) {
+            continue;
+        }
+        if freed.contains(&life.stack) {
+            *purpose = Purpose { category: Some(Category::Temporary), why: Why::OthersFreedSoon };
+        } else if makes_state_first(snapshot, life.stack) {
+            *purpose = Purpose { category: Some(Category::Temporary), why: Why::BesideState };
+        }
+    }
+}
+
+/// Whether the innermost frame of an optimizer of PyTorch's is of one that makes its state before.
+fn makes_state_first(snapshot: &Snapshot, stack: Option<StackId>) -> bool {
+    let frames = stack.into_iter().flat_map(|stack| snapshot.stacks.frame_ids(stack));
+    let files = frames.map(|frame| snapshot.texts.get(snapshot.stacks.get_frame(frame).filename));
+    let mut names = files.filter_map(|file| {
+        let file = file.replace('\\', "/");
+        file.split_once("/torch/optim/").map(|(_, name)| name.to_owned())
+    });
+    // The wrapper around every optimizer's step is of all of them, and so of the user's own.
+    names.next().is_some_and(|name| STATE_IS_MADE_FIRST.contains(&name.as_str()))
+}

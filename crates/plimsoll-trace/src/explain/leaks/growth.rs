@@ -1,0 +1,145 @@
+//! How much of each step stays: [`Growth`], from what of each step's blocks is still held at the end.
+
+/// How much of each step stays. The first steps, one to three, in which programs warm up, are not looked at, nor
+/// is the last, of which nothing can be said.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Growth {
+    /// The first step that counts, from zero: the first in which something was added that stays; where there is
+    /// none, the first that is looked at.
+    pub from: usize,
+    /// How many steps count, that one included.
+    pub steps: usize,
+    /// In how many of them something was added that stays.
+    pub grew: usize,
+    /// All that was added in them and stays.
+    pub bytes: u64,
+    /// What most of the growing steps added; the larger where two are as many.
+    pub usual_bytes: u64,
+    /// The steps from one addition to the next, where those come evenly and not with each step.
+    pub every: Option<usize>,
+    /// Bytes per step by a straight line through the sums.
+    pub slope: f64,
+    /// How well that line fits, from 0 to 1.
+    pub r_squared: f64,
+}
+
+/// The first step that is judged, of so many.
+pub(super) fn warm(steps: usize) -> usize {
+    match steps {
+        0..6 => 1,
+        6..10 => 2,
+        _ => 3,
+    }
+}
+
+/// The growth of one row: of what is added at even distances, or else of all that is added behind the first steps.
+pub(super) fn growth(kept: &[u64]) -> Growth {
+    periodic(kept).unwrap_or_else(|| steady(kept))
+}
+
+/// Of additions at an even distance of more than a step. A period shows also in the first steps.
+fn periodic(kept: &[u64]) -> Option<Growth> {
+    let last = kept.len().checked_sub(1)?;
+    let grown: Vec<usize> = (0..last).filter(|&step| kept[step] > 0).collect();
+    // The first step may make other things on the same line.
+    [&grown[..], grown.get(1..)?].into_iter().find_map(|grown| {
+        let every = period(grown, last)?;
+        let sizes = || grown.iter().map(|&step| kept[step]);
+        let (least, most) = (sizes().min()?, sizes().max()?);
+        if most / 2 > least {
+            return None;
+        }
+        let growth = of_steps(kept, grown[0], last, grown);
+        Some(Growth { every: Some(every), ..growth })
+    })
+}
+
+/// The even distance of some steps before the last; each may be off by a tenth.
+fn period(grown: &[usize], last: usize) -> Option<usize> {
+    if grown.len() < 3 {
+        return None;
+    }
+    let gaps = || grown.windows(2).map(|pair| pair[1] - pair[0]);
+    let (least, most) = (gaps().min()?, gaps().max()?);
+    let every = (grown[grown.len() - 1] - grown[0] + (grown.len() - 1) / 2) / (grown.len() - 1);
+    let is_even = least > 1 && least + every / 10 >= every && most <= every + every / 10;
+    (is_even && last - grown[grown.len() - 1] <= every + every / 10).then_some(every)
+}
+
+/// Of whatever is added behind the first steps.
+fn steady(kept: &[u64]) -> Growth {
+    let last = kept.len().saturating_sub(1);
+    let warm = warm(kept.len()).min(last);
+    let from = warm + kept[warm..last].iter().position(|&bytes| bytes > 0).unwrap_or(0);
+    let judged: Vec<usize> = (from..last).collect();
+    of_steps(kept, from, last, &judged)
+}
+
+/// Of the steps from one on, with a straight line through the sums after some of them.
+fn of_steps(kept: &[u64], from: usize, last: usize, fitted: &[usize]) -> Growth {
+    let sums: Vec<f64> = fitted
+        .iter()
+        .scan(0u64, |sum, &step| {
+            *sum = sum.saturating_add(kept[step]);
+            Some(*sum as f64)
+        })
+        .collect();
+    let places: Vec<f64> = fitted.iter().map(|&step| step as f64).collect();
+    let (slope, r) = fit(&places, &sums);
+    let mut sizes: Vec<u64> = kept[from..last].iter().copied().filter(|&bytes| bytes > 0).collect();
+    sizes.sort_unstable();
+    let runs = sizes.chunk_by(|a, b| a == b);
+    Growth {
+        from,
+        steps: last - from,
+        grew: sizes.len(),
+        bytes: sum(&sizes),
+        usual_bytes: runs.max_by_key(|run| run.len()).map_or(0, |run| run[0]),
+        every: None,
+        slope,
+        r_squared: r * r,
+    }
+}
+
+/// Least squares: the slope, and Pearson's correlation; zeros where one of the rows is constant.
+pub(super) fn fit(xs: &[f64], ys: &[f64]) -> (f64, f64) {
+    let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len().max(1) as f64;
+    let (mean_x, mean_y) = (mean(xs), mean(ys));
+    let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
+    for (x, y) in xs.iter().zip(ys) {
+        let (dx, dy) = (x - mean_x, y - mean_y);
+        (xx, yy, xy) = (xx + dx * dx, yy + dy * dy, xy + dx * dy);
+    }
+    if xx > 0.0 && yy > 0.0 { (xy / xx, xy / (xx * yy).sqrt()) } else { (0.0, 0.0) }
+}
+
+pub(super) fn sum(row: &[u64]) -> u64 {
+    row.iter().fold(0, |sum, &bytes| sum.saturating_add(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `every` and `grew` of 512 bytes that are added at these steps, of so many.
+    fn check(grown: &[usize], steps: usize, expected: (Option<usize>, usize)) {
+        let kept: Vec<u64> = (0..steps).map(|step| if grown.contains(&step) { 512 } else { 0 }).collect();
+        let found = growth(&kept);
+        assert_eq!((found.every, found.grew), expected, "{grown:?} of {steps}");
+    }
+
+    #[test]
+    fn what_is_added_at_even_distances_has_a_period() {
+        check(&[0, 10, 20], 30, (Some(10), 3));
+        check(&[5, 15, 26, 36], 45, (Some(10), 4));
+        check(&[1, 3, 5, 7, 9], 11, (Some(2), 5));
+    }
+
+    #[test]
+    fn what_stops_or_comes_unevenly_or_with_each_step_has_none() {
+        check(&[0, 10, 20], 40, (None, 2)); // it would have come again
+        check(&[3, 5, 15, 18], 20, (None, 4));
+        check(&[4, 5, 6, 7], 9, (None, 4));
+        check(&[0, 10], 15, (None, 1));
+    }
+}

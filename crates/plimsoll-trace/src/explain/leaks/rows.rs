@@ -1,0 +1,105 @@
+//! What one walk over the lives adds up of each line: [`Rows`].
+
+use super::Course;
+use super::sawtooth::Release;
+use crate::explain::origin::Name;
+use crate::timeline::Life;
+
+/// Rows of numbers on their way to a [`Course`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct Rows {
+    /// By step: bytes asked for.
+    pub(super) asked: Vec<(u32, u64)>,
+    /// By step: bytes that come to be held over its end less those that cease to be.
+    changes: Vec<(u32, i64)>,
+    /// As `changes`, of what is also held at the end of the next step.
+    lasting: Vec<(u32, i64)>,
+    /// Blocks that outlived a step and were freed, in the order of their birth.
+    pub(super) releases: Vec<Release>,
+    /// By step of birth, of what is held at the end.
+    kept: Vec<(u32, u64)>,
+    /// Held from before the recording.
+    before: u64,
+    /// Whether its blocks are what a first step makes and keeps.
+    pub(super) is_first_use: bool,
+    pub(super) operator: Option<Option<Name>>,
+    /// Blocks that outlive the end of the step of their birth, and of the numbers among these that an addition
+    /// made how many there are, and how many the next step frees.
+    pub(super) blocks: usize,
+    pub(super) sums: usize,
+    pub(super) sums_replaced: usize,
+    /// The same of all numbers, where no C++ frame tells of additions; which of the lives is the first of them, and
+    /// how many were asked for by a user's line itself.
+    pub(super) numbers: usize,
+    pub(super) numbers_replaced: usize,
+    pub(super) first_number: Option<usize>,
+    pub(super) direct_numbers: usize,
+    /// Bytes of all these blocks.
+    pub(super) bytes: u64,
+}
+
+impl Rows {
+    /// Takes a block that outlives the step of its birth; `death` is the first step after which it is not held.
+    pub(super) fn take(&mut self, life: &Life, birth: Option<u32>, death: u32, steps: u32, is_sum: bool) {
+        match birth {
+            Some(step) => self.changes.push((step, signed(life.bytes))),
+            None => self.before = self.before.saturating_add(life.bytes),
+        }
+        if death < steps {
+            self.changes.push((death, -signed(life.bytes)));
+        } else if let Some(step) = birth {
+            add(&mut self.kept, step, life.bytes);
+        }
+        let from = birth.unwrap_or(0);
+        if death > from + 1 {
+            self.lasting.push((from, signed(life.bytes)));
+            if death < steps {
+                self.lasting.push((death - 1, -signed(life.bytes)));
+            }
+        }
+        self.blocks += 1;
+        self.bytes = self.bytes.saturating_add(life.bytes);
+        self.sums += usize::from(is_sum);
+        self.sums_replaced += usize::from(is_sum && birth.is_some_and(|step| step + 1 == death));
+    }
+
+    /// Bytes that are held after each step and after the next.
+    pub(super) fn lasting(&self, steps: usize) -> Vec<u64> {
+        sums(&self.lasting, 0, steps)
+    }
+
+    /// The two rows of a course.
+    pub(super) fn course(&self, steps: usize) -> Course {
+        let mut kept = vec![0; steps];
+        for &(step, bytes) in &self.kept {
+            kept[step as usize] = bytes;
+        }
+        Course { held: sums(&self.changes, self.before, steps), kept, ..Course::default() }
+    }
+}
+
+/// The levels that changes by step lead to.
+fn sums(changes: &[(u32, i64)], before: u64, steps: usize) -> Vec<u64> {
+    let mut row = vec![0_i64; steps];
+    for &(step, bytes) in changes {
+        let change = &mut row[step as usize];
+        *change = change.saturating_add(bytes);
+    }
+    let level = |level: &mut u64, change: i64| {
+        *level = level.saturating_add_signed(change);
+        Some(*level)
+    };
+    row.into_iter().scan(before, level).collect()
+}
+
+/// Adds to the entry of a step, the last if there is one.
+pub(super) fn add(row: &mut Vec<(u32, u64)>, step: u32, bytes: u64) {
+    match row.last_mut() {
+        Some((last, sum)) if *last == step => *sum = sum.saturating_add(bytes),
+        _ => row.push((step, bytes)),
+    }
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,113 @@
+//! Levels that rise for some steps and fall at once: [`Teeth`]. Python's garbage collector makes them, when it frees
+//! what refers to itself, and so does a list that is cleared every few steps.
+//!
+//! The stacks of the frees tell the two apart where they were recorded: the collector runs wherever it happens to,
+//! the list is cleared by one line. Python frees the items of a list from the last to the first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::rows::Rows;
+use crate::explain::origin::is_python;
+use crate::snapshot::{Action, EventIndex, FrameId, Snapshot};
+
+/// A block that outlived a step and was freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Release {
+    /// The free.
+    pub at: EventIndex,
+    /// The step in which the block was asked for.
+    pub birth: u32,
+    /// The first step after which it is not held.
+    pub death: u32,
+    pub bytes: u64,
+}
+
+/// What frees the blocks of several steps at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Teeth {
+    /// Python's garbage collector, and how sure that is.
+    Collector(&'static str),
+    /// One line of the program, and how sure that is.
+    Cleared(&'static str),
+}
+
+/// Which free belongs to which row of frees without a request between them.
+pub(super) struct Frees(Vec<u32>);
+
+impl Frees {
+    /// Counts the requests before each event.
+    pub(super) fn of(snapshot: &Snapshot, device: i32) -> Self {
+        let trace = snapshot.trace(device);
+        let count = |asked: &mut u32, event: &crate::snapshot::Event| {
+            *asked += u32::from(event.action == Action::Alloc);
+            Some(*asked)
+        };
+        Self(trace.iter().scan(0, count).collect())
+    }
+
+    fn row_of(&self, at: EventIndex) -> u32 {
+        self.0.get(at.index()).copied().unwrap_or(u32::MAX)
+    }
+}
+
+/// Finds what frees the blocks of a line, where it frees those of several steps at once, at least twice.
+pub(super) fn find(
+    snapshot: &Snapshot,
+    device: i32,
+    frees: &Frees,
+    rows: &Rows,
+    kept: &[u64],
+) -> Option<Teeth> {
+    let mut bursts: BTreeMap<u32, Vec<Release>> = BTreeMap::new();
+    for &release in &rows.releases {
+        bursts.entry(frees.row_of(release.at)).or_default().push(release);
+    }
+    let births = |burst: &[Release]| burst.iter().map(|it| it.birth).collect::<BTreeSet<u32>>().len();
+    let bytes = |burst: &[Release]| burst.iter().fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
+    let (teeth, others): (Vec<_>, Vec<_>) = bursts.into_values().partition(|burst| births(burst) > 1);
+    if teeth.len() < 2 || !teeth.iter().any(|tooth| births(tooth) > 2) {
+        return None;
+    }
+    let at_once = teeth.iter().fold(0_u64, |sum, tooth| sum.saturating_add(bytes(tooth)));
+    let lasting = others.iter().flatten().filter(|it| it.death > it.birth + 1);
+    let alone = lasting.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
+    let last = teeth.iter().flatten().map(|it| it.death).max().unwrap_or(0) as usize;
+    // What the last of them left is held for another reason, and so is what grows higher than ever.
+    let first = rows.releases.iter().map(|it| it.birth).min().unwrap_or(0) as usize;
+    let left = super::growth::sum(kept.get(first..last).unwrap_or_default());
+    let since = super::growth::sum(kept.get(last..).unwrap_or_default());
+    let highest = teeth.iter().map(|tooth| bytes(tooth)).max().unwrap_or(0);
+    if alone.saturating_add(left) > at_once / 4 || since / 2 > highest {
+        return None;
+    }
+    Some(freed_by(snapshot, device, &teeth))
+}
+
+/// By what, as the stacks of the frees and their order tell.
+fn freed_by(snapshot: &Snapshot, device: i32, teeth: &[Vec<Release>]) -> Teeth {
+    let trace = snapshot.trace(device);
+    let frames = |tooth: &Vec<Release>| {
+        let stack = tooth.iter().map(|it| it.at).min().and_then(|at| trace.get(at.index())?.stack);
+        stack.into_iter().flat_map(|stack| snapshot.stacks.frame_ids(stack))
+    };
+    let file = |id: FrameId| snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
+    let name = |id: FrameId| snapshot.texts.get(snapshot.stacks.get_frame(id).name);
+    if teeth.iter().any(|tooth| frames(tooth).any(|id| name(id).contains("gc_collect"))) {
+        return Teeth::Collector("certain");
+    }
+    let lines: BTreeSet<Option<FrameId>> =
+        teeth.iter().map(|tooth| frames(tooth).find(|&id| is_python(file(id)))).collect();
+    if lines.len() > 1 && !lines.contains(&None) {
+        return Teeth::Collector("likely");
+    }
+    let is_backwards = |tooth: &Vec<Release>| {
+        let mut tooth = tooth.clone();
+        tooth.sort_by_key(|it| it.at);
+        tooth.windows(2).all(|pair| pair[0].birth >= pair[1].birth)
+    };
+    match (teeth.iter().all(is_backwards), lines.contains(&None)) {
+        (true, false) => Teeth::Cleared("likely"),
+        (true, true) => Teeth::Cleared("a guess"),
+        (false, _) => Teeth::Collector("a guess"),
+    }
+}
