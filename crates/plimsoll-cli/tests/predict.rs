@@ -21,7 +21,7 @@ fn gpus_are_listed_by_name() {
 fn what_cannot_be_run_as_asked_is_refused_before_it_runs() {
     for (args, said) in [
         (&["predict", "--gpu", "H9000", "--", "true"][..], "known are H200"),
-        (&["predict", "--gpu", "24GiB", "--", "true"], "--cc"),
+        (&["predict", "--gpu", "MI300X", "--", "true"], "AMD"),
         (&["predict", "--alloc-conf", "nonsense:1", "--", "true"], "nonsense"),
         (&["predict", "--find", "N=1..2", "--", "true"], "{N} is nowhere"),
         (&["predict", "--devices", "2", "--rank", "2", "--", "true"], "--rank"),
