@@ -1,7 +1,5 @@
 //! `plimsoll predict` as its users meet it: PyTorch programs where there is no GPU.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
@@ -9,7 +7,9 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 mod program;
-use program::{Folder, explained, json, plimsoll, stderr, stdout, text};
+mod torch;
+use program::{explained, json, plimsoll, stderr, stdout, text};
+use torch::{Torch, answer};
 
 #[test]
 fn gpus_are_listed_by_name() {
@@ -50,41 +50,6 @@ fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
     assert!(stderr(&output).contains("\nhello\n") && !stdout(&output).contains("hello"));
     let output = plimsoll(&["predict", "--", "no-such-program"]);
     assert_eq!(output.status.code(), Some(5));
-}
-
-/// A folder with a program, and the Python of PyTorch's that runs it.
-struct Torch {
-    folder: Folder,
-    python: Vec<String>,
-}
-
-impl Torch {
-    /// Nothing where there is no PyTorch, which is said.
-    fn new(name: &str, program: &str) -> Option<Torch> {
-        let Ok(python) = std::env::var("PLIMSOLL_PYTORCH") else {
-            eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch");
-            return None;
-        };
-        let folder = Folder::new(&format!("predict-{name}"));
-        fs::write(folder.file("train.py"), program).expect("a program");
-        Some(Torch { folder, python: python.split_whitespace().map(str::to_owned).collect() })
-    }
-
-    fn predict(&self, options: &[&str], arguments: &[&str]) -> Output {
-        let program = self.folder.file("train.py");
-        let python = self.python.iter().map(String::as_str);
-        let mut args = vec!["predict"];
-        args.extend(options.iter().copied().chain(["--"]).chain(python).chain([program.as_str()]));
-        args.extend(arguments);
-        plimsoll(&args)
-    }
-}
-
-/// The answer of a run that ends with this code.
-#[track_caller]
-fn answer(output: &Output, code: i32) -> Value {
-    assert_eq!(output.status.code(), Some(code), "{}", stderr(output));
-    json(output)
 }
 
 const TRAINS: &str = "
@@ -226,26 +191,6 @@ fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends(
     assert!(hint.contains("does not imitate what was called: cusparseLt"), "{refused}");
     let torch = Torch::new("assumes-nothing", TRAINS).expect("as before");
     assert_eq!(answer(&torch.predict(&["--json"], &["64"]), 0)["exact"], true);
-}
-
-const SELECTS: &str = "
-import sys, torch
-table = torch.nn.Embedding(50000, 64, device='cuda')
-table(torch.randint(50000, (8000,), device='cuda')).square().mean().backward()
-if sys.argv[1] == 'mask':
-    x = torch.randn(512, 64, device='cuda')
-    x[x > 0].sum()
-";
-
-#[test]
-fn an_answer_is_not_exact_where_memory_is_asked_for_by_what_was_selected() {
-    let Some(torch) = Torch::new("selects", SELECTS) else { return };
-    for (how, exact) in [("dense", true), ("mask", false)] {
-        let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
-        let said =
-            told["not_counted"].to_string().contains("what is selected by values of the device is empty");
-        assert_eq!((&told["exact"], said), (&exact.into(), !exact), "{how}: {told}");
-    }
 }
 
 const TRANSFORMS: &str = "

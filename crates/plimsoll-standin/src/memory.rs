@@ -5,6 +5,7 @@
 //! ([`space`]), and a number of bytes that count against the device's.
 
 pub(crate) mod copy;
+pub(crate) mod reads;
 pub(crate) mod recent;
 mod space;
 mod stray;

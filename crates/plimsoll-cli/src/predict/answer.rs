@@ -9,6 +9,7 @@ use plimsoll_trace::render::words;
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 
 use super::gpu::{Target, Workspaces};
+use super::reads::Read;
 use super::report::{Peaks, Report, State, Thrown};
 use super::run::Ended;
 use crate::exit::{Exit, Failure};
@@ -24,6 +25,8 @@ pub(super) struct Outcome {
     pub(super) judged: Option<Judged>,
     /// The same program where no workspace is modelled, if any was.
     pub(super) without_workspaces: Option<Box<Outcome>>,
+    /// The same program with the assumed values zero, if any was assumed.
+    pub(super) without_assumptions: Option<Box<Outcome>>,
 }
 
 /// Whether it fits.
@@ -108,7 +111,7 @@ impl Outcome {
             _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
         };
         let reports = reports.iter().filter(|report| report.started).cloned().collect();
-        Ok(Outcome { verdict, reports, judged, without_workspaces: None })
+        Ok(Outcome { verdict, reports, judged, without_workspaces: None, without_assumptions: None })
     }
 }
 
@@ -120,7 +123,9 @@ impl Outcome {
 
     /// What the stand-in took to be so, and refused, in any of the processes: each once, in order.
     pub(super) fn notices(&self) -> BTreeSet<&Notice> {
-        self.reports.iter().flat_map(|report| &report.notices).collect()
+        let all = self.reports.iter().flat_map(|report| &report.notices);
+        // What is asked of NVML says nothing of memory.
+        all.filter(|it| it.kind != Kind::Refused || !it.about.starts_with("nvml")).collect()
     }
 
     /// Whether cuDNN was asked for a workspace.
@@ -136,13 +141,17 @@ impl Outcome {
         (!libraries.is_empty()).then(|| libraries.join(" and "))
     }
 
-    /// Whether the peaks rest on nothing but PyTorch's own requests, of which none depends on what is selected by values;
+    /// Whether the peaks rest on nothing but PyTorch's own requests, of which none depends on a value that is not known;
     /// those of cuDNN are left out if none are wanted.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
-        self.notices().iter().all(|notice| match notice.kind {
-            Kind::Assumed => notice.about == notice::CUDNN && target.workspaces == Workspaces::None,
-            Kind::Refused | Kind::Selected => false,
-        })
+        let is_failed = matches!(self.verdict, Verdict::Failed { .. } | Verdict::Unknown(_));
+        let decided = self.reports.iter().flat_map(|report| &report.reads).any(Read::decides);
+        !is_failed
+            && !decided
+            && self.notices().iter().all(|notice| match notice.kind {
+                Kind::Assumed => notice.about == notice::CUDNN && target.workspaces == Workspaces::None,
+                Kind::Refused | Kind::Selected => false,
+            })
     }
 }
 

@@ -35,21 +35,21 @@ def trust_values(torch):
 
 
 def end_generation(module):
-    # transformers asks the device whether every sequence has its end. Here none has one before its greatest length, which
-    # the program knows.
+    # transformers asks the device whether every sequence has its end: under every strategy none has one before its
+    # greatest length, which the program knows.
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
-    is_long = False
+    is_long = None  # of the sequences that were judged last; an assistant's are judged in between
 
     def judged(self, input_ids, *args, **options):
         nonlocal is_long
         most = self.max_length
-        is_long = most is not None and input_ids.shape[-1] >= most
+        is_long = None if most is None else input_ids.shape[-1] >= most
         return call(self, input_ids, *args, **options)
 
     def goes_on(self, this_peer_finished, *args, **options):
         nonlocal is_long
-        is_finished, is_long = is_long or this_peer_finished, False
+        is_finished, is_long = this_peer_finished if is_long is None else is_long, None
         return has_unfinished(self, is_finished, *args, **options)
 
     criteria.__call__, mixin._has_unfinished_sequences = judged, goes_on

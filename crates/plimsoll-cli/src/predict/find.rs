@@ -78,7 +78,7 @@ pub(super) fn run(
         let command = placeholder.command(&args.command, value).ok_or_else(|| {
             Failure::new(Exit::Usage, format!("--find {name}: {{{name}}} is nowhere in the command"))
         })?;
-        let run = Run::of(args, &command, target, session)?;
+        let run = Run::of(args, &command, target, session, &args.assume)?;
         let outcome = Outcome::of(run.ended, &run.reports, target)?;
         let said = format!("{name}={value}: {}", text::verdict(&outcome, target, size));
         output::progress(&said);

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::answer::{Outcome, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
+use super::reads;
 use super::report::{Report, State};
 use super::text;
 use crate::bytes;
@@ -46,6 +47,16 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
             "peak_reserved_bytes": without.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
             "exact": without.is_exact(&target.without_workspaces()),
         })),
+        "with_zero_for_assumed": outcome.without_assumptions.as_ref().map(|zero| json!({
+            "verdict": verdict(&zero.verdict),
+            "summary": text::verdict(zero, target, size),
+            "peak_allocated_bytes": zero.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
+            "peak_reserved_bytes": zero.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
+        })),
+        "reads": reads::json(&outcome.reports),
+        "not_run": reads::unseen(&outcome.reports),
+        "files_kept": reads::kept_files(&outcome.reports).into_iter()
+            .map(|(path, what)| json!({ "path": path, "what": what })).collect::<Vec<_>>(),
         "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
         "not_counted": limits(outcome, size),
     })

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll_standin::notice::{self, Notice};
 
 use super::answer::{Outcome, Told, Verdict};
+use super::reads;
 
 /// Each as a sentence without its end. None of a program that failed, nor where nothing was seen.
 pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
@@ -21,8 +22,10 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
         );
     }
     limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.told.as_ref()?, &size)));
+    // One that was only imported took nothing.
+    let may_take = reports.iter().filter(|report| report.outside_bytes != Some(0));
     let mut libraries: Vec<&str> =
-        reports.iter().flat_map(|report| report.libraries.iter().map(String::as_str)).collect();
+        may_take.flat_map(|report| report.libraries.iter().map(String::as_str)).collect();
     libraries.sort_unstable();
     libraries.dedup();
     if !libraries.is_empty() {
@@ -36,9 +39,7 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     if reports.iter().any(|report| report.rank.is_some()) {
         limits.push("what NCCL takes for its channels, which is outside PyTorch's allocator".to_owned());
     }
-    limits.push(
-        "a course that depends on values of the device: every value that is read back is zero".to_owned(),
-    );
+    limits.extend(reads::problems(reports));
     limits
 }
 

@@ -7,6 +7,9 @@
 //! | `gpu.rs` | the GPU that is imitated, and what of it is left for the allocator |
 //! | `standin.rs` | the shared library: where it is, and how the loader is led to it |
 //! | `watch.py`, `report.rs` | what is done inside the user's processes, and what each of them tells |
+//! | `reads.py`, `fate.py`, `reads.rs` | values that are read from the device: where, and what they decide |
+//! | `known.py`, `assume.rs` | values that are known although nothing computes; values that the user gives |
+//! | `finish.py`, `saves.py` | what comes after the steps; the user's files, which stay as they are |
 //! | `course.py` | what PyTorch is told otherwise there, so that a program takes its course without values |
 //! | `run.rs`, `processes.rs`, `signals.rs` | the user's program from start to end, with all that it starts |
 //! | `answer.rs`, `limits.rs` | the verdict, and what it cannot tell |
@@ -17,12 +20,14 @@
 //! The program's own output goes to stderr, as progress does: stdout holds the answer alone.
 
 mod answer;
+mod assume;
 mod find;
 mod gpu;
 mod json;
 mod keep;
 mod limits;
 mod processes;
+mod reads;
 mod report;
 mod run;
 mod search;
@@ -39,6 +44,7 @@ use plimsoll_alloc::Config;
 use plimsoll_trace::render::html::About;
 
 use self::answer::Outcome;
+use self::assume::Assumption;
 use self::find::Placeholder;
 use self::gpu::{Target, Workspaces};
 use self::keep::Keep;
@@ -71,12 +77,16 @@ pub(crate) struct PredictArgs {
     /// What cuDNN (convolutions, recurrent networks, batch normalization, CTC) and cuFFT ask for beside their results
     #[arg(long, value_name = "HOW", value_enum, default_value = "model")]
     cudnn_workspace: Workspaces,
-    /// End the program after so many optimizer steps
+    /// Train for so many steps, of every optimizer. What comes after the training is run, too, where that is a loop over
+    /// a DataLoader; else the program is ended there
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Let the program end by itself
     #[arg(long, conflicts_with = "steps")]
     whole: bool,
+    /// What a line that reads a value of the device gets, in place of zero; max and half are of what is possible there
+    #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
+    assume: Vec<Assumption>,
     /// Settings of the allocator, as PYTORCH_ALLOC_CONF takes them
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
@@ -110,9 +120,10 @@ pub(crate) struct PredictArgs {
 }
 
 const AFTER_HELP: &str = "\
-The program's own output goes to stderr. What it reads back from the device is zero, and what it saves is made of
-that: where it would overwrite something, give it a folder of its own. A loop that waits for a value, as text is
-generated, may never end: give it a --timeout. At Ctrl-C or SIGTERM the program is ended, too, and what was seen until
+The program's own output goes to stderr. What it reads back from the device is zero, unless it is known, as a mask that
+the host sent, or given by --assume; the answer lists the lines at which a value decides a size or a branch. Models are
+not saved, and files that were there before the program began stay as they are. A loop that waits for a value may never
+end: give it a --timeout. At Ctrl-C or SIGTERM the program is ended, too, and what was seen until
 then is told; at a second one it is ended at once. No process of the program's outlives the answer. It has a process
 group of its own: Ctrl-C reaches none of its handlers, which might save a model of zeros, and Ctrl-Z does not stop it.
 A terminal is not its stdin, which is empty then; a file or a pipe stays.
@@ -151,13 +162,18 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if let Some(placeholder) = &args.find {
         return find::run(args, placeholder, &target, &session);
     }
-    let run = Run::of(args, &args.command, &target, &session)?;
+    let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
     if let Some(modelled) = outcome.modelled().filter(|_| run.ended != Ended::Interrupted) {
         output::progress(&format!("once more, without {modelled} workspaces"));
         let target = target.without_workspaces();
-        let run = Run::of(args, &args.command, &target, &session)?;
+        let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
         outcome.without_workspaces = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
+    }
+    if !args.assume.is_empty() && run.ended != Ended::Interrupted {
+        output::progress("once more, with zero for what --assume gives");
+        let run = Run::of(args, &args.command, &target, &session, &[])?;
+        outcome.without_assumptions = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
     }
     if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
         told.try_settings();

@@ -8,6 +8,8 @@ use plimsoll_standin::notice::{self, Notice};
 use plimsoll_standin::share;
 use serde::Deserialize;
 
+use super::reads::{Place, Read};
+
 /// One process that imported torch.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Report {
@@ -35,10 +37,37 @@ pub(super) struct Report {
     pub(super) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
     pub(super) cudnn_search: bool,
+    /// Bytes of the GPU that PyTorch's allocator did not ask for; `None` where that cannot be told.
+    #[serde(default)]
+    pub(super) outside_bytes: Option<u64>,
     /// Libraries with kernels or allocations of their own that were imported.
     pub(super) libraries: Vec<String>,
     /// The exception that ended it.
     pub(super) error: Option<Thrown>,
+    /// What it read from the device.
+    #[serde(default)]
+    pub(super) reads: Vec<Read>,
+    /// What of `--assume` could not be applied.
+    #[serde(default)]
+    pub(super) problems: Vec<String>,
+    /// Whether it was not run to its end: after its steps it was ended, or its training was.
+    #[serde(default)]
+    pub(super) cut: bool,
+    /// Whether what comes after the training was run, with the training's loader ended.
+    #[serde(default)]
+    pub(super) went_on: bool,
+    /// Whether it came to its own end.
+    #[serde(default)]
+    pub(super) ended: bool,
+    /// Lines that evaluate and were not reached.
+    #[serde(default)]
+    pub(super) unseen: Vec<Place>,
+    /// The exception that ended what comes after the training.
+    #[serde(default)]
+    pub(super) after_error: Option<Thrown>,
+    /// Files that it meant to write or remove, and what was not done.
+    #[serde(default)]
+    pub(super) saves: Vec<(String, String)>,
     /// Its snapshot, if it wrote one.
     #[serde(skip)]
     pub(super) snapshot: Option<PathBuf>,

@@ -14,6 +14,7 @@ use plimsoll_standin::{place, settings};
 use tempfile::TempDir;
 
 use super::PredictArgs;
+use super::assume::Assumption;
 use super::gpu::Target;
 use super::report::Report;
 use super::signals::Signals;
@@ -29,6 +30,15 @@ const STOP: &str = "stop";
 
 /// What every Python runs first: what PyTorch is told otherwise, then the watch, whose last lines begin it all.
 const WATCH: &str = concat!(include_str!("course.py"), "\n\n", include_str!("watch.py"));
+
+/// What the watch loads beside itself, by name.
+const MODULES: [(&str, &str); 5] = [
+    ("fate", include_str!("fate.py")),
+    ("reads", include_str!("reads.py")),
+    ("known", include_str!("known.py")),
+    ("finish", include_str!("finish.py")),
+    ("saves", include_str!("saves.py")),
+];
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -88,6 +98,7 @@ impl Run {
         command: &[OsString],
         target: &Target,
         session: &Session,
+        assumptions: &[Assumption],
     ) -> Result<Run, Failure> {
         let folder = tempfile::Builder::new()
             .prefix("run-")
@@ -98,6 +109,10 @@ impl Run {
         output::progress(&format!("running on an imitation of {}: {}", target.name, words.join(" ")));
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);
+        if !assumptions.is_empty() {
+            let assumed = serde_json::to_string(assumptions).unwrap_or_default();
+            child.env("PLIMSOLL_PREDICT_ASSUME", assumed);
+        }
         let ended = run(&mut child, args.timeout, &stop, &session.signals).map_err(|why| {
             Failure::new(Exit::Program, format!("{} {why}", words.first().map_or("", |it| it)))
         })?;
@@ -129,6 +144,9 @@ impl Folder {
         place::lay_out(&standin, library)?;
         std::fs::create_dir(&python)?;
         std::fs::write(python.join("sitecustomize.py"), WATCH)?;
+        for (name, text) in MODULES {
+            std::fs::write(python.join(format!("plimsoll_{name}.py")), text)?;
+        }
         std::fs::create_dir(&reports)?;
         std::fs::create_dir(&shared)?;
         Ok(Folder { standin, python, reports, shared })

@@ -8,6 +8,7 @@ use super::PredictArgs;
 use super::answer::{Judged, Outcome, Shortage, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
+use super::reads;
 use super::report::{Peaks, Report};
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
@@ -21,6 +22,14 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     if let Some((without, modelled)) = outcome.without_workspaces.as_ref().zip(outcome.modelled()) {
         let _ = writeln!(out, "without {modelled} workspaces: {}", verdict(without, target, size));
     }
+    if let Some(zero) = &outcome.without_assumptions {
+        let _ = writeln!(out, "with zero for what --assume gives: {}", verdict(zero, target, size));
+        let peak = |it: &Outcome| it.judged.as_ref().map(|judged| judged.peaks.reserved_bytes);
+        if let (Some(one), Some(other)) = (peak(outcome), peak(zero)) {
+            let (least, most) = (size(one.min(other)), size(one.max(other)));
+            let _ = writeln!(out, "between the two: {least} to {most} reserved");
+        }
+    }
     if let Verdict::Failed { hint: Some(hint), .. } = &outcome.verdict {
         let _ = writeln!(out, "{hint}");
     }
@@ -33,6 +42,13 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
             tables(&mut out, &told.explained, told.device(), args.shown);
         }
     }
+    if !matches!(outcome.verdict, Verdict::Failed { .. }) {
+        values(&mut out, outcome);
+        section(&mut out, "Not run", &reads::unseen(&outcome.reports));
+    }
+    let kept = reads::kept_files(&outcome.reports);
+    let kept: Vec<String> = kept.into_iter().map(|(path, what)| format!("{path}: {what}")).collect();
+    section(&mut out, "Files that stay as they were, as what is computed here is zeros", &kept);
     let limits = limits(outcome, size);
     if !limits.is_empty() {
         let _ = writeln!(out, "\n{BOLD}What this cannot tell{RESET}");
@@ -41,6 +57,37 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
         });
     }
     out
+}
+
+/// A heading and its lines; nothing where there are none.
+fn section(out: &mut String, heading: &str, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{BOLD}{heading}{RESET}");
+    for line in lines {
+        let _ = writeln!(out, "  {line}");
+    }
+}
+
+/// The reads of the device that decide.
+fn values(out: &mut String, outcome: &Outcome) {
+    let rows = reads::rows(&outcome.reports);
+    let heading = "Decided by values of the device, which are zero here unless said otherwise (--assume FILE:LINE=VALUE)";
+    let lines: Vec<String> =
+        rows.into_iter().map(|[place, text, said]| format!("{place}  {text}\n      {said}")).collect();
+    section(out, heading, &lines);
+}
+
+/// What of the program the answer is about, if not all of it: ` in the first 3 steps`.
+fn scope(outcome: &Outcome) -> String {
+    let Some(judged) = &outcome.judged else { return String::new() };
+    let report = &judged.report;
+    match (report.cut, report.went_on) {
+        (false, _) => String::new(),
+        (true, false) => format!(" in {}", reads::counted(report.steps)),
+        (true, true) => format!(" in {} and what follows the training", reads::counted(report.steps)),
+    }
 }
 
 /// The sentence that answers.
@@ -55,7 +102,7 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
     let at_most = || outcome.judged.as_ref().map_or_else(String::new, |judged| at_most(judged, &size) + &who);
     match &outcome.verdict {
         Verdict::Fits { spare_bytes } => {
-            format!("fits {name} with {} to spare: {}", size(*spare_bytes), at_most())
+            format!("fits {name} with {} to spare{}: {}", size(*spare_bytes), scope(outcome), at_most())
         }
         Verdict::RunsOut(Shortage { step, line, asked_bytes, cause, caught }) => {
             let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
@@ -125,7 +172,7 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
             format!(
                 "max_memory_reserved(){}{}",
                 when(reserved_step, report),
-                if exact { "" } else { "; not exact: it rests on what is taken to be so, below" }
+                if exact { "" } else { "; not exact: what it rests on is below" }
             ),
         ),
     ];

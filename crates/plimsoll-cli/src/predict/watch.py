@@ -8,11 +8,14 @@
 
 import os
 import sys
+import weakref
 
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # where to write
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # end after so many optimizer steps; 0: never
 STOP = os.path.join(FOLDER or "", "stop")  # once this is there, end
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, whose others are not there
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATIENCE = 10  # times the steps, for an optimizer that makes none
 ENTRIES = 1_000_000  # events that the history keeps, the latest
 # Libraries that have kernels of their own, or take memory of the device without asking PyTorch.
 LIBRARIES = (
@@ -82,12 +85,20 @@ class Watch:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
+        self.reads = ours("reads").Reads(ours("fate"), assumed())
+        try:
+            self.known = ours("known").Known(torch, self.reads.of_thread)
+        except Exception:
+            self.known = None  # a PyTorch before 2.9, whose kernels cannot be had
+        self.finish_up = ours("finish").Finish(torch, ours("fate").is_library)
+        self.saves = ours("saves").Saves(torch, os.path.join(os.path.dirname(FOLDER), "saves"))
         self.listening = None  # the process that has a thread that waits for an end; a forked one has not
         self.begin()
         self.listen()
         os.register_at_fork(after_in_child=self.begin)
         torch.cuda._lazy_call(self.start)
         register_optimizer_step_post_hook(self.stepped)
+        self.watch_optimizers()
         atexit.register(self.end)
         trust_values(torch)
         if ALONE:
@@ -106,7 +117,11 @@ class Watch:
         self.failures = 0  # requests that failed for want of memory
         self.failed_step = 0  # in which step the last of them was
         self.is_dumped = False  # at such a failure
-        self.steps = {}  # by optimizer
+        self.steps = weakref.WeakKeyDictionary()  # by optimizer
+        self.passes = {}  # backward passes by line, while there is no optimizer
+        self.counted = 0  # steps
+        self.outside = None  # bytes that PyTorch's allocator did not ask for; None: that cannot be told
+        self.after_error = None  # the exception that ended what came after the steps
         self.peaks = {}  # by device: bytes, and in which step they were reached
         self.error = None
 
@@ -125,13 +140,68 @@ class Watch:
         self.mark("started")
         self.report()
 
+    def watch_optimizers(self):
+        # Every optimizer is to step before a step counts; a program that has none is followed by its backward passes.
+        import functools
+
+        torch, watch = self.torch, self
+        begin, backward = torch.optim.Optimizer.__init__, torch.autograd.backward
+
+        @functools.wraps(begin)
+        def __init__(self, *args, **kwargs):
+            watch.steps.setdefault(self, 0)
+            begin(self, *args, **kwargs)
+
+        @functools.wraps(backward)
+        def passed(*args, **kwargs):
+            watch.passing()
+            return backward(*args, **kwargs)
+
+        torch.optim.Optimizer.__init__ = __init__
+        torch.autograd.backward = passed
+
     def stepped(self, optimizer, args, kwargs):
         if self.state != "running":
             return
-        self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
-        self.measure(self.count())
-        if STEPS and self.count() >= STEPS:
-            self.stop("stopped", 0)
+        self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
+        made = list(self.steps.values())
+        # One that never steps is not waited for, for ever.
+        patient = max(made) < PATIENCE * max(STEPS, 3)
+        self.proceed(min(it for it in made if it or patient))
+
+    def passing(self):
+        # A backward pass begins. Where the rhythm of these lines begins again, a step is done.
+        if self.state != "running" or len(self.steps):
+            return
+        frame, is_library = sys._getframe(2), ours("fate").is_library
+        while frame.f_back is not None and is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        line = frame.f_code, frame.f_lasti
+        del frame
+        done = min(self.passes.values(), default=0)
+        begins = not self.passes or line == next(iter(self.passes))
+        if done and begins:
+            self.proceed(done)
+        self.passes[line] = self.passes.get(line, 0) + 1
+
+    def proceed(self, steps):
+        # So many steps are done.
+        finish = self.finish_up
+        if finish.finishing:
+            finish.idle += 1
+            if finish.is_up():
+                self.stop("stopped", 0)
+            return
+        if steps <= self.counted:
+            return
+        self.counted = steps
+        self.measure(steps)
+        finish.stepped()
+        if STEPS and steps >= STEPS:
+            if finish.may_go_on():
+                finish.begin()
+            else:
+                self.stop("stopped", 0)
         self.report()
 
     def ran_out(self, device, asked, total, free):
@@ -159,6 +229,8 @@ class Watch:
             time.sleep(0.1)
             if os.getpid() != pid or not os.path.isdir(FOLDER):
                 return
+            if self.state == "running" and self.finish_up.finishing and self.finish_up.is_up():
+                return self.stop("stopped", 0)
         # What only started others, as torchrun does, lets them tell first.
         until = time.time() + 10
         while not self.started and self.marks("done") < self.marks("started") and time.time() < until:
@@ -177,6 +249,12 @@ class Watch:
             return
         self.state = "ended"
         failure = getattr(sys, "last_value", None)
+        if failure is not None and self.finish_up.finishing and not self.failures:
+            # The steps went well: what comes after them is not of a program whose loop was cut short.
+            self.state, self.after_error = "stopped", described(failure)
+            self.finish(dump=True)
+            self.wait_for_others()
+            self.leave(0)
         if failure is not None:
             self.state = "failed"
             self.error = described(failure)
@@ -224,18 +302,28 @@ class Watch:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
 
     def count(self):
-        # Steps so far: those of the optimizer that made most.
-        return max(self.steps.values(), default=0)
+        # Steps so far.
+        return self.counted
 
     def measure(self, step):
         if not self.started:
             return
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats(device)
+            self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
             for name in ("allocated", "reserved"):
                 peak = stats.get(f"{name}_bytes.all.peak", 0)
                 if peak > self.peaks.get((device, name), (0, 0))[0]:
                     self.peaks[device, name] = (peak, step)
+
+    def measure_outside(self, device, reserved):
+        # What libraries took behind PyTorch's back, where this process has the GPU to itself.
+        context = number("PLIMSOLL_STANDIN_CONTEXT")
+        if context is None or (number("WORLD_SIZE") or 1) > 1 or not self.torch.cuda.is_initialized():
+            return
+        free, total = self.torch.cuda.mem_get_info(device)
+        if total - free > 0:
+            self.outside = max(self.outside or 0, total - free - context - reserved, 0)
 
     def gpu(self, device):
         # The machine's number of a device of this process.
@@ -279,13 +367,40 @@ class Watch:
             failed_step=self.failed_step,
             devices=devices,
             cudnn_search=torch.backends.cudnn.benchmark,
+            outside_bytes=self.outside,
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
+            reads=self.reads.told(),
+            problems=self.reads.problems + (self.reads.unused() if self.state != "running" else []),
+            cut=bool(self.finish_up.finishing) or self.state == "stopped",
+            went_on=bool(self.finish_up.finishing),
+            ended=self.state == "ended",
+            unseen=self.finish_up.unseen() if self.state == "stopped" else [],
+            after_error=self.after_error,
+            saves=self.saves.told,
         )
         path = os.path.join(FOLDER, f"{self.pid}.json")
         with open(f"{path}.unfinished", "w") as file:
             json.dump(told, file)
         os.replace(f"{path}.unfinished", path)
+
+
+def ours(name, known={}):
+    # Another file of ours, beside this one. Its frames are none of the program's.
+    import types
+
+    if name not in known:
+        path = os.path.join(HERE, f"plimsoll_{name}.py")
+        module = known[name] = types.ModuleType(f"plimsoll_{name}")
+        with open(path) as file:
+            exec(compile(file.read(), f"<frozen plimsoll {name}>", "exec"), module.__dict__)
+    return known[name]
+
+
+def assumed():
+    import json
+
+    return json.loads(os.environ.get("PLIMSOLL_PREDICT_ASSUME") or "[]")
 
 
 def number(name):
@@ -328,5 +443,11 @@ def is_library(path):
 
 
 if FOLDER and os.path.isdir(FOLDER):
-    sys.meta_path[:0] = [Finder("torch", Watch), Finder("transformers.generation.utils", end_generation)]
+    WATCH = []
+    sys.meta_path[:0] = [
+        Finder("torch", lambda torch: WATCH.append(Watch(torch))),
+        Finder("transformers.generation.utils", end_generation),
+        Finder("transformers.trainer_callback", lambda it: ours("finish").trainer(it, WATCH[0].finish_up)),
+        Finder("safetensors.torch", lambda it: WATCH[0].saves.safetensors(it)),
+    ]
 users_own()

@@ -1,6 +1,7 @@
-//! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`); what
-//! arrives on a device is nothing.
+//! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`), or
+//! what a listener says (`reads.rs`); what arrives on a device is nothing.
 
+use super::reads;
 use super::recent::{forget_all, known, recent};
 use super::{Kind, memory};
 use crate::nccl;
@@ -60,8 +61,11 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
             match known(from.address(), bytes, until) {
                 // SAFETY: the caller says that so many bytes can be written there, and it is the host's.
                 Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },
-                // SAFETY: the same.
-                None => unsafe { to.0.write_bytes(0, bytes) },
+                None => {
+                    // SAFETY: the same.
+                    unsafe { to.0.write_bytes(0, bytes) };
+                    reads::unknown(to.0, from.address(), bytes);
+                }
             }
         }
     }

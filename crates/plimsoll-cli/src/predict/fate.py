@@ -1,0 +1,489 @@
+# What becomes of a value that a program read from the device: is it shown, or does it decide a size or a branch?
+#
+# The value itself cannot tell: it is an ordinary float, int or bool, and has to stay one. So the source is followed, from
+# the expression that read (the frame knows its instruction, and Python since 3.11 that instruction's columns) to where it
+# goes: through names, attributes, containers, returns to the callers that wait on the stack, and into the program's own
+# functions. Where no source is at hand, the instruction alone says whether a branch follows.
+#
+# Deciding are: the test of an `if` or a `while`, unless each arm only raises, prints or counts; the bound of a slice, an
+# index, `range`, and the arguments by which PyTorch sizes a tensor. An `assert` is none: the program goes on only where it
+# holds. Nothing here needs torch.
+
+import ast
+import dis
+import linecache
+import types
+
+# Results of these are made of their arguments.
+PURE = set(
+    "float int round abs bool complex min max sum sorted list tuple set dict enumerate zip map filter divmod pow reversed any"
+    " all iter next item tolist cpu numpy to detach clone float64 isclose copy deepcopy get pop values items keys mean std"
+    " ceil floor sqrt log10 exp average median array asarray stack concatenate cat".split()
+)
+# These show or store what they are given.
+SHOWS = set(
+    "print pprint repr str format log info debug warning warn error exception critical write writelines writerow add_scalar"
+    " add_scalars log_metric log_metrics set_postfix set_postfix_str set_description dump dumps save save_pretrained"
+    " echo display secho flush report join hasattr isinstance issubclass type id hash callable len log_dict add_text"
+    " tqdm_write sleep assert_close isnan isinf isfinite".split()
+)
+# Methods of a container by which it holds what it is given.
+HOLDS = set("append appendleft extend add update insert setdefault put push".split())
+# Attributes and methods that say nothing of values.
+METADATA = set(
+    "shape size dim ndim numel nelement dtype device stride is_cuda requires_grad grad_fn element_size is_contiguous"
+    " data_ptr __class__ __name__".split()
+)
+# Functions and methods of PyTorch's whose arguments are sizes; with how many of the first ones are, or their names.
+SIZES = set(
+    "range slice arange linspace logspace zeros ones empty rand randn eye full new_zeros new_ones new_empty new_full randperm"
+    " view reshape expand repeat tile unflatten narrow split chunk tensor_split split_with_sizes unfold topk kthvalue"
+    " repeat_interleave one_hot interpolate pad multinomial islice resize_ resize as_strided broadcast_to tril_indices"
+    " triu_indices pack_padded_sequence pad_packed_sequence take_along_dim select index_select bincount hsplit vsplit dsplit"
+    " segment_reduce AdaptiveAvgPool2d Linear Conv1d Conv2d Embedding Parameter randint".split()
+)
+READERS = set("item tolist cpu numpy to float int bool complex __index__ __int__ __float__ __bool__ equal allclose".split())
+FINITE = ("isnan", "isinf", "isfinite", "found_inf", "nan_to_num")
+DEPTH = 6  # functions of the program's that a value is followed into
+
+
+class Sink:
+    # Where a value decides: `size` or `branch`, and the line.
+    def __init__(self, kind, file, line):
+        self.kind, self.file, self.line = kind, file, line
+
+
+class Source:
+    # A file's syntax, with the parent of each node.
+    known = {}
+
+    def __init__(self, tree, file):
+        self.tree, self.file, self.parents = tree, file, {}
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+
+    @classmethod
+    def of(cls, code, module):
+        file = code.co_filename
+        if file not in cls.known:
+            text = "".join(linecache.getlines(file, module))
+            try:
+                cls.known[file] = cls(ast.parse(text), file) if text else None
+            except (SyntaxError, ValueError, RecursionError):
+                cls.known[file] = None
+        return cls.known[file]
+
+    def above(self, node, *kinds):
+        while node is not None and not isinstance(node, kinds):
+            node = self.parents.get(node)
+        return node
+
+    def scope(self, node):
+        return self.above(self.parents.get(node), ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
+
+    def statement(self, node):
+        return self.above(node, ast.stmt)
+
+
+class Site:
+    # An instruction of a frame, as far as the source tells it.
+    def __init__(self, frame):
+        self.code, self.frame = frame.f_code, frame
+        self.source = Source.of(frame.f_code, frame.f_globals)
+        self.name = dis.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
+        self.line = frame.f_lineno
+        self.nodes = self.find() if self.source else []
+
+    def find(self):
+        place = None
+        if hasattr(self.code, "co_positions"):
+            for at, place in enumerate(self.code.co_positions()):
+                if at == self.frame.f_lasti // 2:
+                    break
+        inside = [node for node in ast.walk(self.source.tree) if self.covers(node)]
+        if place is not None and None not in place:
+            line, end, column, end_column = place
+            fits = [
+                node
+                for node in inside
+                if isinstance(node, ast.expr)
+                and (node.end_lineno, node.end_col_offset) == (end, end_column)
+                and (node.lineno, node.col_offset) <= (line, column)
+            ]
+            if fits:
+                return [max(fits, key=lambda node: (node.lineno, node.col_offset))]
+        # A Python that knows lines alone: every call of that line's that reads, or what is tested or indexed there.
+        calls = [node for node in inside if isinstance(node, ast.Call) and last_name(node.func) in READERS]
+        tests = [node.test for node in inside if isinstance(node, (ast.If, ast.While)) and node.lineno == self.line]
+        return tests if tests and is_jump(self.name) else calls
+
+    def covers(self, node):
+        return getattr(node, "lineno", self.line + 1) <= self.line <= getattr(node, "end_lineno", 0)
+
+
+def is_jump(name):
+    return "JUMP_IF" in name or name in ("TO_BOOL", "UNARY_NOT")
+
+
+def last_name(function):
+    return getattr(function, "attr", None) or getattr(function, "id", None)
+
+
+def sinks(frames, is_part_of_call=False):
+    # Where a value goes that the innermost of these frames read, whose callers follow.
+    return Flow(frames).run()
+
+
+class Flow:
+    def __init__(self, frames):
+        self.frames, self.found, self.seen = frames, [], set()
+        self.depth = 0
+
+    def run(self):
+        site = Site(self.frames[0])
+        if not site.nodes:
+            if is_jump(site.name):
+                self.add("branch", site.code.co_filename, site.line)
+            elif "SUBSCR" in site.name or "SLICE" in site.name:
+                self.add("size", site.code.co_filename, site.line)
+            elif site.source is None:
+                self.add("unknown", site.code.co_filename, site.line)
+            return self.found
+        for node in site.nodes:
+            self.read(site.source, node, 0)
+        return self.found
+
+    def add(self, kind, file, line):
+        if all((it.kind, it.file, it.line) != (kind, file, line) for it in self.found):
+            self.found.append(Sink(kind, file, line))
+
+    def read(self, source, node, level):
+        # The instruction of this node read. A call that takes a tensor for a number reads its arguments.
+        if isinstance(node, ast.Call) and last_name(node.func) not in READERS:
+            self.given(source, node, level)
+        elif isinstance(node, ast.Subscript):
+            self.add("size", source.file, node.lineno)
+        else:
+            self.up(source, node, level)
+
+    def up(self, source, node, level):
+        # The value of this expression is that of a read, or made of it; `level` is its frame, or None.
+        if (node, level) in self.seen:
+            return
+        self.seen.add((node, level))
+        parent = source.parents.get(node)
+        line = getattr(node, "lineno", 0)
+        if isinstance(parent, (ast.If, ast.While, ast.IfExp)) and parent.test is node:
+            self.tested(source, parent, level)
+        elif isinstance(parent, ast.comprehension):
+            if node is parent.iter:
+                self.bound(source, parent.target, parent, level)
+                self.up(source, source.parents[parent], level)
+            else:
+                self.add("branch", source.file, line)
+        elif isinstance(parent, ast.Match):
+            self.add("branch", source.file, line)
+        elif isinstance(parent, ast.Compare):
+            if not all(isinstance(op, (ast.Is, ast.IsNot)) for op in parent.ops):
+                self.up(source, parent, level)
+        elif isinstance(parent, ast.BinOp):
+            other = parent.right if parent.left is node else parent.left
+            if isinstance(other, (ast.List, ast.Tuple)) and isinstance(parent.op, ast.Mult):
+                self.add("size", source.file, line)
+            elif not isinstance(other, (ast.JoinedStr,)) and not is_text(parent.left):
+                self.up(source, parent, level)
+        elif isinstance(parent, ast.Slice):
+            self.add("size", source.file, line)
+        elif isinstance(parent, ast.Subscript):
+            self.indexed(source, parent, node, level)
+        elif isinstance(parent, ast.Attribute):
+            if parent.attr not in METADATA:
+                self.up(source, parent, level)
+        elif isinstance(parent, ast.Call):
+            if parent.func is node:
+                if last_name(node) in SIZES and last_name(node) not in PURE:
+                    return  # a method of the value's own: its arguments are others
+                if last_name(node) not in SHOWS and last_name(node) not in HOLDS:
+                    self.up(source, parent, level)
+            else:
+                self.given(source, parent, level, node)
+        elif isinstance(parent, ast.keyword):
+            call = source.parents[parent]
+            if isinstance(call, ast.Call):
+                self.given(source, call, level, parent)
+        elif isinstance(parent, ast.Assign):
+            for target in parent.targets:
+                self.bound(source, target, parent, level)
+        elif isinstance(parent, (ast.AugAssign, ast.AnnAssign)):
+            self.bound(source, parent.target, parent, level)
+        elif isinstance(parent, ast.NamedExpr):
+            self.bound(source, parent.target, parent, level)
+            self.up(source, parent, level)
+        elif isinstance(parent, (ast.For, ast.AsyncFor)) and parent.iter is node:
+            self.bound(source, parent.target, parent, level)
+        elif isinstance(parent, (ast.Return, ast.Yield, ast.YieldFrom)):
+            self.returned(source, parent, level)
+        elif isinstance(parent, ast.Lambda):
+            self.returned(source, parent, level)
+        elif isinstance(parent, ast.expr) and not isinstance(parent, (ast.JoinedStr, ast.FormattedValue)):
+            self.up(source, parent, level)
+
+    def tested(self, source, parent, level):
+        if isinstance(parent, ast.IfExp):
+            calls = [it for arm in (parent.body, parent.orelse) for it in ast.walk(arm) if isinstance(it, ast.Call)]
+            if any(last_name(it.func) not in PURE | SHOWS | READERS for it in calls):
+                self.add("branch", source.file, parent.lineno)
+            self.up(source, parent, level)
+            return
+        if any(last_name(it) in FINITE for it in ast.walk(parent.test)) and isinstance(parent, ast.If):
+            return  # what trains is finite
+        counted = counts(parent.body + parent.orelse) if isinstance(parent, ast.If) else None
+        if counted is None:
+            self.add("branch", source.file, parent.lineno)
+        for target, statement in counted or ():
+            self.bound(source, target, statement, level)
+
+    def indexed(self, source, parent, node, level):
+        if parent.value is node:
+            self.up(source, parent, level)
+        elif not isinstance(parent.ctx, ast.Store):
+            self.add("size", source.file, parent.lineno)
+
+    def bound(self, source, target, statement, level):
+        # The value has a name from here on.
+        if isinstance(target, (ast.Tuple, ast.List)):
+            value = getattr(statement, "value", None)
+            for at, part in enumerate(target.elts):
+                pairs = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
+                if not pairs or (value.elts[at], level) in self.seen:
+                    self.bound(source, part, statement, level)
+        elif isinstance(target, ast.Starred):
+            self.bound(source, target.value, statement, level)
+        elif isinstance(target, ast.Subscript):
+            self.held(source, target.value, level)
+        elif isinstance(target, ast.Name):
+            self.named(source, target, statement, level)
+        elif isinstance(target, ast.Attribute):
+            self.held(source, target, level)
+
+    def held(self, source, place, level):
+        # A container holds the value, or an attribute: whoever loads it may have the value.
+        while isinstance(place, (ast.Subscript, ast.Call)):
+            place = place.value if isinstance(place, ast.Subscript) else place.func
+        if isinstance(place, ast.Name):
+            self.named(source, place, None, level)
+        elif isinstance(place, ast.Attribute):
+            text = ast.dump(place.value)
+            for node in ast.walk(source.tree):
+                is_same = isinstance(node, ast.Attribute) and node.attr == place.attr and node is not place
+                if is_same and isinstance(node.ctx, ast.Load) and ast.dump(node.value) == text:
+                    self.up(source, node, level if source.scope(node) is source.scope(place) else None)
+
+    def named(self, source, name, statement, level):
+        scope = source.scope(name)
+        if isinstance(scope, ast.Lambda):
+            return
+        if any(isinstance(it, (ast.Global, ast.Nonlocal)) and name.id in it.names for it in ast.walk(scope)):
+            scope, statement = source.tree, None
+        self.loads(source, scope, name.id, statement, level)
+
+    def loads(self, source, scope, name, statement, level):
+        for node in ast.walk(scope):
+            if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                if statement is None or reaches(source, scope, name, statement, node):
+                    self.up(source, node, level if source.scope(node) is scope else None)
+
+    def returned(self, source, statement, level):
+        # To the frame that waits for it, if it is on the stack.
+        if level is None or level + 1 >= len(self.frames):
+            return
+        site = Site(self.frames[level + 1])
+        for node in site.nodes:
+            loop = site.source.parents.get(node)
+            if isinstance(loop, (ast.For, ast.AsyncFor)) and loop.iter is node:
+                self.bound(site.source, loop.target, loop, level + 1)
+            elif isinstance(node, ast.Call) or "CALL" not in site.name:
+                self.up(site.source, node, level + 1)
+
+    def given(self, source, call, level, argument=None):
+        # An argument of this call, or all of them, are the value.
+        name = last_name(call.func)
+        if name in SHOWS:
+            return
+        if name in HOLDS and isinstance(call.func, ast.Attribute):
+            self.held(source, call.func.value, level)
+            return
+        if name in SIZES:
+            is_first = argument is not None and call.args and call.args[0] is argument
+            if is_sized(name, call, argument, is_first):
+                self.add("size", source.file, call.lineno)
+                return
+        called = self.function(call.func, level) if name not in PURE and argument is not None else None
+        if called is not None and self.depth < DEPTH:
+            self.enter(called, call, argument)
+        self.up(source, call, level)
+
+    def function(self, expression, level):
+        # The program's own function that is called, if the frame tells which; with how many arguments are bound to it.
+        if level is None or level >= len(self.frames):
+            return None
+        value = looked_up(expression, self.frames[level])
+        forward = getattr(type(value), "forward", None) if hasattr(type(value), "_call_impl") else None
+        if forward is not None:
+            value = types.MethodType(forward, value)
+        if isinstance(value, type):
+            value = types.MethodType(value.__init__, value) if isinstance(value.__init__, types.FunctionType) else None
+        bound = int(isinstance(value, types.MethodType))
+        value = getattr(value, "__func__", value)
+        value = getattr(value, "__wrapped__", value)
+        if not isinstance(value, types.FunctionType) or is_library(value.__code__.co_filename):
+            return None
+        return value, bound
+
+    def enter(self, called, call, argument):
+        value, bound = called
+        source = Source.of(value.__code__, value.__globals__)
+        if source is None:
+            return
+        code = value.__code__
+        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+        lines = lambda it: [it.lineno] + [decorator.lineno for decorator in it.decorator_list]
+        its = [it for it in ast.walk(source.tree) if isinstance(it, kinds) and code.co_firstlineno in lines(it)]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if isinstance(argument, ast.keyword):
+            name = argument.arg
+        else:
+            at = bound + next((at for at, it in enumerate(call.args) if it is argument), 0)
+            name = names[at] if at < code.co_argcount else None
+        if its and name in names:
+            self.depth += 1
+            self.loads(source, its[0], name, None, None)
+            self.depth -= 1
+
+
+def bound_of(frame, which):
+    # The greatest value by which this instruction can cut its tensor: `x[:, :n]` has no more than x has there.
+    site = Site(frame)
+    node = site.nodes[0] if len(site.nodes) == 1 else None
+    if not isinstance(node, ast.Subscript):
+        return None
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    value = looked_up(node.value, frame)
+    size = getattr(value, "shape", None)
+    bounds = [at for at, it in enumerate(parts) if isinstance(it, ast.Slice) and not is_number(it.upper, it.lower)]
+    if size is None or len(bounds) != 1 or bounds[0] >= len(size):
+        return None
+    return size[bounds[0]] if which == "max" else size[bounds[0]] // 2
+
+
+def is_number(*nodes):
+    return all(it is None or isinstance(it, (ast.Constant, ast.UnaryOp)) for it in nodes)
+
+
+def is_text(node):
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
+
+
+def is_sized(name, call, argument, is_first):
+    # Of these some arguments are values: the filled value of `full`, what `pad` pads.
+    if argument is None:
+        return True
+    keyword = argument.arg if isinstance(argument, ast.keyword) else None
+    if keyword is not None:
+        return keyword not in ("fill_value", "device", "dtype", "value", "p", "dim")
+    is_function = isinstance(call.func, ast.Name) or last_name(getattr(call.func, "value", None)) in (
+        "torch", "F", "functional", "nn", "np", "numpy", "rnn", "utils", "itertools",
+    )
+    if name in ("full", "new_full"):
+        return is_first
+    if name in ("topk", "pad", "interpolate", "split", "chunk", "narrow", "one_hot", "multinomial", "view", "reshape"):
+        return not (is_function and is_first)
+    return True
+
+
+def counts(statements):
+    # What an arm gives names to, if it does nothing else but raise, show and count; else None.
+    targets = []
+    for it in statements:
+        if isinstance(it, (ast.Pass, ast.Raise, ast.Assert)):
+            continue
+        if isinstance(it, ast.Expr):
+            value = it.value
+            if isinstance(value, ast.Constant) or (isinstance(value, ast.Call) and last_name(value.func) in SHOWS):
+                continue
+            if isinstance(value, ast.Call) and last_name(value.func) in ("exit", "_exit", "append"):
+                continue
+            return None
+        if isinstance(it, ast.If):
+            inner = counts(it.body + it.orelse)
+            if inner is None:
+                return None
+            targets += inner
+            continue
+        if not isinstance(it, (ast.Assign, ast.AugAssign)) or it.value is None:
+            return None
+        calls = [node for node in ast.walk(it.value) if isinstance(node, ast.Call)]
+        if any(last_name(node.func) not in (READERS | {"round", "min", "max", "abs", "format", "str"}) for node in calls):
+            return None
+        targets += [(target, it) for target in getattr(it, "targets", None) or [it.target]]
+    return targets
+
+
+def reaches(source, scope, name, statement, load):
+    # Whether what a statement gives to a name can be what is loaded: no other assignment stands between on every way.
+    def binds(it):
+        targets = it.targets if isinstance(it, ast.Assign) else [it.target] if isinstance(it, ast.AnnAssign) else []
+        names = [part for target in targets for part in ast.walk(target)]
+        return any(isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store) for part in names)
+
+    last, node = None, source.statement(load)
+    while last is None and node is not None and node is not scope:
+        parent = source.parents.get(node)
+        for _, block in ast.iter_fields(parent):
+            if isinstance(block, list) and node in block:
+                before = [it for it in block[: block.index(node)] if isinstance(it, ast.stmt) and binds(it)]
+                last = before[-1] if before else None
+        node = parent
+    if last is None or last is statement:
+        return True
+    if last.lineno < statement.lineno <= load.lineno:
+        return True
+    loop = source.above(load, ast.For, ast.While, ast.AsyncFor)
+    while loop is not None:
+        inside = set(ast.walk(loop))
+        if statement in inside:
+            return last not in inside and load.lineno <= statement.lineno
+        loop = source.above(source.parents.get(loop), ast.For, ast.While, ast.AsyncFor)
+    return False
+
+
+def looked_up(expression, frame):
+    # What a name or a chain of attributes stands for, without running anything of the program's.
+    import inspect
+
+    if isinstance(expression, ast.Name):
+        names = frame.f_locals
+        found = names.get(expression.id, frame.f_globals.get(expression.id))
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(names, dict):
+            names.clear()  # a copy, which Python before 3.13 keeps with the frame, and all tensors in it
+        return found
+    if isinstance(expression, ast.Attribute):
+        value = looked_up(expression.value, frame)
+        if value is None:
+            return None
+        modules = getattr(value, "__dict__", {}).get("_modules") if not isinstance(value, type) else None
+        if isinstance(modules, dict) and expression.attr in modules:
+            return modules[expression.attr]
+        found = inspect.getattr_static(value, expression.attr, None)
+        if isinstance(found, types.FunctionType) and not isinstance(value, (type, types.ModuleType)):
+            return types.MethodType(found, value)
+        return getattr(found, "__func__", found)
+    return None
+
+
+def is_library(path):
+    import os
+
+    places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
+    return any(place in path for place in places)

@@ -1,0 +1,440 @@
+# Values that are known although the device computes nothing: integers and masks that the host sent there, and what
+# PyTorch's own operators make of them.
+#
+# For such a tensor there is a copy of its storage on the host (a shadow). The operators below are wrapped where PyTorch
+# dispatches to CUDA: the original runs first, and asks for memory as ever; where all that it was given has a shadow, it
+# runs on the shadows, too, and its result gets one. A read of a shadowed tensor gives its true value: the length of a
+# batch, a padding mask. An operator that is not among these leaves its result without a shadow, which is safe: the read is
+# then of a value that is not known.
+#
+# A router of a mixture of experts chooses by values that nothing computed. The choice of `topk` and `argmax` among few is
+# taken to be an even share: row i takes the i-th and its next. What is made of that is marked (`even`).
+
+import threading
+import warnings
+
+MOST_BYTES = 4 << 20  # of a storage that has a shadow
+MOST_FLOATS = 1 << 14  # bytes, of one of fractions
+FEW = 512  # so many may be chosen from: experts, not words
+PURGE = 512
+
+COMPARE = "eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor"
+LOGIC = (
+    "logical_and.out logical_or.out logical_not.out logical_xor.out bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor"
+    " bitwise_not isin.Tensor_Tensor isin.Tensor_Scalar"
+)
+REDUCE = (
+    "sum.dim_IntList aminmax max min max.dim min.dim amax amin any any.dim any.dims all all.dim all.dims cumsum prod argsort.stable"
+    " sort.stable sort bincount histc"
+)
+ARITHMETIC = (
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode floor_divide remainder.Tensor remainder.Scalar neg clamp"
+    " clamp.Tensor clamp_min clamp_max maximum minimum abs.out mean.dim"
+)
+GATHER = (
+    "index.Tensor index_select gather scatter.value scatter.src scatter_add masked_select where.self cat roll flip tril triu"
+    " searchsorted.Tensor bucketize.Tensor"
+)
+MADE = "arange.start_out linspace.out"
+CHANGED = (
+    "copy_ fill_.Scalar zero_ scatter_.value scatter_.src scatter_add_ masked_fill_.Scalar masked_fill_.Tensor clamp_"
+    " clamp_min_ clamp_max_ add_.Tensor sub_.Tensor mul_.Tensor bitwise_and_.Tensor bitwise_or_.Tensor index_put_"
+    " _index_put_impl_ index_fill_.int_Scalar cumsum_ floor_divide_.Tensor logical_not_"
+)
+COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
+CHOSEN = "topk argmax"
+
+
+class Shadow:
+    # `version` is the tensor's counter of changes in place. An operator that changes in place is counted after it ran.
+    def __init__(self, reference, bytes, version, changed, even):
+        self.reference, self.bytes, self.even = reference, bytes, even
+        self.versions = (version, version + 1) if changed else (version,)
+
+
+class Known:
+    def __init__(self, torch, of_thread):
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self.torch, self.weak, self.of_thread = torch, StorageWeakRef, of_thread
+        self.shadows = {}  # by the address of the storage's object
+        self.lock = threading.RLock()
+        self.library = torch.library.Library("aten", "IMPL")
+        kinds = dict(
+            [(name, self.functional) for name in " ".join((COMPARE, LOGIC, REDUCE, ARITHMETIC, GATHER, MADE)).split()]
+            + [(name, self.changing) for name in CHANGED.split()]
+            + [(name, self.counting) for name in COUNTED.split()]
+            + [(name, self.choosing) for name in CHOSEN.split()]
+        )
+        kinds["_local_scalar_dense"] = self.reading
+        kinds["_amp_foreach_non_finite_check_and_unscale_"] = self.judging
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name, wrapped in kinds.items():
+                self.wrap(name, wrapped)
+        self.trust_finite()
+
+    def wrap(self, name, wrapped):
+        torch = self.torch
+        try:
+            kernel = torch.library.get_kernel(f"aten::{name}", "CUDA")
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        except (RuntimeError, AttributeError, ValueError):
+            return  # a PyTorch without it
+        self.library.impl(name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True)
+
+    def with_numbers(self, operator, call):
+        # A number of the program's where the operator takes a tensor comes as a number, but has to go on as a tensor: of
+        # the kind that makes the result the one that the number would.
+        torch = self.torch
+        places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
+        if len(places) < 2:
+            return call
+
+        def run(keys, *args, **kwargs):
+            numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
+            if not numbers:
+                return call(keys, *args, **kwargs)
+            args = list(args)
+            with self.quiet():
+                other = [args[at] for at in places if at < len(args) and isinstance(args[at], torch.Tensor)][-1]
+                for at in numbers:
+                    kind = torch.result_type(other, args[at])
+                    args[at] = torch.scalar_tensor(args[at], dtype=kind, device="cpu")
+            return call(keys, *args, **kwargs)
+
+        return run
+
+    def trust_finite(self):
+        # What trains is finite: a check of that finds it so, where zeros would be taken for a no.
+        import functools
+
+        torch = self.torch
+
+        def answered(original):
+            @functools.wraps(original)
+            def isfinite(*args, **kwargs):
+                result = original(*args, **kwargs)
+                if not torch.compiler.is_compiling() and type(result) is torch.Tensor and result.is_cuda:
+                    with self.quiet():
+                        if result.device.type != "meta" and self.is_small(result):
+                            self.keep(result, torch.ones((), dtype=torch.bool, device="cpu"))
+                return result
+
+            return isfinite
+
+        for place in (torch, torch.Tensor):
+            place.isfinite = answered(place.isfinite)
+
+    def quiet(self):
+        # What the program does with PyTorch's functions (a default device, a mode) is not for ours.
+        return self.torch._C.DisableTorchFunction()
+
+    # What a shadow is.
+
+    def shadow(self, tensor):
+        # The values of a tensor on the host, as a view of its shadow; None if they are not known.
+        if not tensor.is_cuda:
+            return tensor if tensor.device.type == "cpu" else None
+        if not self.shadows:
+            return None
+        found = self.entry(tensor)
+        if found is None:
+            return None
+        flat = found.bytes.view(tensor.dtype)
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def entry(self, tensor):
+        found = self.shadows.get(tensor.untyped_storage()._cdata)
+        if found is None or found.reference.expired() or version(tensor) not in found.versions:
+            return None
+        if tensor.is_conj() or tensor.is_neg():
+            return None
+        return found
+
+    def keep(self, tensor, value, changed=False, even=False):
+        # From now on the values of this tensor are known.
+        torch = self.torch
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor):
+            return
+        storage = tensor.untyped_storage()
+        found = self.shadows.get(storage._cdata)
+        old = found if found is not None and not found.reference.expired() else None
+        if old is None:
+            if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
+                return  # of the rest nothing is known
+            old = Shadow(self.weak(storage), torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu"), 0, False, False)
+            if len(self.shadows) >= PURGE:
+                self.purge()
+        fresh = Shadow(old.reference, old.bytes, version(tensor), changed, even or (old.even and changed))
+        self.shadows[storage._cdata] = fresh
+        flat = fresh.bytes.view(tensor.dtype)
+        flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
+
+    def drop(self, tensor):
+        if self.shadows:
+            self.shadows.pop(tensor.untyped_storage()._cdata, None)
+
+    def purge(self):
+        with self.lock:
+            for key in [key for key, it in list(self.shadows.items()) if it.reference.expired()]:
+                self.shadows.pop(key, None)
+
+    def is_small(self, tensor):
+        bytes = tensor.untyped_storage().nbytes()
+        return 0 < bytes <= (MOST_FLOATS if tensor.is_floating_point() else MOST_BYTES) and not tensor.is_complex()
+
+    # What an operator was given, on the host.
+
+    def given(self, args, kwargs):
+        # Nothing if any tensor is not known; and whether any is made of what was only taken to be so.
+        torch, state = self.torch, dict(known=0, even=False)
+
+        class Unknown(Exception):
+            pass
+
+        def one(it):
+            if isinstance(it, torch.Tensor):
+                value = self.shadow(it)
+                if value is None:
+                    raise Unknown
+                if it.is_cuda:
+                    state["known"] += 1
+                    state["even"] = state["even"] or self.entry(it).even
+                return value
+            if isinstance(it, (list, tuple)):
+                return [one(part) for part in it]
+            if isinstance(it, torch.device):
+                return torch.device("cpu")
+            return it
+
+        try:
+            args, kwargs = [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
+        except Unknown:
+            return None
+        return args, kwargs, state["known"], state["even"]
+
+    def on_host(self, operator, args, kwargs):
+        # The result of the operator on the host.
+        with self.torch._C._AutoDispatchBelowAutograd():
+            return operator(*args, **kwargs)
+
+    # How operators are wrapped.
+
+    def functional(self, operator, call):
+        name = operator._schema.name
+        out = "out" if operator._overloadname.endswith("out") else None
+        is_factory = name in ("aten::arange", "aten::linspace")
+
+        def dispatched(keys, *args, **kwargs):
+            result = call(keys, *args, **kwargs)
+            if self.shadows or is_factory:
+                with self.quiet():
+                    self.follow(operator, args, kwargs, result, out, is_factory)
+            return result
+
+        return dispatched
+
+    def follow(self, operator, args, kwargs, result, out, is_factory):
+        try:
+            tensors = result if isinstance(result, (list, tuple)) else (result,)
+            if not all(self.is_small(it) for it in tensors if isinstance(it, self.torch.Tensor)):
+                return
+            rest = {name: it for name, it in kwargs.items() if name != out}
+            if is_factory and result.is_floating_point():
+                return
+            found = self.given(args, rest)
+            if found is None or not (found[2] or is_factory):
+                if out:
+                    self.drop(result)
+                return
+            args, rest, _, even = found
+            if out:
+                rest["out"] = self.torch.empty(result.size(), dtype=result.dtype, device="cpu")
+            if operator._schema.name == "aten::histc":
+                args[0] = args[0].float()
+            values = self.on_host(operator, args, rest)
+            values = values if isinstance(values, (list, tuple)) else (values,)
+            for tensor, value in zip(tensors, values):
+                self.keep(tensor, value, changed=bool(out), even=even)
+        except Exception as why:
+            self.failed(operator, why)
+
+    def changing(self, operator, call):
+        is_copy = operator._schema.name == "aten::copy_"
+
+        def dispatched(keys, *args, **kwargs):
+            tensor = args[0]
+            if is_copy and not tensor.is_cuda:
+                return self.copied_back(call, keys, args, kwargs)
+            found = None
+            with self.quiet():
+                if self.is_small(tensor) and not (tensor.is_floating_point() and not self.shadows):
+                    try:
+                        found = self.changed(operator, args, kwargs)
+                    except Exception as why:
+                        self.failed(operator, why)
+            result = call(keys, *args, **kwargs)
+            with self.quiet():
+                if found is not None:
+                    self.keep(tensor, found[0], changed=True, even=found[1])
+                else:
+                    self.drop(tensor)
+            return result
+
+        return dispatched
+
+    def changed(self, operator, args, kwargs):
+        # The values after the operator, and whether they rest on an even share.
+        torch, tensor, name = self.torch, args[0], operator._schema.name
+        if name == "aten::copy_":
+            source = self.shadow(args[1])
+            if source is None:
+                return None
+            even = args[1].is_cuda and self.entry(args[1]).even
+            return source.to(tensor.dtype).expand(tensor.size()).clone(), even
+        if name in ("aten::fill_", "aten::zero_"):
+            return torch.full(tensor.size(), args[1] if len(args) > 1 else 0, dtype=tensor.dtype, device="cpu"), False
+        found = self.given(args, kwargs)
+        if found is None:
+            return None
+        given, rest, _, even = found
+        given[0] = given[0].clone()
+        return self.on_host(operator, given, rest), even
+
+    def copied_back(self, call, keys, args, kwargs):
+        # To the host.
+        source = args[1]
+        with self.quiet():
+            value = self.shadow(source)
+        result = self.watched(call, keys, args, kwargs, source, value is not None)
+        if value is not None and source.is_cuda:
+            with self.quiet(), self.torch._C._AutoDispatchBelowAutograd():
+                args[0].copy_(value)
+        return result
+
+    def reading(self, operator, call):
+        def dispatched(keys, tensor):
+            with self.quiet():
+                value = self.shadow(tensor)
+            result = self.watched(call, keys, (tensor,), {}, tensor, value is not None)
+            return result if value is None else value.item()
+
+        return dispatched
+
+    def judging(self, operator, call):
+        # Whether any gradient is infinite is not known: a scaler may leave steps out.
+        def dispatched(keys, grads, found, *args):
+            result = call(keys, grads, found, *args)
+            self.drop(found)
+            return result
+
+        return dispatched
+
+    def watched(self, call, keys, args, kwargs, tensor, is_known):
+        # A read that is known is told only where it rests on what was taken to be so.
+        mine = self.of_thread
+        before = {name: getattr(mine, name, None) for name in ("tensor", "known", "even")}
+        even = bool(is_known and self.entry(tensor).even) if tensor.is_cuda else False
+        mine.tensor, mine.known, mine.even = tensor, is_known and not even, even
+        try:
+            return call(keys, *args, **kwargs)
+        finally:
+            for name, value in before.items():
+                setattr(mine, name, value)
+
+    def counting(self, operator, call):
+        # How many there are, the operator reads itself: it is given the number on the host.
+        name = operator._schema.name.removeprefix("aten::")
+
+        def dispatched(keys, *args, **kwargs):
+            values, even = None, False
+            if self.shadows:
+                try:
+                    with self.quiet():
+                        found = self.given(args, kwargs)
+                        if found is not None:
+                            values, even = self.on_host(operator, found[0], found[1]), found[3]
+                except Exception as why:
+                    self.failed(operator, why)
+            all_values = values if isinstance(values, (list, tuple)) else (values,)
+            mine = self.of_thread
+            names = ("pending", "operator", "even", "tensor", "known")
+            before = {it: getattr(mine, it, None) for it in names}
+            dim = args[1] if name == "unique_dim" else 0
+            mine.pending = None if values is None else all_values[0].size(dim)
+            mine.operator, mine.even, mine.tensor, mine.known = name, even, args[0], False
+            try:
+                result = call(keys, *args, **kwargs)
+            finally:
+                for it, value in before.items():
+                    setattr(mine, it, value)
+            if values is not None:
+                results = result if isinstance(result, (list, tuple)) else (result,)
+                with self.quiet():
+                    for tensor, value in zip(results, all_values):
+                        if tensor.size() == value.size() and tensor.numel():
+                            self.keep(tensor, value, even=even)
+            return result
+
+        return dispatched
+
+    def choosing(self, operator, call):
+        is_topk = operator._schema.name == "aten::topk"
+
+        def dispatched(keys, *args, **kwargs):
+            result = call(keys, *args, **kwargs)
+            try:
+                self.choose(operator, args, kwargs, result, is_topk)
+            except Exception as why:
+                self.failed(operator, why)
+            return result
+
+        return dispatched
+
+    def choose(self, operator, args, kwargs, result, is_topk):
+        with self.quiet():
+            tensor = args[0]
+            dim = (args[2] if len(args) > 2 else -1) if is_topk else args[1] if len(args) > 1 else None
+            indices = result[1] if is_topk else result
+            if self.shadows and self.shadow(tensor) is not None:
+                self.follow(operator, args, kwargs, result, None, False)
+            elif dim is not None and self.is_choice(tensor, dim, is_topk) and self.is_small(indices):
+                self.keep(indices, shared(self.torch, indices, tensor.size(dim), dim, is_topk), even=True)
+
+    def is_choice(self, tensor, dim, is_topk):
+        # Whether experts are chosen, as far as that can be seen: among few, for many rows, and no words are generated.
+        import sys
+
+        if not tensor.is_floating_point() or tensor.dim() < 2:
+            return False
+        if not 1 < tensor.size(dim) <= (FEW if is_topk else FEW // 4):
+            return False
+        frame, left = sys._getframe(1), 12
+        while frame is not None and left:
+            if "transformers/generation/" in frame.f_code.co_filename:
+                return False
+            frame, left = frame.f_back, left - 1
+        return True
+
+    def failed(self, operator, why):
+        # A shadow that cannot be made is none: the value is not known.
+        return None
+
+
+def version(tensor):
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def shared(torch, indices, count, dim, is_topk):
+    # An even share of so many: row i takes the i-th and those after it, around.
+    chosen = indices.size(dim) if is_topk else 1
+    rows = indices.numel() // max(chosen, 1)
+    flat = (
+        torch.arange(rows, device="cpu")[:, None] * chosen + torch.arange(chosen, device="cpu")[None, :]
+    ) % count
+    if not is_topk:
+        return flat.view(indices.size())
+    moved = indices.movedim(dim, -1).size()
+    return flat.view(moved).movedim(-1, dim)

@@ -1,0 +1,280 @@
+# Which values the program reads from the device, where, and what becomes of each: the stand-in calls for every copy to
+# the host whose value is not known, and gives zeros unless something is written there.
+#
+# A read is told by its line and its way there (a site). What becomes of it is worked out once for each site (fate.py).
+# Some operators read in their own course: how many elements `nonzero` found decides the size of its result.
+
+import ctypes
+import gc
+import os
+import re
+import sys
+import threading
+
+FRAMES = 4  # of the innermost, that tell one site from another
+MOST = 500  # sites that are told
+# Operators of PyTorch's that hand a value, or a copy, to Python: its fate is the expression's.
+HANDED = set(
+    "item to copy_from _local_scalar_dense copy_ _to_copy to_dtype_layout to_device to_dtype to_other clone contiguous equal is_nonzero"
+    " allclose _is_all_true _is_any_true cpu pin_memory _copy_from".split()
+)
+# Operators that read only to check, or for a value: no size depends on it.
+CHECKED = set(
+    "multinomial normal bernoulli histc quantile nanquantile _assert_async cholesky cholesky_ex inv inverse lstsq"
+    " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet".split()
+)
+COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read how many there are
+# What these read is stored or printed.
+SHOWING = (
+    "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
+    " /torch/utils/tensorboard/ /tensorboard/ /tensorboardX/ /wandb/ /mlflow/ /torch/storage.py /torch/multiprocessing/"
+).split()
+GENERATION = "/transformers/generation/"
+OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
+
+
+class Site:
+    def __init__(self, number, place, via, operator, fate, sinks):
+        self.number, self.place, self.via, self.operator = number, place, via, operator
+        self.fate, self.sinks, self.count, self.value, self.even = fate, sinks, 0, None, False
+        self.matched = []  # the lines of assumptions that are about it
+        self.is_used = False  # whether the value that is assumed was given
+
+    def told(self):
+        file, line, function = self.place or (None, None, None)
+        return dict(
+            file=file,
+            line=line,
+            function=function,
+            text=line_of(self.place),
+            via=self.via and dict(file=self.via[0], line=self.via[1], text=line_of(self.via)),
+            operator=self.operator,
+            fate=self.fate,
+            sinks=[dict(kind=it.kind, file=it.file, line=it.line, text=line_of((it.file, it.line))) for it in self.sinks],
+            count=self.count,
+            assumed=self.value if self.is_used else None,
+            generates=bool(self.via) and GENERATION in self.via[0],
+            even=self.even,
+        )
+
+
+def line_of(place):
+    import linecache
+
+    return linecache.getline(place[0], place[1]).strip()[:160] if place else ""
+
+
+class Reads:
+    def __init__(self, fate, assumed):
+        self.fate, self.assumed = fate, assumed  # [(file, line, value)]
+        self.sites = {}
+        self.codes = []  # those that sites name by address
+        self.of_thread = threading.local()
+        self.problems = []  # assumptions that could not be followed
+        self.library = ctypes.CDLL(None)
+        if not hasattr(self.library, "plimsoll_standin_on_read"):
+            return
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t)
+        self.listener = kind(self.heard)
+        self.library.plimsoll_standin_on_read(self.listener)
+        import atexit
+
+        atexit.register(lambda: self.library.plimsoll_standin_on_read(kind()))
+
+    def heard(self, to, _from, count):
+        # The stand-in copied zeros to the host. None of what fails here is the program's.
+        mine = self.of_thread
+        if getattr(mine, "busy", False) or sys is None:
+            return
+        mine.busy = True
+        try:
+            pending = getattr(mine, "pending", None)
+            if pending is not None:
+                # An operator counts elements that are known.
+                if count in (4, 8):
+                    ctypes.memmove(to, pending.to_bytes(count, sys.byteorder), count)
+                if not getattr(mine, "even", False):
+                    return
+            if getattr(mine, "known", False):
+                return
+            site = self.site(sys._getframe(1))
+            if site is None:
+                return
+            site.count += 1
+            if getattr(mine, "even", False):
+                site.even = True
+            elif site.value is not None:
+                given = self.bytes_of(site, count)
+                if given is not None:
+                    site.is_used = True
+                    ctypes.memmove(to, given, count)
+        except Exception as why:
+            print(f"plimsoll: a read of the device was not followed: {why!r}", file=sys.stderr)
+        finally:
+            mine.busy = False
+
+    def site(self, frame):
+        frames = []
+        while frame is not None and len(frames) < 40:
+            if not frame.f_code.co_filename.startswith("<frozen plimsoll"):
+                frames.append(frame)
+            frame = frame.f_back
+        operator = getattr(self.of_thread, "operator", None)
+        key = tuple((id(frame.f_code), frame.f_lasti) for frame in frames[:FRAMES]) + (operator,)
+        if key not in self.sites:
+            if len(self.sites) >= MOST:
+                return None
+            is_collecting = gc.isenabled()
+            gc.disable()  # what is built here is not to free the program's cycles early
+            self.codes += [frame.f_code for frame in frames[:FRAMES]]
+            try:
+                self.sites[key] = self.judged(frames, operator)
+            finally:
+                if is_collecting:
+                    gc.enable()
+        return self.sites[key]
+
+    def judged(self, frames, operator):
+        place = lambda it: (it.f_code.co_filename, it.f_lineno, it.f_code.co_name)
+        own = next((it for it in frames if not self.fate.is_library(it.f_code.co_filename)), None)
+        via = frames[0] if frames and frames[0] is not own else None
+        operator = operator or self.operator()
+        sinks = []
+        if any(part in it.f_code.co_filename for it in frames[:12] for part in SHOWING):
+            fate = "shown"
+        elif operator in CHECKED or (operator or "").startswith(("linalg_", "_linalg_")):
+            fate = "shown"
+        elif operator is not None and operator not in HANDED:
+            fate, at = "size", own or via
+            sinks = [self.fate.Sink("size", at.f_code.co_filename, at.f_lineno)] if at else []
+        elif not frames:
+            fate = "unknown"
+        else:
+            sinks = self.fate.sinks(frames)
+            kinds = [it.kind for it in sinks]
+            fate = next((kind for kind in ("size", "branch", "unknown") if kind in kinds), "shown")
+        site = Site(len(self.sites), own and place(own), via and place(via), operator, fate, sinks)
+        if frames and frames[0].f_code.co_name == "_beam_search" and GENERATION in frames[0].f_code.co_filename:
+            site.value = "max"  # as long as generation was
+        for file, line, value in self.assumed:
+            if any(it.f_lineno == line and is_file(it.f_code.co_filename, file) for it in frames[:12]):
+                site.value = value
+                site.matched.append((file, line))
+        return site
+
+    def operator(self):
+        # The outermost of PyTorch's operators since the program's Python called. Ours, which wraps operators, may run in
+        # between: a wrapper has one frame that C entered (`dispatched`), and such entries stand apart on C's stack.
+        room = 1 << 16
+        text = ctypes.create_string_buffer(room)
+        written = self.library.plimsoll_standin_stack(text, room)
+        names = text.raw[:written].decode(errors="replace").splitlines()
+        frame, ours = sys._getframe(1), 0
+        while frame is not None and frame.f_code.co_filename.startswith("<frozen plimsoll"):
+            ours += frame.f_code.co_name == "dispatched"
+            frame = frame.f_back
+        begun, inside, found = False, False, None
+        for name in names:
+            begun = begun or name.startswith(("cudaMemcpy", "cuMemcpy"))
+            is_python = begun and name.startswith(("_PyEval_EvalFrame", "_PyFunction_Vectorcall"))
+            if is_python and not inside:
+                ours -= 1
+                if ours < 0:
+                    break
+            inside = is_python or (inside and name.startswith(("Py", "_Py")))
+            match = OPERATOR.match(name) if begun else None
+            if match:
+                at = match.end()
+                found = name[at : at + int(match.group(1))]
+        return found and without_overload(found)
+
+    def bytes_of(self, site, count):
+        # What an assumed value is as so many bytes.
+        import struct
+
+        tensor = getattr(self.of_thread, "tensor", None)
+        value = site.value
+        if value in ("max", "half"):
+            value = self.extreme(site, tensor, value, count)
+            if value is None:
+                self.problem(site, f"what `{site.value}` is cannot be known there: give a number")
+                return None
+        if site.operator in COUNTING:
+            return int(value).to_bytes(count, sys.byteorder) if count in (4, 8) else None
+        kind = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
+        size = tensor.element_size() if tensor is not None else count
+        floats = dict(float64="d", float32="f", float16="e")
+        try:
+            if kind == "bfloat16":
+                one = struct.pack("f", float(value))[2:]
+            elif kind in floats or (kind is None and count == 4 and site.operator in HANDED):
+                one = struct.pack(floats.get(kind, "f"), float(value))
+            elif kind == "bool":
+                one = bytes([bool(value)])
+            else:
+                one = int(value).to_bytes(size if size in (1, 2, 4, 8) else 8, sys.byteorder, signed=True)
+        except (OverflowError, struct.error):
+            self.problem(site, f"{value} is no {kind or 'number of so many bytes'}")
+            return None
+        return (one * (count // len(one) + 1))[:count]
+
+    def extreme(self, site, tensor, which, count):
+        if tensor is None:
+            return None
+        if str(tensor.dtype) == "torch.bool" and site.operator in HANDED:
+            return True if which == "max" else site.count % 2
+        if site.operator in HANDED:
+            return self.fate.bound_of(outer(), which)
+        return tensor.numel() if which == "max" else tensor.numel() // 2
+
+    def problem(self, site, text):
+        file, line, _ = site.place or site.via
+        text = f"--assume {os.path.basename(file)}:{line}: {text}"
+        if text not in self.problems:
+            self.problems.append(text)
+
+    def unused(self):
+        # Assumptions about lines at which nothing was read.
+        used = {(file, line) for site in self.sites.values() for file, line in site.matched}
+        return [
+            f"--assume {file}:{line}: no value that is not known was read there"
+            for file, line, _ in self.assumed
+            if (file, line) not in used
+        ]
+
+    def told(self):
+        # A site by another way to the same line is the same to people.
+        rows = {}
+        for site in list(self.sites.values()):
+            row = site.told()
+            via = row["via"] or {}
+            key = row["file"], row["line"], via.get("file"), via.get("line"), row["operator"], row["fate"]
+            if key in rows:
+                rows[key]["count"] += row["count"]
+                rows[key]["even"] = rows[key]["even"] or row["even"]
+                rows[key]["sinks"] += [it for it in row["sinks"] if it not in rows[key]["sinks"]]
+            else:
+                rows[key] = row
+        return list(rows.values())
+
+
+def without_overload(name):
+    # `repeat_interleave_self_Tensor` is an overload of `repeat_interleave`.
+    aten, parts = sys.modules["torch"].ops.aten, name.split("_")
+    for end in range(len(parts), 0, -1):
+        short = "_".join(parts[:end])
+        if short and hasattr(aten, short):
+            return short
+    return name
+
+
+def outer():
+    # The innermost frame of the program's.
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith("<frozen plimsoll"):
+        frame = frame.f_back
+    return frame
+
+
+def is_file(path, wanted):
+    return path == wanted or path.endswith("/" + wanted.removeprefix("./"))

@@ -1,0 +1,202 @@
+# The program's files stay as they are: what it computes here is zeros, and a checkpoint made of that would replace one
+# that took days.
+#
+# What goes to a file by torch.save and its like goes to a folder of ours instead, and so does what opens for writing a
+# file that was there before the program began, or is moved or copied over one. The program finds what it wrote where it
+# wrote it. Files that were there before are not removed. New files of other kinds (logs, results) are written.
+
+import builtins
+import functools
+import io
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+MOST = 50  # files that are told
+
+
+class Saves:
+    def __init__(self, torch, folder):
+        self.begun = time.time() - 1
+        self.folder = folder
+        self.moved = {}  # by the path that the program knows: ours
+        self.told = []  # [path, what happened]
+        self.open = io.open
+        spared = [tempfile.gettempdir(), os.path.expanduser("~/.cache"), os.path.expanduser("~/.triton"), "/dev", "/proc"]
+        spared += [os.environ.get(name, "/dev") for name in ("XDG_CACHE_HOME", "HF_HOME", "TRITON_CACHE_DIR", "TMPDIR")]
+        here = os.getcwd()
+        # A program that lives in such a folder has its own files there.
+        self.spared = tuple(it.rstrip("/") + "/" for it in spared if not (here + "/").startswith(it.rstrip("/") + "/"))
+        self.watch_files()
+        self.watch_torch(torch)
+
+    def path(self, file):
+        # The absolute path of what names a file; None of what does not.
+        if isinstance(file, (str, bytes, os.PathLike)):
+            return os.path.abspath(os.fsdecode(file))
+        return None
+
+    def is_old(self, path):
+        # Whether it was there before the program began.
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return False
+        import stat
+
+        is_file = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+        return is_file and status.st_ctime < self.begun and not self.is_spared(path)
+
+    def is_spared(self, path):
+        return path.startswith(self.spared) or "/__pycache__/" in path
+
+    def aside(self, path, what):
+        # A file of ours in place of this one.
+        if path not in self.moved:
+            os.makedirs(self.folder, exist_ok=True)
+            self.moved[path] = os.path.join(self.folder, f"{os.getpid()}-{len(self.moved)}-{os.path.basename(path)}")
+        self.tell(path, what)
+        return self.moved[path]
+
+    def tell(self, path, what):
+        if len(self.told) < MOST and [path, what] not in self.told:
+            self.told.append([path, what])
+
+    def found(self, file):
+        # Where what the program wrote there really is.
+        path = self.path(file)
+        return self.moved.get(path, file) if path is not None else file
+
+    def watch_torch(self, torch):
+        original, load = torch.serialization.save, torch.serialization.load
+
+        @functools.wraps(original)
+        def save(obj, f, *args, **kwargs):
+            path = self.path(f)
+            return original(obj, self.aside(path, "not written") if path else f, *args, **kwargs)
+
+        @functools.wraps(load)
+        def read(f, *args, **kwargs):
+            return load(self.found(f), *args, **kwargs)
+
+        for place in (torch, torch.serialization):
+            place.save, place.load = save, read
+        script = torch.jit.ScriptModule
+        if hasattr(script, "save"):
+            written = script.save
+            script.save = lambda it, f, **kwargs: written(it, self.aside(self.path(f), "not written"), **kwargs)
+
+    def safetensors(self, module):
+        # Once it is imported.
+        for name in ("save_file", "load_file"):
+            original = getattr(module, name)
+            at = 1 if name == "save_file" else 0
+
+            def call(*args, original=original, at=at, **kwargs):
+                args = list(args)
+                file = args[at] if at < len(args) else kwargs.get("filename")
+                path = self.path(file)
+                ours = self.aside(path, "not written") if at == 1 and path else self.found(file)
+                if at < len(args):
+                    args[at] = ours
+                else:
+                    kwargs["filename"] = ours
+                return original(*args, **kwargs)
+
+            setattr(module, name, functools.wraps(original)(call))
+
+    def watch_files(self):
+        opened = self.open
+
+        @functools.wraps(opened)
+        def open(file, mode="r", *args, **kwargs):
+            path = self.path(file) if isinstance(mode, str) else None
+            if path is not None:
+                if path in self.moved:
+                    file = self.moved[path]
+                elif any(it in mode for it in "wa+") and self.is_old(path):
+                    ours = self.aside(path, "kept as it was")
+                    if "w" not in mode:
+                        shutil.copyfile(path, ours)
+                    file = ours
+            return opened(file, mode, *args, **kwargs)
+
+        builtins.open = io.open = open
+        for place, name in ((os, "remove"), (os, "unlink"), (shutil, "rmtree")):
+            self.keep(place, name)
+        for place, name in ((os, "rename"), (os, "replace")):
+            self.move(place, name)
+        for name in ("copyfile", "copy", "copy2", "move"):
+            self.copy(name)
+        for name in ("exists", "isfile", "getsize", "getmtime"):
+            self.look(name)
+
+    def keep(self, place, name):
+        original = getattr(place, name)
+
+        @functools.wraps(original)
+        def remove(path, *args, **kwargs):
+            known = self.path(path)
+            if known in self.moved:
+                return original(self.moved.pop(known), *args, **kwargs)
+            # A folder of before may hold files of before.
+            is_folder = name == "rmtree" and known and os.path.isdir(known) and not self.is_spared(known)
+            if known and kwargs.get("dir_fd") is None and (self.is_old(known) or (is_folder and self.is_old_folder(known))):
+                return self.tell(known, "not removed")
+            return original(path, *args, **kwargs)
+
+        setattr(place, name, remove)
+
+    def is_old_folder(self, path):
+        return any(self.is_old(os.path.join(folder, it)) for folder, _, files in os.walk(path) for it in files)
+
+    def move(self, place, name):
+        original = getattr(place, name)
+
+        @functools.wraps(original)
+        def move(source, target, **kwargs):
+            if kwargs:
+                return original(source, target, **kwargs)
+            begin, end = self.path(source), self.path(target)
+            if begin in self.moved or self.is_old(end):
+                ours = self.aside(end, "kept as it was")
+                if begin not in self.moved and self.is_old(begin):
+                    return shutil.copyfile(begin, ours)
+                original(self.moved.pop(begin, begin), ours)
+                return None
+            return original(source, target)
+
+        setattr(place, name, move)
+
+    def copy(self, name):
+        original = getattr(shutil, name)
+
+        @functools.wraps(original)
+        def copy(source, target, *args, **kwargs):
+            begin, end = self.path(source), self.path(target)
+            if begin is None or end is None:
+                return original(source, target, *args, **kwargs)
+            if name != "copyfile" and os.path.isdir(end):
+                end = os.path.join(end, os.path.basename(begin))
+            if begin in self.moved or self.is_old(end):
+                ours = self.aside(end, "kept as it was" if self.is_old(end) else "not written")
+                source_path = self.moved.get(begin, begin)
+                with self.open(source_path, "rb") as source_file, self.open(ours, "wb") as target_file:
+                    shutil.copyfileobj(source_file, target_file)
+                if name == "move":
+                    self.moved.pop(begin, None)
+                return target
+            return original(source, target, *args, **kwargs)
+
+        setattr(shutil, name, copy)
+
+    def look(self, name):
+        original = getattr(os.path, name)
+
+        @functools.wraps(original)
+        def look(path):
+            return original(self.found(path)) if self.moved else original(path)
+
+        setattr(os.path, name, look)

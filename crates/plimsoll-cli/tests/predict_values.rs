@@ -1,0 +1,259 @@
+//! `plimsoll predict`: values that programs read from the device, what they decide, and what comes after the steps.
+
+use std::fs;
+
+use serde_json::Value;
+
+mod program;
+mod torch;
+use program::stderr;
+use torch::{Torch, answer};
+
+const SELECTS: &str = "
+import sys, torch
+table = torch.nn.Embedding(50000, 64, device='cuda')
+table(torch.randint(50000, (8000,), device='cuda')).square().mean().backward()
+if sys.argv[1] == 'mask':
+    x = torch.randn(512, 64, device='cuda')
+    x[x > 0].sum()
+";
+
+#[test]
+fn an_answer_is_not_exact_where_memory_is_asked_for_by_what_was_selected() {
+    let Some(torch) = Torch::new("selects", SELECTS) else { return };
+    for (how, exact) in [("dense", true), ("mask", false)] {
+        let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
+        let decides: Vec<&str> =
+            deciding(&told).iter().filter_map(|read| read["operator"].as_str()).collect();
+        let wanted: &[&str] = if exact { &[] } else { &["nonzero"] };
+        assert_eq!((&told["exact"], decides), (&exact.into(), wanted.to_vec()), "{how}: {told}");
+    }
+}
+
+/// The reads of the device that decide a size or a branch.
+fn deciding(told: &Value) -> Vec<&Value> {
+    told["reads"].as_array().expect("reads").iter().filter(|read| read["decides"] == true).collect()
+}
+
+const READS: &str = "
+import json, pickle, sys, torch
+x = torch.randn(64, 512, 256, device='cuda')
+mask = torch.rand(64, 512, device='cuda') > 0.5
+loss = x.mean()
+def longest(mask):
+    return int(mask.sum(1).max())
+how = sys.argv[1]
+if how == 'index':
+    x[:, :mask.sum(1).max()] + 1
+if how == 'item':
+    n = mask.sum().item()
+    torch.zeros(n, device='cuda')
+if how == 'returned':
+    x[:, :longest(mask)] + 1
+if how == 'list':
+    for at, n in enumerate(mask.sum(1).tolist()):
+        x[at, :n]
+if how == 'packed':
+    lengths = mask.sum(1).cpu().clamp(min=1)
+    torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+if how == 'repeat':
+    torch.repeat_interleave(x[0], mask[0].long(), dim=0)
+if how == 'unique':
+    torch.unique(torch.randint(10, (100,), device='cuda'))
+if how == 'count':
+    torch.bincount(torch.randint(10, (100,), device='cuda'))
+if how == 'while':
+    while loss > 0.1:
+        loss = loss / 2
+if how == 'branch':
+    if loss > 0:
+        x = x + 1
+if how == 'logged':
+    total = 0.0
+    history = []
+    for step in range(3):
+        value = loss.item()
+        assert type(value) is float
+        total += value
+        history.append(value)
+        print(f'{value:.3f} {loss:.3f}', loss, json.dumps({'loss': value}), pickle.dumps(value))
+        assert loss.item() < 10, 'diverged'
+        if torch.isnan(loss) or not torch.isfinite(loss):
+            raise ValueError('not finite')
+    print(total / 3, sum(history) / len(history), x[0, 0].cpu().numpy())
+";
+
+#[test]
+fn a_read_that_decides_a_size_or_a_branch_is_named_and_one_that_is_logged_is_not() {
+    let Some(torch) = Torch::new("reads", READS) else { return };
+    for (how, line, fate) in [
+        ("index", 10, "size"),
+        ("item", 12, "size"),
+        ("returned", 7, "size"),
+        ("list", 17, "size"),
+        ("packed", 20, "size"),
+        ("repeat", 23, "size"),
+        ("unique", 25, "size"),
+        ("count", 27, "size"),
+        ("while", 29, "branch"),
+        ("branch", 32, "branch"),
+    ] {
+        let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
+        let decides = deciding(&told);
+        assert_eq!(told["exact"], false, "{how}: {told}");
+        assert!(decides.iter().all(|it| it["line"] == line && it["fate"] == fate), "{how}: {decides:?}");
+        assert!(!decides.is_empty(), "{how}: {told}");
+    }
+    let told = answer(&torch.predict(&["--whole", "--json"], &["logged"]), 0);
+    assert_eq!((&told["exact"], deciding(&told).len()), (&true.into(), 0), "{told}");
+    assert!(told["reads"].as_array().is_some_and(|reads| !reads.is_empty()), "{told}");
+}
+
+const KNOWN: &str = "
+import torch
+lengths = torch.randint(10, 300, (64,))
+mask = (torch.arange(512)[None] < lengths[:, None]).long()
+there = mask.cuda()
+x = torch.randn(64, 512, 256, device='cuda')
+assert x[:, :there.sum(1).max()].size(1) == lengths.max()
+assert len(x[there.bool()]) == mask.sum() == len(there.nonzero())
+assert (there.sum(1).cpu() == lengths).all()
+assert len(torch.repeat_interleave(x[0], there[0], dim=0)) == lengths[0]
+assert len(torch.unique(lengths.cuda())) == len(lengths.unique())
+assert len(torch.bincount(lengths.cuda())) == lengths.max() + 1
+there.mul_(2)
+assert there.sum() == 2 * lengths.sum()
+if (there == 2).all():
+    raise ValueError('not padded')
+";
+
+#[test]
+fn what_the_host_sent_keeps_its_value_through_pytorchs_operators() {
+    let Some(torch) = Torch::new("known", KNOWN) else { return };
+    let told = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
+    assert_eq!((&told["exact"], deciding(&told).len()), (&true.into(), 0), "{told}");
+}
+
+const ASSUMED: &str = "
+import torch
+x = torch.randn(64, 512, 256, device='cuda')
+mask = torch.rand(64, 512, device='cuda') > 0.5
+y = x[:, :mask.sum(1).max()] * 2
+z = x[mask]
+n = mask.sum().item()
+k = torch.zeros(n, 256, device='cuda')
+print('sizes', y.size(1), z.size(0), k.size(0))
+";
+
+#[test]
+fn a_read_gets_the_value_that_is_assumed_and_the_answer_says_the_range() {
+    let Some(torch) = Torch::new("assumed", ASSUMED) else { return };
+    let assume = ["train.py:5=half", "train.py:6=max", "train.py:7=1234", "train.py:3=1"];
+    let options: Vec<&str> = assume.iter().flat_map(|it| ["--assume", it]).chain(["--json"]).collect();
+    let output = torch.predict(&options, &[]);
+    let told = answer(&output, 0);
+    assert!(stderr(&output).contains("sizes 256 32768 1234\n"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("sizes 0 0 0\n"), "{}", stderr(&output));
+    let (with, zero) =
+        (&told["judged"]["peak_reserved_bytes"], &told["with_zero_for_assumed"]["peak_reserved_bytes"]);
+    assert!(with.as_u64() > zero.as_u64(), "{with} {zero}");
+    assert_eq!(deciding(&told)[0]["assumed"], "half", "{told}");
+    assert!(told["not_counted"].to_string().contains("--assume train.py:3: no value"), "{told}");
+}
+
+const CRITIC: &str = "
+import torch
+generator, critic = torch.nn.Linear(1024, 16384).cuda(), torch.nn.Linear(16384, 1).cuda()
+both = [torch.optim.Adam(it.parameters()) for it in (generator, critic)]
+for step in range(50):
+    fake = generator(torch.randn(64, 1024, device='cuda'))
+    is_critics = step % 4 < 3
+    critic(fake.detach() if is_critics else fake).mean().backward()
+    both[is_critics].step()
+    [it.zero_grad() for it in both]
+    print('step', step)
+";
+
+#[test]
+fn a_step_counts_once_every_optimizer_has_stepped() {
+    let Some(torch) = Torch::new("critic", CRITIC) else { return };
+    let output = torch.predict(&["--json"], &[]);
+    let told = answer(&output, 0);
+    assert!(told["summary"].as_str().is_some_and(|it| it.contains("in the first 3 steps")), "{told}");
+    assert!(
+        stderr(&output).contains("step 10") && !stderr(&output).contains("step 12"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+const BY_HAND: &str = "
+import torch
+weights = torch.randn(1024, 1024, device='cuda', requires_grad=True)
+for step in range(50):
+    (torch.randn(64, 1024, device='cuda') @ weights).square().mean().backward()
+    with torch.no_grad():
+        weights -= 0.1 * weights.grad
+        weights.grad.zero_()
+    print('step', step)
+";
+
+#[test]
+fn a_program_without_an_optimizer_is_cut_by_its_backward_passes() {
+    let Some(torch) = Torch::new("by-hand", BY_HAND) else { return };
+    let output = torch.predict(&["--json"], &[]);
+    assert_eq!(answer(&output, 0)["judged"]["process"]["steps"], 3);
+    assert!(stderr(&output).contains("step 2") && !stderr(&output).contains("step 3"), "{}", stderr(&output));
+}
+
+const EPOCHS: &str = "
+import os, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+os.chdir(sys.argv[1])
+model = torch.nn.Sequential(torch.nn.Linear(256, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+data = TensorDataset(torch.randn(5000, 256), torch.randint(10, (5000,)))
+train, test = DataLoader(data, batch_size=32), DataLoader(data, batch_size=1000)
+best = 0
+for epoch in range(2):
+    model.train()
+    for x, y in train:
+        torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        right = sum((model(x.cuda()).argmax(1) == y.cuda()).sum().item() for x, y in test)
+    print('right', right)
+    torch.save(model.state_dict(), 'last.pt')
+    with open('log.txt', 'w') as log:
+        log.write('new')
+    if right >= best:
+        best = right
+        torch.save(model.state_dict(), 'best.pt')
+model.load_state_dict(torch.load('last.pt'))
+os.remove('log.txt')
+print('end')
+";
+
+#[test]
+fn what_comes_after_the_training_is_run_and_the_users_files_stay_as_they_were() {
+    let Some(torch) = Torch::new("epochs", EPOCHS) else { return };
+    // Not in the system's temporary folder, which is nobody's to keep.
+    let mine = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    for name in ["last.pt", "log.txt"] {
+        fs::write(mine.path().join(name), "mine").expect("a file");
+    }
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let output = torch.predict(&["--json"], &[mine.path().to_str().expect("a path")]);
+    let told = answer(&output, 0);
+    assert!(stderr(&output).contains("\nend\n"), "{}", stderr(&output));
+    // The evaluation, with its larger batch, is the peak.
+    assert!(told["summary"].as_str().is_some_and(|it| it.contains("after step 3")), "{told}");
+    assert!(told["not_run"].to_string().contains("the rest of the training"), "{told}");
+    for name in ["last.pt", "log.txt"] {
+        assert_eq!(fs::read_to_string(mine.path().join(name)).expect("a file"), "mine", "{name}");
+    }
+    assert!(!mine.path().join("best.pt").exists());
+    assert_eq!(told["files_kept"].as_array().map(Vec::len), Some(3), "{told}");
+}
