@@ -9,7 +9,7 @@
 //! | `watch.py`, `report.rs` | what is done inside the user's processes, and what each of them tells |
 //! | `course.py` | what PyTorch is told otherwise there, so that a program takes its course without values |
 //! | `run.rs`, `processes.rs`, `signals.rs` | the user's program from start to end, with all that it starts |
-//! | `answer.rs`, `limits.rs` | the verdict, and what it cannot tell |
+//! | `answer.rs`, `limits.rs`, `without.rs` | the verdict, what it cannot tell, the peaks without workspaces |
 //! | `text.rs`, `json.rs` | how both are said |
 //! | `keep.rs` | the snapshots that are kept |
 //! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
@@ -22,6 +22,7 @@ mod gpu;
 mod json;
 mod keep;
 mod limits;
+pub(crate) mod planner;
 mod processes;
 mod report;
 mod run;
@@ -29,6 +30,7 @@ mod search;
 mod signals;
 mod standin;
 mod text;
+mod without;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -42,7 +44,7 @@ use self::answer::Outcome;
 use self::find::Placeholder;
 use self::gpu::{Target, Workspaces};
 use self::keep::Keep;
-use self::run::{Ended, Run, Session};
+use self::run::{Run, Session};
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
@@ -69,7 +71,7 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
     context: u64,
     /// What cuDNN (convolutions, recurrent networks, batch normalization, CTC) and cuFFT ask for beside their results
-    #[arg(long, value_name = "HOW", value_enum, default_value = "model")]
+    #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
     /// End the program after so many optimizer steps
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
@@ -153,12 +155,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &session)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
-    if let Some(modelled) = outcome.modelled().filter(|_| run.ended != Ended::Interrupted) {
-        output::progress(&format!("once more, without {modelled} workspaces"));
-        let target = target.without_workspaces();
-        let run = Run::of(args, &args.command, &target, &session)?;
-        outcome.without_workspaces = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
-    }
+    outcome.leave_out_workspaces();
     if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
         told.try_settings();
     }
