@@ -44,13 +44,13 @@ impl Want {
     }
 }
 
-/// How it came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How it came out, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
-    Holds,
     Fails,
     /// What was recorded holds, but not all was recorded.
     Incomplete,
+    Holds,
 }
 
 /// An assertion, decided.

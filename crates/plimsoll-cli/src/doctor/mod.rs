@@ -1,5 +1,7 @@
 //! `plimsoll doctor`: whether a snapshot is any good, and how to record a better one.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -26,7 +28,14 @@ pub(crate) struct DoctorArgs {
 
 /// Looks at what is there and what is not; the result is text for stdout.
 pub(crate) fn run(args: &DoctorArgs) -> Result<String, Failure> {
-    let explained = Explained::open(&args.file, None, Options::default())?;
+    let mut explained = Explained::open(&args.file, None, Options::default())?;
+    // The recording is as good as its worst device, which comes first.
+    let grades = explained.devices.iter().map(|device| {
+        let grade = Judged::of(&explained.quality(device), &device.replay).grade;
+        (device.timeline.device, grade)
+    });
+    let grades: BTreeMap<i32, Grade> = grades.collect();
+    explained.devices.sort_by_key(|device| Reverse(grades.get(&device.timeline.device).copied()));
     Ok(if args.json { all_as_json(&explained) } else { as_text(&explained) })
 }
 

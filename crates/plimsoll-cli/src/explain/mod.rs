@@ -1,15 +1,18 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
+mod devices;
 mod holes;
 mod job;
 pub(crate) mod json;
 mod peaks;
+mod remaining;
 pub(crate) mod text;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::Options;
+use plimsoll_trace::render::devices::gravest_first;
 use plimsoll_trace::render::html::About;
 
 use crate::bytes;
@@ -46,7 +49,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     let files = job::listed(&args.files)?;
     let sink = args.page.sink()?;
     let [file] = files.as_slice() else { return job::run(&files, args, sink) };
-    let explained = Explained::open(file, args.device, args.options())?;
+    let mut explained = Explained::open(file, args.device, args.options())?;
+    gravest_first(&explained.snapshot, &mut explained.devices);
     if let Some(sink) = sink {
         let command = sink.again(&args.command(&[file]));
         sink.page(About::Recording(explained.report()), &explained.file, &command)?;

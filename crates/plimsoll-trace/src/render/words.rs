@@ -68,6 +68,16 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
     failure::sentence(device, &failure, leak, size)
 }
 
+/// Whether the [`verdict`] is that something is wrong: memory ran out, or leaks.
+pub fn is_bad(device: &DeviceExplanation) -> bool {
+    device.failure.is_some() || leaks(device)
+}
+
+/// Whether memory leaks.
+pub(super) fn leaks(device: &DeviceExplanation) -> bool {
+    device.leaks.whole.verdict == Verdict::Leaking
+}
+
 /// The [`verdict`] in a few words.
 pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let leak = leak(device, &size).map(|leak| format!("a LEAK: {leak}"));
@@ -242,7 +252,12 @@ pub fn purpose(category: Option<Category>) -> &'static str {
 
 /// What blocks are for, in one word or two.
 pub fn category(key: Purposed) -> &'static str {
-    key.category.map_or("unknown", |category| category.plural())
+    categories(key.category)
+}
+
+/// What blocks of one category are for, in one word or two.
+pub fn categories(category: Option<Category>) -> &'static str {
+    category.map_or("unknown", |category| category.plural())
 }
 
 /// How that is known.

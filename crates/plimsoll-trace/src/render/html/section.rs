@@ -21,6 +21,8 @@ pub(super) struct Section<'a> {
     pub(super) title: String,
     pub(super) report: Report<'a>,
     pub(super) device: &'a DeviceExplanation,
+    /// Whether the head of the page says what would help and who the largest owners are.
+    pub(super) is_summed_up: bool,
 }
 
 impl Section<'_> {
