@@ -49,6 +49,9 @@ pub struct Place {
     pub line: i64,
 }
 
+/// Bytes and blocks, rank by rank.
+type Figures = (Vec<u64>, Vec<u64>);
+
 /// What each rank has of one line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineAcross {
@@ -141,7 +144,7 @@ impl Ranks {
             totals: Totals::of(*known),
         });
         let ranks: Vec<Rank> = ranks.collect();
-        let mut lines: BTreeMap<[Option<Place>; 2], (Vec<u64>, Vec<u64>)> = BTreeMap::new();
+        let mut lines: BTreeMap<[Option<Place>; 2], Figures> = BTreeMap::new();
         for (nth, (_, known)) in known.iter().enumerate() {
             let peak = known.timeline.peak_allocated.after;
             let holders = Holders::after(known.timeline, known.origins, known.purposes, peak);

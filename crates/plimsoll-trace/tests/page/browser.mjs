@@ -68,7 +68,7 @@ async function firstScreen(screen) {
   }
 }
 
-/** Selects a range at the very bottom of the window: what is told of it is in sight when the mouse is let go. */
+/** Selects a range at the very bottom of the window: its figures are in sight when the mouse is let go. */
 async function inSight(screen) {
   if (!(await tab.ask(`document.querySelector(".plot") !== null`))) return;
   const plot = await tab.ask(`(() => { const plot = document.querySelector(".plot"); plot.scrollIntoView({ block: "end" });

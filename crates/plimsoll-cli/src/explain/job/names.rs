@@ -95,7 +95,7 @@ fn by_words(who: &[BTreeMap<String, u64>]) -> Option<Vec<String>> {
     (!words.is_empty()).then(|| names.collect())
 }
 
-/// The words of which the numbers differ between files that are to be told apart.
+/// The words of which the numbers differ between files that must not get the same name.
 fn varying(
     who: &[BTreeMap<String, u64>],
     apart: impl Fn(&BTreeMap<String, u64>, &BTreeMap<String, u64>) -> bool,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_less_than_the_job_are_told_apart_by_the_rest() {
+    fn ranks_of_less_than_the_job_need_the_rest_of_the_name() {
         check(&["node0_rank1.pickle", "node1_rank1.pickle"], &["rank 1 node 0", "rank 1 node 1"]);
         check(&["node0_rank1.pickle", "node1_rank9.pickle"], &["rank 1", "rank 9"]);
         check(&["1-TP-0-DP-0.pickle", "1-TP-1-DP-0.pickle"], &["tp 0", "tp 1"]);

@@ -34,7 +34,7 @@ struct Recorded<'a> {
 /// How two recordings of one rank stand to each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Relation {
-    /// Events of one are in the other, or no times tell.
+    /// Events of one are in the other, or there are no times.
     SameRun,
     /// One ends before the other begins.
     Apart,
@@ -113,7 +113,7 @@ impl<'a> Recorded<'a> {
         if found * 2 >= looked_for.len() { Relation::SameRun } else { Relation::OtherProcess }
     }
 
-    /// What tells an event from those of other processes, of all from one time to another.
+    /// The identity of each event from one time to another: no other process has the same.
     fn between(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, Option<u64>)> {
         let events = self.snapshot.traces.iter().flatten();
         events.filter_map(move |event| {

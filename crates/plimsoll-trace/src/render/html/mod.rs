@@ -164,7 +164,7 @@ impl<'a> Page<'a> {
         let mut out = String::new();
         match self.about {
             About::Recording(report) if report.devices.len() > 1 => {
-                devices::head(&mut out, report, sections)?
+                devices::head(&mut out, report, sections)?;
             }
             About::Recording(_) => {}
             About::Comparison(both) => comparison::head(&mut out, both, sections)?,

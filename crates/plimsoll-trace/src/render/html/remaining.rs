@@ -38,7 +38,7 @@ struct Table {
 }
 
 impl Table {
-    /// Rows, the largest at the end first; `words` tells the colour of a row and what it is about, as HTML.
+    /// Rows, the largest at the end first; `words` gives the colour of a row and what it is about, as HTML.
     fn write<K>(
         &self,
         out: &mut String,

@@ -321,7 +321,7 @@ class Timeline {
     }
   }
 
-  /** Scrolls as far as it takes to see the plot and what is told of the selection, if they are not in sight. */
+  /** Scrolls as far as it takes to see the plot and the selection's figures, if they are not in sight. */
   reveal() {
     this.root.querySelector(".view").scrollIntoView({ block: "nearest" });
   }
