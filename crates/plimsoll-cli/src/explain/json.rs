@@ -101,6 +101,17 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
         "fragmentation": holes::as_json(explained, device),
         "peaks": peaks::as_json(explained, device),
         "leaks": leaks::as_json(explained, device),
+        "retries": device.pressure.retries.iter().map(|retry| json!({
+            "event": retry.at.index(),
+            "segment_bytes": retry.segment_bytes,
+            "reserved_bytes": retry.reserved_bytes,
+            "released_bytes": retry.released_bytes,
+            "line": explained.origins.get(retry.stack).line.map(|frame| explained.line(frame)),
+        })).collect::<Vec<_>>(),
+        "capacity": device.pressure.capacity.map(|limit| json!({
+            "at_least_bytes": limit.at_least_bytes,
+            "below_bytes": limit.below_bytes,
+        })),
         "what_if": device.what_if.as_ref().map(whatif::as_json),
         "data_quality": doctor::as_json(explained, device),
         "events": timeline.quality.events,

@@ -29,7 +29,7 @@ pub(crate) struct ExplainArgs {
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// What the whole device has, such as 80GiB: no snapshot tells it
+    /// What the whole device has, such as 80GiB; of snapshots only those of `plimsoll record` say it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     device_total: Option<u64>,
     /// Of blocks only what the file says of them: nothing by their stacks, lives or sizes

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use plimsoll_trace::explain::leaks::{Place, Verdict};
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holder, Holes, Ledger, Part, Pin, Share};
 use plimsoll_trace::render::devices::decisive;
-use plimsoll_trace::render::{failure, ledger, words};
+use plimsoll_trace::render::{failure, ledger, pressure, words};
 use plimsoll_trace::timeline::Timeline;
 
 use super::{devices, peaks, remaining};
@@ -42,6 +42,10 @@ pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
             {
                 let _ = writeln!(out, "{line}");
             }
+        }
+        for line in pressure::lines(&explained.snapshot, &explained.origins, device, |bytes| page.size(bytes))
+        {
+            let _ = writeln!(out, "{line}");
         }
         page.device(&mut out, device);
     }
@@ -90,7 +94,8 @@ impl Page<'_> {
         self.pins(out, device);
         self.leaks(out, device);
         if let Some(what_if) = &device.what_if {
-            let _ = writeln!(out);
+            let _ =
+                writeln!(out, "\n{BOLD}{}{RESET}", words::best_setting(what_if, |bytes| self.size(bytes)));
             whatif::table(out, what_if, |bytes| self.size(bytes));
         }
         doctor::section(out, self.explained, device);
