@@ -176,7 +176,7 @@ impl WhatIf {
         let device_bytes = capacity.map(|capacity| capacity.device_bytes(fraction));
         Self {
             recorded: recorded(snapshot, timeline, &program, failures.len()),
-            rows: simulated(&program, configs, device_bytes),
+            rows: simulated(&program, &configs, device_bytes),
             requests: program.requests,
             packed_bytes: program.packed_bytes,
             capacity_bytes: capacity.map(|capacity| capacity.bytes),
@@ -190,7 +190,7 @@ impl WhatIf {
 const MANY_PLACES: usize = 1 << 16;
 
 /// The program under each of the configurations, in their order.
-fn simulated(program: &Program, configs: Vec<(String, Config)>, device_bytes: Option<u64>) -> Vec<Row> {
+fn simulated(program: &Program, configs: &[(String, Config)], device_bytes: Option<u64>) -> Vec<Row> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = if program.places > MANY_PLACES { 1 } else { cores.min(configs.len()) };
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(configs.len())));
