@@ -5,7 +5,6 @@
 
 mod bench;
 mod bytes;
-mod categories;
 mod check;
 mod conformance;
 mod diff;
@@ -17,7 +16,6 @@ mod export;
 mod leaks;
 mod lenet;
 mod manual;
-mod moment;
 mod output;
 mod page;
 mod predict;

@@ -23,16 +23,13 @@ pub(super) fn section(out: &mut String, explained: &Explained, device: &DeviceEx
     };
     let bytes = |amounts: [Amount; 2]| amounts.map(|amount| amount.bytes);
     for Change { key, amounts } in remaining.categories() {
-        row(bytes(amounts), &words::category(&explained.snapshot, key));
+        row(bytes(amounts), words::categories(key));
     }
     let lines = remaining.lines();
     for Change { key, amounts } in lines.iter().take(shown.rows) {
         let place = key.frame().map(|frame| words::line(&explained.snapshot, frame));
         let place = place.as_deref().unwrap_or(words::NO_LINE);
-        row(
-            bytes(*amounts),
-            &format!("  {:<15}  {place}", words::purpose(&explained.snapshot, key.category)),
-        );
+        row(bytes(*amounts), &format!("  {:<15}  {place}", words::purpose(key.category)));
     }
     if lines.len() > shown.rows {
         let _ = writeln!(out, "  {} more", lines.len() - shown.rows);
@@ -44,7 +41,7 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
     let Some(remaining) = Remaining::of(explained.known(device), device) else { return Value::Null };
     let categories = remaining.categories().into_iter().map(|Change { key, amounts: [then, end] }| {
         json!({
-            "category": key.name(&explained.snapshot),
+            "category": key.map(|category| category.name()),
             "bytes": end.bytes,
             "blocks": end.blocks,
             "explained_moment_bytes": then.bytes,
@@ -53,7 +50,7 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
     let lines = remaining.lines().into_iter().map(|Change { key, amounts: [then, end] }| {
         json!({
             "line": key.frame().map(|frame| explained.line(frame)),
-            "category": key.category.name(&explained.snapshot),
+            "category": key.category.map(|category| category.name()),
             "bytes": end.bytes,
             "blocks": end.blocks,
             "explained_moment_bytes": then.bytes,

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use plimsoll_trace::explain::leaks::{Place, Verdict};
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holder, Holes, Ledger, Part, Pin, Share};
 use plimsoll_trace::render::devices::decisive;
-use plimsoll_trace::render::{failure, ledger, words};
+use plimsoll_trace::render::{failure, ledger, pressure, words};
 use plimsoll_trace::timeline::Timeline;
 
 use super::{devices, peaks, remaining};
@@ -43,6 +43,10 @@ pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
                 let _ = writeln!(out, "{line}");
             }
         }
+        for line in pressure::lines(&explained.snapshot, &explained.origins, device, |bytes| page.size(bytes))
+        {
+            let _ = writeln!(out, "{line}");
+        }
         page.device(&mut out, device);
     }
     let _ = writeln!(out, "\n{}", words::writer(&explained.file, &explained.snapshot));
@@ -70,8 +74,7 @@ impl Page<'_> {
         self.ledger(out, &device.ledger, when);
         let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
         for share in &holders.by_category {
-            let name = words::category(&self.explained.snapshot, share.key.category);
-            self.row(out, &name, share, holders.bytes, &words::reason(share.key));
+            self.row(out, words::category(share.key), share, holders.bytes, &words::reason(share.key));
         }
         let all =
             Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
@@ -79,7 +82,7 @@ impl Page<'_> {
         let _ = writeln!(out, "\n{BOLD}By line{RESET}");
         self.table(out, &holders.by_line, holders.bytes, |key| {
             let line = words::asker(&self.explained.snapshot, key);
-            (line, words::purpose(&self.explained.snapshot, key.category).into_owned())
+            (line, words::purpose(key.category).to_owned())
         });
         let _ = writeln!(out, "\n{BOLD}By operator{RESET}");
         self.table(out, &holders.by_operator, holders.bytes, |key| {
@@ -91,7 +94,8 @@ impl Page<'_> {
         self.pins(out, device);
         self.leaks(out, device);
         if let Some(what_if) = &device.what_if {
-            let _ = writeln!(out);
+            let _ =
+                writeln!(out, "\n{BOLD}{}{RESET}", words::best_setting(what_if, |bytes| self.size(bytes)));
             whatif::table(out, what_if, |bytes| self.size(bytes));
         }
         doctor::section(out, self.explained, device);
@@ -167,10 +171,7 @@ impl Page<'_> {
                 format!("asked for {} before", words::counted(*age_steps as u64, "step"))
             }
         };
-        (
-            format!("{}  {place}", words::purpose(&self.explained.snapshot, oldest.category)),
-            format!(", the oldest {age}"),
-        )
+        (format!("{}  {place}", words::purpose(oldest.category)), format!(", the oldest {age}"))
     }
 
     /// Where the device's bytes are: a sum, then its parts.

@@ -74,8 +74,9 @@ impl Told {
     /// Replays the same requests under other settings, too, where that is to be told.
     pub(super) fn try_settings(&mut self) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
-        let DeviceExplanation { what_if, timeline, .. } = &mut devices[0];
-        what_if.get_or_insert_with(|| WhatIf::of(snapshot, timeline, &SETTINGS));
+        let DeviceExplanation { what_if, timeline, ledger, .. } = &mut devices[0];
+        let total = ledger.device.total;
+        what_if.get_or_insert_with(|| WhatIf::within(snapshot, timeline, &SETTINGS, total));
     }
 
     pub(super) fn device(&self) -> &DeviceExplanation {

@@ -2,7 +2,6 @@
 
 use plimsoll_alloc::Category;
 
-use super::backward::ForwardLines;
 use super::fragmentation::{Fragmentation, Known};
 use super::holders::{Holders, held};
 use super::leaks::Leaks;
@@ -15,6 +14,7 @@ use super::purpose::Purposes;
 use super::shapes::{Guess, Riddle};
 use super::steps::Steps;
 use crate::failure::{Cause, Failure};
+use crate::pressure::Pressure;
 use crate::replay::Replay;
 use crate::snapshot::{EventIndex, FrameId, Snapshot};
 use crate::timeline::{Life, Moment, Timeline};
@@ -33,9 +33,8 @@ pub struct DeviceExplanation {
     pub purposes: Purposes,
     /// The request that failed, if one did.
     pub failure: Option<Failure>,
-    /// The lines of the forward pass that it and what is held then belong to, where a backward pass asked for them
-    /// without a line.
-    pub forward_lines: ForwardLines,
+    /// Requests that were refused first and served after a release.
+    pub pressure: Pressure,
     /// What it may have been for, the best guess first; none where nothing speaks for any.
     pub shapes: Vec<Guess>,
     /// What would have been needed beyond it, at least; none where nothing shows it.
@@ -53,7 +52,7 @@ pub struct DeviceExplanation {
     /// What grows from step to step.
     pub leaks: Leaks,
     /// What other settings would have come to; asked only where memory ran out although the blocks
-    /// would fit, or may.
+    /// would fit, or may, and where requests were refused first.
     pub what_if: Option<WhatIf>,
 }
 
@@ -66,7 +65,7 @@ const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 pub struct Options {
     /// Whether to infer what blocks were for.
     pub infer: bool,
-    /// What the whole device has, bytes, where that is known: no snapshot tells it.
+    /// What the whole device has, bytes, where that is known; else what the recorder wrote counts, if it did.
     pub device_total_bytes: Option<u64>,
 }
 
@@ -98,16 +97,10 @@ impl DeviceExplanation {
         });
         let failure = Failure::last(snapshot, &timeline);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
+        let holders = Holders::after(&timeline, origins, &purposes, moment);
+        let total = options.device_total_bytes.or_else(|| snapshot.recorder().device_total_bytes(device));
+        let ledger = Ledger::of(snapshot, &timeline, moment, total);
         let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
-        let forward_lines = if options.infer {
-            let bare = held(&timeline, moment).filter(|(_, life)| origins.get(life.stack).line.is_none());
-            let wanted = bare.filter_map(|(_, life)| life.born).chain(failure.map(|failure| failure.at));
-            ForwardLines::of(known, &passes, wanted)
-        } else {
-            ForwardLines::default()
-        };
-        let holders = Holders::with_forward_lines(&timeline, origins, &purposes, &forward_lines, moment);
-        let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
         let begins: Vec<EventIndex> =
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
         let fragmentation = Fragmentation::of(known, &begins, moment);
@@ -126,14 +119,16 @@ impl DeviceExplanation {
         let shapes = riddle.map_or_else(Vec::new, |riddle| riddle.guesses());
         let cause = failure.map(|failure| failure.cause());
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
-        let what_if = may_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
+        let pressure = Pressure::of(snapshot, &timeline);
+        let is_tight = may_fit || failure.is_none() && !pressure.retries.is_empty();
+        let what_if = is_tight.then(|| WhatIf::within(snapshot, &timeline, &SETTINGS, total));
         Self {
             timeline,
             replay,
             passes,
             purposes,
             failure,
-            forward_lines,
+            pressure,
             shapes,
             still_needed,
             holders,
@@ -149,16 +144,6 @@ impl DeviceExplanation {
     /// The device, as comparisons and judgements of the recording take it: with what it was explained from.
     pub fn known<'a>(&'a self, snapshot: &'a Snapshot, origins: &'a Origins) -> Known<'a> {
         Known { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
-    }
-
-    /// The forward lines of some requests that backward passes made without a line, by their events. Costs a walk
-    /// over each pass that has one, and over those before.
-    pub fn forward_lines_of(
-        &self,
-        known: Known<'_>,
-        requests: impl Iterator<Item = EventIndex>,
-    ) -> ForwardLines {
-        ForwardLines::of(known, &self.passes, requests)
     }
 
     /// The moment that is explained: when memory ran out, or else when the most was allocated.

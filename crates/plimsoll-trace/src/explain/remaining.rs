@@ -3,10 +3,11 @@
 //! A script that is done should hold little. What stays was kept by a variable, a cache or a module, on purpose or
 //! not: the lines that made it say where to look.
 
+use plimsoll_alloc::Category;
+
 use super::compare::{Amount, Change, ChangedLine, Comparison};
 use super::device::DeviceExplanation;
 use super::fragmentation::Known;
-use super::purpose::ShownCategory;
 
 /// What is held at the end of a recording.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +51,7 @@ impl Remaining {
     }
 
     /// The same by category.
-    pub fn categories(&self) -> Vec<Change<ShownCategory>> {
+    pub fn categories(&self) -> Vec<Change<Option<Category>>> {
         at_end(&self.comparison.categories)
     }
 }

@@ -4,6 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use plimsoll_alloc::Category;
+
 use super::Report;
 use super::words::{self, NO_LINE};
 use crate::explain::{Amount, Change, ChangedLine, Comparison, DeviceExplanation};
@@ -146,8 +148,7 @@ impl Compared<'_> {
         let named = lines.into_iter().map(|(frames, changes)| {
             let what = match changes.as_slice() {
                 [one] => {
-                    let name = one.key.category.name(self.reports[0].snapshot);
-                    name.map_or_else(String::new, |name| format!(" ({})", words::plain(name)))
+                    one.key.category.map_or_else(String::new, |category| format!(" ({})", category.name()))
                 }
                 _ => String::new(),
             };
@@ -179,6 +180,9 @@ impl Compared<'_> {
         let gap = match device.timeline.quality {
             quality if quality.events == 0 => "; it has no events: its peak is what it held as it was taken",
             quality if quality.is_cut => "; its oldest events were lost, and a higher peak may have been",
+            quality if quality.is_restarted => {
+                "; an earlier recording is not in it, and a higher peak may have been"
+            }
             _ => "",
         };
         format!("{}{gap}", words::verdict(device, size))
@@ -216,6 +220,11 @@ impl<'a, K> Listed<'a, K> {
         });
         Self { rows: listed, rest: others, all: sum(rows.iter().map(|row| row.amounts)) }
     }
+}
+
+/// What blocks are for, as a row calls it.
+pub fn category(category: Option<Category>) -> &'static str {
+    category.map_or("unknown", |category| category.plural())
 }
 
 fn sum(rows: impl Iterator<Item = [Amount; 2]>) -> [Amount; 2] {

@@ -10,8 +10,7 @@ use super::panels::{panels, swatch};
 use super::text::{Sentence, Text};
 use super::{SECTIONS, Section};
 use crate::explain::{Amount, Change};
-use crate::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total};
-use crate::render::words;
+use crate::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total, category};
 
 /// Rows of a table; what is beyond them is one more row.
 const ROWS: usize = 40;
@@ -58,8 +57,7 @@ fn compared(
     totals(out, pair)?;
     out.push_str("<h3>At the peak, by category</h3>");
     table(out, "for what", &pair.comparison.categories, |key| {
-        let name = words::category(pair.reports[0].snapshot, *key);
-        format!("{}{}", swatch(kind(key.purpose())), Text(&name))
+        format!("{}{}", swatch(kind(*key)), category(*key))
     })?;
     out.push_str("<h3>At the peak, by line</h3>");
     table(out, "line", &lines, |line| format!("<code>{}</code>", Text(line)))

@@ -6,8 +6,7 @@ use plimsoll_alloc::Bytes;
 
 use super::buckets::kind;
 use super::cells::{Bar, Size, line};
-use super::text::Text;
-use crate::explain::{Change, DeviceExplanation, Remaining, ShownCategory};
+use crate::explain::{Change, DeviceExplanation, Remaining};
 use crate::render::words::{self, counted};
 use crate::render::{Report, remaining as say};
 
@@ -25,14 +24,11 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     )?;
     let then = words::when(device);
     let table = Table { then, of: remaining.end_bytes };
-    let snapshot = report.snapshot;
-    let category = |category: ShownCategory| {
-        (kind(category.purpose()), Text(&words::category(snapshot, category)).to_string())
-    };
+    let category = |category| (kind(category), words::categories(category).to_owned());
     table.write(out, "by category", &remaining.categories(), |key| category(*key))?;
     table.write(out, "by line", &remaining.lines(), |key| {
-        let what = format!("{} {}", line(report, key.frame()), Text(&words::purpose(snapshot, key.category)));
-        (kind(key.category.purpose()), what)
+        let what = format!("{} {}", line(report, key.frame()), words::purpose(key.category));
+        (kind(key.category), what)
     })
 }
 
