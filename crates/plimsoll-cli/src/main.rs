@@ -114,6 +114,9 @@ impl Verb {
 }
 
 fn main() -> std::process::ExitCode {
+    if let Some(exit) = predict::planner::run(std::env::args_os()) {
+        return exit.into();
+    }
     // clap prints usage errors itself and exits with 2.
     let verb = Cli::parse().verb;
     let schema = verb.failure_schema();

@@ -8,7 +8,7 @@ use plimsoll_alloc::Config;
 use plimsoll_trace::render::words;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
-use plimsoll_trace::whatif::{Outcome, SETTINGS, WhatIf};
+use plimsoll_trace::whatif::{Advice, Outcome, SETTINGS, WhatIf};
 use serde_json::{Value, json};
 
 use crate::bytes;
@@ -24,6 +24,9 @@ pub(crate) struct WhatIfArgs {
     /// Settings to try, as PYTORCH_ALLOC_CONF takes them; without any, the usual ones
     #[arg(value_name = "SETTING")]
     settings: Vec<String>,
+    /// What the whole device has, such as 80GiB: no row is given more
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    device_total: Option<u64>,
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
@@ -48,7 +51,7 @@ pub(crate) fn run(args: &WhatIfArgs) -> Result<String, Failure> {
     let of = |device: i32| {
         let mut timeline = Timeline::of(&snapshot, device);
         Replay::of(&snapshot, &mut timeline);
-        (device, WhatIf::of(&snapshot, &timeline, &settings))
+        (device, WhatIf::within(&snapshot, &timeline, &settings, args.device_total))
     };
     let answers: Vec<(i32, WhatIf)> = devices.into_iter().map(of).collect();
     Ok(if args.json { all_as_json(&name, &answers) } else { as_text(&answers, args.bytes) })
@@ -62,8 +65,11 @@ fn as_text(answers: &[(i32, WhatIf)], whole_bytes: bool) -> String {
         if answers.len() > 1 {
             let _ = write!(out, "device {device}: ");
         }
-        let _ = writeln!(out, "{BOLD}{}{RESET}\n", words::best_setting(what_if, size));
-        table(&mut out, what_if, size);
+        let _ = writeln!(out, "{BOLD}{}{RESET}", words::best_setting(what_if, size));
+        if what_if.advice() != Advice::NothingRecorded {
+            out.push('\n');
+            table(&mut out, what_if, size);
+        }
     }
     out
 }
@@ -74,11 +80,13 @@ pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> St
         out,
         "{BOLD}The same requests under other settings{RESET} (replayed, without a model of time)"
     );
+    if let Some((bytes, from)) = what_if.capacity_bytes.zip(what_if.capacity_from) {
+        let _ = writeln!(out, "  {:>12} for the allocator: {}", size(bytes), from.reason());
+    }
     let recorded = std::iter::once(("as recorded".to_owned(), &what_if.recorded));
-    let simulated = what_if.rows.iter().enumerate().map(|(nth, row)| match (nth, row.setting.as_str()) {
-        (0, _) => ("as recorded, simulated".to_owned(), &row.outcome),
-        (_, "") => ("PyTorch's own settings".to_owned(), &row.outcome),
-        _ => (row.export(), &row.outcome),
+    let simulated = what_if.rows.iter().enumerate().map(|(nth, row)| match nth {
+        0 => ("as recorded, simulated".to_owned(), &row.outcome),
+        _ => (row.name(), &row.outcome),
     });
     for (name, outcome) in recorded.chain(simulated) {
         let fits = if outcome.runs_out() { "runs out" } else { "fits" };
@@ -125,5 +133,13 @@ pub(crate) fn as_json(what_if: &WhatIf) -> Value {
         "rows": rows.collect::<Vec<_>>(),
         "packed_bytes": what_if.packed_bytes,
         "capacity_bytes": what_if.capacity_bytes,
+        "capacity_from": what_if.capacity_from.map(|from| from.name()),
+        "requests": what_if.requests,
+        "advice": {
+            "kind": what_if.advice().name(),
+            "setting": what_if.advice().row().map(|row| row.setting.as_str()),
+            "text": words::best_setting(what_if, |bytes| bytes::shown(bytes, false)),
+            "error_bytes": what_if.error_bytes(),
+        },
     })
 }

@@ -145,3 +145,23 @@ fn holes_are_told_with_what_pins_them_and_over_time() {
     assert_eq!(row.matches(',').count(), 7, "{row}");
     assert!(device["verdict"].as_str().is_some_and(|verdict| answer.starts_with(verdict)));
 }
+
+#[test]
+fn what_stays_at_the_end_stands_beside_the_peak_if_it_is_more_than_little() {
+    let file = kept("programs/two_devices.pickle.gz");
+    let answer = text(&["explain", &file, "--device", "0"]);
+    let (_, stays) = answer.split_once("Held at the end: ").expect("a section");
+    assert!(
+        stays
+            .starts_with("65.00 MiB stay when the recording ends, 22.9 % of the 283.24 MiB held at the peak")
+    );
+    let end = &explained(&file)["held_at_end"];
+    for table in ["by_category", "by_line"] {
+        assert_eq!(Some(sum(&end[table])), end["bytes"].as_u64(), "{table}");
+    }
+    assert_eq!(end["by_category"][0]["category"], "workspace");
+    // A recording that ends at the failure has nothing to add.
+    let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
+    assert!(!answer.contains("Held at the end"), "{answer}");
+    assert!(explained(&kept("gpt2_oom.pickle.gz"))["held_at_end"].is_null());
+}

@@ -199,11 +199,39 @@ torch.fft.fft(torch.randn(64, 1 << 17, device='cuda'))
 ";
 
 #[test]
-fn a_program_whose_only_models_workspaces_are_cuffts_is_run_without_them_too() {
+fn the_peaks_without_the_workspaces_of_cufft_are_told_too() {
     let Some(torch) = Torch::new("transforms", TRANSFORMS) else { return };
     let output = torch.predict(&["--whole"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    assert!(stdout(&output).contains("without cuFFT's workspaces: "), "{}", stdout(&output));
+    assert!(stdout(&output).contains("without cuFFT's workspaces ("), "{}", stdout(&output));
+}
+
+const CONVOLVES: &str = "
+import os, sys, torch
+os.makedirs(sys.argv[1])
+model = torch.nn.Conv2d(64, 64, 3, padding=1, device='cuda')
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.randn(32, 64, 56, 56, device='cuda')).sum().backward()
+    optimizer.step()
+";
+
+#[test]
+fn cudnn_is_asked_for_its_workspaces_and_the_program_runs_once() {
+    let Some(torch) = Torch::new("convolves", CONVOLVES) else { return };
+    let out = torch.folder.file("out");
+    let told = answer(&torch.predict(&["--gpu", "H200", "--json"], &[&out]), 0);
+    let limits = told["not_counted"].to_string();
+    assert!(limits.contains("cuDNN chose its kernels and workspaces itself"), "{limits}");
+    let without = &told["without_cudnn_workspaces"];
+    assert!(without["left_out"].as_u64().is_some_and(|count| count > 0), "{told}");
+    let none = torch.folder.file("none");
+    let told = answer(&torch.predict(&["--gpu", "H200", "--json", "--cudnn-workspace", "none"], &[&none]), 0);
+    let peak = |key| (&without[key], &told["judged"][key]);
+    for key in ["peak_allocated_bytes", "peak_reserved_bytes"] {
+        let (replayed, run) = peak(key);
+        assert_eq!(replayed, run, "{key}: the replay gives what a run without workspaces gives");
+    }
 }
 
 #[test]

@@ -2,6 +2,9 @@
 
 use std::fs;
 
+use plimsoll_trace::snapshot::{Action, Event};
+use plimsoll_trace::{Sharing, input, output};
+
 mod program;
 use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 
@@ -97,7 +100,7 @@ fn the_page_of_a_job_says_what_the_terminal_says_and_that_a_rank_is_missing() {
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     let (said, written) = (stdout(&output), fs::read_to_string(&page).expect("the page"));
     for line in said.lines().take(2) {
-        assert!(written.contains(line), "{line}");
+        assert!(written.contains(&line.replace('>', "&gt;")), "{line}");
     }
     assert!(
         said.starts_with("rank 2 ran out of memory") && said.contains("incomplete without rank 6"),
@@ -124,4 +127,61 @@ fn the_page_of_a_job_goes_where_it_is_asked_to_and_replaces_nothing_unasked() {
     assert_eq!(explain(&[&page, "--force"]).status.code(), Some(0));
     assert!(fs::read_to_string(&page).expect("a page").contains("<html"));
     assert!(stdout(&explain(&["-"])).starts_with("<!doctype html>"), "the page alone");
+}
+
+#[test]
+fn two_files_of_one_rank_are_one_rank_judged_by_the_one_written_at_the_failure() {
+    let folder = job("recorders-files", &[LAYER, "gpt2_oom.pickle.gz", LAYER, LAYER]);
+    // As the recorder writes them: one at the failure, one as the program ends.
+    let later = folder.file("memory-rank1.pickle");
+    fs::rename(folder.file("memory-rank1.pickle.gz"), folder.file("memory-rank1-oom.pickle.gz"))
+        .expect("renamed");
+    let mut snapshot = input::open(kept("gpt2_oom.pickle.gz").as_ref()).expect("a snapshot");
+    let freed = |event: &Event| {
+        let mut event = *event;
+        event.action = Action::FreeRequested;
+        event
+    };
+    let is_alloc = |event: &&Event| event.action == Action::Alloc;
+    let frees: Vec<Event> = snapshot.traces[0].iter().rev().filter(is_alloc).take(5).map(freed).collect();
+    snapshot.traces[0].extend(frees);
+    output::save(&snapshot, later.as_ref(), Sharing::Equal).expect("a file");
+    let answer = text(&["explain", folder.path()]);
+    assert!(
+        answer.starts_with("rank 1 ran out of memory (1 of 4 ranks); rank 1 is the odd one out"),
+        "{answer}"
+    );
+    let accounted = answer.lines().nth(1).expect("a line");
+    let [used, unused] = ["memory-rank1-oom.pickle.gz", "memory-rank1.pickle"].map(|name| folder.file(name));
+    assert!(
+        accounted.starts_with(&format!("rank 1 is judged by {used}, not by {unused}: both are of one run")),
+        "{accounted}"
+    );
+    assert!(accounted.ends_with("(out of memory: CAPACITY, short by 104.93 MiB)"), "{accounted}");
+    let told = json(&plimsoll(&["explain", folder.path(), "--json"]));
+    assert_eq!(told["ranks"].as_array().map(Vec::len), Some(4));
+    assert_eq!((&told["ranks"][1]["file"], &told["unused"][0]["file"]), (&used.into(), &unused.into()));
+    let page = folder.file("page.html");
+    plimsoll(&["explain", folder.path(), "--html", &page]);
+    assert!(fs::read_to_string(&page).expect("the page").contains("rank 1 is judged by "));
+}
+
+#[test]
+fn two_processes_of_one_rank_are_both_shown() {
+    let folder = Folder::new("two-processes");
+    let mut snapshot = input::open(kept(LAYER).as_ref()).expect("a snapshot");
+    for process in [12, 34] {
+        // The other process is at the same time and has no event in common.
+        for event in &mut snapshot.traces[0] {
+            event.time_us = event.time_us.get().map(|time| time + 1).into();
+        }
+        let path = folder.file(&format!("rank0-{process}.pickle"));
+        output::save(&snapshot, path.as_ref(), Sharing::Equal).expect("a file");
+    }
+    let answer = text(&["explain", folder.path()]);
+    assert!(answer.starts_with("none of 2 ranks is odd"), "{answer}");
+    for process in [12, 34] {
+        let name = format!("rank 0 ({})", folder.file(&format!("rank0-{process}.pickle")));
+        assert!(answer.contains(&name), "{name} is not in {answer}");
+    }
 }

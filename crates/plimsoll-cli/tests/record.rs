@@ -70,6 +70,9 @@ fn a_run_that_ends_and_one_that_runs_out_both_leave_a_recording() {
     let trace = text(&["export", &folder.file("memory-rank3.pickle"), "--to", "perfetto"]);
     assert!(trace.contains("ProfilerStep#2"), "the steps are not marked");
 
+    let total = told["ledger"].as_array().expect("rows").iter().find(|row| row["name"] == "device total");
+    assert!(total.is_some_and(|row| row["bytes"].as_u64() > Some(1 << 30)), "{}", told["ledger"]);
+
     let out_of_memory = run(&["oom"]);
     assert!(!out_of_memory.status.success());
     let told = explained(&folder.file("memory-rank3-oom.pickle"));

@@ -57,13 +57,28 @@ calls! { Blas:
 
 makers! { Blas:
     cublasCreate_v2 cublasLtCreate cublasLtMatmulDescCreate cublasLtMatrixLayoutCreate
-    cublasLtMatmulPreferenceCreate
+    cublasLtMatmulPreferenceCreate cublasLtMatrixTransformDescCreate
+}
+
+/// The version where no cuBLASLt is loaded: in the planner (`planner.rs`), whose cuDNN finds this library under that name.
+const LT_VERSION: usize = 130_100;
+
+/// The version of the cuBLASLt that is loaded.
+#[unsafe(no_mangle)]
+extern "C" fn cublasLtGetVersion() -> usize {
+    // SAFETY: the name ends with a zero.
+    let real = unsafe { libc::dlsym(libc::RTLD_NEXT, c"cublasLtGetVersion".as_ptr()) };
+    let real: Option<extern "C" fn() -> usize> =
+        // SAFETY: null becomes None; else the symbol is the function of this name, which has this type in `cublasLt.h`.
+        unsafe { std::mem::transmute(real) };
+    real.map_or(LT_VERSION, |real| real())
 }
 
 nothing! { Blas:
     cublasDestroy_v2 cublasLtDestroy cublasLtMatmulDescDestroy cublasLtMatmulDescSetAttribute
     cublasLtMatmulPreferenceDestroy cublasLtMatmulPreferenceSetAttribute cublasLtMatrixLayoutDestroy
-    cublasLtMatrixLayoutSetAttribute cublasSetMathMode cublasSetMatrixAsync cublasSetPointerMode_v2
+    cublasLtMatrixLayoutSetAttribute cublasLtMatrixTransformDescDestroy cublasLtMatrixTransformDescSetAttribute
+    cublasSetMathMode cublasSetMatrixAsync cublasSetPointerMode_v2
     cublasSetSmCountTarget cublasSetStream_v2 cublasSetVectorAsync cublasSetWorkspace_v2
 }
 
@@ -81,7 +96,8 @@ work! { Blas:
     cublasDsyr2k_v2 cublasDsyr_v2 cublasDsyrk_v2 cublasDtrmm_v2 cublasDtrmv_v2 cublasDtrsmBatched
     cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2 cublasDznrm2_v2 cublasGemmEx cublasGemmStridedBatchedEx
     cublasGetMatrixAsync cublasGetVectorAsync cublasIcamax_v2 cublasIcamin_v2 cublasIdamax_v2 cublasIdamin_v2
-    cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2 cublasLtMatmul cublasSasum_v2
+    cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2 cublasLtMatmul
+    cublasLtMatrixTransform cublasSasum_v2
     cublasSaxpy_v2 cublasScasum_v2 cublasScnrm2_v2 cublasScopy_v2 cublasSdot_v2
     cublasSgemmBatched cublasSgemmEx cublasSgemmStridedBatched cublasSgemm_v2 cublasSgemv_v2
     cublasSger_v2 cublasSgetrfBatched cublasSnrm2_v2 cublasSrot_v2

@@ -2,6 +2,7 @@
 //! (`dnn/graph.rs`), which may answer workspaces by a model (`dnn/workspace.rs`); the older API, which PyTorch has
 //! beside it, needs none. Normalization, recurrent networks and the CTC loss are in files of their own.
 
+mod convolution;
 mod ctc;
 mod graph;
 mod normalization;
@@ -99,7 +100,7 @@ nothing! { Dnn:
 }
 
 work! { Dnn:
-    cudnnBackendExecute cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
+    cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnPoolingForward
     cudnnRNNBackwardData_v8 cudnnRNNBackwardWeights_v8 cudnnRNNForward cudnnSpatialTfGridGeneratorBackward
     cudnnSpatialTfGridGeneratorForward cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward

@@ -30,6 +30,8 @@ pub(crate) enum Failure {
     CaptureUnmatched,
     /// The number that `PLIMSOLL_STANDIN_FAULT` names.
     Injected(c_int),
+    /// The number that the real library answered.
+    Status(c_int),
 }
 
 /// Whose numbers are spoken.
@@ -61,7 +63,7 @@ impl Failure {
     /// The number that `library` uses for this failure. The source of each is the library's header.
     pub(crate) fn code(self, library: Library) -> c_int {
         let (memory, unsupported, invalid) = match (self, library) {
-            (Failure::Injected(code), _) => return code,
+            (Failure::Injected(code) | Failure::Status(code), _) => return code,
             (_, Library::Runtime | Library::Driver) => return self.cuda(),
             (_, Library::Nvml) => (20, 3, 2),
             (_, Library::Blas) => (3, 15, 7),
@@ -91,7 +93,7 @@ impl Failure {
             Failure::NotSupported => 801,
             Failure::CaptureUnsupported => 900,
             Failure::CaptureUnmatched => 903,
-            Failure::Injected(code) => code,
+            Failure::Injected(code) | Failure::Status(code) => code,
         }
     }
 }

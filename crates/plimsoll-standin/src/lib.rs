@@ -25,7 +25,8 @@
 //! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
 //! | `sparse.rs`, `sparse/` | cuSPARSE |
 //! | `solver.rs`, `fft.rs` | cuSOLVER, as if it needed no workspace; cuFFT |
-//! | `workspace.rs` | workspaces that are not documented: none, or by a model |
+//! | `workspace.rs` | workspaces that are not documented: none, or by a model; what is asked for, for whoever judges |
+//! | `planner.rs`, `planner/` | cuDNN's own plans, asked in a process of their own with a description of the GPU |
 //! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSELt, memory shared between processes, … |
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
@@ -39,10 +40,12 @@
 
 pub mod notice;
 pub mod place;
+pub mod planner;
 pub mod process;
 pub mod settings;
 pub mod share;
 pub mod version;
+pub mod workspace;
 
 mod argument;
 mod blas;
@@ -62,4 +65,3 @@ mod solver;
 mod sparse;
 mod stream;
 mod unknown;
-mod workspace;

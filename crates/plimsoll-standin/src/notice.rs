@@ -22,6 +22,10 @@ pub const CUFFT: &str = "cuFFT";
 /// What is told of a library whose workspaces are modelled.
 pub const MODELLED: &str = "is taken to need the workspaces of a model, made from an H200's figures";
 
+/// What is told of cuDNN where it answered for itself.
+pub const ASKED: &str =
+    "chose its kernels and workspaces itself, for a description of the GPU instead of a GPU";
+
 /// One thing that was told.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {

@@ -11,6 +11,7 @@
 //! FOLDER/libcuda.so.1             -> libplimsoll_standin.so
 //! FOLDER/libcuda.so               -> libplimsoll_standin.so (Triton links against it)
 //! FOLDER/libnvidia-ml.so.1        -> libplimsoll_standin.so
+//! FOLDER/cudnn-planner/           the same under cuBLASLt's names, for the planner (`planner.rs`)
 //!
 //! LD_PRELOAD=FOLDER/libplimsoll_standin.so[:what was there]
 //! LD_LIBRARY_PATH=FOLDER[:what was there]
@@ -31,6 +32,12 @@ pub const LIBRARY: &str = "libplimsoll_standin.so";
 /// Names by which programs open the driver's libraries.
 const LINKS: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
 
+/// The names of cuBLASLt, which cuDNN opens for some of its engines: CUDA 12's and 13's.
+const PLANNER_LINKS: [&str; 2] = ["libcublasLt.so.12", "libcublasLt.so.13"];
+
+/// The folder of those, and the verb with which the launcher becomes the planner.
+pub const PLANNER: &str = "cudnn-planner";
+
 /// The variable with which a user says where the library is.
 pub const PLACE: &str = "PLIMSOLL_STANDIN";
 
@@ -50,7 +57,11 @@ pub fn find(program: &Path, told: Option<&Path>) -> Option<PathBuf> {
 pub fn lay_out(folder: &Path, library: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     replace(&library.canonicalize()?, &folder.join(LIBRARY))?;
-    LINKS.iter().try_for_each(|link| replace(Path::new(LIBRARY), &folder.join(link)))
+    LINKS.iter().try_for_each(|link| replace(Path::new(LIBRARY), &folder.join(link)))?;
+    let planner = folder.join(PLANNER);
+    std::fs::create_dir_all(&planner)?;
+    let library = Path::new("..").join(LIBRARY);
+    PLANNER_LINKS.iter().try_for_each(|link| replace(&library, &planner.join(link)))
 }
 
 fn replace(target: &Path, link: &Path) -> io::Result<()> {

@@ -10,7 +10,8 @@
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; the rest as the first GPU of it | as the GPU has |
 //! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
 //! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
-//! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none` or `model` | `none` |
+//! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |
+//! | `PLIMSOLL_STANDIN_PLANNER` | the program that asks cuDNN where that is wanted: [`crate::planner`] | the model answers |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
 //! | `PLIMSOLL_STANDIN_NOTICES` | a folder for what processes are told: [`crate::notice`] | stderr alone |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
@@ -33,8 +34,10 @@ pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
 /// The order in which addresses are handed out: `up` or `down`.
 pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
-/// Workspaces of cuDNN and cuFFT: `none` or `model`.
+/// Workspaces of cuDNN and cuFFT: `none`, `model` or `library`.
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
+/// The program that becomes the planner by its verb [`crate::place::PLANNER`].
+pub const PLANNER: &str = "PLIMSOLL_STANDIN_PLANNER";
 /// Calls that are to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
 /// A folder: what each process is told besides on stderr.
@@ -51,6 +54,8 @@ pub(crate) enum Workspaces {
     None,
     /// Those of the models in `dnn/` and `fft.rs`.
     Model,
+    /// Those that the library itself answers, where it can be asked without a device; else the models'.
+    Library,
 }
 
 impl Workspaces {
@@ -60,9 +65,12 @@ impl Workspaces {
         let read = |text: &str| match text {
             "none" => Some(Workspaces::None),
             "model" => Some(Workspaces::Model),
+            "library" => Some(Workspaces::Library),
             _ => None,
         };
-        *WANTED.get_or_init(|| value(CUDNN_WORKSPACE, "model (or none)", read).unwrap_or(Workspaces::None))
+        *WANTED.get_or_init(|| {
+            value(CUDNN_WORKSPACE, "library (or model, none)", read).unwrap_or(Workspaces::None)
+        })
     }
 }
 

@@ -21,6 +21,7 @@ pub mod log;
 pub mod output;
 pub mod own;
 mod pickle;
+pub mod pressure;
 pub mod render;
 pub mod replay;
 pub mod snapshot;

@@ -11,10 +11,12 @@ mod facts;
 mod ids;
 mod key;
 mod pools;
+mod recorder;
 mod segment;
 mod settings;
 mod stacks;
 mod texts;
+mod vendor;
 
 pub use annotation::{Annotation, Stage};
 pub use event::{Action, Event};
@@ -22,10 +24,12 @@ pub use facts::{Facts, Form, Ignored, Kind};
 pub use ids::{CategoryId, EventIndex, FrameId, FxId, LifeIndex, MaybeU64, PoolIndex, StackId, TextId};
 pub use key::{Key, KeySet};
 pub use pools::Pools;
+pub use recorder::Recorder;
 pub use segment::{Block, BlockState, Segment, SegmentType};
 pub use settings::Setting;
 pub use stacks::{Frame, Fx, Stacks};
 pub use texts::Texts;
+pub use vendor::Vendor;
 
 /// The device number of pinned host memory in [`Segment::device`].
 pub const HOST_DEVICE: i32 = -1;

@@ -28,6 +28,7 @@ mod before;
 mod build;
 mod curve;
 mod pools;
+mod ring;
 
 use plimsoll_alloc::{Addr, StreamId};
 
@@ -97,6 +98,8 @@ pub struct Timeline {
     pub peak_reserved: Moment,
     /// How reliable the timeline is.
     pub quality: Quality,
+    /// Whether frees have stacks of their own (`context="all"`) rather than those of their blocks.
+    pub(crate) frees_have_stacks: bool,
     /// The life that each event is about.
     concerns: Vec<Option<LifeIndex>>,
     /// The pools of events that do not record them.
@@ -120,10 +123,12 @@ pub struct Quality {
     pub stray_frees: usize,
     /// Segment events that contradict the others.
     pub stray_segments: usize,
-    /// Whether events at the beginning were certainly lost: the recording was longer than its ring
-    /// (`max_entries`). What happened then, such as a higher peak, is unknown. False where only the
-    /// recording may have begun late, which looks the same as a ring that ran over.
+    /// Whether events at the beginning were lost: the recording was longer than its ring (`max_entries`). What
+    /// happened then, a higher peak for one, cannot be known. False where only the recording may have begun late.
     pub is_cut: bool,
+    /// Whether there was an earlier recording: blocks of it are held or freed here, and nothing shows that the ring
+    /// ran over. It was stopped and started again, or cleared.
+    pub is_restarted: bool,
 }
 
 impl Quality {

@@ -4,16 +4,26 @@
 //! There is no model of time: a program that waits for memory, or gives up, is not simulated. What was held
 //! before the recording is asked for first, by address: an approximation, as the order in which it truly came
 //! is not known. How far it carries shows in the second row, the recorded settings simulated: its peak stands
-//! beside the recorded one.
+//! beside the recorded one. The device has no more than the recording shows (`capacity.rs`); which row to recommend
+//! is decided in `advice.rs`.
 
+mod advice;
+mod capacity;
 mod program;
 mod simulate;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_alloc::Config;
 
 use crate::failure::Failure;
+use crate::pressure::Pressure;
 use crate::snapshot::{Action, EventIndex, Snapshot};
 use crate::timeline::Timeline;
+pub use advice::Advice;
+pub use capacity::CapacitySource;
+use capacity::{Capacity, within_fraction};
 use program::Program;
 use simulate::simulate;
 
@@ -59,12 +69,16 @@ pub struct WhatIf {
     /// The recorded settings simulated, then those that were asked about. A setting that the recorded ones
     /// cannot be combined with, or that has no meaning without a known capacity, has no row.
     pub rows: Vec<Row>,
+    /// Requests that were recorded. Without one there is nothing to replay, only a state.
+    pub requests: usize,
     /// The most bytes in use at one time, each request rounded to 512 bytes: what no arrangement of blocks
     /// can go below.
     pub packed_bytes: u64,
-    /// What the process could have in all, where the first request that failed tells; `None`: the simulated
-    /// device has no bound, and nothing runs out of memory.
+    /// What the process could have in all, as far as that is known; `None`: the simulated device has no bound,
+    /// and nothing runs out of memory.
     pub capacity_bytes: Option<u64>,
+    /// What tells that.
+    pub capacity_from: Option<CapacitySource>,
     /// The requests that failed in the recording.
     pub failures: Vec<Failure>,
 }
@@ -82,6 +96,11 @@ impl Row {
     /// The line for a shell that sets it.
     pub fn export(&self) -> String {
         format!("PYTORCH_ALLOC_CONF={}", self.setting)
+    }
+
+    /// What to call it in a sentence.
+    pub fn name(&self) -> String {
+        if self.setting.is_empty() { "PyTorch's own settings".to_owned() } else { self.export() }
     }
 }
 
@@ -127,43 +146,70 @@ impl WhatIf {
     /// ([`Replay`](crate::replay::Replay)), so that the recorded sums are exact. Runs on several threads;
     /// the answer does not depend on how many.
     pub fn of(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str]) -> Self {
+        Self::within(snapshot, timeline, settings, None)
+    }
+
+    /// The same on a device that has so many bytes in all. Without, what the recorder wrote counts.
+    pub fn within(
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        settings: &[&str],
+        device_total_bytes: Option<u64>,
+    ) -> Self {
         let recorded_config = snapshot.config();
         let failures = Failure::all(snapshot, timeline);
-        // A limit is taken to have been there from the start: what was reserved under it bounds it.
-        let peak = timeline.peak_reserved.level.reserved_bytes;
-        let capacity_bytes = failures.first().and_then(|failure| match failure.limit {
-            Some(limit) if peak < limit.below_bytes => Some(peak.max(limit.at_least_bytes)),
-            _ => failure.capacity_bytes(),
-        });
+        let pressure = Pressure::of(snapshot, timeline);
+        let total = device_total_bytes.or_else(|| snapshot.recorder().device_total_bytes(timeline.device));
+        let capacity = Capacity::of(timeline, &failures, &pressure, total);
+        let fraction = recorded_config.per_process_memory_fraction();
         let program = Program::of(snapshot, timeline);
         let mut configs = vec![(recorded_config.to_string(), recorded_config.clone())];
         for &setting in settings {
             if let Ok(parsed) = Config::parse(setting) {
                 let needs_capacity = parsed.config.garbage_collection_threshold() > 0.0;
-                if capacity_bytes.is_some() || !needs_capacity {
+                if capacity.is_some() || !needs_capacity {
                     let config = parsed.config.with_tie_order(recorded_config.tie_order());
-                    configs.push((setting.to_owned(), config));
+                    configs.push((setting.to_owned(), within_fraction(config, fraction)));
                 }
             }
         }
-        let rows = std::thread::scope(|scope| {
-            let program = &program;
-            let runs: Vec<_> = configs
-                .into_iter()
-                .map(|(setting, config)| {
-                    scope.spawn(move || Row { setting, outcome: simulate(program, &config, capacity_bytes) })
-                })
-                .collect();
-            runs.into_iter().map(|run| run.join().expect("a simulation does not panic")).collect()
-        });
+        let device_bytes = capacity.map(|capacity| capacity.device_bytes(fraction));
         Self {
             recorded: recorded(snapshot, timeline, &program, failures.len()),
-            rows,
+            rows: simulated(&program, &configs, device_bytes),
+            requests: program.requests,
             packed_bytes: program.packed_bytes,
-            capacity_bytes,
+            capacity_bytes: capacity.map(|capacity| capacity.bytes),
+            capacity_from: capacity.map(|capacity| capacity.source),
             failures,
         }
     }
+}
+
+/// So many blocks held at once, and one simulation at a time is enough: each has a copy of them all.
+const MANY_PLACES: usize = 1 << 16;
+
+/// The program under each of the configurations, in their order.
+fn simulated(program: &Program, configs: &[(String, Config)], device_bytes: Option<u64>) -> Vec<Row> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = if program.places > MANY_PLACES { 1 } else { cores.min(configs.len()) };
+    let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(configs.len())));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let nth = next.fetch_add(1, Ordering::Relaxed)
+                    && let Some((setting, config)) = configs.get(nth)
+                {
+                    let outcome = simulate(program, config, device_bytes);
+                    let row = Row { setting: setting.clone(), outcome };
+                    rows.lock().expect("a simulation does not panic").push((nth, row));
+                }
+            });
+        }
+    });
+    let mut rows = rows.into_inner().expect("a simulation does not panic");
+    rows.sort_by_key(|&(nth, _)| nth);
+    rows.into_iter().map(|(_, row)| row).collect()
 }
 
 /// What the trace itself tells.

@@ -215,6 +215,26 @@ fn a_file_that_unpacks_to_far_more_than_its_length_is_refused() {
 }
 
 #[test]
+fn memory_that_stands_in_the_file_again_is_refused_and_not_copied() {
+    // A segment of one block, and two bytes for each time that it is named again.
+    let block = b"}(\x8c\x07addressK\x00\x8c\x04sizeM\x00\x02\x8c\x05state\x8c\x10active_allocatedu";
+    let segment = [
+        b"}(\x8c\x07addressK\x00\x8c\ntotal_sizeM\x00\x02\x8c\x06streamK\x00\x8c\x0csegment_type\x8c\x05large",
+        b"\x8c\x06blocks](".as_slice(),
+    ]
+    .concat();
+    let again = b"h\x00".repeat(1000);
+    let segments = [b"\x80\x04](", segment.as_slice(), block, b"eu\x94", &again, b"e."].concat();
+    check(&segments, "a segment stands in two places");
+    let blocks = [b"\x80\x04](", segment.as_slice(), block, b"\x94", &again, b"eue."].concat();
+    check(&blocks, "a block stands in two places");
+    // The same block in the lists of two segments.
+    let other = [segment.as_slice(), b"h\x00eu"].concat();
+    let shared = [b"\x80\x04](", segment.as_slice(), block, b"\x94eu", &other, b"e."].concat();
+    check(&shared, "a block stands in two places");
+}
+
+#[test]
 fn ten_million_frames_are_read_within_what_their_bytes_are_worth() {
     // One stack of ten million frames, in pieces of one.
     let frame = b"}\x94(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01g\x8c\x04lineK\x07u0";

@@ -6,6 +6,7 @@ use plimsoll_alloc::{
     Error, Event as Told, EventId, History, HistoryOptions, MemoryInfo, PoolKind, Request, SimDriver,
     StreamId, TieOrder,
 };
+use plimsoll_trace::pressure::Pressure;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Segment, SegmentType, Setting, Snapshot};
 use plimsoll_trace::timeline::{Level, Timeline};
@@ -240,7 +241,7 @@ fn a_recording_from_the_start_is_simulated_as_it_was() {
         let mut timeline = Timeline::of(&snapshot, 0);
         Replay::of(&snapshot, &mut timeline);
         let answer = WhatIf::of(&snapshot, &timeline, &[]);
-        if answer.recorded.retries > 0 {
+        if answer.recorded.retries > 0 || Pressure::of(&snapshot, &timeline).unclear > 0 {
             continue; // how much the device had is known only where a request failed
         }
         assert_eq!(answer.rows[0].outcome, answer.recorded, "seed {seed}");

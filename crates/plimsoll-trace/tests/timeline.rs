@@ -123,8 +123,8 @@ fn what_does_not_fit_is_counted_and_moves_no_other_figure() {
 }
 
 #[test]
-fn a_recorded_stack_without_its_event_shows_that_the_ring_ran_over() {
-    let check = |stack, expected| {
+fn a_recorded_stack_without_its_event_is_of_an_earlier_recording_unless_the_ring_was_full() {
+    let check = |stack, events: usize, expected| {
         let block = Block {
             address: Addr(0x1000),
             size: 512,
@@ -146,12 +146,17 @@ fn a_recorded_stack_without_its_event_shows_that_the_ring_ran_over() {
             stack: None,
             blocks: vec![block],
         };
-        let timeline = Timeline::of(&Snapshot { segments: vec![segment], ..Snapshot::default() }, 0);
-        assert_eq!((timeline.quality.is_cut, timeline.quality.held_before), (expected, 1), "{stack:?}");
+        let traces = vec![vec![Event::new(Action::Snapshot, Addr(0), 0, StreamId(0)); events]];
+        let timeline = Timeline::of(&Snapshot { segments: vec![segment], traces, ..Snapshot::default() }, 0);
+        let Quality { is_cut, is_restarted, held_before, .. } = timeline.quality;
+        assert_eq!(((is_cut, is_restarted), held_before), (expected, 1), "{stack:?}");
     };
-    check(None, false);
-    check(Some(StackId::EMPTY), false);
-    check(StackId::new(1), true);
+    for events in [123, 1000] {
+        check(None, events, (false, false));
+        check(Some(StackId::EMPTY), events, (false, false));
+    }
+    check(StackId::new(1), 123, (false, true));
+    check(StackId::new(1), 1000, (true, false));
 }
 
 #[test]

@@ -44,13 +44,13 @@ impl Want {
     }
 }
 
-/// How it came out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How it came out, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
-    Holds,
     Fails,
     /// What was recorded holds, but not all was recorded.
     Incomplete,
+    Holds,
 }
 
 /// An assertion, decided.
@@ -125,7 +125,7 @@ fn decide(
     let reserved = timeline.peak_reserved.level.reserved_bytes;
     let quality = &timeline.quality;
     // What happened before the ring's oldest event, or without a trace, is not known.
-    let is_whole = quality.events > 0 && !quality.is_cut;
+    let is_whole = quality.events > 0 && !quality.is_cut && !quality.is_restarted;
     let moment = if device.failure.is_some() { "when memory ran out" } else { "at the peak" };
     let above = |percent: f64, bytes: u64| (bytes as f64 * (1.0 + percent / 100.0)) as u64;
     let at_most = |what: &str, verb: &str, limit: u64, note: &str, actual: u64| {

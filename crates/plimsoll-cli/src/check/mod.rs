@@ -75,12 +75,16 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
     let told = Explained::open(&args.file, args.device, Options::default())?;
     let baseline =
         args.baseline.as_deref().map(|file| Explained::open(file, None, Options::default())).transpose()?;
-    let mut assertions = Vec::new();
+    let mut of_devices = Vec::new();
     for place in 0..told.devices.len() {
-        for want in wants(args) {
-            assertions.push(Assertion::of(want, &told, place, baseline.as_ref(), args.rows)?);
-        }
+        let decided = wants(args)
+            .into_iter()
+            .map(|want| Assertion::of(want, &told, place, baseline.as_ref(), args.rows));
+        of_devices.push(decided.collect::<Result<Vec<_>, Failure>>()?);
     }
+    // A device of which an assertion fails comes first.
+    of_devices.sort_by_key(|assertions| assertions.iter().map(|one| one.verdict).min());
+    let assertions: Vec<Assertion> = of_devices.into_iter().flatten().collect();
     let has = |verdict| assertions.iter().any(|one| one.verdict == verdict);
     let exit = match (has(Verdict::Fails), has(Verdict::Incomplete)) {
         (true, _) => Exit::Assertion,

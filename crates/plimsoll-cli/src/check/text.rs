@@ -1,4 +1,5 @@
-//! Assertions for people: one a line, those that fail with their lines of code.
+//! Assertions for people: one a line, those that fail with their lines of code. Of several devices, one of which an
+//! assertion fails comes first.
 
 use std::fmt::Write;
 

@@ -1,10 +1,13 @@
 //! `plimsoll doctor`: whether a snapshot is any good, and how to record a better one.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
 use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Options};
+use plimsoll_trace::pressure::Pressure;
 use plimsoll_trace::render::quality::{Grade, Judged, replayed};
 use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
@@ -26,7 +29,14 @@ pub(crate) struct DoctorArgs {
 
 /// Looks at what is there and what is not; the result is text for stdout.
 pub(crate) fn run(args: &DoctorArgs) -> Result<String, Failure> {
-    let explained = Explained::open(&args.file, None, Options::default())?;
+    let mut explained = Explained::open(&args.file, None, Options::default())?;
+    // The recording is as good as its worst device, which comes first.
+    let grades = explained.devices.iter().map(|device| {
+        let grade = Judged::of(&explained.quality(device), &device.replay).grade;
+        (device.timeline.device, grade)
+    });
+    let grades: BTreeMap<i32, Grade> = grades.collect();
+    explained.devices.sort_by_key(|device| Reverse(grades.get(&device.timeline.device).copied()));
     Ok(if args.json { all_as_json(&explained) } else { as_text(&explained) })
 }
 
@@ -45,6 +55,9 @@ fn as_text(explained: &Explained) -> String {
         if nth == 0 {
             row(&mut out, "format", &format!("{form}, {written_by}; nothing in the file was run"));
         }
+        if let Some(vendor) = quality.vendor.filter(|_| nth == 0) {
+            row(&mut out, "devices", &format!("{}: {}", vendor.name(), vendor.caveat()));
+        }
         device_rows(&mut out, device, &quality);
         complaints(&mut out, &quality);
     }
@@ -59,6 +72,11 @@ fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuali
     };
     let ring =
         if events.is_cut { "ran over: the oldest events are lost" } else { "no sign that it ran over" };
+    let ring = if events.is_restarted {
+        "no sign that it ran over; blocks of an earlier recording: it was stopped and started again"
+    } else {
+        ring
+    };
     if events.events > 0 {
         row(out, "events", &format!("{}, {fit}", events.events));
         row(out, "ring", ring);
@@ -70,6 +88,7 @@ fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuali
             );
         }
     }
+    row(out, "releases", &released(&device.pressure));
     row(out, "replay", &replayed(&device.replay));
     let stackless = quality.stackless_percent();
     let frames = if quality.has_native_frames { "Python and C++" } else { "Python alone" };
@@ -90,6 +109,20 @@ fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuali
         count => format!("{count}; a step ends where {}", device.steps.evidence()),
     };
     row(out, "steps", &steps);
+}
+
+/// How often memory went back to the device, by what made it go.
+fn released(pressure: &Pressure) -> String {
+    let times =
+        |count: usize, name: &str| (count > 0).then(|| format!("{} {name}", counted(count as u64, "time")));
+    let parts = [
+        times(pressure.retries.len(), "for a request that was refused first (a retry)"),
+        times(pressure.emptied, "by empty_cache()"),
+        times(pressure.collected, "by garbage_collection_threshold"),
+        times(pressure.unclear, "by empty_cache() or a retry (context=\"all\" says which)"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
 /// What has no stack, what is not there at all, and how to record it.
@@ -180,12 +213,17 @@ pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
         "events": quality.replay.events,
         "conflicts": quality.replay.conflicts(),
         "ring_overflowed": quality.replay.is_cut,
+        "restarted": quality.replay.is_restarted,
+        "retries": device.pressure.retries.len(),
+        "emptied": device.pressure.emptied,
+        "collected": device.pressure.collected,
         "held_before": quality.replay.held_before,
         "replay_identical": device.replay.is_identical(),
         "peak_bytes": quality.peak_bytes,
         "stackless_bytes": quality.stackless_bytes(),
         "stackless": stackless.collect::<Vec<_>>(),
         "no_python_bytes": quality.no_python_bytes,
+        "vendor": quality.vendor.map(|vendor| vendor.name()),
         "native_frames": quality.has_native_frames,
         "missing": quality.missing.iter().map(|missing| missing.costs()).collect::<Vec<_>>(),
         "record_with": quality.record_with(),

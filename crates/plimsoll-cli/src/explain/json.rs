@@ -5,18 +5,20 @@ use plimsoll_trace::render::words;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
-use super::{holes, peaks};
+use super::{devices, holes, peaks, remaining};
 use crate::explained::Explained;
 use crate::{bytes, doctor, leaks, whatif};
 
 /// The whole answer.
 pub(crate) fn render(explained: &Explained) -> String {
-    let devices: Vec<Value> = explained.devices.iter().map(|one| device(explained, one)).collect();
+    let of_each: Vec<Value> = explained.devices.iter().map(|one| device(explained, one)).collect();
     let value = json!({
         "schema": "plimsoll.explain/1",
         "file": explained.file,
         "written_by": explained.snapshot.facts.written_by(),
-        "devices": devices,
+        "verdict": devices::verdict_as_json(explained),
+        "lines_of_several_devices": devices::parts_as_json(explained),
+        "devices": of_each,
     });
     format!("{value:#}")
 }
@@ -95,9 +97,21 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
             "by_line": by_line.collect::<Vec<_>>(),
             "by_operator": by_operator.collect::<Vec<_>>(),
         },
+        "held_at_end": remaining::as_json(explained, device),
         "fragmentation": holes::as_json(explained, device),
         "peaks": peaks::as_json(explained, device),
         "leaks": leaks::as_json(explained, device),
+        "retries": device.pressure.retries.iter().map(|retry| json!({
+            "event": retry.at.index(),
+            "segment_bytes": retry.segment_bytes,
+            "reserved_bytes": retry.reserved_bytes,
+            "released_bytes": retry.released_bytes,
+            "line": explained.origins.get(retry.stack).line.map(|frame| explained.line(frame)),
+        })).collect::<Vec<_>>(),
+        "capacity": device.pressure.capacity.map(|limit| json!({
+            "at_least_bytes": limit.at_least_bytes,
+            "below_bytes": limit.below_bytes,
+        })),
         "what_if": device.what_if.as_ref().map(whatif::as_json),
         "data_quality": doctor::as_json(explained, device),
         "events": timeline.quality.events,

@@ -1,15 +1,18 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
+mod devices;
 mod holes;
 mod job;
 pub(crate) mod json;
 mod peaks;
+mod remaining;
 pub(crate) mod text;
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::Options;
+use plimsoll_trace::render::devices::gravest_first;
 use plimsoll_trace::render::html::About;
 
 use crate::bytes;
@@ -26,7 +29,7 @@ pub(crate) struct ExplainArgs {
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// What the whole device has, such as 80GiB: no snapshot tells it
+    /// What the whole device has, such as 80GiB; of snapshots only those of `plimsoll record` say it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     device_total: Option<u64>,
     /// Of blocks only what the file says of them: nothing by their stacks, lives or sizes
@@ -46,7 +49,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     let files = job::listed(&args.files)?;
     let sink = args.page.sink()?;
     let [file] = files.as_slice() else { return job::run(&files, args, sink) };
-    let explained = Explained::open(file, args.device, args.options())?;
+    let mut explained = Explained::open(file, args.device, args.options())?;
+    gravest_first(&explained.snapshot, &mut explained.devices);
     if let Some(sink) = sink {
         let command = sink.again(&args.command(&[file]));
         sink.page(About::Recording(explained.report()), &explained.file, &command)?;

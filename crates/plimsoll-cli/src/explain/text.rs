@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use plimsoll_trace::explain::leaks::{Place, Verdict};
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holder, Holes, Ledger, Part, Pin, Share};
-use plimsoll_trace::render::{failure, ledger, words};
+use plimsoll_trace::render::devices::decisive;
+use plimsoll_trace::render::{failure, ledger, pressure, words};
 use plimsoll_trace::timeline::Timeline;
 
-use super::peaks;
+use super::{devices, peaks, remaining};
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
@@ -20,15 +21,29 @@ const MOMENTS: usize = 8;
 pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
     let page = Page { explained, shown };
     let mut out = String::new();
+    let several = explained.devices.len() > 1;
+    if several {
+        devices::head(&mut out, explained, shown);
+    }
+    let decisive = decisive(&explained.devices).filter(|_| several);
     // Writing to a `String` cannot fail.
     for device in &explained.devices {
         if !out.is_empty() {
             out.push('\n');
         }
-        let verdict = words::verdict(device, |bytes| page.size(bytes));
-        let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", explained.prefix(device));
-        for line in
-            failure::request(&explained.snapshot, &explained.origins, device, |bytes| page.size(bytes))
+        let _ = write!(out, "{}{BOLD}", explained.prefix(device));
+        if decisive.is_some_and(|one| std::ptr::eq(one, device)) {
+            // Its verdict is the recording's, which is said in full.
+            let _ = writeln!(out, "{}{RESET}", words::brief(device, |bytes| page.size(bytes)));
+        } else {
+            let _ = writeln!(out, "{}{RESET}", words::verdict(device, |bytes| page.size(bytes)));
+            for line in
+                failure::request(&explained.snapshot, &explained.origins, device, |bytes| page.size(bytes))
+            {
+                let _ = writeln!(out, "{line}");
+            }
+        }
+        for line in pressure::lines(&explained.snapshot, &explained.origins, device, |bytes| page.size(bytes))
         {
             let _ = writeln!(out, "{line}");
         }
@@ -74,11 +89,13 @@ impl Page<'_> {
             let name = key.map(|name| words::plain(name.of(&self.explained.snapshot)).into_owned());
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
+        remaining::section(out, self.explained, device, self.shown);
         peaks::phases(out, self.explained, device, self.shown);
         self.pins(out, device);
         self.leaks(out, device);
         if let Some(what_if) = &device.what_if {
-            let _ = writeln!(out);
+            let _ =
+                writeln!(out, "\n{BOLD}{}{RESET}", words::best_setting(what_if, |bytes| self.size(bytes)));
             whatif::table(out, what_if, |bytes| self.size(bytes));
         }
         doctor::section(out, self.explained, device);

@@ -37,7 +37,9 @@ pub(crate) struct LeaksArgs {
 
 /// Finds the steps and judges what they leave behind.
 pub(crate) fn run(args: &LeaksArgs) -> Result<Answer, Failure> {
-    let explained = Explained::open(&args.file, args.device, Options::default())?;
+    let mut explained = Explained::open(&args.file, args.device, Options::default())?;
+    // What leaks comes first.
+    explained.devices.sort_by_key(|device| device.leaks.whole.verdict != Verdict::Leaking);
     let has = |verdict| explained.devices.iter().any(|device| device.leaks.whole.verdict == verdict);
     let exit = match (has(Verdict::Leaking), has(Verdict::TooFewSteps)) {
         (true, _) if args.fail => Exit::Assertion,

@@ -12,6 +12,7 @@ use super::gpu::{Target, Workspaces};
 use super::reads::Read;
 use super::report::{Peaks, Report, State, Thrown};
 use super::run::Ended;
+use super::without::Without;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
 use crate::recording::Recording;
@@ -23,8 +24,8 @@ pub(super) struct Outcome {
     pub(super) reports: Vec<Report>,
     /// What the verdict is about; nothing where no memory was asked for.
     pub(super) judged: Option<Judged>,
-    /// The same program where no workspace is modelled, if any was.
-    pub(super) without_workspaces: Option<Box<Outcome>>,
+    /// The peaks of the same requests without the workspaces that libraries asked for, if any did and it fits.
+    pub(super) without_workspaces: Option<Without>,
     /// The same program with the assumed values zero, if any was assumed.
     pub(super) without_assumptions: Option<Box<Outcome>>,
 }
@@ -76,8 +77,9 @@ impl Told {
     /// Replays the same requests under other settings, too, where that is to be told.
     pub(super) fn try_settings(&mut self) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
-        let DeviceExplanation { what_if, timeline, .. } = &mut devices[0];
-        what_if.get_or_insert_with(|| WhatIf::of(snapshot, timeline, &SETTINGS));
+        let DeviceExplanation { what_if, timeline, ledger, .. } = &mut devices[0];
+        let total = ledger.device.total;
+        what_if.get_or_insert_with(|| WhatIf::within(snapshot, timeline, &SETTINGS, total));
     }
 
     pub(super) fn device(&self) -> &DeviceExplanation {
@@ -133,12 +135,23 @@ impl Outcome {
         self.notices().iter().any(|notice| notice.about == notice::CUDNN)
     }
 
-    /// The workspaces that are a model's, as `cuDNN's` or `cuDNN's and cuFFT's`; nothing if none was asked for.
+    /// Replays what is judged without the workspaces that libraries asked for. Where memory ran out the recording ends,
+    /// so that nothing can be said of it without them.
+    pub(super) fn leave_out_workspaces(&mut self) {
+        let judged = self.judged.as_ref().filter(|_| matches!(self.verdict, Verdict::Fits { .. }));
+        let told = judged.and_then(|judged| Some((judged, judged.told.as_ref()?)));
+        self.without_workspaces =
+            told.and_then(|(judged, told)| Without::of(told, &judged.report.workspaces));
+    }
+
+    /// The libraries that asked for workspaces which are not documented, as `cuDNN's` or `cuDNN's and cuFFT's`; nothing if
+    /// none did.
     pub(super) fn modelled(&self) -> Option<String> {
         let notices = self.notices();
-        let modelled = notices.iter().filter(|notice| notice.text == notice::MODELLED);
-        let libraries: Vec<String> = modelled.map(|notice| format!("{}'s", notice.about)).collect();
-        (!libraries.is_empty()).then(|| libraries.join(" and "))
+        let answered =
+            notices.iter().filter(|it| [notice::MODELLED, notice::ASKED].contains(&it.text.as_str()));
+        let libraries: BTreeSet<String> = answered.map(|notice| format!("{}'s", notice.about)).collect();
+        (!libraries.is_empty()).then(|| libraries.into_iter().collect::<Vec<_>>().join(" and "))
     }
 
     /// Whether the peaks rest on nothing but PyTorch's own requests, of which none depends on a value that is not known;

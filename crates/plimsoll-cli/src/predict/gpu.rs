@@ -25,8 +25,10 @@ const LEAST_ASSUMED: (i32, i32) = (8, 0);
 pub(super) enum Workspaces {
     /// None: exact for what PyTorch itself asks for
     None,
-    /// By a model made from an H200's figures; the answer without them is given, too
+    /// By a model made from an H200's figures; the peaks without them are given, too
     Model,
+    /// cuDNN itself is asked for its convolutions, with a description of the GPU; the model answers the rest
+    Library,
 }
 
 impl Workspaces {
@@ -35,6 +37,7 @@ impl Workspaces {
         let value = match self {
             Workspaces::None => "none",
             Workspaces::Model => "model",
+            Workspaces::Library => "library",
         };
         (settings::CUDNN_WORKSPACE, value.to_owned())
     }
@@ -71,11 +74,6 @@ impl Target {
         target.environment.push((settings::DEVICES, args.devices.to_string()));
         target.workspaces = args.cudnn_workspace;
         Ok(target)
-    }
-
-    /// The same device, whose cuDNN needs no workspace.
-    pub(super) fn without_workspaces(&self) -> Target {
-        Target { workspaces: Workspaces::None, ..self.clone() }
     }
 
     /// The variables that tell the stand-in.

@@ -41,11 +41,10 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
         "exact": outcome.is_exact(target),
         "judged": judged,
         "without_cudnn_workspaces": outcome.without_workspaces.as_ref().map(|without| json!({
-            "verdict": verdict(&without.verdict),
-            "summary": text::verdict(without, target, size),
-            "peak_allocated_bytes": without.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
-            "peak_reserved_bytes": without.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
-            "exact": without.is_exact(&target.without_workspaces()),
+            "peak_allocated_bytes": without.allocated_bytes,
+            "peak_reserved_bytes": without.reserved_bytes,
+            "left_out": without.left_out,
+            "largest_bytes": without.largest_bytes,
         })),
         "with_zero_for_assumed": outcome.without_assumptions.as_ref().map(|zero| json!({
             "verdict": verdict(&zero.verdict),

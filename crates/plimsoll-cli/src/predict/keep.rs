@@ -91,7 +91,7 @@ fn names(reports: &[&Report]) -> Vec<String> {
         let own = name(report);
         match reports.iter().filter(|other| name(other) == own).count() {
             1 => format!("{own}.pickle"),
-            _ => format!("{own}-{}.pickle", report.pid),
+            _ => format!("{own}-process{}.pickle", report.pid),
         }
     });
     named.collect()
@@ -112,9 +112,12 @@ fn clear(folder: &Path) -> io::Result<()> {
 fn is_ours(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some(name) = name.strip_suffix(".pickle") else { return false };
-    match name.strip_prefix("rank") {
-        Some(numbers) => numbers.splitn(2, '-').all(is_number),
-        None => name.strip_prefix("process").is_some_and(is_number),
+    let Some(rank) = name.strip_prefix("rank") else {
+        return name.strip_prefix("process").is_some_and(is_number);
+    };
+    match rank.split_once("-process") {
+        Some((rank, process)) => is_number(rank) && is_number(process),
+        None => is_number(rank),
     }
 }
 
@@ -136,7 +139,7 @@ mod tests {
         let reports =
             [report(None, 7), report(None, 8), report(Some(0), 9), report(Some(0), 10), report(Some(1), 11)];
         let names = names(&reports.each_ref());
-        let wanted = ["process7", "process8", "rank0-9", "rank0-10", "rank1"];
+        let wanted = ["process7", "process8", "rank0-process9", "rank0-process10", "rank1"];
         assert_eq!(names, wanted.map(|name| format!("{name}.pickle")));
         assert!(names.iter().all(|name| is_ours(name)));
     }
@@ -144,15 +147,9 @@ mod tests {
     #[test]
     fn only_what_an_earlier_run_kept_is_cleared() {
         let folder = tempfile::tempdir().expect("a folder");
-        let others = [
-            "rank.pickle",
-            "rank0.json",
-            "rank0-oom.pickle",
-            "rank1-2-3.pickle",
-            "process.pickle",
-            "x.pickle",
-        ];
-        for name in ["rank12.pickle", "rank0-34.pickle", "process5.pickle"].iter().chain(&others) {
+        let others =
+            ["rank.pickle", "rank0.json", "rank0-oom.pickle", "rank1-2.pickle", "process.pickle", "x.pickle"];
+        for name in ["rank12.pickle", "rank0-process34.pickle", "process5.pickle"].iter().chain(&others) {
             fs::write(folder.path().join(name), "").expect("a file");
         }
         clear(folder.path()).expect("cleared");

@@ -12,7 +12,7 @@
 //! | `finish.py`, `saves.py` | what comes after the steps; the user's files, which stay as they are |
 //! | `course.py` | what PyTorch is told otherwise there, so that a program takes its course without values |
 //! | `run.rs`, `processes.rs`, `signals.rs` | the user's program from start to end, with all that it starts |
-//! | `answer.rs`, `limits.rs` | the verdict, and what it cannot tell |
+//! | `answer.rs`, `limits.rs`, `without.rs` | the verdict, what it cannot tell, the peaks without workspaces |
 //! | `text.rs`, `json.rs` | how both are said |
 //! | `keep.rs` | the snapshots that are kept |
 //! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
@@ -26,6 +26,7 @@ mod gpu;
 mod json;
 mod keep;
 mod limits;
+pub(crate) mod planner;
 mod processes;
 mod reads;
 mod report;
@@ -34,6 +35,7 @@ mod search;
 mod signals;
 mod standin;
 mod text;
+mod without;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -75,7 +77,7 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
     context: u64,
     /// What cuDNN (convolutions, recurrent networks, batch normalization, CTC) and cuFFT ask for beside their results
-    #[arg(long, value_name = "HOW", value_enum, default_value = "model")]
+    #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
     /// Train for so many steps, of every optimizer. What comes after the training is run, too, where that is a loop over
     /// a DataLoader; else the program is ended there
@@ -164,12 +166,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
-    if let Some(modelled) = outcome.modelled().filter(|_| run.ended != Ended::Interrupted) {
-        output::progress(&format!("once more, without {modelled} workspaces"));
-        let target = target.without_workspaces();
-        let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
-        outcome.without_workspaces = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
-    }
+    outcome.leave_out_workspaces();
     if !args.assume.is_empty() && run.ended != Ended::Interrupted {
         output::progress("once more, with zero for what --assume gives");
         let run = Run::of(args, &args.command, &target, &session, &[])?;

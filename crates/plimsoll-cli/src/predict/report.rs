@@ -1,11 +1,13 @@
 //! What a watched process tells of itself: [`Report`], the JSON that `watch.py` writes, and what the stand-in tells.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use plimsoll_standin::notice::{self, Notice};
 use plimsoll_standin::share;
+use plimsoll_standin::workspace::{self, Workspace};
 use serde::Deserialize;
 
 use super::reads::{Place, Read};
@@ -74,6 +76,9 @@ pub(super) struct Report {
     /// What the stand-in took to be so in it, and refused.
     #[serde(skip)]
     pub(super) notices: Vec<Notice>,
+    /// The workspaces that libraries asked for in it.
+    #[serde(skip)]
+    pub(super) workspaces: BTreeSet<Workspace>,
 }
 
 /// How far a process came.
@@ -136,6 +141,7 @@ impl Report {
             if path.extension().is_some_and(|ending| ending == "json") {
                 let mut report: Report = serde_json::from_slice(&fs::read(&path)?)?;
                 report.notices = notice::of_process(folder, report.pid)?;
+                report.workspaces = workspace::of_process(folder, report.pid)?;
                 report.snapshot = Some(path.with_extension("pickle")).filter(|path| path.is_file());
                 reports.push(report);
             }

@@ -178,6 +178,9 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     }
     child.env("PLIMSOLL_PREDICT_FOLDER", &place.reports).env(settings::NOTICES, &place.reports);
     child.env("PLIMSOLL_PREDICT_STEPS", if args.whole { 0 } else { args.steps }.to_string());
+    if let Ok(program) = std::env::current_exe() {
+        child.env(settings::PLANNER, program);
+    }
     if let Some(rank) = args.rank {
         // As torchrun tells it on a machine that has all the ranks.
         let (rank, size) = (rank.to_string(), args.devices.to_string());

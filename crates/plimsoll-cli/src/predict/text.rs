@@ -20,7 +20,14 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     // Writing to a `String` cannot fail.
     let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(outcome, target, size));
     if let Some((without, modelled)) = outcome.without_workspaces.as_ref().zip(outcome.modelled()) {
-        let _ = writeln!(out, "without {modelled} workspaces: {}", verdict(without, target, size));
+        let _ = writeln!(
+            out,
+            "without {modelled} workspaces ({} requests, of {} at most): {} allocated, {} reserved",
+            without.left_out,
+            size(without.largest_bytes),
+            size(without.allocated_bytes),
+            size(without.reserved_bytes)
+        );
     }
     if let Some(zero) = &outcome.without_assumptions {
         let _ = writeln!(out, "with zero for what --assume gives: {}", verdict(zero, target, size));

@@ -11,6 +11,7 @@
 
 import atexit
 import os
+import pickle
 import sys
 
 import torch
@@ -43,7 +44,17 @@ def dump(suffix=""):
     path = f"memory-rank{os.environ.get('RANK', '0')}{suffix}.pickle"
     try:
         # Whole or not there, also if the job is killed while it writes.
-        torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
+        snapshot = torch.cuda.memory._snapshot()
+        # What the file needs beside PyTorch's own: viewers show settings and ask nothing of them.
+        snapshot.setdefault("allocator_settings", {})["plimsoll_record"] = {
+            "max_entries": ENTRIES,
+            "device_total_bytes": {
+                str(device): torch.cuda.get_device_properties(device).total_memory
+                for device in range(torch.cuda.device_count())
+            },
+        }
+        with open(f"{path}.unfinished", "wb") as file:
+            pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
         os.replace(f"{path}.unfinished", path)
         print(f"memory recorded: plimsoll explain {path}", file=sys.stderr)
     except Exception as why:  # Not being able to record should not end a program.

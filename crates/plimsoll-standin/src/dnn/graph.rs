@@ -1,130 +1,131 @@
-//! cuDNN's graph API, as far as PyTorch's convolutions use it: descriptions of a convolution are taken, and the plans
-//! for it ask for the workspace that [`super::workspace`] models, if one is wanted.
+//! cuDNN's graph API, as far as PyTorch uses it: descriptions of a graph are taken, and heuristics and plans are those of
+//! cuDNN itself, which is asked without a GPU ([`crate::planner`]), or of the model in [`super::workspace`].
 //!
-//! A description reaches its plan through others: operation, graph, heuristics, configuration, plan. What is known of the
-//! convolution is handed on whenever one is put into, or taken out of, another.
+//! A description reaches its plan through others: operation, graph, heuristics, configuration, plan. What is known of it
+//! ([`Known`]) is handed on whenever one is put into, or taken out of, another.
 //!
-//! Note [Several plans]: heuristics answer a configuration on tensor cores, one without them for 32-bit floats, and one
-//! that needs no workspace. PyTorch takes the first, but leaves out those on tensor cores where TF32 is not allowed, and
-//! goes on to the next if there is no room for the workspace. cuDNN's own answer is a longer list that ends likewise.
+//! Note [Several plans]: where the model answers, heuristics find a configuration on tensor cores, one without them for
+//! 32-bit floats, and one that needs no workspace. PyTorch takes the first, but leaves out those on tensor cores where
+//! TF32 is not allowed, and goes on to the next if there is no room for the workspace. cuDNN's own answer is a longer
+//! list that ends likewise.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::asked;
+use super::convolution::{Convolution, Precision};
 use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle};
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
 use crate::lock::locked;
+use crate::notice;
+use crate::planner::client;
+use crate::planner::wire::{Attribute, DESCRIPTOR, Engine, Graph, Node};
+use crate::settings::Workspaces;
+use crate::stream::kernel_somewhere;
+use crate::workspace;
 
 /// `cudnnBackendAttributeType_t`: how the values of an attribute are stored.
 mod kind {
-    pub(super) const DATA_TYPE: i32 = 1;
+    pub(super) const HANDLE: i32 = 0;
+    pub(super) const BOOLEAN: i32 = 2;
     pub(super) const INT64: i32 = 3;
+    pub(super) const DOUBLE: i32 = 5;
+    pub(super) const VOID_PTR: i32 = 6;
     pub(super) const NUMERICAL_NOTE: i32 = 11;
-    pub(super) const DESCRIPTOR: i32 = 15;
+    pub(super) const BEHAVIOR_NOTE: i32 = 19;
     pub(super) const INT32: i32 = 23;
     pub(super) const CHAR: i32 = 24;
+    pub(super) const FRACTION: i32 = 26;
+}
+
+/// `cudnnBackendDescriptorType_t`: what a descriptor describes.
+mod descriptor {
+    pub(super) const HEURISTICS: i32 = 4;
 }
 
 /// `cudnnBackendAttributeName_t`: what an attribute is.
 mod name {
-    pub(super) const DILATIONS: i32 = 102;
-    pub(super) const STRIDES: i32 = 103;
-    pub(super) const PADDINGS: i32 = 105;
     pub(super) const RESULTS: i32 = 202;
+    pub(super) const CONFIGURATION_ENGINE: i32 = 300;
+    pub(super) const PLAN_CONFIGURATION: i32 = 401;
     pub(super) const PLAN_WORKSPACE: i32 = 402;
-    pub(super) const TENSOR_TYPE: i32 = 901;
-    pub(super) const TENSOR_SIZES: i32 = 902;
-    pub(super) const TENSOR_STRIDES: i32 = 903;
-    pub(super) const ENGINE_NOTES: i32 = 1303;
+    pub(super) const PACK_WORKSPACE: i32 = 1003;
+    pub(super) const ENGINE_INDEX: i32 = 1301;
+    pub(super) const ENGINE_NUMERICAL_NOTES: i32 = 1303;
+    pub(super) const ENGINE_BEHAVIOR_NOTES: i32 = 1305;
 }
 
 /// `CUDNN_NUMERICAL_NOTE_TENSOR_CORE`.
 const TENSOR_CORE: i32 = 0;
-/// `CUDNN_DATA_FLOAT`, `CUDNN_DATA_HALF`, `CUDNN_DATA_BFLOAT16`; the bytes of others are not asked for.
-const FLOAT: i64 = 0;
-const HALF: i64 = 2;
-const HALVES: [i64; 2] = [HALF, 9];
-
 /// The text that stands for a plan: two characters of JSON, an empty object.
 const PLAN: &[u8] = b"{}";
 
-/// Which of a convolution's tensors is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pass {
-    Forward,
-    Data,
-    Weights,
+/// What is known of a descriptor.
+#[derive(Debug, Default, Clone)]
+enum Known {
+    #[default]
+    Nothing,
+    /// The convolution that it belongs to, for the model.
+    Modelled(Convolution),
+    /// What cuDNN's heuristics found: by the planner's number of them.
+    Found { heuristics: u64, engines: Vec<Engine> },
+    /// One of these: its place among them.
+    Chosen { heuristics: u64, place: u64, engine: Engine },
+    /// A plan of cuDNN's: its bytes of workspace.
+    Planned(i64),
 }
 
-impl Pass {
-    /// The attributes of its operation: convolution, weights, input, output.
-    fn attributes(self) -> [i32; 4] {
-        match self {
-            Pass::Forward => [702, 703, 704, 705],
-            Pass::Data => [708, 709, 710, 711],
-            Pass::Weights => [714, 715, 716, 717],
-        }
-    }
-}
-
-/// What kind of kernels may compute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Precision {
-    /// On tensor cores, in 16 bits.
-    Half,
-    /// On tensor cores, in 32 bits of which they use some.
-    Float,
-    /// Without tensor cores.
-    Plain,
-}
-
-/// The order of a tensor's elements.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Layout {
-    Nchw,
-    Nhwc,
-}
-
-/// A convolution, as a plan computes it. Sizes are in PyTorch's order: `[N, C, …]`, `[K, C / groups, …]`, `[N, K, …]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Convolution {
-    pub(super) pass: Pass,
-    pub(super) precision: Precision,
-    pub(super) element_bytes: u64,
-    /// Whether they are `float16`.
-    pub(super) is_fp16: bool,
-    pub(super) layout: Layout,
-    pub(super) x: Vec<u64>,
-    pub(super) w: Vec<u64>,
-    pub(super) y: Vec<u64>,
-    /// Without stride and padding.
-    pub(super) in_place: bool,
-    /// Without stride and dilation.
-    pub(super) is_dense: bool,
-}
-
-/// What is known of a descriptor: the numbers it was given, and the convolution that it belongs to.
-#[derive(Debug, Default)]
-struct Descriptor {
-    values: BTreeMap<i32, Vec<i64>>,
-    convolution: Option<Convolution>,
+/// A descriptor as it was set. What it refers to stays as it was then: PyTorch destroys a tensor's description once the
+/// operation has it.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Descriptor {
+    kind: i32,
+    /// By name; those that refer to other descriptors are in `children`.
+    attributes: BTreeMap<i32, Attribute>,
+    /// By name.
+    children: BTreeMap<i32, Vec<Arc<Descriptor>>>,
+    known: Known,
 }
 
 /// By handle. PyTorch keeps plans, a few hundred at most.
-static DESCRIPTORS: Mutex<BTreeMap<u64, Descriptor>> = Mutex::new(BTreeMap::new());
+type Descriptors = BTreeMap<u64, Arc<Descriptor>>;
 
-fn descriptors() -> MutexGuard<'static, BTreeMap<u64, Descriptor>> {
+impl Descriptor {
+    /// The first descriptor that an attribute refers to.
+    pub(super) fn child(&self, name: i32) -> Option<&Descriptor> {
+        self.children.get(&name)?.first().map(Arc::as_ref)
+    }
+
+    /// The values of an attribute of whole numbers.
+    pub(super) fn numbers(&self, name: i32) -> Option<Vec<i64>> {
+        let attribute = self.attributes.get(&name)?;
+        Some(attribute.bytes.chunks(value_bytes(attribute.kind)).map(little_endian).collect())
+    }
+}
+
+/// Bytes of a value.
+fn value_bytes(kind: i32) -> usize {
+    match kind {
+        kind::HANDLE | kind::INT64 | kind::DOUBLE | kind::VOID_PTR | DESCRIPTOR => 8,
+        kind::BOOLEAN | kind::CHAR => 1,
+        kind::FRACTION => 16,
+        // Floats, enumerations and `INT32`.
+        _ => 4,
+    }
+}
+
+static DESCRIPTORS: Mutex<Descriptors> = Mutex::new(BTreeMap::new());
+
+fn descriptors() -> MutexGuard<'static, Descriptors> {
     locked(&DESCRIPTORS)
 }
 
 calls! { Dnn:
-    fn cudnnBackendCreateDescriptor(_kind: c_int, descriptor: Out<u64>) {
+    fn cudnnBackendCreateDescriptor(kind: c_int, descriptor: Out<u64>) {
         let handle = new_handle();
-        descriptors().insert(handle, Descriptor::default());
+        descriptors().insert(handle, Arc::new(Descriptor { kind, ..Descriptor::default() }));
         descriptor.put(handle)
     }
     fn cudnnBackendDestroyDescriptor(descriptor: u64) {
@@ -135,7 +136,11 @@ calls! { Dnn:
         set(descriptor, name, kind, count, values)
     }
     fn cudnnBackendFinalize(descriptor: u64) {
-        finish(descriptor);
+        finish(descriptor)
+    }
+    fn cudnnBackendExecute(_handle: u64, plan: u64, pack: u64) {
+        kernel_somewhere();
+        execute(plan, pack);
         Ok(())
     }
     fn cudnnBackendGetAttribute(
@@ -145,83 +150,128 @@ calls! { Dnn:
     }
 }
 
-/// Keeps numbers and handles; the convolution of a handle is its owner's, too.
+/// Keeps an attribute; what is known of a descriptor that it refers to is known of its owner, too.
 fn set(descriptor: u64, name: i32, kind: i32, count: i64, values: Out<u8>) -> Outcome {
-    let bytes = match kind {
-        kind::INT64 | kind::DESCRIPTOR => 8,
-        kind::DATA_TYPE => 4,
-        _ => return Ok(()),
+    let values_count = usize::try_from(count).map_err(|_| Failure::InvalidValue)?;
+    let bytes = match values_count * value_bytes(kind) {
+        0 => Vec::new(),
+        bytes => values.get_bytes(bytes)?,
     };
-    let count = usize::try_from(count).map_err(|_| Failure::InvalidValue)?;
-    let numbers: Vec<i64> = values.get_bytes(count * bytes)?.chunks(bytes).map(little_endian).collect();
     let mut descriptors = descriptors();
-    let mut handed_on = numbers.iter().filter_map(|handle| descriptors.get(&handle.cast_unsigned()));
-    let convolution = match kind {
-        kind::DESCRIPTOR => handed_on.find_map(|child| child.convolution.clone()),
-        _ => None,
+    let children: Vec<_> = match kind {
+        DESCRIPTOR => {
+            bytes.chunks(8).filter_map(|handle| descriptors.get(&handle_of(handle)).cloned()).collect()
+        }
+        _ => Vec::new(),
     };
-    let own = descriptors.get_mut(&descriptor).ok_or(Failure::InvalidHandle)?;
-    own.values.insert(name, numbers);
-    own.convolution = convolution.or(own.convolution.take());
+    let own = Arc::make_mut(descriptors.get_mut(&descriptor).ok_or(Failure::InvalidHandle)?);
+    if kind == DESCRIPTOR {
+        let known = children.iter().map(|child| &child.known);
+        let mut handed_on = known.filter(|known| matches!(known, Known::Modelled(_) | Known::Chosen { .. }));
+        if let Some(known) = handed_on.next() {
+            own.known = known.clone();
+        }
+        own.children.insert(name, children);
+    } else {
+        own.attributes.insert(name, Attribute { name, kind, count, bytes });
+    }
     Ok(())
 }
 
-/// Reads the convolution out of an operation that is described in full.
-fn finish(descriptor: u64) {
-    let mut descriptors = descriptors();
-    let found = [Pass::Forward, Pass::Data, Pass::Weights]
-        .into_iter()
-        .find_map(|pass| described(&descriptors, descriptors.get(&descriptor)?, pass));
-    if let (Some(convolution), Some(own)) = (found, descriptors.get_mut(&descriptor)) {
-        own.convolution = Some(convolution);
+fn handle_of(bytes: &[u8]) -> u64 {
+    little_endian(bytes).cast_unsigned()
+}
+
+/// Reads the convolution out of an operation that is described in full; asks cuDNN for what heuristics find and plans
+/// take. Where it says that it does not support what is described, so does this.
+fn finish(descriptor: u64) -> Outcome {
+    let Some(own) = descriptors().get(&descriptor).cloned() else { return Ok(()) };
+    if let Some(convolution) = Convolution::of(&own) {
+        update(&mut descriptors(), descriptor, Known::Modelled(convolution));
+    } else if let Some(answer) = ask(&own) {
+        notice::assume(notice::CUDNN, notice::ASKED);
+        update(&mut descriptors(), descriptor, answer.map_err(Failure::Status)?);
+    }
+    Ok(())
+}
+
+fn update(all: &mut Descriptors, descriptor: u64, known: Known) {
+    if let Some(own) = all.get_mut(&descriptor) {
+        Arc::make_mut(own).known = known;
     }
 }
 
-fn described(all: &BTreeMap<u64, Descriptor>, operation: &Descriptor, pass: Pass) -> Option<Convolution> {
-    let part = |attribute| all.get(&operation.values.get(&attribute)?.first()?.cast_unsigned());
-    let [how, w, x, y] = pass.attributes().map(part);
-    let sizes = |tensor: &Descriptor| -> Option<Vec<u64>> {
-        let sizes = tensor.values.get(&name::TENSOR_SIZES)?.iter();
-        sizes.map(|size| u64::try_from(*size).ok().filter(|size| *size > 0)).collect()
-    };
-    let (how, x) = (how?, x?);
-    let all_are =
-        |attribute, value| how.values.get(&attribute).is_none_or(|all| all.iter().all(|one| *one == value));
-    let element = *x.values.get(&name::TENSOR_TYPE)?.first()?;
-    let (precision, element_bytes) = match setup().gpu.capability {
-        (8.., _) if element == FLOAT => (Precision::Float, 4),
-        (7.., _) if HALVES.contains(&element) => (Precision::Half, 2),
-        _ => (Precision::Plain, if HALVES.contains(&element) { 2 } else { 4 }),
-    };
-    let nhwc = x.values.get(&name::TENSOR_STRIDES)?.get(1) == Some(&1);
-    let is_dense = all_are(name::STRIDES, 1) && all_are(name::DILATIONS, 1);
-    let in_place = all_are(name::STRIDES, 1) && all_are(name::PADDINGS, 0);
-    let layout = if nhwc { Layout::Nhwc } else { Layout::Nchw };
-    let (x, w, y) = (sizes(x)?, sizes(w?)?, sizes(y?)?);
-    let whole = [&x, &w, &y].iter().all(|sizes| sizes.len() > 2) && x[1].is_multiple_of(w[1]);
-    let is_fp16 = element == HALF;
-    whole.then_some(Convolution {
-        pass,
-        precision,
-        element_bytes,
-        is_fp16,
-        layout,
-        x,
-        w,
-        y,
-        in_place,
-        is_dense,
-    })
+/// Notes where the workspace of a plan is.
+fn execute(plan: u64, pack: u64) {
+    let all = descriptors();
+    let bytes = all.get(&plan).map_or(0, |plan| workspace_bytes(&plan.known));
+    let address = all.get(&pack).and_then(|pack| pack.numbers(name::PACK_WORKSPACE)?.first().copied());
+    workspace::note(address.map(i64::cast_unsigned).filter(|address| *address > 0), bytes);
 }
 
-/// Answers for an attribute: zeros, but for what follows from a convolution. Where descriptors are looked for the caller
-/// has made them and gives them to be filled.
+/// What cuDNN answers for heuristics or a plan; nothing if it is not to be asked, or cannot be.
+fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
+    if Workspaces::wanted() != Workspaces::Library {
+        return None;
+    }
+    if own.kind == descriptor::HEURISTICS {
+        // Note [Depthwise] in `convolution.rs`.
+        if matches!(&own.known, Known::Modelled(convolution) if convolution.needs_a_device()) {
+            return None;
+        }
+        let found = client::heuristics(graph(own))?;
+        // A graph that cuDNN compiles for the device may be refused for want of a driver: it is taken to be supported.
+        if found.is_err() && !matches!(own.known, Known::Modelled(_)) {
+            return None;
+        }
+        return Some(
+            found.map(|found| Known::Found { heuristics: found.heuristics, engines: found.engines }),
+        );
+    }
+    let configuration = own.children.get(&name::PLAN_CONFIGURATION)?.first()?;
+    let planned = match own.known {
+        Known::Chosen { heuristics, place, .. } => client::plan(heuristics, place)?,
+        // A configuration of the caller's own: the model's have no engine.
+        _ if configuration.children.contains_key(&name::CONFIGURATION_ENGINE) => {
+            client::plan_of(graph(configuration))?
+        }
+        _ => return None,
+    };
+    Some(planned.map(Known::Planned))
+}
+
+/// A descriptor with all that it refers to, those first. The device that is described takes the place of handles.
+fn graph(root: &Arc<Descriptor>) -> Graph {
+    let mut nodes = Vec::new();
+    add(root, &mut nodes, &mut Vec::new());
+    nodes
+}
+
+/// Adds a descriptor once; its place.
+fn add(own: &Arc<Descriptor>, nodes: &mut Graph, added: &mut Vec<(Arc<Descriptor>, u64)>) -> u64 {
+    if let Some((_, place)) = added.iter().find(|(known, _)| Arc::ptr_eq(known, own)) {
+        return *place;
+    }
+    let mut attributes: Vec<Attribute> =
+        own.attributes.values().filter(|it| it.kind != kind::HANDLE).cloned().collect();
+    for (name, children) in &own.children {
+        let bytes = children.iter().flat_map(|child| add(child, nodes, added).to_le_bytes()).collect();
+        attributes.push(Attribute { name: *name, kind: DESCRIPTOR, count: children.len() as i64, bytes });
+    }
+    let place = nodes.len() as u64;
+    nodes.push(Node { kind: own.kind, attributes });
+    added.push((own.clone(), place));
+    place
+}
+
+/// Answers for an attribute: zeros, but for what is known. Where descriptors are looked for the caller has made them and
+/// gives them to be filled.
 fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, values: Out<u8>) -> Outcome {
     let room = usize::try_from(wanted).unwrap_or(0);
-    let convolution = descriptors().get(&descriptor).and_then(|own| own.convolution.clone());
+    let known = descriptors().get(&descriptor).map_or(Known::Nothing, |own| own.known.clone());
     let (number, bytes) = match (kind, name) {
-        (kind::DESCRIPTOR, _) => {
-            let mut found = if name == name::RESULTS { plans(convolution) } else { vec![convolution] };
+        (DESCRIPTOR, _) => {
+            let mut found = if name == name::RESULTS { configurations(known) } else { vec![known] };
             // Without room the caller asks how many there are.
             if room > 0 {
                 found.truncate(room);
@@ -229,14 +279,14 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
             }
             (found.len() as i64, Vec::new())
         }
-        (kind::NUMERICAL_NOTE, name::ENGINE_NOTES) => {
-            let on_tensor_cores = convolution.is_some_and(|known| known.precision != Precision::Plain);
-            let notes = usize::from(on_tensor_cores);
-            (notes as i64, TENSOR_CORE.to_le_bytes().repeat(notes.min(room)))
-        }
-        (kind::INT64, name::PLAN_WORKSPACE) => {
-            let bytes = convolution.map_or(0, |known| workspace_bytes(&known));
-            (1, bytes.to_le_bytes().repeat(room.min(1)))
+        (kind::NUMERICAL_NOTE, name::ENGINE_NUMERICAL_NOTES) => notes(&numerical_notes(&known), room),
+        (kind::BEHAVIOR_NOTE, name::ENGINE_BEHAVIOR_NOTES) => match &known {
+            Known::Chosen { engine, .. } => notes(&engine.behavior_notes, room),
+            _ => (0, Vec::new()),
+        },
+        (kind::INT64, name::PLAN_WORKSPACE) => (1, workspace_bytes(&known).to_le_bytes().repeat(room.min(1))),
+        (kind::INT64, name::ENGINE_INDEX) if let Known::Chosen { engine, .. } = &known => {
+            (1, engine.index.to_le_bytes().repeat(room.min(1)))
         }
         (kind::INT64, _) => (wanted.max(1), vec![0; room * 8]),
         (kind::INT32, _) => (wanted.max(1), vec![0; room * 4]),
@@ -249,31 +299,52 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
     if bytes.is_empty() { Ok(()) } else { values.put_bytes(&bytes) }
 }
 
-/// What heuristics find, best first: Note [Several plans]. The plan of which nothing is known needs no workspace.
-fn plans(convolution: Option<Convolution>) -> Vec<Option<Convolution>> {
-    let plain = match &convolution {
-        Some(known) if known.precision == Precision::Float => {
-            Some(Convolution { precision: Precision::Plain, ..known.clone() })
+/// How many notes there are, and as many as there is room for.
+fn notes(notes: &[i32], room: usize) -> (i64, Vec<u8>) {
+    (notes.len() as i64, notes.iter().take(room).flat_map(|note| note.to_le_bytes()).collect())
+}
+
+fn numerical_notes(known: &Known) -> Vec<i32> {
+    match known {
+        Known::Chosen { engine, .. } => engine.numerical_notes.clone(),
+        Known::Modelled(convolution) if convolution.precision != Precision::Plain => vec![TENSOR_CORE],
+        _ => Vec::new(),
+    }
+}
+
+/// What heuristics find, best first: cuDNN's own, or by Note [Several plans]. The plan of which nothing is known needs no
+/// workspace.
+fn configurations(known: Known) -> Vec<Known> {
+    let convolution = match known {
+        Known::Found { heuristics, engines } => {
+            let chosen = |(place, engine)| Known::Chosen { heuristics, place, engine };
+            return (0..).zip(engines).map(chosen).collect();
         }
-        _ => None,
+        Known::Modelled(convolution) => convolution,
+        _ => return vec![Known::Nothing],
     };
-    let (first, found) = (convolution, plain.is_some());
-    let last = first.is_some().then_some(None);
-    [first].into_iter().chain(found.then_some(plain)).chain(last).collect()
+    let plain = (convolution.precision == Precision::Float)
+        .then(|| Known::Modelled(Convolution { precision: Precision::Plain, ..convolution.clone() }));
+    [Known::Modelled(convolution)].into_iter().chain(plain).chain([Known::Nothing]).collect()
 }
 
 /// Fills the caller's descriptors, whose handles are there.
-fn hand_on(found: &[Option<Convolution>], handles: Out<u8>) -> Outcome {
+fn hand_on(found: &[Known], handles: Out<u8>) -> Outcome {
     let mut descriptors = descriptors();
-    for (handle, convolution) in handles.get_bytes(found.len() * 8)?.chunks(8).zip(found) {
-        if let Some(own) = descriptors.get_mut(&little_endian(handle).cast_unsigned()) {
-            own.convolution.clone_from(convolution);
-        }
+    for (handle, known) in handles.get_bytes(found.len() * 8)?.chunks(8).zip(found) {
+        update(&mut descriptors, handle_of(handle), known.clone());
     }
     Ok(())
 }
 
-/// Bytes of workspace, by the model or, as a rule, none.
-fn workspace_bytes(convolution: &Convolution) -> u64 {
-    asked(|| convolution.workspace_bytes(setup().gpu.multiprocessors.unsigned_abs().into()))
+/// Bytes of workspace: cuDNN's own, by the model, or none.
+fn workspace_bytes(known: &Known) -> u64 {
+    match known {
+        Known::Planned(bytes) => bytes.unsigned_abs(),
+        Known::Modelled(convolution) => {
+            let multiprocessors = setup().gpu.multiprocessors.unsigned_abs().into();
+            workspace::modelled(notice::CUDNN, || convolution.workspace_bytes(multiprocessors))
+        }
+        _ => 0,
+    }
 }

@@ -16,7 +16,7 @@
 //!
 //! How far the model is from the card: `tests::the_model_is_as_near_to_the_card_as_the_documents_say`.
 
-use super::graph::{Convolution, Layout, Pass, Precision};
+use super::convolution::{Convolution, Layout, Pass, Precision};
 
 /// Bytes of a sum.
 const SUM_BYTES: u64 = 4;

@@ -14,6 +14,7 @@ use super::purpose::Purposes;
 use super::shapes::{Guess, Riddle};
 use super::steps::Steps;
 use crate::failure::{Cause, Failure};
+use crate::pressure::Pressure;
 use crate::replay::Replay;
 use crate::snapshot::{EventIndex, FrameId, Snapshot};
 use crate::timeline::{Life, Moment, Timeline};
@@ -32,6 +33,8 @@ pub struct DeviceExplanation {
     pub purposes: Purposes,
     /// The request that failed, if one did.
     pub failure: Option<Failure>,
+    /// Requests that were refused first and served after a release.
+    pub pressure: Pressure,
     /// What it may have been for, the best guess first; none where nothing speaks for any.
     pub shapes: Vec<Guess>,
     /// What would have been needed beyond it, at least; none where nothing shows it.
@@ -49,7 +52,7 @@ pub struct DeviceExplanation {
     /// What grows from step to step.
     pub leaks: Leaks,
     /// What other settings would have come to; asked only where memory ran out although the blocks
-    /// would fit, or may.
+    /// would fit, or may, and where requests were refused first.
     pub what_if: Option<WhatIf>,
 }
 
@@ -62,7 +65,7 @@ const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 pub struct Options {
     /// Whether to infer what blocks were for.
     pub infer: bool,
-    /// What the whole device has, bytes, where that is known: no snapshot tells it.
+    /// What the whole device has, bytes, where that is known; else what the recorder wrote counts, if it did.
     pub device_total_bytes: Option<u64>,
 }
 
@@ -95,7 +98,8 @@ impl DeviceExplanation {
         let failure = Failure::last(snapshot, &timeline);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
         let holders = Holders::after(&timeline, origins, &purposes, moment);
-        let ledger = Ledger::of(snapshot, &timeline, moment, options.device_total_bytes);
+        let total = options.device_total_bytes.or_else(|| snapshot.recorder().device_total_bytes(device));
+        let ledger = Ledger::of(snapshot, &timeline, moment, total);
         let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
         let begins: Vec<EventIndex> =
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
@@ -115,13 +119,16 @@ impl DeviceExplanation {
         let shapes = riddle.map_or_else(Vec::new, |riddle| riddle.guesses());
         let cause = failure.map(|failure| failure.cause());
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
-        let what_if = may_fit.then(|| WhatIf::of(snapshot, &timeline, &SETTINGS));
+        let pressure = Pressure::of(snapshot, &timeline);
+        let is_tight = may_fit || failure.is_none() && !pressure.retries.is_empty();
+        let what_if = is_tight.then(|| WhatIf::within(snapshot, &timeline, &SETTINGS, total));
         Self {
             timeline,
             replay,
             passes,
             purposes,
             failure,
+            pressure,
             shapes,
             still_needed,
             holders,

@@ -6,7 +6,7 @@
 use super::fragmentation::Known;
 use super::origin::is_python;
 use super::passes::Passes;
-use crate::snapshot::{Action, Event, FrameId, Key, Kind, Snapshot, StackId};
+use crate::snapshot::{Action, Event, FrameId, Key, Kind, Snapshot, StackId, Vendor};
 use crate::timeline::{Life, Quality};
 
 /// What one device's recording tells, and what it does not.
@@ -24,6 +24,8 @@ pub struct DataQuality {
     pub missing: Vec<Missing>,
     /// Whether frames of C++ were recorded, too.
     pub has_native_frames: bool,
+    /// The devices' vendor, where something gives another than NVIDIA away.
+    pub vendor: Option<Vendor>,
     /// Whether this version of PyTorch can record scopes as annotations.
     can_annotate: bool,
 }
@@ -165,6 +167,7 @@ impl DataQuality {
             no_python_bytes,
             missing,
             has_native_frames: !file.python_only,
+            vendor: snapshot.vendor(),
             can_annotate,
         }
     }
@@ -187,6 +190,7 @@ impl DataQuality {
     pub fn is_complete(&self) -> bool {
         self.replay.conflicts() == 0
             && !self.replay.is_cut
+            && !self.replay.is_restarted
             && self.stackless.is_empty()
             && self.missing.is_empty()
     }

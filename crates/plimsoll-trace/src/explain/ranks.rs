@@ -49,13 +49,20 @@ pub struct Place {
     pub line: i64,
 }
 
+/// Bytes and blocks, rank by rank.
+type Figures = (Vec<u64>, Vec<u64>);
+
 /// What each rank has of one line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineAcross {
     /// The line; `None` for blocks without.
     pub place: Option<Place>,
+    /// The line of somebody else's package that it called, if it did.
+    pub package: Option<Place>,
     /// Bytes at the ranks' peaks.
     pub across: Across,
+    /// Blocks at the ranks' peaks, rank by rank.
+    pub blocks: Vec<u64>,
 }
 
 /// One figure of every rank.
@@ -116,6 +123,18 @@ fn median(mut bytes: Vec<u64>) -> u64 {
     low + (high - low) / 2
 }
 
+impl LineAcross {
+    /// Blocks of all ranks.
+    pub fn sum_blocks(&self) -> u64 {
+        self.blocks.iter().sum()
+    }
+
+    /// Whether more than one rank has blocks of the line, so that each may have a part of the same thing.
+    pub fn is_shared(&self) -> bool {
+        self.blocks.iter().filter(|&&blocks| blocks > 0).count() > 1
+    }
+}
+
 impl Ranks {
     /// Puts ranks side by side: files of a job, or devices of a file, each with a name.
     pub fn of(known: &[(String, Known<'_>)]) -> Self {
@@ -125,18 +144,24 @@ impl Ranks {
             totals: Totals::of(*known),
         });
         let ranks: Vec<Rank> = ranks.collect();
-        let mut lines: BTreeMap<Option<Place>, Vec<u64>> = BTreeMap::new();
+        let mut lines: BTreeMap<[Option<Place>; 2], Figures> = BTreeMap::new();
         for (nth, (_, known)) in known.iter().enumerate() {
             let peak = known.timeline.peak_allocated.after;
             let holders = Holders::after(known.timeline, known.origins, known.purposes, peak);
             for share in &holders.by_line {
-                let place = share.key.frame.map(|frame| Place::of(known.snapshot, frame));
-                let bytes = &mut lines.entry(place).or_insert_with(|| vec![0; ranks.len()])[nth];
-                *bytes = bytes.saturating_add(share.bytes);
+                let frames = [share.key.frame, share.key.package_line];
+                let place = frames.map(|frame| frame.map(|frame| Place::of(known.snapshot, frame)));
+                let zeros = || (vec![0; ranks.len()], vec![0; ranks.len()]);
+                let (bytes, blocks) = lines.entry(place).or_insert_with(zeros);
+                bytes[nth] = bytes[nth].saturating_add(share.bytes);
+                blocks[nth] += share.blocks;
             }
         }
         let lines = lines.into_iter();
-        let lines = lines.map(|(place, bytes)| LineAcross { place, across: Across::of(bytes) });
+        let lines = lines.map(|([place, package], (bytes, blocks))| {
+            let across = Across::of(bytes);
+            LineAcross { place, package, across, blocks }
+        });
         let mut lines: Vec<LineAcross> = lines.collect();
         lines.sort_by_key(|line| Reverse((line.across.spread_bytes(), line.across.sum_bytes)));
         let figure = |of: fn(&Totals) -> u64| Across::of(ranks.iter().map(|rank| of(&rank.totals)).collect());

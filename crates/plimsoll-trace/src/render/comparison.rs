@@ -180,6 +180,9 @@ impl Compared<'_> {
         let gap = match device.timeline.quality {
             quality if quality.events == 0 => "; it has no events: its peak is what it held as it was taken",
             quality if quality.is_cut => "; its oldest events were lost, and a higher peak may have been",
+            quality if quality.is_restarted => {
+                "; an earlier recording is not in it, and a higher peak may have been"
+            }
             _ => "",
         };
         format!("{}{gap}", words::verdict(device, size))

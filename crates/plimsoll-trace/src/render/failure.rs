@@ -4,6 +4,7 @@ use super::shapes::shapes;
 use super::{phases, words};
 use crate::explain::{Cause, DeviceExplanation, Failure, Holes, Origins, Rest};
 use crate::snapshot::Snapshot;
+use crate::whatif::Advice;
 
 /// Where the request was made that failed, what it may have been for, and whether others failed before: a line
 /// each. `size` writes a number of bytes.
@@ -151,18 +152,13 @@ fn shared(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
 /// Which setting would have helped.
 fn help(device: &DeviceExplanation) -> String {
     let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
-    let Some((simulated, tried)) = what_if.rows.split_first() else {
-        return "no setting was tried".to_owned();
-    };
-    if !simulated.outcome.runs_out() {
-        return "its replay serves it, too, so that no setting can be told to help".to_owned();
-    }
-    match tried.iter().find(|row| !row.outcome.runs_out()) {
-        Some(row) if row.setting.is_empty() => {
-            "PyTorch's own settings would have served it (replayed)".to_owned()
+    match what_if.advice() {
+        Advice::NotReproduced => {
+            "its replay serves it, too, so that no setting can be said to help".to_owned()
         }
-        Some(row) => format!("{} would have served it (replayed)", row.export()),
-        None => {
+        Advice::Serves(row) => format!("{} would have served it (replayed)", row.name()),
+        Advice::NothingRecorded => "no setting was tried".to_owned(),
+        Advice::NoneServes | Advice::FewerRetries(_) | Advice::Saves(_) | Advice::NothingBetter => {
             let is_open = device.failure.and_then(|failure| failure.limit).is_some_and(|it| !it.is_exact());
             let within = if is_open { ", were the limit as low as it can be" } else { "" };
             format!("none of the settings that were replayed would have served it{within}")

@@ -1,14 +1,19 @@
 //! An explanation in forms that people read: the sentences that all of them share ([`words`], of two recordings
-//! [`comparison`], of the ranks of a job [`ranks`], of [`phases`], of a [`ledger`]), those about a recording's worth ([`quality`]), and a page that
+//! [`comparison`], of the ranks of a job [`ranks`], of several [`devices`], of [`phases`], of a [`ledger`], of memory
+//! running short, [`pressure`]), those about a recording's worth ([`quality`]), and a page that
 //! needs nothing but a browser ([`html`]). The program's text and JSON are its own.
 
 pub mod comparison;
+pub mod devices;
 pub mod failure;
+mod help;
 pub mod html;
 pub mod ledger;
 pub mod phases;
+pub mod pressure;
 pub mod quality;
 pub mod ranks;
+pub mod remaining;
 mod shapes;
 pub mod words;
 

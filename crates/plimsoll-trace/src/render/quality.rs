@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use plimsoll_alloc::Bytes;
+
 use super::words::counted;
 use crate::explain::{DataQuality, Missing};
 use crate::replay::Replay;
@@ -59,6 +61,14 @@ impl Judged {
                 "the ring ran over: what happened before its oldest event, a higher peak for one, is lost";
             found.push((Grade::Usable, cut.to_owned()));
         }
+        if let Some(vendor) = quality.vendor.filter(|vendor| !vendor.is_pytorchs()) {
+            found.push((Grade::Usable, format!("recorded on {}: {}", vendor.name(), vendor.caveat())));
+        }
+        if quality.replay.is_restarted && !lacks(Missing::Events) {
+            let restarted = "recording was stopped and started again: what happened before it was started last, a \
+                             higher peak for one, is not in the file";
+            found.push((Grade::Usable, restarted.to_owned()));
+        }
         let (conflicts, events) = (quality.replay.conflicts(), quality.replay.events);
         if conflicts > 0 {
             found.push((Grade::Usable, format!("{conflicts} of {events} events do not fit the others")));
@@ -68,6 +78,13 @@ impl Judged {
         }
         if lacks(Missing::DeviceFree) {
             found.push((Grade::Usable, Missing::DeviceFree.costs().to_owned()));
+        }
+        if replay.requests > 0 && replay.inexact > 0 {
+            let (blocks, more) = (counted(replay.inexact as u64, "block"), Bytes(replay.inexact_bytes));
+            let inexact = format!(
+                "{blocks} from before the recording may be larger than counted, by {more} in all at most"
+            );
+            found.push((Grade::Usable, inexact));
         }
         found.sort_by_key(|&(grade, _)| std::cmp::Reverse(grade));
         let grade = found.first().map_or(Grade::Good, |&(grade, _)| grade);

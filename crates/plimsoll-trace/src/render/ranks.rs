@@ -22,11 +22,40 @@ pub struct Abreast<'a> {
     pub devices: Vec<(Report<'a>, &'a DeviceExplanation)>,
     /// What could not be read, by the names of its ranks, and why.
     pub unreadable: &'a [(String, String)],
+    /// Further files of these ranks, by which they are not judged.
+    pub unused: &'a [Unused],
+}
+
+/// A file of a rank that has another, by which it is judged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unused {
+    /// What the rank is called.
+    pub rank: String,
+    /// The file.
+    pub file: String,
+    /// The file by which the rank is judged.
+    pub used: String,
+    /// Why that one and not this.
+    pub why: &'static str,
+    /// What this one says, in a few words.
+    pub brief: String,
+}
+
+impl Unused {
+    /// Which file counts, and why the other does not.
+    pub fn sentence(&self) -> String {
+        let Self { rank, file, used, why, brief } = self;
+        format!("{rank} is judged by {}, not by {}: {why} ({brief})", plain(used), plain(file))
+    }
 }
 
 impl<'a> Abreast<'a> {
     /// Puts recordings side by side, each with the name of its rank; several devices of one are ranks of their own.
-    pub fn of(files: &[(&'a str, Report<'a>)], unreadable: &'a [(String, String)]) -> Self {
+    pub fn of(
+        files: &[(&'a str, Report<'a>)],
+        unreadable: &'a [(String, String)],
+        unused: &'a [Unused],
+    ) -> Self {
         let devices = files.iter().flat_map(|(name, report)| {
             let named = move |device: &DeviceExplanation| match report.devices.len() {
                 1 => (*name).to_owned(),
@@ -34,9 +63,14 @@ impl<'a> Abreast<'a> {
             };
             report.devices.iter().map(move |device| (named(device), *report, device))
         });
+        Self { unreadable, unused, ..Self::named(devices) }
+    }
+
+    /// Puts devices side by side, each under a name.
+    pub(super) fn named(devices: impl Iterator<Item = (String, Report<'a>, &'a DeviceExplanation)>) -> Self {
         let (known, devices): (Vec<_>, Vec<_>) =
             devices.map(|(name, report, device)| ((name, report.known(device)), (report, device))).unzip();
-        Self { ranks: Ranks::of(&known), devices, unreadable }
+        Self { ranks: Ranks::of(&known), devices, unreadable: &[], unused: &[] }
     }
 
     /// What could not be read, a sentence for each.
@@ -58,13 +92,28 @@ impl<'a> Abreast<'a> {
     pub fn verdict(&self, size: impl Fn(u64) -> String) -> String {
         let failed = self.devices.iter().enumerate().filter(|(_, (_, device))| device.failure.is_some());
         let failed: Vec<&str> = failed.map(|(nth, _)| self.name(nth)).collect();
-        let count = self.ranks.ranks.len();
+        // A rank that used several devices is one rank.
+        let has_failed = |rank: &&[(Report<'_>, &DeviceExplanation)]| {
+            rank.iter().any(|(_, device)| device.failure.is_some())
+        };
+        let (count, some) = (self.by_file().count(), self.by_file().filter(has_failed).count());
         let failed = match failed.len() {
             0 => String::new(),
-            all if all == count => format!("all {count} ranks ran out of memory; "),
-            some => format!("{} ran out of memory ({some} of {count} ranks); ", few(&failed)),
+            all if all == self.devices.len() && count > 1 => format!("all {count} ranks ran out of memory; "),
+            _ if count == 1 => format!("{} ran out of memory; ", few(&failed)),
+            _ => format!("{} ran out of memory ({some} of {count} ranks); ", few(&failed)),
         };
         format!("{failed}{}", self.odd(size))
+    }
+
+    /// The devices of each recording.
+    pub(super) fn by_file(&self) -> impl Iterator<Item = &[(Report<'a>, &'a DeviceExplanation)]> {
+        self.devices.chunk_by(|(a, _), (b, _)| std::ptr::eq(a.snapshot, b.snapshot))
+    }
+
+    /// What the rows are: devices where a rank has several.
+    fn rows(&self) -> &'static str {
+        if self.by_file().count() < self.devices.len() { "devices" } else { "ranks" }
     }
 
     fn odd(&self, size: impl Fn(u64) -> String) -> String {
@@ -88,7 +137,7 @@ impl<'a> Abreast<'a> {
                 2 if least != most => {
                     format!("{range}; which of two is odd cannot be told{}", self.widest(size))
                 }
-                count => format!("none of {count} ranks is odd: {range}"),
+                count => format!("none of {count} {} is odd: {range}", self.rows()),
             };
         };
         let others = size(of.median_bytes);
@@ -96,7 +145,7 @@ impl<'a> Abreast<'a> {
         let are = if names.len() == 1 { "is the odd one out" } else { "are odd" };
         let cause = self.cause(odd).map_or_else(String::new, |line| {
             let [here, median] = [line.across.bytes[odd], line.across.median_bytes].map(&size);
-            format!("; {here} {}, the others {median}", at(line.place.as_ref()))
+            format!("; {here} {}, the others {median}", at(line))
         });
         let here = size(of.bytes[odd]);
         format!("{} {are}: {here} {what} at its peak, the others {others}{cause}", few(&names))
@@ -111,7 +160,7 @@ impl<'a> Abreast<'a> {
     /// The line in which two ranks differ most.
     fn widest(&self, size: impl Fn(u64) -> String) -> String {
         self.ranks.lines.first().map_or_else(String::new, |line| {
-            format!("; they differ most by {} {}", size(line.across.spread_bytes()), at(line.place.as_ref()))
+            format!("; they differ most by {} {}", size(line.across.spread_bytes()), at(line))
         })
     }
 
@@ -137,15 +186,17 @@ impl<'a> Abreast<'a> {
     }
 }
 
-/// A place in a sentence.
-fn at(line: Option<&Place>) -> String {
-    format!("{} {}", if line.is_some() { "at" } else { "with" }, place(line))
+/// A line in a sentence.
+fn at(of: &LineAcross) -> String {
+    format!("{} {}", if of.place.is_some() { "at" } else { "with" }, line(of))
 }
 
-/// A line of the program, whichever rank has it.
-pub fn place(place: Option<&Place>) -> String {
-    place.map_or_else(
-        || NO_LINE.to_owned(),
-        |Place { file, function, line }| format!("{}:{line} {}", plain(file), plain(function)),
-    )
+/// A line of the program, and the line of somebody else's package that it called, whichever rank has it.
+pub fn line(line: &LineAcross) -> String {
+    let at = |place: &Place| format!("{}:{} {}", plain(&place.file), place.line, plain(&place.function));
+    let own = line.place.as_ref().map_or_else(|| NO_LINE.to_owned(), at);
+    match &line.package {
+        Some(package) => format!("{own} > {}", at(package)),
+        None => own,
+    }
 }

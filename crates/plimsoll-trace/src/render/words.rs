@@ -9,7 +9,7 @@ use super::quality::replayed;
 use crate::explain::leaks::{Course, Growth, Place, Verdict};
 use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
 use crate::snapshot::{FrameId, Snapshot};
-use crate::whatif::WhatIf;
+use crate::whatif::{Advice, Row, WhatIf};
 
 /// The line of blocks without a stack, or whose stack has none.
 pub const NO_LINE: &str = "no line of Python";
@@ -59,13 +59,27 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
             return format!("a LEAK: {leak}");
         }
         let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
+        let tight = match device.pressure.retries.len() {
+            0 => String::new(),
+            count => format!(", after {} for want of memory", retries(count)),
+        };
         return format!(
-            "nothing failed: at most {} allocated, {} reserved",
+            "nothing failed: at most {} allocated, {} reserved{tight}",
             size(allocated.level.allocated_bytes),
             size(reserved.level.reserved_bytes)
         );
     };
     failure::sentence(device, &failure, leak, size)
+}
+
+/// Whether the [`verdict`] is that something is wrong: memory ran out, or leaks.
+pub fn is_bad(device: &DeviceExplanation) -> bool {
+    device.failure.is_some() || leaks(device)
+}
+
+/// Whether memory leaks.
+pub(super) fn leaks(device: &DeviceExplanation) -> bool {
+    device.leaks.whole.verdict == Verdict::Leaking
 }
 
 /// The [`verdict`] in a few words.
@@ -242,7 +256,12 @@ pub fn purpose(category: Option<Category>) -> &'static str {
 
 /// What blocks are for, in one word or two.
 pub fn category(key: Purposed) -> &'static str {
-    key.category.map_or("unknown", |category| category.plural())
+    categories(key.category)
+}
+
+/// What blocks of one category are for, in one word or two.
+pub fn categories(category: Option<Category>) -> &'static str {
+    category.map_or("unknown", |category| category.plural())
 }
 
 /// How that is known.
@@ -255,7 +274,9 @@ pub fn reason(key: Purposed) -> String {
 
 /// Who wrote the file.
 pub fn writer(file: &str, snapshot: &Snapshot) -> String {
-    format!("{file}: {}; nothing in the file was run", snapshot.facts.written_by())
+    let vendor = snapshot.vendor().map(|vendor| format!(", on {}: {}", vendor.name(), vendor.caveat()));
+    let vendor = vendor.unwrap_or_default();
+    format!("{file}: {}{vendor}; nothing in the file was run", snapshot.facts.written_by())
 }
 
 /// How good the file is, and who wrote it: a line for the file, one for each device. `file` is the snapshot as
@@ -268,7 +289,12 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
             if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
         let replayed = replayed(replay);
         let is_cut = quality.is_cut && replay.requests > 0;
-        let cut = if is_cut { "; the ring ran over, so what came before is not known" } else { "" };
+        let is_restarted = quality.is_restarted && replay.requests > 0;
+        let cut = match (is_cut, is_restarted) {
+            (true, _) => "; the ring ran over, so what came before is not known",
+            (_, true) => "; recording was started again, so what came before is not known",
+            _ => "",
+        };
         format!("{of}{} events; {replayed}{cut}", quality.events)
     }));
     lines
@@ -284,23 +310,54 @@ pub fn place(snapshot: &Snapshot, place: Place) -> String {
     }
 }
 
-/// Which setting does best: one that serves every request, then the one that reserves least.
+/// Which setting to recommend, compared with the recorded ones, simulated.
 pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
-    let recorded = &what_if.recorded;
-    let tried = what_if.rows.iter().skip(1);
-    match tried.min_by_key(|row| (row.outcome.runs_out(), row.outcome.peak_reserved_bytes)) {
-        Some(best) if recorded.runs_out() && !best.outcome.runs_out() => {
-            format!("{} would have served what failed", best.export())
+    let baseline = what_if.rows.first().map(|row| &row.outcome).unwrap_or(&what_if.recorded);
+    let instead = |row: &Row| {
+        let (bytes, before) = (row.outcome.peak_reserved_bytes, baseline.peak_reserved_bytes);
+        let (bytes, before) = (size(bytes), size(before));
+        if bytes == before { format!("the same {bytes}") } else { format!("{bytes} instead of {before}") }
+    };
+    match what_if.advice() {
+        Advice::NothingRecorded => {
+            "no request was recorded, so no other setting can be tried: start recording \
+                                    before the model is built"
+                .to_owned()
         }
-        _ if recorded.runs_out() => "no setting that was tried would have served what failed".to_owned(),
-        Some(best) if best.outcome.peak_reserved_bytes < recorded.peak_reserved_bytes => format!(
-            "{} would have reserved {} instead of {}",
-            best.export(),
-            size(best.outcome.peak_reserved_bytes),
-            size(recorded.peak_reserved_bytes)
+        Advice::NotReproduced if what_if.recorded.runs_out() => {
+            "the recorded settings, simulated, serve what failed, so nothing can be said of other settings"
+                .to_owned()
+        }
+        Advice::NotReproduced => {
+            "the recorded settings, simulated, run out of memory, which the recording did not: \
+                                  nothing can be said of other settings"
+                .to_owned()
+        }
+        Advice::Serves(row) => format!("{} would have served what failed", row.name()),
+        Advice::NoneServes => "no setting that was tried would have served what failed".to_owned(),
+        Advice::FewerRetries(row) => format!(
+            "{} would have needed {} instead of {}, with {} reserved",
+            row.name(),
+            retries(row.outcome.retries),
+            baseline.retries,
+            instead(row)
         ),
-        _ => format!("no setting that was tried reserves less than {}", size(recorded.peak_reserved_bytes)),
+        Advice::Saves(row) => format!("{} would have reserved {}", row.name(), instead(row)),
+        Advice::NothingBetter => match what_if.error_bytes() {
+            0 => {
+                format!("no setting that was tried reserves less than {}", size(baseline.peak_reserved_bytes))
+            }
+            error => format!(
+                "no setting that was tried reserves less than {} by more than the replay is off, {}",
+                size(baseline.peak_reserved_bytes),
+                size(error)
+            ),
+        },
     }
+}
+
+fn retries(count: usize) -> String {
+    format!("{count} {}", plural(count as u64, "retry", "retries"))
 }
 
 /// How exactly the recorded settings, simulated, come to what was recorded: so far the other rows carry.

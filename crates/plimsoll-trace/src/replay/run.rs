@@ -37,6 +37,10 @@ pub(super) struct Run<'a> {
     /// The request that memory of the device was taken for last: it is served from that, whatever the rules for
     /// cached blocks say.
     served_from_new: Option<usize>,
+    /// Where the last look for the request behind an event began and ended.
+    looked_behind: (usize, usize),
+    /// The last request that was asked whether it is a retry, and the answer.
+    known_retry: Option<(usize, bool)>,
     /// The request that the last conflict was about.
     last_conflict: Option<usize>,
     /// The size of each life's block.
@@ -69,6 +73,8 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder,
         first_in_gap: first_in_gaps(timeline),
         placed_before: 0,
         served_from_new: Some(0), // the ring may have been cut right between
+        looked_behind: (0, 0),
+        known_retry: None,
         last_conflict: None,
         bytes: timeline.lives.iter().map(|life| life.bytes).collect(),
         waiting_bytes: timeline.waiting_before.iter().map(|life| life.bytes).collect(),
@@ -239,15 +245,21 @@ impl Run<'_> {
 
     /// The request that memory of the device was taken for: the next `alloc`, if nothing but more such memory
     /// comes in between.
-    fn request_behind(&self, nth: usize) -> Option<(usize, &Event)> {
-        let events = self.trace.iter().enumerate().skip(nth + 1);
-        let mut behind = events.skip_while(|(_, event)| event.action == Action::SegmentMap);
-        behind.next().filter(|(_, event)| event.action == Action::Alloc)
+    fn request_behind(&mut self, nth: usize) -> Option<(usize, Event)> {
+        let (from, to) = self.looked_behind;
+        if !(from <= nth && nth < to) {
+            let maps =
+                self.trace[nth + 1..].iter().take_while(|event| event.action == Action::SegmentMap).count();
+            self.looked_behind = (nth, nth + 1 + maps);
+        }
+        let behind = self.looked_behind.1;
+        let event = self.trace.get(behind).filter(|event| event.action == Action::Alloc)?;
+        Some((behind, *event))
     }
 
     /// Whether ours would have needed memory of the device, too, for the request behind an event.
     fn compare_need(&mut self, nth: usize) -> Option<(usize, Request)> {
-        let (behind, &event) = self.request_behind(nth)?;
+        let (behind, event) = self.request_behind(nth)?;
         self.served_from_new = Some(behind);
         let addr = event.addr()?;
         let request = self.request(behind, addr);
@@ -264,7 +276,18 @@ impl Run<'_> {
 
     /// Whether the cache was released for a request, after waiting for blocks that became free then. Such blocks are
     /// not looked at: Note [No search after the release] of the allocator. Of the first event, nobody knows.
-    fn is_retry(&self, nth: usize) -> bool {
+    fn is_retry(&mut self, nth: usize) -> bool {
+        match self.known_retry {
+            Some((known, is_retry)) if known == nth => is_retry,
+            _ => {
+                let is_retry = self.follows_release(nth);
+                self.known_retry = Some((nth, is_retry));
+                is_retry
+            }
+        }
+    }
+
+    fn follows_release(&self, nth: usize) -> bool {
         if nth == 0 {
             return true;
         }

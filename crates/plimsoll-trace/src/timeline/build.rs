@@ -6,6 +6,7 @@ use plimsoll_alloc::{Addr, Config};
 
 use super::before::{memory_before, tell_types};
 use super::pools::PoolsBySegment;
+use super::ring::{self, RanOver};
 use super::{EventIndex, Level, Life, LifeIndex, Moment, Quality, Timeline};
 use crate::snapshot::{Action, Block, BlockState, Event, HOST_DEVICE, Segment, Snapshot, StackId};
 
@@ -35,6 +36,8 @@ struct Builder<'a> {
     /// Frees with the stack of their `alloc`, and frees with another.
     frees_as_allocs: usize,
     frees_of_their_own: usize,
+    /// Whether blocks from before the first event have stacks: they were recorded, and the record is gone.
+    has_earlier: bool,
     quality: Quality,
 }
 
@@ -55,6 +58,7 @@ pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> 
         overtaken: Vec::new(),
         frees_as_allocs: 0,
         frees_of_their_own: 0,
+        has_earlier: false,
         quality: Quality { events: trace.len(), ..Quality::default() },
     };
     for (index, event) in (0..).map(EventIndex::new).zip(trace) {
@@ -64,7 +68,8 @@ pub(super) fn build(snapshot: &Snapshot, device: i32, segments: &[&Segment]) -> 
     let end = EventIndex::new(trace.len());
     builder.look_at(segments, end);
     let pools = PoolsBySegment::of(&snapshot.pools, segments, trace, &builder.about_memory);
-    builder.finish(device, segments, trace, pools)
+    let ran_over = ring::ran_over(snapshot, trace);
+    builder.finish(device, segments, trace, pools, ran_over)
 }
 
 impl Builder<'_> {
@@ -210,7 +215,7 @@ impl Builder<'_> {
             category: None,
         };
         let Some(slot) = self.at.remove(&block.address) else {
-            self.quality.is_cut |= block.stack.is_some_and(|stack| stack != StackId::EMPTY);
+            self.has_earlier |= block.stack.is_some_and(|stack| stack != StackId::EMPTY);
             if is_held {
                 self.add_before(shown);
             } else {
@@ -241,9 +246,13 @@ impl Builder<'_> {
         segments: &[&Segment],
         trace: &[Event],
         pools: PoolsBySegment,
+        ran_over: RanOver,
     ) -> Timeline {
         self.quality.held_before = self.before.len();
         self.tell_stacks_of_frees();
+        self.quality.is_cut = ran_over == RanOver::Said || self.has_earlier && ran_over == RanOver::Shown;
+        self.quality.is_restarted = self.has_earlier && !self.quality.is_cut;
+        let frees_have_stacks = self.frees_of_their_own > 0;
         for life in self.born.iter_mut().chain(&mut self.before) {
             let seen = life.born.or(life.freed).map_or(trace.len(), EventIndex::index);
             life.pool = pools.at(life.pool, life.addr, seen);
@@ -285,6 +294,7 @@ impl Builder<'_> {
             peak_allocated: Moment::default(),
             peak_reserved: Moment::default(),
             quality: self.quality,
+            frees_have_stacks,
             concerns,
             pools,
             overtaken,
@@ -299,7 +309,7 @@ impl Builder<'_> {
         let is_of_alloc = self.frees_as_allocs > 0 && self.frees_of_their_own == 0;
         for life in self.before.iter_mut().filter(|life| life.freed.is_some()) {
             if is_of_alloc {
-                self.quality.is_cut |= life.stack.is_some_and(|stack| stack != StackId::EMPTY);
+                self.has_earlier |= life.stack.is_some_and(|stack| stack != StackId::EMPTY);
             } else {
                 life.stack = None;
             }

@@ -300,7 +300,15 @@ impl Objects {
         match value {
             Value::EmptyList(_) => Ok(Vec::new()),
             Value::List(at, _) => match std::mem::replace(&mut self.lists[at as usize], List::Taken) {
-                List::Blocks(range) => Ok(self.blocks[range.start as usize..range.end as usize].to_vec()),
+                List::Blocks(range) => {
+                    let range = range.start as usize..range.end as usize;
+                    self.taken_blocks.resize(self.blocks.len(), false);
+                    if self.taken_blocks[range.clone()].contains(&true) {
+                        return Err(Why::Twice("a block"));
+                    }
+                    self.taken_blocks[range.clone()].fill(true);
+                    Ok(self.blocks[range].to_vec())
+                }
                 List::Taken => Err(Why::Twice("a list of blocks")),
                 _ => Err(wrong(Key::Blocks, "a list of blocks", value)),
             },

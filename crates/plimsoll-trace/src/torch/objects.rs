@@ -24,6 +24,8 @@ pub(crate) struct Objects {
     pub(super) snapshot: Snapshot,
     pub(super) segments: Vec<Segment>,
     pub(super) blocks: Vec<Block>,
+    /// Which blocks are part of a segment already.
+    pub(super) taken_blocks: Vec<bool>,
     pub(super) histories: Vec<History>,
     pub(super) events: Vec<Event>,
     pub(super) annotations: Vec<Annotation>,
@@ -91,6 +93,7 @@ impl Objects {
             snapshot,
             segments: Vec::new(),
             blocks: Vec::new(),
+            taken_blocks: Vec::new(),
             histories: Vec::new(),
             events: Vec::new(),
             annotations: Vec::new(),
@@ -201,8 +204,8 @@ impl Objects {
         let list = &mut lists[at as usize];
         for &item in items {
             match (&mut *list, item) {
-                (List::Segments(range), Value::Segment(at)) => extend(range, segments, at)?,
-                (List::Blocks(range), Value::Block(at)) => extend(range, blocks, at)?,
+                (List::Segments(range), Value::Segment(at)) => extend_once(range, segments, at, "a segment")?,
+                (List::Blocks(range), Value::Block(at)) => extend_once(range, blocks, at, "a block")?,
                 (List::Events(range), Value::Event(at)) => extend(range, events, at)?,
                 (List::Annotations(range), Value::Annotation(at)) => extend(range, annotations, at)?,
                 (List::Histories(_), Value::History(_)) => {}
@@ -289,7 +292,9 @@ impl Objects {
         snapshot.texts.heap_bytes()
             + snapshot.stacks.heap_bytes()
             + segments.capacity() * size_of::<Segment>()
-            + blocks.capacity() * size_of::<Block>()
+            // Each twice: a segment has a copy of its own.
+            + blocks.capacity() * 2 * size_of::<Block>()
+            + self.taken_blocks.capacity()
             + histories.capacity() * size_of::<History>()
             + events.capacity() * size_of::<Event>()
             + annotations.capacity() * size_of::<Annotation>()
@@ -313,6 +318,16 @@ impl List {
             Self::Taken => "a list that was used already",
         }
     }
+}
+
+/// Adds a record to the range that a list is, if it is the one made after the last. Memory lies at one place
+/// only, so one that stands in a list again is refused: a reference of two bytes would repeat all its blocks.
+fn extend_once<T>(range: &mut Range<u32>, records: &[T], at: u32, what: &'static str) -> Result<(), Why> {
+    if at != range.end || at as usize >= records.len() {
+        return Err(Why::Twice(what));
+    }
+    range.end = number(range.end as usize + 1, "records")?;
+    Ok(())
 }
 
 /// Adds a record to a list's range. Records are made in the order of their list; one that occurs

@@ -3,6 +3,7 @@
 
 use plimsoll_alloc::{PoolId, StreamId};
 
+use crate::pressure::{Cause, releases};
 use crate::snapshot::{Action, Event, EventIndex, LifeIndex, PoolIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
@@ -42,6 +43,8 @@ pub(super) struct Program {
     pub(super) packed_bytes: u64,
     /// How often the recorded allocator seems to have asked the device again after a release.
     pub(super) retries: usize,
+    /// Requests that were recorded.
+    pub(super) requests: usize,
 }
 
 struct Writer<'a> {
@@ -53,10 +56,8 @@ struct Writer<'a> {
     places: Place,
     in_use_bytes: u64,
     packed_bytes: u64,
-    reserved_bytes: u64,
-    /// What was reserved before the release of memory that goes on.
-    before_release_bytes: Option<u64>,
     retries: usize,
+    requests: usize,
 }
 
 const NOWHERE: Place = Place::MAX;
@@ -72,20 +73,23 @@ impl Program {
             places: 0,
             in_use_bytes: 0,
             packed_bytes: 0,
-            reserved_bytes: timeline.start.reserved_bytes,
-            before_release_bytes: None,
             retries: 0,
+            requests: 0,
         };
         let before = timeline.lives.iter().take_while(|life| life.born.is_none()).count();
         (0..before).filter_map(LifeIndex::new).for_each(|life| writer.alloc(life));
         let mut overtaken = timeline.overtaken.iter().copied().peekable();
+        let mut releases = releases(snapshot, timeline).into_iter().peekable();
         for (nth, event) in trace.iter().enumerate().take(timeline.quality.events) {
             let index = EventIndex::new(nth);
             while let Some(lost) = overtaken.next_if(|lost| timeline.lives[lost.index()].completed <= index) {
                 writer.free(lost);
             }
             let life = index.and_then(|index| timeline.life_of(index));
-            writer.write(trace, nth, event, life);
+            writer.write(nth, event, life);
+            if let Some(release) = releases.next_if(|release| release.last == nth) {
+                writer.release(release.cause);
+            }
         }
         Self {
             steps: writer.steps,
@@ -93,14 +97,18 @@ impl Program {
             pools: snapshot.pools.iter().collect(),
             packed_bytes: writer.packed_bytes,
             retries: writer.retries,
+            requests: writer.requests,
         }
     }
 }
 
 impl Writer<'_> {
-    fn write(&mut self, trace: &[Event], nth: usize, event: &Event, life: Option<LifeIndex>) {
+    fn write(&mut self, nth: usize, event: &Event, life: Option<LifeIndex>) {
         match (event.action, life) {
-            (Action::Alloc, Some(life)) => self.alloc(life),
+            (Action::Alloc, Some(life)) => {
+                self.requests += 1;
+                self.alloc(life);
+            }
             (Action::FreeRequested, Some(life)) => {
                 let completed = self.timeline.lives[life.index()].completed;
                 if completed == EventIndex::new(nth + 1) {
@@ -110,35 +118,24 @@ impl Writer<'_> {
                 }
             }
             (Action::FreeCompleted, Some(life)) => self.free(life),
-            (Action::SegmentAlloc | Action::SegmentMap, _) => {
-                self.reserved_bytes = self.reserved_bytes.saturating_add(event.size);
-            }
-            (Action::SegmentFree | Action::SegmentUnmap, _) => self.release(trace, nth, event.size),
             (Action::Oom, _) => {
                 let &Event { pool, size: bytes, stream, .. } = event;
                 self.retries += 1;
+                self.requests += 1;
                 self.steps.push(Step::Failed { pool, bytes, stream });
             }
             _ => {}
         }
     }
 
-    /// Memory goes back to the device. When all has gone that goes now, what follows tells why: if it is memory
-    /// that had no room before, the request that it is for; else the program had released the cache.
-    fn release(&mut self, trace: &[Event], nth: usize, bytes: u64) {
-        let before_bytes = *self.before_release_bytes.get_or_insert(self.reserved_bytes);
-        self.reserved_bytes = self.reserved_bytes.saturating_sub(bytes);
-        let next = trace.get(nth + 1);
-        let room_bytes = self.timeline.peak_reserved.level.reserved_bytes.saturating_sub(before_bytes);
-        match next.map(|next| (next.action, next.size)) {
-            Some((Action::SegmentFree | Action::SegmentUnmap, _)) => return,
-            Some((Action::SegmentAlloc | Action::SegmentMap, bytes)) if bytes > room_bytes => {
-                self.retries += 1;
-            }
-            Some((Action::Oom, _)) => {}
-            _ => self.steps.push(Step::EmptyCache),
+    /// Memory went back to the device. A simulated device refuses by itself what makes its allocator release
+    /// memory; only what the program did is repeated.
+    fn release(&mut self, cause: Cause) {
+        match cause {
+            Cause::EmptyCache | Cause::Unclear => self.steps.push(Step::EmptyCache),
+            Cause::Retry { .. } => self.retries += 1,
+            Cause::Oversize { .. } | Cause::GarbageCollection | Cause::Failure => {}
         }
-        self.before_release_bytes = None;
     }
 
     fn alloc(&mut self, life: LifeIndex) {

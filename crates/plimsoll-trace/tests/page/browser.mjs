@@ -54,6 +54,45 @@ async function readable() {
   if (stairs) check(await tab.ask(`document.querySelector(".stairs svg").getBoundingClientRect().height > 50`), `a staircase of ${stairs} parts`);
 }
 
+/** What the first screen has, without scrolling: the verdict, what would help, the largest owners. */
+async function firstScreen(screen) {
+  await tab.ask("scrollTo(0, 0)");
+  const parts = await tab.ask(`[".verdict", ".help", ".owners"].map((name) => {
+    const part = document.querySelector(name);
+    return [name, part && part.getBoundingClientRect().bottom];
+  })`);
+  const tall = await tab.ask("innerHeight");
+  for (const [name, bottom] of parts) {
+    if (bottom === null) console.log(`     no ${name}`);
+    else check(bottom <= tall, `${screen}: ${name} ends at ${Math.round(bottom)} of ${tall}`);
+  }
+}
+
+/** Selects a range at the very bottom of the window: its figures are in sight when the mouse is let go. */
+async function inSight(screen) {
+  if (!(await tab.ask(`document.querySelector(".plot") !== null`))) return;
+  const plot = await tab.ask(`(() => { const plot = document.querySelector(".plot"); plot.scrollIntoView({ block: "end" });
+    const { x, y, width } = plot.getBoundingClientRect(); return { x, y, width }; })()`);
+  await tab.drag(plot.x + 58 + 0.3 * (plot.width - 58), plot.x + 58 + 0.6 * (plot.width - 58), plot.y + 100, 10);
+  const [parts, tall] = await tab.ask(`[[".plot", ".what", ".kinds tr", ".lines tr"].map((name) => {
+    const part = document.querySelector(name);
+    const { top, bottom } = part ? part.getBoundingClientRect() : { top: 0, bottom: 0 };
+    return [name, top, bottom];
+  }), innerHeight]`);
+  const panel = await tab.ask(`(() => { const { top, bottom } = document.querySelector(".moment").getBoundingClientRect(); return [top, bottom]; })()`);
+  for (const [name, top, bottom] of parts) {
+    const isSeen = top >= 0 && bottom <= tall && (name === ".plot" || bottom <= panel[1] + 1);
+    check(isSeen, `${screen}: ${name} of the selection is in sight: ${Math.round(top)} to ${Math.round(bottom)} of ${tall}`);
+  }
+}
+
+/** The colour beside a verdict says whether something is wrong. */
+async function coloured() {
+  const wrong = await tab.ask(`[...document.querySelectorAll("section.device > .verdict")].filter((verdict) =>
+    /^(out of memory|a LEAK)/.test(verdict.textContent) !== verdict.matches(".failed")).map((verdict) => verdict.textContent)`);
+  check(wrong.length === 0, `verdicts have their colour ${wrong.join(" | ")}`);
+}
+
 /** What a page about several recordings begins with: drawings on one scale, tables that close, links to the sections. */
 async function head() {
   const panels = await tab.ask(`[...document.querySelectorAll(".panels svg")].map((panel) => panel.getBoundingClientRect().height)`);
@@ -111,8 +150,8 @@ async function brush(plot, at) {
   });
   const after = await shown();
   check(/selection/.test(after.what), `dragging explains a range: ${after.what}`);
-  check(/from begin to end|unchanged/.test(after.kinds), "with what changed over it, by category");
-  check(/from begin to end|unchanged/.test(after.lines), "and by line");
+  check(/[+−]\d|unchanged/.test(after.kinds), "with what changed over it, by category");
+  check(/[+−]\d|unchanged/.test(after.lines), "and by line");
   const comes = await tab.ask(`words(JSON.parse(document.getElementById("data").textContent).devices[0].held.blocks.from).filter((from) => from > 0).length`);
   for (const part of comes ? ["what", "lines", "icicle", "map", "mapAt"] : ["what"]) {
     check(before[part] !== after[part], `brushing changes ${part}`);
@@ -188,6 +227,7 @@ try {
   await tab.open(page);
   console.log(`loaded in ${Date.now() - begin} ms`);
   await readable();
+  await coloured();
   if (await tab.ask(`document.querySelector(".head") !== null`)) await head();
   check(await tab.ask(`document.documentElement.scrollWidth <= innerWidth`), "nothing is wider than the window");
   await picture("wide-light");
@@ -205,6 +245,15 @@ try {
       await tab.open(page, hash);
       check((await what()) === told, `${hash} leads where it was made`);
     }
+  }
+  for (const [width, height] of [[1440, 900], [390, 844]]) {
+    await tab.look(width, height, "light");
+    await tab.open(page);
+    const screen = `${width} x ${height}`;
+    if (await tab.ask(`document.querySelector(".summary") !== null`)) await firstScreen(screen);
+    await picture(`first-screen-${width}`, false);
+    await inSight(screen);
+    await picture(`brushed-${width}`, false);
   }
   await tab.look(1280, 900, "dark");
   await picture("wide-dark");

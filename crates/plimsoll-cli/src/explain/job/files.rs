@@ -1,4 +1,4 @@
-//! Which files are a job's, and what its ranks are called: both by the names of the files.
+//! Which files are a job's: those that are given, and the snapshots in a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn inside(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     found.ok_or_else(|| unreadable("a folder without a .pickle, .pkl or .json, packed or not".to_owned()))
 }
 
-fn name_of(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
@@ -57,7 +57,7 @@ fn in_order(name: &str) -> Vec<(String, u128)> {
 }
 
 /// Text and the digits behind it, again and again.
-fn pieces(name: &str) -> Vec<(String, String)> {
+pub(super) fn pieces(name: &str) -> Vec<(String, String)> {
     let mut pieces: Vec<(String, String)> = vec![Default::default()];
     for char in name.chars() {
         let is_digit = char.is_ascii_digit();
@@ -71,58 +71,9 @@ fn pieces(name: &str) -> Vec<(String, String)> {
     pieces
 }
 
-/// What the ranks are called: by the number behind `rank`, else by the one number in which the names differ,
-/// else as their files.
-pub(super) fn names(paths: &[PathBuf]) -> Vec<String> {
-    let files: Vec<String> = paths.iter().map(|path| name_of(path)).collect();
-    let split: Vec<Vec<(String, String)>> = files.iter().map(|file| pieces(file)).collect();
-    let places = (0..split.iter().map(Vec::len).min().unwrap_or(0)).collect::<Vec<usize>>();
-    let by_rank = split.iter().map(|pieces| {
-        let is_rank = |(text, digits): &&(String, String)| {
-            let text = text.to_ascii_lowercase();
-            !digits.is_empty() && text.trim_end_matches(['-', '_', '.', '=']).ends_with("rank")
-        };
-        pieces.iter().find(is_rank).map(|(_, digits)| digits.as_str())
-    });
-    let by_place = |place: usize| split.iter().map(move |pieces| Some(pieces[place].1.as_str()));
-    let named = distinct(by_rank).or_else(|| places.into_iter().find_map(|place| distinct(by_place(place))));
-    match named {
-        Some(numbers) => numbers.into_iter().map(|number| format!("rank {number}")).collect(),
-        None if distinct(files.iter().map(|file| Some(file.as_str()))).is_some() => files,
-        None => paths.iter().map(|path| path.display().to_string()).collect(),
-    }
-}
-
-/// The texts, if there is one for each and no two are the same.
-fn distinct<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Option<Vec<&'a str>> {
-    let texts: Vec<&str> = texts.collect::<Option<_>>()?;
-    let mut sorted = texts.clone();
-    sorted.sort_unstable();
-    let all = sorted.windows(2).all(|pair| pair[0] != pair[1]) && !sorted.contains(&"");
-    all.then_some(texts)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn check(files: &[&str], expected: &[&str]) {
-        let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
-        assert_eq!(names(&files), expected);
-    }
-
-    #[test]
-    fn ranks_are_called_by_the_number_behind_rank_or_the_one_that_differs() {
-        check(&["a/memory-rank0.pickle", "a/memory-rank11.pickle"], &["rank 0", "rank 11"]);
-        check(&["step10_Rank_3.pkl", "step20_Rank_4.pkl"], &["rank 3", "rank 4"]);
-        check(&["v2-0.pickle", "v2-1.pickle"], &["rank 0", "rank 1"]);
-    }
-
-    #[test]
-    fn ranks_without_a_number_of_their_own_are_called_as_their_files() {
-        check(&["rank0.pickle", "rank0-oom.pickle"], &["rank0.pickle", "rank0-oom.pickle"]);
-        check(&["a/x.pickle", "b/x.pickle"], &["a/x.pickle", "b/x.pickle"]);
-    }
 
     #[test]
     fn files_are_in_the_order_in_which_people_count() {

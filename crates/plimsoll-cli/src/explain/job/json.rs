@@ -1,7 +1,7 @@
 //! Ranks side by side, for programs: `plimsoll.ranks/1`. Figures of all ranks are lists in the order of `ranks`.
 
 use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::Across;
+use plimsoll_trace::explain::{Across, Place};
 use plimsoll_trace::render::ranks::Abreast;
 use plimsoll_trace::render::words;
 use serde_json::{Value, json};
@@ -19,23 +19,39 @@ pub(super) fn render(job: &Abreast<'_>) -> String {
         })
     });
     let lines = job.ranks.lines.iter().map(|line| {
-        let place = line.place.as_ref();
         let mut row = across(&line.across);
-        row["line"] = place
-            .map_or(Value::Null, |it| json!({ "file": it.file, "line": it.line, "function": it.function }));
+        row["line"] = place(line.place.as_ref());
+        row["package_line"] = place(line.package.as_ref());
+        row["blocks"] = line.blocks.as_slice().into();
         row
     });
     let unreadable = job.unreadable.iter().map(|(name, why)| json!({ "name": name, "why": why }));
+    let unused = job.unused.iter().map(|unused| {
+        json!({
+            "name": unused.rank,
+            "file": unused.file,
+            "used": unused.used,
+            "why": unused.why,
+            "verdict": unused.brief,
+        })
+    });
     let value = json!({
         "schema": "plimsoll.ranks/1",
         "complete": job.unreadable.is_empty(),
         "ranks": ranks.collect::<Vec<_>>(),
         "unreadable": unreadable.collect::<Vec<_>>(),
+        "unused": unused.collect::<Vec<_>>(),
+        "verdict": job.verdict(|bytes| Bytes(bytes).to_string()),
         "peak_allocated": across(&job.ranks.allocated),
         "peak_reserved": across(&job.ranks.reserved),
         "lines": lines.collect::<Vec<_>>(),
     });
     format!("{value:#}")
+}
+
+/// A line of the program; `null` for blocks without.
+pub(in crate::explain) fn place(place: Option<&Place>) -> Value {
+    place.map_or(Value::Null, |it| json!({ "file": it.file, "line": it.line, "function": it.function }))
 }
 
 fn across(across: &Across) -> Value {

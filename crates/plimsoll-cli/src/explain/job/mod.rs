@@ -1,23 +1,31 @@
 //! `plimsoll explain` of several files: the ranks of one job side by side, and which is odd.
 //!
-//! A rank that cannot be read is named, and the answer is incomplete without it.
+//! `names.rs` says which rank each file is of; of several files of one rank, `same.rs` chooses. A rank that cannot be read is named, and the answer is incomplete without it.
 
 mod files;
 mod json;
+mod names;
+mod same;
 mod text;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use plimsoll_trace::explain::DeviceExplanation;
 use plimsoll_trace::render::html::About;
-use plimsoll_trace::render::ranks::Abreast;
+use plimsoll_trace::render::ranks::{Abreast, Unused};
+use plimsoll_trace::render::words;
 
+use self::same::Judged;
 use super::ExplainArgs;
+use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
 use crate::sink::Sink;
 
 pub(super) use self::files::listed;
+pub(super) use self::json::place;
+pub(super) use self::text::rows;
 
 /// The files of a job, read.
 struct Job {
@@ -25,31 +33,79 @@ struct Job {
     files: Vec<(String, PathBuf, Explained)>,
     /// Files that could not be read, by the names of their ranks, and why.
     unreadable: Vec<(String, String)>,
+    /// Files of ranks that are judged by another.
+    unused: Vec<Unused>,
+}
+
+/// The files of each rank, in the order in which the ranks are first named.
+fn by_rank(paths: &[PathBuf]) -> Vec<(String, Vec<&PathBuf>)> {
+    let mut ranks: Vec<(String, Vec<&PathBuf>)> = Vec::new();
+    let mut places = BTreeMap::new();
+    for (path, name) in paths.iter().zip(names::names(paths)) {
+        let place = *places.entry(name.clone()).or_insert_with(|| {
+            ranks.push((name, Vec::new()));
+            ranks.len() - 1
+        });
+        ranks[place].1.push(path);
+    }
+    ranks
 }
 
 impl Job {
-    /// Reads all that can be read; fails only where nothing can.
+    /// Reads all that can be read; fails only where nothing can. Of several files of one rank, one is kept.
     fn open(paths: &[PathBuf], args: &ExplainArgs) -> Result<Job, Failure> {
-        let (mut files, mut unreadable) = (Vec::new(), Vec::new());
+        let mut job = Job { files: Vec::new(), unreadable: Vec::new(), unused: Vec::new() };
         let mut first = None;
-        for (path, name) in paths.iter().zip(files::names(paths)) {
-            match Explained::open(path, args.device, args.options()) {
-                Ok(file) => files.push((name, path.clone(), file)),
-                Err(failure) => {
-                    unreadable.push((name, failure.message.clone()));
-                    first.get_or_insert(failure);
+        for (name, paths) in by_rank(paths) {
+            let mut found = Vec::new();
+            let several = paths.len() > 1;
+            for path in paths {
+                match Explained::open(path, args.device, args.options()) {
+                    Ok(file) => found.push((path.clone(), file)),
+                    Err(failure) => {
+                        let of = if several { format!("{name}: {}", path.display()) } else { name.clone() };
+                        job.unreadable.push((of, failure.message.clone()));
+                        first.get_or_insert(failure);
+                    }
                 }
             }
+            job.keep(&name, found);
         }
         match first {
-            Some(failure) if files.is_empty() => Err(failure),
-            _ => Ok(Job { files, unreadable }),
+            Some(failure) if job.files.is_empty() => Err(failure),
+            _ => Ok(job),
+        }
+    }
+
+    /// Keeps of the files of one rank the one by which it is judged; of files that two processes recorded at the same
+    /// time, one of each process.
+    fn keep(&mut self, rank: &str, found: Vec<(PathBuf, Explained)>) {
+        let recordings: Vec<&Explained> = found.iter().map(|(_, file)| file).collect();
+        let judged = same::judged(&recordings);
+        let processes = judged.iter().filter(|verdict| **verdict == Judged::Used).count();
+        for ((_, file), verdict) in found.iter().zip(&judged) {
+            let Judged::Unused { used, why } = *verdict else { continue };
+            let gravest = file.devices.iter().max_by_key(|device| words::is_bad(device));
+            let brief = gravest.map(|device| words::brief(device, |bytes| bytes::shown(bytes, false)));
+            self.unused.push(Unused {
+                rank: rank.to_owned(),
+                file: file.file.clone(),
+                used: found[used].1.file.clone(),
+                why,
+                brief: brief.unwrap_or_default(),
+            });
+        }
+        for ((path, file), verdict) in found.into_iter().zip(judged) {
+            if verdict == Judged::Used {
+                let name = if processes > 1 { format!("{rank} ({})", file.file) } else { rank.to_owned() };
+                self.files.push((name, path, file));
+            }
         }
     }
 
     fn abreast(&self) -> Abreast<'_> {
         let files: Vec<_> = self.files.iter().map(|(name, _, file)| (name.as_str(), file.report())).collect();
-        Abreast::of(&files, &self.unreadable)
+        Abreast::of(&files, &self.unreadable, &self.unused)
     }
 
     /// The commands that show each rank by itself, in their order.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll_trace::explain::Across;
-use plimsoll_trace::render::ranks::{Abreast, COLUMNS, ODD, RANGE, place};
+use plimsoll_trace::render::ranks::{Abreast, COLUMNS, ODD, RANGE, line as line_name};
 use plimsoll_trace::render::words;
 
 use crate::output::{BOLD, RESET};
@@ -21,9 +21,20 @@ pub(super) fn render(job: &Abreast<'_>, shown: Shown) -> String {
     for missing in job.missing() {
         let _ = writeln!(out, "{missing}");
     }
+    for unused in job.unused.iter().take(shown.rows) {
+        let _ = writeln!(out, "{}", unused.sentence());
+    }
+    if job.unused.len() > shown.rows {
+        let _ = writeln!(out, "{} more files are of ranks that have another", job.unused.len() - shown.rows);
+    }
     page.ranks(&mut out);
     page.lines(&mut out);
     out
+}
+
+/// A row for each rank, or whatever else is side by side: the peaks, and the verdict in a few words.
+pub(in crate::explain) fn rows(out: &mut String, abreast: &Abreast<'_>, shown: Shown) {
+    Text { job: abreast, shown }.ranks(out);
 }
 
 struct Text<'a> {
@@ -87,7 +98,7 @@ impl Text<'_> {
         }
         for line in differing.iter().take(self.shown.rows) {
             let across = &line.across;
-            let place = place(line.place.as_ref());
+            let place = line_name(line);
             if fits {
                 let cells: String =
                     (0..count).map(|nth| format!("{:>COLUMN$} ", self.cell(across, nth))).collect();

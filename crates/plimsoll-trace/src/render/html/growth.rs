@@ -89,14 +89,17 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
     });
     let rest = Layer { class: "plain".to_owned(), name: String::new(), bytes: rest.collect() };
     rows.insert(0, rest);
-    let (least, most) = axis(&rows);
-    let caption = match growing.len() {
+    let (least, most) = axis(&rows, whole.verdict == Verdict::Leaking);
+    let mut caption = match growing.len() {
         0 => "Held at the end of each step".to_owned(),
         1..=STAIRS => "Held at the end of each step; coloured, by how much lines grew".to_owned(),
         lines => {
             format!("Held at the end of each step; coloured, by how much {STAIRS} of {lines} lines grew")
         }
     };
+    if least > 0 {
+        caption.push_str(&format!("; the axis begins at {}, not at zero", Bytes(least)));
+    }
     write!(out, "<figure class=\"stairs\"><figcaption>{caption}</figcaption>")?;
     write!(out, "<b>{}</b><b>{}</b>", Bytes(most), Bytes(least))?;
     write!(
@@ -108,14 +111,15 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
     write!(out, "</svg><span>step 1</span><span>step {}</span></figure>", whole.held.len())
 }
 
-/// Where the axis begins and ends: not at nothing if what changes would hardly show.
-fn axis(rows: &[Layer]) -> (u64, u64) {
+/// Where the axis begins and ends. At nothing, so that what is a small part of the whole looks small; only a leak, which
+/// has no bound, is shown however small it is by now.
+fn axis(rows: &[Layer], is_leaking: bool) -> (u64, u64) {
     let columns = rows.first().map_or(0, |row| row.bytes.len());
     let top = |column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.bytes[column]));
     let tops = (0..columns).map(top);
     let most = tops.max().unwrap_or(0).max(1);
     let least = rows.first().and_then(|rest| rest.bytes.iter().min()).copied().unwrap_or(0);
-    if least < most / 2 || least == most {
+    if !is_leaking || least < most / 2 || least == most {
         (0, most)
     } else {
         (least.saturating_sub((most - least) / 4), most)
@@ -175,16 +179,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_axis_begins_at_nothing_unless_changes_would_hardly_show() {
-        let check = |rows: &[&[u64]], expected| {
+    fn the_axis_begins_at_nothing_unless_a_leak_would_hardly_show() {
+        let of = |rows: &[&[u64]], is_leaking| {
             let layer =
                 |bytes: &&[u64]| Layer { class: String::new(), name: String::new(), bytes: bytes.to_vec() };
-            assert_eq!(axis(&rows.iter().map(layer).collect::<Vec<_>>()), expected, "{rows:?}");
+            axis(&rows.iter().map(layer).collect::<Vec<_>>(), is_leaking)
         };
+        let check = |rows: &[&[u64]], expected| assert_eq!(of(rows, true), expected, "{rows:?}");
         check(&[&[7, 7, 7]], (0, 7));
         check(&[&[100, 100], &[0, 200]], (0, 300));
         check(&[&[1000, 1000], &[0, 40]], (990, 1040));
         check(&[], (0, 1));
+        assert_eq!(of(&[&[1000, 1000], &[0, 40]], false), (0, 1040), "a wobble of 4 % looks small");
     }
 
     #[test]

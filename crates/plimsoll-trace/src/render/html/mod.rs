@@ -4,9 +4,12 @@
 //! ```text
 //! comparison.rs      how a page begins that is about two recordings, and ranks.rs, about the ranks of a job
 //!  └ panels.rs       the recordings side by side on one scale, drawn by stacks.rs without a script
+//! devices.rs         how a page begins that is about a recording of several devices
 //! section.rs         one device of a recording, and what the script draws of it
+//! summary.rs         what the first screen has below the verdict: what would help, the largest owners
 //! tables.rs          what is read without a script in a section, part by part
 //!  ├ growth.rs       from step to step: the staircase, the lines that grow
+//!  ├ remaining.rs    what stays at the end, beside the peak
 //!  ├ peaks.rs        the peaks of phases, and why one step took more than another
 //!  ├ settings.rs     the same requests under other settings
 //!  ├ quality.rs      how far all that can be relied on
@@ -29,6 +32,7 @@ mod boxes;
 mod buckets;
 mod cells;
 mod comparison;
+mod devices;
 mod flow;
 mod growth;
 mod memory;
@@ -37,9 +41,11 @@ mod panels;
 mod peaks;
 mod quality;
 mod ranks;
+mod remaining;
 mod section;
 mod settings;
 mod stacks;
+mod summary;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -157,6 +163,9 @@ impl<'a> Page<'a> {
     fn body(&self, sections: &[Section<'a>]) -> Result<String, std::fmt::Error> {
         let mut out = String::new();
         match self.about {
+            About::Recording(report) if report.devices.len() > 1 => {
+                devices::head(&mut out, report, sections)?;
+            }
             About::Recording(_) => {}
             About::Comparison(both) => comparison::head(&mut out, both, sections)?,
             About::Ranks(abreast, commands) => {
@@ -175,14 +184,16 @@ impl<'a> Page<'a> {
                 1 => String::new(),
                 _ => format!(", device {}", device.timeline.device),
             };
-            Section { title: format!("{name}: {}{of}", report.file), report, device }
+            let title = format!("{name}: {}{of}", report.file);
+            Section { title, report, device, is_summed_up: false }
         };
         match self.about {
             About::Recording(report) => {
                 let sections = report.devices.iter().map(|device| {
                     let several = report.devices.len() > 1;
                     let title = several.then(|| format!("device {}", device.timeline.device));
-                    Section { title: title.unwrap_or_default(), report, device }
+                    let is_summed_up = several && std::ptr::eq(device, devices::foremost(&report));
+                    Section { title: title.unwrap_or_default(), report, device, is_summed_up }
                 });
                 sections.collect()
             }
@@ -207,8 +218,7 @@ impl<'a> Page<'a> {
             About::Recording(report) => vec![report],
             About::Comparison(both) => both.reports.into(),
             About::Ranks(abreast, _) => {
-                let of_file = abreast.devices.chunk_by(|(a, _), (b, _)| std::ptr::eq(a.snapshot, b.snapshot));
-                of_file.filter_map(|devices| devices.first()).map(|(report, _)| *report).collect()
+                abreast.by_file().filter_map(|devices| devices.first()).map(|(report, _)| *report).collect()
             }
         };
         let is_folded = reports.len() > 2;

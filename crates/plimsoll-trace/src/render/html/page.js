@@ -23,11 +23,12 @@ function show(section, device, kinds, nth) {
     const sums = held.sums(moment);
     const when = moment === device.explained ? device.when : `after ${eventOf(moment)}`;
     const lines = held.lines(sums, ends?.map((end) => held.sums(end)));
+    part("timeline").querySelector(".of").textContent = `The largest lines then${ends ? "; changes are from begin to end of the selection" : ""}`;
     const table = part("timeline").querySelector(".lines tbody");
     table.replaceChildren();
     for (const { line, kind, bytes, blocks, begin, end } of lines.slice(0, LINES)) {
       const cells = [size(bytes), blocksOf(blocks), swatch(kind, kinds[kind]), held.names[line]];
-      if (ends) cells.push(change(end - begin));
+      if (ends) cells.splice(1, 0, change(end - begin));
       row(table, cells);
     }
     const rest = [];

@@ -20,6 +20,12 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
         );
         out.push_str("first event, a higher peak for one, cannot be known.");
     }
+    if quality.replay.is_restarted {
+        out.push_str(
+            "<li>Recording was stopped and started again: what happened before its first event, a higher ",
+        );
+        out.push_str("peak for one, is not in the file.");
+    }
     for missing in &quality.missing {
         write!(out, "<li>The file has {}.", missing.costs())?;
     }

@@ -9,7 +9,7 @@ use super::cells::{Bar, Size};
 use super::panels::panels;
 use super::text::{Sentence, Text};
 use crate::explain::LineAcross;
-use crate::render::ranks::{Abreast, COLUMNS, ODD, RANGE, place};
+use crate::render::ranks::{Abreast, COLUMNS, ODD, RANGE, line as line_name};
 use crate::render::words::{self, counted, plural};
 
 /// Ranks that have a row; of more, those that matter most.
@@ -27,18 +27,24 @@ pub(super) fn head(
     drawn: &[usize],
     sections: &[Section<'_>],
 ) -> fmt::Result {
-    let is_bad = abreast.devices.iter().any(|(_, device)| device.failure.is_some());
+    let is_bad = abreast.devices.iter().any(|(_, device)| words::is_bad(device));
     let class = if is_bad { "verdict failed" } else { "verdict beside" };
     let verdict = abreast.verdict(|bytes| Bytes(bytes).to_string());
     write!(out, "<section class=\"head\"><h2 class=\"{class}\">{}</h2>", Sentence(verdict))?;
     for missing in abreast.missing().take(MISSING) {
         write!(out, "<p class=\"bad\">{}</p>", Sentence(missing))?;
     }
+    for unused in abreast.unused.iter().take(MISSING) {
+        write!(out, "<p>{}</p>", Sentence(unused.sentence()))?;
+    }
+    if let Some(more) = abreast.unused.len().checked_sub(MISSING).filter(|&more| more > 0) {
+        write!(out, "<p>and {more} more</p>")?;
+    }
     if let Some(more) = abreast.unreadable.len().checked_sub(MISSING).filter(|&more| more > 0) {
         write!(out, "<p class=\"bad\">and without {more} more</p>")?;
     }
     panels(out, 0, sections, (abreast.ranks.allocated.median_bytes, "the median of all peaks"))?;
-    ranks(out, abreast, drawn)?;
+    ranks(out, abreast, drawn, "rank")?;
     others(out, abreast, commands, drawn)?;
     lines(out, abreast)?;
     out.push_str("</section>");
@@ -52,11 +58,12 @@ fn told(abreast: &Abreast<'_>) -> Vec<usize> {
     told
 }
 
-fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize]) -> fmt::Result {
+/// A row for each rank, or whatever else is side by side.
+pub(super) fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize], what: &str) -> fmt::Result {
     let Abreast { ranks, devices, .. } = abreast;
     let most = ranks.allocated.bytes.iter().max().copied().unwrap_or(0);
-    out.push_str("<h3>At the peak, rank by rank</h3><table class=\"ranks\"><thead><tr><th>allocated");
-    out.push_str("<th class=\"bar\">of the most<th>reserved<th>rank<th>what is told of it<tbody>");
+    write!(out, "<h3>At the peak, {what} by {what}</h3><table class=\"ranks\"><thead><tr><th>allocated")?;
+    write!(out, "<th class=\"bar\">of the most<th>reserved<th>{what}<th>verdict<tbody>")?;
     let told = told(abreast);
     for &nth in &told {
         let (allocated, reserved) = (ranks.allocated.bytes[nth], ranks.reserved.bytes[nth]);
@@ -73,7 +80,11 @@ fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize]) -> fmt::Resul
     }
     let rest = devices.len() - told.len();
     if rest > 0 {
-        write!(out, "<tr><td><td class=\"bar\"><td><td>{}<td>", counted(rest as u64, "more rank"))?;
+        write!(
+            out,
+            "<tr><td><td class=\"bar\"><td><td>{}<td>",
+            counted(rest as u64, &format!("more {what}"))
+        )?;
     }
     out.push_str("</table>");
     if (0..devices.len()).any(|nth| abreast.is_odd(nth)) {
@@ -140,7 +151,7 @@ fn lines(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
             let odd = if is_odd { " <strong class=\"bad\">odd</strong>" } else { "" };
             write!(out, "<td data-of=\"{column}\">{}{odd}", Size(bytes))?;
         }
-        write!(out, "<td><code>{}</code>", Text(place(line.place.as_ref())))?;
+        write!(out, "<td><code>{}</code>", Text(line_name(line)))?;
         if count > COLUMNS && !line.across.odd.is_empty() {
             write!(out, " <strong class=\"bad\">odd</strong>: {}", Text(abreast.odd_names(line)))?;
         }

@@ -21,6 +21,8 @@ pub(super) struct Section<'a> {
     pub(super) title: String,
     pub(super) report: Report<'a>,
     pub(super) device: &'a DeviceExplanation,
+    /// Whether the head of the page says what would help and who the largest owners are.
+    pub(super) is_summed_up: bool,
 }
 
 impl Section<'_> {
@@ -31,10 +33,10 @@ impl Section<'_> {
             return None;
         }
         let known = device.what_if.as_ref().map(Cow::Borrowed);
-        Some(
-            known
-                .unwrap_or_else(|| Cow::Owned(WhatIf::of(self.report.snapshot, &device.timeline, &SETTINGS))),
-        )
+        Some(known.unwrap_or_else(|| {
+            let total = device.ledger.device.total;
+            Cow::Owned(WhatIf::within(self.report.snapshot, &device.timeline, &SETTINGS, total))
+        }))
     }
 
     /// What the script draws of it, one of so many sections.

@@ -15,7 +15,10 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
     let verdict = Text(words::best_setting(what_if, |bytes| Bytes(bytes).to_string()));
     write!(out, "<p class=\"said\"><strong>{verdict}.</strong> {}", words::baseline(what_if))?;
     match what_if.capacity_bytes {
-        Some(bytes) => write!(out, " The device is taken to have {} for the allocator.</p>", Size(bytes))?,
+        Some(bytes) => {
+            let told = what_if.capacity_from.map_or("", |from| from.reason());
+            write!(out, " The device is taken to have {} for the allocator: {told}.</p>", Size(bytes))?;
+        }
         None => out.push_str(" Nothing here can run out of memory: the recording tells of no limit.</p>"),
     }
     out.push_str("<table class=\"settings\"><thead><tr><th>reserved<th class=\"bar\">of the most");

@@ -22,7 +22,7 @@ const count = (number) => grouped.format(number);
 const percent = (part, whole) => `${whole ? ((100 * part) / whole).toFixed(1) : "0.0"} %`;
 
 const blocksOf = (number) => `${count(number)} ${number === 1 ? "block" : "blocks"}`;
-const change = (bytes) => (bytes === 0 ? "unchanged" : `${bytes < 0 ? "−" : "+"}${size(Math.abs(bytes))} from begin to end`);
+const change = (bytes) => (bytes === 0 ? "unchanged" : `${bytes < 0 ? "−" : "+"}${size(Math.abs(bytes))}`);
 
 const eventOf = (moment) => (moment ? `event ${count(moment - 1)}` : "before the first event");
 

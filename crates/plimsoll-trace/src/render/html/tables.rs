@@ -7,7 +7,7 @@ use plimsoll_alloc::Bytes;
 use super::buckets::kind;
 use super::cells::{self, Bar, Size};
 use super::text::{Sentence, Text};
-use super::{Section, growth, peaks, quality, settings};
+use super::{Section, growth, peaks, quality, remaining, settings, summary};
 use crate::explain::{DeviceExplanation, Holes, Part, Pin, Share};
 use crate::render::words::{self, counted};
 use crate::render::{Report, failure, ledger};
@@ -34,18 +34,21 @@ pub(super) fn section(
     nth: usize,
     interactive: [&str; 3],
 ) -> Result<String, fmt::Error> {
-    let Section { title, report, device } = section;
+    let Section { title, report, device, .. } = section;
     let tables = Tables { report, device };
     let what_if = section.what_if();
     let mut out = String::new();
     let [timeline, icicle, map] = interactive;
-    let outcome = if device.failure.is_some() { "failed" } else { "well" };
+    let outcome = if words::is_bad(device) { "failed" } else { "well" };
     write!(out, "<section class=\"device\" id=\"device-{nth}\" data-nth=\"{nth}\">")?;
     if !title.is_empty() {
         write!(out, "<p class=\"title\">{}</p>", Text(title))?;
     }
     let verdict = words::verdict(device, |bytes| Bytes(bytes).to_string());
     write!(out, "<h2 class=\"verdict {outcome}\">{}</h2>", Sentence(verdict))?;
+    if !section.is_summed_up {
+        summary::section(&mut out, section, what_if.as_deref())?;
+    }
     tables.failure(&mut out)?;
     let is_there = |name| match name {
         "time" => !timeline.is_empty(),
@@ -66,6 +69,7 @@ pub(super) fn section(
                 tables.holders(&mut out)?;
                 out.push_str(icicle);
                 tables.largest(&mut out)?;
+                remaining::section(&mut out, report, device)?;
             }
             "cached" => {
                 tables.fragmentation(&mut out)?;

@@ -111,7 +111,7 @@ fn pages_about_several(snapshots: [&Snapshot; 2], name: &str, ranks: usize) -> [
     let both = Both::of([report(0), report(1)]);
     let unreadable = [(name.to_owned(), name.to_owned())];
     let files: Vec<_> = (0..ranks).map(|nth| (name, report(usize::from(nth > 0)))).collect();
-    let abreast = Abreast::of(&files, &unreadable);
+    let abreast = Abreast::of(&files, &unreadable, &[]);
     let commands = vec![name.to_owned(); ranks];
     [About::Comparison(&both), About::Ranks(&abreast, &commands)]
         .map(|about| Page { about, title: name, command: name }.html())

@@ -321,6 +321,11 @@ class Timeline {
     }
   }
 
+  /** Scrolls as far as it takes to see the plot and the selection's figures, if they are not in sight. */
+  reveal() {
+    this.root.querySelector(".view").scrollIntoView({ block: "nearest" });
+  }
+
   zoom(from, to) {
     const end = this.curve.end(this.byTime) || 1;
     const least = this.byTime ? Math.min(1, end) : Math.min(2, end);
@@ -361,6 +366,7 @@ class Timeline {
       begin = null;
       if (isDrag) this.select(from, to);
       else this.pick(this.curve.peak[this.curve.bucketAt(to, this.byTime)]);
+      this.reveal();
     });
     plot.addEventListener("pointercancel", () => (begin = null));
     plot.addEventListener("pointerleave", () => this.mark(null));

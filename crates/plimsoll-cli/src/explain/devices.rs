@@ -1,0 +1,85 @@
+//! Several devices of one recording: the recording's verdict, a row for each device, and which part each has of the lines
+//! that several have blocks of.
+
+use std::fmt::Write;
+
+use plimsoll_trace::render::devices::{decisive, part, verdict};
+use plimsoll_trace::render::failure;
+use plimsoll_trace::render::ranks::{Abreast, COLUMNS, line as line_name};
+use serde_json::{Value, json};
+
+use super::job;
+use crate::bytes;
+use crate::explained::Explained;
+use crate::output::{BOLD, RESET};
+use crate::shown::Shown;
+
+/// Characters of a column.
+const COLUMN: usize = 30;
+
+/// What is said of all devices, ahead of what is said of each.
+pub(super) fn head(out: &mut String, explained: &Explained, shown: Shown) {
+    let size = |bytes| shown.size(bytes);
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(&explained.devices, size));
+    if let Some(device) = decisive(&explained.devices) {
+        for line in failure::request(&explained.snapshot, &explained.origins, device, size) {
+            let _ = writeln!(out, "{line}");
+        }
+    }
+    let abreast = Abreast::of_devices(explained.report());
+    job::rows(out, &abreast, shown);
+    parts(out, &abreast, shown);
+}
+
+/// The lines of which several devices have blocks.
+fn parts(out: &mut String, abreast: &Abreast<'_>, shown: Shown) {
+    let (shared, count) = (abreast.shared(), abreast.devices.len());
+    if shared.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n{BOLD}Lines of several devices, at the peak of each{RESET}");
+    let is_wide = count <= COLUMNS;
+    if is_wide {
+        let names: String = (0..count).map(|nth| format!("{:>COLUMN$} ", abreast.name(nth))).collect();
+        let _ = writeln!(out, "  {}", names.trim_end());
+    }
+    for line in shared.iter().take(shown.rows) {
+        let place = line_name(line);
+        if is_wide {
+            let cell = |nth| format!("{}  {}", shown.size(line.across.bytes[nth]), part(line, nth));
+            let cells: String = (0..count).map(|nth| format!("{:>COLUMN$} ", cell(nth))).collect();
+            let _ = writeln!(out, "  {cells} {place}");
+        } else {
+            let [least, _, most] = line.across.range().map(|bytes| shown.size(bytes));
+            let blocks = line.sum_blocks();
+            let _ = writeln!(out, "  {least:>13} to {most:>13} of {blocks} blocks  {place}");
+        }
+    }
+    if shared.len() > shown.rows {
+        let _ = writeln!(out, "  {} more", shared.len() - shown.rows);
+    }
+}
+
+/// The verdict of the recording, and the device that decides it: `null` if none does.
+pub(super) fn verdict_as_json(explained: &Explained) -> Value {
+    json!({
+        "text": verdict(&explained.devices, |bytes| bytes::shown(bytes, false)),
+        "device": decisive(&explained.devices).map(|device| device.timeline.device),
+        "failed": explained.devices.iter().any(|device| device.failure.is_some()),
+    })
+}
+
+/// The lines of which several devices have blocks; bytes and blocks in the order of the devices.
+pub(super) fn parts_as_json(explained: &Explained) -> Value {
+    let abreast = Abreast::of_devices(explained.report());
+    let rows = abreast.shared().into_iter().map(|line| {
+        json!({
+            "line": job::place(line.place.as_ref()),
+            "package_line": job::place(line.package.as_ref()),
+            "bytes": line.across.bytes,
+            "blocks": line.blocks,
+        })
+    });
+    rows.collect()
+}

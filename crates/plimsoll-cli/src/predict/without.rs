@@ -1,0 +1,94 @@
+//! What a program would have taken without the workspaces that libraries asked for: its recorded requests, replayed
+//! without those.
+//!
+//! The stand-in notes each workspace, with its address where it saw that (`plimsoll_standin::workspace`). A recorded
+//! request is one if it has as many bytes as was asked for, at that address.
+
+use std::collections::BTreeSet;
+
+use plimsoll_standin::workspace::Workspace;
+use plimsoll_trace::snapshot::{Action, Event, Snapshot};
+use plimsoll_trace::timeline::Timeline;
+use plimsoll_trace::whatif::WhatIf;
+
+use super::answer::Told;
+
+/// The peaks of the remaining requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Without {
+    pub(super) allocated_bytes: u64,
+    pub(super) reserved_bytes: u64,
+    /// Workspaces that were left out: each time one was taken.
+    pub(super) left_out: usize,
+    /// The largest of them.
+    pub(super) largest_bytes: u64,
+}
+
+impl Without {
+    /// Replays a recording without these workspaces; nothing if it has none of them.
+    pub(super) fn of(told: &Told, workspaces: &BTreeSet<Workspace>) -> Option<Without> {
+        let device = told.device().timeline.device;
+        let mut snapshot = told.explained.snapshot.clone();
+        let left_out = leave_out(&mut snapshot, device, workspaces);
+        let largest_bytes = left_out.iter().copied().max()?;
+        let timeline = Timeline::of(&snapshot, device);
+        let outcome = WhatIf::of(&snapshot, &timeline, &[]).rows.into_iter().next()?.outcome;
+        Some(Without {
+            allocated_bytes: outcome.peak_allocated_bytes,
+            reserved_bytes: outcome.peak_reserved_bytes,
+            left_out: left_out.len(),
+            largest_bytes,
+        })
+    }
+}
+
+/// Removes the requests for workspaces, and what became of their blocks; the bytes of each.
+fn leave_out(snapshot: &mut Snapshot, device: i32, workspaces: &BTreeSet<Workspace>) -> Vec<u64> {
+    let trace = usize::try_from(device).ok().and_then(|device| snapshot.traces.get_mut(device));
+    let Some(trace) = trace else { return Vec::new() };
+    let is_one = |event: &Event| {
+        let address = event.addr().map(|address| address.0);
+        let at = |address| workspaces.contains(&Workspace { address, bytes: event.size });
+        (address.is_some() && at(address)) || at(None)
+    };
+    let (mut left_out, mut held) = (Vec::new(), BTreeSet::new());
+    trace.retain(|event| match event.action {
+        Action::Alloc if is_one(event) => {
+            held.extend(event.addr());
+            left_out.push(event.size);
+            false
+        }
+        Action::FreeRequested => !event.addr().is_some_and(|address| held.contains(&address)),
+        Action::FreeCompleted => !event.addr().is_some_and(|address| held.remove(&address)),
+        _ => true,
+    });
+    left_out
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_alloc::{Addr, StreamId};
+
+    use super::*;
+
+    #[test]
+    fn workspaces_are_left_out_by_address_and_bytes_and_nothing_else_is() {
+        let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+        let workspace = |address, bytes| Workspace { address, bytes };
+        let trace = vec![
+            event(Action::Alloc, 4096, 1000), // as many bytes, elsewhere
+            event(Action::Alloc, 8192, 1000), // the workspace
+            event(Action::FreeRequested, 8192, 1000),
+            event(Action::FreeCompleted, 8192, 1000),
+            event(Action::Alloc, 8192, 900), // the same place later
+            event(Action::FreeRequested, 8192, 900),
+            event(Action::Alloc, 12288, 77), // a workspace that was not seen in use
+        ];
+        let mut snapshot = Snapshot { traces: vec![trace], ..Snapshot::default() };
+        let workspaces = BTreeSet::from([workspace(Some(8192), 1000), workspace(None, 77)]);
+        assert_eq!(leave_out(&mut snapshot, 0, &workspaces), [1000, 77]);
+        let left: Vec<u64> = snapshot.traces[0].iter().map(|event| event.size).collect();
+        assert_eq!(left, [1000, 900, 900]);
+        assert_eq!(leave_out(&mut snapshot, 1, &workspaces), [0; 0], "no such device");
+    }
+}

@@ -1,0 +1,72 @@
+//! cuDNN's own answers without a GPU: which kernels its heuristics choose for a graph, and what workspace they take.
+//!
+//! Since version 9.8 cuDNN plans for a device that is described in JSON instead of present. A process of its own does
+//! that (the *planner*): it loads the cuDNN of the user's PyTorch, without PyTorch and without the stand-in in front of
+//! it, and answers over a socket. What cuDNN does with a device that is not there can so neither stop nor change the
+//! user's program.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `client.rs` | in the user's process: starts the planner, asks it, gives up where it does not answer |
+//! | `wire.rs` | requests and replies as bytes |
+//! | `description.rs` | the GPU as cuDNN reads it |
+//! | `cudnn.rs` | in the planner: the real library's graph API |
+//! | `clusters.rs` | in the planner: where the multiprocessors lie, which the JSON has no key for |
+//!
+//! Some engines of cuDNN call cuBLASLt, which needs a device. In the planner the loader finds the stand-in under
+//! cuBLASLt's name (`place.rs`), which answers as in the user's process: with one algorithm.
+
+pub(crate) mod client;
+mod clusters;
+mod cudnn;
+mod description;
+pub(crate) mod wire;
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use self::cudnn::Cudnn;
+use self::wire::{Reply, Request};
+
+/// Answers the requests that come over this process's stdin, a socket, until it is closed.
+///
+/// # Errors
+///
+/// The system's, if stdin is no socket or breaks.
+pub fn serve() -> std::io::Result<()> {
+    let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let mut cudnn = None;
+    while let Some(message) = wire::receive(&mut socket)? {
+        let reply = match Request::read(&message) {
+            Some(request) => answer(&mut cudnn, request),
+            None => {
+                Reply::Refused { status: wire::NOT_ASKED, why: "a request that cannot be read".to_owned() }
+            }
+        };
+        wire::send(&mut socket, &reply.bytes())?;
+    }
+    Ok(())
+}
+
+fn answer(cudnn: &mut Option<Cudnn>, request: Request) -> Reply {
+    let refused = |(status, why)| Reply::Refused { status, why };
+    if let Request::Describe { library, device, layout } = request {
+        return match Cudnn::open(&library, &device, layout.as_deref()) {
+            Ok((opened, version)) => {
+                *cudnn = Some(opened);
+                Reply::Described { version }
+            }
+            Err(failure) => refused(failure),
+        };
+    }
+    let Some(cudnn) = cudnn else {
+        return refused((wire::NOT_ASKED, "no device was described".to_owned()));
+    };
+    let reply = match request {
+        Request::Heuristics(graph) => cudnn.heuristics(&graph).map(Reply::Found),
+        Request::Plan { heuristics, place } => cudnn.plan(heuristics, place).map(Reply::Planned),
+        Request::PlanOf(configuration) => cudnn.plan_of(&configuration).map(Reply::Planned),
+        Request::Describe { .. } => Err((wire::NOT_ASKED, "described before".to_owned())),
+    };
+    reply.unwrap_or_else(refused)
+}

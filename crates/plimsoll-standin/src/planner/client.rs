@@ -1,0 +1,157 @@
+//! The user's process asks the planner: it is started when cuDNN is first asked for a plan, and ends when this process
+//! does. Where it cannot be started or does not answer, that is said once, and the model answers from then on.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::wire::{self, Found, Graph, NOT_ASKED, Reply, Request};
+use super::{description, wire::receive};
+use crate::gpu::setup;
+use crate::lock::locked;
+use crate::{notice, place, settings};
+
+/// A plan may compile kernels, which takes seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An answer, or cuDNN's status where it has none: "not supported", as on a card.
+pub(crate) type Asked<T> = Result<T, c_int>;
+
+/// What the heuristics of a graph find; nothing if cuDNN cannot be asked.
+pub(crate) fn heuristics(graph: Graph) -> Option<Asked<Found>> {
+    match ask(&Request::Heuristics(graph))? {
+        Reply::Found(found) => Some(Ok(found)),
+        other => refused(&other),
+    }
+}
+
+/// Bytes of workspace of a plan for what heuristics found; nothing if cuDNN cannot be asked.
+pub(crate) fn plan(heuristics: u64, place: u64) -> Option<Asked<i64>> {
+    planned(ask(&Request::Plan { heuristics, place })?)
+}
+
+/// The same for a configuration that the caller made.
+pub(crate) fn plan_of(configuration: Graph) -> Option<Asked<i64>> {
+    planned(ask(&Request::PlanOf(configuration))?)
+}
+
+fn planned(reply: Reply) -> Option<Asked<i64>> {
+    match reply {
+        Reply::Planned(bytes) => Some(Ok(bytes)),
+        other => refused(&other),
+    }
+}
+
+/// A status of "not supported" is an answer; another one says that the request was not understood.
+fn refused<T>(reply: &Reply) -> Option<Asked<T>> {
+    match reply {
+        Reply::Refused { status: status @ 3000..4000, .. } => Some(Err(*status)),
+        _ => None,
+    }
+}
+
+/// The planner of the process with this number.
+struct Planner {
+    process: u32,
+    /// Nothing once it could not be asked.
+    socket: Option<UnixStream>,
+}
+
+static PLANNER: Mutex<Option<Planner>> = Mutex::new(None);
+
+fn ask(request: &Request) -> Option<Reply> {
+    let mut planner = locked(&PLANNER);
+    let process = std::process::id();
+    // A child that was forked has its parent's socket: it gets a planner of its own.
+    let planner = match &mut *planner {
+        Some(planner) if planner.process == process => planner,
+        other => {
+            let socket = started().inspect_err(|why| notice::assume(notice::CUDNN, &not_asked(why))).ok();
+            other.insert(Planner { process, socket })
+        }
+    };
+    let reply = exchange(planner.socket.as_mut()?, request);
+    if let Err(why) = &reply {
+        notice::assume(notice::CUDNN, &not_asked(why));
+        planner.socket = None;
+    }
+    reply.ok()
+}
+
+fn not_asked(why: &str) -> String {
+    format!("cannot be asked for its workspaces ({why})")
+}
+
+fn exchange(socket: &mut UnixStream, request: &Request) -> Result<Reply, String> {
+    let broken = |why: std::io::Error| format!("its process: {why}");
+    wire::send(socket, &request.bytes()).map_err(broken)?;
+    let message = receive(socket).map_err(broken)?.ok_or("its process ended")?;
+    Reply::read(&message).ok_or_else(|| "its process gave no answer".to_owned())
+}
+
+/// Starts the planner for the cuDNN that is loaded here.
+fn started() -> Result<UnixStream, String> {
+    let program =
+        settings::text(settings::PLANNER).ok_or_else(|| format!("{} is not set", settings::PLANNER))?;
+    let library = loaded("libcudnn.so.9").ok_or("no libcudnn.so.9 is loaded")?;
+    let folder = loaded(place::LIBRARY).ok_or("the stand-in was loaded under another name")?;
+    let folder = Path::new(&folder).with_file_name(place::PLANNER);
+    let cannot = |why: std::io::Error| format!("{program}: {why}");
+    let (mut socket, other) = UnixStream::pair().map_err(cannot)?;
+    socket.set_read_timeout(Some(PATIENCE)).map_err(cannot)?;
+    let mut command = Command::new(&program);
+    command.arg(place::PLANNER).stdin(OwnedFd::from(other)).stdout(Stdio::null()).stderr(Stdio::null());
+    for variable in ["LD_PRELOAD", settings::NOTICES, settings::SHARED, settings::FAULT] {
+        command.env_remove(variable);
+    }
+    command.env("LD_LIBRARY_PATH", folder).env(settings::CUDNN_WORKSPACE, "model");
+    // What is started here starts the planner and ends, so that the user's program has no child that it did not start.
+    // That it cannot be waited for, because the program ignores its children's ends, is no failure.
+    let _status = command.spawn().map_err(cannot)?.wait();
+    let layout = description::layout(setup());
+    let device = description::device(setup());
+    match exchange(&mut socket, &Request::Describe { library, device, layout })? {
+        Reply::Described { version } => {
+            let version = format!("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+            settings::say(&format!(
+                "cuDNN {version} is asked for its workspaces, with a description of the GPU"
+            ));
+            Ok(socket)
+        }
+        Reply::Refused { status: NOT_ASKED, why } => Err(why),
+        Reply::Refused { status, .. } => {
+            Err(format!("it takes no description of a GPU, as versions before 9.8: status {status}"))
+        }
+        _ => Err("its process gave another answer".to_owned()),
+    }
+}
+
+/// The path of a library of this name that is loaded.
+fn loaded(name: &str) -> Option<String> {
+    let mut search = Search { name, found: None };
+    // SAFETY: the function gets `search`, which lives until the call ends.
+    unsafe { libc::dl_iterate_phdr(Some(compare), (&raw mut search).cast()) };
+    search.found
+}
+
+struct Search<'a> {
+    name: &'a str,
+    found: Option<String>,
+}
+
+unsafe extern "C" fn compare(library: *mut libc::dl_phdr_info, _bytes: usize, search: *mut c_void) -> c_int {
+    // SAFETY: `loaded` gives a `Search`, and the loader a library whose name is text that ends with a zero, or null.
+    let (search, name) = unsafe {
+        let name = (*library).dlpi_name;
+        (&mut *search.cast::<Search<'_>>(), if name.is_null() { c"" } else { CStr::from_ptr(name) })
+    };
+    let path = name.to_string_lossy();
+    if Path::new(path.as_ref()).file_name().is_some_and(|file| file == search.name) {
+        search.found = Some(path.into_owned());
+    }
+    c_int::from(search.found.is_some())
+}

@@ -1,0 +1,78 @@
+//! Several devices of one recording, in the words of every form: which of them is the verdict, and in which order they
+//! are shown. Side by side they are shown as the ranks of a job are ([`Abreast`]).
+
+use std::cmp::Reverse;
+
+use super::ranks::Abreast;
+use super::{Report, words};
+use crate::explain::{DeviceExplanation, LineAcross};
+use crate::snapshot::Snapshot;
+
+/// Puts the devices in the order in which they matter: those that ran out of memory, the last failure first, for that
+/// one ended the program; those that leak; the others by number.
+pub fn gravest_first(snapshot: &Snapshot, devices: &mut [DeviceExplanation]) {
+    devices.sort_by_key(|device| {
+        let failed = device.failure.map(|failure| {
+            let event = snapshot.trace(device.timeline.device).get(failure.at.index());
+            event.and_then(|event| event.time_us.get())
+        });
+        (Reverse(failed), Reverse(words::is_bad(device)), device.timeline.device)
+    });
+}
+
+/// The device whose verdict is the recording's: the first, if something is wrong with it. The devices are in the order
+/// of [`gravest_first`].
+pub fn decisive(devices: &[DeviceExplanation]) -> Option<&DeviceExplanation> {
+    devices.first().filter(|device| words::is_bad(device) || devices.len() == 1)
+}
+
+/// What happened, in the words of the device that decides it; else the largest figures of all. The devices are in the
+/// order of [`gravest_first`]. `size` writes a number of bytes.
+pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> String {
+    if let Some(device) = decisive(devices) {
+        let of = match devices.len() {
+            1 => String::new(),
+            _ => format!("device {}: ", device.timeline.device),
+        };
+        return format!("{of}{}", words::verdict(device, size));
+    }
+    let allocated = |device: &DeviceExplanation| device.timeline.peak_allocated.level.allocated_bytes;
+    let reserved = |device: &DeviceExplanation| device.timeline.peak_reserved.level.reserved_bytes;
+    // Of equal ones the first.
+    let most = |of: &dyn Fn(&DeviceExplanation) -> u64| devices.iter().rev().max_by_key(|device| of(device));
+    let (Some(a), Some(r)) = (most(&allocated), most(&reserved)) else { return "no device".to_owned() };
+    let on = |device: &DeviceExplanation| format!("on device {}", device.timeline.device);
+    let on_a = if a.timeline.device == r.timeline.device { String::new() } else { format!(" {}", on(a)) };
+    format!(
+        "nothing failed on {} devices: at most {} allocated{on_a}, {} reserved {}",
+        devices.len(),
+        size(allocated(a)),
+        size(reserved(r)),
+        on(r)
+    )
+}
+
+impl<'a> Abreast<'a> {
+    /// Puts the devices of one recording side by side, in their order.
+    pub fn of_devices(report: Report<'a>) -> Self {
+        let devices = report.devices.iter().map(|device| (report, device));
+        Self::named(devices.map(|(report, device)| {
+            let name = format!("device {}", device.timeline.device);
+            (name, report, device)
+        }))
+    }
+
+    /// The lines of which several of them hold blocks, those that hold the most first: of a model that is spread over
+    /// devices, each has a part.
+    pub fn shared(&self) -> Vec<&LineAcross> {
+        let is_line = |line: &&LineAcross| line.place.is_some() && line.is_shared();
+        let mut shared: Vec<&LineAcross> = self.ranks.lines.iter().filter(is_line).collect();
+        shared.sort_by_key(|line| Reverse(line.across.sum_bytes));
+        shared
+    }
+}
+
+/// How many blocks of a line one device has: `12 of 24 blocks`.
+pub fn part(line: &LineAcross, nth: usize) -> String {
+    format!("{} of {}", line.blocks[nth], words::counted(line.sum_blocks(), "block"))
+}

@@ -1,0 +1,85 @@
+//! What would help, in a few sentences: a leak to close, a setting, or what makes the largest category smaller.
+
+use plimsoll_alloc::Category;
+
+use super::{Report, words};
+use crate::explain::{Cause, DeviceExplanation};
+use crate::whatif::WhatIf;
+
+/// From this share of what is held on, percent, a category is worth making smaller.
+const MUCH_PERCENT: u64 = 25;
+
+/// What would help, what helps most first. `what_if` is what other settings would have come to, where that is known;
+/// `size` writes a number of bytes.
+pub(super) fn advice(
+    report: &Report<'_>,
+    device: &DeviceExplanation,
+    what_if: Option<&WhatIf>,
+    size: impl Fn(u64) -> String,
+) -> Vec<String> {
+    let mut advice = leak(report, device, &size);
+    let leaks = !advice.is_empty();
+    let cause = device.failure.map(|failure| failure.cause());
+    match (cause, device.held_by_others()) {
+        (_, Some(others)) => advice.push(format!(
+            "free the device of others: {} are neither free nor this program's (nvidia-smi lists processes)",
+            size(others)
+        )),
+        (Some(Cause::Capacity { short_bytes }), None) => advice.push(format!(
+            "hold at least {} less at this request: no setting of the allocator can make up for that",
+            size(short_bytes)
+        )),
+        _ => advice.extend(what_if.map(|what_if| words::best_setting(what_if, &size))),
+    }
+    if !leaks {
+        advice.extend(largest(device));
+    }
+    advice
+}
+
+/// What a leak looks like, and the line that leaks most.
+fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Vec<String> {
+    if !words::leaks(device) {
+        return Vec::new();
+    }
+    let mut advice = words::patterns(report.snapshot, device);
+    advice.extend(device.leaks.leaking().next().map(|line| {
+        let place = words::place(report.snapshot, line.place);
+        format!("{} of each step stay of {place}", size(line.course.growth.usual_bytes))
+    }));
+    advice
+}
+
+/// What makes the largest category smaller.
+fn largest(device: &DeviceExplanation) -> Option<String> {
+    let share = device.holders.by_category.iter().find(|share| share.key.category.is_some())?;
+    let (bytes, all) = (u128::from(share.bytes), u128::from(device.holders.bytes));
+    if all == 0 || bytes * 100 < all * u128::from(MUCH_PERCENT) {
+        return None;
+    }
+    let percent = 100.0 * bytes as f64 / all as f64;
+    let category = share.key.category?;
+    Some(format!("{} are {percent:.0} % of what is held: {}", category.plural(), less(category)))
+}
+
+/// What makes a category smaller.
+fn less(category: Category) -> &'static str {
+    match category {
+        Category::Parameter => "keep the weights in 16 bits or fewer, or shard them over devices (FSDP)",
+        Category::Buffer => "keep buffers in fewer bits, or on the CPU until they are used",
+        Category::Gradient => {
+            "free them before the next forward pass (zero_grad(set_to_none=True)), or shard them (FSDP)"
+        }
+        Category::OptimizerState => {
+            "use an optimizer with less state (SGD, Adafactor, 8-bit Adam), or shard it (FSDP, ZeRO)"
+        }
+        Category::Activation => {
+            "use a smaller batch or shorter sequences, activation checkpointing (torch.utils.checkpoint), or autocast"
+        }
+        Category::Temporary => "run the operation in smaller pieces, use a fused one, or a smaller batch",
+        Category::Workspace => {
+            "set CUBLAS_WORKSPACE_CONFIG to less, or torch.backends.cudnn.benchmark to False"
+        }
+        Category::Input => "use a smaller batch, or move less of it to the device at a time",
+    }
+}

@@ -1,0 +1,66 @@
+//! What stays at the end of a recording, beside what was held at the moment that is explained, as tables.
+
+use std::fmt::{self, Write};
+
+use plimsoll_alloc::Bytes;
+
+use super::buckets::kind;
+use super::cells::{Bar, Size, line};
+use crate::explain::{Change, DeviceExplanation, Remaining};
+use crate::render::words::{self, counted};
+use crate::render::{Report, remaining as say};
+
+/// Rows of a table; what is beyond them is one more row.
+const ROWS: usize = 20;
+
+/// The section of one device: nothing where little stays.
+pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
+    let Some(remaining) = Remaining::of(report.known(device), device) else { return Ok(()) };
+    let size = |bytes: u64| Bytes(bytes).to_string();
+    write!(
+        out,
+        "<h3>Held at the end</h3><p class=\"said\">{}.</p>",
+        say::sentence(&remaining, device, size)
+    )?;
+    let then = words::when(device);
+    let table = Table { then, of: remaining.end_bytes };
+    let category = |category| (kind(category), words::categories(category).to_owned());
+    table.write(out, "by category", &remaining.categories(), |key| category(*key))?;
+    table.write(out, "by line", &remaining.lines(), |key| {
+        let what = format!("{} {}", line(report, key.frame()), words::purpose(key.category));
+        (kind(key.category), what)
+    })
+}
+
+struct Table {
+    then: &'static str,
+    of: u64,
+}
+
+impl Table {
+    /// Rows, the largest at the end first; `words` gives the colour of a row and what it is about, as HTML.
+    fn write<K>(
+        &self,
+        out: &mut String,
+        head: &str,
+        rows: &[Change<K>],
+        words: impl Fn(&K) -> (usize, String),
+    ) -> fmt::Result {
+        write!(out, "<table class=\"remaining\"><thead><tr><th>at the end<th class=\"bar\">share")?;
+        write!(out, "<th>{}<th>{head}<tbody>", self.then)?;
+        let (listed, rest) = rows.split_at(rows.len().min(ROWS));
+        for Change { key, amounts: [then, end] } in listed {
+            let (kind, what) = words(key);
+            let bar = Bar { bytes: end.bytes, of: self.of, class: &format!("kind-{kind}") };
+            write!(out, "<tr><td>{}{bar}<td>{}<td>{what}", Size(end.bytes), Size(then.bytes))?;
+        }
+        if !rest.is_empty() {
+            let sum =
+                |side: usize| rest.iter().fold(0_u64, |sum, row| sum.saturating_add(row.amounts[side].bytes));
+            let (bar, more) = (Bar::plain(sum(1), self.of), counted(rest.len() as u64, "more row"));
+            write!(out, "<tr><td>{}{bar}<td>{}<td>{more}", Size(sum(1)), Size(sum(0)))?;
+        }
+        out.push_str("</table>");
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! What the first screen has below the verdict: what would help, and the largest owners.
+
+use std::fmt::{self, Write};
+
+use plimsoll_alloc::Bytes;
+
+use super::Section;
+use super::buckets::kind;
+use super::cells::{Bar, Size};
+use super::text::{Sentence, Text};
+use crate::render::{help, words};
+use crate::whatif::WhatIf;
+
+/// Lines that are owners.
+const OWNERS: usize = 4;
+/// Sentences of advice.
+const ADVICE: usize = 3;
+
+/// Of one device; `what_if` is what other settings would have come to.
+pub(super) fn section(out: &mut String, section: &Section<'_>, what_if: Option<&WhatIf>) -> fmt::Result {
+    let Section { report, device, .. } = section;
+    let advice = help::advice(report, device, what_if, |bytes| Bytes(bytes).to_string());
+    out.push_str("<div class=\"summary\">");
+    if !advice.is_empty() {
+        out.push_str("<div class=\"help\"><h3>What would help</h3><ul>");
+        for sentence in advice.iter().take(ADVICE) {
+            write!(out, "<li>{}", Sentence(sentence))?;
+        }
+        out.push_str("</ul></div>");
+    }
+    let holders = &device.holders;
+    if !holders.by_line.is_empty() {
+        write!(
+            out,
+            "<div class=\"owners\"><h3>The largest owners {}</h3><table><tbody>",
+            words::when(device)
+        )?;
+        for share in holders.by_line.iter().take(OWNERS) {
+            let class = format!("kind-{}", kind(share.key.category));
+            let bar = Bar { bytes: share.bytes, of: holders.bytes, class: &class };
+            let line = words::asker(report.snapshot, share.key);
+            let purpose = words::purpose(share.key.category);
+            write!(out, "<tr><td>{}{bar}<td><code>{}</code> {purpose}", Size(share.bytes), Text(line))?;
+        }
+        out.push_str("</table></div>");
+    }
+    out.push_str("</div>");
+    Ok(())
+}

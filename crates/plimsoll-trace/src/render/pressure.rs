@@ -1,0 +1,42 @@
+//! What is said of requests that the device refused first: [`lines`].
+
+use super::words;
+use crate::explain::{DeviceExplanation, Origins};
+use crate::pressure::{Pressure, Retry};
+use crate::snapshot::Snapshot;
+
+/// That there were retries, where the first was, and what they tell of the capacity; nothing without one. `size`
+/// writes a number of bytes.
+pub fn lines(
+    snapshot: &Snapshot,
+    origins: &Origins,
+    device: &DeviceExplanation,
+    size: impl Fn(u64) -> String,
+) -> Vec<String> {
+    let Pressure { retries, capacity, .. } = &device.pressure;
+    let Some((first, limit)) = retries.first().zip(*capacity) else { return Vec::new() };
+    let were = words::plural(retries.len() as u64, "request was", "requests were");
+    let which = if retries.len() > 1 { "the first asked" } else { "it asked" };
+    vec![
+        format!(
+            "{} {were} refused first and served after cached memory was released, which waits for the device: \
+             {which} for {}{} with {} reserved, {} of it released then",
+            retries.len(),
+            size(first.segment_bytes),
+            at(snapshot, origins, first),
+            size(first.reserved_bytes),
+            size(first.released_bytes),
+        ),
+        format!(
+            "so the allocator could have at least {} and less than {}",
+            size(limit.at_least_bytes),
+            size(limit.below_bytes)
+        ),
+    ]
+}
+
+/// The line of the program, as the end of "asked for so much".
+fn at(snapshot: &Snapshot, origins: &Origins, retry: &Retry) -> String {
+    let line = origins.get(retry.stack).line;
+    line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)))
+}

@@ -1,0 +1,66 @@
+//! What the module that `plimsoll record` prints adds to a snapshot: [`Recorder`].
+//!
+//! It stands among `allocator_settings`, which PyTorch's tools show and never interpret.
+
+use super::{Setting, Snapshot};
+
+/// The name of its entry in `allocator_settings`.
+const NAME: &str = "plimsoll_record";
+
+/// What the recorder knew about the process.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Recorder<'a> {
+    /// How many events the ring keeps.
+    pub max_entries: Option<u64>,
+    totals: Option<&'a [(String, Setting)]>,
+}
+
+impl Recorder<'_> {
+    /// What a whole device has, bytes.
+    pub fn device_total_bytes(&self, device: i32) -> Option<u64> {
+        let name = device.to_string();
+        self.totals?.iter().find(|(known, _)| *known == name).and_then(|(_, total)| number(total))
+    }
+}
+
+impl Snapshot {
+    /// What the recorder added; nothing in a file that PyTorch alone wrote.
+    pub fn recorder(&self) -> Recorder<'_> {
+        let Some(Setting::Map(entries)) = self.setting(NAME) else { return Recorder::default() };
+        let entry = |name: &str| entries.iter().find(|(known, _)| known == name).map(|(_, entry)| entry);
+        Recorder {
+            max_entries: entry("max_entries").and_then(number),
+            totals: match entry("device_total_bytes") {
+                Some(Setting::Map(totals)) => Some(totals),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// A number above zero.
+fn number(setting: &Setting) -> Option<u64> {
+    match *setting {
+        Setting::Int(number) => u64::try_from(number).ok().filter(|&number| number > 0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_devices_total_is_read_back_and_nonsense_is_left_aside() {
+        let map = |entries: &[(&str, Setting)]| {
+            Setting::Map(entries.iter().map(|(name, it)| ((*name).to_owned(), it.clone())).collect())
+        };
+        let totals = map(&[("0", Setting::Int(80 << 30)), ("1", Setting::Int(-1))]);
+        let entry = map(&[("max_entries", Setting::Int(1000)), ("device_total_bytes", totals)]);
+        let snapshot = Snapshot { settings: vec![(NAME.to_owned(), entry)], ..Snapshot::default() };
+        let recorder = snapshot.recorder();
+        assert_eq!(recorder.max_entries, Some(1000));
+        assert_eq!([0, 1, 2].map(|device| recorder.device_total_bytes(device)), [Some(80 << 30), None, None]);
+        assert_eq!(Snapshot::default().recorder(), Recorder::default());
+    }
+}

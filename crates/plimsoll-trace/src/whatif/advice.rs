@@ -1,0 +1,181 @@
+//! Which setting to recommend, and whether to recommend one: [`Advice`], one rule for every verb.
+//!
+//! Settings rank by: fits, fewest retries, least reserved, fewest calls of the driver. What is claimed of the best
+//! is a difference from the recorded settings *simulated*, never from the record. How far the simulation is from
+//! the record is the error of every row: a difference within it, or one that rounding hides, is no claim.
+
+use plimsoll_alloc::Bytes;
+
+use super::{Outcome, Row, WhatIf};
+
+/// What to say about other settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice<'a> {
+    /// No request was recorded, so there is nothing to replay.
+    NothingRecorded,
+    /// The recorded settings, simulated, fit where the recording ran out, or the other way round: no row counts.
+    NotReproduced,
+    /// A request failed that this setting serves.
+    Serves(&'a Row),
+    /// A request failed, and no setting serves it.
+    NoneServes,
+    /// The setting needs fewer retries.
+    FewerRetries(&'a Row),
+    /// The setting reserves less.
+    Saves(&'a Row),
+    /// No setting does better by more than the error.
+    NothingBetter,
+}
+
+impl<'a> Advice<'a> {
+    /// In one word, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NothingRecorded => "nothing recorded",
+            Self::NotReproduced => "not reproduced",
+            Self::Serves(_) => "serves",
+            Self::NoneServes => "none serves",
+            Self::FewerRetries(_) => "fewer retries",
+            Self::Saves(_) => "saves",
+            Self::NothingBetter => "nothing better",
+        }
+    }
+
+    /// The setting that is recommended, if one is.
+    pub fn row(self) -> Option<&'a Row> {
+        match self {
+            Self::Serves(row) | Self::FewerRetries(row) | Self::Saves(row) => Some(row),
+            Self::NothingRecorded | Self::NotReproduced | Self::NoneServes | Self::NothingBetter => None,
+        }
+    }
+}
+
+impl WhatIf {
+    /// Which setting to recommend, if any.
+    pub fn advice(&self) -> Advice<'_> {
+        let (recorded, Some((baseline, tried))) = (&self.recorded, self.rows.split_first()) else {
+            return Advice::NothingRecorded;
+        };
+        let baseline = &baseline.outcome;
+        if self.requests == 0 {
+            return Advice::NothingRecorded;
+        }
+        if baseline.runs_out() != recorded.runs_out() {
+            return Advice::NotReproduced;
+        }
+        let Some(best) = tried.iter().min_by_key(|row| rank(&row.outcome)) else {
+            return Advice::NothingBetter;
+        };
+        let it = &best.outcome;
+        if recorded.runs_out() {
+            return if it.runs_out() { Advice::NoneServes } else { Advice::Serves(best) };
+        }
+        let retries_error = baseline.retries.abs_diff(recorded.retries);
+        if it.runs_out() || it.retries > baseline.retries {
+            Advice::NothingBetter
+        } else if baseline.retries - it.retries > retries_error {
+            Advice::FewerRetries(best)
+        } else if self.is_less(it.peak_reserved_bytes) {
+            Advice::Saves(best)
+        } else {
+            Advice::NothingBetter
+        }
+    }
+
+    /// How far the recorded settings, simulated, are from what was recorded, bytes reserved at most.
+    pub fn error_bytes(&self) -> u64 {
+        let was = self.recorded.peak_reserved_bytes;
+        self.rows.first().map_or(0, |baseline| baseline.outcome.peak_reserved_bytes.abs_diff(was))
+    }
+
+    /// Whether so many bytes are less than the recorded settings reserve, by more than the error and visibly.
+    fn is_less(&self, bytes: u64) -> bool {
+        let baseline = self.rows.first().map_or(0, |row| row.outcome.peak_reserved_bytes);
+        let is_seen = Bytes(bytes).to_string() != Bytes(baseline).to_string();
+        baseline.saturating_sub(bytes) > self.error_bytes() && is_seen
+    }
+}
+
+/// Best first.
+fn rank(outcome: &Outcome) -> (bool, usize, u64, usize) {
+    (outcome.runs_out(), outcome.retries, outcome.peak_reserved_bytes, outcome.driver_calls())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn row(setting: &str, mebibytes: u64, retries: usize) -> Row {
+        let outcome = Outcome {
+            peak_reserved_bytes: mebibytes * MIB,
+            retries,
+            segment_allocs: 1,
+            ..Outcome::default()
+        };
+        Row { setting: setting.to_owned(), outcome }
+    }
+
+    /// A recording that reserved 1000 MiB, and what its settings come to simulated and others.
+    fn what_if(baseline: Row, tried: &[Row]) -> WhatIf {
+        WhatIf {
+            recorded: Outcome { retries: baseline.outcome.retries, ..row("", 1000, 0).outcome },
+            rows: [&[baseline], tried].concat(),
+            requests: 7,
+            packed_bytes: 0,
+            capacity_bytes: None,
+            capacity_from: None,
+            failures: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_saving_counts_against_the_simulated_baseline_and_above_its_error() {
+        let saves = |baseline, bytes| {
+            matches!(what_if(row("", baseline, 0), &[row("a", bytes, 0)]).advice(), Advice::Saves(_))
+        };
+        assert!(saves(1000, 900));
+        assert!(!saves(1000, 1000));
+        // The baseline is 100 MiB too low: what is 60 less may be as wrong.
+        assert!(!saves(900, 840));
+        assert!(saves(900, 790));
+        // Less than was recorded, and more than the recorded settings come to.
+        assert!(!saves(900, 950));
+    }
+
+    #[test]
+    fn what_is_the_same_after_rounding_is_no_saving() {
+        let mut tried = row("a", 1 << 20, 0);
+        tried.outcome.peak_reserved_bytes -= 512;
+        let mut answer = what_if(row("", 1 << 20, 0), &[tried]);
+        answer.recorded.peak_reserved_bytes = 1 << 40;
+        assert_eq!(answer.advice(), Advice::NothingBetter);
+    }
+
+    #[test]
+    fn fewest_retries_come_before_least_reserved() {
+        let answer =
+            what_if(row("", 1000, 3), &[row("small", 700, 2), row("calm", 990, 0), row("wild", 500, 5)]);
+        assert_eq!(answer.advice().row().map(|row| row.setting.as_str()), Some("calm"));
+        assert_eq!(answer.advice().name(), "fewer retries");
+    }
+
+    #[test]
+    fn without_a_request_nothing_is_claimed() {
+        let mut answer = what_if(row("", 1000, 0), &[row("a", 10, 0)]);
+        answer.requests = 0;
+        assert_eq!(answer.advice(), Advice::NothingRecorded);
+    }
+
+    #[test]
+    fn a_failure_that_the_recorded_settings_would_serve_says_nothing_of_others() {
+        let mut answer = what_if(row("", 1000, 0), &[row("a", 10, 0)]);
+        answer.recorded.serves = vec![false];
+        assert_eq!(answer.advice(), Advice::NotReproduced);
+        answer.rows[0].outcome.serves = vec![false];
+        assert_eq!(answer.advice().row().map(|row| row.setting.as_str()), Some("a"));
+        answer.rows[1].outcome.serves = vec![false];
+        assert_eq!(answer.advice(), Advice::NoneServes);
+    }
+}

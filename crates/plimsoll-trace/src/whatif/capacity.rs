@@ -1,0 +1,83 @@
+//! What the allocator could have of the device, and which settings a simulation runs under so: [`Capacity`].
+
+use plimsoll_alloc::Config;
+
+use crate::failure::Failure;
+use crate::pressure::Pressure;
+use crate::timeline::Timeline;
+
+/// What tells how much the allocator could have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CapacitySource {
+    /// A request that failed.
+    Failure,
+    /// A request that was refused first and served after a release: it had at least what was reserved at most.
+    Retry,
+    /// The device's total, as the recorder wrote it or the caller says.
+    DeviceTotal,
+}
+
+impl CapacitySource {
+    /// As the end of "is taken to have so much: …".
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Failure => "what there was when a request failed",
+            Self::Retry => "the most that was reserved, as more was refused",
+            Self::DeviceTotal => "the device's total",
+        }
+    }
+
+    /// In one word, for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Failure => "failure",
+            Self::Retry => "retry",
+            Self::DeviceTotal => "device total",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Capacity {
+    pub(super) bytes: u64,
+    pub(super) source: CapacitySource,
+}
+
+impl Capacity {
+    /// What a recording tells, and the device's total where that is known. The lower of the two counts.
+    pub(super) fn of(
+        timeline: &Timeline,
+        failures: &[Failure],
+        pressure: &Pressure,
+        device_total_bytes: Option<u64>,
+    ) -> Option<Self> {
+        // A limit is taken to have been there from the start: what was reserved under it bounds it.
+        let peak = timeline.peak_reserved.level.reserved_bytes;
+        let failed = failures.first().and_then(|failure| match failure.limit {
+            Some(limit) if peak < limit.below_bytes => Some(peak.max(limit.at_least_bytes)),
+            _ => failure.capacity_bytes(),
+        });
+        let failed = failed.map(|bytes| Self { bytes, source: CapacitySource::Failure });
+        let retried = pressure
+            .capacity
+            .map(|limit| Self { bytes: limit.at_least_bytes, source: CapacitySource::Retry });
+        let total = device_total_bytes.map(|bytes| Self { bytes, source: CapacitySource::DeviceTotal });
+        [failed.or(retried), total].into_iter().flatten().min_by_key(|capacity| capacity.bytes)
+    }
+
+    /// What the simulated device has: of which a process with a memory fraction gets just this capacity, unless
+    /// it is the whole device's.
+    pub(super) fn device_bytes(self, fraction: f64) -> u64 {
+        if self.source == CapacitySource::DeviceTotal || !(fraction > 0.0 && fraction < 1.0) {
+            return self.bytes;
+        }
+        // As far as an f64 is exact.
+        (self.bytes as f64 / fraction).ceil() as u64
+    }
+}
+
+/// Settings to try in a process that had a memory fraction: they divide its share, not the device.
+pub(super) fn within_fraction(config: Config, fraction: f64) -> Config {
+    let share = config.per_process_memory_fraction() * fraction;
+    config.clone().with_per_process_memory_fraction(share).unwrap_or(config)
+}
