@@ -7,6 +7,7 @@ use plimsoll_trace::render::Report;
 use plimsoll_trace::snapshot::{FrameId, Snapshot};
 use serde_json::{Value, json};
 
+use crate::categories::Categories;
 use crate::exit::Failure;
 use crate::recording::Recording;
 
@@ -25,14 +26,28 @@ impl Explained {
     ///
     /// # Errors
     /// As [`Recording::open`].
-    pub(crate) fn open(file: &Path, device: Option<i32>, options: Options) -> Result<Explained, Failure> {
-        Ok(Explained::of(Recording::open(file, device)?, options))
+    pub(crate) fn open(
+        file: &Path,
+        device: Option<i32>,
+        options: Options,
+        categories: &Categories,
+    ) -> Result<Explained, Failure> {
+        Ok(Explained::with_categories(Recording::open(file, device)?, options, categories))
     }
 
     /// Explains what was read.
     pub(crate) fn of(recording: Recording, options: Options) -> Explained {
-        let Recording { name, snapshot, devices } = recording;
-        let origins = Origins::of(&snapshot);
+        Explained::with_categories(recording, options, &Categories::default())
+    }
+
+    /// The same, with categories of the user's own.
+    pub(crate) fn with_categories(
+        recording: Recording,
+        options: Options,
+        categories: &Categories,
+    ) -> Explained {
+        let Recording { name, mut snapshot, devices } = recording;
+        let origins = categories.origins(&mut snapshot);
         let explained = |number| DeviceExplanation::of(&snapshot, number, &origins, options);
         let devices = devices.into_iter().map(explained).collect();
         Explained { file: name, snapshot, origins, devices }

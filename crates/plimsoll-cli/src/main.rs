@@ -5,6 +5,7 @@
 
 mod bench;
 mod bytes;
+mod categories;
 mod check;
 mod conformance;
 mod diff;
@@ -16,6 +17,7 @@ mod export;
 mod leaks;
 mod lenet;
 mod manual;
+mod moment;
 mod output;
 mod page;
 mod predict;

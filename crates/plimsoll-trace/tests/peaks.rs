@@ -47,7 +47,7 @@ fn the_second_step_takes_more_by_the_optimizers_state() {
     let [less, more] = rise.moments.map(|moment| i128::from(moment.level.allocated_bytes));
     assert_eq!(rise.lines.iter().map(|line| line.bytes()).sum::<i128>(), more - less);
     let first = &rise.lines[0];
-    assert_eq!(first.key.category, Some(Category::OptimizerState));
+    assert_eq!(first.key.category.purpose(), Some(Category::OptimizerState));
     // Two numbers for each parameter.
     let parameters = device.held().filter(|(_, of)| *of == Some(Category::Parameter));
     let parameters: u64 = parameters.filter_map(|(life, _)| life.requested_bytes.get()).sum();

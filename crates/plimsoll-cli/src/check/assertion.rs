@@ -72,7 +72,7 @@ pub(super) struct Assertion {
 pub(super) struct Blamed {
     pub(super) line: String,
     /// What for; `None` where that was not asked.
-    pub(super) category: Option<&'static str>,
+    pub(super) category: Option<String>,
     pub(super) bytes: u64,
 }
 
@@ -213,7 +213,7 @@ fn blamed(
     if let Some((baseline, before)) = before.filter(|_| against) {
         let (first, second) = (baseline.known(before), told.known(device));
         let comparison = Comparison::after(first, second, [moment(before), moment(device)]);
-        return grown(told, &comparison);
+        return grown(told, baseline, &comparison);
     }
     if want == Want::NoLeak {
         let leaking = device.leaks.leaking().map(|line| Blamed {
@@ -226,7 +226,7 @@ fn blamed(
     let after = moment(device);
     let blamed = |share: &Share<Line>| Blamed {
         line: words::asker(&told.snapshot, share.key),
-        category: Some(words::purpose(share.key.category)),
+        category: Some(words::purpose(&told.snapshot, share.key.category).into_owned()),
         bytes: share.bytes,
     };
     if after == device.holders.after {
@@ -237,12 +237,14 @@ fn blamed(
 }
 
 /// The lines that hold more than before, and how much more.
-fn grown(told: &Explained, comparison: &Comparison) -> Vec<Blamed> {
+fn grown(told: &Explained, baseline: &Explained, comparison: &Comparison) -> Vec<Blamed> {
     let lines = comparison.lines.iter().filter_map(|change| {
         let bytes = u64::try_from(change.bytes()).ok().filter(|&bytes| bytes > 0)?;
         let frame = change.key.frames[1];
         let line = frame.map_or_else(|| words::NO_LINE.to_owned(), |it| words::line(&told.snapshot, it));
-        Some(Blamed { line, category: Some(words::purpose(change.key.category)), bytes })
+        // Categories of the user's own are named by the first of the two.
+        let category = words::purpose(&baseline.snapshot, change.key.category).into_owned();
+        Some(Blamed { line, category: Some(category), bytes })
     });
     lines.collect()
 }

@@ -16,6 +16,7 @@ use plimsoll_trace::explain::Options;
 
 use self::assertion::{Assertion, Verdict, Want};
 use crate::bytes;
+use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
 use crate::sink::Sink;
@@ -51,6 +52,8 @@ pub(crate) struct CheckArgs {
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
+    #[command(flatten)]
+    categories: Categories,
     /// Lines of code below each assertion that fails
     #[arg(long, value_name = "N", default_value_t = 10)]
     rows: usize,
@@ -72,9 +75,9 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// Decides every assertion of every device.
 pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
-    let told = Explained::open(&args.file, args.device, Options::default())?;
-    let baseline =
-        args.baseline.as_deref().map(|file| Explained::open(file, None, Options::default())).transpose()?;
+    let open = |file, device| Explained::open(file, device, Options::default(), &args.categories);
+    let told = open(args.file.as_path(), args.device)?;
+    let baseline = args.baseline.as_deref().map(|file| open(file, None)).transpose()?;
     let mut of_devices = Vec::new();
     for place in 0..told.devices.len() {
         let decided = wants(args)

@@ -46,7 +46,7 @@ pub(super) fn lines(one: &Assertion) -> String {
     let _ = writeln!(out, "  {what}:");
     for row in &one.lines {
         let size = format!("{plus}{}", Bytes(row.bytes));
-        let category = row.category.map_or_else(String::new, |category| format!("  {category}"));
+        let category = row.category.as_ref().map_or_else(String::new, |category| format!("  {category}"));
         let _ = writeln!(out, "  {size:>12}  {}{category}", row.line);
     }
     out

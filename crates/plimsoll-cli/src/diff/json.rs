@@ -26,12 +26,12 @@ fn device(files: &[Explained; 2], pair: &Compared<'_>) -> Value {
     let Compared { comparison, devices, .. } = pair;
     let lines = comparison.lines.iter().map(|change| {
         let [a, b] = [0, 1].map(|side| change.key.frames[side].map(|frame| files[side].line(frame)));
-        row(change, json!({ "lines": [a, b], "category": change.key.category.map(|it| it.name()) }))
+        row(change, json!({ "lines": [a, b], "category": change.key.category.name(&files[0].snapshot) }))
     });
     let categories = comparison
         .categories
         .iter()
-        .map(|change| row(change, json!({ "category": change.key.map(|it| it.name()) })));
+        .map(|change| row(change, json!({ "category": change.key.name(&files[0].snapshot) })));
     let total = |of: fn(&Totals) -> u64| comparison.totals.each_ref().map(of);
     json!({
         "devices": devices.map(|device| device.timeline.device),

@@ -10,6 +10,7 @@ use plimsoll_trace::explain::Options;
 use plimsoll_trace::render::comparison::Both;
 use plimsoll_trace::render::html::About;
 
+use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
 use crate::page::{Page, quoted};
@@ -27,6 +28,8 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "N")]
     device: Option<i32>,
     #[command(flatten)]
+    categories: Categories,
+    #[command(flatten)]
     shown: Shown,
     /// The result as JSON
     #[arg(long)]
@@ -38,7 +41,7 @@ pub(crate) struct DiffArgs {
 /// Compares, device by device; the result is text for stdout.
 pub(crate) fn run(args: &DiffArgs) -> Result<Answer, Failure> {
     let sink = args.page.sink()?;
-    let open = |file| Explained::open(file, args.device, Options::default());
+    let open = |file| Explained::open(file, args.device, Options::default(), &args.categories);
     let files = [open(&args.before)?, open(&args.after)?];
     let both = Both::of(files.each_ref().map(Explained::report));
     if both.pairs.is_empty() {
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer, Failure> {
     if let Some(sink) = sink {
         let mut command = vec!["plimsoll diff".to_owned(), quoted(&args.before), quoted(&args.after)];
         command.extend(args.device.map(|device| format!("--device {device}")));
+        command.extend(args.categories.words());
         let [a, b] = both.reports.map(|report| report.file);
         sink.page(About::Comparison(&both), &format!("{a} {b}"), &sink.again(&command.join(" ")))?;
         if sink.is_stdout() {

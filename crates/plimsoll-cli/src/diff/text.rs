@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use plimsoll_trace::explain::{Amount, Change};
-use plimsoll_trace::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total, category};
+use plimsoll_trace::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total};
+use plimsoll_trace::render::words;
 
 use super::DiffArgs;
 use crate::output::{BOLD, RESET};
@@ -41,9 +42,10 @@ impl Text<'_> {
         let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", self.both.prefix(pair));
         self.totals(out, pair);
         let _ = writeln!(out, "\n{BOLD}At the peak, by category{RESET}");
-        self.table(out, &pair.comparison.categories, |key| category(*key));
+        let snapshot = pair.reports[0].snapshot;
+        self.table(out, &pair.comparison.categories, |key| words::category(snapshot, *key).into_owned());
         let _ = writeln!(out, "\n{BOLD}At the peak, by line{RESET}");
-        self.table(out, &lines, String::as_str);
+        self.table(out, &lines, String::clone);
         out.push('\n');
         for (side, name) in SIDES.into_iter().enumerate() {
             let told = pair.side(side, |bytes| self.size(bytes));
@@ -66,10 +68,10 @@ impl Text<'_> {
     }
 
     /// The largest changes, one row for the rest, and the sum.
-    fn table<K>(&self, out: &mut String, rows: &[Change<K>], name: impl Fn(&K) -> &str) {
+    fn table<K>(&self, out: &mut String, rows: &[Change<K>], name: impl Fn(&K) -> String) {
         let Listed { rows, rest, all } = Listed::of(rows, self.args.shown.rows);
         for Change { key, amounts } in rows {
-            self.row(out, *amounts, name(key));
+            self.row(out, *amounts, &name(key));
         }
         if let Some(Change { key, amounts }) = rest {
             self.row(out, amounts, &key);

@@ -13,6 +13,7 @@ use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
 
 use crate::bytes;
+use crate::categories::Categories;
 use crate::exit::Failure;
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
@@ -29,7 +30,7 @@ pub(crate) struct DoctorArgs {
 
 /// Looks at what is there and what is not; the result is text for stdout.
 pub(crate) fn run(args: &DoctorArgs) -> Result<String, Failure> {
-    let mut explained = Explained::open(&args.file, None, Options::default())?;
+    let mut explained = Explained::open(&args.file, None, Options::default(), &Categories::default())?;
     // The recording is as good as its worst device, which comes first.
     let grades = explained.devices.iter().map(|device| {
         let grade = Judged::of(&explained.quality(device), &device.replay).grade;

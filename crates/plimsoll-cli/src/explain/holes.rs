@@ -52,7 +52,7 @@ fn holder(explained: &Explained, holder: &Holder) -> Value {
         "bytes": holder.bytes,
         "waiting": holder.is_waiting,
         "line": holder.line.map(|frame| explained.line(frame)),
-        "category": holder.category.map(|category| category.name()),
+        "category": holder.category.name(&explained.snapshot),
         "born_event": holder.born.map(|event| event.index()),
         "age_events": holder.age_events,
         "age_steps": holder.age_steps,

@@ -1,6 +1,6 @@
 //! An explanation for programs: `plimsoll.explain/1`.
 
-use plimsoll_trace::explain::{DeviceExplanation, Ledger, Part, Share};
+use plimsoll_trace::explain::{BackwardBlock, DeviceExplanation, Failure, Ledger, Part, Share};
 use plimsoll_trace::render::words;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
         row(
             share,
             json!({
-                "category": share.key.category.map(|category| category.name()),
+                "category": share.key.category.name(&explained.snapshot),
                 "confidence": why.confidence(),
                 "evidence": why.evidence(),
             }),
@@ -43,7 +43,8 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
             json!({
                 "line": share.key.frame.map(|frame| explained.line(frame)),
                 "package_line": share.key.package_line.map(|frame| explained.line(frame)),
-                "category": share.key.category.map(|category| category.name()),
+                "backward": backward(explained, share.key.backward),
+                "category": share.key.category.name(&explained.snapshot),
             }),
         )
     });
@@ -73,6 +74,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
                 })),
                 "event": failure.at.index(),
                 "line": explained.origins.get(failure.stack).line.map(|frame| explained.line(frame)),
+                "backward": failed_backward(explained, device, failure),
                 "shapes": device.shapes.iter().map(|guess| json!({
                     "dims": guess.dims,
                     "element_bytes": guess.element_bytes,
@@ -124,6 +126,33 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
             "unplaced": device.replay.unplaced,
             "inexact_bytes": device.replay.inexact_bytes,
         },
+    })
+}
+
+/// The same of the request that failed.
+fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: Failure) -> Value {
+    let origin = explained.origins.get(failure.stack);
+    let block = match origin.line {
+        Some(_) => BackwardBlock::default(),
+        None => {
+            BackwardBlock { operator: origin.operator, forward: device.forward_lines.get(Some(failure.at)) }
+        }
+    };
+    backward(explained, block)
+}
+
+/// What is known of blocks that no line of Python asked for; `null` where there is a line, or nothing.
+pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
+    if block == BackwardBlock::default() {
+        return Value::Null;
+    }
+    json!({
+        "operator": block.operator.map(|name| name.of(&explained.snapshot)),
+        "forward": block.forward.map(|forward| json!({
+            "line": explained.line(forward.frame),
+            "package_line": forward.package_line.map(|frame| explained.line(frame)),
+            "confidence": forward.by.confidence(),
+        })),
     })
 }
 

@@ -1,6 +1,7 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
 mod devices;
+mod events;
 mod holes;
 mod job;
 pub(crate) mod json;
@@ -15,8 +16,10 @@ use plimsoll_trace::explain::Options;
 use plimsoll_trace::render::devices::gravest_first;
 use plimsoll_trace::render::html::About;
 
+use self::events::EventsArgs;
 use crate::bytes;
-use crate::exit::{Answer, Failure};
+use crate::categories::Categories;
+use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
 use crate::page::{Page, quoted};
 use crate::shown::Shown;
@@ -36,6 +39,10 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     no_infer: bool,
     #[command(flatten)]
+    categories: Categories,
+    #[command(flatten)]
+    events: EventsArgs,
+    #[command(flatten)]
     shown: Shown,
     /// The result as JSON
     #[arg(long)]
@@ -48,9 +55,18 @@ pub(crate) struct ExplainArgs {
 pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     let files = job::listed(&args.files)?;
     let sink = args.page.sink()?;
-    let [file] = files.as_slice() else { return job::run(&files, args, sink) };
-    let mut explained = Explained::open(file, args.device, args.options())?;
+    let [file] = files.as_slice() else {
+        if args.events.is_asked() {
+            let message = "--events is for one snapshot: name one of the files";
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        return job::run(&files, args, sink);
+    };
+    let mut explained = Explained::open(file, args.device, args.options(), &args.categories)?;
     gravest_first(&explained.snapshot, &mut explained.devices);
+    if args.events.is_asked() {
+        return args.events.answer(&explained, args);
+    }
     if let Some(sink) = sink {
         let command = sink.again(&args.command(&[file]));
         sink.page(About::Recording(explained.report()), &explained.file, &command)?;
@@ -72,6 +88,7 @@ impl ExplainArgs {
         words.extend(files.iter().map(|file| quoted(file.as_ref())));
         words.extend(self.device.map(|device| format!("--device {device}")));
         words.extend(self.device_total.map(|bytes| format!("--device-total {bytes}")));
+        words.extend(self.categories.words());
         words.extend(self.no_infer.then(|| "--no-infer".to_owned()));
         words.join(" ")
     }

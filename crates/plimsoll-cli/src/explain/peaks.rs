@@ -49,7 +49,7 @@ pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExpl
                 out,
                 "  {:>13}  {:<15}  {place}",
                 shown.change(line.bytes()),
-                words::purpose(line.key.category)
+                words::purpose(&explained.snapshot, line.key.category)
             );
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
         let lines = rise.lines.iter().filter(|line| line.bytes() != 0).map(|line| {
             json!({
                 "line": line.key.frame().map(|frame| explained.line(frame)),
-                "category": line.key.category.map(|category| category.name()),
+                "category": line.key.category.name(&explained.snapshot),
                 "bytes": line.amounts.map(|amount| amount.bytes),
             })
         });

@@ -23,13 +23,16 @@ pub(super) fn section(out: &mut String, explained: &Explained, device: &DeviceEx
     };
     let bytes = |amounts: [Amount; 2]| amounts.map(|amount| amount.bytes);
     for Change { key, amounts } in remaining.categories() {
-        row(bytes(amounts), words::categories(key));
+        row(bytes(amounts), &words::category(&explained.snapshot, key));
     }
     let lines = remaining.lines();
     for Change { key, amounts } in lines.iter().take(shown.rows) {
         let place = key.frame().map(|frame| words::line(&explained.snapshot, frame));
         let place = place.as_deref().unwrap_or(words::NO_LINE);
-        row(bytes(*amounts), &format!("  {:<15}  {place}", words::purpose(key.category)));
+        row(
+            bytes(*amounts),
+            &format!("  {:<15}  {place}", words::purpose(&explained.snapshot, key.category)),
+        );
     }
     if lines.len() > shown.rows {
         let _ = writeln!(out, "  {} more", lines.len() - shown.rows);
@@ -41,7 +44,7 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
     let Some(remaining) = Remaining::of(explained.known(device), device) else { return Value::Null };
     let categories = remaining.categories().into_iter().map(|Change { key, amounts: [then, end] }| {
         json!({
-            "category": key.map(|category| category.name()),
+            "category": key.name(&explained.snapshot),
             "bytes": end.bytes,
             "blocks": end.blocks,
             "explained_moment_bytes": then.bytes,
@@ -50,7 +53,7 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
     let lines = remaining.lines().into_iter().map(|Change { key, amounts: [then, end] }| {
         json!({
             "line": key.frame().map(|frame| explained.line(frame)),
-            "category": key.category.map(|category| category.name()),
+            "category": key.category.name(&explained.snapshot),
             "bytes": end.bytes,
             "blocks": end.blocks,
             "explained_moment_bytes": then.bytes,

@@ -74,7 +74,8 @@ impl Page<'_> {
         self.ledger(out, &device.ledger, when);
         let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
         for share in &holders.by_category {
-            self.row(out, words::category(share.key), share, holders.bytes, &words::reason(share.key));
+            let name = words::category(&self.explained.snapshot, share.key.category);
+            self.row(out, &name, share, holders.bytes, &words::reason(share.key));
         }
         let all =
             Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
@@ -82,7 +83,7 @@ impl Page<'_> {
         let _ = writeln!(out, "\n{BOLD}By line{RESET}");
         self.table(out, &holders.by_line, holders.bytes, |key| {
             let line = words::asker(&self.explained.snapshot, key);
-            (line, words::purpose(key.category).to_owned())
+            (line, words::purpose(&self.explained.snapshot, key.category).into_owned())
         });
         let _ = writeln!(out, "\n{BOLD}By operator{RESET}");
         self.table(out, &holders.by_operator, holders.bytes, |key| {
@@ -171,7 +172,10 @@ impl Page<'_> {
                 format!("asked for {} before", words::counted(*age_steps as u64, "step"))
             }
         };
-        (format!("{}  {place}", words::purpose(oldest.category)), format!(", the oldest {age}"))
+        (
+            format!("{}  {place}", words::purpose(&self.explained.snapshot, oldest.category)),
+            format!(", the oldest {age}"),
+        )
     }
 
     /// Where the device's bytes are: a sum, then its parts.

@@ -6,34 +6,9 @@ use plimsoll_alloc::Category;
 use plimsoll_trace::explain::DeviceExplanation;
 use plimsoll_trace::snapshot::{EventIndex, FrameId, LifeIndex, Snapshot, StackId};
 
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
+use crate::moment::{self, When};
 use crate::recording::Recording;
-
-/// Which moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
-    /// When the most was allocated.
-    Peak,
-    /// As the snapshot was taken.
-    End,
-    /// When a request failed, the last time.
-    Failure,
-    /// After the event of this number, from 0.
-    After(usize),
-}
-
-/// Reads a moment as it is typed.
-pub(crate) fn parse(text: &str) -> Result<When, String> {
-    match text {
-        "peak" => Ok(When::Peak),
-        "end" => Ok(When::End),
-        "failure" => Ok(When::Failure),
-        _ => text
-            .parse()
-            .map(When::After)
-            .map_err(|_| "a moment is peak, end, failure or an event's number".to_owned()),
-    }
-}
 
 /// What one device holds at one moment.
 pub(crate) struct Live {
@@ -84,39 +59,15 @@ impl Live {
         devices: &[DeviceExplanation],
         when: Option<When>,
     ) -> Result<Vec<Live>, Failure> {
-        let usage = |message: String| Err(Failure::new(Exit::Usage, message));
         let mut all = Vec::new();
         for device in devices {
-            let (number, events) = (device.timeline.device, device.timeline.quality.events);
-            let (after, moment) = match (when, device.failure) {
-                (None | Some(When::Failure), Some(failure)) => {
-                    (Some(failure.at), "when memory ran out".to_owned())
-                }
-                (None | Some(When::Peak), _) => {
-                    (device.timeline.peak_allocated.after, "at the peak".to_owned())
-                }
-                (Some(When::End), _) => (EventIndex::new(events), "at the end".to_owned()),
-                (Some(When::Failure), None) => continue,
-                (Some(When::After(nth)), _) if nth < events && devices.len() == 1 => {
-                    (EventIndex::new(nth), format!("after event {nth}"))
-                }
-                (Some(When::After(_)), _) if devices.len() > 1 => {
-                    return usage("an event is one device's: add --device N".to_owned());
-                }
-                (Some(When::After(nth)), _) => {
-                    let name = &recording.name;
-                    return usage(format!("there is no event {nth}: {name} has {events} of device {number}"));
-                }
-            };
-            all.push(Live { device: number, moment, stacks: stacks(&recording.snapshot, device, after) });
+            let of = (recording.name.as_str(), &recording.snapshot);
+            if let Some((after, moment)) = moment::find(when, of, device, devices.len() > 1)? {
+                let (device, stacks) = (device.timeline.device, stacks(&recording.snapshot, device, after));
+                all.push(Live { device, moment, stacks });
+            }
         }
-        if all.is_empty() {
-            return usage(format!(
-                "no request failed in {}: leave out --at, or try --at peak",
-                recording.name
-            ));
-        }
-        Ok(all)
+        if all.is_empty() { Err(moment::no_failure(&recording.name)) } else { Ok(all) }
     }
 
     /// All of it.

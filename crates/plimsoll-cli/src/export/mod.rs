@@ -14,11 +14,13 @@ use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+use plimsoll_trace::explain::{DeviceExplanation, Options};
 use plimsoll_trace::{Sharing, output};
 
-use self::live::{Live, When};
+use self::live::Live;
+use crate::categories::Categories;
 use crate::exit::{Exit, Failure};
+use crate::moment::{self, When};
 use crate::recording::Recording;
 use crate::sink::Sink;
 
@@ -30,9 +32,9 @@ pub(crate) struct ExportArgs {
     /// The format
     #[arg(long, value_enum, value_name = "FORMAT")]
     to: Format,
-    /// The moment, for folded and speedscope: peak, end, failure or an event's number [default: failure, or else
-    /// peak]
-    #[arg(long, value_name = "MOMENT", value_parser = live::parse)]
+    /// The moment, for folded and speedscope: peak, end, failure, an event's number or a time such as 2.5s
+    /// [default: failure, or else peak]
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<When>,
     /// Only this device; not for memory_viz
     #[arg(long, value_name = "N")]
@@ -40,6 +42,8 @@ pub(crate) struct ExportArgs {
     /// Only what the file says, nothing that is inferred from it; not for sqlite and memory_viz
     #[arg(long)]
     no_infer: bool,
+    #[command(flatten)]
+    categories: Categories,
     #[command(flatten)]
     sink: Sink,
 }
@@ -63,17 +67,17 @@ enum Format {
 /// Reads, then writes.
 pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     check(args)?;
-    let recording = Recording::open(&args.file, args.device)?;
-    let snapshot = &recording.snapshot;
+    let mut recording = Recording::open(&args.file, args.device)?;
     if args.to == Format::MemoryViz {
-        return args.sink.write(|out| output::write(snapshot, out, Sharing::Equal));
+        return args.sink.write(|out| output::write(&recording.snapshot, out, Sharing::Equal));
     }
     if args.to == Format::Sqlite {
-        let database = sqlite::database(snapshot, &recording.devices)
+        let database = sqlite::database(&recording.snapshot, &recording.devices)
             .map_err(|why| Failure::new(Exit::OutOfMemory, format!("SQLite: {why}")))?;
         return args.sink.write(|out| out.write_all(&database));
     }
-    let origins = Origins::of(snapshot);
+    let origins = args.categories.origins(&mut recording.snapshot);
+    let snapshot = &recording.snapshot;
     let options = Options { infer: !args.no_infer, device_total_bytes: None };
     let devices: Vec<DeviceExplanation> = recording
         .devices
@@ -98,6 +102,9 @@ fn check(args: &ExportArgs) -> Result<(), Failure> {
     }
     if args.no_infer && matches!(args.to, Format::Sqlite | Format::MemoryViz) {
         return refuse("nothing is inferred for sqlite and memory_viz: leave out --no-infer");
+    }
+    if !args.categories.is_empty() && args.to != Format::Perfetto {
+        return refuse("--category is for perfetto: the other formats have no categories");
     }
     if args.device.is_some() && args.to == Format::MemoryViz {
         return refuse("memory_viz holds all devices: leave out --device");

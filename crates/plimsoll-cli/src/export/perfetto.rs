@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use plimsoll_alloc::Category;
-use plimsoll_trace::explain::{DeviceExplanation, Origins};
+use plimsoll_trace::explain::{DeviceExplanation, Origins, ShownCategory};
 use plimsoll_trace::render::words;
 use plimsoll_trace::snapshot::{Action, Event, EventIndex, LifeIndex, Snapshot};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ pub(super) fn write(
         events.process(process(number), &format!("device {number}"))?;
         let times = clock.times(snapshot.trace(number));
         last = times.last().copied().unwrap_or(0).max(last);
-        counters(&mut events, snapshot, device, &times)?;
+        counters(&mut events, snapshot, origins, device, &times)?;
         failures(&mut events, snapshot, origins, number, &times)?;
     }
     for scope in scopes::of(snapshot, |time| clock.since_begin(time), last) {
@@ -54,13 +54,15 @@ pub(super) fn write(
 fn counters(
     events: &mut Events<'_>,
     snapshot: &Snapshot,
+    origins: &Origins,
     device: &DeviceExplanation,
     times: &[u64],
 ) -> io::Result<()> {
+    let names = names(snapshot, origins);
     let pid = process(device.timeline.device);
     let trace = snapshot.trace(device.timeline.device);
-    let mut changes = by_category(device).into_iter().peekable();
-    let mut categories = vec![0_u64; Category::ALL.len() + 1];
+    let mut changes = by_category(device, origins).into_iter().peekable();
+    let mut categories = vec![0_u64; names.len()];
     while let Some((_, place, change)) = changes.next_if(|(at, ..)| at.is_none()) {
         categories[place] = categories[place].saturating_add_signed(change);
     }
@@ -68,7 +70,7 @@ fn counters(
     let mut shown = vec![Some(start.allocated_bytes), Some(start.reserved_bytes)];
     shown.extend(categories.iter().map(|&bytes| Some(bytes)));
     let mut told: Vec<Option<u64>> = vec![None; shown.len()];
-    tell(events, pid, times.first().copied().unwrap_or(0), &shown, &mut told)?;
+    tell(events, pid, times.first().copied().unwrap_or(0), &names, &shown, &mut told)?;
     for (nth, moment) in device.timeline.curve(trace).enumerate() {
         while let Some((_, place, change)) = changes.next_if(|(at, ..)| *at <= moment.after) {
             categories[place] = categories[place].saturating_add_signed(change);
@@ -77,7 +79,7 @@ fn counters(
         shown[0] = Some(moment.level.allocated_bytes);
         shown[1] = Some(moment.level.reserved_bytes);
         if times.get(nth + 1) != Some(&times[nth]) {
-            tell(events, pid, times[nth], &shown, &mut told)?;
+            tell(events, pid, times[nth], &names, &shown, &mut told)?;
         }
     }
     Ok(())
@@ -88,6 +90,7 @@ fn tell(
     events: &mut Events<'_>,
     pid: i64,
     time: u64,
+    names: &[&str],
     now: &[Option<u64>],
     told: &mut [Option<u64>],
 ) -> io::Result<()> {
@@ -99,7 +102,7 @@ fn tell(
         let name = match place {
             0 => "allocated",
             1 => "reserved",
-            _ => Category::ALL.get(place - 2).map_or("unknown", |category| category.plural()),
+            _ => names.get(place - 2).copied().unwrap_or("unknown"),
         };
         events
             .event(&json!({ "name": name, "ph": "C", "ts": time, "pid": pid, "args": { "bytes": now } }))?;
@@ -107,13 +110,27 @@ fn tell(
     Ok(())
 }
 
+/// The names of all categories: ours, unknown, the user's own.
+fn names<'a>(snapshot: &'a Snapshot, origins: &Origins) -> Vec<&'a str> {
+    let ours = Category::ALL.iter().map(|category| category.plural());
+    let own = origins.categories().iter().map(|&name| snapshot.texts.get(name));
+    ours.chain(["unknown"]).chain(own).collect()
+}
+
 /// Each block's coming and going: after which event, the place of its category, bytes.
-fn by_category(device: &DeviceExplanation) -> Vec<(Option<EventIndex>, usize, i64)> {
+fn by_category(device: &DeviceExplanation, origins: &Origins) -> Vec<(Option<EventIndex>, usize, i64)> {
     let mut changes = Vec::with_capacity(2 * device.timeline.lives.len());
     for (index, life) in (0..).map_while(LifeIndex::new).zip(&device.timeline.lives) {
-        let category = device.purposes.get(index).category;
-        let place =
-            Category::ALL.iter().position(|&one| Some(one) == category).unwrap_or(Category::ALL.len());
+        let unknown = Category::ALL.len();
+        let place = match device.purposes.shown(index, life, origins).0 {
+            ShownCategory::Purpose(category) => {
+                Category::ALL.iter().position(|&one| Some(one) == category).unwrap_or(unknown)
+            }
+            ShownCategory::Custom(name) => {
+                let own = origins.categories().iter().position(|&one| one == name);
+                own.map_or(unknown, |own| unknown + 1 + own)
+            }
+        };
         let bytes = i64::try_from(life.bytes).unwrap_or(i64::MAX);
         changes.push((life.born, place, bytes));
         if life.freed.is_some() {

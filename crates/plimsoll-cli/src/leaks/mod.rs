@@ -10,6 +10,7 @@ use clap::Args;
 use plimsoll_trace::explain::Options;
 use plimsoll_trace::explain::leaks::Verdict;
 
+use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
 use crate::shown::Shown;
@@ -37,7 +38,7 @@ pub(crate) struct LeaksArgs {
 
 /// Finds the steps and judges what they leave behind.
 pub(crate) fn run(args: &LeaksArgs) -> Result<Answer, Failure> {
-    let mut explained = Explained::open(&args.file, args.device, Options::default())?;
+    let mut explained = Explained::open(&args.file, args.device, Options::default(), &Categories::default())?;
     // What leaks comes first.
     explained.devices.sort_by_key(|device| device.leaks.whole.verdict != Verdict::Leaking);
     let has = |verdict| explained.devices.iter().any(|device| device.leaks.whole.verdict == verdict);

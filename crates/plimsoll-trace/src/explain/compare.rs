@@ -5,11 +5,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use plimsoll_alloc::Category;
-
 use super::fragmentation::Known;
-use super::holders::{Holders, Line};
+use super::holders::{BackwardBlock, Holders, Line};
 use super::lines::{lead, matched};
+use super::purpose::ShownCategory;
 use crate::snapshot::{Action, EventIndex, FrameId};
 
 /// Two recordings side by side.
@@ -19,8 +18,8 @@ pub struct Comparison {
     pub totals: [Totals; 2],
     /// Every line that holds something at either moment, the peaks if no other is asked for; what changed the most comes first.
     pub lines: Vec<Change<ChangedLine>>,
-    /// The same by category.
-    pub categories: Vec<Change<Option<Category>>>,
+    /// The same by category. The user's own are named by the first recording.
+    pub categories: Vec<Change<ShownCategory>>,
 }
 
 /// One recording as a whole.
@@ -58,7 +57,7 @@ pub struct ChangedLine {
     /// A frame of each recording; `None` where the line holds nothing there, and of both for blocks without.
     pub frames: [Option<FrameId>; 2],
     /// What for.
-    pub category: Option<Category>,
+    pub category: ShownCategory,
 }
 
 impl<K> Change<K> {
@@ -116,8 +115,15 @@ impl Comparison {
         for (nth, side) in sides.iter().enumerate() {
             for (Line { frame, category, .. }, amount) in &side.rows {
                 let frames = frame.and_then(|frame| both[nth].get(&frame)).copied().unwrap_or_default();
-                lines.add(nth, ChangedLine { frames, category: *category }, *amount);
-                categories.add(nth, *category, *amount);
+                let category = match *category {
+                    ShownCategory::Custom(name) if nth == 1 => {
+                        let name = first.origins.category_of(second.origins, name);
+                        name.map_or(ShownCategory::Purpose(None), ShownCategory::Custom)
+                    }
+                    category => category,
+                };
+                lines.add(nth, ChangedLine { frames, category }, *amount);
+                categories.add(nth, category, *amount);
             }
         }
         let totals = [Totals::of(first), Totals::of(second)];
@@ -139,7 +145,12 @@ impl Side {
         let leads = lead(known.snapshot, &frames);
         let rows = holders.by_line.iter().map(|share| {
             let frame = share.key.frame.and_then(|frame| leads.get(&frame)).copied();
-            let key = Line { frame, package_line: None, category: share.key.category };
+            let key = Line {
+                frame,
+                package_line: None,
+                backward: BackwardBlock::default(),
+                category: share.key.category,
+            };
             (key, Amount { bytes: share.bytes, blocks: share.blocks })
         });
         Self { rows: rows.collect(), frames }

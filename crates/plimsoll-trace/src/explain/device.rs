@@ -2,6 +2,7 @@
 
 use plimsoll_alloc::Category;
 
+use super::backward::ForwardLines;
 use super::fragmentation::{Fragmentation, Known};
 use super::holders::{Holders, held};
 use super::leaks::Leaks;
@@ -35,6 +36,9 @@ pub struct DeviceExplanation {
     pub failure: Option<Failure>,
     /// Requests that were refused first and served after a release.
     pub pressure: Pressure,
+    /// The lines of the forward pass that it and what is held then belong to, where a backward pass asked for them
+    /// without a line.
+    pub forward_lines: ForwardLines,
     /// What it may have been for, the best guess first; none where nothing speaks for any.
     pub shapes: Vec<Guess>,
     /// What would have been needed beyond it, at least; none where nothing shows it.
@@ -97,10 +101,17 @@ impl DeviceExplanation {
         });
         let failure = Failure::last(snapshot, &timeline);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
-        let holders = Holders::after(&timeline, origins, &purposes, moment);
+        let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
+        let forward_lines = if options.infer {
+            let bare = held(&timeline, moment).filter(|(_, life)| origins.get(life.stack).line.is_none());
+            let wanted = bare.filter_map(|(_, life)| life.born).chain(failure.map(|failure| failure.at));
+            ForwardLines::of(known, &passes, wanted)
+        } else {
+            ForwardLines::default()
+        };
+        let holders = Holders::with_forward_lines(&timeline, origins, &purposes, &forward_lines, moment);
         let total = options.device_total_bytes.or_else(|| snapshot.recorder().device_total_bytes(device));
         let ledger = Ledger::of(snapshot, &timeline, moment, total);
-        let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
         let begins: Vec<EventIndex> =
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
         let fragmentation = Fragmentation::of(known, &begins, moment);
@@ -129,6 +140,7 @@ impl DeviceExplanation {
             purposes,
             failure,
             pressure,
+            forward_lines,
             shapes,
             still_needed,
             holders,
@@ -144,6 +156,16 @@ impl DeviceExplanation {
     /// The device, as comparisons and judgements of the recording take it: with what it was explained from.
     pub fn known<'a>(&'a self, snapshot: &'a Snapshot, origins: &'a Origins) -> Known<'a> {
         Known { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
+    }
+
+    /// The forward lines of some requests that backward passes made without a line, by their events. Costs a walk
+    /// over each pass that has one, and over those before.
+    pub fn forward_lines_of(
+        &self,
+        known: Known<'_>,
+        requests: impl Iterator<Item = EventIndex>,
+    ) -> ForwardLines {
+        ForwardLines::of(known, &self.passes, requests)
     }
 
     /// The moment that is explained: when memory ran out, or else when the most was allocated.

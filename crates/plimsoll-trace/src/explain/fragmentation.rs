@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_alloc::{Category, StreamId};
+use plimsoll_alloc::StreamId;
 
 use super::cached::{CachedBytes, Releasing};
 use super::origin::Origins;
-use super::purpose::Purposes;
+use super::purpose::{Purposes, ShownCategory};
 use super::state::{SegmentState, State, States, Use};
 use crate::snapshot::{EventIndex, FrameId, LifeIndex, PoolIndex, SegmentType, Snapshot};
 use crate::timeline::{Memory, Timeline};
@@ -95,7 +95,7 @@ pub struct Holder {
     /// The line that asked for it.
     pub line: Option<FrameId>,
     /// What it is for.
-    pub category: Option<Category>,
+    pub category: ShownCategory,
     /// When it was asked for; `None` if it was there before the recording.
     pub born: Option<EventIndex>,
     /// Events since then, or since the recording began.
@@ -194,7 +194,9 @@ impl Known<'_> {
             bytes,
             is_waiting: !matches!(usage, Use::Live(_)),
             line: self.origins.get(life.and_then(|life| life.stack)).line,
-            category: index.and_then(|index| self.purposes.get(index).category),
+            category: index.zip(life).map_or(ShownCategory::Purpose(None), |(index, life)| {
+                self.purposes.shown(index, life, self.origins).0
+            }),
             born,
             age_events: until(after) - until(born).min(until(after)),
             age_steps: began(after) - began(born).min(began(after)),

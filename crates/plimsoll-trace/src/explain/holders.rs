@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_alloc::Category;
-
+use super::backward::{ForwardLine, ForwardLines};
 use super::origin::{Name, Origins};
-use super::purpose::{Purposes, Why};
+use super::purpose::{Purposes, ShownCategory, Why};
 use crate::snapshot::{EventIndex, FrameId, LifeIndex};
 use crate::timeline::{Life, Timeline};
 
@@ -25,8 +24,8 @@ pub struct Share<K> {
 /// What a row by category is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Purposed {
-    /// What the blocks are for; `None` for those of which nothing tells.
-    pub category: Option<Category>,
+    /// What the blocks are for, or the user's own category.
+    pub category: ShownCategory,
     /// How that is known.
     pub why: Why,
 }
@@ -36,10 +35,21 @@ pub struct Purposed {
 pub struct Line {
     /// The line; `None` for blocks without a stack, or whose stack has no line of Python.
     pub frame: Option<FrameId>,
-    /// The line of somebody else's package that it called, if it did.
+    /// The line of a library that it called, where that says more ([`Origin`](super::Origin)).
     pub package_line: Option<FrameId>,
-    /// What the blocks are for.
-    pub category: Option<Category>,
+    /// What is known instead of a line; nothing where there is one.
+    pub backward: BackwardBlock,
+    /// What the blocks are for, or the user's own category.
+    pub category: ShownCategory,
+}
+
+/// What is known of a block that no line of Python asked for: derivatives are computed without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct BackwardBlock {
+    /// The derivative or operator.
+    pub operator: Option<Name>,
+    /// The line of the forward pass that it belongs to, where that is found.
+    pub forward: Option<ForwardLine>,
 }
 
 /// What is held after one event, put together in three ways. The largest rows come first.
@@ -70,16 +80,31 @@ impl Holders {
         purposes: &Purposes,
         after: Option<EventIndex>,
     ) -> Self {
+        Self::with_forward_lines(timeline, origins, purposes, &ForwardLines::default(), after)
+    }
+
+    /// The same, where the lines of the forward pass are known that blocks without a line belong to.
+    pub fn with_forward_lines(
+        timeline: &Timeline,
+        origins: &Origins,
+        purposes: &Purposes,
+        forward: &ForwardLines,
+        after: Option<EventIndex>,
+    ) -> Self {
         let (mut by_category, mut by_line, mut by_operator) =
             (Rows::default(), Rows::default(), Rows::default());
         let mut largest: Vec<(u64, LifeIndex)> = Vec::new();
         let mut bytes: u64 = 0;
         for (index, life) in held(timeline, after) {
-            let (purpose, origin) = (purposes.get(index), origins.get(life.stack));
-            let category = purpose.category;
+            let ((category, why), origin) = (purposes.shown(index, life, origins), origins.get(life.stack));
+            let (frame, package_line) = (origin.line, origin.package_line);
+            let backward = match frame {
+                Some(_) => BackwardBlock::default(),
+                None => BackwardBlock { operator: origin.operator, forward: forward.get(life.born) },
+            };
             bytes = bytes.saturating_add(life.bytes);
-            by_category.add(Purposed { category, why: purpose.why }, life);
-            by_line.add(Line { frame: origin.line, package_line: origin.package_line, category }, life);
+            by_category.add(Purposed { category, why }, life);
+            by_line.add(Line { frame, package_line, backward, category }, life);
             by_operator.add(origin.operator, life);
             largest.push((life.bytes, index));
         }

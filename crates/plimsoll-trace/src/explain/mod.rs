@@ -1,5 +1,6 @@
 //! What a snapshot means: who holds the memory, why it ran out, what would have helped.
 
+mod backward;
 mod buffers;
 mod cached;
 mod compare;
@@ -27,19 +28,20 @@ mod state;
 mod steps;
 
 pub use crate::failure::{Cause, Failure, Limit};
+pub use backward::{ForwardLine, ForwardLines, FoundBy};
 pub use cached::CachedBytes;
 pub use compare::{Amount, Change, ChangedLine, Comparison, Totals};
 pub use device::{DeviceExplanation, Options};
 pub use fragmentation::{Fragmentation, Holder, Holes, Known, Pin, PoolOfHoles};
-pub use holders::{Holders, Line, Purposed, Share};
+pub use holders::{BackwardBlock, Holders, Line, Purposed, Share};
 pub use leaks::Leaks;
 pub use ledger::{DeviceBytes, Ledger, Part, Row};
 pub use needed::{Rest, StillNeeded};
-pub use origin::{Doing, Name, Origin, Origins};
+pub use origin::{CustomCategory, Doing, Name, Origin, Origins};
 pub(crate) use origin::{is_library, is_python};
 pub use passes::{Pass, PassKind, Passes};
 pub use peaks::{Peaks, Phase, Rise};
-pub use purpose::{Purpose, Purposes, Why};
+pub use purpose::{Purpose, Purposes, ShownCategory, Why};
 pub use quality::{DataQuality, Missing, NoStack, Stackless};
 pub use ranks::{Across, LineAcross, Place, Rank, Ranks};
 pub use remaining::Remaining;

@@ -12,13 +12,24 @@ pub struct Origin {
     /// The innermost line outside the interpreter and the libraries; where there is none, that of an installed
     /// package, or else of a library.
     pub line: Option<FrameId>,
-    /// The innermost line of an installed package that is not PyTorch's own, below the user's line: a model of
-    /// somebody else's.
+    /// A line of a library that the user's line called. The innermost line of an installed package that is not
+    /// PyTorch's own: a model of somebody else's. Below a line that is in no module's `forward`, as that of a training
+    /// loop, else the innermost line of PyTorch's layers, optimizers and compiled code.
     pub package_line: Option<FrameId>,
     /// The outermost operator below that line, as `at::_ops` names it.
     pub operator: Option<Name>,
     /// What the program was doing.
     pub doing: Doing,
+    /// The category that the user gave to stacks like this, by its name.
+    pub custom: Option<TextId>,
+}
+
+/// A category that the user defines: of blocks with a frame that matches, whatever else is known of them.
+pub struct CustomCategory<'a> {
+    /// Its name, a text of the snapshot.
+    pub name: TextId,
+    /// Whether a frame matches, written `FILE:LINE FUNCTION`.
+    pub matches: &'a dyn Fn(&str) -> bool,
 }
 
 /// A part of a text of the snapshot: a name inside a C++ frame.
@@ -30,6 +41,18 @@ pub struct Name {
 }
 
 impl Name {
+    /// The operator that a C++ frame calls, as `at::_ops` names it.
+    pub(super) fn of_operator(id: TextId, name: &str) -> Option<Self> {
+        if name.starts_with("at::_ops::") { Self::between(id, name, "at::_ops::", "::") } else { None }
+    }
+
+    /// What stands between two parts of a text.
+    fn between(id: TextId, text: &str, before: &str, behind: &str) -> Option<Self> {
+        let from = text.find(before)? + before.len();
+        let to = from + text[from..].find(behind)?;
+        Some(Self { text: id, from: u32::try_from(from).ok()?, to: u32::try_from(to).ok()? })
+    }
+
     /// The name itself.
     pub fn of<'a>(&self, snapshot: &'a Snapshot) -> &'a str {
         snapshot.texts.get(self.text).get(self.from as usize..self.to as usize).unwrap_or_default()
@@ -70,6 +93,8 @@ pub enum Doing {
 pub struct Origins {
     of_stacks: Vec<Origin>,
     has_native: bool,
+    /// The names of the user's categories, in the order given.
+    categories: Vec<TextId>,
 }
 
 impl Origins {
@@ -83,7 +108,41 @@ impl Origins {
         let of_stacks = ids.map(|id| origin(&marks, &derives, stacks.frame_ids(id))).collect();
         let file = |id| snapshot.texts.get(stacks.get_frame(id).filename);
         let has_native = frames.map(file).any(|file| !is_python(file));
-        Self { of_stacks, has_native }
+        Self { of_stacks, has_native, categories: Vec::new() }
+    }
+
+    /// Gives stacks the first of these categories that one of their frames matches. Asks once for each frame.
+    #[must_use]
+    pub fn with_categories(mut self, snapshot: &Snapshot, categories: &[CustomCategory<'_>]) -> Self {
+        if categories.is_empty() {
+            return self;
+        }
+        let stacks = &snapshot.stacks;
+        let of_frame = |id: FrameId| {
+            let Frame { filename, name, line, .. } = *stacks.get_frame(id);
+            let text = format!("{}:{line} {}", snapshot.texts.get(filename), snapshot.texts.get(name));
+            categories.iter().position(|category| (category.matches)(&text))
+        };
+        let frames: Vec<Option<usize>> =
+            (0..stacks.frame_count()).filter_map(FrameId::new).map(of_frame).collect();
+        for (nth, origin) in self.of_stacks.iter_mut().enumerate() {
+            let Some(stack) = StackId::new(nth) else { break };
+            let first = stacks.frame_ids(stack).filter_map(|frame| frames[frame.index()]).min();
+            origin.custom = first.map(|first| categories[first].name);
+        }
+        self.categories = categories.iter().map(|category| category.name).collect();
+        self
+    }
+
+    /// The names of the user's categories, in the order given; a name may be there several times.
+    pub fn categories(&self) -> &[TextId] {
+        &self.categories
+    }
+
+    /// What another recording, which was given the same categories, calls one of them.
+    pub(super) fn category_of(&self, other: &Self, name: TextId) -> Option<TextId> {
+        let place = other.categories.iter().position(|&known| known == name)?;
+        self.categories.get(place).copied()
     }
 
     /// Whether some frame is not one of Python: only then the backward pass's own thread has frames.
@@ -104,6 +163,10 @@ enum Mark {
     User,
     /// A line of a library, with what it shows.
     Library(Doing),
+    /// A line of PyTorch's layers, optimizers or compiled code, with what it shows.
+    Layer(Doing),
+    /// A module calls its `forward`.
+    ModuleCall,
     /// A function with a derivative of its own is called: the derivative itself, if the frame below is it.
     Apply,
     /// A checkpoint computes again what it did not keep, unless a frame below computes a derivative.
@@ -114,6 +177,8 @@ enum Mark {
     Operator(Name),
     /// A derivative is computed, by the node of this name where it has one.
     Derivative(Option<Name>),
+    /// Python of PyTorch's that it puts around operators on any thread, also that of the backward pass.
+    Dispatch,
     /// Another frame that shows what is done.
     Native(Doing),
     /// Nothing.
@@ -123,8 +188,9 @@ enum Mark {
 fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId>) -> Origin {
     let mut origin = Origin::default();
     let (mut library, mut below_python, mut has_frames, mut derived) = (None, true, false, false);
+    let (mut layer, mut in_module) = (None, false);
     for id in frames {
-        has_frames = true;
+        has_frames |= marks[id.index()] != Mark::Dispatch;
         let is_derived = std::mem::replace(&mut derived, derives[id.index()]);
         let doing = match marks[id.index()] {
             Mark::User => {
@@ -132,10 +198,19 @@ fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId
                 below_python = false;
                 Doing::Unknown
             }
-            Mark::Library(doing) => {
+            Mark::Library(doing) | Mark::Layer(doing) => {
                 library = library.or(Some(id));
+                if origin.line.is_none() && matches!(marks[id.index()], Mark::Layer(_)) {
+                    layer = layer.or(Some(id));
+                }
                 below_python = false;
                 doing
+            }
+            Mark::ModuleCall => {
+                library = library.or(Some(id));
+                in_module |= origin.line.is_some();
+                below_python = false;
+                Doing::Unknown
             }
             Mark::Apply | Mark::Checkpoint => {
                 library = library.or(Some(id));
@@ -166,12 +241,14 @@ fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId
                 Doing::Backward
             }
             Mark::Native(doing) => doing,
-            Mark::Plain => Doing::Unknown,
+            Mark::Dispatch | Mark::Plain => Doing::Unknown,
         };
         origin.doing = origin.doing.max(doing);
     }
     if origin.line.is_none() {
         origin.line = origin.package_line.take().or(library);
+    } else if !in_module && origin.doing != Doing::Building {
+        origin.package_line = origin.package_line.or(layer);
     }
     if has_frames {
         origin.doing = origin.doing.max(Doing::Forward);
@@ -239,7 +316,27 @@ fn library_mark(file: &str, name: &str) -> Mark {
     {
         return Mark::Checkpoint;
     }
-    Mark::Library(library_doing(&file, name))
+    if file.ends_with("/torch/nn/modules/module.py") && name == "_call_impl" {
+        return Mark::ModuleCall;
+    }
+    if file.contains("/torch/_native/") {
+        return Mark::Dispatch;
+    }
+    let doing = library_doing(&file, name);
+    if is_layer(&file) { Mark::Layer(doing) } else { Mark::Library(doing) }
+}
+
+/// Whether a file of PyTorch's says more than that something was called: layers, optimizers, compiled code.
+fn is_layer(file: &str) -> bool {
+    const CALLERS: [&str; 4] = [
+        "/nn/modules/module.py",
+        "/nn/modules/container.py",
+        "/optim/optimizer.py",
+        "/optim/lr_scheduler.py",
+    ];
+    const LAYERS: [&str; 4] =
+        ["/torch/nn/modules/", "/torch/nn/functional.py", "/torch/optim/", "/torchinductor_"];
+    LAYERS.iter().any(|part| file.contains(part)) && !CALLERS.iter().any(|caller| file.ends_with(caller))
 }
 
 fn library_doing(file: &str, name: &str) -> Doing {
@@ -267,11 +364,7 @@ fn library_doing(file: &str, name: &str) -> Doing {
 }
 
 fn native(id: TextId, name: &str) -> Mark {
-    let between = |before: &str, behind: &str| {
-        let from = name.find(before)? + before.len();
-        let to = from + name[from..].find(behind)?;
-        Some(Name { text: id, from: u32::try_from(from).ok()?, to: u32::try_from(to).ok()? })
-    };
+    let between = |before: &str, behind: &str| Name::between(id, name, before, behind);
     if name.starts_with("at::_ops::") {
         return between("at::_ops::", "::call").map_or(Mark::Plain, Mark::Operator);
     }
@@ -294,130 +387,4 @@ fn native(id: TextId, name: &str) -> Mark {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A snapshot with one stack, innermost frame first.
-    fn snapshot(frames: &[(&str, &str)]) -> (Snapshot, Option<StackId>) {
-        let mut snapshot = Snapshot::default();
-        let ids: Vec<FrameId> = frames
-            .iter()
-            .map(|(file, name)| {
-                let filename = snapshot.texts.intern(file).unwrap();
-                let name = snapshot.texts.intern(name).unwrap();
-                snapshot.stacks.frame(Frame { filename, name, line: 1, fx: None }).unwrap()
-            })
-            .collect();
-        let stack = snapshot.stacks.stack(&ids);
-        (snapshot, stack)
-    }
-
-    fn check(frames: &[(&str, &str)], line: Option<&str>, operator: Option<&str>, doing: Doing) {
-        let (snapshot, stack) = snapshot(frames);
-        let origin = Origins::of(&snapshot).get(stack);
-        let file = origin.line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
-        assert_eq!((file, origin.doing), (line, doing), "{frames:?}");
-        assert_eq!(origin.operator.map(|name| name.of(&snapshot)), operator, "{frames:?}");
-    }
-
-    const LINEAR: (&str, &str) = ("/x/site-packages/torch/nn/modules/linear.py", "forward");
-
-    #[test]
-    fn the_users_innermost_line_and_the_outermost_operator_below_it_count() {
-        let inner = ("libtorch_cpu.so", "at::_ops::empty_strided::call(c10::ArrayRef<c10::SymInt>)");
-        let outer = ("libtorch_cpu.so", "at::_ops::mul_Tensor::call(at::Tensor const&, at::Tensor const&)");
-        let again = ("libtorch_cpu.so", "at::_ops::mul_Tensor::redispatch(c10::DispatchKeySet)");
-        let user = ("/home/me/model.py", "forward");
-        let main = ("/home/me/train.py", "<module>");
-        check(
-            &[inner, again, outer, LINEAR, user, main],
-            Some("/home/me/model.py"),
-            Some("mul_Tensor"),
-            Doing::Forward,
-        );
-        check(&[LINEAR], Some(LINEAR.0), None, Doing::Forward);
-        check(&[], None, None, Doing::Unknown);
-    }
-
-    #[test]
-    fn a_line_of_somebody_elses_package_is_told_beside_the_users() {
-        let theirs = ("/x/site-packages/transformers/activations.py", "forward");
-        let (snapshot, stack) = snapshot(&[LINEAR, theirs, ("train.py", "main")]);
-        let origin = Origins::of(&snapshot).get(stack);
-        let file =
-            |line: Option<FrameId>| line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
-        assert_eq!((file(origin.line), file(origin.package_line)), (Some("train.py"), Some(theirs.0)));
-        check(&[LINEAR, theirs], Some(theirs.0), None, Doing::Forward);
-    }
-
-    #[test]
-    fn derivatives_are_told_by_their_node() {
-        let op = ("", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)");
-        let node = ("", "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)");
-        let engine = ("", "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)");
-        check(&[op, node, engine], None, Some("AddmmBackward0"), Doing::Backward);
-        let keeps = ("", "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)");
-        check(&[op, keeps, engine], None, Some("mm"), Doing::Accumulating);
-    }
-
-    #[test]
-    fn optimizers_are_told_by_their_files() {
-        let init = ("/x/site-packages/torch/optim/adamw.py", "_init_group");
-        let step = ("/x/site-packages/torch/optim/adamw.py", "step");
-        let user = ("train.py", "main");
-        check(&[init, step, user], Some("train.py"), None, Doing::OptimizerState);
-        check(&[step, user], Some("train.py"), None, Doing::OptimizerStep);
-        check(
-            &[("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py", "step")],
-            Some("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py"),
-            None,
-            Doing::OptimizerStep,
-        );
-    }
-
-    #[test]
-    fn modules_that_are_brought_to_the_device_are_being_built() {
-        let convert = ("/x/site-packages/torch/nn/modules/module.py", "convert");
-        check(&[convert, ("a.py", "main")], Some("a.py"), None, Doing::Building);
-    }
-
-    const APPLY: (&str, &str) = ("/x/site-packages/torch/autograd/function.py", "apply");
-
-    #[test]
-    fn a_derivative_that_a_program_defines_is_told_by_the_frame_that_calls_it() {
-        let (derivative, forward) = (("train.py", "backward"), ("train.py", "forward"));
-        check(&[derivative, APPLY], Some("train.py"), None, Doing::Backward);
-        check(&[forward, APPLY, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
-        check(&[derivative, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
-        let compiled = ("/x/site-packages/torch/_functorch/_aot_autograd/runtime_wrappers.py", "backward");
-        let boxed = (APPLY.0, "apply_boxed");
-        let call = ("/tmp/torchinductor_me/ab/cab.py", "call");
-        check(&[call, compiled, boxed], Some(call.0), None, Doing::Backward);
-    }
-
-    #[test]
-    fn what_a_checkpoint_computes_again_is_told_from_the_derivatives_that_it_asks_for() {
-        let checkpoint = |name| ("/x/site-packages/torch/utils/checkpoint.py", name);
-        let (engine, user) =
-            (("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward"), "model.py");
-        let check = |frames: &[(&str, &str)], doing| check(frames, Some(user), None, doing);
-        check(&[LINEAR, (user, "forward"), checkpoint("recompute_fn")], Doing::Recomputing);
-        check(&[LINEAR, (user, "forward"), checkpoint("unpack_hook"), engine], Doing::Recomputing);
-        check(&[LINEAR, (user, "forward"), checkpoint("backward"), APPLY], Doing::Recomputing);
-        check(&[engine, checkpoint("backward"), APPLY, (user, "main")], Doing::Backward);
-        check(&[LINEAR, (user, "forward"), checkpoint("forward"), APPLY], Doing::Forward);
-    }
-
-    #[test]
-    fn sharded_parameters_are_made_gathered_and_their_gradients_sent() {
-        let sharded = |name| ("/x/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param.py", name);
-        let check = |frames: &[(&str, &str)], doing| {
-            check(&[frames, &[("train.py", "main")]].concat(), Some("train.py"), None, doing);
-        };
-        check(&[sharded("_init_sharded_param")], Doing::Building);
-        check(&[sharded("wait_for_unshard"), sharded("pre_backward")], Doing::Gathering);
-        check(&[sharded("post_backward")], Doing::Backward);
-        let buckets = ("/x/site-packages/torch/nn/parallel/distributed.py", "_ddp_init_helper");
-        check(&[buckets, (buckets.0, "__init__")], Doing::Bucketing);
-    }
-}
+mod tests;

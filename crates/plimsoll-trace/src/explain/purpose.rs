@@ -12,7 +12,7 @@ use super::origin::{Doing, Origins};
 use super::passes::{Pass, PassKind, Passes};
 use super::sizes;
 use super::{buffers, last_pass};
-use crate::snapshot::{EventIndex, LifeIndex, Snapshot};
+use crate::snapshot::{EventIndex, LifeIndex, Snapshot, TextId};
 use crate::timeline::{Life, Timeline};
 
 /// What a block is for, and how that is known.
@@ -24,11 +24,48 @@ pub struct Purpose {
     pub why: Why,
 }
 
+/// What blocks are shown as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ShownCategory {
+    /// What they are for; `None` if nothing tells.
+    Purpose(Option<Category>),
+    /// The user's own category, by its name.
+    Custom(TextId),
+}
+
+impl ShownCategory {
+    /// Its name, for one block: what it is for, or `None` if nothing tells.
+    pub fn name(self, snapshot: &Snapshot) -> Option<&str> {
+        match self {
+            Self::Purpose(category) => category.map(|category| category.name()),
+            Self::Custom(name) => Some(snapshot.texts.get(name)),
+        }
+    }
+
+    /// Its name, for several blocks.
+    pub fn plural(self, snapshot: &Snapshot) -> Option<&str> {
+        match self {
+            Self::Purpose(category) => category.map(|category| category.plural()),
+            Self::Custom(name) => Some(snapshot.texts.get(name)),
+        }
+    }
+
+    /// What they are for, where the user gave them no category.
+    pub fn purpose(self) -> Option<Category> {
+        match self {
+            Self::Purpose(category) => category,
+            Self::Custom(_) => None,
+        }
+    }
+}
+
 /// How a purpose is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
     /// The recording says so.
     Recorded,
+    /// A frame matches the pattern that the user gave for a category.
+    Pattern,
     /// A frame of its stack says so.
     Frames,
     /// It was asked for outside the backward pass and freed during one.
@@ -67,7 +104,7 @@ impl Why {
     /// How sure that is, in one word.
     pub fn confidence(self) -> &'static str {
         match self {
-            Self::Recorded | Self::Frames => "certain",
+            Self::Recorded | Self::Pattern | Self::Frames => "certain",
             Self::FreedInBackward
             | Self::OutlivesPass
             | Self::FreedSoon
@@ -85,6 +122,7 @@ impl Why {
     pub fn evidence(self) -> &'static str {
         match self {
             Self::Recorded => "the recording says so",
+            Self::Pattern => "a frame of their stacks matches its pattern",
             Self::Frames => "frames of their stacks say so",
             Self::FreedInBackward => "asked for outside the backward pass, freed during it",
             Self::OutlivesPass => "outlive the pass that asked for them",
@@ -152,6 +190,17 @@ impl Purposes {
             sizes::before(&timeline.lives, &mut purposes, passes);
         }
         Self(purposes)
+    }
+
+    /// What a life's block is shown as, and how that is known: the user's own category, or else what it is for.
+    pub fn shown(&self, index: LifeIndex, life: &Life, origins: &Origins) -> (ShownCategory, Why) {
+        match origins.get(life.stack).custom {
+            Some(name) => (ShownCategory::Custom(name), Why::Pattern),
+            None => {
+                let Purpose { category, why } = self.get(index);
+                (ShownCategory::Purpose(category), why)
+            }
+        }
     }
 
     /// The purpose of a life.

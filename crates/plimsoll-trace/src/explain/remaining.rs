@@ -3,11 +3,10 @@
 //! A script that is done should hold little. What stays was kept by a variable, a cache or a module, on purpose or
 //! not: the lines that made it say where to look.
 
-use plimsoll_alloc::Category;
-
 use super::compare::{Amount, Change, ChangedLine, Comparison};
 use super::device::DeviceExplanation;
 use super::fragmentation::Known;
+use super::purpose::ShownCategory;
 
 /// What is held at the end of a recording.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +50,7 @@ impl Remaining {
     }
 
     /// The same by category.
-    pub fn categories(&self) -> Vec<Change<Option<Category>>> {
+    pub fn categories(&self) -> Vec<Change<ShownCategory>> {
         at_end(&self.comparison.categories)
     }
 }

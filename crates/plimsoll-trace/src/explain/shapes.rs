@@ -3,8 +3,9 @@
 //! A recording tells bytes alone. But a model's dimensions come again: a parameter of one dimension is as long as
 //! the model is wide, those of two are products with it, and what its layers make has a row for each token. Bytes
 //! that are such a product are told as one; outside the passes, bytes that a parameter has, too. Where no model is
-//! seen, scores of attention are tried: for queries of `[k, n, d]` they are `[k, n, n]`. What is no such product
-//! gets no guess.
+//! seen, scores of attention are tried: for queries of `[k, n, d]` they are `[k, n, n]`. A square `[n, n]` beside a
+//! vector of `n` numbers that is held is what broadcasting makes of `[n, 1]` and `[n]`, as in a loss whose prediction
+//! and target differ in shape. What is no such product gets no guess.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +45,13 @@ pub enum Evidence {
     Attention {
         /// How many other sizes have as many rows as all sequences together.
         sizes: usize,
+    },
+    /// It is the square of a vector's length: of `[n, 1]` and `[n]` broadcasting makes `[n, n]`.
+    Broadcast {
+        /// The vector, or the last of several that are held.
+        of: LifeIndex,
+        /// How many are held.
+        vectors: usize,
     },
     /// It is the square of a length of this block, which was asked for before.
     Scores {
@@ -98,6 +106,14 @@ impl Riddle<'_> {
         if found.is_empty() {
             found = dims.products(block_bytes);
             found.extend(dims.attention(block_bytes));
+            // A width of the model makes squares of its own: then they come first.
+            let square = self.broadcast(born, block_bytes);
+            let is_width = |guess: &Guess| guess.dims.iter().all(|length| dims.widths.contains(length));
+            match square {
+                Some(guess) if found.is_empty() || is_width(&guess) => found.push(guess),
+                Some(guess) => found.insert(0, guess),
+                None => {}
+            }
         }
         if found.is_empty() && dims.widths.is_empty() {
             found = self.scores(born, block_bytes);
@@ -130,6 +146,34 @@ impl Riddle<'_> {
             made.pop_first();
         }
         made
+    }
+
+    /// The square of a vector that is held.
+    fn broadcast(&self, born: usize, block_bytes: u64) -> Option<Guess> {
+        const KEPT: [Category; 4] =
+            [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Workspace];
+        let is_vector = |nth: usize, length: u64, elements: &[u64]| {
+            let life = &self.known.timeline.lives[nth];
+            life.is_held_after(Some(self.failure.at))
+                && elements.iter().any(|bytes| bytes.saturating_mul(length) == asked(life))
+                && !self.category(nth).is_some_and(|category| KEPT.contains(&category))
+        };
+        // Targets may be integers of 8 bytes, and their operand is not.
+        [8, 4, 2].into_iter().find_map(|element_bytes| {
+            let length = (block_bytes / element_bytes).isqrt();
+            let dims = vec![length, length];
+            let (mut own, mut vectors) = (None, 0);
+            if length > 1 && is_of(&dims, element_bytes, block_bytes) {
+                for nth in 0..born {
+                    vectors += usize::from(is_vector(nth, length, &[8, 4, 2]));
+                    if is_vector(nth, length, &[element_bytes]) {
+                        own = LifeIndex::new(nth);
+                    }
+                }
+            }
+            let evidence = Evidence::Broadcast { of: own?, vectors };
+            Some(Guess { dims, element_bytes, evidence })
+        })
     }
 
     /// Scores of attention, of what was asked for last that is much smaller and has a length of which they are

@@ -4,8 +4,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use plimsoll_alloc::Category;
-
 use super::Report;
 use super::words::{self, NO_LINE};
 use crate::explain::{Amount, Change, ChangedLine, Comparison, DeviceExplanation};
@@ -148,7 +146,8 @@ impl Compared<'_> {
         let named = lines.into_iter().map(|(frames, changes)| {
             let what = match changes.as_slice() {
                 [one] => {
-                    one.key.category.map_or_else(String::new, |category| format!(" ({})", category.name()))
+                    let name = one.key.category.name(self.reports[0].snapshot);
+                    name.map_or_else(String::new, |name| format!(" ({})", words::plain(name)))
                 }
                 _ => String::new(),
             };
@@ -220,11 +219,6 @@ impl<'a, K> Listed<'a, K> {
         });
         Self { rows: listed, rest: others, all: sum(rows.iter().map(|row| row.amounts)) }
     }
-}
-
-/// What blocks are for, as a row calls it.
-pub fn category(category: Option<Category>) -> &'static str {
-    category.map_or("unknown", |category| category.plural())
 }
 
 fn sum(rows: impl Iterator<Item = [Amount; 2]>) -> [Amount; 2] {

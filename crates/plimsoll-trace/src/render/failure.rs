@@ -2,7 +2,7 @@
 
 use super::shapes::shapes;
 use super::{phases, words};
-use crate::explain::{Cause, DeviceExplanation, Failure, Holes, Origins, Rest};
+use crate::explain::{BackwardBlock, Cause, DeviceExplanation, Failure, Holes, Origins, Rest};
 use crate::snapshot::Snapshot;
 use crate::whatif::Advice;
 
@@ -15,8 +15,18 @@ pub fn request(
     size: impl Fn(u64) -> String,
 ) -> Vec<String> {
     let Some(failure) = device.failure else { return Vec::new() };
-    let line = origins.get(failure.stack).line;
-    let at = line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)));
+    let origin = origins.get(failure.stack);
+    let at = match (origin.line, device.forward_lines.get(Some(failure.at))) {
+        (Some(frame), _) => format!(" at {}", words::line(snapshot, frame)),
+        (None, Some(forward)) => {
+            let operator = origin.operator;
+            format!(
+                " by the {}",
+                words::backward(snapshot, BackwardBlock { operator, forward: Some(forward) })
+            )
+        }
+        (None, None) => String::new(),
+    };
     let phase = phases::failed_in(device);
     let mut lines = Vec::new();
     if !(at.is_empty() && phase.is_empty()) {

@@ -52,13 +52,13 @@ fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> S
 
 /// What makes the largest category smaller.
 fn largest(device: &DeviceExplanation) -> Option<String> {
-    let share = device.holders.by_category.iter().find(|share| share.key.category.is_some())?;
+    let share = device.holders.by_category.iter().find(|share| share.key.category.purpose().is_some())?;
     let (bytes, all) = (u128::from(share.bytes), u128::from(device.holders.bytes));
     if all == 0 || bytes * 100 < all * u128::from(MUCH_PERCENT) {
         return None;
     }
     let percent = 100.0 * bytes as f64 / all as f64;
-    let category = share.key.category?;
+    let category = share.key.category.purpose()?;
     Some(format!("{} are {percent:.0} % of what is held: {}", category.plural(), less(category)))
 }
 

@@ -13,7 +13,11 @@ pub(super) fn shapes(
 ) -> Vec<String> {
     let told = device.shapes.iter().map(|Guess { dims, element_bytes, evidence }| {
         let dims: Vec<String> = dims.iter().map(u64::to_string).collect();
-        let types = if *element_bytes == 2 { "bfloat16 or float16" } else { "float32" };
+        let types = match element_bytes {
+            2 => "bfloat16 or float16",
+            8 => "float64 or int64",
+            _ => "float32",
+        };
         let evidence = match *evidence {
             Evidence::Parameters { count } => {
                 format!(
@@ -28,6 +32,21 @@ pub(super) fn shapes(
             }
             Evidence::Attention { sizes } => {
                 format!("scores of attention: {sizes} other sizes asked for before it have as many rows in all")
+            }
+            Evidence::Broadcast { of, vectors } => {
+                let length = dims.first().map_or("n", String::as_str);
+                let line = origins.get(device.timeline.lives[of.index()].stack).line;
+                let line =
+                    line.map_or_else(String::new, |frame| format!(", asked for at {}", words::line(snapshot, frame)));
+                let (one, other) = (format!("[{length}, 1]"), format!("[{length}]"));
+                let held = if vectors == 1 { "one is" } else { "the last" };
+                format!(
+                    "broadcasting makes it of {one} and {other}, and {} of {length} numbers {} held ({held}{}): \
+                     if these meet in a loss, give both the same shape",
+                    counted(vectors as u64, "vector"),
+                    if vectors == 1 { "is" } else { "are" },
+                    if line.is_empty() { " without a line".to_owned() } else { line }
+                )
             }
             Evidence::Scores { of } => {
                 let life = &device.timeline.lives[of.index()];

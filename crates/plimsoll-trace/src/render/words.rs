@@ -2,12 +2,10 @@
 
 use std::borrow::Cow;
 
-use plimsoll_alloc::Category;
-
 use super::failure;
 use super::quality::replayed;
 use crate::explain::leaks::{Course, Growth, Place, Verdict};
-use crate::explain::{Cause, DeviceExplanation, Line, Purposed};
+use crate::explain::{BackwardBlock, Cause, DeviceExplanation, ForwardLine, Line, Purposed, ShownCategory};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::{Advice, Row, WhatIf};
 
@@ -231,6 +229,11 @@ pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     format!("{}:{} {name}", short(&file), frame.line)
 }
 
+/// Whether a frame of this file is one of Python, not of C++.
+pub fn is_python(file: &str) -> bool {
+    crate::explain::is_python(file)
+}
+
 /// The last two parts of a path.
 pub fn short(path: &str) -> String {
     let parts: Vec<&str> = path.rsplitn(3, ['/', '\\']).collect();
@@ -240,35 +243,49 @@ pub fn short(path: &str) -> String {
     }
 }
 
-/// A row of the table by line: the user's line, and the line of somebody else's package that it called.
+/// A row of the table by line: the user's line, and the line of a library that it called; or what is known without.
 pub fn asker(snapshot: &Snapshot, key: Line) -> String {
-    let line = key.frame.map_or_else(|| NO_LINE.to_owned(), |frame| line(snapshot, frame));
-    match key.package_line {
-        Some(package) => format!("{line} > {}", self::line(snapshot, package)),
+    match key.frame {
+        Some(frame) => with_library(snapshot, frame, key.package_line),
+        None => backward(snapshot, key.backward),
+    }
+}
+
+/// A block that no line of Python asked for: `backward of model.py:41 forward (likely), MmBackward0`.
+pub fn backward(snapshot: &Snapshot, block: BackwardBlock) -> String {
+    let operator = block.operator.map_or_else(String::new, |name| format!(", {}", plain(name.of(snapshot))));
+    match block.forward {
+        Some(ForwardLine { frame, package_line, by }) => {
+            let line = with_library(snapshot, frame, package_line);
+            format!("backward of {line} ({}){operator}", by.confidence())
+        }
+        None => format!("{NO_LINE}{operator}"),
+    }
+}
+
+fn with_library(snapshot: &Snapshot, frame: FrameId, library: Option<FrameId>) -> String {
+    let line = line(snapshot, frame);
+    match library {
+        Some(library) => format!("{line} > {}", self::line(snapshot, library)),
         None => line,
     }
 }
 
-/// What one block is for, in one word or two.
-pub fn purpose(category: Option<Category>) -> &'static str {
-    category.map_or("unknown", |category| category.name())
+/// What one block is for, in one word or two, or the user's own category.
+pub fn purpose(snapshot: &Snapshot, category: ShownCategory) -> Cow<'_, str> {
+    category.name(snapshot).map_or(Cow::Borrowed("unknown"), plain)
 }
 
-/// What blocks are for, in one word or two.
-pub fn category(key: Purposed) -> &'static str {
-    categories(key.category)
-}
-
-/// What blocks of one category are for, in one word or two.
-pub fn categories(category: Option<Category>) -> &'static str {
-    category.map_or("unknown", |category| category.plural())
+/// What blocks are for, in one word or two, or the user's own category.
+pub fn category(snapshot: &Snapshot, category: ShownCategory) -> Cow<'_, str> {
+    category.plural(snapshot).map_or(Cow::Borrowed("unknown"), plain)
 }
 
 /// How that is known.
 pub fn reason(key: Purposed) -> String {
     match key.category {
-        Some(_) => format!("{}: {}", key.why.confidence(), key.why.evidence()),
-        None => key.why.evidence().to_owned(),
+        ShownCategory::Purpose(None) => key.why.evidence().to_owned(),
+        _ => format!("{}: {}", key.why.confidence(), key.why.evidence()),
     }
 }
 

@@ -60,7 +60,7 @@ impl Job {
             let mut found = Vec::new();
             let several = paths.len() > 1;
             for path in paths {
-                match Explained::open(path, args.device, args.options()) {
+                match Explained::open(path, args.device, args.options(), &args.categories) {
                     Ok(file) => found.push((path.clone(), file)),
                     Err(failure) => {
                         let of = if several { format!("{name}: {}", path.display()) } else { name.clone() };

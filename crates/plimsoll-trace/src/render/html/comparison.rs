@@ -10,7 +10,8 @@ use super::panels::{panels, swatch};
 use super::text::{Sentence, Text};
 use super::{SECTIONS, Section};
 use crate::explain::{Amount, Change};
-use crate::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total, category};
+use crate::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total};
+use crate::render::words;
 
 /// Rows of a table; what is beyond them is one more row.
 const ROWS: usize = 40;
@@ -57,7 +58,8 @@ fn compared(
     totals(out, pair)?;
     out.push_str("<h3>At the peak, by category</h3>");
     table(out, "for what", &pair.comparison.categories, |key| {
-        format!("{}{}", swatch(kind(*key)), category(*key))
+        let name = words::category(pair.reports[0].snapshot, *key);
+        format!("{}{}", swatch(kind(key.purpose())), Text(&name))
     })?;
     out.push_str("<h3>At the peak, by line</h3>");
     table(out, "line", &lines, |line| format!("<code>{}</code>", Text(line)))

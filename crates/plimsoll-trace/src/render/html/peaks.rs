@@ -61,8 +61,8 @@ fn rises(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> f
         let row = |bytes: i128| format!("<tr><td>{}{}", Changed(bytes), ChangeBar { bytes, of });
         for line in listed {
             let (category, place) = (line.key.category, cells::line(report, line.key.frame()));
-            let what = words::purpose(category);
-            write!(out, "{}<td>{}{what}<td>{place}", row(line.bytes()), swatch(kind(category)))?;
+            let what = Text(&words::purpose(report.snapshot, category)).to_string();
+            write!(out, "{}<td>{}{what}<td>{place}", row(line.bytes()), swatch(kind(category.purpose())))?;
         }
         if !rest.is_empty() {
             write!(out, "{}<td>{}<td>", row(by), words::counted(rest.len() as u64, "more line"))?;

@@ -6,7 +6,8 @@ use plimsoll_alloc::Bytes;
 
 use super::buckets::kind;
 use super::cells::{Bar, Size, line};
-use crate::explain::{Change, DeviceExplanation, Remaining};
+use super::text::Text;
+use crate::explain::{Change, DeviceExplanation, Remaining, ShownCategory};
 use crate::render::words::{self, counted};
 use crate::render::{Report, remaining as say};
 
@@ -24,11 +25,14 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     )?;
     let then = words::when(device);
     let table = Table { then, of: remaining.end_bytes };
-    let category = |category| (kind(category), words::categories(category).to_owned());
+    let snapshot = report.snapshot;
+    let category = |category: ShownCategory| {
+        (kind(category.purpose()), Text(&words::category(snapshot, category)).to_string())
+    };
     table.write(out, "by category", &remaining.categories(), |key| category(*key))?;
     table.write(out, "by line", &remaining.lines(), |key| {
-        let what = format!("{} {}", line(report, key.frame()), words::purpose(key.category));
-        (kind(key.category), what)
+        let what = format!("{} {}", line(report, key.frame()), Text(&words::purpose(snapshot, key.category)));
+        (kind(key.category.purpose()), what)
     })
 }
 

@@ -36,11 +36,17 @@ pub(super) fn section(out: &mut String, section: &Section<'_>, what_if: Option<&
             words::when(device)
         )?;
         for share in holders.by_line.iter().take(OWNERS) {
-            let class = format!("kind-{}", kind(share.key.category));
+            let class = format!("kind-{}", kind(share.key.category.purpose()));
             let bar = Bar { bytes: share.bytes, of: holders.bytes, class: &class };
             let line = words::asker(report.snapshot, share.key);
-            let purpose = words::purpose(share.key.category);
-            write!(out, "<tr><td>{}{bar}<td><code>{}</code> {purpose}", Size(share.bytes), Text(line))?;
+            let purpose = words::purpose(report.snapshot, share.key.category);
+            write!(
+                out,
+                "<tr><td>{}{bar}<td><code>{}</code> {}",
+                Size(share.bytes),
+                Text(line),
+                Text(&purpose)
+            )?;
         }
         out.push_str("</table></div>");
     }

@@ -8,7 +8,7 @@ use super::buckets::kind;
 use super::cells::{self, Bar, Size};
 use super::text::{Sentence, Text};
 use super::{Section, growth, peaks, quality, remaining, settings, summary};
-use crate::explain::{DeviceExplanation, Holes, Part, Pin, Share};
+use crate::explain::{BackwardBlock, DeviceExplanation, Holes, Part, Pin, Share};
 use crate::render::words::{self, counted};
 use crate::render::{Report, failure, ledger};
 
@@ -129,13 +129,18 @@ impl Tables<'_> {
         let (holders, when) = (&self.device.holders, words::when(self.device));
         write!(out, "<h3>Held {when}, by category</h3>")?;
         self.table(out, ["for what", "how that is known"], &holders.by_category, |key| {
-            (Some(kind(key.category)), words::category(*key).to_owned(), words::reason(*key))
+            let name = Text(&words::category(self.report.snapshot, key.category)).to_string();
+            (Some(kind(key.category.purpose())), name, words::reason(*key))
         })?;
         out.push_str("<h3>By line</h3>");
         self.table(out, ["line", "for what"], &holders.by_line, |key| {
-            let category = words::purpose(key.category);
+            let category = words::purpose(self.report.snapshot, key.category);
             let line = words::asker(self.report.snapshot, *key);
-            (Some(kind(key.category)), format!("<code>{}</code>", Text(&line)), category.to_owned())
+            (
+                Some(kind(key.category.purpose())),
+                format!("<code>{}</code>", Text(&line)),
+                Text(&category).to_string(),
+            )
         })?;
         out.push_str("<h3>By operator</h3>");
         self.table(out, ["operator", ""], &holders.by_operator, |key| {
@@ -189,15 +194,27 @@ impl Tables<'_> {
         out.push_str("<tbody>");
         for &index in &self.device.holders.largest {
             let life = &self.device.timeline.lives[index.index()];
-            let category = self.device.purposes.get(index).category;
-            let name = words::purpose(category);
+            let (category, _) = self.device.purposes.shown(index, life, self.report.origins);
+            let name = words::purpose(self.report.snapshot, category).into_owned();
+            let name = Text(&name);
             let born = life.born.map_or_else(
                 || "before the recording".to_owned(),
                 |event| format!("at event {}", event.index()),
             );
-            let class = format!("kind-{}", kind(category));
+            let class = format!("kind-{}", kind(category.purpose()));
             let bar = Bar { bytes: life.bytes, of: self.device.holders.bytes, class: &class };
-            let line = cells::line(self.report, self.report.origins.get(life.stack).line);
+            let origin = self.report.origins.get(life.stack);
+            let line = match (origin.line, origin.package_line) {
+                (None, _) => {
+                    let (operator, forward) = (origin.operator, self.device.forward_lines.get(life.born));
+                    let block = BackwardBlock { operator, forward };
+                    Text(&words::backward(self.report.snapshot, block)).to_string()
+                }
+                (line, None) => cells::line(self.report, line),
+                (line, library) => {
+                    format!("{}<br>{}", cells::line(self.report, line), cells::line(self.report, library))
+                }
+            };
             write!(out, "<tr><td>{}{bar}<td>{born}<td>{line}<td>{name}", Size(life.bytes))?;
         }
         out.push_str("</table>");

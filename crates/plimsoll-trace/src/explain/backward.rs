@@ -1,0 +1,329 @@
+//! The forward line that a request of the backward pass belongs to: [`ForwardLines`].
+//!
+//! PyTorch runs the backward pass on a thread of its own, without Python. But the engine runs derivatives in the
+//! reverse order of their operators, and each derivative frees what its operator saved. So what a pass has freed, and
+//! what it has yet to free, bound the operator from both sides: it is not behind the oldest block that was freed, nor
+//! before the newest that is still saved. Between the bounds two things decide. A C++ frame names the derivative
+//! (`MmBackward0`), and the nearest operator of that name counts. Without C++ frames a gradient is as large as the
+//! tensor that it is of, and belongs to the operator behind the one that made that tensor.
+//!
+//! `docs/notes/0007-explain.md` says how often this is right.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_alloc::Category;
+
+use super::fragmentation::Known;
+use super::origin::{Doing, Name};
+use super::passes::{Pass, PassKind, Passes};
+use crate::snapshot::{Action, EventIndex, FrameId, LifeIndex, Snapshot, StackId};
+use crate::timeline::Life;
+
+/// A line of the forward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ForwardLine {
+    /// The user's line.
+    pub frame: FrameId,
+    /// The line of a package that it called, if it did.
+    pub package_line: Option<FrameId>,
+    /// What it was found by.
+    pub by: FoundBy,
+}
+
+/// What a forward line was found by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FoundBy {
+    /// The derivative's name is that of an operator of the line, at the right place of the order.
+    Operator,
+    /// The order alone, and sizes.
+    Order,
+}
+
+impl FoundBy {
+    /// How sure that is.
+    pub fn confidence(self) -> &'static str {
+        match self {
+            Self::Operator => "likely",
+            Self::Order => "a guess",
+        }
+    }
+}
+
+/// The forward lines of some requests of backward passes, by their events.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
+
+/// Passes before a backward pass that may have saved something for it: of two models that are trained in turn, the
+/// forward pass of one may lie two passes before.
+const PASSES_BEFORE: usize = 6;
+/// Operators on either side of the bounds, and between them, among which one is looked for: no derivative is farther
+/// off, and a forged file may have millions.
+const BEYOND: usize = 4;
+const MOST_BETWEEN: usize = 1 << 10;
+/// Requests that the derivative of one operator makes, at most. Where order alone finds more, the pass does not free
+/// operator by operator: compiled code, for one, is a single derivative.
+const MOST_OF_ONE: usize = 12;
+
+impl ForwardLines {
+    /// Those of the requests at these events, where they are found. `wanted` are requests that a backward pass made
+    /// without a line of Python; others are left out. Costs a walk over each pass that has one, and over those before.
+    pub(super) fn of(known: Known<'_>, passes: &Passes, wanted: impl Iterator<Item = EventIndex>) -> Self {
+        let wanted: BTreeSet<EventIndex> = wanted.collect();
+        let all: Vec<Pass> = passes.iter().copied().collect();
+        let mut found = BTreeMap::new();
+        for (place, pass) in all.iter().enumerate().filter(|(_, pass)| pass.kind == PassKind::Backward) {
+            let here: Vec<EventIndex> = wanted.range(pass.first..=pass.last).copied().collect();
+            if let Some(&last) = here.last() {
+                let before = &all[place.saturating_sub(PASSES_BEFORE)..place];
+                let mut told = Vec::new();
+                let mut requests: BTreeMap<usize, usize> = BTreeMap::new();
+                Sweep::new(known, *pass, before).run(last, |event, place, line| {
+                    *requests.entry(place).or_default() += 1;
+                    told.push((event, place, line));
+                });
+                let is_sure = |place: usize, by| by == FoundBy::Operator || requests[&place] <= MOST_OF_ONE;
+                let told = told.into_iter().filter(|(event, place, line)| {
+                    here.binary_search(event).is_ok() && is_sure(*place, line.by)
+                });
+                found.extend(told.map(|(event, _, line)| (event, line)));
+            }
+        }
+        Self(found)
+    }
+
+    /// The forward line of the request at an event.
+    pub fn get(&self, event: Option<EventIndex>) -> Option<ForwardLine> {
+        self.0.get(&event?).copied()
+    }
+}
+
+/// A request of the forward pass.
+struct Op {
+    line: ForwardLine,
+    bytes: u64,
+    stack: Option<StackId>,
+    /// The operator behind it, of which a gradient of this size is the derivative; known once there is one.
+    consumer: usize,
+}
+
+/// One backward pass on its way back through the operators.
+struct Sweep<'a> {
+    known: Known<'a>,
+    pass: Pass,
+    ops: Vec<Op>,
+    /// When the pass frees what operators saved, with their places.
+    frees: BTreeSet<(EventIndex, usize)>,
+    /// The places of those that it has yet to free.
+    saved: BTreeSet<usize>,
+    /// No operator behind this place has still to be derived.
+    highest: usize,
+    /// The operator of the last request.
+    at: usize,
+    by: FoundBy,
+    /// Gradients of tensors from here on were made.
+    derived: usize,
+    /// Names of operators, by stack.
+    names: BTreeMap<StackId, Vec<Name>>,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(known: Known<'a>, pass: Pass, before: &[Pass]) -> Self {
+        let mut sweep = Self {
+            known,
+            pass,
+            ops: Vec::new(),
+            frees: BTreeSet::new(),
+            saved: BTreeSet::new(),
+            highest: 0,
+            at: 0,
+            by: FoundBy::Order,
+            derived: 0,
+            names: BTreeMap::new(),
+        };
+        let Some(first) = before.first() else { return sweep };
+        let latest = before.last().filter(|pass| pass.kind == PassKind::Forward);
+        for nth in sweep.born(first.first, pass.first) {
+            let life = &known.timeline.lives[nth];
+            let is_freed_here = life.freed.is_some_and(|freed| (pass.first..=pass.last).contains(&freed));
+            let is_latest = latest.is_some_and(|latest| life.born >= Some(latest.first));
+            if (is_freed_here || is_latest) && known.origins.get(life.stack).doing == Doing::Forward {
+                sweep.push(nth);
+            }
+        }
+        sweep.restart();
+        sweep
+    }
+
+    /// The places of the lives that were born from one event on and before another.
+    fn born(&self, from: EventIndex, to: EventIndex) -> std::ops::Range<usize> {
+        let lives = &self.known.timeline.lives;
+        let before = |event| lives.partition_point(|life| life.born < Some(event));
+        before(from)..before(to)
+    }
+
+    /// Takes a request as the last operator of the forward pass, unless it is scratch.
+    fn push(&mut self, nth: usize) {
+        let known = self.known;
+        let life = &known.timeline.lives[nth];
+        let origin = known.origins.get(life.stack);
+        let is_workspace = LifeIndex::new(nth)
+            .is_some_and(|index| known.purposes.get(index).category == Some(Category::Workspace));
+        // What is freed by the next event was scratch inside an operator.
+        let is_scratch =
+            life.freed.zip(life.born).is_some_and(|(freed, born)| freed.index() == born.index() + 1);
+        let Some(frame) = origin.line.filter(|_| !is_workspace && !is_scratch) else { return };
+        let place = self.ops.len();
+        let bytes = asked(life);
+        // An operator's further outputs, as masks and statistics, have its stack and other sizes.
+        let consumes = |op: &Op| op.stack != life.stack || op.bytes == bytes;
+        for op in self.ops.iter_mut().rev().take(BEYOND).filter(|op| op.consumer == usize::MAX) {
+            if consumes(op) {
+                op.consumer = place;
+            }
+        }
+        let line = ForwardLine { frame, package_line: origin.package_line, by: FoundBy::Order };
+        self.ops.push(Op { line, bytes, stack: life.stack, consumer: usize::MAX });
+        if let Some(freed) = life.freed.filter(|freed| (self.pass.first..=self.pass.last).contains(freed)) {
+            self.frees.insert((freed, place));
+            self.saved.insert(place);
+        }
+    }
+
+    /// Begins at the last operator.
+    fn restart(&mut self) {
+        let last = self.ops.len().saturating_sub(1);
+        (self.highest, self.at, self.derived) = (last, last, self.ops.len());
+    }
+
+    /// Follows the pass until an event, and tells the line of each request without a line of its own.
+    fn run(&mut self, until: EventIndex, mut tell: impl FnMut(EventIndex, usize, ForwardLine)) {
+        let known = self.known;
+        let trace = known.snapshot.trace(known.timeline.device);
+        for index in self.pass.first.index()..=until.index().min(self.pass.last.index()) {
+            let (Some(now), Some(event)) = (EventIndex::new(index), trace.get(index)) else { break };
+            while let Some(&(freed, place)) = self.frees.first().filter(|(freed, _)| *freed <= now) {
+                self.frees.remove(&(freed, place));
+                self.saved.remove(&place);
+                self.highest = self.highest.min(place);
+            }
+            if !matches!(event.action, Action::Alloc | Action::Oom) {
+                continue;
+            }
+            let origin = known.origins.get(event.stack);
+            if origin.doing == Doing::Recomputing {
+                if let Some(life) = known.timeline.life_of(now) {
+                    self.push(life.index());
+                    self.restart();
+                }
+                continue;
+            }
+            if origin.line.is_some() || self.ops.is_empty() {
+                continue;
+            }
+            let place = self.place_of(event.size, event.stack, origin.operator);
+            self.at = place;
+            tell(now, place, ForwardLine { by: self.by, ..self.ops[place].line });
+        }
+    }
+
+    /// The operator that a request of the backward pass belongs to.
+    fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> usize {
+        let lowest = self.saved.last().copied().unwrap_or(0);
+        let highest = self.at.min(self.highest).max(lowest);
+        let snapshot = self.known.snapshot;
+        if let Some(node) = operator.and_then(|name| derivative(name.of(snapshot))) {
+            let between = (lowest..=highest).rev().take(MOST_BETWEEN);
+            let behind = highest + 1..(highest + BEYOND).min(self.ops.len());
+            let before = (lowest.saturating_sub(BEYOND)..lowest).rev();
+            for place in between.chain(behind).chain(before) {
+                if self.calls(place, node) {
+                    self.by = FoundBy::Operator;
+                    return place;
+                }
+            }
+            self.by = FoundBy::Order;
+        } else if self.known.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
+            // A sum over a gradient's broadcast dimensions, or a gradient that is kept: of the derivative before it.
+            return highest;
+        }
+        let mut tensors = (0..self.derived.min(highest)).rev().take(MOST_BETWEEN);
+        let of = tensors.find(|&place| {
+            let Op { bytes: of, consumer, .. } = self.ops[place];
+            of == bytes && (lowest..=highest).contains(&consumer)
+        });
+        match of {
+            Some(tensor) => {
+                self.derived = tensor;
+                self.ops[tensor].consumer
+            }
+            None => highest,
+        }
+    }
+
+    /// Whether an operator's stack calls the operator that a derivative is of.
+    fn calls(&mut self, place: usize, node: &str) -> bool {
+        let snapshot = self.known.snapshot;
+        let Some(stack) = self.ops[place].stack else { return false };
+        let names = self.names.entry(stack).or_insert_with(|| operators(snapshot, stack));
+        names.iter().any(|name| is_derivative_of(node, name.of(snapshot)))
+    }
+}
+
+/// All operators of a stack.
+fn operators(snapshot: &Snapshot, stack: StackId) -> Vec<Name> {
+    let frames = snapshot.stacks.frames(stack);
+    frames.filter_map(|frame| Name::of_operator(frame.name, snapshot.texts.get(frame.name))).collect()
+}
+
+/// `Addmm` of `AddmmBackward0`.
+fn derivative(name: &str) -> Option<&str> {
+    let (node, number) = name.rsplit_once("Backward")?;
+    (!node.is_empty() && number.chars().all(|char| char.is_ascii_digit())).then_some(node)
+}
+
+/// Whether a node such as `NativeLayerNorm` is the derivative of an operator such as `native_layer_norm`, of which
+/// `at::_ops` may name the overload: `add_Tensor`.
+fn is_derivative_of(node: &str, operator: &str) -> bool {
+    let mut rest = operator.chars();
+    for wanted in node.chars() {
+        let Some(char) = rest.find(|&char| char != '_') else { return false };
+        if !char.eq_ignore_ascii_case(&wanted) {
+            return false;
+        }
+    }
+    matches!(rest.next(), None | Some('_'))
+}
+
+fn asked(life: &Life) -> u64 {
+    life.requested_bytes.get().unwrap_or(life.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_derivative_is_named_after_its_operator_whatever_the_overload() {
+        for (node, operator) in [
+            ("Mm", "mm"),
+            ("Add", "add_Tensor"),
+            ("NativeLayerNorm", "native_layer_norm"),
+            ("LogSoftmax", "_log_softmax"),
+            ("ScaledDotProductEfficientAttention", "_scaled_dot_product_efficient_attention"),
+            ("Relu", "relu_"),
+        ] {
+            assert!(is_derivative_of(node, operator), "{node} of {operator}");
+        }
+        for (node, operator) in [("Add", "addmm"), ("Mm", "m"), ("Softmax", "log_softmax"), ("Mul", "")] {
+            assert!(!is_derivative_of(node, operator), "{node} is not of {operator}");
+        }
+    }
+
+    #[test]
+    fn only_nodes_of_autograd_are_derivatives() {
+        assert_eq!(derivative("AddmmBackward0"), Some("Addmm"));
+        assert_eq!(derivative("native_layer_norm_backward"), None);
+        assert_eq!(derivative("Backward0"), None);
+        assert_eq!(derivative("sum_dim_IntList"), None);
+    }
+}

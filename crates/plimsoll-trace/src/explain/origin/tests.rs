@@ -1,0 +1,170 @@
+//! Stacks, and what is read from them.
+
+use super::*;
+
+/// A snapshot with one stack, innermost frame first.
+fn snapshot(frames: &[(&str, &str)]) -> (Snapshot, Option<StackId>) {
+    let mut snapshot = Snapshot::default();
+    let ids: Vec<FrameId> = frames
+        .iter()
+        .map(|(file, name)| {
+            let filename = snapshot.texts.intern(file).unwrap();
+            let name = snapshot.texts.intern(name).unwrap();
+            snapshot.stacks.frame(Frame { filename, name, line: 1, fx: None }).unwrap()
+        })
+        .collect();
+    let stack = snapshot.stacks.stack(&ids);
+    (snapshot, stack)
+}
+
+fn check(frames: &[(&str, &str)], line: Option<&str>, operator: Option<&str>, doing: Doing) {
+    let (snapshot, stack) = snapshot(frames);
+    let origin = Origins::of(&snapshot).get(stack);
+    let file = origin.line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
+    assert_eq!((file, origin.doing), (line, doing), "{frames:?}");
+    assert_eq!(origin.operator.map(|name| name.of(&snapshot)), operator, "{frames:?}");
+}
+
+const LINEAR: (&str, &str) = ("/x/site-packages/torch/nn/modules/linear.py", "forward");
+
+#[test]
+fn the_users_innermost_line_and_the_outermost_operator_below_it_count() {
+    let inner = ("libtorch_cpu.so", "at::_ops::empty_strided::call(c10::ArrayRef<c10::SymInt>)");
+    let outer = ("libtorch_cpu.so", "at::_ops::mul_Tensor::call(at::Tensor const&, at::Tensor const&)");
+    let again = ("libtorch_cpu.so", "at::_ops::mul_Tensor::redispatch(c10::DispatchKeySet)");
+    let user = ("/home/me/model.py", "forward");
+    let main = ("/home/me/train.py", "<module>");
+    check(
+        &[inner, again, outer, LINEAR, user, main],
+        Some("/home/me/model.py"),
+        Some("mul_Tensor"),
+        Doing::Forward,
+    );
+    check(&[LINEAR], Some(LINEAR.0), None, Doing::Forward);
+    check(&[], None, None, Doing::Unknown);
+}
+
+#[test]
+fn a_line_of_somebody_elses_package_is_told_beside_the_users() {
+    let theirs = ("/x/site-packages/transformers/activations.py", "forward");
+    let (snapshot, stack) = snapshot(&[LINEAR, theirs, ("train.py", "main")]);
+    let origin = Origins::of(&snapshot).get(stack);
+    let file =
+        |line: Option<FrameId>| line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
+    assert_eq!((file(origin.line), file(origin.package_line)), (Some("train.py"), Some(theirs.0)));
+    check(&[LINEAR, theirs], Some(theirs.0), None, Doing::Forward);
+}
+
+#[test]
+fn a_training_loops_line_has_the_line_of_the_layer_or_the_optimizer_that_it_called() {
+    let call = ("/x/site-packages/torch/nn/modules/module.py", "_call_impl");
+    let sequential = ("/x/site-packages/torch/nn/modules/container.py", "forward");
+    let init = ("/x/site-packages/torch/optim/adamw.py", "_init_group");
+    let step = ("/x/site-packages/torch/optim/optimizer.py", "wrapper");
+    let check = |frames: &[(&str, &str)], layer: Option<&str>| {
+        let (snapshot, stack) = snapshot(frames);
+        let layer_line = Origins::of(&snapshot).get(stack).package_line;
+        let file = layer_line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
+        assert_eq!(file, layer, "{frames:?}");
+    };
+    check(&[LINEAR, call, sequential, call, ("train.py", "main")], Some(LINEAR.0));
+    check(&[init, step, ("train.py", "main")], Some(init.0));
+    // The line of a model's own `forward` says it already.
+    check(&[LINEAR, call, ("model.py", "forward"), call, ("train.py", "main")], None);
+    check(&[sequential, call, ("train.py", "main")], None);
+    check(&[("/x/site-packages/torch/nn/modules/linear.py", "__init__"), ("train.py", "main")], None);
+}
+
+#[test]
+fn python_that_pytorch_puts_around_operators_is_no_line_of_anybodys() {
+    let router = ("/x/site-packages/torch/_native/registry.py", "eager_router");
+    check(&[router], None, None, Doing::Unknown);
+    check(&[router, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
+}
+
+#[test]
+fn the_first_of_the_users_categories_that_a_frame_matches_counts() {
+    let (mut snapshot, stack) = snapshot(&[LINEAR, ("/home/me/experts.py", "forward")]);
+    let names = ["layers", "experts", "none"].map(|name| snapshot.texts.intern(name).unwrap());
+    let of = |text: &'static str| move |frame: &str| frame.contains(text);
+    let (linear, experts, none) = (of("linear.py:1 forward"), of("experts.py"), of("absent"));
+    let check = |order: [usize; 3], expected: usize| {
+        let all: [&dyn Fn(&str) -> bool; 3] = [&linear, &experts, &none];
+        let given = order.map(|nth| CustomCategory { name: names[nth], matches: all[nth] });
+        let origins = Origins::of(&snapshot).with_categories(&snapshot, &given);
+        assert_eq!(origins.get(stack).custom, Some(names[expected]));
+        assert_eq!(origins.get(Some(StackId::EMPTY)).custom, None);
+    };
+    check([2, 1, 0], 1);
+    check([0, 1, 2], 0);
+}
+
+#[test]
+fn derivatives_are_told_by_their_node() {
+    let op = ("", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)");
+    let node = ("", "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)");
+    let engine = ("", "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)");
+    check(&[op, node, engine], None, Some("AddmmBackward0"), Doing::Backward);
+    let keeps = ("", "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)");
+    check(&[op, keeps, engine], None, Some("mm"), Doing::Accumulating);
+}
+
+#[test]
+fn optimizers_are_told_by_their_files() {
+    let init = ("/x/site-packages/torch/optim/adamw.py", "_init_group");
+    let step = ("/x/site-packages/torch/optim/adamw.py", "step");
+    let user = ("train.py", "main");
+    check(&[init, step, user], Some("train.py"), None, Doing::OptimizerState);
+    check(&[step, user], Some("train.py"), None, Doing::OptimizerStep);
+    check(
+        &[("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py", "step")],
+        Some("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py"),
+        None,
+        Doing::OptimizerStep,
+    );
+}
+
+#[test]
+fn modules_that_are_brought_to_the_device_are_being_built() {
+    let convert = ("/x/site-packages/torch/nn/modules/module.py", "convert");
+    check(&[convert, ("a.py", "main")], Some("a.py"), None, Doing::Building);
+}
+
+const APPLY: (&str, &str) = ("/x/site-packages/torch/autograd/function.py", "apply");
+
+#[test]
+fn a_derivative_that_a_program_defines_is_told_by_the_frame_that_calls_it() {
+    let (derivative, forward) = (("train.py", "backward"), ("train.py", "forward"));
+    check(&[derivative, APPLY], Some("train.py"), None, Doing::Backward);
+    check(&[forward, APPLY, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
+    check(&[derivative, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
+    let compiled = ("/x/site-packages/torch/_functorch/_aot_autograd/runtime_wrappers.py", "backward");
+    let boxed = (APPLY.0, "apply_boxed");
+    let call = ("/tmp/torchinductor_me/ab/cab.py", "call");
+    check(&[call, compiled, boxed], Some(call.0), None, Doing::Backward);
+}
+
+#[test]
+fn what_a_checkpoint_computes_again_is_told_from_the_derivatives_that_it_asks_for() {
+    let checkpoint = |name| ("/x/site-packages/torch/utils/checkpoint.py", name);
+    let (engine, user) = (("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward"), "model.py");
+    let check = |frames: &[(&str, &str)], doing| check(frames, Some(user), None, doing);
+    check(&[LINEAR, (user, "forward"), checkpoint("recompute_fn")], Doing::Recomputing);
+    check(&[LINEAR, (user, "forward"), checkpoint("unpack_hook"), engine], Doing::Recomputing);
+    check(&[LINEAR, (user, "forward"), checkpoint("backward"), APPLY], Doing::Recomputing);
+    check(&[engine, checkpoint("backward"), APPLY, (user, "main")], Doing::Backward);
+    check(&[LINEAR, (user, "forward"), checkpoint("forward"), APPLY], Doing::Forward);
+}
+
+#[test]
+fn sharded_parameters_are_made_gathered_and_their_gradients_sent() {
+    let sharded = |name| ("/x/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param.py", name);
+    let check = |frames: &[(&str, &str)], doing| {
+        check(&[frames, &[("train.py", "main")]].concat(), Some("train.py"), None, doing);
+    };
+    check(&[sharded("_init_sharded_param")], Doing::Building);
+    check(&[sharded("wait_for_unshard"), sharded("pre_backward")], Doing::Gathering);
+    check(&[sharded("post_backward")], Doing::Backward);
+    let buckets = ("/x/site-packages/torch/nn/parallel/distributed.py", "_ddp_init_helper");
+    check(&[buckets, (buckets.0, "__init__")], Doing::Bucketing);
+}
