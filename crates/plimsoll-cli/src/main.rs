@@ -25,6 +25,7 @@ mod record;
 mod recording;
 mod shown;
 mod sink;
+mod smi;
 mod top;
 mod train;
 mod whatif;
@@ -88,6 +89,12 @@ enum Verb {
         #[command(subcommand)]
         what: bench::What,
     },
+    /// What `nvidia-smi` prints of imitated GPUs, for programs that `predict` runs
+    #[command(hide = true, disable_help_flag = true)]
+    NvidiaSmi {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Print completions for a shell
     Completions(manual::CompletionsArgs),
     /// Write man pages
@@ -109,7 +116,11 @@ impl Verb {
             Verb::Check(args) => (args.json, "plimsoll.error/1"),
             Verb::Conformance(args) => (args.json, "plimsoll.error/1"),
             Verb::Bench { what } => (what.json(), "plimsoll.error/1"),
-            Verb::Export(_) | Verb::Record(_) | Verb::Completions(_) | Verb::Man(_) => return None,
+            Verb::Export(_)
+            | Verb::Record(_)
+            | Verb::NvidiaSmi { .. }
+            | Verb::Completions(_)
+            | Verb::Man(_) => return None,
         };
         json.then_some(schema)
     }
@@ -136,6 +147,7 @@ fn main() -> std::process::ExitCode {
         Verb::Record(args) => record::run(&args).map(|()| Answer::default()),
         Verb::Conformance(args) => conformance::run(&args),
         Verb::Bench { what } => bench::run(what).map(Answer::from),
+        Verb::NvidiaSmi { arguments } => smi::run(&arguments),
         Verb::Completions(args) => manual::completions(&args, Cli::command()).map(|()| Answer::default()),
         Verb::Man(args) => manual::man(&args, Cli::command()).map(|()| Answer::default()),
     };

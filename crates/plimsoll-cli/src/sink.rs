@@ -46,6 +46,11 @@ impl Sink {
             );
             return Err(Failure::new(Exit::Usage, message));
         }
+        let folder = self.output.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !self.is_stdout() && !folder.is_dir()) {
+            let message = format!("{}: there is no folder {}: make it first", self.name(), folder.display());
+            return Err(Failure::new(Exit::Unreadable, message));
+        }
         Ok(())
     }
 

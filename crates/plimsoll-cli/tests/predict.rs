@@ -22,6 +22,9 @@ fn what_cannot_be_run_as_asked_is_refused_before_it_runs() {
     for (args, said) in [
         (&["predict", "--gpu", "H9000", "--", "true"][..], "known are H200"),
         (&["predict", "--gpu", "MI300X", "--", "true"], "AMD"),
+        (&["predict", "--devices", "256", "--rank", "0", "--", "true"], "--nodes 32 --devices 8"),
+        (&["predict", "--devices", "8", "--nodes", "2", "--rank", "16", "--", "true"], "--rank"),
+        (&["predict", "--devices", "8", "--nodes", "2", "--", "true"], "--rank"),
         (&["predict", "--alloc-conf", "nonsense:1", "--", "true"], "nonsense"),
         (&["predict", "--find", "N=1..2", "--", "true"], "{N} is nowhere"),
         (&["predict", "--devices", "2", "--rank", "2", "--", "true"], "--rank"),
@@ -174,7 +177,9 @@ if sys.argv[1] == 'exit':
     import os
     os._exit(0)
 if sys.argv[1] == 'refused':
-    torch._cslt_compress(torch.ones(64, 64, device='cuda', dtype=torch.half))
+    import ctypes
+    ctypes.CDLL(None).cuMulticastCreate()
+    raise RuntimeError('CUDA error: operation not supported')
 ";
 
 #[test]
@@ -188,7 +193,7 @@ fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends(
     }
     let refused = answer(&torch.predict(&["--json"], &["refused"]), 5);
     let hint = refused["verdict"]["hint"].to_string();
-    assert!(hint.contains("does not imitate what was called: cusparseLt"), "{refused}");
+    assert!(hint.contains("does not imitate what was called: cuMulticastCreate"), "{refused}");
     let torch = Torch::new("assumes-nothing", TRAINS).expect("as before");
     assert_eq!(answer(&torch.predict(&["--json"], &["64"]), 0)["exact"], true);
 }

@@ -4,6 +4,8 @@
 
 mod allocation;
 mod context;
+mod export;
+mod green;
 mod module;
 mod streams;
 

@@ -55,6 +55,8 @@ pub(crate) enum Library {
     Solver,
     /// `libcufft`: `cufftResult`.
     Fft,
+    /// `libnvjpeg`: `nvjpegStatus_t`.
+    Jpeg,
     /// `libcupti`: `CUptiResult`.
     Profiler,
 }
@@ -72,6 +74,7 @@ impl Failure {
             (_, Library::Sparse) => (2, 10, 3),
             (_, Library::Solver) => (2, 9, 3),
             (_, Library::Fft) => (2, 16, 4),
+            (_, Library::Jpeg) => (5, 9, 2),
             (_, Library::Profiler) => (8, 27, 1),
         };
         match self {

@@ -114,6 +114,11 @@ impl Setup {
         share::note(self.visible[device], bytes, self.memory_bytes)
     }
 
+    /// A device's number in the machine.
+    pub(crate) fn in_machine(&self, device: usize) -> usize {
+        self.visible[device]
+    }
+
     /// The PCI bus of a device: its place in the machine, from 1.
     pub(crate) fn bus(&self, device: usize) -> i32 {
         i32::try_from(self.visible[device] + 1).unwrap_or(i32::MAX)

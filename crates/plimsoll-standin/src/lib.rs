@@ -21,13 +21,16 @@
 //! | `stream.rs` | streams, events, captures |
 //! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
-//! | `nvml.rs` | `libnvidia-ml` |
+//! | `nvml.rs`, `nvml/` | `libnvidia-ml` |
 //! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
 //! | `sparse.rs`, `sparse/` | cuSPARSE |
 //! | `solver.rs`, `fft.rs` | cuSOLVER, as if it needed no workspace; cuFFT |
 //! | `workspace.rs` | workspaces that are not documented: none, or by a model; what is asked for, for whoever judges |
 //! | `planner.rs`, `planner/` | cuDNN's own plans, asked in a process of their own with a description of the GPU |
-//! | `unknown.rs` | what PyTorch may call and is not imitated: cuSPARSELt, memory shared between processes, … |
+//! | `structured.rs`, `jpeg.rs` | cuSPARSELt, as if it needed no workspace; nvJPEG, which reads headers only |
+//! | `cupti.rs` | CUPTI: profilers start, and record nothing |
+//! | `smi.rs` | what `nvidia-smi` prints |
+//! | `unknown.rs` | what PyTorch may call and is not imitated: multicast, memory shared by file descriptors, … |
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
 //! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
@@ -44,18 +47,21 @@ pub mod planner;
 pub mod process;
 pub mod settings;
 pub mod share;
+pub mod smi;
 pub mod version;
 pub mod workspace;
 
 mod argument;
 mod blas;
 mod call;
+mod cupti;
 mod dnn;
 mod driver;
 mod error;
 mod fault;
 mod fft;
 mod gpu;
+mod jpeg;
 mod lock;
 mod memory;
 mod nccl;
@@ -64,4 +70,5 @@ mod runtime;
 mod solver;
 mod sparse;
 mod stream;
+mod structured;
 mod unknown;

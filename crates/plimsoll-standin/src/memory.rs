@@ -11,6 +11,7 @@ mod space;
 mod stray;
 
 use std::collections::BTreeMap;
+use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::call::new_handle;
@@ -75,6 +76,8 @@ pub(crate) struct Memory {
     mapped: BTreeMap<u64, (u64, u64)>,
     /// By device: bytes in use.
     used: BTreeMap<usize, u64>,
+    /// By device: the most bytes that were in use at one time.
+    most: BTreeMap<usize, u64>,
     pools: BTreeMap<usize, PoolUse>,
 }
 
@@ -83,6 +86,7 @@ static MEMORY: Mutex<Memory> = Mutex::new(Memory {
     physical: BTreeMap::new(),
     mapped: BTreeMap::new(),
     used: BTreeMap::new(),
+    most: BTreeMap::new(),
     pools: BTreeMap::new(),
 });
 
@@ -94,6 +98,13 @@ pub(crate) fn memory() -> MutexGuard<'static, Memory> {
 /// The same from a signal's handler: nothing if somebody else has it.
 fn memory_if_free() -> Option<MutexGuard<'static, Memory>> {
     MEMORY.try_lock().ok()
+}
+
+/// The most bytes that this process had of a device at one time, without its context: for whoever watches it.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
+    let device = usize::try_from(device).unwrap_or(usize::MAX);
+    memory().most.get(&device).copied().unwrap_or(0)
 }
 
 impl Memory {
@@ -315,6 +326,8 @@ impl Memory {
             return Err(Failure::OutOfMemory);
         }
         self.used.insert(device, used_bytes);
+        let most_bytes = self.most.entry(device).or_default();
+        *most_bytes = used_bytes.max(*most_bytes);
         Ok(())
     }
 

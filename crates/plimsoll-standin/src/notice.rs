@@ -101,6 +101,11 @@ pub(crate) fn refuse(name: &str) {
     once(Kind::Refused, name, "is not imitated: it answers \"not supported\"");
 }
 
+/// Tells that something was refused, and why.
+pub(crate) fn refuse_because(about: &str, why: &str) {
+    once(Kind::Refused, about, why);
+}
+
 /// Tells that something was selected by values.
 pub(crate) fn select() {
     once(

@@ -10,6 +10,11 @@ use crate::gpu::setup;
 use crate::memory::memory;
 use crate::version;
 
+pub(crate) mod idle;
+
+/// The driver's own version, of those with CUDA 13.2.
+pub(crate) const DRIVER: &str = "595.00";
+
 /// NVML's handle of a device: its number, from 1.
 type DeviceHandle = u64;
 
@@ -38,10 +43,7 @@ calls! { Nvml:
         put_text(name, length as usize, setup().gpu.card)
     }
     fn nvmlDeviceGetUUID(device: DeviceHandle, uuid: Out<c_char>, length: c_uint) {
-        let bytes = setup().uuid(of(device)?);
-        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex);
-        put_text(uuid, length as usize, &format!("GPU-{}", parts.join("-")))
+        put_text(uuid, length as usize, &uuid_text(of(device)?))
     }
     /// Total, free, used, in bytes.
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
@@ -61,6 +63,14 @@ calls! { Nvml:
     ) {
         count.put(0)
     }
+    fn nvmlDeviceGetGraphicsRunningProcesses(_device: DeviceHandle, count: Out<c_uint>, _processes: Out<u8>) {
+        count.put(0)
+    }
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+        _device: DeviceHandle, count: Out<c_uint>, _processes: Out<u8>,
+    ) {
+        count.put(0)
+    }
     fn nvmlSystemGetCudaDriverVersion(version: Out<c_int>) {
         version.put(version::DRIVER)
     }
@@ -68,7 +78,7 @@ calls! { Nvml:
         version.put(version::DRIVER)
     }
     fn nvmlSystemGetDriverVersion(version: Out<c_char>, length: c_uint) {
-        put_text(version, length as usize, "595.00")
+        put_text(version, length as usize, DRIVER)
     }
 }
 
@@ -76,15 +86,21 @@ nothing! { Nvml: nvmlInit nvmlInit_v2 nvmlInitWithFlags nvmlShutdown }
 
 unknown! { Nvml:
     nvmlDeviceGetNvLinkRemoteDeviceType nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetGpuFabricInfoV
-    nvmlDeviceGetClockInfo nvmlDeviceGetPowerUsage nvmlDeviceGetTemperature nvmlDeviceGetUtilizationRates
-    nvmlDeviceGetMigMode nvmlDeviceGetNumaNodeId nvmlDeviceGetVirtualizationMode nvmlDeviceGetP2PStatus
-    nvmlDeviceGetHandleByUUID nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkCapability
+    nvmlDeviceGetNumaNodeId nvmlDeviceGetVirtualizationMode nvmlDeviceGetP2PStatus nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkCapability
 }
 
 /// What an error is called.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(error: c_int) -> *const c_char {
     if error == 0 { c"Success".as_ptr() } else { c"an error of the stand-in device".as_ptr() }
+}
+
+/// A device's identity as NVML writes it.
+pub(crate) fn uuid_text(device: usize) -> String {
+    let bytes = setup().uuid(device);
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(hex);
+    format!("GPU-{}", parts.join("-"))
 }
 
 fn handle(number: c_uint) -> Outcome<DeviceHandle> {

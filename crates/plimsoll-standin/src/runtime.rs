@@ -9,6 +9,7 @@ mod device;
 mod entry;
 mod graph;
 mod images;
+mod ipc;
 mod kernel;
 mod streams;
 

@@ -19,14 +19,14 @@ fn run(test: &str, environment: &[(&str, &str)]) -> (Output, String) {
 fn a_call_that_is_not_imitated_names_itself_once() {
     let (output, said) = run("asks_twice", &[]);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches("plimsoll-standin: cusparseLtInit is not imitated").count(), 1, "{said}");
+    assert_eq!(said.matches("plimsoll-standin: cuMulticastCreate is not imitated").count(), 1, "{said}");
 }
 
 #[test]
 #[ignore = "run by another test"]
 fn asks_twice() {
     let _alone = library::open(&[]);
-    assert_eq!((c!(cusparseLtInit()), c!(cusparseLtInit())), (10, 10));
+    assert_eq!((c!(cuMulticastCreate()), c!(cuMulticastCreate())), (801, 801));
 }
 
 #[test]
@@ -46,6 +46,27 @@ fn touches() {
     let byte = std::ptr::with_exposed_provenance::<u8>(address as usize + 16);
     // SAFETY: none: the access is what is tested; the process ends here.
     unsafe { byte.read_volatile() };
+}
+
+#[test]
+fn a_fault_signal_that_another_process_sends_ends_the_process_without_a_report() {
+    let (output, said) = run("is_sent_a_fault", &[]);
+    assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{said}");
+    assert!(!said.contains("the host touched") && !said.contains("survived"), "{said}");
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn is_sent_a_fault() {
+    // SAFETY: as the system sets it; Rust's own handler, like ours, waits for the access to be made again.
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+    let _alone = library::open(&[]);
+    let mut address = 0_u64;
+    c!(cudaMalloc(&mut address => *mut u64, 100 => usize));
+    // SAFETY: the signal is what is tested; the process ends here.
+    unsafe { libc::kill(libc::getpid(), libc::SIGSEGV) };
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    panic!("survived");
 }
 
 #[test]

@@ -8,9 +8,10 @@ use plimsoll_trace::explain::{Cause, DeviceExplanation, Options};
 use plimsoll_trace::render::words;
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 
+use super::failed::failed;
 use super::gpu::{Target, Workspaces};
 use super::reads::Read;
-use super::report::{Peaks, Report, State, Thrown};
+use super::report::{Peaks, Report, State};
 use super::run::Ended;
 use super::without::Without;
 use crate::exit::{Exit, Failure};
@@ -106,10 +107,9 @@ impl Outcome {
         let worst = worst(reports);
         let judged = worst.map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()?;
         let verdict = match &judged {
-            Some(judged) if judged.report.failures > 0 => judged.shortage(ended).map_or_else(
-                || Verdict::Unknown("memory ran out, and no snapshot tells where".to_owned()),
-                Verdict::RunsOut,
-            ),
+            Some(judged) if judged.report.failures > 0 => judged
+                .shortage(ended)
+                .map_or_else(|| judged.report.shortage_without_record(), Verdict::RunsOut),
             _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
         };
         let reports = reports.iter().filter(|report| report.started).cloned().collect();
@@ -234,6 +234,7 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
     }
     match ended {
         ended if is_late_abort(ended, reports) => {}
+        Ended::Status(_) | Ended::Signal(_) if were_stopped(reports) => {}
         Ended::Interrupted => return unknown("it was interrupted"),
         Ended::Expired => {
             return unknown(
@@ -270,58 +271,13 @@ fn is_late_abort(ended: Ended, reports: &[Report]) -> bool {
     is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == State::Ended)
 }
 
-/// The verdict where the program failed.
-fn failed(ended: Ended, reports: &[Report]) -> Verdict {
-    // What starts the ranks of a job fails, too, if one of them does.
-    let failed = reports.iter().filter(|report| report.error.is_some());
-    let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
-    let how = match (error, ended) {
-        (Some(error), _) => {
-            let place = error.file.as_ref().zip(error.line).map(|(file, line)| format!(" at {file}:{line}"));
-            let text = error.text.lines().next().unwrap_or_default();
-            format!("{}{}: {text}", error.kind, place.unwrap_or_default())
-        }
-        (None, Ended::Signal(signal)) => format!("it was ended by signal {signal}"),
-        (None, Ended::Status(code)) => format!("it ended with exit status {code}"),
-        (None, _) => "it failed".to_owned(),
-    };
-    let hint = match (error, ended) {
-        (Some(error), _) => hint(error, reports),
-        (None, Ended::Signal(11)) => Some(
-            "a line that begins with `plimsoll-standin: the host touched` above says which call read a device's memory"
-                .to_owned(),
-        ),
-        _ => None,
-    };
-    Verdict::Failed { how, hint }
-}
-
-/// What the stand-in may have to do with an exception.
-fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
-    let text = error.text.to_ascii_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
-    let hint = if says(&["no kernel image"]) {
-        "this build of PyTorch has no code for that GPU: one for an older or newer CUDA may have it"
-    } else if says(&["not_supported", "not supported", "cublas", "cudnn", "cusolver", "cusparse", "cufft"])
-        && let refused = refused(reports)
-        && !refused.is_empty()
-    {
-        return Some(format!("the stand-in does not imitate what was called: {}", refused.join(", ")));
-    } else if says(&["invalid device ordinal", "duplicate gpu"]) {
-        "the program asks for more GPUs than it sees: add --devices"
-    } else if error.reads {
-        "a value is read back from the device close above that line, which may be the cause: here it is zero, as nothing \
-         is computed"
-    } else {
-        return None;
-    };
-    Some(hint.to_owned())
-}
-
-/// The calls that were refused, by name.
-fn refused(reports: &[Report]) -> Vec<&str> {
-    let notices: BTreeSet<&Notice> = reports.iter().flat_map(|report| &report.notices).collect();
-    notices.into_iter().filter(|it| it.kind == Kind::Refused).map(|it| it.about.as_str()).collect()
+/// Whether every process that used CUDA came to its end or was ended after its steps, one at least the latter: a program
+/// that started it, as Jupyter starts a notebook's kernel, may take that for a failure.
+fn were_stopped(reports: &[Report]) -> bool {
+    let mut started = reports.iter().filter(|report| report.started);
+    let has_ended =
+        |report: &Report| report.error.is_none() && matches!(report.state, State::Stopped | State::Ended);
+    started.clone().any(|report| report.state == State::Stopped) && started.all(has_ended)
 }
 
 #[cfg(test)]

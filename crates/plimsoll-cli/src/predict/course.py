@@ -34,6 +34,22 @@ def trust_values(torch):
             module._get_value = answered(module._get_value, lambda value: value or 0.5)
 
 
+def keep_inductor(module):
+    # What Inductor tunes goes into the run's own caches, also where the program itself names others.
+    place = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "inductor")
+
+    def cache_dir():
+        os.makedirs(place, exist_ok=True)
+        return place
+
+    module.cache_dir = module.default_cache_dir = cache_dir
+
+
+def keep_triton(module):
+    # The same for Triton.
+    module.cache.dir = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "triton")
+
+
 def end_generation(module):
     # transformers asks the device whether every sequence has its end: under every strategy none has one before its
     # greatest length, which the program knows.
@@ -163,3 +179,22 @@ def stand_alone(torch):
 
     for module in (distributed, distributed.distributed_c10d, distributed.device_mesh):
         module.init_process_group = init_process_group
+
+    # A communicator of a part is split off the whole by what every rank tells of itself. Alone it is made by itself
+    # instead, of its own ranks.
+    c10d = distributed.distributed_c10d
+    c10d._get_split_source = lambda *args, **options: None
+
+    def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None, group_desc=None, **options):
+        parent = distributed.get_process_group_ranks(parent_pg or distributed.group.WORLD)
+        own = distributed.get_rank()
+        mine = None
+        for ranks in split_ranks:
+            ranks = [parent[rank] for rank in ranks]
+            group = distributed.new_group(ranks, timeout=timeout, pg_options=pg_options, group_desc=group_desc)
+            mine = group if own in ranks else mine
+        return distributed.GroupMember.NON_GROUP_MEMBER if mine is None else mine
+
+    for module in (distributed, c10d, distributed.device_mesh):
+        if hasattr(module, "split_group"):
+            module.split_group = split_group

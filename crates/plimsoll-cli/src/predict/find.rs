@@ -104,6 +104,12 @@ pub(super) fn run(
         format!("{value:#}")
     } else {
         let verdict = match largest {
+            Some(value) if value == *to => {
+                format!(
+                    "{name}={value}, the upper end of {from}..{to}, fits {}: larger values were not tried",
+                    target.name
+                )
+            }
             Some(value) => format!("{name}={value} is the largest of {from}..{to} that fits {}", target.name),
             None => format!("no {name} of {from}..{to} fits {}", target.name),
         };
@@ -129,6 +135,7 @@ fn as_json(placeholder: &Placeholder, largest: Option<u64>, tried: &[Tried], exi
         "from": placeholder.from,
         "to": placeholder.to,
         "largest": largest,
+        "upper_end_fits": largest == Some(placeholder.to),
         "exit": exit as u8,
         "tried": tried.collect::<Vec<_>>(),
     })

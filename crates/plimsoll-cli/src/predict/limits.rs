@@ -6,6 +6,7 @@ use plimsoll_standin::notice::{self, Notice};
 
 use super::answer::{Outcome, Told, Verdict};
 use super::reads;
+use super::report::NATIVE;
 
 /// Each as a sentence without its end. None of a program that failed, nor where nothing was seen.
 pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
@@ -33,6 +34,14 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
         limits.push(format!("memory that these take without asking PyTorch's allocator: {libraries}"));
     }
     limits.extend(shared(outcome, &size));
+    if let Some(report) = reports.iter().find(|report| report.allocator != NATIVE) {
+        limits.push(match report.allocator.as_str() {
+            "none" => "who holds the memory: PYTORCH_NO_CUDA_MEMORY_CACHING=1 asks the device for every tensor, in whole pages \
+                       of 2 MiB, and no record is kept"
+                .to_owned(),
+            other => format!("who holds the memory: the allocator {other} keeps no record of its blocks"),
+        });
+    }
     if reports.iter().any(|report| report.alone) {
         limits.push("the other ranks of the job, which were not run".to_owned());
     }

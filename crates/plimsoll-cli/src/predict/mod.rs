@@ -11,8 +11,9 @@
 //! | `known.py`, `assume.rs` | values that are known although nothing computes; values that the user gives |
 //! | `finish.py`, `saves.py` | what comes after the steps; the user's files, which stay as they are |
 //! | `course.py` | what PyTorch is told otherwise there, so that a program takes its course without values |
+//! | `surroundings.rs` | caches of its own, and an `nvidia-smi` |
 //! | `run.rs`, `processes.rs`, `signals.rs` | the user's program from start to end, with all that it starts |
-//! | `answer.rs`, `limits.rs`, `without.rs` | the verdict, what it cannot tell, the peaks without workspaces |
+//! | `answer.rs`, `failed.rs`, `limits.rs`, `without.rs` | the verdict, what it cannot tell, the peaks without workspaces |
 //! | `text.rs`, `json.rs` | how both are said |
 //! | `keep.rs` | the snapshots that are kept |
 //! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
@@ -21,6 +22,7 @@
 
 mod answer;
 mod assume;
+mod failed;
 mod find;
 mod gpu;
 mod json;
@@ -34,6 +36,7 @@ mod run;
 mod search;
 mod signals;
 mod standin;
+mod surroundings;
 mod text;
 mod without;
 
@@ -70,7 +73,10 @@ pub(crate) struct PredictArgs {
     /// How many of them the program sees
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     devices: u32,
-    /// Run this one rank of a job that has --devices ranks, without torchrun and without the others
+    /// How many machines the job of --rank has, each with --devices GPUs
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
+    nodes: u32,
+    /// Run this one rank of a job that has --nodes times --devices ranks, without torchrun and without the others
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
     /// What a process takes of each GPU beside the allocator: the CUDA context and libraries
@@ -121,6 +127,9 @@ pub(crate) struct PredictArgs {
     list: bool,
 }
 
+/// How many GPUs PyTorch can number in one process: its `DeviceIndex` has eight bits, with a sign.
+const MOST_DEVICES: u32 = 127;
+
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. What it reads back from the device is zero, unless it is known, as a mask that
 the host sent, or given by --assume; the answer lists the lines at which a value decides a size or a branch. Models are
@@ -136,7 +145,7 @@ another reason.
 Examples:
   plimsoll predict --gpu H100 -- python train.py --batch-size 32
   plimsoll predict --devices 2 -- torchrun --nproc-per-node 2 train.py
-  plimsoll predict --devices 64 --rank 0 -- python train.py
+  plimsoll predict --nodes 8 --devices 8 --rank 0 -- python train.py
   plimsoll predict --gpu 24GiB --cc 8.9 --find 'BATCH=1..512' -- python train.py --batch-size {BATCH}";
 
 /// Runs the program and tells what it took; the result is text for stdout.
@@ -144,8 +153,18 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if args.list {
         return Ok(Answer::from(gpu::list(args.shown.bytes)));
     }
-    if args.rank.is_some_and(|rank| rank >= args.devices) {
-        return Err(Failure::new(Exit::Usage, "--rank counts from 0, and the job has --devices ranks"));
+    if args.rank.is_some_and(|rank| u64::from(rank) >= u64::from(args.nodes) * u64::from(args.devices)) {
+        let message = "--rank counts from 0, and the job has --devices ranks (with --nodes, so many on each)";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    if args.devices > MOST_DEVICES {
+        let message = format!(
+            "--devices {}: a process sees the GPUs of one machine, and PyTorch no more than {MOST_DEVICES}. For one rank of \
+             a job of several machines: --nodes {} --devices 8 --rank N",
+            args.devices,
+            args.devices.div_ceil(8)
+        );
+        return Err(Failure::new(Exit::Usage, message));
     }
     let target = Target::of(args)?;
     if let Some(alike) = target.assumed_from {

@@ -27,6 +27,9 @@ pub(super) struct Report {
     pub(super) cuda: Option<String>,
     /// Whether the stand-in is loaded.
     pub(super) standin: bool,
+    /// What serves PyTorch's requests: `native`, `cudaMallocAsync`, or `none` where nothing is cached.
+    #[serde(default = "native")]
+    pub(super) allocator: String,
     /// Whether CUDA was used.
     pub(super) started: bool,
     /// Optimizer steps that were done.
@@ -80,6 +83,13 @@ pub(super) struct Report {
     #[serde(skip)]
     pub(super) workspaces: BTreeSet<Workspace>,
 }
+
+fn native() -> String {
+    NATIVE.to_owned()
+}
+
+/// PyTorch's own caching allocator, which alone keeps a record of its blocks.
+pub(super) const NATIVE: &str = "native";
 
 /// How far a process came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

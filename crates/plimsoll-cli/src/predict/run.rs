@@ -18,7 +18,7 @@ use super::assume::Assumption;
 use super::gpu::Target;
 use super::report::Report;
 use super::signals::Signals;
-use super::{processes, standin};
+use super::{processes, standin, surroundings};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -135,6 +135,8 @@ struct Folder {
     reports: PathBuf,
     /// What of each GPU every process has.
     shared: PathBuf,
+    /// The variables that lead to caches and programs in the folder.
+    surroundings: Vec<(&'static str, OsString)>,
 }
 
 impl Folder {
@@ -149,7 +151,8 @@ impl Folder {
         }
         std::fs::create_dir(&reports)?;
         std::fs::create_dir(&shared)?;
-        Ok(Folder { standin, python, reports, shared })
+        let surroundings = surroundings::laid_out(folder, |name| std::env::var_os(name))?;
+        Ok(Folder { standin, python, reports, shared, surroundings })
     }
 }
 
@@ -162,6 +165,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     child.args(words);
     child.envs(place::environment(&place.standin, |name| std::env::var_os(name)));
     child.envs(target.environment());
+    child.envs(place.surroundings.iter().map(|(name, value)| (*name, value)));
     if args.rank.is_none() {
         child.env(settings::SHARED, &place.shared);
     }
@@ -182,10 +186,9 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.env(settings::PLANNER, program);
     }
     if let Some(rank) = args.rank {
-        // As torchrun tells it on a machine that has all the ranks.
-        let (rank, size) = (rank.to_string(), args.devices.to_string());
-        child.env("RANK", &rank).env("LOCAL_RANK", &rank).env("GROUP_RANK", "0");
-        child.env("WORLD_SIZE", &size).env("LOCAL_WORLD_SIZE", &size);
+        // As torchrun sets them on the machine that has this rank.
+        let place = Place::of(rank, args.nodes, args.devices);
+        child.envs(place.environment());
         child.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "29500");
         child.env("PLIMSOLL_PREDICT_ALONE", "1");
     }
@@ -197,6 +200,38 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.stdout(Stdio::from(stderr));
     }
     child
+}
+
+/// Where a rank of a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    rank: u32,
+    /// Its number on its machine.
+    local: u32,
+    node: u32,
+    nodes: u32,
+    /// Ranks of a machine.
+    devices: u32,
+}
+
+impl Place {
+    fn of(rank: u32, nodes: u32, devices: u32) -> Place {
+        Place { rank, local: rank % devices, node: rank / devices, nodes, devices }
+    }
+
+    fn environment(self) -> [(&'static str, String); 7] {
+        let Place { rank, local, node, nodes, devices } = self;
+        let world = u64::from(nodes) * u64::from(devices);
+        [
+            ("RANK", rank.to_string()),
+            ("LOCAL_RANK", local.to_string()),
+            ("GROUP_RANK", node.to_string()),
+            ("GROUP_WORLD_SIZE", nodes.to_string()),
+            ("WORLD_SIZE", world.to_string()),
+            ("LOCAL_WORLD_SIZE", devices.to_string()),
+            ("NODE_RANK", node.to_string()),
+        ]
+    }
 }
 
 /// Starts it and waits. Nothing that it started outlives it. An error is said as what the command cannot.
@@ -255,5 +290,18 @@ fn wait(
             }
             _ => sleep(Duration::from_millis(10)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+
+    #[test]
+    fn a_rank_of_several_machines_has_its_number_on_its_own() {
+        let place = Place::of(13, 4, 8);
+        assert_eq!((place.local, place.node), (5, 1));
+        assert!(place.environment().contains(&("WORLD_SIZE", "32".to_owned())));
+        assert!(place.environment().contains(&("LOCAL_WORLD_SIZE", "8".to_owned())));
     }
 }

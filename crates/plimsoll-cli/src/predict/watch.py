@@ -112,6 +112,7 @@ class Watch:
     def begin(self):
         self.pid = os.getpid()
         self.started = False
+        self.allocator = "native"
         self.visible = []  # CUDA_VISIBLE_DEVICES as it was when CUDA began
         self.state = "running"
         self.failures = 0  # requests that failed for want of memory
@@ -129,6 +130,12 @@ class Watch:
         # CUDA has begun in this process, and nothing is allocated yet.
         self.started = True
         self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
+        self.allocator = allocator(self.torch)
+        if self.allocator != "native":
+            # No other keeps a record of its blocks.
+            self.listen()
+            self.mark("started")
+            return self.report()
         memory = self.torch.cuda.memory
         options = dict(enabled="all", context="alloc", stacks="all", max_entries=ENTRIES)
         try:
@@ -258,6 +265,9 @@ class Watch:
         if failure is not None:
             self.state = "failed"
             self.error = described(failure)
+            if self.allocator != "native" and "out of memory" in str(failure):
+                self.failures, self.failed_step = 1, self.count() + 1
+                self.measure(self.failed_step)
         # Where memory ran out and ended the program, the moment of the failure is what matters.
         self.finish(dump=failure is None or not self.is_dumped)
 
@@ -311,8 +321,9 @@ class Watch:
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats(device)
             self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
+            taken = 0 if self.allocator == "native" else taken_bytes(device)
             for name in ("allocated", "reserved"):
-                peak = stats.get(f"{name}_bytes.all.peak", 0)
+                peak = stats.get(f"{name}_bytes.all.peak", 0) or taken
                 if peak > self.peaks.get((device, name), (0, 0))[0]:
                     self.peaks[device, name] = (peak, step)
 
@@ -331,6 +342,8 @@ class Watch:
         return int(told) if told.isdecimal() else device
 
     def dump(self):
+        if self.allocator != "native":
+            return
         path = os.path.join(FOLDER, f"{self.pid}.pickle")
         self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
         os.replace(f"{path}.unfinished", path)
@@ -361,6 +374,7 @@ class Watch:
             torch=str(torch.__version__),
             cuda=torch.version.cuda,
             standin=has_standin(),
+            allocator=self.allocator,
             started=self.started,
             steps=self.count(),
             failures=self.failures,
@@ -409,6 +423,27 @@ def number(name):
     return int(told) if told.isdecimal() else None
 
 
+def allocator(torch):
+    # What serves PyTorch's requests.
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        return "none"
+    try:
+        return torch.cuda.memory.get_allocator_backend()
+    except AttributeError:  # a PyTorch of before there were others
+        return "native"
+
+
+def taken_bytes(device):
+    # The most that this process had of a device, by the device's own count.
+    import ctypes
+
+    taken = getattr(ctypes.CDLL(None), "plimsoll_standin_most_bytes", None)
+    if taken is None:
+        return 0
+    taken.restype, taken.argtypes = ctypes.c_uint64, [ctypes.c_int]
+    return taken(device)
+
+
 def has_standin():
     import ctypes
 
@@ -449,5 +484,7 @@ if FOLDER and os.path.isdir(FOLDER):
         Finder("transformers.generation.utils", end_generation),
         Finder("transformers.trainer_callback", lambda it: ours("finish").trainer(it, WATCH[0].finish_up)),
         Finder("safetensors.torch", lambda it: WATCH[0].saves.safetensors(it)),
+        Finder("torch._inductor.runtime.cache_dir_utils", keep_inductor),
+        Finder("triton.knobs", keep_triton),
     ]
 users_own()

@@ -36,8 +36,10 @@ pub(super) fn watch() {
 /// The handler. It takes no lock that may be held and asks for no memory.
 extern "C" fn report(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the system passes a valid `siginfo_t` of a SIGSEGV, which has an address.
-    let address = unsafe { (*info).si_addr() }.addr() as u64;
-    if space::is_devices(address) {
+    let (address, code) = unsafe { ((*info).si_addr().addr() as u64, (*info).si_code) };
+    // Sent by a process (`kill`, `raise`): no access will be made again, so that the signal is sent again.
+    let is_sent = code <= 0;
+    if !is_sent && space::is_devices(address) {
         let mut text = Text::default();
         // Text that is too long is cut.
         let _cut = describe(&mut text, address);
@@ -45,9 +47,13 @@ extern "C" fn report(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut 
         trace();
     }
     if let Some(before) = BEFORE.get() {
-        // SAFETY: what the system gave when our handler was installed. The access is made again on return,
-        // and goes there.
+        // SAFETY: what the system gave when our handler was installed. An access is made again on return, and
+        // goes there.
         unsafe { libc::sigaction(libc::SIGSEGV, before, std::ptr::null_mut()) };
+        if is_sent {
+            // SAFETY: a handler may call `raise`; ours does not block the signal (SA_NODEFER).
+            unsafe { libc::raise(libc::SIGSEGV) };
+        }
     }
 }
 

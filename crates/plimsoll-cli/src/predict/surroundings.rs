@@ -1,0 +1,84 @@
+//! What the user's program finds around it: caches of its own and an `nvidia-smi` for the imitated GPUs.
+//!
+//! Compilers keep what they tuned: Triton, Inductor and others measure kernels and write down the fastest. Here no kernel
+//! takes time, so that such a result is worth nothing, and a card that found it in the user's caches would use it. Every
+//! run has caches of its own, empty at first, in a folder that goes with the run: all runs are cold, and equal ones take
+//! the same memory. `warm.rs` says what full caches would have saved.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The caches of compilers and tuners, by the variable that says where each is, and its name in the folder.
+const CACHES: [(&str, &str); 12] = [
+    ("TRITON_CACHE_DIR", "triton"),
+    ("TRITON_HOME", "triton-home"),
+    ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    ("PYTORCH_TUNABLEOP_FILENAME", "tunableop.csv"),
+    ("PYTORCH_KERNEL_CACHE_PATH", "pytorch-kernels"),
+    ("CUDA_CACHE_PATH", "cuda"),
+    ("CUPY_CACHE_DIR", "cupy"),
+    ("TILELANG_CACHE_DIR", "tilelang"),
+    ("FLASHINFER_WORKSPACE_BASE", "flashinfer"),
+    ("DG_JIT_CACHE_DIR", "deep-gemm"),
+    ("QUACK_CACHE_DIR", "quack"),
+    ("VLLM_CACHE_ROOT", "vllm"),
+];
+
+/// The file, and not a folder, among them.
+const FILE: &str = "tunableop.csv";
+
+/// Makes the caches and the script; the variables that lead to them, in the environment whose values `before` looks up.
+///
+/// # Errors
+/// The system's.
+pub(super) fn laid_out(
+    folder: &Path,
+    before: impl Fn(&str) -> Option<OsString>,
+) -> io::Result<Vec<(&'static str, OsString)>> {
+    let (caches, programs) = (folder.join("caches"), folder.join("bin"));
+    let mut variables = Vec::new();
+    for (variable, name) in CACHES {
+        let place = caches.join(name);
+        fs::create_dir_all(if name == FILE { &caches } else { &place })?;
+        variables.push((variable, place.into_os_string()));
+    }
+    variables.push(("PLIMSOLL_PREDICT_CACHES", caches.into_os_string()));
+    fs::create_dir_all(&programs)?;
+    let script = programs.join("nvidia-smi");
+    let this = std::env::current_exe()?;
+    fs::write(
+        &script,
+        format!(
+            "#!/bin/sh\nexec '{}' nvidia-smi \"$@\"\n",
+            this.display().to_string().replace('\'', "'\\''")
+        ),
+    )?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let path = match before("PATH").filter(|path| !path.is_empty()) {
+        Some(path) => [programs.as_os_str(), &path].join(":".as_ref()),
+        None => programs.into_os_string(),
+    };
+    variables.push(("PATH", path));
+    Ok(variables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cache_is_in_the_runs_folder_and_nvidia_smi_comes_first_on_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let variables = laid_out(folder.path(), |name| (name == "PATH").then(|| "/usr/bin".into())).unwrap();
+        for (name, value) in &variables {
+            assert!(value.to_string_lossy().starts_with(&*folder.path().to_string_lossy()), "{name}");
+        }
+        let (_, path) = variables.iter().find(|(name, _)| *name == "PATH").unwrap();
+        let path = path.to_string_lossy().into_owned();
+        assert!(path.ends_with(":/usr/bin"), "{path}");
+        assert!(Path::new(path.split(':').next().unwrap()).join("nvidia-smi").is_file());
+    }
+}

@@ -1,0 +1,200 @@
+//! `plimsoll predict` on what ordinary programs do beside training: profilers, notebooks' kernels, other allocators, tensors
+//! shared between processes, `nvidia-smi`, compilers' caches, parts of a job.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says so")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+mod program;
+use program::{Folder, json, plimsoll, stderr, stdout};
+
+/// Runs a program on a Python with PyTorch; nothing where there is none, which is said.
+fn predict(name: &str, program: &str, options: &[&str], environment: &[(&str, &str)]) -> Option<Output> {
+    let Ok(python) = std::env::var("PLIMSOLL_PYTORCH") else {
+        eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch");
+        return None;
+    };
+    let folder = Folder::new(&format!("programs-{name}"));
+    let file = folder.file("train.py");
+    fs::write(&file, program).expect("a program");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.arg("predict").args(options).arg("--").args(python.split_whitespace()).arg(file);
+    Some(command.envs(environment.iter().copied()).output().expect("the program starts"))
+}
+
+#[track_caller]
+fn answer(output: &Output, code: i32) -> Value {
+    assert_eq!(output.status.code(), Some(code), "{}", stderr(output));
+    json(output)
+}
+
+#[test]
+fn a_page_into_a_missing_folder_fails_before_the_run() {
+    let output = plimsoll(&["predict", "--html", "no-such-folder/page.html", "--", "sh", "-c", "echo ran"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("there is no folder no-such-folder"), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("ran\n"), "{}", stderr(&output));
+}
+
+#[test]
+fn nvidia_smi_answers_for_the_imitated_gpus() {
+    let script = "nvidia-smi -L; nvidia-smi --query-gpu=name,memory.total --format=csv,noheader; echo $TRITON_CACHE_DIR";
+    let output = plimsoll(&["predict", "--gpu", "T4", "--devices", "2", "--", "sh", "-c", script]);
+    let said = stderr(&output);
+    assert!(said.contains("GPU 1: Tesla T4 (UUID: GPU-") && said.contains("Tesla T4, 15104 MiB"), "{said}");
+    assert!(said.contains("/caches/triton"), "{said}");
+}
+
+const PROFILES: &str = "
+import torch
+from torch.profiler import profile, ProfilerActivity
+layer = torch.nn.Linear(64, 64).cuda()
+with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_memory=True) as profiler:
+    layer(torch.ones(8, 64, device='cuda')).sum().backward()
+print(len(profiler.key_averages()), 'rows')
+";
+
+#[test]
+fn a_program_that_profiles_its_kernels_runs() {
+    let Some(output) = predict("profiles", PROFILES, &["--json"], &[]) else { return };
+    assert_eq!(answer(&output, 0)["verdict"]["is"], "fits");
+    assert!(stderr(&output).contains(" rows"), "{}", stderr(&output));
+}
+
+const SHARES: &str = "
+import torch, torch.multiprocessing as mp
+def work(tensors, sizes):
+    tensor = tensors.get()
+    sizes.put((tensor.is_cuda, tensor.numel()))
+if __name__ == '__main__':
+    context = mp.get_context('spawn')
+    tensors, sizes = context.Queue(), context.Queue()
+    kept = torch.ones(1 << 20, device='cuda')
+    process = context.Process(target=work, args=(tensors, sizes))
+    process.start()
+    tensors.put(kept)
+    assert sizes.get(timeout=120) == (True, 1 << 20)
+    process.join()
+";
+
+#[test]
+fn a_tensor_goes_to_another_process() {
+    let Some(output) = predict("shares", SHARES, &["--json"], &[]) else { return };
+    assert_eq!(answer(&output, 0)["verdict"]["is"], "fits");
+}
+
+const TRAINS: &str = "
+import torch
+layer = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.Adam(layer.parameters())
+for _ in range(9):
+    layer(torch.randn(64, 1024, device='cuda')).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+
+#[test]
+fn an_allocator_without_a_record_still_has_peaks() {
+    for (options, environment, what) in [
+        (&["--alloc-conf", "backend:cudaMallocAsync"][..], &[][..], "cudaMallocAsync"),
+        (&[], &[("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")], "PYTORCH_NO_CUDA_MEMORY_CACHING"),
+    ] {
+        let Some(output) = predict("allocators", TRAINS, &[&["--json"], options].concat(), environment)
+        else {
+            return;
+        };
+        let told = answer(&output, 0);
+        // Parameters, gradients and Adam's two averages of 4 MiB each.
+        let reserved = told["judged"]["peak_reserved_bytes"].as_u64().expect("a number");
+        assert!((16 << 20..64 << 20).contains(&reserved), "{what}: {told}");
+        assert!(told["not_counted"].to_string().contains(what), "{told}");
+    }
+}
+
+const STARTS: &str = "
+import subprocess, sys
+if len(sys.argv) < 2:
+    done = subprocess.run([sys.executable, __file__, 'kernel'], capture_output=True, text=True)
+    assert 'finished' in done.stdout, 'the kernel died'
+import torch
+layer = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(layer.parameters())
+for _ in range(9):
+    layer(torch.ones(8, 64, device='cuda')).sum().backward()
+    optimizer.step()
+print('finished')
+";
+
+#[test]
+fn a_program_that_misses_the_process_that_was_ended_after_its_steps_has_not_failed() {
+    let Some(output) = predict("starts", STARTS, &["--json"], &[]) else { return };
+    assert_eq!(answer(&output, 0)["verdict"]["is"], "fits");
+}
+
+const SELECTS: &str = "
+import torch
+scores = torch.rand(8, 100, device='cuda')
+chosen = scores[scores > 0.5]
+print(chosen.view(-1).max())
+";
+
+#[test]
+fn a_failure_on_an_empty_selection_says_that_it_is_empty_here() {
+    let Some(output) = predict("selects", SELECTS, &["--json"], &[]) else { return };
+    // Once values are known here, it may run.
+    if output.status.code() == Some(5) {
+        let hint = json(&output)["verdict"]["hint"].to_string();
+        assert!(hint.contains("selected by values of the device is empty here"), "{}", stdout(&output));
+    }
+}
+
+const PARTS: &str = "
+import os, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+device = torch.device('cuda', int(os.environ['LOCAL_RANK']))
+torch.cuda.set_device(device)
+dist.init_process_group('nccl', device_id=device)
+assert (dist.get_world_size(), dist.get_rank(), torch.cuda.device_count()) == (16, 11, 8)
+mesh = init_device_mesh('cuda', (4, 4), mesh_dim_names=('replicate', 'shard'))
+half = dist.split_group(split_ranks=[list(range(8)), list(range(8, 16))])
+for group, size, rank in ((mesh['shard'].get_group(), 4, 3), (mesh['replicate'].get_group(), 4, 2), (half, 8, 3)):
+    assert (group.size(), group.rank()) == (size, rank), (group.size(), group.rank())
+    whole = torch.empty(8 * size, device=device)
+    dist.all_gather_into_tensor(whole, torch.ones(8, device=device), group=group)
+    part = torch.empty(8, device=device)
+    dist.reduce_scatter_tensor(part, whole, group=group)
+";
+
+#[test]
+fn parts_of_a_job_have_their_own_size_and_ranks_though_one_rank_runs_alone() {
+    let options = ["--json", "--nodes", "2", "--devices", "8", "--rank", "11"];
+    let Some(output) = predict("parts", PARTS, &options, &[]) else { return };
+    let told = answer(&output, 0);
+    assert_eq!(told["judged"]["process"]["rank"], 11, "{told}");
+}
+
+const COMPILES: &str = "
+import os, torch
+os.environ['TORCHINDUCTOR_CACHE_DIR'] = os.environ['USERS_CACHE']
+layer = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()).cuda())
+layer(torch.ones(8, 64, device='cuda')).sum().backward()
+";
+
+#[test]
+fn what_is_tuned_here_is_not_left_in_the_users_caches() {
+    let home = Folder::new("programs-home");
+    let cache = Folder::new("programs-cache");
+    let environment = [
+        ("HOME", home.path()),
+        ("USERS_CACHE", cache.path()),
+        ("TRITON_CACHE_DIR", cache.path()),
+        ("TORCHINDUCTOR_CACHE_DIR", cache.path()),
+    ];
+    let Some(output) = predict("compiles", COMPILES, &["--json"], &environment) else { return };
+    answer(&output, 0);
+    assert_eq!(cache.names(), [""; 0]);
+    assert!(!home.0.join(".triton").exists(), "{:?}", home.names());
+}

@@ -1,0 +1,95 @@
+//! cuSPARSELt: products with a matrix of which two of four neighbours are zero. How large such a matrix is when it is
+//! compressed follows from its layout; the workspaces are not documented and taken to be none.
+
+use std::ffi::{c_int, c_void};
+
+use crate::argument::Out;
+use crate::call::{calls, nothing, work};
+use crate::error::Outcome;
+use crate::notice;
+
+/// A matrix as its descriptor here holds it, at the beginning of the 1 KiB that cuSPARSELt's has.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Descriptor {
+    rows: i64,
+    columns: i64,
+    /// `cudaDataType_t`.
+    kind: c_int,
+}
+
+/// What an algorithm can be asked: `cusparseLtMatmulAlgAttribute_t`. The highest number of an algorithm is 0.
+const BYTES_OF_AN_ATTRIBUTE: usize = 4;
+
+calls! { Sparse:
+    fn cusparseLtStructuredDescriptorInit(
+        _handle: *const c_void, matrix: Out<Descriptor>, rows: i64, columns: i64, _leading: i64, _alignment: u32,
+        kind: c_int, _order: c_int, _sparsity: c_int,
+    ) {
+        matrix.put(Descriptor { rows, columns, kind })
+    }
+    fn cusparseLtDenseDescriptorInit(
+        _handle: *const c_void, matrix: Out<Descriptor>, rows: i64, columns: i64, _leading: i64, _alignment: u32,
+        kind: c_int, _order: c_int,
+    ) {
+        matrix.put(Descriptor { rows, columns, kind })
+    }
+    fn cusparseLtSpMMACompressedSize2(
+        _handle: *const c_void, matrix: Out<Descriptor>, bytes: Out<usize>, buffer_bytes: Out<usize>,
+    ) {
+        bytes.put(compressed_bytes(&matrix.get()?))?;
+        buffer_bytes.put(0)
+    }
+    fn cusparseLtMatmulGetWorkspace(_handle: *const c_void, _plan: *const c_void, bytes: Out<usize>) {
+        assumed()?;
+        bytes.put(0)
+    }
+    fn cusparseLtMatmulAlgGetAttribute(
+        _handle: *const c_void, _algorithm: *const c_void, _attribute: c_int, value: Out<u8>, bytes: usize,
+    ) {
+        value.put_bytes(&[0; BYTES_OF_AN_ATTRIBUTE][..bytes.min(BYTES_OF_AN_ATTRIBUTE)])
+    }
+    fn cusparseLtSpMMACompress2(
+        _handle: *const c_void, _matrix: *const c_void, _is_a: c_int, _operation: c_int, _dense: u64, _compressed: u64,
+        _buffer: u64,
+    ) {
+        crate::stream::kernel_somewhere();
+        assumed()
+    }
+}
+
+nothing! { Sparse:
+    cusparseLtInit cusparseLtDestroy cusparseLtMatDescriptorDestroy cusparseLtMatmulAlgSelectionInit
+    cusparseLtMatmulAlgSelectionDestroy cusparseLtMatmulAlgSetAttribute cusparseLtMatmulDescSetAttribute
+    cusparseLtMatmulDescriptorInit cusparseLtMatmulPlanDestroy cusparseLtMatmulPlanInit cusparseLtMatDescSetAttribute
+}
+
+work! { Sparse: cusparseLtMatmul cusparseLtMatmulSearch cusparseLtSpMMAPrune cusparseLtSpMMAPrune2 }
+
+fn assumed() -> Outcome {
+    notice::assume("cuSPARSELt", "is taken to need no workspace");
+    Ok(())
+}
+
+/// Half of the values, and two bits for the place of each of these among its four neighbours.
+fn compressed_bytes(matrix: &Descriptor) -> usize {
+    let values = usize::try_from(matrix.rows.saturating_mul(matrix.columns)).unwrap_or(0);
+    // `CUDA_R_32F`, half and bfloat16, then types of one byte.
+    let bytes = match matrix.kind {
+        0 => 4,
+        2 | 14 => 2,
+        _ => 1,
+    };
+    values / 2 * bytes + values / 8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compressed_matrix_of_half_precision_has_nine_sixteenths_of_its_bytes() {
+        let matrix = Descriptor { rows: 64, columns: 128, kind: 2 };
+        assert_eq!(compressed_bytes(&matrix), 64 * 128 * 2 * 9 / 16);
+    }
+}
