@@ -320,7 +320,8 @@ class Watch:
             return
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats(device)
-            self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
+            if self.allocator == "native":
+                self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
             taken = 0 if self.allocator == "native" else taken_bytes(device)
             for name in ("allocated", "reserved"):
                 peak = stats.get(f"{name}_bytes.all.peak", 0) or taken
