@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 
 use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, DeviceFacts};
 use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
 use crate::label::{self, Category};
-use crate::op::RandomStream;
+use crate::random::RandomStream;
 use crate::sim::{Sim, SimConfig};
 
 /// A device: `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
@@ -91,6 +91,11 @@ impl Device {
     /// Whether tensors here have values; on a simulated device reading one is an error.
     pub fn has_values(&self) -> bool {
         self.0.backend.has_values()
+    }
+
+    /// What operators may know of this device before they run on it.
+    pub fn facts(&self) -> DeviceFacts {
+        self.0.backend.facts()
     }
 
     /// Starts the device's random numbers over from `seed`, as `torch.manual_seed`. The n-th tensor

@@ -73,6 +73,31 @@ macro_rules! element {
 }
 element!(f32 => F32, i64 => I64, i32 => I32, u8 => U8);
 
+/// Evaluates a body with a type's name bound to the Rust type of a [`DType`].
+macro_rules! by_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            crate::dtype::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            crate::dtype::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            crate::dtype::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            crate::dtype::DType::U8 => {
+                type $t = u8;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use by_dtype;
+
 #[cfg(test)]
 mod tests {
     use super::*;

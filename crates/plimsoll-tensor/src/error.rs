@@ -106,6 +106,16 @@ pub enum Error {
         /// Why it cannot be, and what to do.
         message: String,
     },
+    /// An operator that has no kernel for this kind of device.
+    #[error(
+        "{op}: there is no kernel for {device}; move the tensors with `to_device`, or implement `Kernel::{device}`"
+    )]
+    NoKernel {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The kind of device.
+        device: &'static str,
+    },
     /// An argument outside its range.
     #[error("{op}: {message}")]
     Argument {
@@ -117,15 +127,18 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn shape(op: &'static str, message: impl Into<String>) -> Error {
+    /// Shapes that do not go together in `op`.
+    pub fn shape(op: &'static str, message: impl Into<String>) -> Error {
         Error::Shape { op, message: message.into() }
     }
 
-    pub(crate) fn autograd(op: &'static str, message: impl Into<String>) -> Error {
+    /// A request to autograd that cannot be.
+    pub fn autograd(op: &'static str, message: impl Into<String>) -> Error {
         Error::Autograd { op, message: message.into() }
     }
 
-    pub(crate) fn argument(op: &'static str, message: impl Into<String>) -> Error {
+    /// An argument of `op` outside its range.
+    pub fn argument(op: &'static str, message: impl Into<String>) -> Error {
         Error::Argument { op, message: message.into() }
     }
 

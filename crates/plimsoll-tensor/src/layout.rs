@@ -92,6 +92,43 @@ impl Layout {
         true
     }
 
+    /// The dimensions from the one whose neighbours lie farthest apart to the one whose lie nearest: row-major
+    /// is `0, 1, …`. Dimensions at equal distance, and those of size 1, keep their order as far as they can.
+    pub(crate) fn order(&self) -> Dims {
+        let mut order: Dims = (0..self.rank()).collect();
+        // Insertion from the back: `a` moves behind `b` only where `b` is strictly the wider one.
+        for i in 1..order.len() {
+            let mut at = i;
+            while at > 0 {
+                let (before, here) = (order[at - 1], order[at]);
+                let moves = self.shape[before] != 1
+                    && self.shape[here] != 1
+                    && self.strides[before] < self.strides[here];
+                if !moves {
+                    break;
+                }
+                order.swap(at - 1, at);
+                at -= 1;
+            }
+        }
+        order
+    }
+
+    /// A layout without gaps from offset 0 with the dimensions in the same order: channels-last stays so. A
+    /// broadcast one becomes row-major.
+    pub(crate) fn dense(&self) -> Layout {
+        let repeats = || self.shape.iter().zip(&self.strides).any(|(&n, &stride)| n > 1 && stride == 0);
+        if self.is_contiguous() || repeats() {
+            return Layout::contiguous(&self.shape);
+        }
+        let order = self.order();
+        let inner: Dims = order.iter().map(|&dim| self.shape[dim]).collect();
+        let dense = Layout::contiguous(&inner);
+        let mut strides = self.strides.clone();
+        order.iter().zip(&dense.strides).for_each(|(&dim, &stride)| strides[dim] = stride);
+        Layout { shape: self.shape.clone(), strides, offset: 0 }
+    }
+
     /// One past the last element's index in the storage; equal to the offset when empty.
     pub fn end(&self) -> usize {
         if self.is_empty() {
@@ -233,6 +270,17 @@ mod tests {
     fn a_transpose_is_not_contiguous_until_sizes_are_one() {
         assert!(!Layout::contiguous(&[2, 3]).transpose(0, 1).is_contiguous());
         assert!(Layout::contiguous(&[1, 3]).transpose(0, 1).is_contiguous());
+    }
+
+    #[test]
+    fn a_dense_layout_keeps_the_order_of_dimensions() {
+        let dense = |layout: Layout| layout.dense().strides().to_vec();
+        let images = Layout::contiguous(&[2, 4, 5, 3]);
+        assert_eq!(dense(images.permute(&[0, 3, 1, 2])), [60, 1, 15, 3], "channels-last");
+        assert_eq!(dense(Layout::contiguous(&[4, 6]).narrow(1, 0, 3)), [3, 1]);
+        assert_eq!(dense(Layout::contiguous(&[4, 6]).transpose(0, 1).narrow(0, 0, 3)), [1, 3]);
+        assert_eq!(dense(Layout::contiguous(&[1, 6]).expand(&[4, 6]).unwrap()), [6, 1]);
+        assert_eq!(dense(Layout::contiguous(&[2, 3, 1]).transpose(0, 1)), [1, 3, 1]);
     }
 
     #[test]

@@ -4,19 +4,19 @@
 //! an account of every byte by what it is for and whose it is. It knows nothing of layers or optimizers;
 //! the crate `plimsoll` has those.
 //!
-//! Where to look:
+//! Where to look, from the bottom up; a file uses only those above it:
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `tensor.rs` | [`Tensor`]: making, reading, `grad`, `backward` |
-//! | `ops/` | what can be computed; each operation with its derivative |
-//! | `autograd/` | recording, what is kept, and the way back |
-//! | `op.rs`, `dispatch.rs` | operations as data, and the one road from there to a device |
-//! | `storage.rs`, `label.rs` | one allocation, and whose it is |
-//! | `layout.rs`, `dtype.rs`, `view.rs` | where elements lie, what they are, and what a kernel sees |
-//! | `device.rs`, `backend.rs`, `cpu/`, `sim.rs` | [`Device`], the seam, and the two devices |
-//! | `error.rs` | [`Error`]: what can go wrong; [`OutOfMemory`] with its numbers |
-//! | `history.rs` | what happened to a device's memory, kept for later |
+//! | `dtype.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs` | what elements are, what can go wrong, where elements lie, whose bytes are, which random numbers |
+//! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
+//! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
+//! | `storage.rs`, `data.rs`, `history.rs` | one allocation; a layout on it; what happened to a device's memory |
+//! | `tensor.rs` | [`Tensor`], and the operation that made it |
+//! | `autograd/` | what is kept for the way back, and the way back |
+//! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
+//! | `road.rs` | [`call`]: the one road from an operator to a device |
+//! | `ops/` | what can be computed: an operator a file, with its derivative |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.
 
@@ -26,15 +26,18 @@ mod autograd;
 mod backend;
 #[allow(unsafe_code)]
 mod cpu;
+mod data;
 mod device;
-mod dispatch;
 mod dtype;
 mod error;
 pub mod history;
+mod kernel;
 pub mod label;
 mod layout;
-pub mod op;
+mod operator;
 mod ops;
+mod random;
+mod road;
 mod sim;
 mod storage;
 mod tensor;
@@ -42,13 +45,25 @@ mod tensor;
 mod view;
 
 pub use autograd::{BackwardOptions, NoGrad, is_grad_enabled, no_grad};
+pub use backend::{DeviceFacts, DeviceKind};
 pub use cpu::CpuConfig;
 pub use device::{Device, Owner};
 pub use dtype::{DType, Element};
 pub use error::{Error, OutOfMemory, Result};
+pub use kernel::{CpuCall, Kernel};
 pub use label::Category;
 pub use layout::{Dims, Layout};
+pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
 pub use ops::{Conv2dOptions, MaxPool2dOptions, ReshapeTo};
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment};
+pub use road::{Tensors, call, create};
 pub use sim::SimConfig;
-pub use tensor::Tensor;
+pub use tensor::{Grads, Tensor};
+pub use view::{In, Out};
+
+/// The parameters of operators that are more than numbers.
+pub mod op {
+    pub use crate::cpu::kernels::loss::Reduction;
+    pub use crate::cpu::kernels::optim::{AdamStep, Decay, SgdStep};
+    pub use crate::random::{Distribution, RandomStream};
+}

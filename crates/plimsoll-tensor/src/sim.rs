@@ -5,10 +5,9 @@
 
 use plimsoll_alloc::{Config, DeviceMemory, SimDriver, StreamId};
 
-use crate::backend::Backend;
-use crate::cpu;
+use crate::backend::{Backend, Launch};
 use crate::error::Result;
-use crate::op::Op;
+use crate::kernel::Kernel;
 use crate::view::View;
 
 /// How large a simulated device is and what it is called.
@@ -52,11 +51,7 @@ impl Backend for Sim {
         false
     }
 
-    fn scratch_bytes(&self, op: &Op) -> u64 {
-        cpu::scratch_bytes(op)
-    }
-
-    fn run(&self, _: &Op, _: &[View<'_>], _: &[View<'_>], _: Option<View<'_>>, _: StreamId) -> Result<()> {
+    fn run(&self, _: &dyn Kernel, _: Launch<'_>) -> Result<()> {
         Ok(())
     }
 
@@ -65,7 +60,7 @@ impl Backend for Sim {
     }
 
     fn read(&self, _: View<'_>, _: &mut Vec<u8>, _: StreamId) -> Result<()> {
-        // `dispatch::read` refuses before it comes here; a device without values has no bytes to append.
+        // the road refuses before it comes here; a device without values has no bytes to append.
         Ok(())
     }
 

@@ -1,23 +1,22 @@
 //! The tensor: values on a device, and its place in the graph of derivatives.
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees
-//! the bytes. This file has the type, how to make one and how to read one; `ops/` has what can be
-//! computed, `autograd/` the way back.
+//! the bytes. This file has the type and what it is linked to: the [`Node`] of the operation that made it.
+//! `ops/` has how tensors are made, read and computed with, `road.rs` who links them, `autograd/` the way
+//! back.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_alloc::Tag;
-use smallvec::smallvec;
+use smallvec::SmallVec;
 
-use crate::autograd::{self, Edge, Node};
+use crate::data::Data;
 use crate::device::Device;
-use crate::dispatch::{self, Data};
-use crate::dtype::{DType, Element};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label::{self, Category, LabelId};
-use crate::op::{Distribution, Op};
 
 /// An n-dimensional array on a device.
 ///
@@ -56,118 +55,6 @@ impl Tensor {
         &self.0.data
     }
 
-    /// A tensor with these values, row-major, and this shape. As `torch.tensor`.
-    ///
-    /// # Errors
-    /// A shape that does not have as many elements as `values`; out of memory.
-    pub fn from_slice<T: Element>(values: &[T], shape: &[usize], device: &Device) -> Result<Tensor> {
-        Tensor::from_bytes(bytemuck::cast_slice(values), T::DTYPE, shape, device)
-    }
-
-    /// A tensor from the native-endian bytes of its elements, row-major.
-    ///
-    /// # Errors
-    /// A byte count that is not the shape's; out of memory.
-    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
-        let needed = crate::layout::checked_len(shape)? * dtype.size();
-        if bytes.len() != needed {
-            let got = bytes.len();
-            let message = format!("shape {shape:?} of {dtype} has {needed} bytes, the values have {got}");
-            return Err(Error::shape("from_bytes", message));
-        }
-        let data = Data::alloc(device, shape, dtype, "tensor")?;
-        dispatch::write(&data, bytes)?;
-        Ok(Tensor::from_data(data))
-    }
-
-    /// Room for a tensor whose values are whatever is there. As `torch.empty`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
-        Data::alloc(device, shape, dtype, "tensor").map(Tensor::from_data)
-    }
-
-    /// Zeros in 32-bit floating point. As `torch.zeros`.
-    ///
-    /// # Errors
-    /// Out of memory, as for every constructor.
-    pub fn zeros(shape: &[usize], device: &Device) -> Result<Tensor> {
-        Tensor::filled(shape, 0.0, DType::F32, "zeros", device)
-    }
-
-    /// Ones in 32-bit floating point. As `torch.ones`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn ones(shape: &[usize], device: &Device) -> Result<Tensor> {
-        Tensor::filled(shape, 1.0, DType::F32, "ones", device)
-    }
-
-    /// One value everywhere, converted to `dtype`. As `torch.full`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn full(shape: &[usize], value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
-        Tensor::filled(shape, value, dtype, "full", device)
-    }
-
-    /// Zeros of another tensor's shape and type, on its device. As `torch.zeros_like`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn zeros_like(&self) -> Result<Tensor> {
-        Tensor::filled(self.shape(), 0.0, self.dtype(), "zeros_like", self.device())
-    }
-
-    /// Ones of another tensor's shape and type, on its device. As `torch.ones_like`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn ones_like(&self) -> Result<Tensor> {
-        Tensor::filled(self.shape(), 1.0, self.dtype(), "ones_like", self.device())
-    }
-
-    fn filled(
-        shape: &[usize],
-        value: f64,
-        dtype: DType,
-        name: &'static str,
-        device: &Device,
-    ) -> Result<Tensor> {
-        dispatch::create(device, &Op::Fill(value), shape, dtype, name).map(Tensor::from_data)
-    }
-
-    /// `0, 1, …, n - 1` as 64-bit integers. As `torch.arange(n)`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn arange(n: usize, device: &Device) -> Result<Tensor> {
-        let op = Op::Arange { start: 0.0, step: 1.0 };
-        dispatch::create(device, &op, &[n], DType::I64, "arange").map(Tensor::from_data)
-    }
-
-    /// Values from the standard normal distribution. As `torch.randn`; see [`Device::manual_seed`].
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn randn(shape: &[usize], device: &Device) -> Result<Tensor> {
-        Tensor::random(shape, Distribution::Normal { mean: 0.0, std: 1.0 }, "randn", device)
-    }
-
-    /// Values drawn evenly from 0 up to, not including, 1. As `torch.rand`; see [`Device::manual_seed`].
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn rand(shape: &[usize], device: &Device) -> Result<Tensor> {
-        Tensor::random(shape, Distribution::Uniform { low: 0.0, high: 1.0 }, "rand", device)
-    }
-
-    fn random(shape: &[usize], from: Distribution, name: &'static str, device: &Device) -> Result<Tensor> {
-        let op = Op::Random(from, device.next_random());
-        dispatch::create(device, &op, shape, DType::F32, name).map(Tensor::from_data)
-    }
-
     /// Sizes, outermost first; empty for a scalar.
     pub fn shape(&self) -> &[usize] {
         self.data().layout.shape()
@@ -201,59 +88,6 @@ impl Tensor {
     /// Whether the elements lie row-major without gaps.
     pub fn is_contiguous(&self) -> bool {
         self.data().layout.is_contiguous()
-    }
-
-    /// The elements, row-major.
-    ///
-    /// # Errors
-    /// Another element type than `T`; a device that computes no values; out of memory where a view must
-    /// be gathered first.
-    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
-        self.read("to_vec")
-    }
-
-    /// The value of a tensor with one element.
-    ///
-    /// # Errors
-    /// As [`Tensor::to_vec`]; more or fewer elements than one.
-    pub fn item<T: Element>(&self) -> Result<T> {
-        if self.numel() != 1 {
-            return Err(Error::shape(
-                "item",
-                format!("{:?} has {} elements, not one", self.shape(), self.numel()),
-            ));
-        }
-        Ok(self.read::<T>("item")?[0])
-    }
-
-    fn read<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
-        if self.dtype() != T::DTYPE {
-            return Err(Error::DType { op, expected: T::DTYPE.name(), got: self.dtype() });
-        }
-        if !self.device().has_values() {
-            return Err(Error::NoValues { op, device: self.device().name().to_owned() });
-        }
-        let bytes = dispatch::read(self.detach().contiguous()?.data(), op)?;
-        Ok(bytemuck::pod_collect_to_vec(&bytes))
-    }
-
-    /// The same values on another device; itself where it is there already. Gradients flow back, as through
-    /// PyTorch's `Tensor.to`.
-    ///
-    /// # Errors
-    /// Out of memory; a source without values, unless the target has none either.
-    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
-        if self.device() == device {
-            return Ok(self.clone());
-        }
-        let moved = if device.has_values() {
-            let bytes = dispatch::read(self.detach().contiguous()?.data(), "to_device")?;
-            Tensor::from_bytes(&bytes, self.dtype(), self.shape(), device)?
-        } else {
-            Tensor::empty(self.shape(), self.dtype(), device)?
-        };
-        let back = ToDeviceBack { device: self.device().clone() };
-        Ok(autograd::link(moved.data().clone(), &[self], |_, _| back))
     }
 
     /// Marks a leaf as wanting a gradient, or not; gives back a handle of it. As `Tensor.requires_grad_`.
@@ -313,24 +147,6 @@ impl Tensor {
         Tensor::from_data(self.data().clone())
     }
 
-    /// Computes the gradients of this scalar with respect to every leaf that wants one, and frees the
-    /// graph on the way. As `Tensor.backward()`.
-    ///
-    /// # Errors
-    /// A tensor that is not a scalar, or that wants no gradient; a graph that was freed before; a saved
-    /// tensor that was changed in place; out of memory.
-    pub fn backward(&self) -> Result<()> {
-        self.backward_with(autograd::BackwardOptions::default())
-    }
-
-    /// [`Tensor::backward`] with a gradient to start from, or keeping the graph for another pass.
-    ///
-    /// # Errors
-    /// As [`Tensor::backward`]; a starting gradient of another shape.
-    pub fn backward_with(&self, options: autograd::BackwardOptions) -> Result<()> {
-        autograd::backward(self, options)
-    }
-
     /// Tells the allocator what these bytes are for and whose they are. Views share their storage's tag.
     pub fn set_owner(&self, category: Category, label: LabelId) {
         self.data().storage.retag(Tag { category, label });
@@ -348,6 +164,14 @@ impl Tensor {
 
     pub(crate) fn label_id(&self) -> LabelId {
         self.data().storage.tag().label
+    }
+
+    /// The same values, made by an output of `node` for the graph.
+    pub(crate) fn relinked(data: Data, edge: &Edge) -> Tensor {
+        match edge {
+            Edge::Node(node, output) => Tensor::linked(data, Some((node.clone(), *output))),
+            Edge::Leaf(leaf) => leaf.clone(),
+        }
     }
 
     /// Where the gradient of this tensor goes: to the operation that made it, or into the leaf.
@@ -369,20 +193,6 @@ impl Tensor {
     }
 }
 
-struct ToDeviceBack {
-    device: Device,
-}
-
-impl autograd::Backward for ToDeviceBack {
-    fn name(&self) -> &'static str {
-        "to_device"
-    }
-
-    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<autograd::Grads> {
-        Ok(smallvec![grads[0].as_ref().map(|grad| grad.to_device(&self.device)).transpose()?])
-    }
-}
-
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({:?}, {}, {}", self.shape(), self.dtype(), self.device())?;
@@ -392,5 +202,102 @@ impl fmt::Debug for Tensor {
             f.write_str(", requires grad")?;
         }
         f.write_str(")")
+    }
+}
+
+/// One gradient per input; `None` where an input wants none.
+pub type Grads = SmallVec<[Option<Tensor>; 3]>;
+
+/// The derivative of one recorded operation, with what it saved.
+pub(crate) trait Derivative: Send + Sync {
+    /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
+    /// depends on that output). `wanted` says for each input whether its gradient is asked for.
+    fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
+}
+
+/// Where a gradient goes.
+pub(crate) enum Edge {
+    /// To the operation that made the tensor, as the gradient of this output.
+    Node(Arc<Node>, usize),
+    /// Into the `grad` of a leaf.
+    Leaf(Tensor),
+}
+
+/// A recorded operation.
+pub(crate) struct Node {
+    /// Rises with every recorded operation: a node's inputs always have smaller numbers.
+    pub(crate) sequence: u64,
+    name: &'static str,
+    /// The layer that recorded it; its derivative works under `<layer> backward`.
+    pub(crate) layer: LabelId,
+    pub(crate) outputs: usize,
+    edges: SmallVec<[Option<Edge>; 3]>,
+    /// Gone once a backward pass has run it.
+    derivative: Mutex<Option<Arc<dyn Derivative>>>,
+}
+
+/// Whether the graph survives a backward pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Free,
+    Retain,
+}
+
+impl Node {
+    /// Records an operation with this many outputs.
+    pub(crate) fn new(
+        name: &'static str,
+        inputs: &[&Tensor],
+        outputs: usize,
+        derivative: Arc<dyn Derivative>,
+    ) -> Arc<Node> {
+        static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Node {
+            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+            name,
+            layer: label::current_layer(),
+            outputs,
+            edges: inputs.iter().map(|input| input.edge()).collect(),
+            derivative: Mutex::new(Some(derivative)),
+        })
+    }
+
+    /// The operation's name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Where the inputs' gradients go; `None` for an input that wants none.
+    pub(crate) fn edges(&self) -> &[Option<Edge>] {
+        &self.edges
+    }
+
+    /// The derivative: taken out, so that dropping it frees what it saved, or shared.
+    pub(crate) fn derivative(&self, keep: Keep) -> Result<Arc<dyn Derivative>> {
+        let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
+        let derivative = if keep == Keep::Retain { slot.clone() } else { slot.take() };
+        derivative.ok_or(Error::GraphFreed { node: self.name })
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({}, {})", self.name, self.sequence)
+    }
+}
+
+// Note [Long chains]
+// Dropping the last handle of a graph would recurse once per link: a chain of 300,000 operations
+// overflows the stack. So a node hands its inputs to a list and the outermost drop works through it.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut list: Vec<Edge> = self.edges.drain(..).flatten().collect();
+        while let Some(edge) = list.pop() {
+            if let Edge::Node(node, _) = edge
+                && let Some(mut node) = Arc::into_inner(node)
+            {
+                list.extend(node.edges.drain(..).flatten());
+            }
+        }
     }
 }

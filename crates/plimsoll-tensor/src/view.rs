@@ -1,8 +1,8 @@
 //! What a back end gets to see of a tensor: where it lies, how, and of what type.
 //!
-//! A [`View`] is made by `dispatch.rs` alone, which holds the locks of the storages for as long as the
-//! views live: any number of readers, or one writer. Turning an address into a slice happens here and
-//! nowhere else; only back ends whose addresses are host memory may ask for it.
+//! A [`View`] is made by `road.rs` alone, which holds the locks of the storages for as long as the views
+//! live: any number of readers, or one writer. A back end whose addresses are host memory makes an [`In`] or
+//! an [`Out`] of it: turning an address into a slice happens here and nowhere else.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use plimsoll_alloc::Addr;
 use crate::dtype::{DType, Element};
 use crate::layout::Layout;
 
-/// A tensor as a kernel sees it. Borrowed: it cannot outlive the locks it was made under.
+/// A tensor as a back end sees it. Borrowed: it cannot outlive the locks it was made under.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     address: Addr,
@@ -28,26 +28,6 @@ impl<'a> View<'a> {
         View { address, dtype, layout, _locked: PhantomData }
     }
 
-    /// Shape, strides and offset, in elements.
-    pub(crate) fn layout(&self) -> &'a Layout {
-        self.layout
-    }
-
-    /// Sizes, outermost first.
-    pub(crate) fn shape(&self) -> &'a [usize] {
-        self.layout.shape()
-    }
-
-    /// Strides in elements.
-    pub(crate) fn strides(&self) -> &'a [usize] {
-        self.layout.strides()
-    }
-
-    /// The type of the elements.
-    pub(crate) fn dtype(&self) -> DType {
-        self.dtype
-    }
-
     /// The first element and the number of elements from there to the last.
     fn span<T: Element>(&self) -> (*mut T, usize) {
         assert_eq!(T::DTYPE, self.dtype, "a view of {} read as {}", self.dtype, T::DTYPE);
@@ -57,28 +37,80 @@ impl<'a> View<'a> {
         let first = std::ptr::with_exposed_provenance_mut::<T>(self.address.0 as usize);
         (first.wrapping_add(self.layout.offset()), self.layout.end() - self.layout.offset())
     }
+}
 
-    /// The elements from the view's first to its last, gaps included.
-    ///
+macro_rules! described {
+    ($name:ident) => {
+        impl<'a> $name<'a> {
+            /// Shape, strides and offset, in elements.
+            pub fn layout(&self) -> &'a Layout {
+                self.0.layout
+            }
+
+            /// Sizes, outermost first.
+            pub fn shape(&self) -> &'a [usize] {
+                self.0.layout.shape()
+            }
+
+            /// Strides in elements.
+            pub fn strides(&self) -> &'a [usize] {
+                self.0.layout.strides()
+            }
+
+            /// The type of the elements.
+            pub fn dtype(&self) -> DType {
+                self.0.dtype
+            }
+        }
+    };
+}
+described!(In);
+described!(Out);
+
+/// A tensor in host memory to read.
+#[derive(Clone, Copy, Debug)]
+pub struct In<'a>(View<'a>);
+
+impl<'a> In<'a> {
     /// # Safety
-    /// The address must be host memory, and the view must have been made for reading.
-    pub(crate) unsafe fn as_slice<T: Element>(&self) -> &'a [T] {
-        let (first, len) = self.span::<T>();
-        // SAFETY: the storage owns `bytes` bytes at `address` while the lock behind this view is held
-        // (dispatch.rs); `new` checked that the last element lies inside them. Every bit pattern is a
-        // valid element, host memory is zeroed before its first use, and blocks begin at multiples of
-        // 512 bytes, so elements are aligned.
-        unsafe { std::slice::from_raw_parts(first, len) }
+    /// The view's address must be host memory, and the view made for reading.
+    pub(crate) unsafe fn new(view: View<'a>) -> In<'a> {
+        In(view)
     }
 
-    /// The elements from the view's first to its last, for writing.
+    /// The elements from the first to the last, gaps included.
     ///
+    /// # Panics
+    /// When the elements are of another type.
+    pub fn elements<T: Element>(&self) -> &'a [T] {
+        let (first, len) = self.0.span::<T>();
+        // SAFETY: the storage owns `bytes` bytes at `address` while the lock behind this view is held
+        // (road.rs); `View::new` checked that the last element lies inside them. Every bit pattern that gets
+        // there is a valid element, host memory is zeroed before its first use, and blocks begin at multiples
+        // of 512 bytes, so elements are aligned.
+        unsafe { std::slice::from_raw_parts(first, len) }
+    }
+}
+
+/// A tensor in host memory to write. There is one of each, and it becomes a slice once.
+#[derive(Debug)]
+pub struct Out<'a>(View<'a>);
+
+impl<'a> Out<'a> {
     /// # Safety
-    /// As [`View::as_slice`]; and the view must have been made for writing (its storage's lock is held
-    /// exclusively) and be turned into a slice once at a time.
-    pub(crate) unsafe fn as_mut_slice<T: Element>(&self) -> &'a mut [T] {
-        let (first, len) = self.span::<T>();
-        // SAFETY: as above; exclusive because the caller holds the write lock and makes one slice of it.
+    /// As [`In::new`]; and the view must have been made for writing (its storage's lock is held exclusively),
+    /// and no other `In` or `Out` be made of its storage.
+    pub(crate) unsafe fn new(view: View<'a>) -> Out<'a> {
+        Out(view)
+    }
+
+    /// The elements from the first to the last, gaps included.
+    ///
+    /// # Panics
+    /// When the elements are of another type.
+    pub fn elements<T: Element>(self) -> &'a mut [T] {
+        let (first, len) = self.0.span::<T>();
+        // SAFETY: as above; exclusive because the write lock is held and this was the one view of it.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }

@@ -50,7 +50,7 @@ fn an_operation_takes_tensors_of_one_device() {
     ));
     assert!(matches!(x.mse_loss(&y), Err(Error::Device { .. })));
     assert!(matches!(x.add_(&y), Err(Error::Device { op: "add_", .. })));
-    assert!(matches!(x.copy_(&y), Err(Error::Device { op: "copy", .. })));
+    assert!(matches!(x.copy_(&y), Err(Error::Device { op: "copy_", .. })));
     assert_eq!(
         (x.device().memory_allocated(), values(&x)),
         (512, vec![1.0; 4]),

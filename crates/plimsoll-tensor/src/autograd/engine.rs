@@ -17,10 +17,9 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::grad_mode::no_grad;
-use super::node::{Edge, Grads, Keep, Node};
 use crate::error::{Error, Result};
 use crate::label::{self, Category, Span};
-use crate::tensor::Tensor;
+use crate::tensor::{Edge, Grads, Keep, Node, Tensor};
 
 /// How a backward pass starts and ends.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +33,27 @@ pub struct BackwardOptions {
 /// Gradients on their way, by the sequence number of the node they wait at.
 type Waiting = BTreeMap<u64, (Arc<Node>, Grads)>;
 
-pub(crate) fn backward(root: &Tensor, options: BackwardOptions) -> Result<()> {
+impl Tensor {
+    /// Computes the gradients of this scalar with respect to every leaf that wants one, and frees the
+    /// graph on the way. As `Tensor.backward()`.
+    ///
+    /// # Errors
+    /// A tensor that is not a scalar, or that wants no gradient; a graph that was freed before; a saved
+    /// tensor that was changed in place; out of memory.
+    pub fn backward(&self) -> Result<()> {
+        self.backward_with(BackwardOptions::default())
+    }
+
+    /// [`Tensor::backward`] with a gradient to start from, or keeping the graph for another pass.
+    ///
+    /// # Errors
+    /// As [`Tensor::backward`]; a starting gradient of another shape.
+    pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
+        backward(self, options)
+    }
+}
+
+fn backward(root: &Tensor, options: BackwardOptions) -> Result<()> {
     let Some(edge) = root.edge() else {
         let message = "this tensor wants no gradient: nothing it was made from requires one, or it was made \
                        without recording";
@@ -76,11 +95,11 @@ fn starting_gradient(root: &Tensor, given: Option<Tensor>) -> Result<Tensor> {
 }
 
 /// Calls one derivative, under its layer's name.
-fn run(node: &Node, grads: Grads, keep: Keep) -> Result<Grads> {
+fn run(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     let _owner = Span::layer(label::backward_of(node.layer));
     let derivative = node.derivative(keep)?;
     let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(Option::is_some).collect();
-    let results = derivative.backward(&grads, &wanted)?;
+    let results = derivative.backward(node, &grads, &wanted)?;
     drop(grads);
     drop(derivative);
     Ok(results)

@@ -1,22 +1,20 @@
 //! The host as a device: memory through the caching allocator, kernels on all cores.
 //!
-//! `host.rs` obtains segments from the operating system, `run.rs` turns an [`Op`] into a kernel call,
-//! `kernels/` hold the arithmetic on plain slices. Unsafe code of this crate lives here and in `view.rs`.
+//! `host.rs` obtains segments from the operating system, `kernels/` hold the arithmetic on plain slices, which
+//! operators (`ops/`) call. Unsafe code of this crate lives here and in `view.rs`.
 
 mod host;
 pub(crate) mod kernels;
-mod random;
-mod run;
-
-pub(crate) use run::scratch_bytes;
+pub(crate) mod random;
 
 use plimsoll_alloc::{Config, DeviceMemory, Limit, StreamId};
 
 use self::host::{HostDriver, Segments};
-use crate::backend::Backend;
+use crate::backend::{Backend, Launch};
+use crate::dtype::by_dtype;
 use crate::error::Result;
-use crate::op::Op;
-use crate::view::View;
+use crate::kernel::{CpuCall, Kernel};
+use crate::view::{In, Out, View};
 
 /// How much memory a host device may take.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +38,19 @@ impl Cpu {
     }
 }
 
+/// A view that the road made for reading.
+fn readable<'a>(view: &View<'a>) -> In<'a> {
+    // SAFETY: this back end's addresses are host memory, and the road holds the lock of the view's storage.
+    unsafe { In::new(*view) }
+}
+
+/// A view that the road made for writing; called once for each.
+fn writable<'a>(view: &View<'a>) -> Out<'a> {
+    // SAFETY: as in `readable`; the road holds the lock exclusively, scratch is this call's alone, and no
+    // storage is behind two of the views.
+    unsafe { Out::new(*view) }
+}
+
 impl Backend for Cpu {
     fn name(&self) -> &str {
         "cpu"
@@ -53,28 +64,23 @@ impl Backend for Cpu {
         true
     }
 
-    fn scratch_bytes(&self, op: &Op) -> u64 {
-        scratch_bytes(op)
-    }
-
-    fn run(
-        &self,
-        op: &Op,
-        ins: &[View<'_>],
-        outs: &[View<'_>],
-        scratch: Option<View<'_>>,
-        _: StreamId,
-    ) -> Result<()> {
-        run::run(op, ins, outs, scratch)
+    fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()> {
+        kernel.cpu(CpuCall {
+            ins: launch.ins.iter().map(readable).collect(),
+            outs: launch.outs.iter().map(writable).collect(),
+            scratch: launch.scratch.as_ref().map(writable),
+        })
     }
 
     fn write(&self, to: View<'_>, bytes: &[u8], _: StreamId) -> Result<()> {
-        run::write(to, bytes);
+        let to = writable(&to);
+        by_dtype!(to.dtype(), T => bytemuck::cast_slice_mut(to.elements::<T>()).copy_from_slice(bytes));
         Ok(())
     }
 
     fn read(&self, from: View<'_>, bytes: &mut Vec<u8>, _: StreamId) -> Result<()> {
-        run::read_bytes(from, bytes);
+        let from = readable(&from);
+        by_dtype!(from.dtype(), T => bytes.extend_from_slice(bytemuck::cast_slice(from.elements::<T>())));
         Ok(())
     }
 

@@ -7,10 +7,10 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::kernels::parallel::{PIECE, for_each_piece};
-use crate::op::{Distribution, RandomStream};
+use crate::random::{Distribution, RandomStream};
 
 /// Fills `out` from the beginning of a stream: one word per uniform value, two per pair of normal ones.
-pub(super) fn fill(distribution: Distribution, from: RandomStream, out: &mut [f32]) {
+pub(crate) fn fill(distribution: Distribution, from: RandomStream, out: &mut [f32]) {
     // Pieces begin at even places, so that no pair is cut.
     for_each_piece(out, PIECE, |start, piece| {
         let mut words = ChaCha8Rng::seed_from_u64(from.seed);
@@ -18,12 +18,12 @@ pub(super) fn fill(distribution: Distribution, from: RandomStream, out: &mut [f3
         words.set_word_pos(start as u128);
         match distribution {
             Distribution::Uniform { low, high } => {
-                piece.iter_mut().for_each(|x| *x = uniform(low, high, words.next_u32()));
+                piece.iter_mut().for_each(|x| *x = uniform(low as f32, high as f32, words.next_u32()));
             }
             Distribution::Normal { mean, std } => {
                 for pair in piece.chunks_mut(2) {
                     let drawn = normals(words.next_u32(), words.next_u32());
-                    pair.iter_mut().zip(drawn).for_each(|(x, z)| *x = mean + std * z);
+                    pair.iter_mut().zip(drawn).for_each(|(x, z)| *x = mean as f32 + std as f32 * z);
                 }
             }
         }

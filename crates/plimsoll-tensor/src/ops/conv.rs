@@ -1,14 +1,22 @@
 //! Two-dimensional convolution of images in the layout `[batch, channels, height, width]`.
+//!
+//! Its three passes are operators, each of which is the derivative of the others: so a derivative has one too.
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
-use super::want_float;
-use crate::autograd::{Backward, Grads, Saved, link};
-use crate::dispatch;
+use super::{elementwise, want_float};
+use crate::backend::DeviceFacts;
+use crate::cpu::kernels::conv::{
+    self, Conv2dShape, conv2d_backward_input_scratch_len, conv2d_backward_weight_scratch_len,
+    conv2d_scratch_len,
+};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::op::{Conv2dShape, Op};
-use crate::tensor::Tensor;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
 
 /// Stride and zero padding of a convolution, as `[vertical, horizontal]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,50 +33,28 @@ impl Default for Conv2dOptions {
     }
 }
 
-impl Tensor {
-    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in, kh, kw]`, plus `[out]`. As
-    /// `torch.nn.functional.conv2d`.
-    ///
-    /// # Errors
-    /// Sizes that do not fit together; windows larger than the padded image; out of memory.
-    pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> Result<Tensor> {
-        for tensor in [Some(self), Some(weight), bias].into_iter().flatten() {
-            want_float("conv2d", tensor)?;
-        }
-        let shape = conv_shape(self, weight, bias, options)?;
-        let (x, w) = (self.detach().contiguous()?, weight.detach().contiguous()?);
-        let b = bias.map(|b| b.detach().contiguous()).transpose()?;
-        let mut ins = vec![x.data(), w.data()];
-        ins.extend(b.as_ref().map(Tensor::data));
-        let out_shape = [shape.batch, shape.out_channels, shape.out_h(), shape.out_w()];
-        let out = dispatch::run(&Op::Conv2d(shape), &ins, &out_shape, DType::F32)?;
-        let mut inputs = vec![self, weight];
-        inputs.extend(bias);
-        Ok(link(out, &inputs, |_, wanted| Conv2dBack {
-            shape,
-            x: wanted[1].then(|| Saved::new(&x)),
-            weight: wanted[0].then(|| Saved::new(&w)),
-        }))
-    }
-}
+/// `x, w[, bias] -> out`.
+#[derive(Clone, Copy, Debug)]
+struct Conv2d(Conv2dOptions);
 
-fn conv_shape(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> Result<Conv2dShape> {
+/// The sizes for inputs that fit.
+fn conv_shape(
+    x: &[usize],
+    w: &[usize],
+    bias: Option<&[usize]>,
+    options: Conv2dOptions,
+) -> Result<Conv2dShape> {
     let misfit = |why: &str| {
-        let bias = bias.map_or_else(String::new, |b| format!(" and bias {:?}", b.shape()));
-        Error::shape(
-            "conv2d",
-            format!("{why}: input {:?}, weight {:?}{bias}, {options:?}", x.shape(), w.shape()),
-        )
+        let bias = bias.map_or_else(String::new, |b| format!(" and bias {b:?}"));
+        Error::shape("conv2d", format!("{why}: input {x:?}, weight {w:?}{bias}, {options:?}"))
     };
-    let (&[batch, in_channels, in_h, in_w], &[out_channels, w_channels, kernel_h, kernel_w]) =
-        (x.shape(), w.shape())
-    else {
+    let (&[batch, in_channels, in_h, in_w], &[out_channels, w_channels, kernel_h, kernel_w]) = (x, w) else {
         return Err(misfit("needs an input [batch, in, h, w] and a weight [out, in, kh, kw]"));
     };
     if w_channels != in_channels {
         return Err(misfit("the weight's channels are not the input's"));
     }
-    if bias.is_some_and(|b| b.shape() != [out_channels]) {
+    if bias.is_some_and(|b| b != [out_channels]) {
         return Err(misfit("the bias is not one number per output channel"));
     }
     let Conv2dOptions { stride, padding } = options;
@@ -82,33 +68,190 @@ fn conv_shape(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, options: Conv2dOpti
     Ok(Conv2dShape { batch, in_channels, in_h, in_w, out_channels, kernel_h, kernel_w, stride, padding })
 }
 
-struct Conv2dBack {
-    shape: Conv2dShape,
-    x: Option<Saved>,
-    weight: Option<Saved>,
+fn float_bytes(len: usize) -> u64 {
+    (len * DType::F32.size()) as u64
 }
 
-impl Backward for Conv2dBack {
+fn flops(s: &Conv2dShape) -> u64 {
+    let per_output = 2 * s.in_channels * s.kernel_h * s.kernel_w;
+    (s.batch * s.out_channels * s.out_h() * s.out_w() * per_output) as u64
+}
+
+impl Kernel for Conv2d {
     fn name(&self) -> &'static str {
         "conv2d"
     }
 
-    fn backward(&self, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
-        let Some(grad) = &grads[0] else { return Ok(smallvec![None; wanted.len()]) };
-        let grad = grad.contiguous()?;
-        let s = self.shape;
-        let run = |op: Op, other: &Saved, shape: [usize; 4]| {
-            let other = other.get("conv2d")?;
-            dispatch::run(&op, &[grad.data(), other.data()], &shape, DType::F32).map(Tensor::from_data)
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let scratch = call.scratch();
+        let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
+        let shape = conv_shape(x.shape(), w.shape(), None, self.0)?;
+        let bias = bias.first().map(|bias| bias.elements());
+        let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
+        conv::conv2d(&shape, x.elements(), w.elements(), bias, out.elements(), scratch);
+        Ok(())
+    }
+}
+
+impl Operator for Conv2d {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, w, bias @ ..] = ins else {
+            return Err(Error::argument("conv2d", "needs an input, a weight and perhaps a bias"));
         };
-        let to_x = |w: &Saved| run(Op::Conv2dBackwardInput(s), w, [s.batch, s.in_channels, s.in_h, s.in_w]);
-        let w_shape = [s.out_channels, s.in_channels, s.kernel_h, s.kernel_w];
-        let to_w = |x: &Saved| run(Op::Conv2dBackwardWeight(s), x, w_shape);
+        ins.iter().try_for_each(|meta| want_float("conv2d", meta.dtype))?;
+        let s = conv_shape(x.shape(), w.shape(), bias.first().map(Meta::shape), self.0)?;
+        Ok(smallvec![Output::new(&[s.batch, s.out_channels, s.out_h(), s.out_w()], x.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        let shape = conv_shape(ins[0].shape(), ins[1].shape(), None, self.0);
+        shape.map_or(0, |shape| float_bytes(conv2d_scratch_len(&shape)))
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let shape = conv_shape(ins[0].shape(), ins[1].shape(), None, self.0);
+        Cost::streaming(shape.as_ref().map_or(0, flops), ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Lower
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        Saves::input(0).only_if(wanted[1]).and(Saves::input(1).only_if(wanted[0]))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
+        // Gathered once for both passes.
+        let grad = grad.contiguous()?;
+        let shape = conv_shape(at.shape(0), at.shape(1), None, self.0)?;
+        let to_x = || call_one(BackwardInput(shape), &[&grad, &at.input(1)?]);
+        let to_w = || call_one(BackwardWeight(shape), &[&grad, &at.input(0)?]);
         let mut results: Grads =
-            smallvec![self.weight.as_ref().map(to_x).transpose()?, self.x.as_ref().map(to_w).transpose()?];
-        if let Some(&bias) = wanted.get(2) {
-            results.push(bias.then(|| grad.sum_dims(&[0, 2, 3])).transpose()?);
+            smallvec![at.wants(0).then(to_x).transpose()?, at.wants(1).then(to_w).transpose()?];
+        if at.inputs() == 3 {
+            results.push(at.wants(2).then(|| grad.sum_dims(&[0, 2, 3])).transpose()?);
         }
         Ok(results)
+    }
+}
+
+impl Conv2dShape {
+    fn options(&self) -> Conv2dOptions {
+        Conv2dOptions { stride: self.stride, padding: self.padding }
+    }
+}
+
+/// `grad, w -> grad of x`.
+#[derive(Clone, Copy, Debug)]
+struct BackwardInput(Conv2dShape);
+
+impl Kernel for BackwardInput {
+    fn name(&self) -> &'static str {
+        "conv2d_backward_input"
+    }
+
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let scratch = call.scratch();
+        let ([grad, w], [out]) = call.split();
+        conv::conv2d_backward_input(&self.0, grad.elements(), w.elements(), out.elements(), scratch);
+        Ok(())
+    }
+}
+
+impl Operator for BackwardInput {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [grad, _] = elementwise::inputs(self.name(), ins)?;
+        let s = &self.0;
+        Ok(smallvec![Output::new(&[s.batch, s.in_channels, s.in_h, s.in_w], grad.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        float_bytes(conv2d_backward_input_scratch_len(&self.0))
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(flops(&self.0), ins, outs)
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        Saves::input(0).only_if(wanted[1]).and(Saves::input(1).only_if(wanted[0]))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let to_grad = || grad.conv2d(&at.input(1)?, None, self.0.options());
+        let to_w = || call_one(BackwardWeight(self.0), &[&at.input(0)?, grad]);
+        Ok(smallvec![at.wants(0).then(to_grad).transpose()?, at.wants(1).then(to_w).transpose()?])
+    }
+}
+
+/// `grad, x -> grad of w`.
+#[derive(Clone, Copy, Debug)]
+struct BackwardWeight(Conv2dShape);
+
+impl Kernel for BackwardWeight {
+    fn name(&self) -> &'static str {
+        "conv2d_backward_weight"
+    }
+
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let scratch = call.scratch();
+        let ([grad, x], [out]) = call.split();
+        conv::conv2d_backward_weight(&self.0, x.elements(), grad.elements(), out.elements(), scratch);
+        Ok(())
+    }
+}
+
+impl Operator for BackwardWeight {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [grad, _] = elementwise::inputs(self.name(), ins)?;
+        let s = &self.0;
+        Ok(smallvec![Output::new(&[s.out_channels, s.in_channels, s.kernel_h, s.kernel_w], grad.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        float_bytes(conv2d_backward_weight_scratch_len(&self.0))
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(flops(&self.0), ins, outs)
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        Saves::input(0).only_if(wanted[1]).and(Saves::input(1).only_if(wanted[0]))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let to_grad = || at.input(1)?.conv2d(grad, None, self.0.options());
+        let to_x = || call_one(BackwardInput(self.0), &[&at.input(0)?, grad]);
+        Ok(smallvec![at.wants(0).then(to_grad).transpose()?, at.wants(1).then(to_x).transpose()?])
+    }
+}
+
+impl Tensor {
+    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in, kh, kw]`, plus `[out]`. As
+    /// `torch.nn.functional.conv2d`.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together; windows larger than the padded image; out of memory.
+    pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> Result<Tensor> {
+        let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
+        ins.extend(bias);
+        call_one(Conv2d(options), &ins)
     }
 }

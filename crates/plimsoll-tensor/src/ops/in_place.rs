@@ -1,13 +1,133 @@
-//! Changes in place, and copies. They make no temporaries, and they notice when a saved tensor changes.
+//! Changes in place. They make no temporaries, and they notice when a saved tensor changes.
 
 use smallvec::smallvec;
 
+use super::create::Source;
+use super::elementwise::Laid;
 use super::want_float;
-use crate::autograd::{Backward, Grads, is_grad_enabled, link};
-use crate::dispatch::{self, Data};
+use crate::cpu::kernels::elementwise::update;
+use crate::cpu::kernels::strided::copy_strided;
+use crate::dtype::by_dtype;
 use crate::error::{Error, Result};
-use crate::op::{Distribution, Op, RandomStream};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Meta, Operator, Output, Outputs};
+use crate::random::{Distribution, RandomStream};
+use crate::road::call;
 use crate::tensor::Tensor;
+
+/// `x -> y`, where `y` changes by each element of `x`, broadcast. The inputs are `y, x`.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// `y += alpha * x`
+    Add { alpha: f64 },
+    /// `y *= x`
+    Mul,
+    /// `y = x`
+    Copy,
+}
+
+impl Kernel for Change {
+    fn name(&self) -> &'static str {
+        match self {
+            Change::Add { .. } => "add_",
+            Change::Mul => "mul_",
+            Change::Copy => "copy_",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [y]) = call.split();
+        let laid = Laid::of(y.layout(), [x.layout()]);
+        match *self {
+            Change::Add { alpha } => {
+                let (alpha, [x]) = (alpha as f32, laid.operands::<f32, 1>([x]));
+                update(
+                    laid.shape(),
+                    y.elements::<f32>(),
+                    x,
+                    #[inline(always)]
+                    |y, x| y + alpha * x,
+                );
+            }
+            Change::Mul => {
+                let [x] = laid.operands::<f32, 1>([x]);
+                update(
+                    laid.shape(),
+                    y.elements::<f32>(),
+                    x,
+                    #[inline(always)]
+                    |y: f32, x: f32| y * x,
+                );
+            }
+            Change::Copy => by_dtype!(y.dtype(), T => {
+                let layout = x.layout().expand(y.shape()).unwrap_or_else(|| unreachable!("inferred"));
+                let (shape, strides) = (y.shape(), y.strides());
+                copy_strided::<T>(shape, x.elements(), layout.strides(), y.elements(), strides);
+            }),
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Change {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [y, x] = super::elementwise::inputs(self.name(), ins)?;
+        if !matches!(self, Change::Copy) {
+            want_float(self.name(), y.dtype)?;
+        }
+        super::want_dtype(self.name(), x.dtype, y.dtype)?;
+        if x.layout.expand(y.shape()).is_none() {
+            let message = format!("{:?} does not broadcast to {:?}", x.shape(), y.shape());
+            return Err(Error::shape(self.name(), message));
+        }
+        Ok(smallvec![Output::in_place(0, &y)])
+    }
+
+    /// Sums and products change memory without gaps, in any order of dimensions; copies go anywhere.
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input != 0 || matches!(self, Change::Copy) || without_gaps(layout)
+    }
+}
+
+/// Whether every element between the first and the last is one of the layout's.
+fn without_gaps(layout: &Layout) -> bool {
+    layout.is_contiguous() || layout.end() - layout.offset() == layout.len()
+}
+
+/// `() -> y`: every element is written anew. The input is `y`.
+#[derive(Clone, Copy, Debug)]
+struct Overwrite {
+    name: &'static str,
+    source: Source,
+}
+
+impl Kernel for Overwrite {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([], [out]) = call.split();
+        self.source.write(out);
+        Ok(())
+    }
+}
+
+impl Operator for Overwrite {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [y] = super::elementwise::inputs(self.name, ins)?;
+        if matches!(self.source, Source::Random(..)) {
+            want_float(self.name, y.dtype)?;
+        }
+        Ok(smallvec![Output::in_place(0, &y)])
+    }
+
+    /// Random values come in row-major order.
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        matches!(self.source, Source::Value(_)) || layout.is_contiguous()
+    }
+}
 
 impl Tensor {
     /// `self += other`, broadcast to this shape.
@@ -23,8 +143,8 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::add_`].
-    pub fn add_scaled_(&self, other: &Tensor, alpha: f32) -> Result<()> {
-        self.change(Op::AddAssign { alpha }, other)
+    pub fn add_scaled_(&self, other: &Tensor, alpha: f64) -> Result<()> {
+        call(Change::Add { alpha }, &[self, other]).map(drop)
     }
 
     /// `self *= other`, broadcast to this shape.
@@ -32,7 +152,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::add_`].
     pub fn mul_(&self, other: &Tensor) -> Result<()> {
-        self.change(Op::MulAssign, other)
+        call(Change::Mul, &[self, other]).map(drop)
     }
 
     /// Every element becomes `value`.
@@ -40,7 +160,7 @@ impl Tensor {
     /// # Errors
     /// A tensor that takes part in recording.
     pub fn fill_(&self, value: f64) -> Result<()> {
-        self.overwrite(Op::Fill(value), &[])
+        self.overwrite("fill", Source::Value(value))
     }
 
     /// Every element becomes zero.
@@ -56,104 +176,27 @@ impl Tensor {
     /// # Errors
     /// A tensor that takes part in recording; shapes that do not broadcast to this one.
     pub fn copy_(&self, other: &Tensor) -> Result<()> {
-        refuse_to_record("copy_", other)?;
-        let other = other.to_dtype(self.dtype())?;
-        self.overwrite(Op::Copy, &[&self.broadcast_to_me("copy_", &other)?])
+        call(Change::Copy, &[self, &other.to_dtype(self.dtype())?]).map(drop)
     }
 
     /// Values drawn evenly from `low` up to `high`, from one stream of a seed.
     ///
     /// # Errors
     /// A tensor that takes part in recording; a type other than `float32`.
-    pub fn uniform_(&self, low: f32, high: f32, from: RandomStream) -> Result<()> {
-        want_float("uniform_", self)?;
-        self.overwrite(Op::Random(Distribution::Uniform { low, high }, from), &[])
+    pub fn uniform_(&self, low: f64, high: f64, from: RandomStream) -> Result<()> {
+        self.overwrite("uniform", Source::Random(Distribution::Uniform { low, high }, from))
     }
 
     /// Values from a normal distribution, from one stream of a seed.
     ///
     /// # Errors
     /// As [`Tensor::uniform_`].
-    pub fn normal_(&self, mean: f32, std: f32, from: RandomStream) -> Result<()> {
-        want_float("normal_", self)?;
-        self.overwrite(Op::Random(Distribution::Normal { mean, std }, from), &[])
+    pub fn normal_(&self, mean: f64, std: f64, from: RandomStream) -> Result<()> {
+        self.overwrite("normal", Source::Random(Distribution::Normal { mean, std }, from))
     }
 
-    /// The values in row-major order without gaps: itself where they are, else a copy.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn contiguous(&self) -> Result<Tensor> {
-        if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
-    }
-
-    /// A contiguous copy with storage of its own. As `Tensor.clone`: gradients flow through.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn copy(&self) -> Result<Tensor> {
-        let out = dispatch::run(&Op::Copy, &[self.data()], self.shape(), self.dtype())?;
-        Ok(link(out, &[self], |_, _| CopyBack))
-    }
-
-    fn change(&self, op: Op, other: &Tensor) -> Result<()> {
-        for tensor in [self, other] {
-            want_float(op.name(), tensor)?;
-        }
-        refuse_to_record(op.name(), other)?;
-        let other = self.broadcast_to_me(op.name(), other)?;
-        self.overwrite(op, &[&other])
-    }
-
-    fn broadcast_to_me(&self, op: &'static str, other: &Tensor) -> Result<Data> {
-        let expanded = other.data().layout.expand(self.shape());
-        let layout = expanded.ok_or_else(|| {
-            Error::shape(op, format!("{:?} does not broadcast to {:?}", other.shape(), self.shape()))
-        })?;
-        Ok(Data { storage: other.data().storage.clone(), layout, dtype: other.dtype() })
-    }
-
-    fn overwrite(&self, op: Op, ins: &[&Data]) -> Result<()> {
-        refuse_to_record(op.name(), self)?;
-        let strides_repeat =
-            self.shape().iter().zip(self.strides()).any(|(&n, &stride)| n > 1 && stride == 0);
-        if strides_repeat {
-            return Err(Error::shape(
-                op.name(),
-                "several elements of an expanded tensor are one: copy it first",
-            ));
-        }
-        if !self.is_contiguous() && !matches!(op, Op::Fill(_) | Op::Copy) {
-            // Kernels change dense memory; a strided view is gathered, changed and put back.
-            let dense = self.detach().copy()?;
-            dense.overwrite(op, ins)?;
-            return dispatch::run_in_place(&Op::Copy, &[dense.data()], &[self.data()]);
-        }
-        dispatch::run_in_place(&op, ins, &[self.data()])
-    }
-}
-
-/// A change in place is not recorded: done silently, it would cut a gradient off.
-fn refuse_to_record(op: &'static str, tensor: &Tensor) -> Result<()> {
-    if !is_grad_enabled() || !tensor.requires_grad() {
-        return Ok(());
-    }
-    Err(Error::autograd(
-        op,
-        "a change in place that involves a tensor which wants a gradient cannot be recorded; do it under \
-         `no_grad`, or on a detached tensor",
-    ))
-}
-
-struct CopyBack;
-
-impl Backward for CopyBack {
-    fn name(&self) -> &'static str {
-        "copy"
-    }
-
-    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
-        Ok(smallvec![grads[0].clone()])
+    fn overwrite(&self, name: &'static str, source: Source) -> Result<()> {
+        call(Overwrite { name, source }, &[self]).map(drop)
     }
 }
 

@@ -1,144 +1,119 @@
-//! Matrix products: `matmul`, batched and broadcast, and `linear`, the layer's product with its bias.
+//! The layer's product with its bias: `x · wᵀ + b`, rows against rows, in one allocation.
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::want_float;
-use crate::autograd::{Backward, Grads, Saved, link};
-use crate::dispatch::{self, Data};
-use crate::dtype::DType;
+use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, matmul};
 use crate::error::{Error, Result};
-use crate::layout::{self, Dims};
-use crate::op::Op;
-use crate::tensor::Tensor;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::{Dims, Layout};
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
 
-impl Tensor {
-    /// Matrix product over the last two dimensions; leading ones broadcast, a vector is a row on the left
-    /// and a column on the right. As `torch.matmul`.
-    ///
-    /// # Errors
-    /// Inner sizes that differ, leading sizes that do not broadcast, a scalar; out of memory.
-    pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
-        if self.rank() == 1 {
-            return self.unsqueeze(0)?.matmul(other)?.squeeze(if other.rank() == 1 { 0 } else { -2 });
-        }
-        if other.rank() == 1 {
-            return self.matmul(&other.unsqueeze(1)?)?.squeeze(-1);
-        }
-        let out = matmul(self, other)?;
-        Ok(link(out, &[self, other], |_, wanted| MatmulBack {
-            a: wanted[1].then(|| Saved::new(self)),
-            b: wanted[0].then(|| Saved::new(other)),
-            a_shape: self.shape().into(),
-            b_shape: other.shape().into(),
-        }))
+/// `x, w[, bias] -> out`.
+#[derive(Clone, Copy, Debug)]
+struct Linear;
+
+/// How many rows there are, which also holds where a row has no elements.
+fn rows(shape: &[usize]) -> usize {
+    shape[..shape.len() - 1].iter().product()
+}
+
+/// A tensor as a matrix of its rows, where that needs no copy.
+fn as_rows(layout: &Layout) -> Option<Layout> {
+    layout.reshape(&[rows(layout.shape()), *layout.shape().last()?])
+}
+
+impl Kernel for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
     }
 
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
+        let (k, n) = (w.shape()[1], w.shape()[0]);
+        let x_layout = as_rows(x.layout()).unwrap_or_else(|| unreachable!("taken"));
+        let strides =
+            |layout: &Layout| MatrixStrides { batch: 0, row: layout.strides()[0], col: layout.strides()[1] };
+        let shape = MatmulShape { batch: 1, m: x_layout.shape()[0], k, n };
+        let (a, b) = ((x.elements(), strides(&x_layout)), (w.elements(), strides(w.layout()).transposed()));
+        let bias = bias.first().map(|bias| bias.elements());
+        let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
+        matmul(&shape, a, b, bias, (out.elements(), MatrixStrides::row_major(shape.m, n)));
+        Ok(())
+    }
+}
+
+impl Operator for Linear {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, w, bias @ ..] = ins else {
+            return Err(Error::argument("linear", "needs an input, a weight and perhaps a bias"));
+        };
+        ins.iter().try_for_each(|meta| want_float("linear", meta.dtype))?;
+        let bias = bias.first();
+        let fits = x.rank() > 0 && w.rank() == 2 && x.shape().last() == w.shape().last();
+        if !fits || bias.is_some_and(|b| b.shape() != &w.shape()[..1]) {
+            let message = format!(
+                "input {:?} with weight {:?} and bias {:?}: needs […, in], [out, in] and [out]",
+                x.shape(),
+                w.shape(),
+                bias.map(Meta::shape)
+            );
+            return Err(Error::shape("linear", message));
+        }
+        let mut shape = Dims::from_slice(x.shape());
+        shape[x.rank() - 1] = w.shape()[0];
+        Ok(smallvec![Output::new(&shape, x.dtype)])
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        match input {
+            0 => as_rows(layout).is_some(),
+            1 => true,
+            _ => layout.is_contiguous(),
+        }
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let k = ins[1].shape()[1];
+        Cost::streaming(2 * (outs[0].layout.len() * k) as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Lower
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        Saves::input(0).only_if(wanted[1]).and(Saves::input(1).only_if(wanted[0]))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
+        let grad = grad.reshape(&[rows(grad.shape()), grad.shape()[grad.rank() - 1]])?;
+        let to_x = || grad.matmul(&at.input(1)?)?.reshape(at.shape(0));
+        let to_w = || {
+            let x = at.input(0)?;
+            grad.t()?.matmul(&x.reshape(&[rows(x.shape()), x.shape()[x.rank() - 1]])?)
+        };
+        let mut results: Grads =
+            smallvec![at.wants(0).then(to_x).transpose()?, at.wants(1).then(to_w).transpose()?];
+        if at.inputs() == 3 {
+            results.push(at.wants(2).then(|| grad.sum_dims(&[0])).transpose()?);
+        }
+        Ok(results)
+    }
+}
+
+impl Tensor {
     /// `self · weightᵀ + bias`: rows of `[…, in]` against the rows of `[out, in]`, plus `[out]`. One
     /// allocation, the output. As `torch.nn.functional.linear`.
     ///
     /// # Errors
     /// Sizes that do not fit together; out of memory.
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
-        for tensor in [Some(self), Some(weight), bias].into_iter().flatten() {
-            want_float("linear", tensor)?;
-        }
-        let fits = self.rank() > 0 && weight.rank() == 2 && self.shape().last() == weight.shape().last();
-        if !fits || bias.is_some_and(|b| b.shape() != &weight.shape()[..1]) {
-            let message = format!(
-                "input {:?} with weight {:?} and bias {:?}: needs […, in], [out, in] and [out]",
-                self.shape(),
-                weight.shape(),
-                bias.map(Tensor::shape)
-            );
-            return Err(Error::shape("linear", message));
-        }
-        let rows = leading(self.shape());
-        let [outer, inner] = [weight.shape()[0], weight.shape()[1]];
-        let x = self.detach().reshape(&[rows, inner])?;
-        let bias = bias.map(Tensor::contiguous).transpose()?;
-        let mut ins = vec![x.data(), weight.data()];
-        ins.extend(bias.as_ref().map(Tensor::data));
-        let mut out = dispatch::run(&Op::Linear, &ins, &[rows, outer], DType::F32)?;
-        let mut shape: Dims = self.shape().into();
-        shape[self.rank() - 1] = outer;
-        out.layout = layout::Layout::contiguous(&shape);
-        let mut inputs = vec![self, weight];
-        inputs.extend(&bias);
-        Ok(link(out, &inputs, |_, wanted| LinearBack {
-            x: wanted[1].then(|| Saved::new(&x)),
-            weight: wanted[0].then(|| Saved::new(weight)),
-            x_shape: self.shape().into(),
-        }))
-    }
-}
-
-/// How many rows there are, which also holds where a row has no elements.
-fn leading(shape: &[usize]) -> usize {
-    shape[..shape.len() - 1].iter().product()
-}
-
-/// The product without recording it.
-fn matmul(a: &Tensor, b: &Tensor) -> Result<Data> {
-    want_float("matmul", a)?;
-    want_float("matmul", b)?;
-    let misfit = || Error::shape("matmul", format!("{:?} times {:?}", a.shape(), b.shape()));
-    let ([a_lead @ .., m, k], [b_lead @ .., k2, n]) = (a.shape(), b.shape()) else { return Err(misfit()) };
-    if k != k2 {
-        return Err(misfit());
-    }
-    let lead = layout::broadcast("matmul", a_lead, b_lead)?;
-    let with_lead =
-        |rows: usize, columns: usize| -> Dims { lead.iter().copied().chain([rows, columns]).collect() };
-    let expand = |t: &Tensor, shape: &[usize]| -> Result<Data> {
-        let layout = t.data().layout.expand(shape).ok_or_else(misfit)?;
-        Ok(Data { layout, ..t.data().clone() })
-    };
-    let (a, b) = (expand(a, &with_lead(*m, *k))?, expand(b, &with_lead(*k, *n))?);
-    dispatch::run(&Op::Matmul, &[&a, &b], &with_lead(*m, *n), DType::F32)
-}
-
-struct MatmulBack {
-    a: Option<Saved>,
-    b: Option<Saved>,
-    a_shape: Dims,
-    b_shape: Dims,
-}
-
-impl Backward for MatmulBack {
-    fn name(&self) -> &'static str {
-        "matmul"
-    }
-
-    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
-        let Some(grad) = &grads[0] else { return Ok(smallvec![None, None]) };
-        let to_a = |b: &Saved| grad.matmul(&b.get("matmul")?.transpose(-1, -2)?)?.sum_to(&self.a_shape);
-        let to_b = |a: &Saved| a.get("matmul")?.transpose(-1, -2)?.matmul(grad)?.sum_to(&self.b_shape);
-        Ok(smallvec![self.b.as_ref().map(to_a).transpose()?, self.a.as_ref().map(to_b).transpose()?])
-    }
-}
-
-struct LinearBack {
-    /// As a matrix of rows.
-    x: Option<Saved>,
-    weight: Option<Saved>,
-    x_shape: Dims,
-}
-
-impl Backward for LinearBack {
-    fn name(&self) -> &'static str {
-        "linear"
-    }
-
-    fn backward(&self, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
-        let Some(grad) = &grads[0] else { return Ok(smallvec![None; wanted.len()]) };
-        let grad = grad.reshape(&[leading(grad.shape()), grad.shape()[grad.rank() - 1]])?;
-        let to_x = |w: &Saved| grad.matmul(&w.get("linear")?)?.reshape(self.x_shape.as_slice());
-        let to_w = |x: &Saved| grad.t()?.matmul(&x.get("linear")?);
-        let mut results: Grads =
-            smallvec![self.weight.as_ref().map(to_x).transpose()?, self.x.as_ref().map(to_w).transpose()?];
-        if let Some(&bias) = wanted.get(2) {
-            results.push(bias.then(|| grad.sum_dims(&[0])).transpose()?);
-        }
-        Ok(results)
+        let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
+        ins.extend(bias);
+        call_one(Linear, &ins)
     }
 }

@@ -1,18 +1,27 @@
-//! What can be computed with tensors: each operation's shape rules, and its derivative right below it.
+//! What can be computed with tensors: one file for each operator or family, with what it infers, its derivative
+//! and its cost.
 //!
-//! All are methods of [`Tensor`]; `std::ops` work on references and give a `Result`. A new operation is
-//! a variant of `Op` (`op.rs`), a kernel (`cpu/run.rs`, `cpu/kernels/`) and a method with its derivative
-//! here; CONTRIBUTING.md walks through it.
+//! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` work on references and give
+//! a `Result`. Kernels on plain slices are in `cpu/kernels/`. CONTRIBUTING.md walks through a new operator.
 
-mod arith;
+mod argmax;
+mod binary;
 mod conv;
+mod copy;
+mod create;
+mod elementwise;
 mod in_place;
 mod linear;
-mod loss;
+mod matmul;
+mod mse;
+mod nll;
 mod pool;
-mod reduce;
+mod read;
+mod real;
 mod softmax;
 mod step;
+mod sum;
+mod traced;
 mod unary;
 mod view;
 
@@ -22,7 +31,6 @@ pub use view::ReshapeTo;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
 
 /// A dimension counted from the front, or from the back where negative, as an index below `rank`.
 pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {
@@ -41,14 +49,14 @@ pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usi
     })
 }
 
-/// An error unless the tensor is of 32-bit floating point.
-pub(crate) fn want_float(op: &'static str, tensor: &Tensor) -> Result<()> {
-    want_dtype(op, tensor, DType::F32)
+/// An error unless the type is 32-bit floating point.
+pub(crate) fn want_float(op: &'static str, dtype: DType) -> Result<()> {
+    want_dtype(op, dtype, DType::F32)
 }
 
-pub(crate) fn want_dtype(op: &'static str, tensor: &Tensor, dtype: DType) -> Result<()> {
-    if tensor.dtype() == dtype {
+pub(crate) fn want_dtype(op: &'static str, got: DType, expected: DType) -> Result<()> {
+    if got == expected {
         return Ok(());
     }
-    Err(Error::DType { op, expected: dtype.name(), got: tensor.dtype() })
+    Err(Error::DType { op, expected: expected.name(), got })
 }

@@ -3,14 +3,15 @@
 
 use smallvec::smallvec;
 
-use super::want_float;
-use crate::autograd::{Backward, Grads, Saved, link};
-use crate::dispatch;
+use super::{elementwise, want_float};
+use crate::cpu::kernels::pool::{Pool2dShape, max_pool2d, max_pool2d_backward, max_pool2d_pick};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::Dims;
-use crate::op::{Op, Pool2dShape};
-use crate::tensor::Tensor;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::{Dims, Layout};
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::{call, call_one};
+use crate::tensor::{Grads, Tensor};
 
 /// Window, stride and padding of a pooling layer, as `[vertical, horizontal]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,35 +31,14 @@ impl MaxPool2dOptions {
     }
 }
 
-impl Tensor {
-    /// The largest value of each window of `[batch, channels, h, w]`. As
-    /// `torch.nn.functional.max_pool2d`: of equal values the first counts, not a number wins.
-    ///
-    /// # Errors
-    /// Sizes that do not fit together; out of memory.
-    pub fn max_pool2d(&self, options: MaxPool2dOptions) -> Result<Tensor> {
-        want_float("max_pool2d", self)?;
-        let (shape, [batch, channels]) = pool_shape(self, options)?;
-        let out_shape = [batch, channels, shape.out_h(), shape.out_w()];
-        let x = self.detach().contiguous()?;
-        let outs = [(out_shape.as_slice(), DType::F32), (out_shape.as_slice(), index_dtype(&shape))];
-        let (out, index) = dispatch::run_two(&Op::MaxPool2d(shape), &[x.data()], outs)?;
-        Ok(link(out, &[self], |_, _| MaxPool2dBack {
-            shape,
-            x_shape: self.shape().into(),
-            index: Saved::of(&index),
-        }))
-    }
-}
+/// `x -> out, index`: the largest value of each window and its place in it.
+#[derive(Clone, Copy, Debug)]
+struct MaxPool2d(MaxPool2dOptions);
 
-fn index_dtype(shape: &Pool2dShape) -> DType {
-    if shape.kernel[0] * shape.kernel[1] <= 256 { DType::U8 } else { DType::I32 }
-}
-
-/// The sizes, with batch and channels apart.
-fn pool_shape(x: &Tensor, options: MaxPool2dOptions) -> Result<(Pool2dShape, [usize; 2])> {
-    let misfit = |why: &str| Error::shape("max_pool2d", format!("{why}: input {:?}, {options:?}", x.shape()));
-    let &[batch, channels, in_h, in_w] = x.shape() else {
+/// The sizes for an input that fits.
+fn pool_shape(x: &[usize], options: MaxPool2dOptions) -> Result<Pool2dShape> {
+    let misfit = |why: &str| Error::shape("max_pool2d", format!("{why}: input {x:?}, {options:?}"));
+    let &[batch, channels, in_h, in_w] = x else {
         return Err(misfit("needs an input [batch, channels, h, w]"));
     };
     let MaxPool2dOptions { kernel, stride, padding } = options;
@@ -73,26 +53,147 @@ fn pool_shape(x: &Tensor, options: MaxPool2dOptions) -> Result<(Pool2dShape, [us
             "the window must be inside the padded image, move by at least 1, and be padded by at most half",
         ));
     }
-    let planes = batch * channels;
-    Ok((Pool2dShape { planes, in_h, in_w, kernel, stride, padding }, [batch, channels]))
+    Ok(Pool2dShape { planes: batch * channels, in_h, in_w, kernel, stride, padding })
 }
 
-struct MaxPool2dBack {
-    shape: Pool2dShape,
-    x_shape: Dims,
-    index: Saved,
-}
-
-impl Backward for MaxPool2dBack {
+impl Kernel for MaxPool2d {
     fn name(&self) -> &'static str {
         "max_pool2d"
     }
 
-    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
-        let Some(grad) = &grads[0] else { return Ok(smallvec![None]) };
-        let (grad, index) = (grad.contiguous()?, self.index.get("max_pool2d")?);
-        let op = Op::MaxPool2dBackward(self.shape);
-        let result = dispatch::run(&op, &[grad.data(), index.data()], &self.x_shape, DType::F32)?;
-        Ok(smallvec![Some(Tensor::from_data(result))])
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out, index]) = call.split();
+        let shape = pool_shape(x.shape(), self.0)?;
+        match index.dtype() {
+            DType::U8 => max_pool2d::<u8>(&shape, x.elements(), out.elements(), index.elements()),
+            _ => max_pool2d::<i32>(&shape, x.elements(), out.elements(), index.elements()),
+        }
+        Ok(())
+    }
+}
+
+impl Operator for MaxPool2d {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs("max_pool2d", ins)?;
+        want_float("max_pool2d", x.dtype)?;
+        let shape = pool_shape(x.shape(), self.0)?;
+        let out = [x.shape()[0], x.shape()[1], shape.out_h(), shape.out_w()];
+        let index = if self.0.kernel[0] * self.0.kernel[1] <= 256 { DType::U8 } else { DType::I32 };
+        Ok(smallvec![Output::new(&out, x.dtype), Output::new(&out, index)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming((outs[0].layout.len() * self.0.kernel[0] * self.0.kernel[1]) as u64, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::output(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let op = MaxPool2dBackward { shape: pool_shape(at.shape(0), self.0)?, x: at.shape(0).into() };
+        Ok(smallvec![Some(call_one(op, &[grad, &at.output(1)?])?)])
+    }
+}
+
+/// `grad, index -> grad of x`.
+#[derive(Clone, Debug)]
+struct MaxPool2dBackward {
+    shape: Pool2dShape,
+    x: Dims,
+}
+
+impl Kernel for MaxPool2dBackward {
+    fn name(&self) -> &'static str {
+        "max_pool2d_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([grad, index], [out]) = call.split();
+        let (grad, out) = (grad.elements(), out.elements());
+        match index.dtype() {
+            DType::U8 => max_pool2d_backward::<u8>(&self.shape, grad, index.elements(), out),
+            _ => max_pool2d_backward::<i32>(&self.shape, grad, index.elements(), out),
+        }
+        Ok(())
+    }
+}
+
+impl Operator for MaxPool2dBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [grad, _] = elementwise::inputs("max_pool2d_backward", ins)?;
+        Ok(smallvec![Output::new(&self.x, grad.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let pick = MaxPool2dPick { shape: self.shape };
+        Ok(smallvec![Some(call_one(pick, &[grad, &at.input(1)?])?), None])
+    }
+}
+
+/// `x, index -> out`: of each window the value at a place: what max pooling does to a derivative's derivative.
+#[derive(Clone, Debug)]
+struct MaxPool2dPick {
+    shape: Pool2dShape,
+}
+
+impl Kernel for MaxPool2dPick {
+    fn name(&self) -> &'static str {
+        "max_pool2d_pick"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, index], [out]) = call.split();
+        match index.dtype() {
+            DType::U8 => max_pool2d_pick::<u8>(&self.shape, x.elements(), index.elements(), out.elements()),
+            _ => max_pool2d_pick::<i32>(&self.shape, x.elements(), index.elements(), out.elements()),
+        }
+        Ok(())
+    }
+}
+
+impl Operator for MaxPool2dPick {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, index] = elementwise::inputs("max_pool2d_pick", ins)?;
+        Ok(smallvec![Output::new(index.shape(), x.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let op = MaxPool2dBackward { shape: self.shape, x: at.shape(0).into() };
+        Ok(smallvec![Some(call_one(op, &[grad, &at.input(1)?])?), None])
+    }
+}
+
+impl Tensor {
+    /// The largest value of each window of `[batch, channels, h, w]`. As
+    /// `torch.nn.functional.max_pool2d`: of equal values the first counts, not a number wins.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together; out of memory.
+    pub fn max_pool2d(&self, options: MaxPool2dOptions) -> Result<Tensor> {
+        Ok(call(MaxPool2d(options), &[self])?.remove(0))
     }
 }

@@ -1,14 +1,124 @@
-//! Softmax and its logarithm. Both keep their output for the derivative, never their input.
+//! Softmax and its logarithm over the last dimension. Both keep their output for the derivative, never their
+//! input.
 
 use smallvec::smallvec;
 
+use super::elementwise;
 use super::{dim_index, want_float};
-use crate::autograd::{Backward, Grads, Saved, link};
-use crate::dispatch;
-use crate::dtype::DType;
+use crate::autograd::is_grad_enabled;
+use crate::cpu::kernels::softmax;
 use crate::error::Result;
-use crate::op::Op;
-use crate::tensor::Tensor;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
+
+/// `x -> out`.
+#[derive(Clone, Copy, Debug)]
+enum Softmax {
+    Plain,
+    Log,
+}
+
+/// The last dimension: rows of it are what a softmax works on.
+fn columns(shape: &[usize]) -> usize {
+    shape.last().copied().unwrap_or(1)
+}
+
+impl Kernel for Softmax {
+    fn name(&self) -> &'static str {
+        match self {
+            Softmax::Plain => "softmax",
+            Softmax::Log => "log_softmax",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let cols = columns(x.shape());
+        match self {
+            Softmax::Plain => softmax::softmax(cols, x.elements(), out.elements()),
+            Softmax::Log => softmax::log_softmax(cols, x.elements(), out.elements()),
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Softmax {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs(self.name(), ins)?;
+        want_float(self.name(), x.dtype)?;
+        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(4 * outs[0].layout.len() as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Full
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::output(0)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let y = at.output(0)?;
+        let result = match self {
+            _ if !is_grad_enabled() => call_one(SoftmaxBackward(*self), &[grad, &y])?,
+            Softmax::Plain => {
+                let product = grad.mul(&y)?;
+                product.sub(&y.mul(&product.sum_keepdim(&[-1])?)?)?
+            }
+            Softmax::Log => grad.sub(&y.exp()?.mul(&grad.sum_keepdim(&[-1])?)?)?,
+        };
+        Ok(smallvec![Some(result)])
+    }
+}
+
+/// `grad, y -> grad of x`, from the output `y`, in one pass.
+#[derive(Clone, Copy, Debug)]
+struct SoftmaxBackward(Softmax);
+
+impl Kernel for SoftmaxBackward {
+    fn name(&self) -> &'static str {
+        match self.0 {
+            Softmax::Plain => "softmax_backward",
+            Softmax::Log => "log_softmax_backward",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([grad, y], [out]) = call.split();
+        let cols = columns(y.shape());
+        match self.0 {
+            Softmax::Plain => softmax::softmax_backward(cols, grad.elements(), y.elements(), out.elements()),
+            Softmax::Log => {
+                softmax::log_softmax_backward(cols, grad.elements(), y.elements(), out.elements())
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operator for SoftmaxBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [grad, y] = elementwise::inputs(self.name(), ins)?;
+        elementwise::equal_shapes(self.name(), &[grad, y])?;
+        Ok(smallvec![Output::new(y.shape(), grad.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+}
 
 impl Tensor {
     /// Softmax along a dimension. As `torch.softmax`.
@@ -16,7 +126,7 @@ impl Tensor {
     /// # Errors
     /// A dimension that is not there; a type other than `float32`; out of memory.
     pub fn softmax(&self, dim: isize) -> Result<Tensor> {
-        self.along("softmax", dim, &Op::Softmax, &Op::SoftmaxBackward)
+        self.along(dim, Softmax::Plain)
     }
 
     /// Logarithm of the softmax along a dimension, without overflow. As `torch.log_softmax`.
@@ -24,38 +134,16 @@ impl Tensor {
     /// # Errors
     /// A dimension that is not there; a type other than `float32`; out of memory.
     pub fn log_softmax(&self, dim: isize) -> Result<Tensor> {
-        self.along("log_softmax", dim, &Op::LogSoftmax, &Op::LogSoftmaxBackward)
+        self.along(dim, Softmax::Log)
     }
 
-    fn along(&self, name: &'static str, dim: isize, forward: &Op, backward: &'static Op) -> Result<Tensor> {
-        want_float(name, self)?;
-        let dim = dim_index(name, dim, self.rank())? as isize;
+    fn along(&self, dim: isize, op: Softmax) -> Result<Tensor> {
+        want_float(op.name(), self.dtype())?;
+        let dim = dim_index(op.name(), dim, self.rank())? as isize;
         if dim + 1 != self.rank() as isize {
             // The kernel works on rows: the dimension goes last and comes back.
-            return self.transpose(dim, -1)?.along(name, -1, forward, backward)?.transpose(dim, -1);
+            return self.transpose(dim, -1)?.along(-1, op)?.transpose(dim, -1);
         }
-        let x = self.detach().contiguous()?;
-        let out = dispatch::run(forward, &[x.data()], self.shape(), DType::F32)?;
-        Ok(link(out, &[self], |out, _| SoftmaxBack { name, backward, out: Saved::of(out) }))
-    }
-}
-
-struct SoftmaxBack {
-    name: &'static str,
-    backward: &'static Op,
-    out: Saved,
-}
-
-impl Backward for SoftmaxBack {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
-        let Some(grad) = &grads[0] else { return Ok(smallvec![None]) };
-        let (grad, out) = (grad.contiguous()?, self.out.get(self.name)?);
-        let ins = [grad.data(), out.data()];
-        let result = dispatch::run(self.backward, &ins, grad.shape(), DType::F32)?;
-        Ok(smallvec![Some(Tensor::from_data(result))])
+        call_one(op, &[self])
     }
 }

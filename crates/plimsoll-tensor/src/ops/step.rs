@@ -1,11 +1,81 @@
 //! Optimizer steps: one pass over parameter, gradient and state, in place, without temporaries.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::want_float;
 use crate::autograd::no_grad;
-use crate::dispatch::{self, Data};
+use crate::cpu::kernels::optim::{AdamStep, SgdStep, adam_step, sgd_step};
 use crate::error::{Error, Result};
-use crate::op::{AdamStep, Op, SgdStep};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Cost, Meta, Operator, Output, Outputs};
+use crate::road::call;
 use crate::tensor::Tensor;
+
+/// `grad -> param, state…` in place. The inputs are `param, state…, grad`.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Sgd(SgdStep),
+    Adam(AdamStep),
+}
+
+impl Kernel for Step {
+    fn name(&self) -> &'static str {
+        match self {
+            Step::Sgd(_) => "sgd",
+            Step::Adam(_) => "adam",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        match self {
+            Step::Sgd(step) if step.momentum == 0.0 => {
+                let ([grad], [param]) = call.split();
+                sgd_step(step, param.elements(), grad.elements(), None);
+            }
+            Step::Sgd(step) => {
+                let ([grad], [param, buffer]) = call.split();
+                sgd_step(step, param.elements(), grad.elements(), Some(buffer.elements()));
+            }
+            Step::Adam(step) => {
+                let ([grad], [param, mean, square]) = call.split();
+                adam_step(step, param.elements(), grad.elements(), mean.elements(), square.elements());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Step {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let (name, [param, ..]) = (self.name(), ins) else {
+            return Err(Error::argument(self.name(), "needs a parameter"));
+        };
+        for meta in ins {
+            want_float(name, meta.dtype)?;
+            if meta.shape() != param.shape() {
+                let message =
+                    format!("a parameter of {:?} with a tensor of {:?}", param.shape(), meta.shape());
+                return Err(Error::shape(name, message));
+            }
+        }
+        let changed = &ins[..ins.len() - 1];
+        if let Some(meta) = changed.iter().find(|meta| !meta.layout.is_contiguous()) {
+            let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());
+            return Err(Error::shape(name, message));
+        }
+        Ok(changed.iter().enumerate().map(|(i, meta)| Output::in_place(i, meta)).collect())
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let per_element = if matches!(self, Step::Adam(_)) { 12 } else { 4 };
+        Cost::streaming(per_element * outs[0].layout.len() as u64, ins, outs)
+    }
+}
 
 impl Tensor {
     /// One step of stochastic gradient descent on this parameter. `momentum_buffer` is there exactly when
@@ -22,9 +92,10 @@ impl Tensor {
             );
             return Err(Error::argument("sgd", message));
         }
-        let mut outs = vec![self];
-        outs.extend(momentum_buffer);
-        self.step(&Op::Sgd(step), grad, &outs)
+        let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self];
+        ins.extend(momentum_buffer);
+        ins.push(grad);
+        no_grad(|| call(Step::Sgd(step), &ins)).map(drop)
     }
 
     /// One step of Adam on this parameter, with its first and second moments.
@@ -41,35 +112,6 @@ impl Tensor {
         if step.step == 0 {
             return Err(Error::argument("adam", "steps are counted from 1"));
         }
-        self.step(&Op::Adam(step), grad, &[self, exp_avg, exp_avg_sq])
-    }
-
-    fn step(&self, op: &Op, grad: &Tensor, outs: &[&Tensor]) -> Result<()> {
-        for tensor in outs.iter().chain([&grad]) {
-            want_float(op.name(), tensor)?;
-            if tensor.shape() != self.shape() {
-                let message =
-                    format!("a parameter of {:?} with a tensor of {:?}", self.shape(), tensor.shape());
-                return Err(Error::shape(op.name(), message));
-            }
-        }
-        if let Some(tensor) = outs.iter().find(|tensor| !tensor.is_contiguous()) {
-            let message = format!("a parameter or its state has strides {:?}", tensor.strides());
-            return Err(Error::shape(op.name(), message));
-        }
-        let storage = |tensor: &Tensor| tensor.data().storage.id();
-        let shared = |i: usize| outs[..i].iter().any(|other| storage(other) == storage(outs[i]));
-        if (1..outs.len()).any(shared) {
-            // The kernel writes each of them through a slice of its own.
-            return Err(Error::argument(
-                op.name(),
-                "a parameter and its state, or two of its states, share memory",
-            ));
-        }
-        no_grad(|| {
-            let grad = grad.contiguous()?;
-            let outs: Vec<&Data> = outs.iter().map(|tensor| tensor.data()).collect();
-            dispatch::run_in_place(op, &[grad.data()], &outs)
-        })
+        no_grad(|| call(Step::Adam(step), &[self, exp_avg, exp_avg_sq, grad])).map(drop)
     }
 }

@@ -1,62 +1,245 @@
-//! Functions of each element, and `to_dtype`.
+//! Functions of each element: one row of the table at the end makes an operator.
+//!
+//! A row is a name, an expression of the element, what the derivative reads (the input, the output or neither),
+//! and the gradient as an expression of the incoming one and of what was saved. From it come the host's
+//! kernels, the text of a GPU's, the derivative of any order, a method of [`Tensor`] and test cases.
+
+use std::fmt::Debug;
 
 use smallvec::smallvec;
 
+use super::elementwise::{self, Laid};
+use super::real::Real;
+use super::traced::{Text, Traced};
 use super::want_float;
-use crate::autograd::{Backward, Grads, Saved, link};
-use crate::dispatch;
-use crate::dtype::DType;
+use crate::autograd::is_grad_enabled;
+use crate::cpu::kernels::elementwise::{map, zip};
 use crate::error::Result;
-use crate::op::{Op, UnaryFn};
-use crate::tensor::Tensor;
+use crate::kernel::{CpuCall, Kernel};
+use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
+
+/// What a row's derivative reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reads {
+    Nothing,
+    Input,
+    Output,
+}
+
+/// A row of the table.
+pub(crate) trait Row: Clone + Debug + Send + Sync + 'static {
+    const NAME: &'static str;
+    const BACKWARD: &'static str;
+    const READS: Reads;
+    /// The function.
+    fn value<R: Real>(&self, x: R) -> R;
+    /// The gradient of `x`: `g` is the output's, `v` what was saved (`g` again where nothing was).
+    fn gradient<R: Real>(&self, g: R, v: R) -> R;
+}
+
+/// A function of each element.
+#[derive(Clone, Debug)]
+pub(crate) struct Unary<F>(pub(crate) F);
+
+impl<F: Row> Kernel for Unary<F> {
+    fn name(&self) -> &'static str {
+        F::NAME
+    }
+
+    fn expression(&self) -> Option<String> {
+        Some(Text::of_expression(["a"], |[x]| self.0.value(x)))
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let laid = Laid::of(out.layout(), [x.layout()]);
+        let [x] = laid.operands::<f32, 1>([x]);
+        map(
+            laid.shape(),
+            x,
+            out.elements::<f32>(),
+            #[inline(always)]
+            |x| self.0.value(x),
+        );
+        Ok(())
+    }
+}
+
+impl<F: Row> Operator for Unary<F> {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs(F::NAME, ins)?;
+        want_float(F::NAME, x.dtype)?;
+        Ok(smallvec![Output::laid_out(x.layout.dense(), x.dtype)])
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        match F::READS {
+            Reads::Nothing => Saves::NOTHING,
+            Reads::Input => Saves::input(0),
+            Reads::Output => Saves::output(0),
+        }
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let saved = match F::READS {
+            Reads::Nothing => grad.clone(),
+            Reads::Input => at.input(0)?,
+            Reads::Output => at.output(0)?,
+        };
+        let result = if is_grad_enabled() {
+            Traced::evaluate([grad, &saved], |[g, v]| self.0.gradient(g, v))
+        } else {
+            call_one(UnaryBackward(self.0.clone()), &[grad, &saved])
+        };
+        Ok(smallvec![Some(result?)])
+    }
+}
+
+/// The gradient of a function of each element, in one pass and without temporaries.
+#[derive(Clone, Debug)]
+pub(crate) struct UnaryBackward<F>(F);
+
+impl<F: Row> Kernel for UnaryBackward<F> {
+    fn name(&self) -> &'static str {
+        F::BACKWARD
+    }
+
+    fn expression(&self) -> Option<String> {
+        Some(Text::of_expression(["a", "b"], |[g, v]| self.0.gradient(g, v)))
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([g, v], [out]) = call.split();
+        let laid = Laid::of(out.layout(), [g.layout(), v.layout()]);
+        let [g, v] = laid.operands::<f32, 2>([g, v]);
+        zip(
+            laid.shape(),
+            g,
+            v,
+            out.elements::<f32>(),
+            #[inline(always)]
+            |g, v| self.0.gradient(g, v),
+        );
+        Ok(())
+    }
+}
+
+impl<F: Row> Operator for UnaryBackward<F> {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [g, v] = elementwise::inputs(F::BACKWARD, ins)?;
+        want_float(F::BACKWARD, g.dtype)?;
+        elementwise::equal_shapes(F::BACKWARD, &[g, v])?;
+        Ok(smallvec![Output::laid_out(v.layout.dense(), g.dtype)])
+    }
+}
 
 macro_rules! unary {
-    ($($(#[$doc:meta])* $name:ident => $f:ident),* $(,)?) => {
-        impl Tensor {$(
+    ($(
+        $(#[$doc:meta])*
+        $name:ident $(as $shown:literal)? => $row:ident $({ $($field:ident),* })? {
+            |$x:ident| $value:expr,
+            reads $reads:ident,
+            |$g:ident, $v:ident| $gradient:expr
+        }
+    )*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub(crate) struct $row { $($(pub(crate) $field: f64),*)? }
+
+        impl Row for $row {
+            const NAME: &'static str = unary!(@name $name $($shown)?);
+            const BACKWARD: &'static str = concat!(unary!(@name $name $($shown)?), "_backward");
+            const READS: Reads = Reads::$reads;
+            #[inline(always)]
+            fn value<R: Real>(&self, $x: R) -> R {
+                $(let $row { $($field),* } = self; $(let $field = R::of(*$field);)*)?
+                $value
+            }
+            #[inline(always)]
+            #[allow(unused_variables, reason = "a gradient need not read everything")]
+            fn gradient<R: Real>(&self, $g: R, $v: R) -> R {
+                $(let $row { $($field),* } = self; $(let $field = R::of(*$field);)*)?
+                $gradient
+            }
+        }
+
+        impl Tensor {
             $(#[$doc])*
             ///
             /// # Errors
-            /// A type other than `float32`; out of memory.
-            pub fn $name(&self) -> Result<Tensor> {
-                self.unary(UnaryFn::$f)
+            /// A type without such a function; out of memory.
+            pub fn $name(&self $($(, $field: f64)*)?) -> Result<Tensor> {
+                call_one(Unary($row { $($($field),*)? }), &[self])
             }
-        )*}
-    };
+        }
+    )*};
+    (@name $name:ident $shown:literal) => { $shown };
+    (@name $name:ident) => { stringify!($name) };
 }
 
 unary! {
     /// `-x`.
-    neg => Neg,
+    neg => Negative { |x| -x, reads Nothing, |g, v| -g }
+
     /// `max(x, 0)`; not a number stays so, as in PyTorch.
-    relu => Relu,
+    relu => Relu {
+        |x| x.at_most(R::of(0.0), R::of(0.0), x),
+        reads Output,
+        |g, y| y.at_most(R::of(0.0), R::of(0.0), g)
+    }
+
     /// `e` to the power of `x`.
-    exp => Exp,
+    exp => Exponential { |x| x.exp(), reads Output, |g, y| g * y }
+
     /// Natural logarithm. As `torch.log`.
-    log => Ln,
+    log => Logarithm { |x| x.ln(), reads Input, |g, x| g / x }
+
     /// Square root.
-    sqrt => Sqrt,
+    sqrt => SquareRoot { |x| x.sqrt(), reads Output, |g, y| g / (y * R::of(2.0)) }
+
     /// `x²`.
-    square => Square,
+    square => Square { |x| x * x, reads Input, |g, x| g * (x * R::of(2.0)) }
+
+    /// `1 / x`.
+    reciprocal => Reciprocal { |x| R::of(1.0) / x, reads Output, |g, y| -g * y * y }
+
     /// Hyperbolic tangent.
-    tanh => Tanh,
+    tanh => HyperbolicTangent { |x| x.tanh(), reads Output, |g, y| g * (R::of(1.0) - y * y) }
+
     /// `1 / (1 + e^-x)`.
-    sigmoid => Sigmoid,
+    sigmoid => Sigmoid {
+        |x| R::of(1.0) / (R::of(1.0) + (-x).exp()),
+        reads Output,
+        |g, y| g * (R::of(1.0) - y) * y
+    }
+
+    /// The error function, `2/√π` times the integral of `e^-t²` from 0 to `x`.
+    erf => ErrorFunction {
+        |x| x.erf(),
+        reads Input,
+        |g, x| g * R::of(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp()
+    }
+
+    /// `mul * x + add`.
+    affine => Affine { mul, add } { |x| x * mul + add, reads Nothing, |g, v| g * mul }
+
+    /// 1 where `x <= 0`, else 0; no gradient flows.
+    not_positive => NotPositive {
+        |x| x.at_most(R::of(0.0), R::of(1.0), R::of(0.0)),
+        reads Nothing,
+        |g, v| g * R::of(0.0)
+    }
 }
 
 impl Tensor {
-    /// `mul * x + add`.
-    ///
-    /// # Errors
-    /// A type other than `float32`; out of memory.
-    pub fn affine(&self, mul: f32, add: f32) -> Result<Tensor> {
-        self.unary(UnaryFn::Affine { mul, add })
-    }
-
     /// `x + value`.
     ///
     /// # Errors
     /// As [`Tensor::affine`].
-    pub fn add_scalar(&self, value: f32) -> Result<Tensor> {
+    pub fn add_scalar(&self, value: f64) -> Result<Tensor> {
         self.affine(1.0, value)
     }
 
@@ -64,84 +247,21 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::affine`].
-    pub fn mul_scalar(&self, value: f32) -> Result<Tensor> {
+    pub fn mul_scalar(&self, value: f64) -> Result<Tensor> {
         self.affine(value, 0.0)
     }
-
-    fn unary(&self, f: UnaryFn) -> Result<Tensor> {
-        want_float(f.name(), self)?;
-        let out = dispatch::run(&Op::Unary(f), &[self.data()], self.shape(), DType::F32)?;
-        Ok(link(out, &[self], |out, _| UnaryBack {
-            f,
-            saved: match f {
-                UnaryFn::Neg | UnaryFn::Affine { .. } => None,
-                UnaryFn::Ln | UnaryFn::Square => Some(Saved::new(self)),
-                // Where input and output would both do, the output: the next layer often keeps it anyway.
-                _ => Some(Saved::of(out)),
-            },
-        }))
-    }
-
-    /// The values converted to another type: towards zero, and into the range of the type, where
-    /// it has fewer values. Gradients flow only where nothing changes.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
-        if self.dtype() == dtype {
-            return Ok(self.clone());
-        }
-        let x = self.detach().contiguous()?;
-        dispatch::run(&Op::Cast, &[x.data()], self.shape(), dtype).map(Tensor::from_data)
-    }
 }
 
-struct UnaryBack {
-    f: UnaryFn,
-    saved: Option<Saved>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Backward for UnaryBack {
-    fn name(&self) -> &'static str {
-        self.f.name()
+    #[test]
+    fn a_row_has_a_text_for_the_gpus_compiler() {
+        let text = |kernel: &dyn Kernel| kernel.expression().unwrap();
+        assert_eq!(text(&Unary(Relu {})), "(a <= 0.0f ? 0.0f : a)");
+        assert_eq!(text(&UnaryBackward(Relu {})), "(b <= 0.0f ? 0.0f : a)");
+        assert_eq!(text(&Unary(Affine { mul: 2.5, add: -1.0 })), "((a * 2.5f) + -1.0f)");
+        assert_eq!(text(&Unary(Sigmoid {})), "(1.0f / (1.0f + expf((-a))))");
     }
-
-    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
-        let Some(grad) = &grads[0] else { return Ok(smallvec![None]) };
-        let saved = self.saved.as_ref().map(|saved| saved.get(self.name())).transpose()?;
-        Ok(smallvec![Some(derivative(self.f, grad, saved.as_ref())?)])
-    }
-}
-
-/// The gradient of the input; `saved` is the input for `log` and `square`, the output for the others.
-fn derivative(f: UnaryFn, grad: &Tensor, saved: Option<&Tensor>) -> Result<Tensor> {
-    let Some(v) = saved else {
-        return grad.mul_scalar(if let UnaryFn::Affine { mul, .. } = f { mul } else { -1.0 });
-    };
-    match f {
-        UnaryFn::Relu => {
-            let (grad, v) = (grad.contiguous()?, v.contiguous()?);
-            let ins = [grad.data(), v.data()];
-            dispatch::run(&Op::ReluBackward, &ins, grad.shape(), DType::F32).map(Tensor::from_data)
-        }
-        UnaryFn::Exp => grad.mul(v),
-        UnaryFn::Ln => grad.div(v),
-        UnaryFn::Sqrt => grad.div(v)?.mul_scalar(0.5),
-        // The slope is a new tensor: it becomes the gradient in place, instead of one temporary more.
-        UnaryFn::Square => times(v.mul_scalar(2.0)?, &[grad]),
-        UnaryFn::Tanh => {
-            let square = v.square()?;
-            let slope = square.affine(-1.0, 1.0)?;
-            drop(square);
-            times(slope, &[grad])
-        }
-        UnaryFn::Sigmoid => times(v.affine(-1.0, 1.0)?, &[v, grad]),
-        UnaryFn::Neg | UnaryFn::Affine { .. } => unreachable!("{} saves nothing", f.name()),
-    }
-}
-
-/// `product`, which nobody else looks at, multiplied by each of `factors` in place.
-fn times(product: Tensor, factors: &[&Tensor]) -> Result<Tensor> {
-    factors.iter().try_for_each(|factor| product.mul_(factor))?;
-    Ok(product)
 }

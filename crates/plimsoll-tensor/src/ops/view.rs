@@ -4,10 +4,14 @@
 use smallvec::smallvec;
 
 use super::dim_index;
-use crate::autograd::{Backward, Grads, link_view};
+use crate::cpu::kernels::strided::{copy_strided, fill};
+use crate::dtype::by_dtype;
 use crate::error::{Error, Result};
-use crate::layout::{self, Dims, Layout};
-use crate::tensor::Tensor;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::{self, Dims};
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
 
 /// A shape to look at a tensor in; in the signed forms one size may be -1, which means "what is left".
 pub trait ReshapeTo {
@@ -52,7 +56,7 @@ impl Tensor {
             return Ok(self.clone());
         }
         match self.data().layout.reshape(&shape) {
-            Some(layout) => Ok(self.viewed(layout, View::Reshape(self.shape().into()))),
+            Some(_) => call_one(View::Reshape(shape), &[self]),
             None => self.copy()?.reshape(shape.as_slice()),
         }
     }
@@ -82,7 +86,7 @@ impl Tensor {
     /// Dimensions that are not there.
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         let (a, b) = (dim_index("transpose", a, self.rank())?, dim_index("transpose", b, self.rank())?);
-        Ok(self.viewed(self.data().layout.transpose(a, b), View::Transpose(a, b)))
+        call_one(View::Transpose(a, b), &[self])
     }
 
     /// The transpose of a matrix. As `Tensor.t`.
@@ -107,7 +111,7 @@ impl Tensor {
             let message = format!("{dims:?} does not name each of {} dimensions once", self.rank());
             return Err(Error::shape("permute", message));
         }
-        Ok(self.viewed(self.data().layout.permute(&order), View::Permute(order)))
+        call_one(View::Permute(order), &[self])
     }
 
     /// Elements `start..start + len` of one dimension.
@@ -115,18 +119,7 @@ impl Tensor {
     /// # Errors
     /// A range outside the dimension.
     pub fn narrow(&self, dim: isize, start: usize, len: usize) -> Result<Tensor> {
-        let dim = dim_index("narrow", dim, self.rank())?;
-        let size = self.shape()[dim];
-        if start.checked_add(len).is_none_or(|end| end > size) {
-            return Err(Error::shape(
-                "narrow",
-                format!("{start}..{start}+{len} of dimension {dim} of size {size}"),
-            ));
-        }
-        Ok(self.viewed(
-            self.data().layout.narrow(dim, start, len),
-            View::Narrow(self.shape().into(), dim, start),
-        ))
+        call_one(View::Narrow { dim: dim_index("narrow", dim, self.rank())?, start, len }, &[self])
     }
 
     /// One dimension of size 1 put in before `dim` (at the end for -1).
@@ -135,7 +128,7 @@ impl Tensor {
     /// A place that is not there.
     pub fn unsqueeze(&self, dim: isize) -> Result<Tensor> {
         let dim = dim_index("unsqueeze", dim, self.rank() + 1)?;
-        Ok(self.viewed(self.data().layout.unsqueeze(dim), View::Reshape(self.shape().into())))
+        call_one(View::Unsqueeze(dim), &[self])
     }
 
     /// One dimension of size 1 taken out; itself where the size is another, as PyTorch.
@@ -147,7 +140,7 @@ impl Tensor {
         if self.shape()[dim] != 1 {
             return Ok(self.clone());
         }
-        Ok(self.viewed(self.data().layout.squeeze(dim), View::Reshape(self.shape().into())))
+        call_one(View::Squeeze(dim), &[self])
     }
 
     /// Broadcast to `shape` without copying: dimensions of size 1 and missing leading ones repeat.
@@ -155,16 +148,7 @@ impl Tensor {
     /// # Errors
     /// A shape that this one does not broadcast to.
     pub fn expand(&self, shape: &[usize]) -> Result<Tensor> {
-        layout::checked_len(shape)?;
-        let expanded = self.data().layout.expand(shape);
-        let layout = expanded.ok_or_else(|| {
-            Error::shape("expand", format!("{:?} does not broadcast to {shape:?}", self.shape()))
-        })?;
-        Ok(self.viewed(layout, View::Expand(self.shape().into())))
-    }
-
-    fn viewed(&self, layout: Layout, view: View) -> Tensor {
-        link_view(self, layout, || view)
+        call_one(View::Expand(shape.into()), &[self])
     }
 
     /// The sizes with -1 replaced by what is left.
@@ -183,46 +167,126 @@ impl Tensor {
     }
 }
 
-/// How a view was made, and so how its gradient goes back.
+/// `x -> view`: the same elements, looked at in another way.
+#[derive(Clone, Debug)]
 enum View {
-    /// From this shape.
+    /// To this shape.
     Reshape(Dims),
     Transpose(usize, usize),
     Permute(Dims),
-    /// From this shape: one dimension, from this start.
-    Narrow(Dims, usize, usize),
-    /// From this shape.
+    Narrow {
+        dim: usize,
+        start: usize,
+        len: usize,
+    },
+    Unsqueeze(usize),
+    Squeeze(usize),
+    /// To this shape.
     Expand(Dims),
 }
 
-impl Backward for View {
+impl Kernel for View {
     fn name(&self) -> &'static str {
         match self {
             View::Reshape(_) => "reshape",
             View::Transpose(..) => "transpose",
             View::Permute(_) => "permute",
-            View::Narrow(..) => "narrow",
+            View::Narrow { .. } => "narrow",
+            View::Unsqueeze(_) => "unsqueeze",
+            View::Squeeze(_) => "squeeze",
             View::Expand(_) => "expand",
         }
     }
+}
 
-    fn backward(&self, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
-        let Some(grad) = &grads[0] else { return Ok(smallvec![None]) };
+impl Operator for View {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = super::elementwise::inputs(self.name(), ins)?;
+        let misfit = |message: String| Error::shape(self.name(), message);
+        let layout = match self {
+            View::Reshape(shape) => x.layout.reshape(shape).ok_or_else(|| {
+                misfit(format!("{:?} with strides {:?} into {shape:?}", x.shape(), x.layout.strides()))
+            })?,
+            View::Transpose(a, b) => x.layout.transpose(*a, *b),
+            View::Permute(order) => x.layout.permute(order),
+            &View::Narrow { dim, start, len } => {
+                let size = x.shape()[dim];
+                if start.checked_add(len).is_none_or(|end| end > size) {
+                    return Err(misfit(format!("{start}..{start}+{len} of dimension {dim} of size {size}")));
+                }
+                x.layout.narrow(dim, start, len)
+            }
+            View::Unsqueeze(dim) => x.layout.unsqueeze(*dim),
+            View::Squeeze(dim) => x.layout.squeeze(*dim),
+            View::Expand(shape) => {
+                layout::checked_len(shape)?;
+                let wide = x.layout.expand(shape);
+                wide.ok_or_else(|| misfit(format!("{:?} does not broadcast to {shape:?}", x.shape())))?
+            }
+        };
+        Ok(smallvec![Output::view(0, layout, x.dtype)])
+    }
+
+    fn cost(&self, _: &[Meta<'_>], _: &[Meta<'_>]) -> Cost {
+        Cost::default()
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let result = match self {
-            View::Reshape(from) => grad.reshape(from.as_slice())?,
+            View::Reshape(_) | View::Unsqueeze(_) | View::Squeeze(_) => grad.reshape(at.shape(0))?,
             View::Transpose(a, b) => grad.transpose(*a as isize, *b as isize)?,
             View::Permute(order) => {
                 let mut inverse = vec![0; order.len()];
                 order.iter().enumerate().for_each(|(to, &from)| inverse[from] = to as isize);
                 grad.permute(&inverse)?
             }
-            View::Narrow(from, dim, start) => {
-                let whole = Tensor::zeros(from, grad.device())?;
-                whole.narrow(*dim as isize, *start, grad.shape()[*dim])?.copy_(grad)?;
-                whole
+            &View::Narrow { dim, start, .. } => {
+                call_one(Embed { whole: at.shape(0).into(), dim, start }, &[grad])?
             }
-            View::Expand(from) => grad.sum_to(from)?,
+            View::Expand(_) => grad.sum_to(at.shape(0))?,
         };
         Ok(smallvec![Some(result)])
+    }
+}
+
+/// `part -> whole`: zeros around a part, the derivative of `narrow`.
+#[derive(Clone, Debug)]
+struct Embed {
+    whole: Dims,
+    dim: usize,
+    start: usize,
+}
+
+impl Kernel for Embed {
+    fn name(&self) -> &'static str {
+        "narrow_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([part], [whole]) = call.split();
+        let at = whole.layout().narrow(self.dim, self.start, part.shape()[self.dim]);
+        by_dtype!(part.dtype(), T => {
+            let whole = whole.elements::<T>();
+            fill(whole, T::default());
+            if !at.is_empty() {
+                let place = &mut whole[at.offset()..at.end()];
+                copy_strided(part.shape(), part.elements(), part.strides(), place, at.strides());
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Operator for Embed {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [part] = super::elementwise::inputs(self.name(), ins)?;
+        Ok(smallvec![Output::new(&self.whole, part.dtype)])
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let len = at.shape(0)[self.dim];
+        Ok(smallvec![Some(grad.narrow(self.dim as isize, self.start, len)?)])
     }
 }

@@ -93,8 +93,8 @@ fn integers(values: &Value) -> Vec<i64> {
     values.as_array().unwrap().iter().map(integer).collect()
 }
 
-fn number(value: &Value) -> f32 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number")) as f32
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 fn pair(value: &Value) -> [usize; 2] {

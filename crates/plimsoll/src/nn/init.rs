@@ -11,9 +11,9 @@ pub enum Init {
     /// All one.
     Ones,
     /// Evenly from `-bound` up to `bound`.
-    Uniform(f32),
+    Uniform(f64),
     /// Normal around zero with this standard deviation.
-    Normal(f32),
+    Normal(f64),
 }
 
 impl Init {
@@ -21,7 +21,7 @@ impl Init {
     /// `1/sqrt(fan_in)`, where `fan_in` is the number of inputs of one output. (`reset_parameters` of both
     /// layers: `kaiming_uniform_(a=sqrt(5))` has the bound `sqrt(6 / ((1 + 5) fan_in))`, the bias the same.)
     pub fn default_for(fan_in: usize) -> Init {
-        Init::Uniform(if fan_in == 0 { 0.0 } else { (1.0 / (fan_in as f64).sqrt()) as f32 })
+        Init::Uniform(if fan_in == 0 { 0.0 } else { 1.0 / (fan_in as f64).sqrt() })
     }
 
     pub(super) fn fill(self, tensor: &Tensor, from: RandomStream) -> Result<()> {

@@ -6,11 +6,39 @@
 
 use super::parallel::{PIECE, for_each_piece};
 use super::tile::panel_width;
-pub(crate) use crate::op::Conv2dShape;
 
 pub(crate) use super::conv_forward::{conv2d, conv2d_scratch_len};
 pub(crate) use super::conv_input::{conv2d_backward_input, conv2d_backward_input_scratch_len};
 pub(crate) use super::conv_weight::{conv2d_backward_weight, conv2d_backward_weight_scratch_len};
+
+/// Sizes of a convolution: `[batch, in_channels, in_h, in_w]` with filters
+/// `[out_channels, in_channels, kernel_h, kernel_w]` gives `[batch, out_channels, out_h, out_w]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conv2dShape {
+    pub(crate) batch: usize,
+    pub(crate) in_channels: usize,
+    pub(crate) in_h: usize,
+    pub(crate) in_w: usize,
+    pub(crate) out_channels: usize,
+    pub(crate) kernel_h: usize,
+    pub(crate) kernel_w: usize,
+    /// Distance between neighbouring windows, vertical and horizontal; at least 1.
+    pub(crate) stride: [usize; 2],
+    /// Zeros on both sides, vertical and horizontal.
+    pub(crate) padding: [usize; 2],
+}
+
+impl Conv2dShape {
+    /// Rows of the output.
+    pub(crate) fn out_h(&self) -> usize {
+        (self.in_h + 2 * self.padding[0] - self.kernel_h) / self.stride[0] + 1
+    }
+
+    /// Columns of the output.
+    pub(crate) fn out_w(&self) -> usize {
+        (self.in_w + 2 * self.padding[1] - self.kernel_w) / self.stride[1] + 1
+    }
+}
 
 impl Conv2dShape {
     pub(crate) fn input_len(&self) -> usize {

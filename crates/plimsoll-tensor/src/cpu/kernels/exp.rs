@@ -5,7 +5,7 @@
 
 /// `e^x`, within 2 units in the last place (the test below); subnormal results included.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+pub(crate) fn exp(x: f32) -> f32 {
     // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4; // few enough bits that its products with integers are exact
@@ -26,7 +26,7 @@ pub(super) fn exp(x: f32) -> f32 {
 
 /// The hyperbolic tangent, within 2 units in the last place (the test below).
 #[inline(always)]
-pub(super) fn tanh(x: f32) -> f32 {
+pub(crate) fn tanh(x: f32) -> f32 {
     let square = x * x;
     let terms = [-5.704_988_6e-3, 2.063_908_8e-2, -5.373_971_4e-2, 0.133_314_42, -0.333_332_8];
     let near = polynomial(square, terms) * square * x + x;

@@ -3,7 +3,14 @@
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 
-use crate::op::Reduction;
+/// How a loss over many elements becomes one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduction {
+    /// Divided by the number of elements (or rows).
+    Mean,
+    /// Added up.
+    Sum,
+}
 
 impl Reduction {
     /// What each of `n` elements weighs. A mean over none is NaN, as in PyTorch.

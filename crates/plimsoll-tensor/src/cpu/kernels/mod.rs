@@ -13,7 +13,7 @@
 //! |---|---|
 //! | [`parallel`] | the one way to use more cores |
 //! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
-//! | [`unary`], [`binary`], [`strided`] | elementwise; copies, casts, fills |
+//! | [`elementwise`], [`strided`] | a function of each element; copies, casts, fills |
 //! | `exp` | exponential and tanh that vectorise |
 //! | [`reduce`] | sum, argmax |
 //! | [`matmul`] | strided, batched products |
@@ -22,13 +22,13 @@
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
 //! | [`optim`] | SGD and Adam steps |
 
-pub(crate) mod binary;
 pub(crate) mod conv;
 mod conv_few_taps;
 mod conv_forward;
 mod conv_input;
 mod conv_weight;
-mod exp;
+pub(crate) mod elementwise;
+pub(crate) mod exp;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod optim;
@@ -42,5 +42,4 @@ pub(crate) mod strided;
 mod testing;
 mod tile;
 mod transpose;
-pub(crate) mod unary;
 mod walk;

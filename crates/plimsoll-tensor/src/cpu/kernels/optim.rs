@@ -5,7 +5,51 @@
 
 use super::parallel::{PIECE, for_each_piece, for_each_piece2, for_each_piece3};
 use super::simd::vectorize;
-use crate::op::{AdamStep, Decay, SgdStep};
+
+/// One step of stochastic gradient descent on one parameter, as `torch.optim.SGD` defines it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SgdStep {
+    /// Learning rate.
+    pub lr: f64,
+    /// Momentum factor; 0 keeps no buffer.
+    pub momentum: f64,
+    /// Dampening of the gradient that enters the momentum buffer.
+    pub dampening: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// Nesterov's form of momentum.
+    pub nesterov: bool,
+    /// Whether the momentum buffer is new: it then becomes the gradient itself.
+    pub first: bool,
+}
+
+/// How Adam's weight decay acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decay {
+    /// Added to the gradient: `torch.optim.Adam`.
+    InGradient,
+    /// Shrinks the parameter: `torch.optim.AdamW`.
+    Decoupled,
+}
+
+/// One step of Adam on one parameter, as `torch.optim.Adam` or `AdamW` defines it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamStep {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// L2 penalty, or decay of the parameter itself.
+    pub weight_decay: f64,
+    /// How weight decay acts.
+    pub decay: Decay,
+    /// Number of this step, from 1.
+    pub step: u64,
+}
 
 /// Moves `param` against `grad`. `momentum_buffer` is needed when momentum is not 0; on its `first` step it is
 /// set to the gradient, whatever it held.

@@ -4,9 +4,37 @@
 //! 256 positions: a quarter of what PyTorch keeps for backward. As in PyTorch, padding counts as -inf, the
 //! first maximum wins and NaN is larger than everything.
 
-use super::parallel::{Cut, PIECE, for_each_chunk};
+use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
 use super::simd::vectorize;
-use crate::op::Pool2dShape;
+
+/// Sizes of pooling: each of `planes` images of `in_h` × `in_w` on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pool2dShape {
+    /// Batch times channels.
+    pub(crate) planes: usize,
+    /// Rows of the input.
+    pub(crate) in_h: usize,
+    /// Columns of the input.
+    pub(crate) in_w: usize,
+    /// Size of the window, vertical and horizontal.
+    pub(crate) kernel: [usize; 2],
+    /// Distance between neighbouring windows; at least 1.
+    pub(crate) stride: [usize; 2],
+    /// Places outside the image on both sides; at most half the window, so that every window meets the image.
+    pub(crate) padding: [usize; 2],
+}
+
+impl Pool2dShape {
+    /// Rows of the output.
+    pub(crate) fn out_h(&self) -> usize {
+        (self.in_h + 2 * self.padding[0] - self.kernel[0]) / self.stride[0] + 1
+    }
+
+    /// Columns of the output.
+    pub(crate) fn out_w(&self) -> usize {
+        (self.in_w + 2 * self.padding[1] - self.kernel[1]) / self.stride[1] + 1
+    }
+}
 
 impl Pool2dShape {
     fn in_plane(&self) -> usize {
@@ -129,6 +157,27 @@ pub(crate) fn max_pool2d_backward<I: WindowIndex>(
                     _ => plane_backward(shape, grad_out, index, grad_in),
                 },
             );
+        }
+    });
+}
+
+/// Writes to `out` the value of `input` at each window's place.
+pub(crate) fn max_pool2d_pick<I: WindowIndex>(
+    shape: &Pool2dShape,
+    input: &[f32],
+    index: &[I],
+    out: &mut [f32],
+) {
+    shape.check(input.len(), out.len(), index.len(), I::MAX);
+    let (in_plane, out_plane, out_w) = (shape.in_plane(), shape.out_plane(), shape.out_w());
+    for_each_piece(out, shape.planes_per_chunk() * out_plane.max(1), |start, piece| {
+        for (i, out) in piece.iter_mut().enumerate() {
+            let (plane, place) = ((start + i) / out_plane, (start + i) % out_plane);
+            let at = index[start + i].position();
+            let (ky, kx) = (at / shape.kernel[1], at % shape.kernel[1]);
+            let y = place / out_w * shape.stride[0] + ky - shape.padding[0];
+            let x = place % out_w * shape.stride[1] + kx - shape.padding[1];
+            *out = input[plane * in_plane + y * shape.in_w + x];
         }
     });
 }

@@ -1,0 +1,244 @@
+//! Loops over elements: strided inputs of one shape, a function of each position, a contiguous output.
+//!
+//! The function is the caller's (`ops/` has the tables); pass it as an `#[inline(always)]` closure, or it is not
+//! vectorised. Broadcasting is a stride of 0. Runs along the last merged dimension are vectorised when the
+//! strides there are 0 or 1, which covers equal shapes, scalars, row vectors and column vectors.
+
+use super::parallel::{PIECE, for_each_piece};
+use super::simd::vectorize;
+use super::walk::Walk;
+
+/// A strided view of elements to read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Operand<'a, T> {
+    pub(crate) data: &'a [T],
+    /// Elements between neighbours, per dimension; 0 repeats.
+    pub(crate) strides: &'a [usize],
+}
+
+/// `out[i] = f(x[i])` for each position of `shape`, row-major.
+pub(crate) fn map<T: Copy + Sync, O: Copy + Send>(
+    shape: &[usize],
+    x: Operand<'_, T>,
+    out: &mut [O],
+    f: impl Fn(T) -> O + Sync,
+) {
+    let walk = Walk::new(shape, [x.strides]);
+    check(&walk, shape, [x.data.len()], out.len());
+    let [stride] = walk.run_strides();
+    for_each_piece(out, PIECE, |start, piece| {
+        vectorize(
+            #[inline(always)]
+            || {
+                walk.for_each_run(
+                    start..start + piece.len(),
+                    #[inline(always)]
+                    |at, [from], len| {
+                        let out = &mut piece[at - start..][..len];
+                        let src = &x.data[from..];
+                        match stride {
+                            1 => out.iter_mut().zip(src).for_each(
+                                #[inline(always)]
+                                |(out, &x)| *out = f(x),
+                            ),
+                            0 => out.fill(f(src[0])),
+                            _ => out.iter_mut().enumerate().for_each(
+                                #[inline(always)]
+                                |(i, out)| *out = f(src[i * stride]),
+                            ),
+                        }
+                    },
+                );
+            },
+        );
+    });
+}
+
+/// `out[i] = f(a[i], b[i])` for each position of `shape`, row-major.
+pub(crate) fn zip<A: Copy + Sync, B: Copy + Sync, O: Send>(
+    shape: &[usize],
+    a: Operand<'_, A>,
+    b: Operand<'_, B>,
+    out: &mut [O],
+    f: impl Fn(A, B) -> O + Sync,
+) {
+    let walk = Walk::new(shape, [a.strides, b.strides]);
+    check(&walk, shape, [a.data.len(), b.data.len()], out.len());
+    let strides = walk.run_strides();
+    for_each_piece(out, PIECE, |start, piece| {
+        vectorize(
+            #[inline(always)]
+            || {
+                walk.for_each_run(
+                    start..start + piece.len(),
+                    #[inline(always)]
+                    |at, [from_a, from_b], len| {
+                        let out = &mut piece[at - start..][..len];
+                        let (a, b) = (&a.data[from_a..], &b.data[from_b..]);
+                        match strides {
+                            [1, 1] => {
+                                for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+                                    *out = f(a, b);
+                                }
+                            }
+                            [1, 0] => out.iter_mut().zip(a).for_each(
+                                #[inline(always)]
+                                |(out, &a)| *out = f(a, b[0]),
+                            ),
+                            [0, 1] => out.iter_mut().zip(b).for_each(
+                                #[inline(always)]
+                                |(out, &b)| *out = f(a[0], b),
+                            ),
+                            [step_a, step_b] => {
+                                for (i, out) in out.iter_mut().enumerate() {
+                                    *out = f(a[i * step_a], b[i * step_b]);
+                                }
+                            }
+                        }
+                    },
+                );
+            },
+        );
+    });
+}
+
+/// `out[i] = f(a[i], b[i], c[i])` for each position of `shape`, row-major.
+pub(crate) fn zip3<T: Copy + Sync, O: Send>(
+    shape: &[usize],
+    [a, b, c]: [Operand<'_, T>; 3],
+    out: &mut [O],
+    f: impl Fn(T, T, T) -> O + Sync,
+) {
+    let walk = Walk::new(shape, [a.strides, b.strides, c.strides]);
+    check(&walk, shape, [a.data.len(), b.data.len(), c.data.len()], out.len());
+    let strides = walk.run_strides();
+    for_each_piece(out, PIECE, |start, piece| {
+        vectorize(
+            #[inline(always)]
+            || {
+                walk.for_each_run(
+                    start..start + piece.len(),
+                    #[inline(always)]
+                    |at, [from_a, from_b, from_c], len| {
+                        let out = &mut piece[at - start..][..len];
+                        let (a, b, c) = (&a.data[from_a..], &b.data[from_b..], &c.data[from_c..]);
+                        match strides {
+                            [1, 1, 1] => {
+                                for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+                                    *out = f(a, b, c);
+                                }
+                            }
+                            [step_a, step_b, step_c] => {
+                                for (i, out) in out.iter_mut().enumerate() {
+                                    *out = f(a[i * step_a], b[i * step_b], c[i * step_c]);
+                                }
+                            }
+                        }
+                    },
+                );
+            },
+        );
+    });
+}
+
+/// `y[i] = f(y[i], x[i])` for each position of `shape`; `y` is contiguous.
+pub(crate) fn update<T: Copy + Send, X: Copy + Sync>(
+    shape: &[usize],
+    y: &mut [T],
+    x: Operand<'_, X>,
+    f: impl Fn(T, X) -> T + Sync,
+) {
+    let walk = Walk::new(shape, [x.strides]);
+    check(&walk, shape, [x.data.len()], y.len());
+    let [stride] = walk.run_strides();
+    for_each_piece(y, PIECE, |start, piece| {
+        vectorize(
+            #[inline(always)]
+            || {
+                walk.for_each_run(
+                    start..start + piece.len(),
+                    #[inline(always)]
+                    |at, [from], len| {
+                        let y = &mut piece[at - start..][..len];
+                        let x = &x.data[from..];
+                        match stride {
+                            1 => y.iter_mut().zip(x).for_each(
+                                #[inline(always)]
+                                |(y, &x)| *y = f(*y, x),
+                            ),
+                            0 => y.iter_mut().for_each(
+                                #[inline(always)]
+                                |y| *y = f(*y, x[0]),
+                            ),
+                            _ => y.iter_mut().enumerate().for_each(
+                                #[inline(always)]
+                                |(i, y)| *y = f(*y, x[i * stride]),
+                            ),
+                        }
+                    },
+                );
+            },
+        );
+    });
+}
+
+fn check<const N: usize>(walk: &Walk<N>, shape: &[usize], lens: [usize; N], out: usize) {
+    assert_eq!(out, walk.len(), "elementwise: out against shape {shape:?}");
+    for (i, len) in lens.into_iter().enumerate() {
+        let reads = walk.span(i);
+        assert!(len >= reads, "elementwise: operand {i} of {len} where {reads} are read");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn every_loop_visits_any_strides_in_order() {
+        let (left, right) = (random(1000, 1), random(3000, 2)); // reversed strides reach further
+        for (shape, a) in strided_cases() {
+            let x = Operand { data: &left, strides: &a };
+            let expected: Vec<f32> = offsets(&shape, &a).map(|at| left[at] * 3.0).collect();
+            let mut out = vec![0.0; expected.len()];
+            map(&shape, x, &mut out, |x| x * 3.0);
+            assert_eq!(out, expected, "{shape:?} {a:?}");
+            for b in [vec![0; shape.len()], contiguous(&shape), a.iter().rev().copied().collect(), a.clone()]
+            {
+                let y = Operand { data: &right, strides: &b };
+                let pairs = || offsets(&shape, &a).zip(offsets(&shape, &b));
+                let expected: Vec<f32> = pairs().map(|(i, j)| left[i] - right[j]).collect();
+                zip(&shape, x, y, &mut out, |a, b| a - b);
+                assert_eq!(out, expected, "{shape:?} {a:?} {b:?}");
+                let expected: Vec<f32> = pairs().map(|(i, j)| left[i] - right[j] * left[i]).collect();
+                zip3(&shape, [x, y, x], &mut out, |a, b, c| a - b * c);
+                assert_eq!(out, expected, "{shape:?} {a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_update_reads_its_old_value_and_any_strides() {
+        let x = random(1000, 1);
+        for (shape, strides) in strided_cases() {
+            let y = random(shape.iter().product(), 2);
+            let x = Operand { data: &x, strides: &strides };
+            let expected: Vec<f32> =
+                offsets(&shape, &strides).zip(&y).map(|(at, &y)| y + -0.5 * x.data[at]).collect();
+            let mut out = y.clone();
+            update(&shape, &mut out, x, |y, x| y + -0.5 * x);
+            assert_eq!(out, expected);
+        }
+    }
+
+    #[test]
+    fn large_operands_are_cut_at_any_row() {
+        let (a, b) = (random(300_000, 1), random(1000, 2));
+        let mut out = vec![0.0; 300_000];
+        let (left, right) =
+            (Operand { data: &a, strides: &[1000, 1] }, Operand { data: &b, strides: &[0, 1] });
+        zip(&[300, 1000], left, right, &mut out, |a, b| a + b);
+        assert!((0..300_000).all(|i| out[i] == a[i] + b[i % 1000]));
+    }
+}

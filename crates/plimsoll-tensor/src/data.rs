@@ -1,0 +1,29 @@
+//! The values of a tensor: a layout on a storage. Tensors add autograd to it.
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::{self, Layout};
+use crate::storage::Storage;
+use crate::view::View;
+
+/// A layout on a storage, and the type of its elements.
+#[derive(Clone)]
+pub(crate) struct Data {
+    pub(crate) storage: Storage,
+    pub(crate) layout: Layout,
+    pub(crate) dtype: DType,
+}
+
+impl Data {
+    /// Uninitialised room for a dense tensor; `op` names the request.
+    pub(crate) fn alloc(device: &Device, layout: Layout, dtype: DType, op: &'static str) -> Result<Data> {
+        let bytes = (layout::checked_len(layout.shape())? * dtype.size()) as u64;
+        Ok(Data { storage: Storage::alloc(device, bytes, op)?, layout, dtype })
+    }
+
+    /// As the device sees it.
+    pub(crate) fn view(&self) -> View<'_> {
+        View::new(self.storage.address(), self.storage.bytes(), self.dtype, &self.layout)
+    }
+}

@@ -1,0 +1,65 @@
+//! An operator's kernels: one method for each kind of device, and what it is called with.
+//!
+//! This is all that a device knows of an operator ([`crate::Operator`] has the rest). A kernel computes; it
+//! never allocates: outputs and scratch come to it ready-made.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::view::{In, Out};
+
+/// The name of an operator and how each kind of device computes it.
+pub trait Kernel: fmt::Debug + Send + Sync + 'static {
+    /// PyTorch's name for it where it has one: for traces, errors, and the owner of bytes outside any layer.
+    fn name(&self) -> &'static str;
+
+    /// For an elementwise operator, one output's element as an expression of CUDA C++ of its inputs' elements `a`,
+    /// `b` and `c`: a GPU's kernel is a loop around it.
+    fn expression(&self) -> Option<String> {
+        None
+    }
+
+    /// Computes on host memory.
+    ///
+    /// # Errors
+    /// What only the values can show, such as an index out of range; an operator without such a kernel.
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        drop(call);
+        Err(Error::NoKernel { op: self.name(), device: "cpu" })
+    }
+}
+
+/// What a kernel on the host is called with. An input that is changed in place comes as an output only; no
+/// output shares memory with an input or with another output.
+#[derive(Debug)]
+pub struct CpuCall<'a> {
+    /// The tensors to read, in the operator's order.
+    pub ins: SmallVec<[In<'a>; 4]>,
+    /// The tensors to write, in the operator's order.
+    pub outs: SmallVec<[Out<'a>; 4]>,
+    /// As many bytes as [`crate::Operator::scratch`] asked for, as 32-bit floats of any value.
+    pub scratch: Option<Out<'a>>,
+}
+
+impl<'a> CpuCall<'a> {
+    /// The inputs and outputs of an operator that has `N` and `M` of them.
+    ///
+    /// # Panics
+    /// When it was called with other numbers of them.
+    pub fn split<const N: usize, const M: usize>(self) -> ([In<'a>; N], [Out<'a>; M]) {
+        let counts = (self.ins.len(), self.outs.len());
+        assert_eq!(counts, (N, M), "a kernel's inputs and outputs");
+        let (mut ins, mut outs) = (self.ins.into_iter(), self.outs.into_iter());
+        (
+            std::array::from_fn(|_| ins.next().unwrap_or_else(|| unreachable!("counted"))),
+            std::array::from_fn(|_| outs.next().unwrap_or_else(|| unreachable!("counted"))),
+        )
+    }
+
+    /// The scratch, once; empty where none was asked for.
+    pub fn scratch(&mut self) -> &'a mut [f32] {
+        self.scratch.take().map_or(&mut [], Out::elements)
+    }
+}

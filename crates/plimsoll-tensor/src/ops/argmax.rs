@@ -1,0 +1,55 @@
+//! Where the largest value along the last dimension is; the first of equals.
+
+use smallvec::smallvec;
+
+use super::{dim_index, elementwise, want_float};
+use crate::cpu::kernels::reduce;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::operator::{Meta, Operator, Output, Outputs};
+use crate::road::call_one;
+use crate::tensor::Tensor;
+
+/// `x -> index`, over one dimension.
+#[derive(Clone, Copy, Debug)]
+struct ArgMax {
+    dim: usize,
+}
+
+impl Kernel for ArgMax {
+    fn name(&self) -> &'static str {
+        "argmax"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        reduce::argmax(x.shape(), x.elements(), x.strides(), self.dim, out.elements());
+        Ok(())
+    }
+}
+
+impl Operator for ArgMax {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs("argmax", ins)?;
+        want_float("argmax", x.dtype)?;
+        if x.shape()[self.dim] == 0 {
+            let message = format!("dimension {} of {:?} has no elements", self.dim, x.shape());
+            return Err(Error::shape("argmax", message));
+        }
+        let mut shape = x.layout.shape().to_vec();
+        shape.remove(self.dim);
+        Ok(smallvec![Output::new(&shape, DType::I64)])
+    }
+}
+
+impl Tensor {
+    /// Where the largest value along a dimension is, the first of equals, as 64-bit integers.
+    ///
+    /// # Errors
+    /// A dimension that is not there or has no elements; a type other than `float32`; out of memory.
+    pub fn argmax(&self, dim: isize) -> Result<Tensor> {
+        want_float("argmax", self.dtype())?;
+        call_one(ArgMax { dim: dim_index("argmax", dim, self.rank())? }, &[self])
+    }
+}

@@ -1,0 +1,188 @@
+//! How tensors come to be: from values, filled, counted, drawn.
+
+use smallvec::smallvec;
+
+use crate::cpu::kernels::strided::{copy_strided, fill};
+use crate::cpu::random;
+use crate::device::Device;
+use crate::dtype::{DType, Element, by_dtype};
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::{self, Dims};
+use crate::operator::{Meta, Operator, Output, Outputs};
+use crate::random::{Distribution, RandomStream};
+use crate::road;
+use crate::tensor::Tensor;
+use crate::view::Out;
+
+/// What new tensors are filled with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// One value everywhere.
+    Value(f64),
+    /// 0, 1, 2, …
+    Count,
+    /// Random values.
+    Random(Distribution, RandomStream),
+}
+
+impl Source {
+    /// Writes it over `out`.
+    pub(crate) fn write(self, out: Out<'_>) {
+        match self {
+            Source::Value(value) => by_dtype!(out.dtype(), T => fill_strided(value as T, out)),
+            Source::Count => by_dtype!(out.dtype(), T => {
+                out.elements::<T>().iter_mut().enumerate().for_each(|(i, x)| *x = i as T);
+            }),
+            Source::Random(distribution, from) => random::fill(distribution, from, out.elements()),
+        }
+    }
+}
+
+fn fill_strided<T: Element>(value: T, out: Out<'_>) {
+    let (shape, strides, repeat) = (out.shape(), out.strides(), Dims::from_elem(0, out.shape().len()));
+    match out.layout().is_contiguous() {
+        true => fill(out.elements(), value),
+        false => copy_strided(shape, &[value], &repeat, out.elements(), strides),
+    }
+}
+
+/// `() -> out`.
+#[derive(Clone, Debug)]
+struct Create {
+    /// What the caller asked for, in PyTorch's words: `zeros`, `randn`.
+    name: &'static str,
+    source: Source,
+    shape: Dims,
+    dtype: DType,
+}
+
+impl Kernel for Create {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([], [out]) = call.split();
+        self.source.write(out);
+        Ok(())
+    }
+}
+
+impl Operator for Create {
+    fn infer(&self, _: &[Meta<'_>]) -> Result<Outputs> {
+        layout::checked_len(&self.shape)?;
+        Ok(smallvec![Output::new(&self.shape, self.dtype)])
+    }
+}
+
+impl Tensor {
+    /// A tensor with these values, row-major, and this shape. As `torch.tensor`.
+    ///
+    /// # Errors
+    /// A shape that does not have as many elements as `values`; out of memory.
+    pub fn from_slice<T: Element>(values: &[T], shape: &[usize], device: &Device) -> Result<Tensor> {
+        Tensor::from_bytes(bytemuck::cast_slice(values), T::DTYPE, shape, device)
+    }
+
+    /// A tensor from the native-endian bytes of its elements, row-major.
+    ///
+    /// # Errors
+    /// A byte count that is not the shape's; out of memory.
+    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
+        let needed = layout::checked_len(shape)? * dtype.size();
+        if bytes.len() != needed {
+            let got = bytes.len();
+            let message = format!("shape {shape:?} of {dtype} has {needed} bytes, the values have {got}");
+            return Err(Error::shape("from_bytes", message));
+        }
+        let data = road::empty(shape, dtype, device, "tensor")?;
+        road::write(&data, bytes)?;
+        Ok(Tensor::from_data(data))
+    }
+
+    /// Room for a tensor whose values are whatever is there. As `torch.empty`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+        road::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
+    }
+
+    /// Zeros in 32-bit floating point. As `torch.zeros`.
+    ///
+    /// # Errors
+    /// Out of memory, as for every constructor.
+    pub fn zeros(shape: &[usize], device: &Device) -> Result<Tensor> {
+        create("zeros", Source::Value(0.0), shape, DType::F32, device)
+    }
+
+    /// Ones in 32-bit floating point. As `torch.ones`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn ones(shape: &[usize], device: &Device) -> Result<Tensor> {
+        create("ones", Source::Value(1.0), shape, DType::F32, device)
+    }
+
+    /// One value everywhere, converted to `dtype`. As `torch.full`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn full(shape: &[usize], value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+        create("full", Source::Value(value), shape, dtype, device)
+    }
+
+    /// Zeros of another tensor's shape and type, on its device. As `torch.zeros_like`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn zeros_like(&self) -> Result<Tensor> {
+        create("zeros_like", Source::Value(0.0), self.shape(), self.dtype(), self.device())
+    }
+
+    /// Ones of another tensor's shape and type, on its device. As `torch.ones_like`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn ones_like(&self) -> Result<Tensor> {
+        create("ones_like", Source::Value(1.0), self.shape(), self.dtype(), self.device())
+    }
+
+    /// `0, 1, …, n - 1` as 64-bit integers. As `torch.arange(n)`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn arange(n: usize, device: &Device) -> Result<Tensor> {
+        create("arange", Source::Count, &[n], DType::I64, device)
+    }
+
+    /// Values from the standard normal distribution. As `torch.randn`; see [`Device::manual_seed`].
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn randn(shape: &[usize], device: &Device) -> Result<Tensor> {
+        let from = Distribution::Normal { mean: 0.0, std: 1.0 };
+        create("randn", Source::Random(from, device.next_random()), shape, DType::F32, device)
+    }
+
+    /// Values drawn evenly from 0 up to, not including, 1. As `torch.rand`; see [`Device::manual_seed`].
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn rand(shape: &[usize], device: &Device) -> Result<Tensor> {
+        let from = Distribution::Uniform { low: 0.0, high: 1.0 };
+        create("rand", Source::Random(from, device.next_random()), shape, DType::F32, device)
+    }
+}
+
+fn create(
+    name: &'static str,
+    source: Source,
+    shape: &[usize],
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
+    let op = Create { name, source, shape: shape.into(), dtype };
+    Ok(road::create(op, device)?.remove(0))
+}

@@ -1,0 +1,143 @@
+//! Matrix products, batched and broadcast.
+
+use smallvec::smallvec;
+
+use super::elementwise;
+use super::want_float;
+use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, matmul};
+use crate::cpu::kernels::strided::fill;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::{self, Dims, Layout};
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
+
+/// `a, b -> out`: over the last two dimensions; the leading ones broadcast.
+#[derive(Clone, Copy, Debug)]
+struct Matmul;
+
+impl Kernel for Matmul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    /// Where the leading dimensions do not have one common stride, the products are made one by one.
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([a, b], [out]) = call.split();
+        let lead = out.shape().len() - 2;
+        let (leading, [m, n]) = (&out.shape()[..lead], [out.shape()[lead], out.shape()[lead + 1]]);
+        let k = a.shape()[a.shape().len() - 1];
+        if k == 0 || out.layout().is_empty() {
+            // Sums of nothing, or no sums: an input without elements has no place to begin a matrix at.
+            fill(out.elements::<f32>(), 0.0);
+            return Ok(());
+        }
+        let (a_layout, b_layout) =
+            (with_lead(a.layout(), leading, m, k), with_lead(b.layout(), leading, k, n));
+        let matrix = |layout: &Layout, batch: usize| MatrixStrides {
+            batch,
+            row: layout.strides()[lead],
+            col: layout.strides()[lead + 1],
+        };
+        let (a, b, out) = (a.elements::<f32>(), b.elements::<f32>(), out.elements::<f32>());
+        let shape = MatmulShape { batch: 1, m, k, n };
+        let c_strides = MatrixStrides::row_major(m, n);
+        let batch: usize = leading.iter().product();
+        if let (Some(a_batch), Some(b_batch)) = (lead_stride(&a_layout, lead), lead_stride(&b_layout, lead)) {
+            let shape = MatmulShape { batch, ..shape };
+            let (a, b) = ((a, matrix(&a_layout, a_batch)), (b, matrix(&b_layout, b_batch)));
+            matmul(&shape, a, b, None, (out, c_strides));
+            return Ok(());
+        }
+        let at = |layout: &Layout, mut index: usize| {
+            (0..lead).rev().fold(0, |at, dim| {
+                let place = index % leading[dim];
+                index /= leading[dim];
+                at + place * layout.strides()[dim]
+            })
+        };
+        for i in 0..batch {
+            let a = (&a[at(&a_layout, i)..], matrix(&a_layout, 0));
+            let b = (&b[at(&b_layout, i)..], matrix(&b_layout, 0));
+            matmul(&shape, a, b, None, (&mut out[i * m * n..][..m * n], c_strides));
+        }
+        Ok(())
+    }
+}
+
+/// A stack of matrices broadcast to the output's leading dimensions.
+fn with_lead(layout: &Layout, leading: &[usize], rows: usize, cols: usize) -> Layout {
+    let shape: Dims = leading.iter().copied().chain([rows, cols]).collect();
+    layout.expand(&shape).unwrap_or_else(|| unreachable!("{layout:?} does not broadcast to {shape:?}"))
+}
+
+/// The one distance between neighbouring matrices, where the leading dimensions have one.
+fn lead_stride(layout: &Layout, lead: usize) -> Option<usize> {
+    let (shape, strides) = (layout.shape(), layout.strides());
+    let mut dims = (0..lead).rev().filter(|&dim| shape[dim] != 1);
+    let Some(last) = dims.next() else { return Some(0) };
+    let stride = strides[last];
+    let mut span = stride * shape[last];
+    dims.all(|dim| {
+        let fits = strides[dim] == span;
+        span *= shape[dim];
+        fits
+    })
+    .then_some(stride)
+}
+
+impl Operator for Matmul {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [a, b] = elementwise::inputs("matmul", ins)?;
+        want_float("matmul", a.dtype)?;
+        want_float("matmul", b.dtype)?;
+        let misfit = || Error::shape("matmul", format!("{:?} times {:?}", a.shape(), b.shape()));
+        let ([a_lead @ .., m, k], [b_lead @ .., k2, n]) = (a.shape(), b.shape()) else {
+            return Err(misfit());
+        };
+        if k != k2 {
+            return Err(misfit());
+        }
+        let mut shape = layout::broadcast("matmul", a_lead, b_lead)?;
+        shape.extend([*m, *n]);
+        Ok(smallvec![Output::new(&shape, a.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let k = ins[0].shape().last().copied().unwrap_or(1);
+        Cost::streaming(2 * (outs[0].layout.len() * k) as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Lower
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        Saves::input(0).only_if(wanted[1]).and(Saves::input(1).only_if(wanted[0]))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let to_a = || grad.matmul(&at.input(1)?.transpose(-1, -2)?)?.sum_to(at.shape(0));
+        let to_b = || at.input(0)?.transpose(-1, -2)?.matmul(grad)?.sum_to(at.shape(1));
+        Ok(smallvec![at.wants(0).then(to_a).transpose()?, at.wants(1).then(to_b).transpose()?])
+    }
+}
+
+impl Tensor {
+    /// Matrix product over the last two dimensions; leading ones broadcast, a vector is a row on the left
+    /// and a column on the right. As `torch.matmul`.
+    ///
+    /// # Errors
+    /// Inner sizes that differ, leading sizes that do not broadcast, a scalar; out of memory.
+    pub fn matmul(&self, other: &Tensor) -> Result<Tensor> {
+        if self.rank() == 1 {
+            return self.unsqueeze(0)?.matmul(other)?.squeeze(if other.rank() == 1 { 0 } else { -2 });
+        }
+        if other.rank() == 1 {
+            return self.matmul(&other.unsqueeze(1)?)?.squeeze(-1);
+        }
+        call_one(Matmul, &[self, other])
+    }
+}

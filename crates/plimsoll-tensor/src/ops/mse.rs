@@ -1,0 +1,124 @@
+//! Mean squared error: nothing but the scalar is allocated.
+
+use smallvec::smallvec;
+
+use super::{elementwise, want_float};
+use crate::autograd::is_grad_enabled;
+use crate::cpu::kernels::loss::{Reduction, mse_loss, mse_loss_backward};
+use crate::error::Result;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
+
+/// `x, target -> loss`.
+#[derive(Clone, Copy, Debug)]
+struct MseLoss(Reduction);
+
+impl Kernel for MseLoss {
+    fn name(&self) -> &'static str {
+        "mse_loss"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, target], [out]) = call.split();
+        out.elements()[0] = mse_loss(x.elements(), target.elements(), self.0);
+        Ok(())
+    }
+}
+
+impl Operator for MseLoss {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, target] = elementwise::inputs("mse_loss", ins)?;
+        want_float("mse_loss", x.dtype)?;
+        want_float("mse_loss", target.dtype)?;
+        elementwise::equal_shapes("mse_loss", &[x, target])?;
+        Ok(smallvec![Output::new(&[], x.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(3 * ins[0].layout.len() as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Full
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(0).and(Saves::input(1))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let (x, target) = (at.input(0)?, at.input(1)?);
+        let side = |sign: f64| {
+            if !is_grad_enabled() {
+                return call_one(MseLossBackward { reduction: self.0, sign }, &[grad, &x, &target]);
+            }
+            let weight = match self.0 {
+                Reduction::Mean => 1.0 / x.numel() as f64,
+                Reduction::Sum => 1.0,
+            };
+            x.sub(&target)?.mul(&grad.mul_scalar(2.0 * sign * weight)?)
+        };
+        Ok(smallvec![
+            at.wants(0).then(|| side(1.0)).transpose()?,
+            at.wants(1).then(|| side(-1.0)).transpose()?
+        ])
+    }
+}
+
+/// `grad, x, target -> grad of x`; times `sign`: −1 gives the target's gradient.
+#[derive(Clone, Copy, Debug)]
+struct MseLossBackward {
+    reduction: Reduction,
+    sign: f64,
+}
+
+impl Kernel for MseLossBackward {
+    fn name(&self) -> &'static str {
+        "mse_loss_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([grad, x, target], [out]) = call.split();
+        let grad = self.sign as f32 * grad.elements::<f32>()[0];
+        mse_loss_backward(x.elements(), target.elements(), grad, self.reduction, out.elements());
+        Ok(())
+    }
+}
+
+impl Operator for MseLossBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [_, x, _] = elementwise::inputs("mse_loss_backward", ins)?;
+        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+}
+
+impl Tensor {
+    /// Mean of the squared differences, a scalar. As `torch.nn.functional.mse_loss`; nothing but the
+    /// scalar is allocated.
+    ///
+    /// # Errors
+    /// Two shapes; a type other than `float32`; out of memory.
+    pub fn mse_loss(&self, target: &Tensor) -> Result<Tensor> {
+        self.mse_loss_with(target, Reduction::Mean)
+    }
+
+    /// [`Tensor::mse_loss`], summed or averaged.
+    ///
+    /// # Errors
+    /// As [`Tensor::mse_loss`].
+    pub fn mse_loss_with(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        call_one(MseLoss(reduction), &[self, target])
+    }
+}

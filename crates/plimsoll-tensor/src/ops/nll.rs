@@ -1,0 +1,135 @@
+//! Negative log-likelihood, and the cross entropy made of it.
+
+use smallvec::smallvec;
+
+use super::{elementwise, want_dtype, want_float};
+use crate::cpu::kernels::loss::{BadTarget, Reduction, nll_loss, nll_loss_backward};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
+
+/// `log_probabilities, target -> loss`.
+#[derive(Clone, Copy, Debug)]
+struct NllLoss(Reduction);
+
+fn bad_target(bad: BadTarget) -> Error {
+    Error::Target { op: "nll_loss", row: bad.row, value: bad.value, classes: bad.cols }
+}
+
+impl Kernel for NllLoss {
+    fn name(&self) -> &'static str {
+        "nll_loss"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, target], [out]) = call.split();
+        let value = nll_loss(x.shape()[1], x.elements(), target.elements(), self.0);
+        out.elements()[0] = value.map_err(bad_target)?;
+        Ok(())
+    }
+}
+
+impl Operator for NllLoss {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, target] = elementwise::inputs("nll_loss", ins)?;
+        want_float("nll_loss", x.dtype)?;
+        want_dtype("nll_loss", target.dtype, DType::I64)?;
+        if x.rank() != 2 || target.shape() != &x.shape()[..1] {
+            let message = format!(
+                "log-probabilities {:?} with targets {:?}: needs [batch, classes] and [batch]",
+                x.shape(),
+                target.shape()
+            );
+            return Err(Error::shape("nll_loss", message));
+        }
+        Ok(smallvec![Output::new(&[], x.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let rows = ins[1].layout.len() as u64;
+        let read = rows * ins[0].dtype.size() as u64 + ins[1].bytes();
+        Cost { flops: rows, bytes_read: read, bytes_written: outs[0].bytes() }
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Full
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let op = NllLossBackward { reduction: self.0, classes: at.shape(0)[1] };
+        Ok(smallvec![Some(call_one(op, &[grad, &at.input(1)?])?), None])
+    }
+}
+
+/// `grad, target -> grad of log_probabilities`: linear in the gradient.
+#[derive(Clone, Copy, Debug)]
+struct NllLossBackward {
+    reduction: Reduction,
+    classes: usize,
+}
+
+impl Kernel for NllLossBackward {
+    fn name(&self) -> &'static str {
+        "nll_loss_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([grad, target], [out]) = call.split();
+        let grad = grad.elements::<f32>()[0];
+        nll_loss_backward(self.classes, grad, target.elements(), self.reduction, out.elements())
+            .map_err(bad_target)
+    }
+}
+
+impl Operator for NllLossBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [grad, target] = elementwise::inputs("nll_loss_backward", ins)?;
+        Ok(smallvec![Output::new(&[target.layout.len(), self.classes], grad.dtype)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        Ok(smallvec![Some(grad.nll_loss(&at.input(1)?, self.reduction)?), None])
+    }
+}
+
+impl Tensor {
+    /// Negative log-likelihood of the classes `target` (`int64 [batch]`) under log-probabilities
+    /// `[batch, classes]`, a scalar. As `torch.nn.functional.nll_loss`.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; a target that is not a class; out of memory.
+    pub fn nll_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        call_one(NllLoss(reduction), &[self, target])
+    }
+
+    /// Cross entropy of logits `[batch, classes]` against classes `int64 [batch]`: the mean of
+    /// `nll_loss(log_softmax(logits))`. As `torch.nn.functional.cross_entropy`.
+    ///
+    /// # Errors
+    /// As [`Tensor::nll_loss`].
+    pub fn cross_entropy(&self, target: &Tensor) -> Result<Tensor> {
+        self.log_softmax(-1)?.nll_loss(target, Reduction::Mean)
+    }
+}

@@ -1,0 +1,148 @@
+//! Sums and means over any set of dimensions.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{dim_index, elementwise, want_float};
+use crate::cpu::kernels::reduce;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Dims;
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs};
+use crate::road::call_one;
+use crate::tensor::{Grads, Tensor};
+
+/// Whether a reduced dimension stays, with size 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reduced {
+    Dropped,
+    Kept,
+}
+
+/// `x -> out`: the sum over the dimensions marked, times `scale`.
+#[derive(Clone, Debug)]
+struct SumOver {
+    name: &'static str,
+    /// One mark per dimension of the input.
+    marks: SmallVec<[bool; 6]>,
+    reduced: Reduced,
+    /// 1, or one over the count for a mean.
+    scale: f64,
+}
+
+impl Kernel for SumOver {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let out = out.elements::<f32>();
+        reduce::sum(x.shape(), x.elements(), x.strides(), &self.marks, out);
+        if self.scale != 1.0 {
+            out.iter_mut().for_each(|x| *x *= self.scale as f32);
+        }
+        Ok(())
+    }
+}
+
+/// The shape with reduced dimensions of size 1.
+fn kept(shape: &[usize], marks: &[bool]) -> Dims {
+    shape.iter().zip(marks).map(|(&n, &mark)| if mark { 1 } else { n }).collect()
+}
+
+impl Operator for SumOver {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs(self.name, ins)?;
+        want_float(self.name, x.dtype)?;
+        let shape: Dims = match self.reduced {
+            Reduced::Kept => kept(x.shape(), &self.marks),
+            Reduced::Dropped => {
+                x.shape().iter().zip(&self.marks).filter(|&(_, &mark)| !mark).map(|(&n, _)| n).collect()
+            }
+        };
+        Ok(smallvec![Output::new(&shape, x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(ins[0].layout.len() as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Full
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let grad = if self.scale == 1.0 { grad.clone() } else { grad.mul_scalar(self.scale)? };
+        let kept = kept(at.shape(0), &self.marks);
+        Ok(smallvec![Some(grad.reshape(kept.as_slice())?.expand(at.shape(0))?)])
+    }
+}
+
+impl Tensor {
+    /// The sum of all elements, a scalar.
+    ///
+    /// # Errors
+    /// A type other than `float32`; out of memory: as for every reduction.
+    pub fn sum(&self) -> Result<Tensor> {
+        self.reduce("sum", None, Reduced::Dropped)
+    }
+
+    /// Sums over some dimensions, which go. As `torch.sum(dim=…)`.
+    ///
+    /// # Errors
+    /// A dimension that is not there.
+    pub fn sum_dims(&self, dims: &[isize]) -> Result<Tensor> {
+        self.reduce("sum", Some(dims), Reduced::Dropped)
+    }
+
+    /// Sums over some dimensions, which stay with size 1. As `torch.sum(dim=…, keepdim=True)`.
+    ///
+    /// # Errors
+    /// A dimension that is not there.
+    pub fn sum_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
+        self.reduce("sum", Some(dims), Reduced::Kept)
+    }
+
+    /// The mean of all elements, a scalar; not a number where there are none.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum`].
+    pub fn mean(&self) -> Result<Tensor> {
+        self.reduce("mean", None, Reduced::Dropped)
+    }
+
+    /// Means over some dimensions, which go. As `torch.mean(dim=…)`.
+    ///
+    /// # Errors
+    /// A dimension that is not there.
+    pub fn mean_dims(&self, dims: &[isize]) -> Result<Tensor> {
+        self.reduce("mean", Some(dims), Reduced::Dropped)
+    }
+
+    /// Means over some dimensions, which stay with size 1.
+    ///
+    /// # Errors
+    /// A dimension that is not there.
+    pub fn mean_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
+        self.reduce("mean", Some(dims), Reduced::Kept)
+    }
+
+    /// `None` means all dimensions.
+    fn reduce(&self, name: &'static str, dims: Option<&[isize]>, reduced: Reduced) -> Result<Tensor> {
+        want_float(name, self.dtype())?;
+        let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(dims.is_none(), self.rank());
+        for &dim in dims.unwrap_or_default() {
+            let dim = dim_index(name, dim, self.rank())?;
+            if marks[dim] {
+                let message = format!("dimension {dim} is named twice in {:?}", dims.unwrap_or_default());
+                return Err(Error::shape(name, message));
+            }
+            marks[dim] = true;
+        }
+        let count: usize =
+            self.shape().iter().zip(&marks).filter(|&(_, &mark)| mark).map(|(&n, _)| n).product();
+        let scale = if name == "mean" { 1.0 / count as f64 } else { 1.0 };
+        call_one(SumOver { name, marks, reduced, scale }, &[self])
+    }
+}

@@ -1,0 +1,233 @@
+//! Two more readings of a row's expression: operations on tensors, and text for a GPU's compiler.
+//!
+//! Both write what they make onto a tape of the thread, so that a value is a number and can be copied, as
+//! [`Real`] asks.
+
+use std::cell::RefCell;
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+use super::real::Real;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+thread_local! {
+    static TENSORS: RefCell<Vec<Result<Tensor>>> = const { RefCell::new(Vec::new()) };
+    static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A tensor on the tape, or a constant.
+#[derive(Clone, Copy)]
+pub(crate) enum Traced {
+    Constant(f64),
+    Tensor(usize),
+}
+
+impl Traced {
+    /// What an expression makes of these tensors.
+    pub(crate) fn evaluate<const N: usize>(
+        inputs: [&Tensor; N],
+        expression: impl FnOnce([Traced; N]) -> Traced,
+    ) -> Result<Tensor> {
+        let start = TENSORS.with_borrow(Vec::len);
+        let inputs = inputs.map(|tensor| Traced::push(Ok(tensor.clone())));
+        let result = match expression(inputs) {
+            Traced::Tensor(at) => Traced::take(at),
+            // An expression that does not depend on its inputs: of the first one's shape.
+            Traced::Constant(value) => match inputs[0] {
+                Traced::Tensor(at) => Traced::take(at).and_then(|x| x.affine(0.0, value)),
+                Traced::Constant(_) => unreachable!("inputs are tensors"),
+            },
+        };
+        // What was made on the way is dropped outside the borrow: a drop may free memory.
+        let made = TENSORS.with_borrow_mut(|tape| tape.split_off(start));
+        drop(made);
+        result
+    }
+
+    fn push(tensor: Result<Tensor>) -> Traced {
+        TENSORS.with_borrow_mut(|tape| {
+            tape.push(tensor);
+            Traced::Tensor(tape.len() - 1)
+        })
+    }
+
+    /// The tensor at a place; an error is passed on once.
+    fn take(at: usize) -> Result<Tensor> {
+        TENSORS.with_borrow_mut(|tape| match &tape[at] {
+            Ok(tensor) => Ok(tensor.clone()),
+            Err(_) => std::mem::replace(
+                &mut tape[at],
+                Err(crate::Error::autograd("backward", "an earlier part of the derivative failed")),
+            ),
+        })
+    }
+
+    fn unary(self, f: impl FnOnce(&Tensor) -> Result<Tensor>, of: impl FnOnce(f64) -> f64) -> Traced {
+        match self {
+            Traced::Constant(value) => Traced::Constant(of(value)),
+            Traced::Tensor(at) => Traced::push(Traced::take(at).and_then(|x| f(&x))),
+        }
+    }
+
+    fn binary(
+        self,
+        other: Traced,
+        tensors: impl FnOnce(&Tensor, &Tensor) -> Result<Tensor>,
+        left: impl FnOnce(&Tensor, f64) -> Result<Tensor>,
+        right: impl FnOnce(f64, &Tensor) -> Result<Tensor>,
+        of: impl FnOnce(f64, f64) -> f64,
+    ) -> Traced {
+        use Traced::{Constant, Tensor};
+        match (self, other) {
+            (Constant(a), Constant(b)) => Constant(of(a, b)),
+            (Tensor(a), Constant(b)) => Traced::push(Traced::take(a).and_then(|a| left(&a, b))),
+            (Constant(a), Tensor(b)) => Traced::push(Traced::take(b).and_then(|b| right(a, &b))),
+            (Tensor(a), Tensor(b)) => {
+                let both = Traced::take(a).and_then(|a| Ok((a, Traced::take(b)?)));
+                Traced::push(both.and_then(|(a, b)| tensors(&a, &b)))
+            }
+        }
+    }
+}
+
+impl Add for Traced {
+    type Output = Traced;
+    fn add(self, other: Traced) -> Traced {
+        self.binary(other, Tensor::add, Tensor::add_scalar, |a, b| b.add_scalar(a), |a, b| a + b)
+    }
+}
+
+impl Sub for Traced {
+    type Output = Traced;
+    fn sub(self, other: Traced) -> Traced {
+        let scalar = |a: &Tensor, b: f64| a.add_scalar(-b);
+        self.binary(other, Tensor::sub, scalar, |a, b| b.affine(-1.0, a), |a, b| a - b)
+    }
+}
+
+impl Mul for Traced {
+    type Output = Traced;
+    fn mul(self, other: Traced) -> Traced {
+        self.binary(other, Tensor::mul, Tensor::mul_scalar, |a, b| b.mul_scalar(a), |a, b| a * b)
+    }
+}
+
+impl Div for Traced {
+    type Output = Traced;
+    fn div(self, other: Traced) -> Traced {
+        let scalar = |a: &Tensor, b: f64| a.mul_scalar(1.0 / b);
+        self.binary(other, Tensor::div, scalar, |a, b| b.reciprocal()?.mul_scalar(a), |a, b| a / b)
+    }
+}
+
+impl Neg for Traced {
+    type Output = Traced;
+    fn neg(self) -> Traced {
+        self.unary(Tensor::neg, |x| -x)
+    }
+}
+
+impl Real for Traced {
+    fn of(value: f64) -> Traced {
+        Traced::Constant(value)
+    }
+    fn exp(self) -> Traced {
+        self.unary(Tensor::exp, f64::exp)
+    }
+    fn ln(self) -> Traced {
+        self.unary(Tensor::log, f64::ln)
+    }
+    fn sqrt(self) -> Traced {
+        self.unary(Tensor::sqrt, f64::sqrt)
+    }
+    fn tanh(self) -> Traced {
+        self.unary(Tensor::tanh, f64::tanh)
+    }
+    fn erf(self) -> Traced {
+        self.unary(Tensor::erf, libm::erf)
+    }
+    /// By a mask of zeros and ones, through which no gradient flows.
+    fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
+        let mask = (self - limit).unary(Tensor::not_positive, |x| f64::from(u8::from(x <= 0.0)));
+        mask * then + (Traced::Constant(1.0) - mask) * otherwise
+    }
+}
+
+/// An expression of CUDA C++ in 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Text(usize);
+
+impl Text {
+    /// The text of an expression of these names.
+    pub(crate) fn of_expression<const N: usize>(
+        names: [&str; N],
+        expression: impl FnOnce([Text; N]) -> Text,
+    ) -> String {
+        let start = TEXTS.with_borrow(Vec::len);
+        let Text(at) = expression(names.map(|name| Text::push(name.to_owned())));
+        TEXTS.with_borrow_mut(|tape| tape.split_off(start).swap_remove(at - start))
+    }
+
+    fn push(text: String) -> Text {
+        TEXTS.with_borrow_mut(|tape| {
+            tape.push(text);
+            Text(tape.len() - 1)
+        })
+    }
+
+    fn get(self) -> String {
+        TEXTS.with_borrow(|tape| tape[self.0].clone())
+    }
+
+    fn infix(self, sign: &str, other: Text) -> Text {
+        Text::push(format!("({} {sign} {})", self.get(), other.get()))
+    }
+
+    fn call(self, function: &str) -> Text {
+        Text::push(format!("{function}({})", self.get()))
+    }
+}
+
+macro_rules! infix {
+    ($($trait:ident $method:ident $sign:literal),*) => {$(
+        impl $trait for Text {
+            type Output = Text;
+            fn $method(self, other: Text) -> Text {
+                self.infix($sign, other)
+            }
+        }
+    )*};
+}
+infix!(Add add "+", Sub sub "-", Mul mul "*", Div div "/");
+
+impl Neg for Text {
+    type Output = Text;
+    fn neg(self) -> Text {
+        Text::push(format!("(-{})", self.get()))
+    }
+}
+
+impl Real for Text {
+    fn of(value: f64) -> Text {
+        Text::push(format!("{:?}f", value as f32))
+    }
+    fn exp(self) -> Text {
+        self.call("expf")
+    }
+    fn ln(self) -> Text {
+        self.call("logf")
+    }
+    fn sqrt(self) -> Text {
+        self.call("sqrtf")
+    }
+    fn tanh(self) -> Text {
+        self.call("tanhf")
+    }
+    fn erf(self) -> Text {
+        self.call("erff")
+    }
+    fn at_most(self, limit: Text, then: Text, otherwise: Text) -> Text {
+        let [x, limit, then, otherwise] = [self, limit, then, otherwise].map(Text::get);
+        Text::push(format!("({x} <= {limit} ? {then} : {otherwise})"))
+    }
+}

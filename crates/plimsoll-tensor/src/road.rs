@@ -1,0 +1,349 @@
+//! The one road from an operator to a device: infer, lay out, allocate the outputs, allocate the scratch, run,
+//! link.
+//!
+//! Every byte that an operation takes is taken here, in this order, on every device; a simulated one leaves
+//! out the kernel. Back ends compute only; operators (`ops/`, and the users' own) say what there is to do.
+//! No lock is held while memory is asked for: only around a kernel.
+
+use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+
+use plimsoll_alloc::{Category, StreamId, Tag};
+use smallvec::SmallVec;
+
+use crate::autograd::{Saved, is_grad_enabled};
+use crate::backend::Launch;
+use crate::cpu::kernels::strided::copy_strided;
+use crate::data::Data;
+use crate::device::Device;
+use crate::dtype::{DType, by_dtype};
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::label;
+use crate::layout::{Dims, Layout};
+use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Slot};
+use crate::storage::Storage;
+use crate::tensor::{Derivative, Node, Tensor};
+use crate::view::View;
+
+/// The outputs of a call, in the operator's order.
+pub type Tensors = SmallVec<[Tensor; 1]>;
+
+/// Runs an operator on tensors of one device. Ours and the users' own take this road.
+///
+/// # Errors
+/// What the operator reports ([`Operator::infer`], its kernel); tensors of two devices; an input changed in
+/// place that takes part in recording, is expanded, or shares memory with another; out of memory. Nothing is
+/// left behind: outputs that were already allocated are freed.
+///
+/// # Panics
+/// Without tensors: an operator that has no inputs goes through [`create`].
+pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
+    let Some(first) = ins.first() else {
+        unreachable!("{} has no tensors: it goes through `create`", op.name());
+    };
+    let device = first.device();
+    let datas: Inputs<'_> = ins.iter().map(|tensor| tensor.data()).collect();
+    let recording = is_grad_enabled() && ins.iter().any(|tensor| tensor.requires_grad());
+    let (run, gathered) = run(device, &op, &datas, recording)?;
+    if !recording || !run.iter().any(|(data, place)| data.dtype.is_float() && !changes(*place)) {
+        return Ok(run.into_iter().map(|(data, _)| Tensor::from_data(data)).collect());
+    }
+    Ok(link(op, ins, &gathered, run))
+}
+
+/// [`call`] of an operator with one output.
+pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
+    let mut outs = call(op, ins)?;
+    assert_eq!(outs.len(), 1, "outputs of an operator that has one");
+    Ok(outs.remove(0))
+}
+
+/// Runs an operator that has no inputs.
+///
+/// # Errors
+/// As [`call`].
+pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
+    let (run, _) = run(device, &op, &[], false)?;
+    Ok(run.into_iter().map(|(data, _)| Tensor::from_data(data)).collect())
+}
+
+/// Room for a tensor whose values are whatever is there; `name` names the request.
+pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'static str) -> Result<Data> {
+    Data::alloc(device, Layout::contiguous(shape), dtype, name)
+}
+
+/// Copies host bytes into a contiguous tensor.
+pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
+    let _locks = Locks::take(&[], &[to]);
+    to.storage.device().backend().write(to.view(), bytes, StreamId::default())
+}
+
+/// A contiguous tensor's bytes, or an error where the device has no values.
+pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
+    let device = from.storage.device();
+    if !device.has_values() {
+        return Err(Error::NoValues { op, device: device.name().to_owned() });
+    }
+    let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());
+    let _locks = Locks::take(&[from], &[]);
+    device.backend().read(from.view(), &mut bytes, StreamId::default())?;
+    Ok(bytes)
+}
+
+type Inputs<'a> = SmallVec<[&'a Data; 4]>;
+/// Inputs that a kernel could not take as they lie, in its order.
+type Gathered = SmallVec<[Option<Data>; 4]>;
+type Run = SmallVec<[(Data, Place); 1]>;
+
+fn changes(place: Place) -> bool {
+    matches!(place, Place::InPlace(_))
+}
+
+/// All of the road but linking.
+fn run(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool) -> Result<(Run, Gathered)> {
+    one_device(op, device, ins)?;
+    let outputs = {
+        let metas: SmallVec<[Meta<'_>; 4]> = ins.iter().map(|data| meta(data)).collect();
+        op.infer(&metas)?
+    };
+    let mut gathered: Gathered = SmallVec::new();
+    if outputs.iter().all(|output| matches!(output.place, Place::View(_))) {
+        return Ok((outputs.into_iter().map(|output| existing(output, ins)).collect(), gathered));
+    }
+    if outputs.iter().any(|output| changes(output.place)) {
+        may_change(op, ins, &outputs, recording)?;
+    }
+    // Layout policy: what a kernel cannot take as it lies, or would overwrite while it reads, is copied first.
+    for (i, data) in ins.iter().enumerate() {
+        let changed = outputs.iter().any(|output| output.place == Place::InPlace(i));
+        let overwritten = || {
+            let shares = |output: &Output| {
+                matches!(output.place, Place::InPlace(to)
+                if ins[to].storage.id() == data.storage.id())
+            };
+            !changed && outputs.iter().any(shares)
+        };
+        let copied = !op.takes(i, &data.layout) || overwritten();
+        gathered.push(copied.then(|| gather(device, data)).transpose()?);
+    }
+    let lying: Inputs<'_> =
+        ins.iter().zip(&gathered).map(|(&data, copy)| copy.as_ref().unwrap_or(data)).collect();
+    let outs: Run = outputs
+        .into_iter()
+        .map(|output| match output.place {
+            Place::New => Ok((Data::alloc(device, output.layout, output.dtype, op.name())?, Place::New)),
+            Place::View(_) | Place::InPlace(_) => Ok(existing(output, &lying)),
+        })
+        .collect::<Result<_>>()?;
+    compute(device, op, &lying, &outs)?;
+    drop(lying);
+    put_back(device, ins, &gathered, outs).map(|outs| (outs, gathered))
+}
+
+/// The scratch, and the kernel.
+fn compute(device: &Device, op: &dyn Operator, ins: &[&Data], outs: &[(Data, Place)]) -> Result<()> {
+    let metas: SmallVec<[Meta<'_>; 4]> = ins.iter().map(|data| meta(data)).collect();
+    let out_metas: SmallVec<[Meta<'_>; 2]> = outs.iter().map(|(data, _)| meta(data)).collect();
+    let scratch = Scratch::alloc(device, op, op.scratch(&metas, &out_metas, device.facts()))?;
+    let reads = |i: usize| !outs.iter().any(|(_, place)| *place == Place::InPlace(i));
+    let read: Inputs<'_> = (0..ins.len()).filter(|&i| reads(i)).map(|i| ins[i]).collect();
+    let written: Inputs<'_> =
+        outs.iter().filter(|(_, place)| !matches!(place, Place::View(_))).map(|(data, _)| data).collect();
+    launch(device, op, &read, &written, scratch.as_ref())
+}
+
+fn meta(data: &Data) -> Meta<'_> {
+    Meta { layout: &data.layout, dtype: data.dtype }
+}
+
+/// An output in the memory of an input.
+fn existing(output: Output, ins: &[&Data]) -> (Data, Place) {
+    let (Place::View(i) | Place::InPlace(i)) = output.place else {
+        unreachable!("an output with memory of its own");
+    };
+    let layout = if changes(output.place) { ins[i].layout.clone() } else { output.layout };
+    (Data { storage: ins[i].storage.clone(), layout, dtype: output.dtype }, output.place)
+}
+
+/// What was changed in a gathered copy goes back to where it belongs; changes are counted.
+fn put_back(device: &Device, ins: &[&Data], gathered: &Gathered, outs: Run) -> Result<Run> {
+    outs.into_iter()
+        .map(|(data, place)| {
+            let Place::InPlace(i) = place else { return Ok((data, place)) };
+            if gathered[i].is_some() {
+                launch(device, &Copy, &[&data], &[ins[i]], None)?;
+            }
+            ins[i].storage.changed();
+            Ok((ins[i].clone(), place))
+        })
+        .collect()
+}
+
+/// A row-major copy of an input, named after the copy.
+fn gather(device: &Device, data: &Data) -> Result<Data> {
+    let copy = Data::alloc(device, Layout::contiguous(data.layout.shape()), data.dtype, Copy.name())?;
+    launch(device, &Copy, &[data], &[&copy], None)?;
+    Ok(copy)
+}
+
+/// Runs a kernel under the locks of its tensors.
+fn launch(
+    device: &Device,
+    kernel: &dyn Kernel,
+    ins: &[&Data],
+    outs: &[&Data],
+    scratch: Option<&Scratch>,
+) -> Result<()> {
+    let _locks = Locks::take(ins, outs);
+    let ins: SmallVec<[View<'_>; 4]> = ins.iter().map(|data| data.view()).collect();
+    let outs: SmallVec<[View<'_>; 4]> = outs.iter().map(|data| data.view()).collect();
+    let scratch = scratch.map(Scratch::view);
+    device.backend().run(kernel, Launch { ins: &ins, outs: &outs, scratch })
+}
+
+/// The same elements in the output's layout, broadcast: the one kernel that the road itself needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy;
+
+impl Kernel for Copy {
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let (shape, strides) = (out.shape(), out.strides());
+        by_dtype!(x.dtype(), T => copy_strided::<T>(shape, x.elements(), x.strides(), out.elements(), strides));
+        Ok(())
+    }
+}
+
+/// Refuses changes in place that would lose a gradient or have no meaning.
+fn may_change(op: &dyn Operator, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<()> {
+    if recording {
+        return Err(Error::autograd(
+            op.name(),
+            "a change in place that involves a tensor which wants a gradient cannot be recorded; do it under \
+             `no_grad`, or on a detached tensor",
+        ));
+    }
+    let targets = || {
+        outputs.iter().filter_map(|output| match output.place {
+            Place::InPlace(i) => Some(ins[i]),
+            _ => None,
+        })
+    };
+    for (n, target) in targets().enumerate() {
+        let layout = &target.layout;
+        if layout.shape().iter().zip(layout.strides()).any(|(&n, &stride)| n > 1 && stride == 0) {
+            let message = "several elements of an expanded tensor are one: copy it first";
+            return Err(Error::shape(op.name(), message));
+        }
+        if targets().take(n).any(|other| other.storage.id() == target.storage.id()) {
+            let message = "two of the tensors that it changes share memory: copy one first";
+            return Err(Error::argument(op.name(), message));
+        }
+    }
+    Ok(())
+}
+
+fn one_device(op: &dyn Operator, device: &Device, ins: &[&Data]) -> Result<()> {
+    match ins.iter().find(|data| data.storage.device() != device) {
+        None => Ok(()),
+        Some(other) => Err(Error::Device {
+            op: op.name(),
+            first: device.name().to_owned(),
+            second: match other.storage.device().name() {
+                // Names need not differ.
+                name if name == device.name() => format!("another device called {name}"),
+                name => name.to_owned(),
+            },
+        }),
+    }
+}
+
+/// Records the operator with what its derivative reads.
+fn link<O: Operator>(op: O, ins: &[&Tensor], gathered: &Gathered, outs: Run) -> Tensors {
+    let wanted: SmallVec<[bool; 4]> = ins.iter().map(|input| input.requires_grad()).collect();
+    let saves = op.saves(&wanted);
+    let mut saved = SmallVec::new();
+    for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
+        let data = gathered.get(i).and_then(Option::as_ref).unwrap_or(input.data());
+        saved.push((Slot::Input(i), Saved::new(data)));
+    }
+    for (i, (data, _)) in outs.iter().enumerate().filter(|&(i, _)| saves.has_output(i)) {
+        saved.push((Slot::Output(i), Saved::new(data)));
+    }
+    let metas = ins.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())).collect();
+    let name = op.name();
+    let node = Node::new(name, ins, outs.len(), Arc::new(Recorded { op, saved, ins: metas }));
+    let linked = |(i, (data, place)): (usize, (Data, Place))| {
+        let differentiable = data.dtype.is_float() && !changes(place);
+        Tensor::linked(data, differentiable.then(|| (node.clone(), i)))
+    };
+    outs.into_iter().enumerate().map(linked).collect()
+}
+
+/// Links a tensor that came about in another way than by an operator on one device.
+pub(crate) fn link_by<D: Derivative + 'static>(
+    out: Tensor,
+    ins: &[&Tensor],
+    name: &'static str,
+    derivative: impl FnOnce() -> D,
+) -> Tensor {
+    if !is_grad_enabled() || !out.dtype().is_float() || !ins.iter().any(|input| input.requires_grad()) {
+        return out;
+    }
+    let node = Node::new(name, ins, 1, Arc::new(derivative()));
+    Tensor::linked(out.data().clone(), Some((node, 0)))
+}
+
+/// Room for one kernel, owned by the layer that runs it and freed when it returns.
+struct Scratch {
+    storage: Storage,
+    layout: Layout,
+}
+
+impl Scratch {
+    fn alloc(device: &Device, op: &dyn Operator, bytes: u64) -> Result<Option<Scratch>> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let tag = Tag { category: Category::Workspace, label: label::current(op.name()).label };
+        let storage = Storage::alloc_as(device, bytes, op.name(), tag)?;
+        let layout = Layout::contiguous(&[usize::try_from(bytes).unwrap_or(usize::MAX) / DType::F32.size()]);
+        Ok(Some(Scratch { storage, layout }))
+    }
+
+    fn view(&self) -> View<'_> {
+        View::new(self.storage.address(), self.storage.bytes(), DType::F32, &self.layout)
+    }
+}
+
+/// The locks of all storages of one operation.
+struct Locks<'a> {
+    _held: SmallVec<[Held<'a>; 6]>,
+}
+
+enum Held<'a> {
+    Reading(#[allow(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>),
+    Writing(#[allow(dead_code, reason = "held for its drop")] RwLockWriteGuard<'a, ()>),
+}
+
+impl<'a> Locks<'a> {
+    /// Takes each storage's lock once, in the order of their ids: two operations that want the same
+    /// storages cannot wait for each other. A poisoned lock guards no Rust value, so it is taken anyway.
+    fn take(ins: &[&'a Data], outs: &[&'a Data]) -> Locks<'a> {
+        let mut wanted: SmallVec<[(usize, bool, &'a Storage); 6]> = SmallVec::new();
+        wanted.extend(outs.iter().map(|data| (data.storage.id(), false, &data.storage)));
+        wanted.extend(ins.iter().map(|data| (data.storage.id(), true, &data.storage)));
+        // Writers sort before readers of the same storage, so the stronger lock is the one kept.
+        wanted.sort_unstable_by_key(|&(id, reads, _)| (id, reads));
+        wanted.dedup_by_key(|&mut (id, ..)| id);
+        let held = wanted.into_iter().map(|(_, reads, storage)| match reads {
+            true => Held::Reading(storage.lock().read().unwrap_or_else(PoisonError::into_inner)),
+            false => Held::Writing(storage.lock().write().unwrap_or_else(PoisonError::into_inner)),
+        });
+        Locks { _held: held.collect() }
+    }
+}
