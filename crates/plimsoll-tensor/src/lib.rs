@@ -16,6 +16,7 @@
 //! | `autograd/` | what is kept for the way back, and the way back |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `road.rs` | [`call`]: the one road from an operator to a device |
+//! | `suite.rs` | what every operator must do, as a suite of checks |
 //! | `ops/` | what can be computed: an operator a file, with its derivative |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.
@@ -40,6 +41,7 @@ mod random;
 mod road;
 mod sim;
 mod storage;
+pub mod suite;
 mod tensor;
 #[allow(unsafe_code)]
 mod view;
@@ -54,7 +56,7 @@ pub use kernel::{CpuCall, Kernel};
 pub use label::Category;
 pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
-pub use ops::{Conv2dOptions, MaxPool2dOptions, ReshapeTo};
+pub use ops::{OPERATORS, Conv2dOptions, MaxPool2dOptions, ReshapeTo};
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment};
 pub use road::{Tensors, call, create};
 pub use sim::SimConfig;

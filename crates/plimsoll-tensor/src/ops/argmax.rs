@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::road::call_one;
+use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
 /// `x -> index`, over one dimension.
@@ -52,4 +53,15 @@ impl Tensor {
         want_float("argmax", self.dtype())?;
         call_one(ArgMax { dim: dim_index("argmax", dim, self.rank())? }, &[self])
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let along = |dim: isize| {
+        Case::new(format!("argmax along {dim}"), &[&[3, 5]], move |ins| Ok(smallvec![ins[0].argmax(dim)?]))
+            .over(Domain::Apart)
+            .without_derivative()
+    };
+    let largest = |row: &[f64]| (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as f64;
+    vec![along(1).expect(move |ins| vec![ins[0].chunks(5).map(largest).collect()]), along(0)]
 }

@@ -18,7 +18,8 @@ use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout;
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
 /// Which of both elements an expression reads.
@@ -168,7 +169,7 @@ impl<F: Row> Operator for BinaryBackward<F> {
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
-        $name:ident => $row:ident {
+        $name:ident => $row:ident over $domain:ident {
             |$a:ident, $b:ident| $value:expr,
             left reads $left_reads:ident: |$lg:ident, $la:ident, $lb:ident| $left:expr,
             right reads $right_reads:ident: |$rg:ident, $ra:ident, $rb:ident| $right:expr
@@ -207,33 +208,56 @@ macro_rules! binary {
                 call_one(Binary($row), &[self, other])
             }
         }
-    )*};
+    )*
+
+    /// What the conformance suite runs: every row.
+    pub(crate) fn cases() -> Vec<Case> {
+        [$(row_cases($row, Domain::$domain)),*].into_iter().flatten().collect()
+    }
+    };
+}
+
+fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
+    let case = |shapes: &[&[usize]]| {
+        Case::new(format!("{} {shapes:?}", F::NAME), shapes, move |ins| call(Binary(row), ins)).over(domain)
+    };
+    let values = |ins: &[Vec<f64>]| vec![ins[0].iter().zip(&ins[1]).map(|(&a, &b)| F::value(a, b)).collect()];
+    let column = |ins: &[Vec<f64>]| {
+        let value = |i: usize| F::value(ins[0][i], ins[1][i / 4]);
+        vec![(0..12).map(value).collect()]
+    };
+    vec![
+        case(&[&[3, 4], &[3, 4]]).expect(values),
+        case(&[&[3, 4], &[3, 1]]).expect(column),
+        case(&[&[2, 1, 4], &[3, 1]]),
+        case(&[&[], &[2, 3]]),
+    ]
 }
 
 binary! {
     /// `self + other`, broadcast.
-    add => Sum {
+    add => Sum over Any {
         |a, b| a + b,
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
     }
 
     /// `self - other`, broadcast.
-    sub => Difference {
+    sub => Difference over Any {
         |a, b| a - b,
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| -g
     }
 
     /// `self * other`, element by element, broadcast.
-    mul => Product {
+    mul => Product over Any {
         |a, b| a * b,
         left reads Other: |g, a, b| g * b,
         right reads Other: |g, a, b| g * a
     }
 
     /// `self / other`, element by element, broadcast.
-    div => Quotient {
+    div => Quotient over Positive {
         |a, b| a / b,
         left reads Other: |g, a, b| g / b,
         right reads Both: |g, a, b| -g * ((a / b) / b)

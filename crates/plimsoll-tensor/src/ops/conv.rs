@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
 /// Stride and zero padding of a convolution, as `[vertical, horizontal]`.
@@ -254,4 +255,48 @@ impl Tensor {
         ins.extend(bias);
         call_one(Conv2d(options), &ins)
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    // [batch, in, height, width], [out, in, kernel, kernel], stride, padding.
+    let naive = |[n, c, h, w]: [usize; 4], [o, kh, kw]: [usize; 3], s: usize, p: usize| {
+        move |ins: &[Vec<f64>]| {
+            let (oh, ow) = ((h + 2 * p - kh) / s + 1, (w + 2 * p - kw) / s + 1);
+            let x = |i: usize, channel: usize, y: usize, x: usize| match (y.checked_sub(p), x.checked_sub(p)) {
+                (Some(y), Some(x)) if y < h && x < w => ins[0][((i * c + channel) * h + y) * w + x],
+                _ => 0.0,
+            };
+            let at = |place: usize| -> f64 {
+                let (col, row) = (place % ow, place / ow % oh);
+                let (out, i) = (place / ow / oh % o, place / ow / oh / o);
+                let tap = |t: usize| {
+                    let (dx, dy, channel) = (t % kw, t / kw % kh, t / kw / kh);
+                    ins[1][out * c * kh * kw + t] * x(i, channel, row * s + dy, col * s + dx)
+                };
+                (0..c * kh * kw).map(tap).sum::<f64>() + ins.get(2).map_or(0.0, |bias| bias[out])
+            };
+            vec![(0..n * o * oh * ow).map(at).collect()]
+        }
+    };
+    let case = |shapes: &[&[usize]], stride: usize, padding: usize| {
+        let op = Conv2d(Conv2dOptions { stride: [stride; 2], padding: [padding; 2] });
+        let name = format!("conv2d {shapes:?}, stride {stride}, padding {padding}");
+        Case::new(name, shapes, move |ins| call(op, ins))
+    };
+    let passes = |shape: Conv2dShape| {
+        let (x, w) = ([shape.batch, shape.in_channels, shape.in_h, shape.in_w], [2, 2, 2, 2]);
+        let out = [shape.batch, shape.out_channels, shape.out_h(), shape.out_w()];
+        [
+            Case::new("conv2d_backward_input", &[&out, &w], move |ins| call(BackwardInput(shape), ins)),
+            Case::new("conv2d_backward_weight", &[&out, &x], move |ins| call(BackwardWeight(shape), ins)),
+        ]
+    };
+    let shape = conv_shape(&[1, 2, 4, 3], &[2, 2, 2, 2], None, Conv2dOptions::default());
+    let mut cases = vec![
+        case(&[&[2, 2, 5, 4], &[3, 2, 3, 2], &[3]], 1, 0).expect(naive([2, 2, 5, 4], [3, 3, 2], 1, 0)),
+        case(&[&[1, 2, 5, 5], &[2, 2, 3, 3]], 2, 1).expect(naive([1, 2, 5, 5], [2, 3, 3], 2, 1)),
+    ];
+    cases.extend(shape.into_iter().flat_map(passes));
+    cases
 }

@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
-use crate::road::{Copy, call_one};
+use crate::road::{Copy, call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::view::{In, Out};
 
@@ -97,4 +98,14 @@ impl Tensor {
         }
         call_one(Cast { to: dtype }, &[self])
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let same = |ins: &[Vec<f64>]| vec![ins[0].clone()];
+    let whole = |ins: &[Vec<f64>]| vec![ins[0].iter().map(|x| x.trunc()).collect()];
+    vec![
+        Case::new("copy", &[&[3, 4]], |ins| call(Copy, ins)).expect(same),
+        Case::new("to_dtype", &[&[3, 4]], |ins| call(Cast { to: DType::I32 }, ins)).expect(whole).without_derivative(),
+    ]
 }

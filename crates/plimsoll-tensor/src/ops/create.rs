@@ -12,6 +12,7 @@ use crate::layout::{self, Dims};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::random::{Distribution, RandomStream};
 use crate::road;
+use crate::suite::Case;
 use crate::tensor::Tensor;
 use crate::view::Out;
 
@@ -185,4 +186,14 @@ fn create(
 ) -> Result<Tensor> {
     let op = Create { name, source, shape: shape.into(), dtype };
     Ok(road::create(op, device)?.remove(0))
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let full = |ins: &[&Tensor]| Ok(smallvec![Tensor::full(ins[0].shape(), 2.5, DType::F32, ins[0].device())?]);
+    let count = |ins: &[&Tensor]| Ok(smallvec![Tensor::arange(ins[0].numel(), ins[0].device())?]);
+    vec![
+        Case::new("full", &[&[2, 3]], full).expect(|_| vec![vec![2.5; 6]]).without_derivative(),
+        Case::new("arange", &[&[4]], count).expect(|_| vec![vec![0.0, 1.0, 2.0, 3.0]]).without_derivative(),
+    ]
 }

@@ -14,6 +14,7 @@ use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::random::{Distribution, RandomStream};
 use crate::road::call;
+use crate::suite::Case;
 use crate::tensor::Tensor;
 
 /// `x -> y`, where `y` changes by each element of `x`, broadcast. The inputs are `y, x`.
@@ -198,6 +199,23 @@ impl Tensor {
     fn overwrite(&self, name: &'static str, source: Source) -> Result<()> {
         call(Overwrite { name, source }, &[self]).map(drop)
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let change = |op: Change, formula: fn(f64, f64) -> f64| {
+        let values = move |ins: &[Vec<f64>]| {
+            vec![ins[0].iter().enumerate().map(|(i, &y)| formula(y, ins[1][i % 4])).collect()]
+        };
+        Case::new(op.name(), &[&[3, 4], &[4]], move |ins| call(op, ins)).expect(values).without_derivative()
+    };
+    let fill = Overwrite { name: "fill", source: Source::Value(2.5) };
+    vec![
+        change(Change::Add { alpha: -0.5 }, |y, x| y - 0.5 * x),
+        change(Change::Mul, |y, x| y * x),
+        change(Change::Copy, |_, x| x),
+        Case::new("fill", &[&[2, 3]], move |ins| call(fill, ins)).expect(|_| vec![vec![2.5; 6]]).without_derivative(),
+    ]
 }
 
 #[cfg(test)]

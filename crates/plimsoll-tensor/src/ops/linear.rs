@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
 /// `x, w[, bias] -> out`.
@@ -116,4 +117,22 @@ impl Tensor {
         ins.extend(bias);
         call_one(Linear, &ins)
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let naive = |[rows, k, n]: [usize; 3]| {
+        move |ins: &[Vec<f64>]| {
+            let at = |row: usize, col: usize| -> f64 {
+                let product: f64 = (0..k).map(|j| ins[0][row * k + j] * ins[1][col * k + j]).sum();
+                product + ins.get(2).map_or(0.0, |bias| bias[col])
+            };
+            vec![(0..rows * n).map(|i| at(i / n, i % n)).collect()]
+        }
+    };
+    let case = |shapes: &[&[usize]]| Case::new(format!("linear {shapes:?}"), shapes, |ins| call(Linear, ins));
+    vec![
+        case(&[&[3, 4], &[5, 4], &[5]]).expect(naive([3, 4, 5])),
+        case(&[&[2, 3, 4], &[2, 4]]).expect(naive([6, 4, 2])),
+    ]
 }

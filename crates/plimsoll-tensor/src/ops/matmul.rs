@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
 /// `a, b -> out`: over the last two dimensions; the leading ones broadcast.
@@ -140,4 +141,26 @@ impl Tensor {
         }
         call_one(Matmul, &[self, other])
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let naive = |[batch, m, k, n]: [usize; 4], repeats: bool| {
+        move |ins: &[Vec<f64>]| {
+            let at = |i: usize, row: usize, col: usize| -> f64 {
+                let b = if repeats { 0 } else { i * k * n };
+                (0..k).map(|j| ins[0][(i * m + row) * k + j] * ins[1][b + j * n + col]).sum()
+            };
+            let all = (0..batch).flat_map(|i| (0..m).flat_map(move |row| (0..n).map(move |col| (i, row, col))));
+            vec![all.map(|(i, row, col)| at(i, row, col)).collect()]
+        }
+    };
+    let case = |shapes: &[&[usize]]| Case::new(format!("matmul {shapes:?}"), shapes, |ins| call(Matmul, ins));
+    vec![
+        case(&[&[3, 4], &[4, 5]]).expect(naive([1, 3, 4, 5], false)),
+        case(&[&[2, 3, 4], &[2, 4, 2]]).expect(naive([2, 3, 4, 2], false)),
+        case(&[&[2, 3, 4], &[4, 2]]).expect(naive([2, 3, 4, 2], true)),
+        case(&[&[2, 1, 2, 3], &[3, 3, 2]]),
+        case(&[&[3, 0], &[0, 2]]).expect(|_| vec![vec![0.0; 6]]),
+    ]
 }

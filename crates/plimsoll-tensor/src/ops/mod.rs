@@ -25,6 +25,28 @@ mod traced;
 mod unary;
 mod view;
 
+use crate::suite::Case;
+
+/// All operators, by the files that they live in, with what the conformance suite runs of each: `suite.rs`.
+pub static OPERATORS: &[(&str, fn() -> Vec<Case>)] = &[
+    ("argmax", argmax::cases),
+    ("binary", binary::cases),
+    ("conv", conv::cases),
+    ("copy", copy::cases),
+    ("create", create::cases),
+    ("in_place", in_place::cases),
+    ("linear", linear::cases),
+    ("matmul", matmul::cases),
+    ("mse", mse::cases),
+    ("nll", nll::cases),
+    ("pool", pool::cases),
+    ("softmax", softmax::cases),
+    ("step", step::cases),
+    ("sum", sum::cases),
+    ("unary", unary::cases),
+    ("view", view::cases),
+];
+
 pub use conv::Conv2dOptions;
 pub use pool::MaxPool2dOptions;
 pub use view::ReshapeTo;

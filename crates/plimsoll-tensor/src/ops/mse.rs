@@ -9,7 +9,8 @@ use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
 /// `x, target -> loss`.
@@ -121,4 +122,17 @@ impl Tensor {
     pub fn mse_loss_with(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         call_one(MseLoss(reduction), &[self, target])
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |reduction: Reduction| {
+        let naive = move |ins: &[Vec<f64>]| {
+            let sum: f64 = ins[0].iter().zip(&ins[1]).map(|(x, t)| (x - t).powi(2)).sum();
+            vec![vec![if reduction == Reduction::Mean { sum / ins[0].len() as f64 } else { sum }]]
+        };
+        Case::new(format!("mse_loss, {reduction:?}"), &[&[3, 4], &[3, 4]], move |ins| call(MseLoss(reduction), ins))
+            .expect(naive)
+    };
+    [Reduction::Mean, Reduction::Sum].map(case).into()
 }

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
 /// `log_probabilities, target -> loss`.
@@ -132,4 +133,20 @@ impl Tensor {
     pub fn cross_entropy(&self, target: &Tensor) -> Result<Tensor> {
         self.log_softmax(-1)?.nll_loss(target, Reduction::Mean)
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |reduction: Reduction| {
+        let naive = move |ins: &[Vec<f64>]| {
+            let sum: f64 = ins[1].iter().enumerate().map(|(row, &t)| -ins[0][row * 5 + t as usize]).sum();
+            vec![vec![if reduction == Reduction::Mean { sum / 4.0 } else { sum }]]
+        };
+        Case::new(format!("nll_loss, {reduction:?}"), &[&[4, 5]], move |ins| call(NllLoss(reduction), ins))
+            .and(&[4], DType::I64, Domain::Below(5))
+            .expect(naive)
+    };
+    let back = NllLossBackward { reduction: Reduction::Mean, classes: 5 };
+    let back = Case::new("nll_loss_backward", &[&[]], move |ins| call(back, ins)).and(&[4], DType::I64, Domain::Below(5));
+    vec![case(Reduction::Mean), case(Reduction::Sum), back]
 }

@@ -11,6 +11,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
 /// Window, stride and padding of a pooling layer, as `[vertical, horizontal]`.
@@ -196,4 +197,25 @@ impl Tensor {
     pub fn max_pool2d(&self, options: MaxPool2dOptions) -> Result<Tensor> {
         Ok(call(MaxPool2d(options), &[self])?.remove(0))
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let naive = |ins: &[Vec<f64>]| {
+        // Pairs of a 4 x 4 image, two planes; the places are 0 to 3 in each window.
+        let window = |i: usize| [0, 1, 4, 5].map(|at| ins[0][i / 4 * 16 + i % 4 / 2 * 8 + i % 2 * 2 + at]);
+        let largest = |w: &[f64; 4]| (0..4).fold(0, |best, i| if w[i] > w[best] { i } else { best });
+        let windows: Vec<[f64; 4]> = (0..8).map(window).collect();
+        let places = windows.iter().map(|w| largest(w) as f64).collect();
+        vec![windows.iter().map(|w| w[largest(w)]).collect(), places]
+    };
+    let overlapping = MaxPool2dOptions { kernel: [3, 2], stride: [2, 1], padding: [1, 1] };
+    let case = |shape: &[usize], options: MaxPool2dOptions| {
+        let name = format!("max_pool2d {shape:?}, {options:?}");
+        Case::new(name, &[shape], move |ins| call(MaxPool2d(options), ins)).over(Domain::Apart)
+    };
+    vec![
+        case(&[1, 2, 4, 4], MaxPool2dOptions::square(2)).expect(naive),
+        case(&[2, 1, 5, 4], overlapping),
+    ]
 }

@@ -11,7 +11,8 @@ use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
 /// `x -> out`.
@@ -146,4 +147,22 @@ impl Tensor {
         }
         call_one(op, &[self])
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let naive = |log: bool| {
+        move |ins: &[Vec<f64>]| {
+            let row = |row: &[f64]| -> Vec<f64> {
+                let sum: f64 = row.iter().map(|x| x.exp()).sum();
+                row.iter().map(|x| if log { x - sum.ln() } else { x.exp() / sum }).collect()
+            };
+            vec![ins[0].chunks(5).flat_map(row).collect()]
+        }
+    };
+    vec![
+        Case::new("softmax", &[&[3, 5]], |ins| call(Softmax::Plain, ins)).expect(naive(false)),
+        Case::new("log_softmax", &[&[2, 2, 5]], |ins| call(Softmax::Log, ins)).expect(naive(true)),
+        Case::new("softmax along 0", &[&[3, 5]], |ins| Ok(smallvec![ins[0].softmax(0)?])),
+    ]
 }

@@ -10,6 +10,7 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::road::call;
+use crate::suite::Case;
 use crate::tensor::Tensor;
 
 /// `grad -> param, state…` in place. The inputs are `param, state…, grad`.
@@ -114,4 +115,17 @@ impl Tensor {
         }
         no_grad(|| call(Step::Adam(step), &[self, exp_avg, exp_avg_sq, grad])).map(drop)
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let sgd = SgdStep { lr: 0.5, momentum: 0.5, dampening: 0.0, weight_decay: 0.0, nesterov: false, first: false };
+    let naive = |ins: &[Vec<f64>]| {
+        let buffer: Vec<f64> = ins[1].iter().zip(&ins[2]).map(|(b, g)| 0.5 * b + g).collect();
+        vec![ins[0].iter().zip(&buffer).map(|(p, b)| p - 0.5 * b).collect(), buffer]
+    };
+    // A parameter and its state are made contiguous, as an optimizer's are.
+    let own = |ins: &[&Tensor]| ins.iter().map(|x| x.copy()).collect::<Result<Vec<_>>>();
+    let step = move |ins: &[&Tensor]| call(Step::Sgd(sgd), &own(ins)?.iter().collect::<Vec<_>>());
+    vec![Case::new("sgd", &[&[3, 4], &[3, 4], &[3, 4]], step).expect(naive).without_derivative()]
 }

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Dims;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
 /// Whether a reduced dimension stays, with size 1.
@@ -145,4 +146,27 @@ impl Tensor {
         let scale = if name == "mean" { 1.0 / count as f64 } else { 1.0 };
         call_one(SumOver { name, marks, reduced, scale }, &[self])
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let op = |name, marks: [bool; 3], reduced, scale| SumOver { name, marks: marks.as_slice().into(), reduced, scale };
+    let outer = op("sum", [true, false, true], Reduced::Dropped, 1.0);
+    let inner = op("mean", [false, true, false], Reduced::Kept, 1.0 / 3.0);
+    let all = op("sum", [true; 3], Reduced::Dropped, 1.0);
+    // Of [2, 3, 4]: the middle dimension stays; or the middle one goes.
+    let middle = |ins: &[Vec<f64>]| {
+        let at = |j: usize| (0..8).map(|i| ins[0][i / 4 * 12 + j * 4 + i % 4]).sum::<f64>();
+        vec![(0..3).map(at).collect()]
+    };
+    let mean = |ins: &[Vec<f64>]| {
+        let at = |i: usize| (0..3).map(|j| ins[0][i / 4 * 12 + j * 4 + i % 4]).sum::<f64>() / 3.0;
+        vec![(0..8).map(at).collect()]
+    };
+    let case = |op: SumOver| Case::new(format!("{op:?}"), &[&[2, 3, 4]], move |ins| call(op.clone(), ins));
+    vec![
+        case(outer).expect(middle),
+        case(inner).expect(mean),
+        case(all).expect(|ins| vec![vec![ins[0].iter().sum()]]),
+    ]
 }

@@ -17,7 +17,8 @@ use crate::cpu::kernels::elementwise::{map, zip};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 
 /// What a row's derivative reads.
@@ -139,7 +140,7 @@ impl<F: Row> Operator for UnaryBackward<F> {
 macro_rules! unary {
     ($(
         $(#[$doc:meta])*
-        $name:ident $(as $shown:literal)? => $row:ident $({ $($field:ident),* })? {
+        $name:ident => $row:ident $({ $($field:ident),* })? over $domain:ident {
             |$x:ident| $value:expr,
             reads $reads:ident,
             |$g:ident, $v:ident| $gradient:expr
@@ -150,8 +151,8 @@ macro_rules! unary {
         pub(crate) struct $row { $($(pub(crate) $field: f64),*)? }
 
         impl Row for $row {
-            const NAME: &'static str = unary!(@name $name $($shown)?);
-            const BACKWARD: &'static str = concat!(unary!(@name $name $($shown)?), "_backward");
+            const NAME: &'static str = stringify!($name);
+            const BACKWARD: &'static str = concat!(stringify!($name), "_backward");
             const READS: Reads = Reads::$reads;
             #[inline(always)]
             fn value<R: Real>(&self, $x: R) -> R {
@@ -175,59 +176,69 @@ macro_rules! unary {
                 call_one(Unary($row { $($($field),*)? }), &[self])
             }
         }
-    )*};
-    (@name $name:ident $shown:literal) => { $shown };
-    (@name $name:ident) => { stringify!($name) };
+    )*
+
+    /// What the conformance suite runs: every row.
+    pub(crate) fn cases() -> Vec<Case> {
+        vec![$(case($row { $($($field: 1.5),*)? }, Domain::$domain)),*]
+    }
+    };
+}
+
+fn case<F: Row>(row: F, domain: Domain) -> Case {
+    let op = Unary(row.clone());
+    let values = move |ins: &[Vec<f64>]| vec![ins[0].iter().map(|&x| row.value(x)).collect()];
+    Case::new(F::NAME, &[&[3, 4]], move |ins| call(op.clone(), ins)).over(domain).expect(values)
 }
 
 unary! {
     /// `-x`.
-    neg => Negative { |x| -x, reads Nothing, |g, v| -g }
+    neg => Negative over Any { |x| -x, reads Nothing, |g, v| -g }
 
     /// `max(x, 0)`; not a number stays so, as in PyTorch.
-    relu => Relu {
+    relu => Relu over Apart {
         |x| x.at_most(R::of(0.0), R::of(0.0), x),
         reads Output,
         |g, y| y.at_most(R::of(0.0), R::of(0.0), g)
     }
 
     /// `e` to the power of `x`.
-    exp => Exponential { |x| x.exp(), reads Output, |g, y| g * y }
+    exp => Exponential over Any { |x| x.exp(), reads Output, |g, y| g * y }
 
     /// Natural logarithm. As `torch.log`.
-    log => Logarithm { |x| x.ln(), reads Input, |g, x| g / x }
+    log => Logarithm over Positive { |x| x.ln(), reads Input, |g, x| g / x }
 
     /// Square root.
-    sqrt => SquareRoot { |x| x.sqrt(), reads Output, |g, y| g / (y * R::of(2.0)) }
+    sqrt => SquareRoot over Positive { |x| x.sqrt(), reads Output, |g, y| g / (y * R::of(2.0)) }
 
     /// `x²`.
-    square => Square { |x| x * x, reads Input, |g, x| g * (x * R::of(2.0)) }
+    square => Square over Any { |x| x * x, reads Input, |g, x| g * (x * R::of(2.0)) }
 
     /// `1 / x`.
-    reciprocal => Reciprocal { |x| R::of(1.0) / x, reads Output, |g, y| -g * y * y }
+    reciprocal => Reciprocal over Positive { |x| R::of(1.0) / x, reads Output, |g, y| -g * y * y }
 
     /// Hyperbolic tangent.
-    tanh => HyperbolicTangent { |x| x.tanh(), reads Output, |g, y| g * (R::of(1.0) - y * y) }
+    tanh => HyperbolicTangent over Any { |x| x.tanh(), reads Output, |g, y| g * (R::of(1.0) - y * y) }
 
     /// `1 / (1 + e^-x)`.
-    sigmoid => Sigmoid {
+    sigmoid => Sigmoid over Any {
         |x| R::of(1.0) / (R::of(1.0) + (-x).exp()),
         reads Output,
         |g, y| g * (R::of(1.0) - y) * y
     }
 
     /// The error function, `2/√π` times the integral of `e^-t²` from 0 to `x`.
-    erf => ErrorFunction {
+    erf => ErrorFunction over Any {
         |x| x.erf(),
         reads Input,
         |g, x| g * R::of(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp()
     }
 
     /// `mul * x + add`.
-    affine => Affine { mul, add } { |x| x * mul + add, reads Nothing, |g, v| g * mul }
+    affine => Affine { mul, add } over Any { |x| x * mul + add, reads Nothing, |g, v| g * mul }
 
     /// 1 where `x <= 0`, else 0; no gradient flows.
-    not_positive => NotPositive {
+    not_positive => NotPositive over Apart {
         |x| x.at_most(R::of(0.0), R::of(1.0), R::of(0.0)),
         reads Nothing,
         |g, v| g * R::of(0.0)

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
-use crate::road::call_one;
+use crate::road::{call, call_one};
+use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
 /// A shape to look at a tensor in; in the signed forms one size may be -1, which means "what is left".
@@ -289,4 +290,28 @@ impl Operator for Embed {
         let len = at.shape(0)[self.dim];
         Ok(smallvec![Some(grad.narrow(self.dim as isize, self.start, len)?)])
     }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |op: View, order: fn(usize) -> usize, len: usize| {
+        let values = move |ins: &[Vec<f64>]| vec![(0..len).map(|i| ins[0][order(i)]).collect()];
+        Case::new(format!("{op:?}"), &[&[3, 4]], move |ins| match &op {
+            View::Reshape(shape) => Ok(smallvec![ins[0].reshape(shape.as_slice())?]),
+            op => call(op.clone(), ins),
+        })
+        .expect(values)
+    };
+    vec![
+        case(View::Reshape(Dims::from_slice(&[2, 6])), |i| i, 12),
+        case(View::Transpose(0, 1), |i| i % 3 * 4 + i / 3, 12),
+        case(View::Permute(Dims::from_slice(&[1, 0])), |i| i % 3 * 4 + i / 3, 12),
+        case(View::Narrow { dim: 1, start: 1, len: 2 }, |i| i / 2 * 4 + 1 + i % 2, 6),
+        case(View::Unsqueeze(1), |i| i, 12),
+        case(View::Expand(Dims::from_slice(&[2, 3, 4])), |i| i % 12, 24),
+        Case::new("squeeze", &[&[3, 1]], |ins| call(View::Squeeze(1), ins)),
+        Case::new("narrow_backward", &[&[3, 2]], |ins| {
+            call(Embed { whole: Dims::from_slice(&[3, 4]), dim: 1, start: 1 }, ins)
+        }),
+    ]
 }

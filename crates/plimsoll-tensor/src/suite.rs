@@ -1,0 +1,319 @@
+//! What every operator must do, checked the same way for ours and for the users' own.
+//!
+//! A [`Case`] is one call with inputs that are drawn from a seed. [`check`] compares its values with a naive
+//! formula, runs it on inputs that lie in other ways, compares its derivatives with finite differences, and its
+//! memory on a simulated device with the host's, request by request. Cases stand beside their operator, in a
+//! function `cases`; [`OPERATORS`](crate::OPERATORS) lists them all.
+
+use crate::autograd::{BackwardOptions, no_grad};
+use crate::cpu::CpuConfig;
+use crate::device::Device;
+use crate::dtype::{DType, by_dtype};
+use crate::error::Result;
+use crate::road::Tensors;
+use crate::sim::SimConfig;
+use crate::tensor::Tensor;
+
+type Call = dyn Fn(&[&Tensor]) -> Result<Tensors> + Send + Sync;
+type Formula = dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + Send + Sync;
+
+/// Where the values of an input are drawn from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Domain {
+    /// -1.5 to 1.5.
+    Any,
+    /// 0.5 to 2: for logarithms, roots and divisors.
+    Positive,
+    /// 0.1 apart from each other and at least 0.05 from zero, in any order: no small step crosses a kink.
+    Apart,
+    /// Whole numbers from 0 to below this: indices.
+    Below(usize),
+}
+
+/// One input of a case.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Its sizes.
+    pub shape: Vec<usize>,
+    /// Its type.
+    pub dtype: DType,
+    /// Its values.
+    pub domain: Domain,
+}
+
+/// One call of an operator.
+pub struct Case {
+    /// What is called with what, for messages.
+    pub name: String,
+    inputs: Vec<Sample>,
+    call: Box<Call>,
+    formula: Option<Box<Formula>>,
+    differentiable: bool,
+}
+
+impl Case {
+    /// A call with 32-bit floats of these shapes.
+    pub fn new(
+        name: impl Into<String>,
+        shapes: &[&[usize]],
+        call: impl Fn(&[&Tensor]) -> Result<Tensors> + Send + Sync + 'static,
+    ) -> Case {
+        let sample = |shape: &&[usize]| Sample {
+            shape: shape.to_vec(),
+            dtype: DType::F32,
+            domain: Domain::Any,
+        };
+        let inputs = shapes.iter().map(sample).collect();
+        Case { name: name.into(), inputs, call: Box::new(call), formula: None, differentiable: true }
+    }
+
+    /// The same with the values of all floating-point inputs from another domain.
+    #[must_use]
+    pub fn over(mut self, domain: Domain) -> Case {
+        self.inputs.iter_mut().filter(|input| input.dtype.is_float()).for_each(|input| input.domain = domain);
+        self
+    }
+
+    /// The same with one more input.
+    #[must_use]
+    pub fn and(mut self, shape: &[usize], dtype: DType, domain: Domain) -> Case {
+        self.inputs.push(Sample { shape: shape.to_vec(), dtype, domain });
+        self
+    }
+
+    /// The same with a formula for its outputs from its inputs, all row-major.
+    #[must_use]
+    pub fn expect(mut self, formula: impl Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + Send + Sync + 'static) -> Case {
+        self.formula = Some(Box::new(formula));
+        self
+    }
+
+    /// The same without a derivative to check.
+    #[must_use]
+    pub fn without_derivative(mut self) -> Case {
+        self.differentiable = false;
+        self
+    }
+}
+
+/// How an input lies in its storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Row-major, without gaps.
+    Dense,
+    /// Column-major.
+    Permuted,
+    /// The middle of a larger tensor, with other values on all sides.
+    Framed,
+}
+
+/// The step either way. In 32 bits rounding then costs about 6e-6 of an output, curvature 2e-5 of its third
+/// derivative.
+const STEP: f64 = 1e-2;
+/// Of the largest derivative, or of 1: above both errors, and far below a wrong factor.
+const SLOPE_TOLERANCE: f64 = 4e-3;
+/// Of the largest value, or of 1: what rounding to 24 bits costs in sums of some hundred terms.
+const VALUE_TOLERANCE: f64 = 1e-5;
+
+/// Runs a case in every way.
+///
+/// # Errors
+/// The first difference, in a sentence.
+pub fn check(case: &Case) -> std::result::Result<(), String> {
+    let wrong = |what: String| format!("{}: {what}", case.name);
+    let host = Device::cpu_with(CpuConfig::default());
+    let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
+    let failed = |error: crate::Error| wrong(format!("an error: {error}"));
+    let mut dense = None;
+    for form in [Form::Dense, Form::Permuted, Form::Framed] {
+        let outs = no_grad(|| run(case, &drawn, form, &host)).map_err(failed)?;
+        let got: Vec<Vec<f64>> = outs.iter().map(values).collect::<Result<_>>().map_err(failed)?;
+        if let Some(formula) = &case.formula {
+            let what = format!("{form:?} inputs, against the formula");
+            compare(&got, &formula(&drawn), VALUE_TOLERANCE, &what).map_err(wrong)?;
+        }
+        let first = dense.get_or_insert_with(|| got.clone());
+        compare(&got, first, VALUE_TOLERANCE, &format!("{form:?} inputs, against dense ones")).map_err(wrong)?;
+        if case.differentiable {
+            slopes(case, &drawn, form, &host).map_err(wrong)?;
+        }
+    }
+    same_memory(case, &drawn).map_err(wrong)
+}
+
+/// SplitMix64: numbers that are the same everywhere.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        // 24 bits: what a 32-bit float holds.
+        low + (high - low) * ((self.next() >> 40) as f64 / 16_777_216.0)
+    }
+}
+
+fn draw(input: &Sample, seed: usize) -> Vec<f64> {
+    let (len, mut draw) = (input.shape.iter().product::<usize>(), Draw(seed as u64));
+    let rounded = |x: f64| f64::from(x as f32);
+    match input.domain {
+        Domain::Any => (0..len).map(|_| rounded(draw.between(-1.5, 1.5))).collect(),
+        Domain::Positive => (0..len).map(|_| rounded(draw.between(0.5, 2.0))).collect(),
+        Domain::Below(n) => (0..len).map(|_| draw.below(n) as f64).collect(),
+        Domain::Apart => {
+            let mut ranks: Vec<usize> = (0..len).collect();
+            (1..len).rev().for_each(|i| ranks.swap(i, draw.below(i + 1)));
+            ranks.into_iter().map(|rank| rounded((rank as f64 - (len / 2) as f64 + 0.5) * 0.1)).collect()
+        }
+    }
+}
+
+fn tensor(values: &[f64], input: &Sample, form: Form, device: &Device) -> Result<Tensor> {
+    let dense = by_dtype!(input.dtype, T => {
+        let values: Vec<T> = values.iter().map(|&x| x as T).collect();
+        Tensor::from_slice(&values, &input.shape, device)?
+    });
+    match form {
+        Form::Dense => Ok(dense),
+        Form::Permuted => {
+            let reversed: Vec<isize> = (0..input.shape.len() as isize).rev().collect();
+            dense.permute(&reversed)?.copy()?.permute(&reversed)
+        }
+        Form::Framed => {
+            let larger: Vec<usize> = input.shape.iter().map(|n| n + 2).collect();
+            // 77 would be seen in any result that it got into.
+            let around = Tensor::full(&larger, 77.0, input.dtype, device)?;
+            let middle =
+                (0..input.shape.len()).try_fold(around, |x, dim| x.narrow(dim as isize, 1, input.shape[dim]))?;
+            middle.copy_(&dense)?;
+            Ok(middle)
+        }
+    }
+}
+
+fn run(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Result<Tensors> {
+    let inputs = inputs(case, drawn, form, device)?;
+    (case.call)(&inputs.iter().collect::<Vec<_>>())
+}
+
+fn inputs(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Result<Vec<Tensor>> {
+    drawn.iter().zip(&case.inputs).map(|(values, input)| tensor(values, input, form, device)).collect()
+}
+
+/// A tensor's values in 64 bits, row-major.
+fn values(tensor: &Tensor) -> Result<Vec<f64>> {
+    by_dtype!(tensor.dtype(), T => Ok(tensor.to_vec::<T>()?.into_iter().map(|x| x as f64).collect()))
+}
+
+fn compare(
+    got: &[Vec<f64>],
+    expected: &[Vec<f64>],
+    tolerance: f64,
+    what: &str,
+) -> std::result::Result<(), String> {
+    if got.len() != expected.len() {
+        return Err(format!("{what}: {} outputs where {} are expected", got.len(), expected.len()));
+    }
+    for (output, (got, expected)) in got.iter().zip(expected).enumerate() {
+        if got.len() != expected.len() {
+            return Err(format!("{what}: output {output} has {} elements, not {}", got.len(), expected.len()));
+        }
+        let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |max, x| max.max(x.abs()));
+        let equal = |(got, expected): (&f64, &f64)| {
+            got == expected
+                || (got.is_nan() && expected.is_nan())
+                || (got - expected).abs() <= tolerance * largest
+        };
+        if let Some(at) = got.iter().zip(expected).position(|pair| !equal(pair)) {
+            return Err(format!("{what}: output {output}[{at}] is {}, not {}", got[at], expected[at]));
+        }
+    }
+    Ok(())
+}
+
+/// The derivatives against what a small step either way does to a weighted sum of the outputs.
+fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::result::Result<(), String> {
+    let failed = |error: crate::Error| format!("an error in the derivative: {error}");
+    let leaves = inputs(case, drawn, form, device).map_err(failed)?;
+    for leaf in leaves.iter().filter(|leaf| leaf.dtype().is_float()) {
+        leaf.requires_grad_(true).map_err(failed)?;
+    }
+    let outs = (case.call)(&leaves.iter().collect::<Vec<_>>()).map_err(failed)?;
+    let floats = || outs.iter().enumerate().filter(|(_, out)| out.dtype().is_float());
+    let weights: Vec<Vec<f64>> = outs
+        .iter()
+        .enumerate()
+        .map(|(i, out)| draw(&Sample { shape: out.shape().to_vec(), dtype: DType::F32, domain: Domain::Any }, 100 + i))
+        .collect();
+    for (i, out) in floats() {
+        let sample = Sample { shape: out.shape().to_vec(), dtype: out.dtype(), domain: Domain::Any };
+        let gradient = Some(tensor(&weights[i], &sample, form, device).map_err(failed)?);
+        let options = BackwardOptions { gradient, retain_graph: true };
+        out.backward_with(options).map_err(failed)?;
+    }
+    let sum = |points: &[Vec<f64>]| -> Result<f64> {
+        let outs = no_grad(|| run(case, points, Form::Dense, device))?;
+        let mut total = 0.0;
+        for (i, out) in outs.iter().enumerate().filter(|(_, out)| out.dtype().is_float()) {
+            total += values(out)?.iter().zip(&weights[i]).map(|(y, w)| y * w).sum::<f64>();
+        }
+        Ok(total)
+    };
+    let mut points = drawn.to_vec();
+    for (i, leaf) in leaves.iter().enumerate().filter(|(_, leaf)| leaf.dtype().is_float()) {
+        let mut expected = Vec::new();
+        for at in 0..points[i].len() {
+            let middle = points[i][at];
+            let (up, down) = (f64::from((middle + STEP) as f32), f64::from((middle - STEP) as f32));
+            points[i][at] = up;
+            let above = sum(&points).map_err(failed)?;
+            points[i][at] = down;
+            let below = sum(&points).map_err(failed)?;
+            points[i][at] = middle;
+            expected.push((above - below) / (up - down));
+        }
+        let got = match leaf.grad() {
+            Some(grad) => values(&grad).map_err(failed)?,
+            None => vec![0.0; expected.len()],
+        };
+        let what = format!("{form:?} inputs, the derivative of input {i} against finite differences");
+        compare(&[got], &[expected], SLOPE_TOLERANCE, &what)?;
+    }
+    Ok(())
+}
+
+/// A run and its derivative on the host and on a simulated device: the same requests.
+fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), String> {
+    let account = |device: &Device| -> Result<Vec<i64>> {
+        let leaves = inputs(case, drawn, Form::Dense, device)?;
+        if case.differentiable {
+            for leaf in leaves.iter().filter(|leaf| leaf.dtype().is_float()) {
+                leaf.requires_grad_(true)?;
+            }
+        }
+        let outs = (case.call)(&leaves.iter().collect::<Vec<_>>())?;
+        for out in outs.iter().filter(|out| out.requires_grad() && case.differentiable) {
+            let gradient = Some(out.detach().ones_like()?);
+            out.backward_with(BackwardOptions { gradient, retain_graph: true })?;
+        }
+        let stats = device.memory_stats();
+        let keys = ["allocation.all.allocated", "requested_bytes.all.allocated", "allocated_bytes.all.peak"];
+        Ok(keys.iter().map(|&key| stats.get(key).copied().unwrap_or(-1)).collect())
+    };
+    let failed = |error: crate::Error| format!("an error on one of two devices: {error}");
+    let host = account(&Device::cpu_with(CpuConfig::default())).map_err(failed)?;
+    let sim = account(&Device::sim(SimConfig::new(1 << 36))).map_err(failed)?;
+    if host != sim {
+        return Err(format!("requests, bytes and peak are {host:?} on the host and {sim:?} on a simulated device"));
+    }
+    Ok(())
+}
