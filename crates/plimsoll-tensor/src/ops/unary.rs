@@ -4,6 +4,7 @@
 //! and the gradient as an expression of the incoming one and of what was saved. From it come the host's
 //! kernels, the text of a GPU's, the derivative of any order, a method of [`Tensor`] and test cases.
 
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::fmt::Debug;
 
 use smallvec::smallvec;
@@ -231,7 +232,15 @@ unary! {
     erf => ErrorFunction over Any {
         |x| x.erf(),
         reads Input,
-        |g, x| g * R::of(std::f64::consts::FRAC_2_SQRT_PI) * (-(x * x)).exp()
+        |g, x| g * R::of(FRAC_2_SQRT_PI) * (-(x * x)).exp()
+    }
+
+    /// `x · Φ(x)`, with the normal distribution's Φ. As `torch.nn.functional.gelu`.
+    gelu => Gelu over Any {
+        |x| x * R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf()),
+        reads Input,
+        |g, x| g * (R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf())
+            + x * R::of(0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI) * (x * x * R::of(-0.5)).exp())
     }
 
     /// `mul * x + add`.
