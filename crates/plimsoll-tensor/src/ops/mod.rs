@@ -11,6 +11,7 @@ mod copy;
 mod create;
 mod elementwise;
 mod in_place;
+mod layer_norm;
 mod linear;
 mod matmul;
 mod mse;
@@ -35,6 +36,7 @@ pub static OPERATORS: &[(&str, fn() -> Vec<Case>)] = &[
     ("copy", copy::cases),
     ("create", create::cases),
     ("in_place", in_place::cases),
+    ("layer_norm", layer_norm::cases),
     ("linear", linear::cases),
     ("matmul", matmul::cases),
     ("mse", mse::cases),

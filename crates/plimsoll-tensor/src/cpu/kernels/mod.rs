@@ -19,6 +19,7 @@
 //! | [`matmul`] | strided, batched products |
 //! | [`conv`] | convolution: sizes, then `conv_forward`, `conv_few_taps`, `conv_input`, `conv_weight` over one `tile` |
 //! | [`pool`] | max pooling |
+//! | [`layer_norm`] | rows to mean 0 and deviation 1 |
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
 //! | [`optim`] | SGD and Adam steps |
 
@@ -29,6 +30,7 @@ mod conv_input;
 mod conv_weight;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
+pub(crate) mod layer_norm;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod optim;

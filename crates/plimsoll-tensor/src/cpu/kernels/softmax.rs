@@ -138,7 +138,7 @@ fn row_max(row: &[f32]) -> f32 {
 
 /// Sums in `f64`: rows may be long.
 #[inline(always)]
-fn row_sum(row: &[f32]) -> f32 {
+pub(super) fn row_sum(row: &[f32]) -> f32 {
     let (blocks, rest) = row.as_chunks::<LANES>();
     let sum: f64 = rest.iter().copied().map(f64::from).sum();
     let Some((first, blocks)) = blocks.split_first() else { return sum as f32 };
