@@ -9,7 +9,7 @@ use crate::autograd::{BackwardOptions, no_grad};
 use crate::cpu::CpuConfig;
 use crate::device::Device;
 use crate::dtype::{DType, by_dtype};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::road::Tensors;
 use crate::sim::SimConfig;
 use crate::tensor::Tensor;
@@ -123,7 +123,7 @@ pub fn check(case: &Case) -> std::result::Result<(), String> {
     let wrong = |what: String| format!("{}: {what}", case.name);
     let host = Device::cpu_with(CpuConfig::default());
     let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
-    let failed = |error: crate::Error| wrong(format!("an error: {error}"));
+    let failed = |error: Error| wrong(format!("an error: {error}"));
     let mut dense = None;
     for form in [Form::Dense, Form::Permuted, Form::Framed] {
         let outs = no_grad(|| run(case, &drawn, form, &host)).map_err(failed)?;
@@ -242,7 +242,7 @@ fn compare(
 
 /// The derivatives against what a small step either way does to a weighted sum of the outputs.
 fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::result::Result<(), String> {
-    let failed = |error: crate::Error| format!("an error in the derivative: {error}");
+    let failed = |error: Error| format!("an error in the derivative: {error}");
     let leaves = inputs(case, drawn, form, device).map_err(failed)?;
     for leaf in leaves.iter().filter(|leaf| leaf.dtype().is_float()) {
         leaf.requires_grad_(true).map_err(failed)?;
@@ -309,7 +309,7 @@ fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), Strin
         let keys = ["allocation.all.allocated", "requested_bytes.all.allocated", "allocated_bytes.all.peak"];
         Ok(keys.iter().map(|&key| stats.get(key).copied().unwrap_or(-1)).collect())
     };
-    let failed = |error: crate::Error| format!("an error on one of two devices: {error}");
+    let failed = |error: Error| format!("an error on one of two devices: {error}");
     let host = account(&Device::cpu_with(CpuConfig::default())).map_err(failed)?;
     let sim = account(&Device::sim(SimConfig::new(1 << 36))).map_err(failed)?;
     if host != sim {

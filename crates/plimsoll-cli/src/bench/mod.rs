@@ -2,6 +2,7 @@
 
 mod allocator;
 mod callgrind;
+mod dispatch;
 mod floor;
 mod meter;
 mod mixes;
@@ -22,6 +23,8 @@ pub(crate) enum What {
     Allocator(allocator::AllocatorArgs),
     #[command(hide = true)]
     AllocatorMix(callgrind::MixArgs),
+    /// Leading one operation to a device that computes nothing
+    Dispatch(dispatch::DispatchArgs),
     /// Reading a memory snapshot of PyTorch's; or making a longer one to read
     Snapshot(snapshot::SnapshotArgs),
     /// One training step on this machine's processors, alone or in turn with peers
@@ -33,6 +36,7 @@ impl What {
     pub(crate) fn json(&self) -> bool {
         match self {
             What::Allocator(args) => args.json,
+            What::Dispatch(args) => args.json,
             What::Snapshot(args) => args.json,
             What::AllocatorMix(_) => false,
             What::Step(args) => args.json,
@@ -45,6 +49,7 @@ pub(crate) fn run(what: What) -> Result<String, Failure> {
     match what {
         What::Allocator(args) => allocator::run(&args),
         What::AllocatorMix(args) => callgrind::run(&args),
+        What::Dispatch(args) => dispatch::run(&args),
         What::Snapshot(args) => snapshot::run(&args),
         What::Step(args) => step::run(&args),
     }

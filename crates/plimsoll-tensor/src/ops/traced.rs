@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use super::real::Real;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 thread_local! {
@@ -57,7 +57,7 @@ impl Traced {
             Ok(tensor) => Ok(tensor.clone()),
             Err(_) => std::mem::replace(
                 &mut tape[at],
-                Err(crate::Error::autograd("backward", "an earlier part of the derivative failed")),
+                Err(Error::autograd("backward", "an earlier part of the derivative failed")),
             ),
         })
     }

@@ -28,6 +28,10 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Tensor> 
         "square" => x.square(),
         "tanh" => x.tanh(),
         "sigmoid" => x.sigmoid(),
+        "gelu" => x.gelu(),
+        "erf" => x.erf(),
+        "reciprocal" => x.reciprocal(),
+        "layer_norm" => x.layer_norm(inputs.get(1), inputs.get(2), 1e-5),
         "matmul" => x.matmul(&inputs[1]),
         "linear" => x.linear(&inputs[1], inputs.get(2)),
         "conv2d" => {
