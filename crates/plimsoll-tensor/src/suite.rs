@@ -58,11 +58,8 @@ impl Case {
         shapes: &[&[usize]],
         call: impl Fn(&[&Tensor]) -> Result<Tensors> + Send + Sync + 'static,
     ) -> Case {
-        let sample = |shape: &&[usize]| Sample {
-            shape: shape.to_vec(),
-            dtype: DType::F32,
-            domain: Domain::Any,
-        };
+        let sample =
+            |shape: &&[usize]| Sample { shape: shape.to_vec(), dtype: DType::F32, domain: Domain::Any };
         let inputs = shapes.iter().map(sample).collect();
         Case { name: name.into(), inputs, call: Box::new(call), formula: None, differentiable: true }
     }
@@ -133,7 +130,8 @@ pub fn check(case: &Case) -> std::result::Result<(), String> {
             compare(&got, &formula(&drawn), VALUE_TOLERANCE, &what).map_err(wrong)?;
         }
         let first = dense.get_or_insert_with(|| got.clone());
-        compare(&got, first, VALUE_TOLERANCE, &format!("{form:?} inputs, against dense ones")).map_err(wrong)?;
+        compare(&got, first, VALUE_TOLERANCE, &format!("{form:?} inputs, against dense ones"))
+            .map_err(wrong)?;
         if case.differentiable {
             slopes(case, &drawn, form, &host).map_err(wrong)?;
         }
@@ -192,8 +190,8 @@ fn tensor(values: &[f64], input: &Sample, form: Form, device: &Device) -> Result
             let larger: Vec<usize> = input.shape.iter().map(|n| n + 2).collect();
             // 77 would be seen in any result that it got into.
             let around = Tensor::full(&larger, 77.0, input.dtype, device)?;
-            let middle =
-                (0..input.shape.len()).try_fold(around, |x, dim| x.narrow(dim as isize, 1, input.shape[dim]))?;
+            let middle = (0..input.shape.len())
+                .try_fold(around, |x, dim| x.narrow(dim as isize, 1, input.shape[dim]))?;
             middle.copy_(&dense)?;
             Ok(middle)
         }
@@ -225,7 +223,11 @@ fn compare(
     }
     for (output, (got, expected)) in got.iter().zip(expected).enumerate() {
         if got.len() != expected.len() {
-            return Err(format!("{what}: output {output} has {} elements, not {}", got.len(), expected.len()));
+            return Err(format!(
+                "{what}: output {output} has {} elements, not {}",
+                got.len(),
+                expected.len()
+            ));
         }
         let largest = expected.iter().filter(|x| x.is_finite()).fold(1.0f64, |max, x| max.max(x.abs()));
         let equal = |(got, expected): (&f64, &f64)| {
@@ -252,7 +254,9 @@ fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::
     let weights: Vec<Vec<f64>> = outs
         .iter()
         .enumerate()
-        .map(|(i, out)| draw(&Sample { shape: out.shape().to_vec(), dtype: DType::F32, domain: Domain::Any }, 100 + i))
+        .map(|(i, out)| {
+            draw(&Sample { shape: out.shape().to_vec(), dtype: DType::F32, domain: Domain::Any }, 100 + i)
+        })
         .collect();
     for (i, out) in floats() {
         let sample = Sample { shape: out.shape().to_vec(), dtype: out.dtype(), domain: Domain::Any };
@@ -313,7 +317,9 @@ fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), Strin
     let host = account(&Device::cpu_with(CpuConfig::default())).map_err(failed)?;
     let sim = account(&Device::sim(SimConfig::new(1 << 36))).map_err(failed)?;
     if host != sim {
-        return Err(format!("requests, bytes and peak are {host:?} on the host and {sim:?} on a simulated device"));
+        return Err(format!(
+            "requests, bytes and peak are {host:?} on the host and {sim:?} on a simulated device"
+        ));
     }
     Ok(())
 }

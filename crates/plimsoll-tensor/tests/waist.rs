@@ -34,7 +34,9 @@ fn code(path: &Path) -> Vec<String> {
 /// The source files that name an identifier; lists of modules, of names and of operators do not count.
 fn files_that_name(identifiers: &[&str]) -> Vec<String> {
     let is_list = |line: &str| {
-        ["mod ", "pub mod ", "pub(crate) mod ", "pub use ", "use ", "(\""].iter().any(|it| line.starts_with(it))
+        ["mod ", "pub mod ", "pub(crate) mod ", "pub use ", "use ", "(\""]
+            .iter()
+            .any(|it| line.starts_with(it))
     };
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let names = |line: &str| line.split(|c| !is_word(c)).any(|word| identifiers.contains(&word));
@@ -75,9 +77,10 @@ fn uses() -> BTreeMap<String, BTreeSet<String>> {
     for path in sources(&src).into_iter().filter(|path| !path.ends_with("lib.rs")) {
         let own = part(&path);
         let text = code(&path).join("\n");
-        let named = text.split("crate::").skip(1).map(|rest| {
-            rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>()
-        });
+        let named = text
+            .split("crate::")
+            .skip(1)
+            .map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>());
         uses.entry(own.clone()).or_default().extend(named.filter(|name| *name != own));
     }
     uses
@@ -101,5 +104,8 @@ fn no_part_of_the_crate_uses_another_in_a_circle() {
     }
     assert!(left.is_empty(), "in a circle, or above one: {left:#?}");
     let unknown: Vec<_> = uses.values().flatten().filter(|name| !uses.contains_key(*name)).collect();
-    assert!(unknown.is_empty(), "named through the crate's root, where a circle would not be seen: {unknown:?}");
+    assert!(
+        unknown.is_empty(),
+        "named through the crate's root, where a circle would not be seen: {unknown:?}"
+    );
 }

@@ -45,13 +45,15 @@ pub(crate) fn run(args: &DispatchArgs) -> Result<String, Failure> {
     let [without, with] = lines;
     let lines = [without?, with?];
     if args.json {
-        let json = serde_json::json!({ "schema": 1, "operation": "add of one element on sim", "lines": lines });
+        let json =
+            serde_json::json!({ "schema": 1, "operation": "add of one element on sim", "lines": lines });
         return Ok(json.to_string());
     }
     let mut text = String::from("one add of one element on a simulated device\n");
     for line in &lines {
         let name = if line.recording { "recorded" } else { "not recorded" };
-        let counted = line.instructions.map_or_else(String::new, |count| format!("  {count:.0} instructions"));
+        let counted =
+            line.instructions.map_or_else(String::new, |count| format!("  {count:.0} instructions"));
         let _ = writeln!(text, "  {name:<14}{:>8.0} ns{counted}", line.ns);
     }
     if let Some(why) = meter.why_no_instructions() {

@@ -62,6 +62,7 @@ pub(crate) fn cases() -> Vec<Case> {
             .over(Domain::Apart)
             .without_derivative()
     };
-    let largest = |row: &[f64]| (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as f64;
+    let largest =
+        |row: &[f64]| (0..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best }) as f64;
     vec![along(1).expect(move |ins| vec![ins[0].chunks(5).map(largest).collect()]), along(0)]
 }

@@ -263,7 +263,8 @@ pub(crate) fn cases() -> Vec<Case> {
     let naive = |[n, c, h, w]: [usize; 4], [o, kh, kw]: [usize; 3], s: usize, p: usize| {
         move |ins: &[Vec<f64>]| {
             let (oh, ow) = ((h + 2 * p - kh) / s + 1, (w + 2 * p - kw) / s + 1);
-            let x = |i: usize, channel: usize, y: usize, x: usize| match (y.checked_sub(p), x.checked_sub(p)) {
+            let x = |i: usize, channel: usize, y: usize, x: usize| match (y.checked_sub(p), x.checked_sub(p))
+            {
                 (Some(y), Some(x)) if y < h && x < w => ins[0][((i * c + channel) * h + y) * w + x],
                 _ => 0.0,
             };

@@ -106,6 +106,8 @@ pub(crate) fn cases() -> Vec<Case> {
     let whole = |ins: &[Vec<f64>]| vec![ins[0].iter().map(|x| x.trunc()).collect()];
     vec![
         Case::new("copy", &[&[3, 4]], |ins| call(Copy, ins)).expect(same),
-        Case::new("to_dtype", &[&[3, 4]], |ins| call(Cast { to: DType::I32 }, ins)).expect(whole).without_derivative(),
+        Case::new("to_dtype", &[&[3, 4]], |ins| call(Cast { to: DType::I32 }, ins))
+            .expect(whole)
+            .without_derivative(),
     ]
 }

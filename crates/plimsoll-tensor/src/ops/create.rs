@@ -190,7 +190,8 @@ fn create(
 
 /// What the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let full = |ins: &[&Tensor]| Ok(smallvec![Tensor::full(ins[0].shape(), 2.5, DType::F32, ins[0].device())?]);
+    let full =
+        |ins: &[&Tensor]| Ok(smallvec![Tensor::full(ins[0].shape(), 2.5, DType::F32, ins[0].device())?]);
     let count = |ins: &[&Tensor]| Ok(smallvec![Tensor::arange(ins[0].numel(), ins[0].device())?]);
     vec![
         Case::new("full", &[&[2, 3]], full).expect(|_| vec![vec![2.5; 6]]).without_derivative(),

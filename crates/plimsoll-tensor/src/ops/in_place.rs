@@ -214,7 +214,9 @@ pub(crate) fn cases() -> Vec<Case> {
         change(Change::Add { alpha: -0.5 }, |y, x| y - 0.5 * x),
         change(Change::Mul, |y, x| y * x),
         change(Change::Copy, |_, x| x),
-        Case::new("fill", &[&[2, 3]], move |ins| call(fill, ins)).expect(|_| vec![vec![2.5; 6]]).without_derivative(),
+        Case::new("fill", &[&[2, 3]], move |ins| call(fill, ins))
+            .expect(|_| vec![vec![2.5; 6]])
+            .without_derivative(),
     ]
 }
 

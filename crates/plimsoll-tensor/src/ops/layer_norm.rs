@@ -52,7 +52,8 @@ impl Operator for LayerNorm {
         let (cols, lead) = rows(x)?;
         if scale.len() > 2 || scale.iter().any(|meta| meta.shape() != [cols]) {
             let shapes: Vec<_> = scale.iter().map(Meta::shape).collect();
-            let message = format!("input {:?} with weight and bias {shapes:?}: needs […, n], [n] and [n]", x.shape());
+            let message =
+                format!("input {:?} with weight and bias {shapes:?}: needs […, n], [n] and [n]", x.shape());
             return Err(Error::shape("layer_norm", message));
         }
         let number = || Output::laid_out(lead.clone(), x.dtype);
@@ -223,10 +224,15 @@ pub(crate) fn cases() -> Vec<Case> {
             vec![ins[0].chunks(cols).flat_map(row).collect()]
         }
     };
-    let run = |ins: &[&Tensor]| {
-        Ok(smallvec![ins[0].layer_norm(ins.get(1).copied(), ins.get(2).copied(), 1e-5)?])
-    };
-    let shapes: [(usize, &[&[usize]]); 4] =
-        [(5, &[&[3, 5]]), (5, &[&[3, 5], &[5]]), (7, &[&[2, 3, 7], &[7], &[7]]), (33, &[&[33], &[33], &[33]])];
-    shapes.map(|(cols, shapes)| Case::new(format!("layer_norm {shapes:?}"), shapes, run).expect(naive(cols))).into()
+    let run =
+        |ins: &[&Tensor]| Ok(smallvec![ins[0].layer_norm(ins.get(1).copied(), ins.get(2).copied(), 1e-5)?]);
+    let shapes: [(usize, &[&[usize]]); 4] = [
+        (5, &[&[3, 5]]),
+        (5, &[&[3, 5], &[5]]),
+        (7, &[&[2, 3, 7], &[7], &[7]]),
+        (33, &[&[33], &[33], &[33]]),
+    ];
+    shapes
+        .map(|(cols, shapes)| Case::new(format!("layer_norm {shapes:?}"), shapes, run).expect(naive(cols)))
+        .into()
 }

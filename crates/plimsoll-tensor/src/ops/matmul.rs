@@ -151,7 +151,8 @@ pub(crate) fn cases() -> Vec<Case> {
                 let b = if repeats { 0 } else { i * k * n };
                 (0..k).map(|j| ins[0][(i * m + row) * k + j] * ins[1][b + j * n + col]).sum()
             };
-            let all = (0..batch).flat_map(|i| (0..m).flat_map(move |row| (0..n).map(move |col| (i, row, col))));
+            let all =
+                (0..batch).flat_map(|i| (0..m).flat_map(move |row| (0..n).map(move |col| (i, row, col))));
             vec![all.map(|(i, row, col)| at(i, row, col)).collect()]
         }
     };

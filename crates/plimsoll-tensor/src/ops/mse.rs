@@ -131,8 +131,10 @@ pub(crate) fn cases() -> Vec<Case> {
             let sum: f64 = ins[0].iter().zip(&ins[1]).map(|(x, t)| (x - t).powi(2)).sum();
             vec![vec![if reduction == Reduction::Mean { sum / ins[0].len() as f64 } else { sum }]]
         };
-        Case::new(format!("mse_loss, {reduction:?}"), &[&[3, 4], &[3, 4]], move |ins| call(MseLoss(reduction), ins))
-            .expect(naive)
+        Case::new(format!("mse_loss, {reduction:?}"), &[&[3, 4], &[3, 4]], move |ins| {
+            call(MseLoss(reduction), ins)
+        })
+        .expect(naive)
     };
     [Reduction::Mean, Reduction::Sum].map(case).into()
 }

@@ -147,6 +147,10 @@ pub(crate) fn cases() -> Vec<Case> {
             .expect(naive)
     };
     let back = NllLossBackward { reduction: Reduction::Mean, classes: 5 };
-    let back = Case::new("nll_loss_backward", &[&[]], move |ins| call(back, ins)).and(&[4], DType::I64, Domain::Below(5));
+    let back = Case::new("nll_loss_backward", &[&[]], move |ins| call(back, ins)).and(
+        &[4],
+        DType::I64,
+        Domain::Below(5),
+    );
     vec![case(Reduction::Mean), case(Reduction::Sum), back]
 }

@@ -214,8 +214,5 @@ pub(crate) fn cases() -> Vec<Case> {
         let name = format!("max_pool2d {shape:?}, {options:?}");
         Case::new(name, &[shape], move |ins| call(MaxPool2d(options), ins)).over(Domain::Apart)
     };
-    vec![
-        case(&[1, 2, 4, 4], MaxPool2dOptions::square(2)).expect(naive),
-        case(&[2, 1, 5, 4], overlapping),
-    ]
+    vec![case(&[1, 2, 4, 4], MaxPool2dOptions::square(2)).expect(naive), case(&[2, 1, 5, 4], overlapping)]
 }

@@ -119,7 +119,8 @@ impl Tensor {
 
 /// What the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let sgd = SgdStep { lr: 0.5, momentum: 0.5, dampening: 0.0, weight_decay: 0.0, nesterov: false, first: false };
+    let sgd =
+        SgdStep { lr: 0.5, momentum: 0.5, dampening: 0.0, weight_decay: 0.0, nesterov: false, first: false };
     let naive = |ins: &[Vec<f64>]| {
         let buffer: Vec<f64> = ins[1].iter().zip(&ins[2]).map(|(b, g)| 0.5 * b + g).collect();
         vec![ins[0].iter().zip(&buffer).map(|(p, b)| p - 0.5 * b).collect(), buffer]

@@ -150,7 +150,12 @@ impl Tensor {
 
 /// What the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let op = |name, marks: [bool; 3], reduced, scale| SumOver { name, marks: marks.as_slice().into(), reduced, scale };
+    let op = |name, marks: [bool; 3], reduced, scale| SumOver {
+        name,
+        marks: marks.as_slice().into(),
+        reduced,
+        scale,
+    };
     let outer = op("sum", [true, false, true], Reduced::Dropped, 1.0);
     let inner = op("mean", [false, true, false], Reduced::Kept, 1.0 / 3.0);
     let all = op("sum", [true; 3], Reduced::Dropped, 1.0);
