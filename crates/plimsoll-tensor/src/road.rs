@@ -62,6 +62,7 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 ///
 /// # Errors
 /// As [`call`].
+#[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
     let (run, _) = run(device, &op, &[], false)?;
     Ok(run.into_iter().map(|(data, _)| Tensor::from_data(data)).collect())

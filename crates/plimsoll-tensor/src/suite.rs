@@ -208,6 +208,7 @@ fn inputs(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Resul
 }
 
 /// A tensor's values in 64 bits, row-major.
+#[allow(clippy::cast_lossless, reason = "one body for all types")]
 fn values(tensor: &Tensor) -> Result<Vec<f64>> {
     by_dtype!(tensor.dtype(), T => Ok(tensor.to_vec::<T>()?.into_iter().map(|x| x as f64).collect()))
 }

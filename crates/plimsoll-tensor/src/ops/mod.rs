@@ -28,8 +28,11 @@ mod view;
 
 use crate::suite::Case;
 
+/// What the suite runs of the operators of a file.
+type Cases = fn() -> Vec<Case>;
+
 /// All operators, by the files that they live in, with what the conformance suite runs of each: `suite.rs`.
-pub static OPERATORS: &[(&str, fn() -> Vec<Case>)] = &[
+pub static OPERATORS: &[(&str, Cases)] = &[
     ("argmax", argmax::cases),
     ("binary", binary::cases),
     ("conv", conv::cases),

@@ -102,7 +102,7 @@ impl Kernel for SoftmaxBackward {
         match self.0 {
             Softmax::Plain => softmax::softmax_backward(cols, grad.elements(), y.elements(), out.elements()),
             Softmax::Log => {
-                softmax::log_softmax_backward(cols, grad.elements(), y.elements(), out.elements())
+                softmax::log_softmax_backward(cols, grad.elements(), y.elements(), out.elements());
             }
         }
         Ok(())
