@@ -72,5 +72,5 @@ fn what_is_no_recording_is_refused_with_its_line() {
     let program = r#"{"mode":"st","seed":1,"total":1000000,"streams":[0],"steps":[{"op":["busy",7,1]}]}"#;
     let report = conformance::compare(program).expect("a program");
     let divergence = report.divergence.expect("a difference");
-    assert!(divergence.differences[0].ours.contains("a stream that the program does not have"));
+    assert!(divergence.differences[0].ours.contains("no such stream in the program"));
 }

@@ -101,7 +101,12 @@ fn what_stays_at_the_end_is_a_table_that_sums_to_it() {
 fn other_settings_are_told_with_what_no_arrangement_goes_below() {
     let page = page(&files::open(&files::here("tests/snapshots/gpt2_oom.pickle.gz")));
     let text = read(&page);
-    assert!(text.contains("The device is taken to have 24.00 GiB for the allocator."), "{text}");
+    assert!(
+        text.contains(
+            "The device is taken to have 24.00 GiB for the allocator: what there was when a request failed."
+        ),
+        "{text}"
+    );
     assert!(text.contains("The recorded settings, simulated, come to the same"), "the baseline");
     let expandable = "<code>export PYTORCH_ALLOC_CONF=expandable_segments:True</code>";
     assert!(page.contains(expandable) && text.contains("runs out"));
