@@ -8,6 +8,8 @@
 //! 10 ns of 75, but it cannot know whether anyone sleeps. With one thread in the driver for 3 ms at a time,
 //! three others that napped between tries made a single pair each in 300 ms; with this lock, 16,000 to a million.
 //!
+//! An allocate+free pair that takes the lock once, or never, is hardly faster: docs/notes/0006 has the measurements.
+//!
 //! Note [Which model checker]: shuttle. In this crate's unit tests the lock is shuttle's, and so are the
 //! threads that the pools tell apart: a scheduler decides who goes on at each lock and unlock, and
 //! `schedules.rs` runs small programs under every schedule. All that threads share is behind this lock, so

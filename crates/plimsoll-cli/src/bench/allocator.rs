@@ -41,6 +41,8 @@ struct Row {
     name: String,
     /// Of a pair, or of a free and an allocate, in the fastest round.
     plain: Cost,
+    /// The same without the handle's lock.
+    without_lock: Cost,
     /// The same with the history on.
     history: Cost,
     /// PyTorch's nanoseconds without a history, where it was asked.
@@ -72,6 +74,7 @@ pub(crate) fn run(args: &AllocatorArgs) -> Result<String, Failure> {
         if round > 1 {
             for (row, again) in rows.iter_mut().zip(measure(&mut meter, &mixes)?) {
                 row.plain = row.plain.min(again.plain);
+                row.without_lock = row.without_lock.min(again.without_lock);
                 row.history = row.history.min(again.history);
             }
         }
@@ -92,12 +95,13 @@ pub(crate) fn run(args: &AllocatorArgs) -> Result<String, Failure> {
 
 fn measure(meter: &mut Meter, mixes: &[Mix]) -> Result<Vec<Row>, Failure> {
     let memory = Mix::device();
-    let mut cost = |mix: &Mix, history| {
-        mix.cost(meter, &memory, history).map_err(|why| Failure::new(Exit::OutOfMemory, why.to_string()))
-    };
+    let mut unshared = Mix::unshared();
+    let failed = |why: plimsoll_alloc::Error| Failure::new(Exit::OutOfMemory, why.to_string());
     let row = |mix: &Mix| {
-        let (plain, history) = (cost(mix, History::Off)?, cost(mix, History::On)?);
-        Ok(Row { name: mix.name(), plain, history, theirs_ns: None })
+        let plain = mix.cost(meter, &memory, History::Off).map_err(failed)?;
+        let without_lock = mix.cost_without_lock(meter, &mut unshared).map_err(failed)?;
+        let history = mix.cost(meter, &memory, History::On).map_err(failed)?;
+        Ok(Row { name: mix.name(), plain, without_lock, history, theirs_ns: None })
     };
     mixes.iter().map(row).collect()
 }
@@ -159,9 +163,10 @@ fn as_text(rows: &[Row], source: &Result<Source, String>) -> String {
     }
     let _ = writeln!(
         out,
-        "{:<30} {:>8} {:>8} {:>8} {:>6} {:>8} {:>13} {:>8}",
+        "{:<30} {:>8} {:>8} {:>8} {:>8} {:>6} {:>8} {:>13} {:>8}",
         "mix (ns a request or pair)",
         "plimsoll",
+        "no lock",
         "history",
         "PyTorch",
         "ratio",
@@ -173,13 +178,14 @@ fn as_text(rows: &[Row], source: &Result<Source, String>) -> String {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
     };
     for row in rows {
-        let Row { name, plain, history, theirs_ns } = row;
+        let Row { name, plain, without_lock, history, theirs_ns } = row;
         let [ratio, history_ratio] =
             row.ratios().map_or([None, None], |[ratio, history]| [Some(ratio), Some(history)]);
         let _ = writeln!(
             out,
-            "{name:<30} {:>8.1} {:>8.1} {:>8} {:>6} {:>8} {:>13} {:>8}",
+            "{name:<30} {:>8.1} {:>8.1} {:>8.1} {:>8} {:>6} {:>8} {:>13} {:>8}",
             plain.ns,
+            without_lock.ns,
             history.ns,
             shown(*theirs_ns, 1),
             shown(ratio, 1),
@@ -209,6 +215,7 @@ fn as_json(rows: &[Row], source: &Result<Source, String>) -> String {
             json!({
                 "mix": row.name,
                 "ns": row.plain.ns,
+                "without_lock_ns": row.without_lock.ns,
                 "history_ns": row.history.ns,
                 "pytorch_ns": row.theirs_ns,
                 "ratio": row.ratios().map(|ratios| ratios[0]),
@@ -237,7 +244,8 @@ mod tests {
 
     fn rows(theirs_ns: Option<f64>, instructions: Option<f64>) -> [Row; 1] {
         let cost = |ns| Cost { ns, instructions };
-        [Row { name: "pair bytes=512".to_owned(), plain: cost(100.0), history: cost(160.0), theirs_ns }]
+        let (plain, without_lock, history) = (cost(100.0), cost(90.0), cost(160.0));
+        [Row { name: "pair bytes=512".to_owned(), plain, without_lock, history, theirs_ns }]
     }
 
     #[test]

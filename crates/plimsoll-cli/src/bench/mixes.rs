@@ -1,7 +1,10 @@
 //! The mixes of requests in the oracle's own bench: the same requests in the same order, drawn before the
 //! clock starts. How they are measured is in `meter.rs` and `callgrind.rs`.
 
-use plimsoll_alloc::{Allocation, Callers, Config, DeviceMemory, Error, HistoryOptions, Request, SimDriver};
+use plimsoll_alloc::{
+    Allocation, Allocator, Callers, Config, DeviceMemory, Error, HistoryOptions, Ledger, Request, SimDriver,
+    Stats,
+};
 
 use super::meter::{Cost, Meter};
 use super::mt19937::Mt19937;
@@ -45,6 +48,44 @@ enum Pattern {
     Random { name: &'static str, most_bytes: u64, live: u64 },
 }
 
+/// The allocator without a lock, with the same statistics. The difference is the cost of the handle.
+pub(super) type Unshared = Allocator<SimDriver, (Stats, Ledger, plimsoll_alloc::History)>;
+
+/// What a mix runs on: the handle, or the allocator behind it.
+trait Target {
+    fn alloc(&mut self, request: Request) -> Result<Allocation, Error>;
+    fn free(&mut self, allocation: Allocation);
+    fn empty_cache(&mut self) -> Result<u64, Error>;
+}
+
+impl Target for &DeviceMemory {
+    fn alloc(&mut self, request: Request) -> Result<Allocation, Error> {
+        DeviceMemory::alloc(self, request)
+    }
+
+    fn free(&mut self, allocation: Allocation) {
+        DeviceMemory::free(self, allocation);
+    }
+
+    fn empty_cache(&mut self) -> Result<u64, Error> {
+        DeviceMemory::empty_cache(self)
+    }
+}
+
+impl Target for Unshared {
+    fn alloc(&mut self, request: Request) -> Result<Allocation, Error> {
+        self.malloc(request)
+    }
+
+    fn free(&mut self, allocation: Allocation) {
+        Allocator::free(self, allocation);
+    }
+
+    fn empty_cache(&mut self) -> Result<u64, Error> {
+        Allocator::empty_cache(self)
+    }
+}
+
 /// Is the history on?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum History {
@@ -80,6 +121,17 @@ impl Mix {
         DeviceMemory::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES))
     }
 
+    /// The same device behind an allocator without a lock.
+    pub(super) fn unshared() -> Unshared {
+        let observer = (Stats::default(), Ledger::default(), plimsoll_alloc::History::default());
+        Allocator::new(Config::default(), SimDriver::with_capacity(CAPACITY_BYTES), observer)
+    }
+
+    /// What a request of the mix costs without a lock, with the history off.
+    pub(super) fn cost_without_lock(&self, meter: &mut Meter, memory: &mut Unshared) -> Result<Cost, Error> {
+        self.run(meter, memory)
+    }
+
     /// Runs the mix twice on a device that no other uses; what a request of the second run costs.
     pub(super) fn cost(
         &self,
@@ -93,21 +145,26 @@ impl Mix {
             let clock = move || start.elapsed().as_micros() as u64;
             memory.record_history(options, Callers::AsGiven, Box::new(clock));
         }
-        let cost = match self.pattern {
-            Pattern::Pair { bytes } => self.pairs(meter, memory, bytes),
-            Pattern::Random { most_bytes, live, .. } => {
-                self.random(meter, memory, live, &self.draw(most_bytes, live))
-            }
-        };
+        let cost = self.run(meter, &mut &*memory);
         memory.stop_history();
         cost
     }
 
-    fn pairs(&self, meter: &mut Meter, memory: &DeviceMemory, bytes: u64) -> Result<Cost, Error> {
+    fn run<T: Target>(&self, meter: &mut Meter, memory: &mut T) -> Result<Cost, Error> {
+        match self.pattern {
+            Pattern::Pair { bytes } => self.pairs(meter, memory, bytes),
+            Pattern::Random { most_bytes, live, .. } => {
+                self.random(meter, memory, live, &self.draw(most_bytes, live))
+            }
+        }
+    }
+
+    fn pairs<T: Target>(&self, meter: &mut Meter, memory: &mut T, bytes: u64) -> Result<Cost, Error> {
         let keep = memory.alloc(Request::of(bytes))?;
         let cost = meter.second(self.requests, || {
             for _ in 0..self.requests {
-                memory.free(memory.alloc(Request::of(bytes))?);
+                let allocation = memory.alloc(Request::of(bytes))?;
+                memory.free(allocation);
             }
             Ok(())
         });
@@ -115,10 +172,10 @@ impl Mix {
         cost
     }
 
-    fn random(
+    fn random<T: Target>(
         &self,
         meter: &mut Meter,
-        memory: &DeviceMemory,
+        memory: &mut T,
         live: u64,
         requests: &[(usize, u64)],
     ) -> Result<Cost, Error> {
