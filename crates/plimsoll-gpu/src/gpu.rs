@@ -1,4 +1,4 @@
-//! What is known of a GPU: [`Gpu`], [`Bandwidth`], [`FlopRates`].
+//! The properties of a GPU: [`Gpu`], [`Bandwidth`], [`FlopRates`].
 
 /// A GPU model.
 ///
@@ -10,14 +10,14 @@
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gpu {
-    /// The name by which it is chosen: `A100-80GB`.
+    /// The name that selects it: `A100-80GB`.
     pub name: &'static str,
     /// The name that the driver reports: `NVIDIA A100-SXM4-80GB`.
     pub card: &'static str,
-    /// The device's total memory as the driver reports it, in bytes. Versions of the driver reserve more or less for
-    /// themselves, so that it varies by up to one percent.
+    /// Total memory as the driver reports it, in bytes. The driver reserves some memory for itself, a different amount
+    /// in each version, so this varies by up to one percent.
     pub memory_bytes: u64,
-    /// Where `memory_bytes` comes from.
+    /// The source of `memory_bytes`.
     pub memory_source: &'static str,
     /// Compute capability, major and minor.
     pub capability: (i32, i32),
@@ -27,29 +27,29 @@ pub struct Gpu {
     pub l2_bytes: i32,
     /// Shared memory of a multiprocessor.
     pub shared_bytes_per_multiprocessor: i32,
-    /// Shared memory that a block can have if it asks for it.
+    /// Shared memory that a block can have if it opts in.
     pub shared_bytes_per_block: i32,
-    /// Threads that are resident on a multiprocessor, at most.
+    /// Maximum resident threads per multiprocessor.
     pub threads_per_multiprocessor: i32,
-    /// Blocks that are resident on a multiprocessor, at most.
+    /// Maximum resident blocks per multiprocessor.
     pub blocks_per_multiprocessor: i32,
     /// Width of the memory bus.
     pub bus_bits: i32,
     /// Boost clock of the multiprocessors.
     pub clock_khz: i32,
-    /// Clock of the memory, which transfers twice in each cycle.
+    /// Memory clock; the memory transfers twice per cycle.
     pub memory_clock_khz: i32,
-    /// Power limit as shipped.
+    /// Default power limit.
     pub power_watts: u32,
-    /// How fast bytes move.
+    /// Memory, PCIe and NVLink bandwidth.
     pub bandwidth: Bandwidth,
-    /// How fast matrices are multiplied.
+    /// Matrix-multiply rates.
     pub flops: FlopRates,
-    /// NVIDIA's document that `bandwidth`, `flops` and `power_watts` are taken from.
+    /// The NVIDIA document that gives `bandwidth`, `flops` and `power_watts`.
     pub datasheet: &'static str,
 }
 
-/// Bytes per second, as the datasheet gives them: what is reached in practice is less.
+/// Bytes per second from the datasheet; achieved rates are lower.
 ///
 /// ```
 /// let gpu = plimsoll_gpu::named("H100")?;
@@ -66,13 +66,13 @@ pub struct Bandwidth {
     pub memory_bytes_per_s: u64,
     /// Between the GPU and the host over PCIe, in each direction.
     pub pcie_bytes_per_s: u64,
-    /// To other GPUs over all NVLinks together, in each direction; `None` without NVLink.
+    /// To other GPUs over all NVLinks combined, in each direction; `None` without NVLink.
     pub nvlink_bytes_per_s: Option<u64>,
 }
 
-/// Operations per second of dense matrix products, by type; a multiply-add counts as two. These are the datasheet's
-/// peaks without structured sparsity, on tensor cores where the type runs there. Products of 16 and 8 bits accumulate
-/// in f32 (i8 in i32), as PyTorch's do. `None`: the GPU has no such instruction.
+/// Dense matrix-multiply operations per second, by type; a multiply-add counts as two. These are the datasheet's peaks
+/// without structured sparsity, on tensor cores where they support the type. Products of 16 and 8 bits accumulate in
+/// f32 (i8 in i32), as PyTorch's do. `None`: the GPU has no such instruction.
 ///
 /// ```
 /// let flops = plimsoll_gpu::named("T4")?.flops;
@@ -97,18 +97,18 @@ pub struct FlopRates {
     pub i8: Option<u64>,
 }
 
-/// So many times 10⁹, as datasheets write it (GB/s, GFLOP/s).
+/// Multiplies by 10⁹, the unit of datasheets (GB/s, GFLOP/s).
 pub(crate) const fn giga(number: f64) -> u64 {
     (number * 1e9) as u64
 }
 
-/// So many times 10¹², as datasheets write it (TB/s, TFLOP/s).
+/// Multiplies by 10¹², the unit of datasheets (TB/s, TFLOP/s).
 pub(crate) const fn tera(number: f64) -> u64 {
     (number * 1e12) as u64
 }
 
 impl Bandwidth {
-    /// By gigabytes per second: of memory, of PCIe in each direction, and without NVLink.
+    /// From gigabytes per second: memory, PCIe in each direction; no NVLink.
     pub(crate) const fn pcie(memory: f64, pcie: f64) -> Bandwidth {
         Bandwidth { memory_bytes_per_s: giga(memory), pcie_bytes_per_s: giga(pcie), nvlink_bytes_per_s: None }
     }

@@ -1,12 +1,11 @@
-//! How a GPU is found in the table: [`named`] by its name, [`of_capability`] by its compute capability, [`nearest`] by
-//! its memory.
+//! Look-ups in the table: [`named`] by name, [`of_capability`] by compute capability, [`nearest`] by memory.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::{GPUS, Gpu, vendor};
 
-/// Why no GPU has the name that was given.
+/// Why a name matches no single GPU.
 ///
 /// ```
 /// use plimsoll_gpu::{UnknownGpu, named};
@@ -15,18 +14,18 @@ use crate::{GPUS, Gpu, vendor};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnknownGpu {
-    /// It is not in the table.
+    /// The name is not in the table.
     NotListed,
-    /// It is a part of several names.
+    /// The name is a part of several names.
     Ambiguous {
-        /// Those names, in the table's order.
+        /// The matching names, in the table's order.
         names: Vec<&'static str>,
     },
-    /// It is not NVIDIA's.
+    /// The name is another vendor's GPU.
     OtherVendor {
-        /// Whose it is.
+        /// The vendor.
         vendor: &'static str,
-        /// Its memory, where that is known.
+        /// The device's memory, if it is known.
         memory_bytes: Option<u64>,
     },
 }
@@ -41,7 +40,7 @@ impl fmt::Display for UnknownGpu {
             UnknownGpu::Ambiguous { names } => write!(f, "could be {}", names.join(", ")),
             UnknownGpu::OtherVendor { vendor, .. } => write!(
                 f,
-                "not an NVIDIA GPU but one of {vendor}'s: PyTorch for it is another build, with other kernels"
+                "a GPU of {vendor}, not of NVIDIA: PyTorch for it is a different build with different kernels"
             ),
         }
     }
@@ -49,8 +48,8 @@ impl fmt::Display for UnknownGpu {
 
 impl Error for UnknownGpu {}
 
-/// The GPU of this name. Case, spaces and hyphens do not matter, the vendor's name may stand before it, and a part of
-/// a name is enough if only one GPU has it.
+/// The GPU with this name. Case, spaces and hyphens are ignored, the vendor's name may precede it, and a part of the
+/// name is enough if it matches only one GPU.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::named("rtx 4090")?.name, "RTX-4090");
@@ -60,7 +59,7 @@ impl Error for UnknownGpu {}
 ///
 /// # Errors
 ///
-/// [`UnknownGpu`]: no GPU has it, or several.
+/// [`UnknownGpu`]: no GPU matches, or several do.
 pub fn named(name: &str) -> Result<&'static Gpu, UnknownGpu> {
     let asked = plain(name);
     if let Some(gpu) = GPUS.iter().find(|gpu| plain(gpu.name) == asked || plain(gpu.card) == asked) {
@@ -83,7 +82,7 @@ fn plain(name: &str) -> String {
     name.replace([' ', '-', '_'], "").to_ascii_lowercase()
 }
 
-/// The first listed GPU of this compute capability; if there is none, of the next lower one that is listed.
+/// The first GPU of this compute capability in the table; if there is none, of the next lower capability in the table.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::of_capability((8, 7)).map(|gpu| gpu.name), Some("RTX-3090"));
@@ -95,8 +94,7 @@ pub fn of_capability(capability: (i32, i32)) -> Option<&'static Gpu> {
     lower.clone().find(|gpu| gpu.capability == highest)
 }
 
-/// The listed GPU whose memory is nearest to so many bytes, of those that have at least this compute capability; of two
-/// equally near, the first.
+/// The GPU with memory nearest to this many bytes, of those with at least this compute capability; on a tie, the first.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::nearest(80 << 30, (9, 0)).map(|gpu| gpu.name), Some("H100"));

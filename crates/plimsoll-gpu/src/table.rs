@@ -1,8 +1,8 @@
-//! The rows of the table, in the order in which they are listed. The first row of a compute capability lends its
-//! properties to devices that are described by capability alone.
+//! The rows of the table, in listing order. A device that is described by compute capability alone gets the properties
+//! of the first row with that capability.
 //!
-//! Multiprocessors, caches and shared memory are those of NVIDIA's architecture white papers and of the CUDA
-//! programming guide's table of compute capabilities; each row names the source of the rest.
+//! Multiprocessors, caches and shared memory come from NVIDIA's architecture white papers and from the CUDA programming
+//! guide's table of compute capabilities; each row names its other sources.
 
 mod ada;
 mod ampere;
@@ -12,7 +12,7 @@ mod older;
 
 use crate::Gpu;
 
-/// The GPUs that are known by name.
+/// All GPUs of the table.
 ///
 /// ```
 /// assert!(plimsoll_gpu::GPUS.iter().any(|gpu| gpu.name == "B200"));
@@ -43,12 +43,12 @@ mod tests {
     use super::*;
     use crate::Bandwidth;
 
-    /// Whether two numbers differ by less than this share of the second.
+    /// Whether two numbers differ by less than this fraction of the second.
     fn near(value: f64, expected: f64, share: f64) -> bool {
         (value - expected).abs() < share * expected
     }
 
-    /// Lanes of a multiprocessor that multiply and add in f32: 64 where the programming guide says so, else 128.
+    /// FP32 lanes per multiprocessor: 64 where the programming guide says so, otherwise 128.
     fn lanes(capability: (i32, i32)) -> f64 {
         if matches!(capability, (6, 0) | (7, _) | (8, 0)) { 64.0 } else { 128.0 }
     }

@@ -1,7 +1,7 @@
-//! GPUs of other vendors. PyTorch for them is another build, with other kernels: what it takes of memory cannot be
-//! answered from this table, so that they are refused by name and not as a misspelling.
+//! GPUs of other vendors. PyTorch for them is a different build with different kernels, which this table cannot
+//! describe. Their names are known only so that the error can say that.
 
-/// AMD's accelerators and the memory of each device that PyTorch sees, in GiB. Each die of an MI250 is a device.
+/// AMD's accelerators, with the memory of each device that PyTorch sees, in GiB. Each die of an MI250 is a device.
 const INSTINCT: &[(&str, u64)] = &[
     ("MI100", 32),
     ("MI210", 64),
@@ -14,8 +14,8 @@ const INSTINCT: &[(&str, u64)] = &[
     ("MI355X", 288),
 ];
 
-/// What a name says, if it is another vendor's: the vendor, and the memory in bytes where it is known. The name has
-/// neither spaces nor hyphens and is in lower case.
+/// The vendor that a name belongs to, if it is not NVIDIA's, and the memory in bytes where it is known. The name is in
+/// lower case, without spaces and hyphens.
 pub(crate) fn of(plain: &str) -> Option<(&'static str, Option<u64>)> {
     let model = plain.trim_start_matches("amd").trim_start_matches("instinct");
     let is_numbered = |name: &str, prefix| {

@@ -1,5 +1,5 @@
-//! cuBLAS and cuBLASLt: handles and descriptors are made, products are not. The workspaces are PyTorch's own,
-//! which asks its allocator for them; every product has one algorithm, which needs no more.
+//! cuBLAS and cuBLASLt: handles and descriptors exist, products are not computed. PyTorch allocates the workspaces
+//! itself; cuBLASLt reports one algorithm for every product, which needs no workspace of its own.
 
 use std::ffi::{c_int, c_void};
 
@@ -10,8 +10,8 @@ use crate::stream::kernel_somewhere;
 /// `sizeof(cublasLtMatmulHeuristicResult_t)`: an algorithm, its workspace in bytes, its state, its waves.
 const RESULT_BYTES: usize = 96;
 
-/// Defines products and factorizations of many matrices that say on the host, after so many arguments, which of those
-/// was wrong: 0 for none. All arguments are integers or pointers, which C hands over alike.
+/// Defines batched products and factorizations that report a wrong argument through a host pointer, which follows this
+/// many arguments; 0 means none. All arguments are integers or pointers, which the C calling convention passes alike.
 macro_rules! checked {
     ($arguments:tt: $($name:ident)*) => { $(checked! { @one $name $arguments })* };
     (@one $name:ident [$($argument:ident)*]) => {
@@ -40,7 +40,7 @@ calls! { Blas:
     fn cublasGetMathMode(_handle: u64, mode: Out<c_int>) {
         mode.put(0)
     }
-    /// Scalars are read from the host.
+    /// The host holds the scalars.
     fn cublasGetPointerMode_v2(_handle: u64, mode: Out<c_int>) {
         mode.put(0)
     }
@@ -60,16 +60,17 @@ makers! { Blas:
     cublasLtMatmulPreferenceCreate cublasLtMatrixTransformDescCreate
 }
 
-/// The version where no cuBLASLt is loaded: in the planner (`planner.rs`), whose cuDNN finds this library under that name.
+/// The version to report where no cuBLASLt is loaded: in the planner (`planner.rs`), whose cuDNN loads this library
+/// under that name.
 const LT_VERSION: usize = 130_100;
 
-/// The version of the cuBLASLt that is loaded.
+/// The version of the loaded cuBLASLt.
 #[unsafe(no_mangle)]
 extern "C" fn cublasLtGetVersion() -> usize {
     // SAFETY: the name ends with a zero.
     let real = unsafe { libc::dlsym(libc::RTLD_NEXT, c"cublasLtGetVersion".as_ptr()) };
     let real: Option<extern "C" fn() -> usize> =
-        // SAFETY: null becomes None; else the symbol is the function of this name, which has this type in `cublasLt.h`.
+        // SAFETY: null becomes None; otherwise the symbol is this function, with its type from `cublasLt.h`.
         unsafe { std::mem::transmute(real) };
     real.map_or(LT_VERSION, |real| real())
 }

@@ -1,10 +1,10 @@
-//! How every call is made: named for whoever asks later, failed if a fault is to be injected, its outcome
-//! turned into the number of its library.
+//! The path of every call: its name is recorded, an injected fault may fail it, and its outcome becomes the library's
+//! status code.
 //!
 //! - [`calls!`] defines exported functions with a body;
-//! - [`nothing!`] defines those that have nothing to do on a device that computes nothing, [`work!`] those
-//!   that would have it compute, [`makers!`] those that make an object that is only handed back;
-//! - [`unknown!`] defines those that are not imitated: each names itself once and is refused.
+//! - [`nothing!`] defines functions that have nothing to do on this device, [`work!`] those that would launch kernels,
+//!   [`makers!`] those that create an opaque object;
+//! - [`unknown!`] defines unsupported functions: each is reported once and fails.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -13,18 +13,18 @@ use crate::error::{Failure, Library, Outcome};
 use crate::{fault, notice};
 
 thread_local! {
-    /// The call that this thread made last, for the report of a stray access.
+    /// This thread's last call, for the report of a stray access.
     static CURRENT: Cell<&'static str> = const { Cell::new("none") };
-    /// The runtime's last error on this thread, until it is asked for.
+    /// The runtime's last error on this thread, until it is read.
     static LAST_ERROR: Cell<c_int> = const { Cell::new(0) };
 }
 
-/// The call that this thread made last.
+/// This thread's last call.
 pub(crate) fn current() -> &'static str {
     CURRENT.get()
 }
 
-/// The runtime's last error on this thread, which is forgotten by this.
+/// Returns the runtime's last error on this thread and clears it.
 pub(crate) fn take_last_error() -> c_int {
     LAST_ERROR.replace(0)
 }
@@ -34,7 +34,7 @@ pub(crate) fn last_error() -> c_int {
     LAST_ERROR.get()
 }
 
-/// Runs one call of `library`, and says how it ended by that library's number.
+/// Runs one call of `library` and returns its status code.
 pub(crate) fn answer(library: Library, name: &'static str, body: impl FnOnce() -> Outcome) -> c_int {
     CURRENT.set(name);
     let outcome = match fault::injected(name) {
@@ -48,7 +48,7 @@ pub(crate) fn answer(library: Library, name: &'static str, body: impl FnOnce() -
     code
 }
 
-/// Refuses a call that is not imitated, and tells so once per name.
+/// Fails an unsupported call, and reports its name once.
 pub(crate) fn refuse(library: Library, name: &'static str) -> c_int {
     answer(library, name, || {
         notice::refuse(name);
@@ -69,8 +69,8 @@ macro_rules! calls {
     )*};
 }
 
-/// Defines exported functions that succeed and do nothing, whatever their arguments: in the C calling
-/// conventions of x86-64 and AArch64 a function need not take those it was given.
+/// Defines exported functions that succeed and do nothing, whatever their arguments: in the C calling conventions of
+/// x86-64 and AArch64 a function may ignore arguments.
 macro_rules! nothing {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -80,8 +80,7 @@ macro_rules! nothing {
     )*};
 }
 
-/// Defines exported functions that would have a library's kernels run, which do nothing, whatever their
-/// arguments.
+/// Defines exported functions that would launch a library's kernels. They do nothing, whatever their arguments.
 macro_rules! work {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -94,7 +93,7 @@ macro_rules! work {
     )*};
 }
 
-/// Defines exported functions that are refused, whatever their arguments.
+/// Defines exported functions that always fail as unsupported.
 macro_rules! unknown {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -104,7 +103,7 @@ macro_rules! unknown {
     )*};
 }
 
-/// Defines exported functions that make an opaque object: their first argument is the place for its handle.
+/// Defines exported functions that create an opaque object: the first argument receives its handle.
 macro_rules! makers {
     ($library:ident: $($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -118,10 +117,10 @@ macro_rules! makers {
 
 pub(crate) use {calls, makers, nothing, unknown, work};
 
-/// A handle of something that is only ever handed back: never zero, never the same twice.
+/// A handle of an opaque object: never zero, never reused.
 pub(crate) fn new_handle() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
-    // Multiples of 16, as addresses of objects are; the first ones are the names of CUDA's default streams.
+    // Multiples of 16, as object addresses are. The first values are CUDA's names for the default streams.
     static NEXT: AtomicU64 = AtomicU64::new(0x1000);
     NEXT.fetch_add(16, Ordering::Relaxed)
 }

@@ -1,6 +1,6 @@
-//! cuDNN 9: every description is taken, nothing is computed. Convolutions reach PyTorch by the graph API
-//! (`dnn/graph.rs`), which may answer workspaces by a model (`dnn/workspace.rs`); the older API, which PyTorch has
-//! beside it, needs none. Normalization, recurrent networks and the CTC loss are in files of their own.
+//! cuDNN 9: accepts every descriptor, computes nothing. PyTorch runs convolutions through the graph API
+//! (`dnn/graph.rs`), whose workspaces come from cuDNN itself or from a model (`dnn/workspace.rs`). The legacy
+//! convolution API reports no workspace. Normalization, recurrent networks and the CTC loss have files of their own.
 
 mod convolution;
 mod ctc;
@@ -18,8 +18,8 @@ use crate::error::Outcome;
 use crate::notice;
 use crate::stream::StreamHandle;
 
-/// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, and of the two for the backward pass: algorithm, status, time,
-/// workspace in bytes, whether it is deterministic, its mathematics.
+/// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, the same for both backward passes: algorithm, status, time, workspace
+/// bytes, determinism, math type.
 const ALGORITHM_BYTES: usize = 48;
 
 calls! { Dnn:
@@ -110,17 +110,17 @@ unknown! { Dnn:
     cudnnGetFilterNdDescriptor
 }
 
-/// Bytes of a workspace, by a model or none.
+/// Workspace bytes: from a model, or none.
 fn asked(model: impl FnOnce() -> u64) -> u64 {
     crate::workspace::asked(notice::CUDNN, model)
 }
 
-/// Answers that no workspace is needed.
+/// Reports that no workspace is needed.
 fn none(bytes: Out<u64>) -> Outcome {
     bytes.put(crate::workspace::none(notice::CUDNN))
 }
 
-/// One algorithm, all zero: number 0, found well, in no time, without a workspace.
+/// One algorithm, all zero: number 0, success, zero time, no workspace.
 fn one_algorithm(count: Out<c_int>, found: Out<u8>) -> Outcome {
     found.put_bytes(&[0; ALGORITHM_BYTES])?;
     count.put(1)

@@ -1,5 +1,5 @@
-//! Faults on demand: `PLIMSOLL_STANDIN_FAULT="cudaMalloc:3=2,cuMemMap:1=2"` fails the third `cudaMalloc` and
-//! the first `cuMemMap` of the process with error 2.
+//! Injected faults: `PLIMSOLL_STANDIN_FAULT="cudaMalloc:3=2,cuMemMap:1=2"` fails the process's third `cudaMalloc` and
+//! first `cuMemMap` with error 2.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::settings;
 
-/// One call that is to fail.
+/// One injected fault.
 #[derive(Debug)]
 struct Fault {
     name: String,
-    /// Which call of that name, from 1.
+    /// The number of the call of that name, from 1.
     nth: u64,
     code: c_int,
     seen: AtomicU64,
 }
 
-/// The error with which this call of `name` is to fail, if it is.
+/// The injected error for this call of `name`, if there is one.
 pub(crate) fn injected(name: &str) -> Option<c_int> {
     static FAULTS: OnceLock<Vec<Fault>> = OnceLock::new();
     let faults = FAULTS.get_or_init(|| parse(&settings::text(settings::FAULT).unwrap_or_default()));
@@ -26,13 +26,13 @@ pub(crate) fn injected(name: &str) -> Option<c_int> {
 }
 
 impl Fault {
-    /// Counts a call; whether it is the one that fails.
+    /// Counts a call, and returns whether this is the one to fail.
     fn hit(&self) -> bool {
         self.seen.fetch_add(1, Ordering::Relaxed) + 1 == self.nth
     }
 }
 
-/// Reads `NAME:N=ERROR`, several of them set apart by commas; what cannot be read is told and left out.
+/// Parses `NAME:N=ERROR`, separated by commas. Entries that do not parse are reported and skipped.
 fn parse(text: &str) -> Vec<Fault> {
     let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
     let read = |entry: &str| {

@@ -1,8 +1,9 @@
-//! cuFFT: plans that compute nothing, and a model of the workspace that each asks for.
+//! cuFFT: plans that compute nothing, and a model of their workspaces.
 //!
-//! cuFFT does not document it. On an H200 (`tests/pytorch/workspaces/`, CUDA 13.0) lengths that one kernel takes at a time
-//! need none; longer ones need a copy of the data, and a length with a large prime factor is taken as a convolution
-//! (Bluestein), which needs two of more than twice the length. Which lengths one kernel takes is known nearly.
+//! cuFFT does not document its workspaces. On an H200 (`tests/pytorch/workspaces/`, CUDA 13.0), a length that a single
+//! kernel handles needs none, a longer one needs a copy of the data, and a length with a large prime factor is computed
+//! as a convolution (Bluestein), which needs two buffers of more than twice the length. The set of single-kernel
+//! lengths is known only approximately.
 
 use std::ffi::c_int;
 
@@ -12,19 +13,19 @@ use crate::error::Failure;
 use crate::notice;
 use crate::workspace;
 
-/// What one kernel takes, in bytes of numbers: 16,384 of 32 bits.
+/// The most bytes of complex numbers that a single kernel handles: 16,384 numbers of 32 bits.
 const ONE_KERNEL_BYTES: u64 = 1 << 16;
-/// Lengths up to here have a kernel of their own, as a rule, whatever their factors.
+/// Lengths up to this one usually have a kernel of their own, whatever their factors.
 const SHORT: u64 = 1024;
 
-/// What is transformed: `batch` signals or pictures of these lengths, the last one closest together.
+/// A transform: `batch` signals or images of these lengths, last dimension contiguous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
     lengths: Vec<u64>,
     batch: u64,
     /// Bytes of a real number.
     real_bytes: u64,
-    /// Whether one side is real.
+    /// Whether the input or the output is real.
     is_real: bool,
 }
 
@@ -47,8 +48,8 @@ impl Plan {
         }
     }
 
-    /// One dimension, of which one side is real: two real numbers are taken as a complex one where the length is even,
-    /// else two signals as one.
+    /// A one-dimensional transform with a real side: an even length is computed with pairs of reals as complex numbers,
+    /// an odd length with two signals as one.
     fn real_bytes_of(&self, length: u64) -> u64 {
         let bluestein = largest_prime(length) > self.largest_kernel_prime();
         if length <= SHORT || (length.is_power_of_two() && self.one_kernel_takes(length)) {
@@ -71,7 +72,7 @@ impl Plan {
     }
 }
 
-/// At least twice the length, with small factors only.
+/// At least twice the length, with small prime factors only.
 fn padded(length: u64) -> u64 {
     (2 * length - 1..).find(|&padded| largest_prime(padded) <= 7).unwrap_or(2 * length)
 }
@@ -87,7 +88,7 @@ fn largest_prime(mut number: u64) -> u64 {
     largest.max(number)
 }
 
-/// Bytes of a `cudaDataType` that is real or the part of a complex one, and whether it is complex.
+/// Bytes of the real component of a `cudaDataType`, and whether the type is complex.
 fn element(kind: c_int) -> (u64, bool) {
     let bytes = match kind {
         1 | 5 => 8,
@@ -98,11 +99,11 @@ fn element(kind: c_int) -> (u64, bool) {
 }
 
 calls! { Fft:
-    /// A plan's handle is a small number.
+    /// A plan's handle is a small integer.
     fn cufftCreate(plan: Out<c_int>) {
         plan.put(c_int::try_from(new_handle() % (1 << 30)).unwrap_or(1))
     }
-    /// Rank, sizes, and both layouts come before what is asked for: how many bytes of workspace.
+    /// Rank, sizes and both layouts come before the output: the workspace's bytes.
     fn cufftXtMakePlanMany(
         _plan: c_int, rank: c_int, lengths: Out<u8>, _in: u64, _in_stride: u64, _in_distance: u64, in_kind: c_int,
         _out: u64, _out_stride: u64, _out_distance: u64, out_kind: c_int, batch: u64, bytes: Out<u64>,
@@ -125,7 +126,7 @@ mod tests {
 
     const MEASURED: &str = include_str!("../tests/pytorch/workspaces/transforms-h200-2.11.0.txt");
 
-    /// The card's plans of 32 and 64 bits, and the bytes of workspace that each asked for.
+    /// Plans of 32 and 64 bits on the H200, with the workspace bytes of each.
     fn measured() -> impl Iterator<Item = (Plan, u64)> {
         MEASURED.lines().filter_map(|line| {
             let (real_bytes, is_real) = match line.split(' ').next()? {

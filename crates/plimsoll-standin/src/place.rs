@@ -1,10 +1,9 @@
-//! How the loader finds the stand-in: a folder that a launcher lays out, and two variables that lead to it.
+//! How the loader finds the stand-in: a folder that the launcher creates, and the variables that point to it.
 //!
-//! PyTorch's libraries name NVIDIA's by their place in the wheel, before any path that an environment could
-//! give. So the stand-in is preloaded: its functions then come first, and NVIDIA's libraries, which are still
-//! loaded, serve only what needs no device. Libraries that no wheel has, because they belong to the driver,
-//! are opened by name (`libcuda.so.1`, `libnvidia-ml.so.1`), and are found in the folder, as links to the
-//! same file.
+//! PyTorch's libraries locate NVIDIA's libraries by their place in the wheel, before any path from the environment. So
+//! the stand-in is preloaded: its functions take precedence, and NVIDIA's libraries, which are still loaded, provide
+//! only what needs no device. The driver's libraries are in no wheel; programs open them by name (`libcuda.so.1`,
+//! `libnvidia-ml.so.1`) and find them in the folder, as links to the same file.
 //!
 //! ```text
 //! FOLDER/libplimsoll_standin.so   the library, or a link to it
@@ -29,31 +28,34 @@ use crate::{settings, version};
 /// The library's name.
 pub const LIBRARY: &str = "libplimsoll_standin.so";
 
-/// Names by which programs open the driver's libraries.
+/// Names of the driver's libraries, as programs open them.
 const LINKS: [&str; 3] = ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1"];
 
-/// The names of cuBLASLt, which cuDNN opens for some of its engines: CUDA 12's and 13's.
+/// Names of cuBLASLt in CUDA 12 and 13. Some cuDNN engines open it.
 const PLANNER_LINKS: [&str; 2] = ["libcublasLt.so.12", "libcublasLt.so.13"];
 
-/// The folder of those, and the verb with which the launcher becomes the planner.
+/// The folder with those names, and the subcommand that runs the launcher as the planner.
 pub const PLANNER: &str = "cudnn-planner";
 
-/// The variable with which a user says where the library is.
+/// The variable that overrides the library's location.
 pub const PLACE: &str = "PLIMSOLL_STANDIN";
 
-/// Looks for the library: beside the program, in `../lib`, then where `told` says (the text of [`PLACE`]).
-pub fn find(program: &Path, told: Option<&Path>) -> Option<PathBuf> {
+/// Looks for the library beside the program, in `../lib`, then at `configured` (the text of [`PLACE`]).
+pub fn find(program: &Path, configured: Option<&Path>) -> Option<PathBuf> {
     let beside = program.parent()?;
-    let places =
-        [Some(beside.join(LIBRARY)), Some(beside.join("../lib").join(LIBRARY)), told.map(Path::to_path_buf)];
+    let places = [
+        Some(beside.join(LIBRARY)),
+        Some(beside.join("../lib").join(LIBRARY)),
+        configured.map(Path::to_path_buf),
+    ];
     places.into_iter().flatten().find(|place| place.is_file())
 }
 
-/// Makes the folder, with links to `library`. What stands there by these names is replaced.
+/// Creates the folder, with links to `library`. Existing files of these names are replaced.
 ///
 /// # Errors
 ///
-/// If the folder cannot be made or written to, or there is no such library.
+/// The folder cannot be created or written to, or the library does not exist.
 pub fn lay_out(folder: &Path, library: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder)?;
     replace(&library.canonicalize()?, &folder.join(LIBRARY))?;
@@ -71,7 +73,7 @@ fn replace(target: &Path, link: &Path) -> io::Result<()> {
     }
 }
 
-/// The variables that lead to a folder, in the environment whose values `before` looks up.
+/// The variables that point to a folder. `before` looks up a variable's current value.
 ///
 /// ```
 /// let of = |name: &str| (name == "LD_LIBRARY_PATH").then(|| "/opt/lib".into());

@@ -1,20 +1,19 @@
-//! cuDNN's own answers without a GPU: which kernels its heuristics choose for a graph, and what workspace they take.
+//! cuDNN's own answers without a GPU: the kernels that its heuristics choose for a graph, and their workspaces.
 //!
-//! Since version 9.8 cuDNN plans for a device that is described in JSON instead of present. A process of its own does
-//! that (the *planner*): it loads the cuDNN of the user's PyTorch, without PyTorch and without the stand-in in front of
-//! it, and answers over a socket. What cuDNN does with a device that is not there can so neither stop nor change the
-//! user's program.
+//! Since version 9.8, cuDNN can plan for a device that is described in JSON. A separate process does this (the
+//! *planner*): it loads the cuDNN of the user's PyTorch, without PyTorch and without the stand-in in front of it, and
+//! answers over a socket. A crash of cuDNN without a device therefore cannot reach the user's program.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `client.rs` | in the user's process: starts the planner, asks it, gives up where it does not answer |
+//! | `client.rs` | in the user's process: starts the planner, sends requests, falls back to the model if it fails |
 //! | `wire.rs` | requests and replies as bytes |
-//! | `description.rs` | the GPU as cuDNN reads it |
+//! | `description.rs` | the GPU's description in cuDNN's format |
 //! | `cudnn.rs` | in the planner: the real library's graph API |
-//! | `clusters.rs` | in the planner: where the multiprocessors lie, which the JSON has no key for |
+//! | `clusters.rs` | in the planner: the layout of the multiprocessors, which the JSON cannot express |
 //!
-//! Some engines of cuDNN call cuBLASLt, which needs a device. In the planner the loader finds the stand-in under
-//! cuBLASLt's name (`place.rs`), which answers as in the user's process: with one algorithm.
+//! Some cuDNN engines call cuBLASLt, which needs a device. In the planner the loader finds the stand-in under
+//! cuBLASLt's name (`place.rs`); it reports one algorithm, as in the user's process.
 
 pub(crate) mod client;
 mod clusters;
@@ -28,20 +27,18 @@ use std::os::unix::net::UnixStream;
 use self::cudnn::Cudnn;
 use self::wire::{Reply, Request};
 
-/// Answers the requests that come over this process's stdin, a socket, until it is closed.
+/// Answers requests on this process's stdin, which is a socket, until it is closed.
 ///
 /// # Errors
 ///
-/// The system's, if stdin is no socket or breaks.
+/// I/O errors: stdin is not a socket, or the connection broke.
 pub fn serve() -> std::io::Result<()> {
     let mut socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let mut cudnn = None;
     while let Some(message) = wire::receive(&mut socket)? {
         let reply = match Request::read(&message) {
             Some(request) => answer(&mut cudnn, request),
-            None => {
-                Reply::Refused { status: wire::NOT_ASKED, why: "a request that cannot be read".to_owned() }
-            }
+            None => Reply::Refused { status: wire::NOT_ASKED, why: "malformed request".to_owned() },
         };
         wire::send(&mut socket, &reply.bytes())?;
     }
@@ -60,7 +57,7 @@ fn answer(cudnn: &mut Option<Cudnn>, request: Request) -> Reply {
         };
     }
     let Some(cudnn) = cudnn else {
-        return refused((wire::NOT_ASKED, "no device was described".to_owned()));
+        return refused((wire::NOT_ASKED, "no device description was sent".to_owned()));
     };
     let reply = match request {
         Request::Heuristics(graph) => cudnn.heuristics(&graph).map(Reply::Found),

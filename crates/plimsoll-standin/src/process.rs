@@ -1,28 +1,28 @@
-//! Processes of this machine, as `/proc` tells of them.
+//! Processes of this machine, from `/proc`.
 
 use std::fs;
 
-/// A process that has not ended. One that has, though nobody has asked how, is none.
+/// A running process. A zombie does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
-    /// The number of its parent.
+    /// The parent's process ID.
     pub parent: i32,
-    /// When it began, in the system's ticks: two processes that had the same number one after the other differ in it.
+    /// Start time in clock ticks: it distinguishes two processes that had the same ID one after the other.
     pub began_ticks: u64,
 }
 
 impl Stat {
-    /// The process of this number; `None` if there is none.
+    /// The process with this ID; `None` if it is not running.
     ///
     /// ```
     /// use plimsoll_standin::process::Stat;
     /// assert!(Stat::of(std::process::id()).is_some_and(|own| own.parent > 0));
     /// ```
     pub fn of(number: u32) -> Option<Self> {
-        // The name, in parentheses, may hold anything. After it come the state, the parent, and, as the twentieth, the
-        // beginning (proc_pid_stat(5)).
-        let told = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-        let mut fields = told.rsplit_once(')')?.1.split_ascii_whitespace();
+        // The name, in parentheses, may contain anything. The state and the parent follow it; the start time is the
+        // twentieth field after it (proc_pid_stat(5)).
+        let text = fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+        let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         let (state, parent) = (fields.next()?, fields.next()?);
         let found = Self { parent: parent.parse().ok()?, began_ticks: fields.nth(17)?.parse().ok()? };
         (!matches!(state, "Z" | "X")).then_some(found)

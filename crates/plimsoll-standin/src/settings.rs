@@ -1,65 +1,66 @@
-//! What the stand-in is told by its environment: the names of the variables, for the launcher, and their
-//! reading.
+//! The stand-in's environment variables: their names, for the launcher, and their parsing.
 //!
-//! | variable | meaning | if it is not set |
+//! | variable | meaning | default |
 //! |---|---|---|
 //! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], as `H100` | `A100-80GB` |
-//! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | as the GPU has |
-//! | `PLIMSOLL_STANDIN_CONTEXT` | what of that each process takes for its context, in bytes | 0 |
-//! | `PLIMSOLL_STANDIN_SHARED` | the folder by which processes share the devices: `share.rs` | to each all of it |
-//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; the rest as the first GPU of it | as the GPU has |
-//! | `PLIMSOLL_STANDIN_DEVICES` | how many devices there are | 1 |
-//! | `PLIMSOLL_STANDIN_ADDRESSES` | the order in which addresses are handed out: `up` or `down` | `up` |
+//! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
+//! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context | 0 |
+//! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not
+//! shared |
+//! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the
+//! GPU's |
+//! | `PLIMSOLL_STANDIN_DEVICES` | the number of devices | 1 |
+//! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `up` or `down` | `up` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |
-//! | `PLIMSOLL_STANDIN_PLANNER` | the program that asks cuDNN where that is wanted: [`crate::planner`] | the model answers |
-//! | `PLIMSOLL_STANDIN_FAULT` | calls that fail: `cudaMalloc:3=2,…` | none |
-//! | `PLIMSOLL_STANDIN_NOTICES` | a folder for what processes are told: [`crate::notice`] | stderr alone |
+//! | `PLIMSOLL_STANDIN_PLANNER` | the program that runs cuDNN for `library`: [`crate::planner`] | the model answers |
+//! | `PLIMSOLL_STANDIN_FAULT` | calls to fail: `cudaMalloc:3=2,…` | none |
+//! | `PLIMSOLL_STANDIN_NOTICES` | a folder for each process's notices: [`crate::notice`] | stderr only |
 //! | `PLIMSOLL_STANDIN_VERSION` | the launcher's version, compared with the library's | not compared |
-//! | `CUDA_VISIBLE_DEVICES` | as with a real driver: numbers of devices | all |
+//! | `CUDA_VISIBLE_DEVICES` | device numbers, as with a real driver | all |
 
 use std::io::Write;
 use std::sync::OnceLock;
 
-/// Names the GPU that is imitated.
+/// The name of the simulated GPU.
 pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
-/// Bytes of memory that each device has.
+/// Memory of each device, in bytes.
 pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
-/// Bytes of that which each process takes for its context.
+/// Bytes of it for each process's CUDA context.
 pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
-/// The folder by which processes share the devices.
+/// The folder through which processes share the devices.
 pub const SHARED: &str = "PLIMSOLL_STANDIN_SHARED";
 /// The compute capability, as `8.9`.
 pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
-/// How many devices there are.
+/// The number of devices.
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
-/// The order in which addresses are handed out: `up` or `down`.
+/// The order of allocation addresses: `up` or `down`.
 pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
 /// Workspaces of cuDNN and cuFFT: `none`, `model` or `library`.
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";
-/// The program that becomes the planner by its verb [`crate::place::PLANNER`].
+/// The program that runs as the planner with the subcommand [`crate::place::PLANNER`].
 pub const PLANNER: &str = "PLIMSOLL_STANDIN_PLANNER";
-/// Calls that are to fail.
+/// Calls to fail.
 pub const FAULT: &str = "PLIMSOLL_STANDIN_FAULT";
-/// A folder: what each process is told besides on stderr.
+/// A folder for each process's notices, in addition to stderr.
 pub const NOTICES: &str = "PLIMSOLL_STANDIN_NOTICES";
 /// The version of the program that set up the environment.
 pub const VERSION: &str = "PLIMSOLL_STANDIN_VERSION";
-/// CUDA's own: which devices this process sees.
+/// CUDA's own variable: the devices that this process sees.
 pub(crate) const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 
-/// Which workspaces cuDNN and cuFFT ask for, where they are not documented.
+/// The workspaces that cuDNN and cuFFT report where they are undocumented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Workspaces {
-    /// None: what PyTorch itself asks for remains.
+    /// None: only PyTorch's own workspaces count.
     None,
     /// Those of the models in `dnn/` and `fft.rs`.
     Model,
-    /// Those that the library itself answers, where it can be asked without a device; else the models'.
+    /// The library's own where it answers without a device; otherwise the model's.
     Library,
 }
 
 impl Workspaces {
-    /// What the environment asks for.
+    /// Reads the environment.
     pub(crate) fn wanted() -> Self {
         static WANTED: OnceLock<Workspaces> = OnceLock::new();
         let read = |text: &str| match text {
@@ -79,7 +80,7 @@ pub(crate) fn text(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|text| !text.is_empty())
 }
 
-/// The variable's value; what cannot be read is told, with an example, and counts as not set.
+/// The variable's value. Text that does not parse is reported with an example, and counts as unset.
 pub(crate) fn value<T>(variable: &str, example: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
     let text = text(variable)?;
     let value = read(&text);
@@ -89,14 +90,14 @@ pub(crate) fn value<T>(variable: &str, example: &str, read: impl Fn(&str) -> Opt
     value
 }
 
-/// Says that a variable's text cannot be read.
+/// Reports a variable that does not parse.
 pub(crate) fn complain(variable: &str, text: &str, example: &str) {
-    say(&format!("{variable}={text} cannot be read and is left out; an example: {example}"));
+    say(&format!("{variable}={text} is not valid and is ignored; example: {example}"));
 }
 
-/// Says something on stderr, as one line that others' lines cannot break.
+/// Writes one line to stderr in a single write, so that lines of other processes do not split it.
 pub(crate) fn say(line: &str) {
     let line = format!("plimsoll-standin: {line}\n");
-    // Nobody can be told that stderr is closed.
+    // There is no way to report a closed stderr.
     let _unheard = std::io::stderr().write_all(line.as_bytes());
 }

@@ -1,12 +1,12 @@
-//! Devices that several processes share: for each a file that tells what every process has of it.
+//! Devices that several processes share: one file per device records each process's use.
 //!
-//! The launcher makes a folder and names it ([`settings::SHARED`]). A device's file in it is rows of three
-//! numbers: a process, when it began (so that one that got the number of a dead one is not taken for it), and
-//! its bytes, with its context. The first row has, as bytes, the most that all had at one moment.
+//! The launcher creates a folder and names it ([`settings::SHARED`]). A device's file in it has rows of three numbers:
+//! process ID, start time (which distinguishes processes that reuse an ID), and bytes including the context. The first
+//! row's bytes are the peak of the total.
 //!
-//! Who reads or changes rows holds the file's lock, which the system takes from a process that dies. Rows of
-//! processes that are no more do not count, and are used again. The file is opened anew each time, because a
-//! program may close files that it does not know of; memory is asked for rarely enough.
+//! A process locks the file while it reads or changes rows; the system releases the lock of a process that dies. Rows
+//! of ended processes do not count and are reused. The file is opened for each access, because a program may close file
+//! descriptors that it does not know; requests to the device are rare enough for that.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,14 +17,13 @@ use std::sync::OnceLock;
 use crate::process::Stat;
 use crate::settings;
 
-/// The bytes of a row.
+/// Bytes of a row.
 const ROW_BYTES: usize = 24;
 
-/// A process: its number, and when it began by the system's clock.
+/// A process: its ID, and its start time.
 pub(crate) type Process = [u64; 2];
 
-/// What all processes had of a device at one moment, at most, in bytes, with a context each. `None` if none
-/// asked for any.
+/// The peak of all processes' bytes on a device, contexts included. `None` if no process used it.
 ///
 /// ```
 /// assert_eq!(plimsoll_standin::share::most_bytes("/tmp/no-such-folder".as_ref(), 0), None);
@@ -34,35 +33,35 @@ pub fn most_bytes(folder: &Path, device: u32) -> Option<u64> {
     table.rows.first().map(|&(_, bytes)| bytes)
 }
 
-/// What other processes have of a device of the machine; 0 where nothing is shared.
+/// Bytes that other processes hold on a device of the machine; 0 if devices are not shared.
 pub(crate) fn others_bytes(device: usize) -> u64 {
-    let table = told().and_then(|folder| Table::open(&path(folder, device)).ok());
+    let table = shared_folder().and_then(|folder| Table::open(&path(folder, device)).ok());
     table.map_or(0, |table| table.others_bytes())
 }
 
-/// Notes that this process has so many bytes of a device of the machine. What is more than before has to fit
-/// into `limit_bytes` beside what others have: whether it did.
+/// Records how many bytes this process holds on a device of the machine. An increase must fit into `limit_bytes` beside
+/// the other processes' bytes; returns whether it did.
 pub(crate) fn note(device: usize, bytes: u64, limit_bytes: u64) -> bool {
     let Some(folder) = folder() else { return bytes <= limit_bytes };
     match Table::open(&path(folder, device)) {
         Ok(mut table) => table.note(bytes, limit_bytes),
-        // The launcher took the folder away: the run is over.
+        // The launcher deleted the folder: the run is over.
         Err(_) => bytes <= limit_bytes,
     }
 }
 
-/// The folder that the launcher made, for a process that takes part. A child that it forks then uses no device: CUDA is
-/// its parent's alone.
+/// The launcher's folder, for a process that uses the devices. A child that it forks then uses none: a CUDA context
+/// belongs to the process that created it.
 pub(crate) fn folder() -> Option<&'static Path> {
     static OWNER: OnceLock<u32> = OnceLock::new();
     let owner = *OWNER.get_or_init(std::process::id);
-    told().filter(|_| owner == std::process::id())
+    shared_folder().filter(|_| owner == std::process::id())
 }
 
-/// The folder that the launcher made, for a process that only looks, as NVML does: its children may take part.
-fn told() -> Option<&'static Path> {
-    static TOLD: OnceLock<Option<PathBuf>> = OnceLock::new();
-    TOLD.get_or_init(|| settings::text(settings::SHARED).map(PathBuf::from)).as_deref()
+/// The launcher's folder, for a process that only queries, as NVML does: its children may use the devices.
+fn shared_folder() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOLDER.get_or_init(|| settings::text(settings::SHARED).map(PathBuf::from)).as_deref()
 }
 
 fn path(folder: &Path, device: usize) -> PathBuf {
@@ -77,9 +76,9 @@ struct Table {
 }
 
 impl Drop for Table {
-    /// A child that was forked meanwhile has the file open, too, and with it the lock.
+    /// A child that was forked meanwhile shares the open file, and the lock with it.
     fn drop(&mut self) {
-        // The system takes the lock of a file that is gone.
+        // The system releases the lock when the file is closed.
         let _gone = self.file.unlock();
     }
 }
@@ -115,8 +114,8 @@ impl Table {
         let dead = || rows.clone().find(|(_, (process, _))| !is_alive(*process)).map(|(place, _)| place);
         let place = own.or_else(dead).unwrap_or(self.rows.len().max(1));
         let most_bytes = self.rows.first().map_or(0, |(_, bytes)| *bytes).max(all_bytes);
-        // A disk that is full keeps nobody from running.
-        let _untold = self.write(0, [0, 0], most_bytes).and_then(|()| self.write(place, this, bytes));
+        // A full disk must not stop the program.
+        let _full_disk = self.write(0, [0, 0], most_bytes).and_then(|()| self.write(place, this, bytes));
         true
     }
 
@@ -132,12 +131,12 @@ pub(crate) fn this() -> Option<Process> {
     began(number).map(|began| [number, began])
 }
 
-/// Whether a process has not ended.
+/// Whether a process is running.
 pub(crate) fn is_alive([number, start]: Process) -> bool {
     began(number) == Some(start)
 }
 
-/// When a process began; `None` if it has ended.
+/// A process's start time; `None` if it has ended.
 fn began(number: u64) -> Option<u64> {
     Stat::of(u32::try_from(number).ok()?).map(|process| process.began_ticks)
 }
@@ -170,8 +169,8 @@ mod tests {
         Table::open(&path).unwrap().write(2, row, 60).unwrap();
         assert_eq!(Table::open(&path).unwrap().others_bytes(), 60);
         assert!(!note(&path, 41), "101 of 100");
-        assert!(note(&path, 40) && note(&path, 30), "less may always be");
-        // Dead, and not yet asked how it ended.
+        assert!(note(&path, 40) && note(&path, 30), "a decrease always succeeds");
+        // A zombie.
         other.kill().unwrap();
         while is_alive(row) {
             std::thread::yield_now();
@@ -198,7 +197,7 @@ mod tests {
     #[test]
     fn the_row_of_a_process_that_is_gone_is_used_again() {
         let path = file();
-        // This process's number, which another had before.
+        // This process's ID, with another process's start time.
         let this = this().unwrap();
         Table::open(&path).unwrap().write(1, [this[0], this[1] - 1], 99).unwrap();
         assert!(note(&path, 50));

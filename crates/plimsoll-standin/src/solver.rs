@@ -1,8 +1,8 @@
-//! cuSOLVER: factorizations that compute nothing. How much workspace each would ask for is not documented:
-//! they are taken to need none, which is told (`notice.rs`).
+//! cuSOLVER: factorizations that compute nothing. Their workspaces are undocumented: the stand-in assumes none, and
+//! reports that (`notice.rs`).
 //!
-//! The functions that ask for a workspace's size differ in how many arguments come before it. All of those
-//! are integers or pointers, which C hands over alike, so that they are written as numbers here.
+//! The functions that query a workspace's size differ in the number of arguments before it. All of those are integers
+//! or pointers, which the C calling convention passes alike, so they are declared as integers here.
 
 use std::ffi::c_int;
 
@@ -11,7 +11,7 @@ use crate::call::{calls, makers, nothing, work};
 use crate::error::Outcome;
 use crate::workspace;
 
-/// Defines functions that ask for a size: a number of elements, after so many arguments.
+/// Defines functions that query a size in elements, which follows this many arguments.
 macro_rules! sizes {
     ($arguments:tt: $($name:ident)*) => { $(sizes! { @one $name $arguments })* };
     (@one $name:ident [$($argument:ident)*]) => {
@@ -23,7 +23,7 @@ macro_rules! sizes {
     };
 }
 
-/// The same for the newer functions, which ask for bytes on the device and bytes on the host.
+/// The same for the newer functions, which query bytes on the device and bytes on the host.
 macro_rules! sizes_of_both {
     ($arguments:tt: $($name:ident)*) => { $(sizes_of_both! { @one $name $arguments })* };
     (@one $name:ident [$($argument:ident)*]) => {
@@ -124,7 +124,7 @@ work! { Solver:
     cusolverDnZunmqr
 }
 
-/// Answers that no workspace is needed.
+/// Reports that no workspace is needed.
 fn none<T: From<u8>>(size: Out<T>) -> Outcome {
     workspace::none("cuSOLVER");
     size.put(T::from(0))

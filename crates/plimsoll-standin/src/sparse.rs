@@ -1,8 +1,9 @@
-//! cuSPARSE: matrices are described, nothing is computed. The workspaces are those of [`workspace`]; of the product of
-//! two sparse matrices [`Sparse::times`] says how many values it has, which on a card depends on where they lie.
+//! cuSPARSE: matrices are described, nothing is computed. Workspaces come from [`workspace`]. The number of values in a
+//! product of two sparse matrices depends on where the factors' values are; [`Sparse::times`] estimates it.
 //!
-//! Only what PyTorch calls is here. The older calls, of which the blocked ones (`bsr`) have no newer form, name their
-//! matrices by sizes and pointers; their workspaces are not known and taken to be none, which is told (`notice.rs`).
+//! Only the functions that PyTorch calls are here. The legacy functions, whose blocked forms (`bsr`) have no successor,
+//! describe their matrices by sizes and pointers; their workspaces are unknown and assumed to be none, which is
+//! reported (`notice.rs`).
 
 mod matrix;
 mod workspace;
@@ -99,7 +100,7 @@ calls! { Sparse:
         known().sparse.get_mut(&c).ok_or(Failure::InvalidHandle)?.values = a.times(b);
         size(bytes, a.product_bytes(b))
     }
-    /// The answer goes to the host, as by default.
+    /// The result goes to the host, as by default.
     fn cusparseXcsrgeam2Nnz(
         _handle: u64, rows: c_int, columns: c_int, _a: u64, values_of_a: c_int, _rows_of_a: u64, _columns_of_a: u64,
         _b: u64, values_of_b: c_int, _rows_of_b: u64, _columns_of_b: u64, _c: u64, _rows_of_c: u64, total: Out<c_int>,
@@ -123,7 +124,7 @@ calls! { Sparse:
     }
 }
 
-/// Defines the functions for the four types of numbers that ask for the workspace of a sum, or of a blocked solution.
+/// Defines the functions for the four number types that query the workspace of a sum or of a blocked solve.
 macro_rules! four_types {
     (sum: $($name:ident)*) => {
         calls! { Sparse: $(
@@ -177,7 +178,7 @@ makers! { Sparse:
     cusparseSpGEMM_createDescr cusparseSpSM_createDescr cusparseSpSV_createDescr
 }
 
-// No pivot is ever zero: `cusparseXbsrsm2_zeroPivot` and its like succeed and leave their answer as it is.
+// No pivot is ever zero: `cusparseXbsrsm2_zeroPivot` and the like succeed and leave their output unchanged.
 nothing! { Sparse:
     cusparseCsrSetPointers cusparseCsrSetStridedBatch cusparseDestroy cusparseDestroyBsrsm2Info
     cusparseDestroyBsrsv2Info cusparseDestroyDnVec cusparseDestroyMatDescr cusparseDnMatSetStridedBatch
@@ -198,27 +199,27 @@ work! { Sparse:
     cusparseZbsrsv2_solve cusparseZcsrgeam2
 }
 
-/// Keeps a matrix under a new handle.
+/// Stores a matrix under a new handle.
 fn make(place: Out<u64>, matrix: Sparse) -> Outcome {
     let handle = new_handle();
     known().sparse.insert(handle, matrix);
     place.put(handle)
 }
 
-/// A call with a workspace does its work; without one it asks how much is needed.
+/// With a workspace the call computes; without one it queries the size.
 fn work_in(workspace: *const c_void) {
     if !workspace.is_null() {
         kernel_somewhere();
     }
 }
 
-/// Answers a workspace.
+/// Reports a workspace's size.
 fn size(place: Out<u64>, bytes: u64) -> Outcome {
     notice::assume("cuSPARSE", "is taken to need the workspaces that it needed on an H200 (CUDA 13.0)");
     place.put(bytes)
 }
 
-/// Tells how many values a result is taken to have.
+/// Reports that the number of values in a result is an estimate.
 fn spread(result: &str) {
     notice::assume(
         result,
@@ -227,7 +228,7 @@ fn spread(result: &str) {
     );
 }
 
-/// Answers that no workspace is needed.
+/// Reports that no workspace is needed.
 fn none(place: Out<c_int>) -> Outcome {
     crate::workspace::none("cuSPARSE's solver for blocked matrices");
     place.put(0)

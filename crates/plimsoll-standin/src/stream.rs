@@ -1,8 +1,8 @@
-//! Streams, events and captures. Everything that is asked of a stream has happened when the call returns, so
-//! that all there is to know of one is whether it is being captured.
+//! Streams, events and captures. All work has finished when a call returns, so a stream's only state is whether it is
+//! being captured.
 //!
-//! A capture spreads as on a real device: an event recorded on a capturing stream carries it to the streams
-//! that wait for the event. What runs during a capture is only counted.
+//! A capture spreads as on a real device: an event recorded on a capturing stream adds the streams that wait for it.
+//! Work during a capture is only counted.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,32 +14,32 @@ use crate::error::{Failure, Outcome};
 use crate::lock::locked;
 use crate::memory::recent::forget_all;
 
-/// A handle of a stream: 0, 1 and 2 are CUDA's default streams.
+/// A stream handle: 0, 1 and 2 are CUDA's default streams.
 pub(crate) type StreamHandle = u64;
-/// A handle of an event.
+/// An event handle.
 pub(crate) type EventHandle = u64;
-/// A handle of a graph.
+/// A graph handle.
 pub(crate) type GraphHandle = u64;
 
-/// The last of CUDA's names for default streams: null, legacy, per thread.
+/// The highest handle of a default stream: null, legacy, per thread.
 const LAST_DEFAULT: StreamHandle = 2;
 
 /// A stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
     priority: i32,
-    /// The capture that it takes part in, by its number.
+    /// The ID of the capture that it takes part in.
     capture: Option<u64>,
 }
 
-/// A capture that is under way.
+/// A capture in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capture {
-    /// CUDA's number of it, from 1.
+    /// CUDA's ID for it, from 1.
     pub(crate) number: u64,
-    /// Where it was begun, and must be ended.
+    /// The stream on which it began and must end.
     origin: StreamHandle,
-    /// The graph that comes of it.
+    /// The resulting graph.
     pub(crate) graph: GraphHandle,
     /// Kernels, copies and calls of libraries seen so far.
     nodes: u64,
@@ -49,10 +49,10 @@ pub(crate) struct Capture {
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     streams: BTreeMap<StreamHandle, Stream>,
-    /// By event: the capture in which it was recorded last, if it was in one.
+    /// By event: the capture in which it was last recorded, if any.
     events: BTreeMap<EventHandle, Option<u64>>,
     captures: BTreeMap<u64, Capture>,
-    /// By graph: how many nodes it has.
+    /// By graph: the number of nodes.
     graphs: BTreeMap<GraphHandle, u64>,
     begun: u64,
 }
@@ -65,7 +65,7 @@ static STREAMS: Mutex<Streams> = Mutex::new(Streams {
     begun: 0,
 });
 
-/// How many captures are under way: launches look here first, and nearly always need no more.
+/// The number of captures in progress. Launches check it first, and usually need nothing more.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -78,13 +78,13 @@ pub(crate) fn streams() -> MutexGuard<'static, Streams> {
     locked(&STREAMS)
 }
 
-/// A kernel ran on a stream. It may have written anywhere.
+/// A kernel ran on a stream. It may have written to any address.
 pub(crate) fn kernel_on(stream: StreamHandle) {
     forget_all();
     ran_on(stream);
 }
 
-/// Something ran on a stream: it is part of the capture there, if there is one.
+/// Records work on a stream as part of its capture, if there is one.
 pub(crate) fn ran_on(stream: StreamHandle) {
     if UNDER_WAY.load(Ordering::Relaxed) == 0 {
         return;
@@ -96,8 +96,7 @@ pub(crate) fn ran_on(stream: StreamHandle) {
     }
 }
 
-/// A kernel ran whose stream is not known, because a library keeps it by its handle: it may be part of any
-/// capture.
+/// A kernel ran on an unknown stream, because a library stores the stream in its handle: it may be part of any capture.
 pub(crate) fn kernel_somewhere() {
     forget_all();
     if UNDER_WAY.load(Ordering::Relaxed) > 0 {
@@ -122,7 +121,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle.
+    /// `InvalidHandle` if there is no such stream.
     pub(crate) fn destroy(&mut self, stream: StreamHandle) -> Outcome {
         self.streams.remove(&stream).map(drop).ok_or(Failure::InvalidHandle)
     }
@@ -131,16 +130,16 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle.
+    /// `InvalidHandle` if there is no such stream.
     pub(crate) fn priority(&self, stream: StreamHandle) -> Outcome<i32> {
         Ok(self.get(stream)?.priority)
     }
 
-    /// Waits for a stream, which has nothing to do.
+    /// Synchronizes with a stream, which has no pending work.
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle; `CaptureUnsupported` if it is being captured.
+    /// `InvalidHandle` if there is no such stream; `CaptureUnsupported` if it is being captured.
     pub(crate) fn settle(&self, stream: StreamHandle) -> Outcome {
         let captured = self.get(stream)?.capture.is_some();
         if captured { Err(Failure::CaptureUnsupported) } else { Ok(()) }
@@ -157,7 +156,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle.
+    /// `InvalidHandle` if there is no such event.
     pub(crate) fn destroy_event(&mut self, event: EventHandle) -> Outcome {
         self.events.remove(&event).map(drop).ok_or(Failure::InvalidHandle)
     }
@@ -173,11 +172,11 @@ impl Streams {
         Ok(())
     }
 
-    /// Waits for an event, or asks whether it is past: it always is.
+    /// Synchronizes with an event, or queries it: it is always complete.
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle; `CaptureUnsupported` if it was recorded in a capture.
+    /// `InvalidHandle` if there is no such event; `CaptureUnsupported` if it was recorded in a capture.
     pub(crate) fn settle_event(&self, event: EventHandle) -> Outcome {
         match self.events.get(&event) {
             None => Err(Failure::InvalidHandle),
@@ -186,7 +185,7 @@ impl Streams {
         }
     }
 
-    /// Makes a stream wait for an event, whereby it joins the event's capture.
+    /// Makes a stream wait for an event, and so join the event's capture.
     ///
     /// # Errors
     ///
@@ -206,8 +205,8 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle; `CaptureUnsupported` for a default stream or one that
-    /// is captured already.
+    /// `InvalidHandle` if there is no such stream; `CaptureUnsupported` for a default stream or one that is already
+    /// being captured.
     pub(crate) fn begin(&mut self, stream: StreamHandle) -> Outcome {
         if self.get(stream)?.capture.is_some() || stream <= LAST_DEFAULT {
             return Err(Failure::CaptureUnsupported);
@@ -220,7 +219,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Ends a capture where it was begun, and returns its graph.
+    /// Ends a capture on the stream where it began, and returns its graph.
     ///
     /// # Errors
     ///
@@ -241,17 +240,17 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle.
+    /// `InvalidHandle` if there is no such stream.
     pub(crate) fn capture(&self, stream: StreamHandle) -> Outcome<Option<Capture>> {
         let number = self.get(stream)?.capture;
         Ok(number.and_then(|number| self.captures.get(&number)).copied())
     }
 
-    /// How many nodes a graph has.
+    /// The number of nodes of a graph.
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle.
+    /// `InvalidHandle` if there is no such graph.
     pub(crate) fn nodes(&self, graph: GraphHandle) -> Outcome<u64> {
         self.graphs.get(&graph).copied().ok_or(Failure::InvalidHandle)
     }
@@ -260,7 +259,7 @@ impl Streams {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle.
+    /// `InvalidHandle` if there is no such graph.
     pub(crate) fn destroy_graph(&mut self, graph: GraphHandle) -> Outcome {
         self.graphs.remove(&graph).map(drop).ok_or(Failure::InvalidHandle)
     }

@@ -1,37 +1,36 @@
-//! Library and launcher are to be of one version: each can ask the other.
+//! Version checks: library and launcher must have the same version.
 
 use std::ffi::{CString, c_char, c_int};
 use std::path::Path;
 
 use crate::settings;
 
-/// The version of this crate, as text that ends with a zero.
+/// The crate's version as a zero-terminated string.
 const TEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
 
-/// The version of the library, as `0.1.0`: text that lives as long as the process.
+/// The library's version, as `0.1.0`: a static string.
 #[unsafe(no_mangle)]
 pub extern "C" fn plimsoll_standin_version() -> *const c_char {
     TEXT.as_ptr().cast()
 }
 
-/// The version of this crate, as `0.1.0`.
+/// The crate's version, as `0.1.0`.
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-/// Says on stderr if the program that set up the environment is of another version.
+/// Warns on stderr if the program that set up the environment has another version.
 pub(crate) fn compare() {
     let launcher = settings::text(settings::VERSION).unwrap_or_else(|| version().to_owned());
     if launcher != version() {
         settings::say(&format!(
-            "the library is version {}, the program that uses it is {launcher}: build both anew",
+            "the library is version {}, the program that uses it is {launcher}: rebuild both",
             version()
         ));
     }
 }
 
-/// The version of a library in a file, if it is a stand-in. The library is loaded for that: it does nothing
-/// before it is called.
+/// The version of a library file, if it is a stand-in. This loads the library, which does nothing until it is called.
 pub fn version_of(library: &Path) -> Option<String> {
     let path = CString::new(library.to_str()?).ok()?;
     // SAFETY: the path ends with a zero.
@@ -42,11 +41,11 @@ pub fn version_of(library: &Path) -> Option<String> {
     // SAFETY: the handle is not null and stays open; the name ends with a zero.
     let symbol = unsafe { libc::dlsym(handle, c"plimsoll_standin_version".as_ptr()) };
     let ask: Option<extern "C" fn() -> crate::argument::Text> =
-        // SAFETY: null becomes None; else the symbol is the function above, of whatever version, and text of
-        // C is the same there and here.
+        // SAFETY: null becomes None; otherwise the symbol is the function above, of whatever version. A C string has
+        // the same form in all versions.
         unsafe { std::mem::transmute(symbol) };
     ask.and_then(|ask| ask().read().ok())
 }
 
-/// CUDA's version of the driver that is imitated: 13.2, which runs programs of CUDA 12, too.
+/// The simulated driver's CUDA version: 13.2, which also runs programs built for CUDA 12.
 pub(crate) const DRIVER: c_int = 13020;

@@ -1,5 +1,5 @@
-//! Workspaces that a library does not document: none, or by a model, as is wanted; either is told. What is asked for is
-//! noted in a file of the process, so that the same requests can be replayed without them.
+//! Undocumented workspaces: none, or a model's, as configured; both are reported. Each process records its workspace
+//! requests in a file, so that they can be replayed without them.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -11,20 +11,20 @@ use crate::lock::locked;
 use crate::notice;
 use crate::settings::{self, Workspaces};
 
-/// A workspace that a process was told to bring along.
+/// A workspace that a library requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Workspace {
-    /// Where it was when it was used; `None` where that is not known.
+    /// Its address when it was used; `None` if that is unknown.
     pub address: Option<u64>,
-    /// As many bytes as the library asked for.
+    /// The requested bytes.
     pub bytes: u64,
 }
 
-/// The workspaces of a process in this folder, each once.
+/// The distinct workspaces of a process, from this folder.
 ///
 /// # Errors
 ///
-/// The system's; that there is no file is none: no library asked for any.
+/// I/O errors. A missing file is not an error: no library requested a workspace.
 pub fn of_process(folder: &Path, pid: u32) -> io::Result<BTreeSet<Workspace>> {
     let text = match fs::read_to_string(file(folder, pid)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
@@ -38,7 +38,7 @@ impl Workspace {
         format!("{} {}\n", self.address.unwrap_or(0), self.bytes)
     }
 
-    /// Nothing for a line that was cut off.
+    /// `None` for a truncated line.
     fn parsed(line: &str) -> Option<Workspace> {
         let (address, bytes) = line.split_once(' ')?;
         let address = address.parse().ok()?;
@@ -50,14 +50,14 @@ fn file(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("{pid}.workspaces"))
 }
 
-/// Bytes of a workspace that is not documented: by a model, or none.
+/// Bytes of an undocumented workspace: from a model, or none.
 pub(crate) fn asked(library: &str, model: impl FnOnce() -> u64) -> u64 {
     let bytes = modelled(library, model);
     note(None, bytes);
     bytes
 }
 
-/// The same where it is noted later, when it is used.
+/// The same, for a workspace that is recorded later, when it is used.
 pub(crate) fn modelled(library: &str, model: impl FnOnce() -> u64) -> u64 {
     match Workspaces::wanted() {
         Workspaces::None => none(library),
@@ -68,13 +68,13 @@ pub(crate) fn modelled(library: &str, model: impl FnOnce() -> u64) -> u64 {
     }
 }
 
-/// No workspace, of which there is no model.
+/// Reports no workspace, for a library without a model.
 pub(crate) fn none(library: &str) -> u64 {
     notice::assume(library, "is taken to need no workspace: on a card it needs some");
     0
 }
 
-/// Notes a workspace, once.
+/// Records a workspace, once.
 pub(crate) fn note(address: Option<u64>, bytes: u64) {
     static NOTED: Mutex<BTreeSet<Workspace>> = Mutex::new(BTreeSet::new());
     let workspace = Workspace { address, bytes };

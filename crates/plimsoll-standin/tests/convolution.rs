@@ -33,7 +33,7 @@ fn set<T>(descriptor: u64, name: i32, kind: i32, values: &[T]) {
     assert_eq!(code, 0);
 }
 
-/// Reads an attribute of so many values at most; answers how many there are.
+/// Reads at most this many values of an attribute; returns how many there are.
 fn get<T>(descriptor: u64, name: i32, kind: i32, values: &mut [T]) -> i64 {
     let (mut count, room) = (-1, values.len() as i64);
     let place = if values.is_empty() { null_mut() } else { values.as_mut_ptr() };
@@ -58,7 +58,7 @@ fn tensor(element: i32, sizes: [i64; 4]) -> u64 {
     finish(tensor)
 }
 
-/// What heuristics find for the forward pass of 3×3 kernels from 64 to 64 channels of 32 pictures of 56×56.
+/// The heuristics' result for the forward pass of 3×3 kernels from 64 to 64 channels of 32 pictures of 56×56.
 fn heuristics(element: i32) -> u64 {
     let how = descriptor();
     set(how, 102, INT64, &[1_i64, 1]);
@@ -99,7 +99,7 @@ fn kernels_on_tensor_cores_copy_what_is_not_nhwc() {
     let _alone = open();
     let (input, weights) = (32 * 64 * 56 * 56, 64 * 64 * 9);
     assert_eq!(plans(HALF), [(2 * (2 * input + weights) + 16, true), (0, false)]);
-    // In 32 bits the output is written as it is wanted.
+    // In 32 bits the output is written in place.
     let first = (4 * (input + weights) + 16, true);
     assert_eq!(plans(FLOAT), [first, (0, false), (0, false)], "without TF32 by the second");
 }

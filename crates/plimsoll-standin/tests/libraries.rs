@@ -1,4 +1,4 @@
-//! What libraries are asked for beside CUDA's own: sparse matrices, the CTC loss; and kernels that have no code for the
+//! Queries of other libraries: sparse matrices and the CTC loss; and kernels that have no code for the
 //! device.
 
 mod library;
@@ -16,7 +16,7 @@ fn notices() -> &'static Path {
 }
 
 fn open() -> MutexGuard<'static, ()> {
-    // A process of this number may have run before.
+    // A process with this ID may have run before.
     static CLEAR: Once = Once::new();
     CLEAR.call_once(|| {
         let _not_there = std::fs::remove_file(notices().join(format!("{}.notices", std::process::id())));
@@ -49,7 +49,7 @@ fn dense(rows: i64, columns: i64) -> u64 {
 }
 
 #[test]
-fn a_sparse_matrix_times_a_dense_one_asks_for_what_it_asks_for_on_a_card() {
+fn a_sparse_dense_product_reports_the_workspace_of_a_gpu() {
     let _alone = open();
     let (a, b, c) = (csr(1000, 1000, 10_000), dense(1000, 64), dense(1000, 64));
     let (mut bytes, second) = (0_u64, 6);
@@ -64,7 +64,7 @@ fn a_sparse_matrix_times_a_dense_one_asks_for_what_it_asks_for_on_a_card() {
 }
 
 #[test]
-fn a_sparse_product_has_the_values_of_evenly_spread_ones_which_is_told() {
+fn a_sparse_product_is_sized_as_if_values_were_spread_evenly_and_a_notice_says_so() {
     let _alone = open();
     let (a, b, c) = (csr(1000, 1000, 10_000), csr(1000, 1000, 10_000), csr(1000, 1000, 0));
     let (mut bytes, workspace) = (0_u64, std::ptr::without_provenance_mut(512));
@@ -78,15 +78,15 @@ fn a_sparse_product_has_the_values_of_evenly_spread_ones_which_is_told() {
     let (mut rows, mut columns, mut values) = (0, 0, 0);
     c!(cusparseSpMatGetSize(c => u64, &mut rows => *mut i64, &mut columns => *mut i64, &mut values => *mut i64));
     assert_eq!((rows, columns, values), (1000, 1000, 95_167));
-    let told = notice::of_process(notices(), std::process::id()).unwrap();
+    let notices = notice::of_process(notices(), std::process::id()).unwrap();
     let product: Vec<_> =
-        told.iter().filter(|notice| notice.about == "a product of sparse matrices").collect();
-    assert_eq!(product.len(), 1, "{told:?}");
-    assert!(product[0].kind == Kind::Assumed && product[0].text.contains("evenly spread"), "{told:?}");
+        notices.iter().filter(|notice| notice.about == "a product of sparse matrices").collect();
+    assert_eq!(product.len(), 1, "{notices:?}");
+    assert!(product[0].kind == Kind::Assumed && product[0].text.contains("evenly spread"), "{notices:?}");
 }
 
 #[test]
-fn the_ctc_loss_asks_for_what_it_asks_for_on_a_card() {
+fn the_ctc_loss_reports_the_workspace_of_a_gpu() {
     let _alone = open();
     let (mut probabilities, mut loss, mut bytes) = (0_u64, 0_u64, 0_u64);
     assert_eq!(c!(cudnnCreateTensorDescriptor(&mut probabilities => *mut u64)), 0);
@@ -113,7 +113,7 @@ fn the_ctc_loss_asks_for_what_it_asks_for_on_a_card() {
     );
 }
 
-/// What a library leaves of its kernels: binary code for one architecture. It stays as long as the process.
+/// Registers a module as a library does: binary code for one architecture. It lives as long as the process.
 fn register(architecture: u32, kernel: *const c_void, name: &CStr) {
     // Header of 16 bytes, then one form of 64, as `images.rs` reads them.
     let mut words: Vec<u32> = vec![0xba55_ed50, 16 << 16 | 1, 64, 0, 0x0101 << 16 | 2, 64, 0, 0, 0, 0, 0];
@@ -153,13 +153,13 @@ fn a_kernel_without_code_for_the_device_is_not_launched() {
 }
 
 #[test]
-fn a_kernel_that_selects_by_values_is_told_when_it_is_launched() {
+fn launching_a_kernel_that_selects_by_value_writes_a_notice() {
     let _alone = open();
     let kernel = std::ptr::without_provenance::<c_void>(4);
     register(75, kernel, c"_ZN3cub23DeviceSelectSweepKernelIiEEvv");
     let selections = || {
-        let told = notice::of_process(notices(), std::process::id()).unwrap();
-        told.iter().filter(|notice| notice.kind == Kind::Selected).count()
+        let notices = notice::of_process(notices(), std::process::id()).unwrap();
+        notices.iter().filter(|notice| notice.kind == Kind::Selected).count()
     };
     assert_eq!(selections(), 0);
     assert_eq!([launch(kernel), launch(kernel)], [0, 0]);

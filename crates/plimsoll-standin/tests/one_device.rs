@@ -75,7 +75,7 @@ fn an_address_is_never_handed_out_twice() {
 #[test]
 fn physical_memory_counts_until_it_is_released_and_unmapped() {
     let _alone = open();
-    // Pinned, on device 0: kind, handle types, location; the rest is not looked at.
+    // Pinned, on device 0: kind, handle types, location; the other fields are ignored.
     let properties = [1, 0, 1, 0, 0, 0, 0, 0];
     let (mut address, mut handle) = (0_u64, 0_u64);
     let size = 2 * PAGE;
@@ -107,7 +107,7 @@ fn physical_memory_counts_until_it_is_released_and_unmapped() {
 }
 
 #[test]
-fn everything_asked_of_a_stream_has_happened() {
+fn work_on_a_stream_has_finished_when_the_call_returns() {
     let _alone = open();
     let (stream, mut event) = (stream(), 0_u64);
     assert_eq!(c!(cudaEventCreateWithFlags(&mut event => *mut u64, 2 => u32)), 0);
@@ -162,7 +162,7 @@ fn the_host_gets_back_what_it_sent_until_a_kernel_runs() {
 }
 
 #[test]
-fn pointers_are_told_apart() {
+fn pointers_to_host_and_device_are_distinguished() {
     let _alone = open();
     let device = malloc(100).unwrap();
     let (mut pinned, pageable) = (0_u64, 5_u8);
@@ -178,7 +178,7 @@ fn pointers_are_told_apart() {
 }
 
 #[test]
-fn a_pool_tells_how_much_of_it_is_used() {
+fn a_pool_reports_its_use() {
     let _alone = open();
     let (mut pool, mut address) = (0_u64, 0_u64);
     c!(cudaDeviceGetDefaultMemPool(&mut pool => *mut u64, 0 => i32));
@@ -193,7 +193,7 @@ fn a_pool_tells_how_much_of_it_is_used() {
 }
 
 #[test]
-fn calls_of_the_driver_are_found_by_name_and_others_are_refused_when_made() {
+fn driver_functions_are_found_by_name_and_unsupported_ones_fail_when_called() {
     let _alone = open();
     let (mut found, mut other) = (null_mut::<c_void>(), null_mut::<c_void>());
     let find = |name: &std::ffi::CStr, address: &mut *mut c_void| {
@@ -208,7 +208,7 @@ fn calls_of_the_driver_are_found_by_name_and_others_are_refused_when_made() {
 }
 
 #[test]
-fn each_library_refuses_by_its_own_number() {
+fn each_library_fails_with_its_own_status_code() {
     let _alone = open();
     assert_eq!(c!(cudaIpcGetMemHandle()), error::NOT_SUPPORTED);
     assert_eq!([c!(cusparseLtInit()), c!(cudnnGetFilterNdDescriptor()), c!(ncclCommGrow())], [10, 3000, 5]);
@@ -233,7 +233,7 @@ fn a_communicator_answers_at_once() {
 }
 
 #[test]
-fn a_factorization_is_taken_to_need_no_workspace() {
+fn a_factorization_reports_no_workspace() {
     let _alone = open();
     let (mut handle, mut elements, mut bytes) = (0_u64, 9_i32, [9_usize; 2]);
     assert_eq!(c!(cusolverDnCreate(&mut handle => *mut u64)), 0);

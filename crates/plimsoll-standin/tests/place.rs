@@ -1,4 +1,4 @@
-//! The folder that a launcher lays out.
+//! The folder that a launcher creates.
 
 mod library;
 
@@ -7,7 +7,7 @@ use std::path::Path;
 use plimsoll_standin::{place, version};
 
 #[test]
-fn a_folder_leads_to_one_file_by_every_name() {
+fn every_name_in_the_folder_links_to_the_library() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("standin");
     for _again in 0..2 {
         place::lay_out(&folder, &library::path()).unwrap();
@@ -19,13 +19,13 @@ fn a_folder_leads_to_one_file_by_every_name() {
 }
 
 #[test]
-fn the_library_tells_its_version() {
+fn the_library_reports_its_version() {
     assert_eq!(version::version_of(&library::path()).as_deref(), Some(version::version()));
     assert_eq!(version::version_of(Path::new("/dev/null")), None);
 }
 
 #[test]
-fn the_library_is_looked_for_beside_the_program_first() {
+fn the_library_beside_the_program_is_found_first() {
     let library = library::path();
     let program = library.with_file_name("plimsoll");
     assert_eq!(place::find(&program, None), Some(library.clone()));

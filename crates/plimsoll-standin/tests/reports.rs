@@ -1,4 +1,4 @@
-//! What is said on stderr, and faults on demand: each in a process of its own, which is this test, run again.
+//! Messages on stderr, and injected faults. Each test runs this test program again in a process of its own.
 
 mod library;
 
@@ -16,7 +16,7 @@ fn run(test: &str, environment: &[(&str, &str)]) -> (Output, String) {
 }
 
 #[test]
-fn a_call_that_is_not_imitated_names_itself_once() {
+fn an_unsupported_call_is_reported_once() {
     let (output, said) = run("asks_twice", &[]);
     assert!(output.status.success(), "{said}");
     assert_eq!(said.matches("plimsoll-standin: cuMulticastCreate is not imitated").count(), 1, "{said}");
@@ -70,7 +70,7 @@ fn is_sent_a_fault() {
 }
 
 #[test]
-fn the_call_that_is_named_fails_with_the_error_that_is_named() {
+fn an_injected_fault_fails_the_named_call_with_the_given_error() {
     let (output, said) =
         run("is_failed", &[("PLIMSOLL_STANDIN_FAULT", "cudaMalloc:2=2,cublasCreate_v2:1=3")]);
     assert!(output.status.success(), "{said}");
@@ -88,16 +88,13 @@ fn is_failed() {
 }
 
 #[test]
-fn another_version_and_what_cannot_be_read_are_told() {
+fn another_version_and_invalid_settings_are_reported() {
     let (_, said) = run(
         "asks_twice_of_cuda",
         &[("PLIMSOLL_STANDIN_VERSION", "0.0.7"), ("PLIMSOLL_STANDIN_GPU", "H9000")],
     );
     assert!(said.contains("the program that uses it is 0.0.7"), "{said}");
-    assert!(
-        said.contains("PLIMSOLL_STANDIN_GPU=H9000 cannot be read and is left out; an example: H100"),
-        "{said}"
-    );
+    assert!(said.contains("PLIMSOLL_STANDIN_GPU=H9000 is not valid and is ignored; example: H100"), "{said}");
 }
 
 #[test]

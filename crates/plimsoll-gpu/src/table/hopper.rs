@@ -2,7 +2,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-/// What both share: the same chip, with other memory.
+/// The properties that both share: the same chip with different memory.
 const SXM: Gpu = Gpu {
     name: "",
     card: "",

@@ -1,5 +1,5 @@
-//! Turing, Volta and Pascal: compute capabilities 7.5, 7.0 and 6.0. PyTorch for CUDA 13 runs on the first of these
-//! only, PyTorch for CUDA 12.6 on all.
+//! Turing, Volta and Pascal: compute capabilities 7.5, 7.0 and 6.0. PyTorch for CUDA 13 supports only the first of
+//! these, PyTorch for CUDA 12.6 all three.
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 

@@ -1,9 +1,9 @@
-//! A convolution as its operation describes it, for the model of [`super::workspace`].
+//! A convolution's parameters, read from its operation descriptor, for the model in [`super::workspace`].
 
 use super::graph::Descriptor;
 use crate::gpu::setup;
 
-/// `cudnnBackendAttributeName_t`: what an attribute is.
+/// `cudnnBackendAttributeName_t`: an attribute's name.
 mod name {
     pub(super) const DILATIONS: i32 = 102;
     pub(super) const STRIDES: i32 = 103;
@@ -13,12 +13,12 @@ mod name {
     pub(super) const TENSOR_STRIDES: i32 = 903;
 }
 
-/// `CUDNN_DATA_FLOAT`, `CUDNN_DATA_HALF`, `CUDNN_DATA_BFLOAT16`; the bytes of others are not asked for.
+/// `CUDNN_DATA_FLOAT`, `CUDNN_DATA_HALF`, `CUDNN_DATA_BFLOAT16`; PyTorch queries no others.
 const FLOAT: i64 = 0;
 const HALF: i64 = 2;
 const HALVES: [i64; 2] = [HALF, 9];
 
-/// Which of a convolution's tensors is computed.
+/// The pass, by the tensor that it computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pass {
     Forward,
@@ -27,7 +27,7 @@ pub(super) enum Pass {
 }
 
 impl Pass {
-    /// The attributes of its operation: convolution, weights, input, output.
+    /// The operation's attributes: convolution, weights, input, output.
     fn attributes(self) -> [i32; 4] {
         match self {
             Pass::Forward => [702, 703, 704, 705],
@@ -37,53 +37,53 @@ impl Pass {
     }
 }
 
-/// What kind of kernels may compute.
+/// The kind of kernels that may run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Precision {
-    /// On tensor cores, in 16 bits.
+    /// Tensor cores, 16-bit inputs.
     Half,
-    /// On tensor cores, in 32 bits of which they use some.
+    /// Tensor cores, 32-bit inputs rounded to TF32.
     Float,
-    /// Without tensor cores.
+    /// No tensor cores.
     Plain,
 }
 
-/// The order of a tensor's elements.
+/// Memory layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     Nchw,
     Nhwc,
 }
 
-/// A convolution, as a plan computes it. Sizes are in PyTorch's order: `[N, C, …]`, `[K, C / groups, …]`, `[N, K, …]`.
+/// A convolution's shape. Sizes are in PyTorch's order: `[N, C, …]`, `[K, C / groups, …]`, `[N, K, …]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Convolution {
     pub(super) pass: Pass,
     pub(super) precision: Precision,
     pub(super) element_bytes: u64,
-    /// Whether they are `float16`.
+    /// Whether the type is `float16`.
     pub(super) is_fp16: bool,
     pub(super) layout: Layout,
     pub(super) x: Vec<u64>,
     pub(super) w: Vec<u64>,
     pub(super) y: Vec<u64>,
-    /// Without stride and padding.
+    /// Whether stride is 1 and padding 0.
     pub(super) in_place: bool,
-    /// Without stride and dilation.
+    /// Whether stride and dilation are 1.
     pub(super) is_dense: bool,
 }
 
 impl Convolution {
-    /// The convolution of an operation that is described in full.
+    /// The convolution of a complete operation.
     pub(super) fn of(operation: &Descriptor) -> Option<Convolution> {
         [Pass::Forward, Pass::Data, Pass::Weights].into_iter().find_map(|pass| described(operation, pass))
     }
 
-    /// Whether cuDNN can choose its kernels only where there is a device.
+    /// Whether cuDNN chooses different kernels without a device.
     ///
-    /// Note [Depthwise]: of a depthwise convolution in 16 bits cuDNN 9.19 takes engines (5, 6 and 16 for the three passes)
-    /// that it says it does not support without a driver, and then answers others with up to a hundred times the
-    /// workspace. So the model answers these.
+    /// Note [Depthwise]: for depthwise convolutions in 16 bits cuDNN 9.19 uses engines (5, 6 and 16 for the three
+    /// passes) that it reports as unsupported without a driver. It then chooses others, with up to a hundred times the
+    /// workspace. So the model answers for these.
     pub(super) fn needs_a_device(&self) -> bool {
         self.precision == Precision::Half && self.w[1] == 1 && self.x[1] > 1
     }

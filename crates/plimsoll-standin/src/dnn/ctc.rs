@@ -1,6 +1,6 @@
-//! cuDNN's CTC loss, with the workspace that it asked for on an H200 (`tests/pytorch/workspaces/libraries-h200-2.11.0.txt`):
-//! to the byte in 12 cases of 12. For each sample it holds the derivatives of all letters, two tables of each step and
-//! each place in the label with blanks between, and the label itself.
+//! cuDNN's CTC loss. The workspace formula matches an H200 (`tests/pytorch/workspaces/libraries-h200-2.11.0.txt`) to
+//! the byte in 12 of 12 cases. For each sample the workspace holds the gradients of all letters, two tables over steps
+//! and positions of the blank-extended label, and the label itself.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -13,14 +13,14 @@ use crate::call::{calls, makers, nothing, work};
 use crate::error::Outcome;
 use crate::lock::locked;
 
-/// The longest label, by the descriptor of a loss.
+/// The longest label, by loss descriptor.
 static LONGEST: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
 
 fn longest() -> MutexGuard<'static, BTreeMap<u64, u64>> {
     locked(&LONGEST)
 }
 
-/// A loss of so many samples.
+/// The size of a loss.
 #[derive(Debug, Clone, Copy)]
 struct Loss {
     steps: u64,
@@ -31,24 +31,24 @@ struct Loss {
 impl Loss {
     /// # Errors
     ///
-    /// `InvalidHandle` or `InvalidValue` if that is no description of steps, samples, letters.
+    /// `InvalidHandle` or `InvalidValue` unless the descriptor describes steps, samples and letters.
     fn of(probabilities: u64) -> Outcome<Loss> {
         let [steps, samples, letters] = Tensor::of(probabilities)?.dimensions()?;
         Ok(Loss { steps, samples, letters })
     }
 
-    /// Bytes for inputs of so many steps and labels of so many letters, at most.
+    /// Workspace bytes for this many steps and labels of at most this many letters.
     fn bytes(self, steps: u64, label: u64) -> u64 {
         let places = 2 * label + 1;
         self.samples * (4 * self.steps * self.letters + 8 * steps * places + 4 * places)
     }
 
-    /// Where labels are on the host.
+    /// With labels on the host.
     fn host_bytes(self, steps: u64, label: u64) -> u64 {
         self.bytes(steps, label) + self.samples * (4 * label + 16)
     }
 
-    /// Where they are on the device, and the lengths are not known.
+    /// With labels on the device, where the lengths are unknown.
     fn device_bytes(self, label: u64) -> u64 {
         self.bytes(self.steps, label) + self.samples * 8
     }

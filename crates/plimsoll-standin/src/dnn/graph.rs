@@ -1,13 +1,12 @@
-//! cuDNN's graph API, as far as PyTorch uses it: descriptions of a graph are taken, and heuristics and plans are those of
-//! cuDNN itself, which is asked without a GPU ([`crate::planner`]), or of the model in [`super::workspace`].
+//! cuDNN's graph API, as far as PyTorch uses it. Graphs are recorded as they are described; heuristics and plans come
+//! from cuDNN itself, which runs without a GPU ([`crate::planner`]), or from the model in [`super::workspace`].
 //!
-//! A description reaches its plan through others: operation, graph, heuristics, configuration, plan. What is known of it
-//! ([`Known`]) is handed on whenever one is put into, or taken out of, another.
+//! A plan refers to its graph through a chain of descriptors: operation, graph, heuristics, configuration, plan. The
+//! facts about it ([`Known`]) are copied along whenever one descriptor is set in, or read from, another.
 //!
-//! Note [Several plans]: where the model answers, heuristics find a configuration on tensor cores, one without them for
-//! 32-bit floats, and one that needs no workspace. PyTorch takes the first, but leaves out those on tensor cores where
-//! TF32 is not allowed, and goes on to the next if there is no room for the workspace. cuDNN's own answer is a longer
-//! list that ends likewise.
+//! Note [Several plans]: the model's heuristics return a configuration on tensor cores, one without them for 32-bit
+//! floats, and one that needs no workspace. PyTorch takes the first, skips tensor cores where TF32 is not allowed, and
+//! tries the next if the workspace cannot be allocated. cuDNN's own heuristics return a longer list with the same end.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -26,7 +25,7 @@ use crate::settings::Workspaces;
 use crate::stream::kernel_somewhere;
 use crate::workspace;
 
-/// `cudnnBackendAttributeType_t`: how the values of an attribute are stored.
+/// `cudnnBackendAttributeType_t`: the type of an attribute's values.
 mod kind {
     pub(super) const HANDLE: i32 = 0;
     pub(super) const BOOLEAN: i32 = 2;
@@ -40,12 +39,12 @@ mod kind {
     pub(super) const FRACTION: i32 = 26;
 }
 
-/// `cudnnBackendDescriptorType_t`: what a descriptor describes.
+/// `cudnnBackendDescriptorType_t`: a descriptor's type.
 mod descriptor {
     pub(super) const HEURISTICS: i32 = 4;
 }
 
-/// `cudnnBackendAttributeName_t`: what an attribute is.
+/// `cudnnBackendAttributeName_t`: an attribute's name.
 mod name {
     pub(super) const RESULTS: i32 = 202;
     pub(super) const CONFIGURATION_ENGINE: i32 = 300;
@@ -59,37 +58,37 @@ mod name {
 
 /// `CUDNN_NUMERICAL_NOTE_TENSOR_CORE`.
 const TENSOR_CORE: i32 = 0;
-/// The text that stands for a plan: two characters of JSON, an empty object.
+/// The JSON form of a plan: an empty object, in two characters.
 const PLAN: &[u8] = b"{}";
 
-/// What is known of a descriptor.
+/// The facts about a descriptor.
 #[derive(Debug, Default, Clone)]
 enum Known {
     #[default]
     Nothing,
-    /// The convolution that it belongs to, for the model.
+    /// Its convolution, for the model.
     Modelled(Convolution),
-    /// What cuDNN's heuristics found: by the planner's number of them.
+    /// The ID of the planner's heuristics result.
     Found { heuristics: u64, engines: Vec<Engine> },
-    /// One of these: its place among them.
+    /// A configuration of that result, by index.
     Chosen { heuristics: u64, place: u64, engine: Engine },
-    /// A plan of cuDNN's: its bytes of workspace.
+    /// A cuDNN plan's workspace bytes.
     Planned(i64),
 }
 
-/// A descriptor as it was set. What it refers to stays as it was then: PyTorch destroys a tensor's description once the
-/// operation has it.
+/// A descriptor's attributes. Referenced descriptors are kept as they were when the attribute was set: PyTorch destroys
+/// a tensor's descriptor once the operation refers to it.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Descriptor {
     kind: i32,
-    /// By name; those that refer to other descriptors are in `children`.
+    /// By name; references to other descriptors are in `children`.
     attributes: BTreeMap<i32, Attribute>,
     /// By name.
     children: BTreeMap<i32, Vec<Arc<Descriptor>>>,
     known: Known,
 }
 
-/// By handle. PyTorch keeps plans, a few hundred at most.
+/// By handle. PyTorch keeps at most a few hundred plans.
 type Descriptors = BTreeMap<u64, Arc<Descriptor>>;
 
 impl Descriptor {
@@ -98,14 +97,14 @@ impl Descriptor {
         self.children.get(&name)?.first().map(Arc::as_ref)
     }
 
-    /// The values of an attribute of whole numbers.
+    /// The values of an integer attribute.
     pub(super) fn numbers(&self, name: i32) -> Option<Vec<i64>> {
         let attribute = self.attributes.get(&name)?;
         Some(attribute.bytes.chunks(value_bytes(attribute.kind)).map(little_endian).collect())
     }
 }
 
-/// Bytes of a value.
+/// Bytes per value.
 fn value_bytes(kind: i32) -> usize {
     match kind {
         kind::HANDLE | kind::INT64 | kind::DOUBLE | kind::VOID_PTR | DESCRIPTOR => 8,
@@ -150,7 +149,7 @@ calls! { Dnn:
     }
 }
 
-/// Keeps an attribute; what is known of a descriptor that it refers to is known of its owner, too.
+/// Sets an attribute; facts about a referenced descriptor are copied to this one.
 fn set(descriptor: u64, name: i32, kind: i32, count: i64, values: Out<u8>) -> Outcome {
     let values_count = usize::try_from(count).map_err(|_| Failure::InvalidValue)?;
     let bytes = match values_count * value_bytes(kind) {
@@ -182,8 +181,8 @@ fn handle_of(bytes: &[u8]) -> u64 {
     little_endian(bytes).cast_unsigned()
 }
 
-/// Reads the convolution out of an operation that is described in full; asks cuDNN for what heuristics find and plans
-/// take. Where it says that it does not support what is described, so does this.
+/// Finishes a descriptor: reads the convolution of a complete operation; queries cuDNN for heuristics and plans. Fails
+/// as unsupported where cuDNN does.
 fn finish(descriptor: u64) -> Outcome {
     let Some(own) = descriptors().get(&descriptor).cloned() else { return Ok(()) };
     if let Some(convolution) = Convolution::of(&own) {
@@ -201,7 +200,7 @@ fn update(all: &mut Descriptors, descriptor: u64, known: Known) {
     }
 }
 
-/// Notes where the workspace of a plan is.
+/// Records where a plan's workspace is.
 fn execute(plan: u64, pack: u64) {
     let all = descriptors();
     let bytes = all.get(&plan).map_or(0, |plan| workspace_bytes(&plan.known));
@@ -209,18 +208,18 @@ fn execute(plan: u64, pack: u64) {
     workspace::note(address.map(i64::cast_unsigned).filter(|address| *address > 0), bytes);
 }
 
-/// What cuDNN answers for heuristics or a plan; nothing if it is not to be asked, or cannot be.
+/// cuDNN's answer for heuristics or a plan; `None` where it must not or cannot be queried.
 fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
     if Workspaces::wanted() != Workspaces::Library {
         return None;
     }
     if own.kind == descriptor::HEURISTICS {
-        // Note [Depthwise] in `convolution.rs`.
+        // See Note [Depthwise] in `convolution.rs`.
         if matches!(&own.known, Known::Modelled(convolution) if convolution.needs_a_device()) {
             return None;
         }
         let found = client::heuristics(graph(own))?;
-        // A graph that cuDNN compiles for the device may be refused for want of a driver: it is taken to be supported.
+        // cuDNN may reject a runtime-compiled graph because there is no driver: assume that the device supports it.
         if found.is_err() && !matches!(own.known, Known::Modelled(_)) {
             return None;
         }
@@ -231,7 +230,7 @@ fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
     let configuration = own.children.get(&name::PLAN_CONFIGURATION)?.first()?;
     let planned = match own.known {
         Known::Chosen { heuristics, place, .. } => client::plan(heuristics, place)?,
-        // A configuration of the caller's own: the model's have no engine.
+        // A configuration built by the caller: the model's have no engine.
         _ if configuration.children.contains_key(&name::CONFIGURATION_ENGINE) => {
             client::plan_of(graph(configuration))?
         }
@@ -240,14 +239,14 @@ fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
     Some(planned.map(Known::Planned))
 }
 
-/// A descriptor with all that it refers to, those first. The device that is described takes the place of handles.
+/// A descriptor with everything that it refers to, in dependency order. The device description replaces handles.
 fn graph(root: &Arc<Descriptor>) -> Graph {
     let mut nodes = Vec::new();
     add(root, &mut nodes, &mut Vec::new());
     nodes
 }
 
-/// Adds a descriptor once; its place.
+/// Adds a descriptor unless it is present, and returns its index.
 fn add(own: &Arc<Descriptor>, nodes: &mut Graph, added: &mut Vec<(Arc<Descriptor>, u64)>) -> u64 {
     if let Some((_, place)) = added.iter().find(|(known, _)| Arc::ptr_eq(known, own)) {
         return *place;
@@ -264,15 +263,15 @@ fn add(own: &Arc<Descriptor>, nodes: &mut Graph, added: &mut Vec<(Arc<Descriptor
     place
 }
 
-/// Answers for an attribute: zeros, but for what is known. Where descriptors are looked for the caller has made them and
-/// gives them to be filled.
+/// Reads an attribute: known facts, otherwise zeros. For attributes that hold descriptors, the caller passes created
+/// descriptors to fill in.
 fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, values: Out<u8>) -> Outcome {
     let room = usize::try_from(wanted).unwrap_or(0);
     let known = descriptors().get(&descriptor).map_or(Known::Nothing, |own| own.known.clone());
     let (number, bytes) = match (kind, name) {
         (DESCRIPTOR, _) => {
             let mut found = if name == name::RESULTS { configurations(known) } else { vec![known] };
-            // Without room the caller asks how many there are.
+            // A caller that passes no buffer asks for the count.
             if room > 0 {
                 found.truncate(room);
                 hand_on(&found, values)?;
@@ -299,7 +298,7 @@ fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, valu
     if bytes.is_empty() { Ok(()) } else { values.put_bytes(&bytes) }
 }
 
-/// How many notes there are, and as many as there is room for.
+/// The number of notes, and as many of them as fit into the buffer.
 fn notes(notes: &[i32], room: usize) -> (i64, Vec<u8>) {
     (notes.len() as i64, notes.iter().take(room).flat_map(|note| note.to_le_bytes()).collect())
 }
@@ -312,8 +311,8 @@ fn numerical_notes(known: &Known) -> Vec<i32> {
     }
 }
 
-/// What heuristics find, best first: cuDNN's own, or by Note [Several plans]. The plan of which nothing is known needs no
-/// workspace.
+/// The heuristics' configurations, best first: cuDNN's own, or as in Note [Several plans]. A plan without known facts
+/// needs no workspace.
 fn configurations(known: Known) -> Vec<Known> {
     let convolution = match known {
         Known::Found { heuristics, engines } => {
@@ -328,7 +327,7 @@ fn configurations(known: Known) -> Vec<Known> {
     [Known::Modelled(convolution)].into_iter().chain(plain).chain([Known::Nothing]).collect()
 }
 
-/// Fills the caller's descriptors, whose handles are there.
+/// Fills in the caller's descriptors.
 fn hand_on(found: &[Known], handles: Out<u8>) -> Outcome {
     let mut descriptors = descriptors();
     for (handle, known) in handles.get_bytes(found.len() * 8)?.chunks(8).zip(found) {
@@ -337,7 +336,7 @@ fn hand_on(found: &[Known], handles: Out<u8>) -> Outcome {
     Ok(())
 }
 
-/// Bytes of workspace: cuDNN's own, by the model, or none.
+/// Workspace bytes: cuDNN's own, the model's, or none.
 fn workspace_bytes(known: &Known) -> u64 {
     match known {
         Known::Planned(bytes) => bytes.unsigned_abs(),

@@ -1,9 +1,9 @@
-//! cuDNN's batch normalization: a model of its workspaces. Those of an H200 (`tests/pytorch/workspaces/`) follow it to the
-//! byte, but for three channels, for which there is a smaller kernel.
+//! cuDNN's batch normalization: a model of its workspaces. It matches an H200 (`tests/pytorch/workspaces/`) to the
+//! byte, except for three channels, for which cuDNN has a smaller kernel.
 //!
-//! Only the kernels for tensors in NHWC need any (`CUDNN_BATCHNORM_SPATIAL_PERSISTENT`, which PyTorch asks for there):
-//! sums of so many positions at a time, of 64 channels together. Nothing is kept between forward and backward, because
-//! PyTorch asks for no activation in it.
+//! Only the NHWC kernels (`CUDNN_BATCHNORM_SPATIAL_PERSISTENT`, which PyTorch requests for NHWC) need a workspace:
+//! partial sums over a number of positions, for 64 channels at a time. Nothing is saved from forward to backward,
+//! because PyTorch requests no fused activation.
 
 use std::ffi::c_int;
 
@@ -17,17 +17,17 @@ use crate::error::Outcome;
 const PERSISTENT: c_int = 2;
 /// `CUDNN_DATA_FLOAT`.
 const FLOAT: c_int = 0;
-/// Channels that are summed together.
+/// Channels that one group sums together.
 const GROUP_CHANNELS: u64 = 64;
-/// Bytes of what counts the sums of a group that are done.
+/// Bytes of the counter of finished sums of a group.
 const COUNTER_BYTES: u64 = 4;
 
-/// What is normalized.
+/// The input of a normalization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Input {
     element: c_int,
     channels: u64,
-    /// Pictures times the positions in one.
+    /// Images times positions per image.
     positions: u64,
 }
 
@@ -43,7 +43,7 @@ impl Input {
 
     fn forward_bytes(&self) -> u64 {
         let positions = if self.element == FLOAT { 64 } else { 160 };
-        // Two sums for each channel, and a counter beside them.
+        // Two sums per channel, and a counter.
         self.sums_bytes(positions, 2 * 4 * GROUP_CHANNELS + COUNTER_BYTES) + 1072
     }
 
@@ -51,7 +51,7 @@ impl Input {
         self.sums_bytes(96, 2 * 4 * GROUP_CHANNELS) + 1056
     }
 
-    /// Bytes of the sums of so many positions each, and of a counter for each group of channels.
+    /// Bytes of the partial sums over this many positions each, and of a counter per channel group.
     fn sums_bytes(&self, positions: u64, sum_bytes: u64) -> u64 {
         let groups = self.channels.div_ceil(GROUP_CHANNELS);
         groups * (self.positions.div_ceil(positions) * sum_bytes + COUNTER_BYTES)
@@ -88,7 +88,7 @@ fn answer(mode: c_int, x: u64, bytes: Out<u64>, model: fn(&Input) -> u64) -> Out
     bytes.put(modelled.map_or(0, |bytes| asked(|| bytes)))
 }
 
-/// Bytes by a model, in the mode that needs any.
+/// Workspace bytes by the model, in the mode that needs a workspace.
 fn modelled(mode: c_int, input: &Input, model: fn(&Input) -> u64) -> Option<u64> {
     (mode == PERSISTENT).then(|| model(input))
 }
@@ -98,10 +98,10 @@ mod tests {
     use super::*;
 
     const MEASURED: &str = include_str!("../../tests/pytorch/workspaces/normalization-h200-2.11.0.txt");
-    /// `CUDNN_BATCHNORM_SPATIAL`, which PyTorch asks for in NCHW.
+    /// `CUDNN_BATCHNORM_SPATIAL`, which PyTorch requests for NCHW.
     const SPATIAL: c_int = 1;
 
-    /// Those in a layout that cuDNN computed: the input, and the card's bytes of forward and backward, if any.
+    /// The measured cases in a layout: the input, and the H200's forward and backward bytes, if any.
     fn measured(layout: &str) -> Vec<(Input, [Option<u64>; 2])> {
         let lines = MEASURED.lines().filter(|line| line.contains(layout) && line.contains("CudnnBatchNorm"));
         let read = |line: &str| {

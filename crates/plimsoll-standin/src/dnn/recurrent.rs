@@ -1,7 +1,7 @@
-//! cuDNN's recurrent networks: where each matrix lies in the weights, what is kept for the backward pass, and a model of
-//! the workspace. The formulas are those that the figures of an H200 follow (`tests/pytorch/workspaces/`): weights and
-//! what is kept exactly (but for some bytes of alignment under dropout or a projection); the workspace exactly for LSTM
-//! and for inference, nearly for the training of the others and for projections.
+//! cuDNN's recurrent networks: the offset of each matrix in the weights, the reserve space for the backward pass, and a
+//! model of the workspace. The formulas were fitted to an H200 (`tests/pytorch/workspaces/`). Weights and reserve space
+//! are exact (but for some bytes of alignment with dropout or a projection). The workspace is exact for LSTM and for
+//! inference, and approximate for training other cells and for projections.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -15,33 +15,33 @@ use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
 use crate::lock::locked;
 
-/// Bytes of state of each thread's generator.
+/// Bytes of random state per thread.
 const GENERATOR_BYTES: u64 = 24;
-/// What is kept beside the gates, and what a workspace has beside its tensors.
+/// Fixed bytes of the reserve space beside the gates, and of a workspace beside its tensors.
 const EXTRA_BYTES: u64 = 256;
-/// What the products of each layer and direction have for themselves.
+/// Fixed bytes for the matrix products of each layer and direction.
 const PRODUCTS_BYTES: u64 = 8 << 20;
-/// `CUDNN_LSTM` and `CUDNN_GRU`; the other cells are plain.
+/// `CUDNN_LSTM` and `CUDNN_GRU`; the other cells are plain RNNs.
 const LSTM: c_int = 2;
 const GRU: c_int = 3;
 /// `CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED`.
 const PACKED: c_int = 1;
 
-/// A network, by its descriptor.
+/// A network, as in its descriptor.
 #[derive(Debug, Clone, Copy)]
 struct Network {
     cell: c_int,
     element_bytes: u64,
     inputs: u64,
     hidden: u64,
-    /// Width of an output: `hidden`, or what it is projected to.
+    /// Output width: `hidden`, or the projection's width.
     width: u64,
     layers: u64,
     directions: u64,
     dropout: bool,
 }
 
-/// Sequences that go through a network together: how many, and how many positions they have in all.
+/// A batch of sequences: the number of sequences, and their total positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sequences {
     positions: u64,
@@ -55,7 +55,7 @@ enum Pass {
     Training,
 }
 
-/// What descriptors were given: networks; sequences; dropout, whether there is any.
+/// Descriptors: networks; sequences; whether dropout is on.
 #[derive(Debug)]
 struct Known {
     networks: BTreeMap<u64, Network>,
@@ -75,7 +75,7 @@ impl Network {
         known().networks.get(&descriptor).copied().ok_or(Failure::InvalidHandle)
     }
 
-    /// Matrices on the input, and as many on the last output.
+    /// Matrices on the input; the same number on the previous output.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,
@@ -88,29 +88,29 @@ impl Network {
         self.width != self.hidden
     }
 
-    /// Width of what the layer of this number, counted by direction, gets.
+    /// The input width of this layer, counted by direction.
     fn inputs_of(&self, pseudo_layer: u64) -> u64 {
         if pseudo_layer < self.directions { self.inputs } else { self.directions * self.width }
     }
 
-    /// Elements of such a layer's matrices.
+    /// Elements of this layer's matrices.
     fn matrices(&self, pseudo_layer: u64) -> u64 {
         let projection = if self.projects() { self.width * self.hidden } else { 0 };
         self.gates() * self.hidden * (self.inputs_of(pseudo_layer) + self.width) + projection
     }
 
-    /// Elements of all layers' matrices before this one.
+    /// Elements of all matrices before this layer.
     fn matrices_before(&self, pseudo_layer: u64) -> u64 {
         (0..pseudo_layer).map(|layer| self.matrices(layer)).sum()
     }
 
-    /// Bytes of all matrices, and of all biases after them: PyTorch always asks for two of each.
+    /// Bytes of all matrices, followed by all biases: PyTorch always requests two biases per gate.
     fn weight_bytes(&self) -> u64 {
         let all = self.layers * self.directions;
         (self.matrices_before(all) + all * 2 * self.gates() * self.hidden) * self.element_bytes
     }
 
-    /// Where one matrix and its bias begin, in elements, and how many rows and columns it has.
+    /// Offset of a matrix and of its bias, in elements, and the matrix's rows and columns.
     fn matrix(&self, pseudo_layer: u64, number: u64) -> (u64, u64, [u64; 2]) {
         let (gates, inputs) = (self.gates(), self.inputs_of(pseudo_layer));
         let before = self.matrices_before(pseudo_layer);
@@ -126,8 +126,8 @@ impl Network {
         (before + offset, bias, size)
     }
 
-    /// Bytes kept for the backward pass of so many positions: for each layer and direction the gates and the states,
-    /// between layers what the lower one gives, and a bit of dropout for each number that a direction gets of it.
+    /// Reserve space for the backward pass of this many positions: gates and states for each layer and direction;
+    /// between layers, the lower layer's output and one dropout bit per input of each direction.
     fn kept_bytes(&self, positions: u64) -> u64 {
         let each = match self.cell {
             LSTM if self.projects() => 6 * self.hidden + self.width,
@@ -142,9 +142,9 @@ impl Network {
         elements * self.element_bytes + EXTRA_BYTES + bits.next_multiple_of(64)
     }
 
-    /// Bytes of workspace: copies of the matrices and the input, room for the products, and tensors of the hidden size,
-    /// some of all positions, some of one step of each layer. Which, depends on whether the network is so small that one
-    /// kernel keeps its weights while it goes through the steps.
+    /// Workspace bytes: copies of the matrices and of the input, room for the products, and tensors of the hidden size,
+    /// some for all positions, some for one step of each layer. Which of them depends on whether the network is small
+    /// enough for a persistent kernel, which keeps the weights on chip over all steps.
     fn workspace_bytes(&self, sequences: Sequences, pass: Pass) -> u64 {
         let Sequences { positions, batch } = sequences;
         let pseudo_layers = self.layers * self.directions;
@@ -171,7 +171,7 @@ impl Network {
         (elements + more) * self.element_bytes + PRODUCTS_BYTES * pseudo_layers + lengths + EXTRA_BYTES
     }
 
-    /// Elements of workspace that training needs beyond inference: for what dropout leaves, or for the backward pass.
+    /// Workspace elements that training needs beyond inference: for dropout's output, or for the backward pass.
     fn more_to_train(&self, Sequences { positions, batch }: Sequences) -> u64 {
         let all = positions * self.hidden;
         let dropped = if self.dropout && self.directions == 1 { all } else { 0 };
@@ -192,8 +192,8 @@ impl Network {
         backward.saturating_sub(less * all).max(dropped)
     }
 
-    /// Whether one kernel keeps the weights (`CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H`): up to a hidden size of 192, or of
-    /// 384 where there is but one gate.
+    /// Whether a persistent kernel runs (`CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H`): up to a hidden size of 192, or of
+    /// 384 for cells with a single gate.
     fn is_small(&self) -> bool {
         self.hidden <= if self.gates() > 1 { 192 } else { 384 }
     }
@@ -258,7 +258,7 @@ calls! { Dnn:
         known().dropouts.remove(&descriptor);
         Ok(())
     }
-    /// A generator for each thread that the device holds: 6,488,064 bytes on an H200.
+    /// One random state per resident thread of the device: 6,488,064 bytes on an H200.
     fn cudnnDropoutGetStatesSize(_handle: u64, bytes: Out<u64>) {
         let gpu = setup().gpu;
         let threads = gpu.multiprocessors * gpu.threads_per_multiprocessor;
@@ -297,7 +297,7 @@ calls! { Dnn:
     }
 }
 
-/// Bytes of a `cudnnDataType_t` that networks have.
+/// Bytes of a network's `cudnnDataType_t`.
 fn element_bytes(element: c_int) -> u64 {
     match element {
         0 => 4,
@@ -312,7 +312,8 @@ mod tests {
 
     const MEASURED: &str = include_str!("../../tests/pytorch/workspaces/recurrent-h200-2.11.0.txt");
 
-    /// A network of the card's, its sequences, and its bytes: weights, kept, workspace of training and of inference.
+    /// A measured network, its sequences, and the H200's bytes: weights, reserve space, training and inference
+    /// workspace.
     struct Row {
         network: Network,
         sequences: Sequences,

@@ -1,4 +1,4 @@
-//! What cuDNN is told of tensors: the type of their elements and their sizes, by descriptor.
+//! Tensor descriptors: element type and sizes.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -31,21 +31,21 @@ impl Tensor {
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if it was not described.
+    /// `InvalidHandle` if no tensor was set.
     pub(super) fn of(descriptor: u64) -> Outcome<Tensor> {
         tensors().get(&descriptor).cloned().ok_or(Failure::InvalidHandle)
     }
 
-    /// Keeps it for a descriptor.
+    /// Sets a descriptor's tensor.
     pub(super) fn describe(self, descriptor: u64) {
         tensors().insert(descriptor, self);
     }
 
-    /// Its sizes, of which there are so many.
+    /// Its sizes, if it has this many dimensions.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if there are not.
+    /// `InvalidValue` if it has another number of dimensions.
     pub(super) fn dimensions<const COUNT: usize>(&self) -> Outcome<[u64; COUNT]> {
         self.sizes.as_slice().try_into().map_err(|_| Failure::InvalidValue)
     }
@@ -63,7 +63,7 @@ calls! { Dnn:
         Tensor { element, sizes }.describe(descriptor);
         Ok(())
     }
-    /// Strides are those of a tensor whose elements lie in order.
+    /// Contiguous strides.
     fn cudnnGetTensorNdDescriptor(
         descriptor: u64, wanted: c_int, element: Out<c_int>, count: Out<c_int>, sizes: Out<u8>, strides: Out<u8>,
     ) {

@@ -1,36 +1,35 @@
 //! A model of the workspaces that cuDNN's convolutions ask for.
 //!
-//! cuDNN does not document them: they follow from the kernel that its heuristics choose. What they hold is known,
-//! though, and was found again in every class of measurements (`tests/pytorch/workspaces/`, an H200 with cuDNN 9.19):
+//! cuDNN does not document them: they depend on the kernel that its heuristics choose. Their contents were inferred
+//! from measurements (`tests/pytorch/workspaces/`, an H200 with cuDNN 9.19):
 //!
-//! - Kernels on tensor cores work on NHWC. Tensors in NCHW are copied: input, weights and output, beside 16 bytes. A
-//!   kernel of 1×1 has weights that are the same in both, and, without stride and padding, is a product of matrices
-//!   that needs no copies.
-//! - Channels are filled up to whole vectors of 16 bytes, so that 3 become 4 or 8; those tensors are copied in NHWC too.
-//!   For few channels of a small window there are kernels that take them as they are, and for `float16` (not `bfloat16`)
-//!   others that take vectors of four.
-//! - The gradient of the weights is a sum over all positions, which is shared among multiprocessors: each share has a
-//!   sum of its own, in 32 bits.
-//! - Without tensor cores nothing is copied, but the gradient of a 3×3 kernel's weights is taken by Winograd's method
-//!   F(4×4, 3×3), which keeps 36 numbers for each tile of input and output.
+//! - Kernels on tensor cores work on NHWC. NCHW tensors are copied: input, weights and output, plus 16 bytes. The
+//!   weights of a 1×1 kernel are the same in both layouts; without stride and padding such a convolution is a matrix
+//!   product that needs no copies.
+//! - Channels are padded to whole vectors of 16 bytes, so that 3 become 4 or 8; padded tensors are copied in NHWC too.
+//!   For few channels and a small window there are kernels without padding, and for `float16` (not `bfloat16`) others
+//!   that use vectors of four.
+//! - The weights' gradient is a sum over all positions, split among multiprocessors: each split has its own 32-bit sum.
+//! - Kernels without tensor cores copy nothing, except that the weights' gradient of a 3×3 kernel uses Winograd's
+//!   F(4×4, 3×3), which stores 36 numbers for each tile of input and output.
 //!
-//! How far the model is from the card: `tests::the_model_is_as_near_to_the_card_as_the_documents_say`.
+//! `tests::the_model_is_as_near_to_the_card_as_the_documents_say` states the model's error.
 
 use super::convolution::{Convolution, Layout, Pass, Precision};
 
 /// Bytes of a sum.
 const SUM_BYTES: u64 = 4;
-/// What copies need beside themselves.
+/// Fixed bytes beside the copies.
 const COPIES_EXTRA_BYTES: u64 = 16;
-/// So many channels of a picture are few.
+/// The most channels that count as few.
 const FEW_CHANNELS: u64 = 4;
-/// Bytes of input that leave room for the rest in an H200's cache of 60 MiB.
+/// Input bytes that leave room for the other tensors in an H200's 60 MiB of cache.
 const CACHED_BYTES: u64 = 40 << 20;
-/// Positions in the window of a kernel for few channels, at most: 5×5.
+/// The most positions in the window of a kernel for few channels: 5×5.
 const SMALL_WINDOW: u64 = 25;
 
 impl Convolution {
-    /// Bytes that the plan of this convolution asks for on a GPU of so many multiprocessors.
+    /// Workspace bytes of this convolution's plan on a GPU with this many multiprocessors.
     pub(super) fn workspace_bytes(&self, multiprocessors: u64) -> u64 {
         let (few, window) = (self.has_few_channels(), self.window());
         let float = self.precision == Precision::Float;
@@ -49,12 +48,12 @@ impl Convolution {
         }
     }
 
-    /// A product of matrices: a 1×1 kernel in its place, on more than a few positions.
+    /// A matrix product: a 1×1 kernel without stride and padding, on enough positions.
     fn is_product(&self) -> bool {
         self.window() == 1 && self.in_place && self.groups() == 1 && self.positions() >= 64
     }
 
-    /// Input, weights and output in NHWC, with as many channels as vectors hold, as far as they are not so already.
+    /// Copies of input, weights and output in NHWC with padded channels, where they are needed.
     fn copies_bytes(&self) -> u64 {
         let takes_few = self.is_fp16 && self.has_few_channels() && self.pass != Pass::Data;
         let vector = if takes_few { FEW_CHANNELS } else { 16 / self.element_bytes };
@@ -82,8 +81,8 @@ impl Convolution {
         channels * self.element_bytes + COPIES_EXTRA_BYTES
     }
 
-    /// Whether the output is written as it is wanted: there are such kernels in 32 bits for a few dozen channels, and they
-    /// are taken as long as the input is not too large for the cache.
+    /// Whether the output is written in place: 32-bit kernels for a few dozen channels can do so, and cuDNN uses them
+    /// while the input fits the cache.
     fn writes_nchw(&self) -> bool {
         let bytes = self.x.iter().product::<u64>() * self.element_bytes;
         (self.precision, self.pass) == (Precision::Float, Pass::Forward)
@@ -92,8 +91,8 @@ impl Convolution {
             && bytes <= CACHED_BYTES
     }
 
-    /// The sums of the weights' gradient, one for each share of the positions. A share has as many multiprocessors as
-    /// the gradient has tiles of 64 or 128 a side; half precision takes no shares of few positions.
+    /// The sums of the weights' gradient, one per split. A split gets as many multiprocessors as the gradient has tiles
+    /// of 64 or 128 a side; half precision does not split few positions.
     fn sums_bytes(&self, multiprocessors: u64) -> u64 {
         let groups = self.groups();
         let (rows, columns) = (self.w[0] / groups, self.x[1] / groups * self.window());
@@ -111,7 +110,7 @@ impl Convolution {
         } else if tiles <= multiprocessors {
             bytes * (multiprocessors / tiles).min(positions / least_positions)
         } else if 4 * tiles <= 5 * multiprocessors && self.precision == Precision::Float {
-            // Multiprocessors that have begun a tile each.
+            // Multiprocessors, rounded up to whole tiles.
             bytes * multiprocessors / tiles
         } else {
             0
@@ -151,7 +150,7 @@ impl Convolution {
         self.w[2..].iter().product()
     }
 
-    /// Positions of the output in one picture.
+    /// Output positions per image.
     fn positions(&self) -> u64 {
         self.y[2..].iter().product()
     }
@@ -164,7 +163,7 @@ mod tests {
     const MEASURED: &str = include_str!("../../tests/pytorch/workspaces/convolutions-h200-2.11.0.txt");
     const MULTIPROCESSORS: u64 = 132;
 
-    /// One line of the measurements: what the convolution was, and the workspaces of its three passes.
+    /// One measurement: the convolution, and the workspaces of its three passes.
     fn read(line: &str) -> [(Convolution, u64); 3] {
         let words: Vec<&str> = line.split(' ').collect();
         let numbers = |word: &str| word.split('x').map(|n| n.parse().unwrap()).collect::<Vec<u64>>();
@@ -189,9 +188,9 @@ mod tests {
         })
     }
 
-    /// Of the convolutions with these kernels: the median and the largest error, as a share of the bytes of input,
-    /// weights and output; the share of convolutions that are wrong by 2 % and by 25 % of those at most; the model's
-    /// bytes in all for one of the card's.
+    /// Over the convolutions with these kernels: the median and the largest error, as a fraction of the bytes of input,
+    /// weights and output; the fraction of convolutions with errors above 2 % and above 25 % of those bytes; the ratio
+    /// of the model's total bytes to the H200's.
     fn figures(chosen: impl Fn(Precision) -> bool) -> [String; 5] {
         let (mut errors, mut model, mut card) = (Vec::new(), 0, 0);
         for (convolution, bytes) in MEASURED.lines().filter(|line| !line.starts_with('#')).flat_map(read) {

@@ -1,4 +1,4 @@
-//! Memory: addresses reserved, physical memory made and mapped into them, and the plain calls.
+//! Memory: address reservations, physical allocations and their mapping, and plain allocation.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -11,7 +11,7 @@ use crate::memory::{Kind, PAGE_BYTES, memory};
 use crate::runtime::current_device;
 use crate::stream::{StreamHandle, ran_on};
 
-/// What begins a `CUmemAllocationProp`; the location is the kind (1 for a device) and its number.
+/// The first fields of `CUmemAllocationProp`; the location is a kind (1 for a device) and its number.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Properties {
@@ -118,10 +118,10 @@ calls! { Driver:
 
 nothing! { Driver: cuMemSetAccess }
 
-// In words of four bytes: of devices only, where a fill is forgotten.
+// In words of four bytes. Device memory only: the fill is not remembered.
 work! { Driver: cuMemsetD32_v2 cuMemsetD32Async cuStreamWriteValue32 cuStreamWriteValue32_v2 }
 
-/// Tells about an address, in as many bytes as the attribute has (`CUpointer_attribute`).
+/// Queries a property of an address; each attribute has its own size (`CUpointer_attribute`).
 fn pointer_attribute(value: Out<u8>, attribute: c_int, address: u64) -> Outcome {
     let range = memory().find(address);
     let device = |kind| match kind {
@@ -130,17 +130,17 @@ fn pointer_attribute(value: Out<u8>, attribute: c_int, address: u64) -> Outcome 
     };
     let hosts = |kind| matches!(kind, Kind::Host | Kind::Registered);
     match (attribute, range) {
-        // Context; whether its memory is the host's (1) or a device's (2); managed; device.
+        // Context; memory type, host (1) or device (2); managed; device.
         (1, Some(range)) => value.put_bytes(&(device(range.kind) as u64 + 1).to_ne_bytes()),
         (2, Some(range)) => value.put_bytes(&(if hosts(range.kind) { 1_u32 } else { 2 }).to_ne_bytes()),
         (8, Some(range)) => {
             value.put_bytes(&u32::from(matches!(range.kind, Kind::Managed(_))).to_ne_bytes()[..1])
         }
         (9, Some(range)) => value.put_bytes(&device(range.kind).to_ne_bytes()),
-        // Where the memory's range begins, how long it is.
+        // The start and the size of the allocation.
         (11, Some(range)) => value.put_bytes(&range.begin.to_ne_bytes()),
         (12, Some(range)) => value.put_bytes(&range.bytes.to_ne_bytes()),
-        // The address for kernels: what Triton asks of any pointer, also of one that is not CUDA's.
+        // The address for kernels: Triton queries it for every pointer, including those that are not CUDA's.
         (3 | 4, _) => value.put_bytes(&address.to_ne_bytes()),
         _ => Err(Failure::InvalidValue),
     }

@@ -1,4 +1,4 @@
-//! Devices and their contexts, of which each has one; names of errors; calls by name.
+//! Devices and their contexts, one per device; error names; function look-up by name.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -49,7 +49,7 @@ calls! { Driver:
     fn cuDevicePrimaryCtxRetain(context: Out<ContextHandle>, device: c_int) {
         context.put(context_of(setup().device(device)?))
     }
-    /// Flags, which are none, and whether the context is there, which it always is.
+    /// Flags (none), and whether the context is active (always).
     fn cuDevicePrimaryCtxGetState(device: c_int, flags: Out<c_uint>, active: Out<c_int>) {
         setup().device(device)?;
         flags.offer(0);
@@ -97,7 +97,7 @@ calls! { Driver:
         result.offer(0);
         address.put(address_of(&name.read()?)?)
     }
-    /// Nothing is ever logged.
+    /// There is no log.
     fn cuLogsRegisterCallback(_callback: *const c_void, _data: *const c_void, handle: Out<u64>) {
         handle.put(new_handle())
     }
@@ -113,7 +113,7 @@ fn context_of(device: usize) -> ContextHandle {
     device as ContextHandle + 1
 }
 
-/// Makes a context this thread's; null, which is none, leaves it the one that it has.
+/// Sets this thread's context; null leaves the current one.
 fn make_current(context: ContextHandle) -> Outcome {
     match context.checked_sub(1) {
         None => Ok(()),
@@ -121,7 +121,7 @@ fn make_current(context: ContextHandle) -> Outcome {
     }
 }
 
-/// The driver's name of an error, of those that the stand-in gives.
+/// The driver's name for an error that the stand-in returns.
 fn name_of(error: c_int) -> &'static std::ffi::CStr {
     match error {
         0 => c"CUDA_SUCCESS",

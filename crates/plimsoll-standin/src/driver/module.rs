@@ -1,4 +1,4 @@
-//! Kernels: loaded, asked, launched, and nothing happens.
+//! Kernels: they can be loaded, queried and launched; a launch does nothing.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -8,7 +8,7 @@ use crate::gpu::setup;
 use crate::runtime::{BLOCKS_PER_MULTIPROCESSOR, REGISTERS, THREADS_PER_BLOCK};
 use crate::stream::{StreamHandle, kernel_on};
 
-/// What begins a `CUlaunchConfig`; attributes follow.
+/// The first fields of `CUlaunchConfig`; attributes follow.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Launch {
@@ -61,7 +61,7 @@ calls! { Driver:
         kernel_on(launch.get()?.stream);
         Ok(())
     }
-    /// What a module's linking leaves is one byte that nobody reads.
+    /// Linking a module produces one byte, which nothing reads.
     fn cuLinkComplete(_link: u64, image: Out<*const c_void>, bytes: Out<usize>) {
         image.put(c"".as_ptr().cast())?;
         bytes.put(1)

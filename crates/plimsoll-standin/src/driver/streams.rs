@@ -1,4 +1,4 @@
-//! Streams and events: those of the runtime, by the driver's names.
+//! Streams and events: the runtime's, under the driver's names.
 
 use std::ffi::{c_int, c_uint};
 

@@ -1,14 +1,12 @@
-//! What a device says of itself: attributes by CUDA's numbers, and `cudaDeviceProp`, which is made of them.
+//! Device properties: attributes by CUDA's numbers, and `cudaDeviceProp`, which is built from them.
 //!
-//! Attributes that do not differ between the listed GPUs have the values that an H200 gave (driver
-//! 580.159.04).
+//! Attributes that do not differ between the GPUs of the table have the values of an H200 (driver 580.159.04).
 
 use plimsoll_gpu::Gpu;
 
 use super::Setup;
 
-/// The attributes that every device answers alike: CUDA's number (`cudaDeviceAttr`, `CUdevice_attribute`),
-/// value.
+/// The attributes with the same value on every device: CUDA's number (`cudaDeviceAttr`, `CUdevice_attribute`), value.
 #[rustfmt::skip] // many to a line
 const COMMON: [(i32, i32); 93] = [
     (1, 1024), (2, 1024), (3, 1024), (4, 64), (5, i32::MAX), (6, 65535), (7, 65535), (8, 49152), (9, 65536),
@@ -24,7 +22,7 @@ const COMMON: [(i32, i32); 93] = [
     (119, 1), (121, 1), (125, 1), (126, 4), (131, -1),
 ];
 
-/// What a device answers to an attribute: those that are in no table are zero, "no".
+/// A device's value of an attribute; unknown attributes are zero, "no".
 pub(crate) fn attribute(setup: &Setup, device: usize, number: i32) -> i32 {
     let gpu = &setup.gpu;
     match number {
@@ -40,18 +38,17 @@ pub(crate) fn attribute(setup: &Setup, device: usize, number: i32) -> i32 {
         81 => gpu.shared_bytes_per_multiprocessor,
         97 => gpu.shared_bytes_per_block,
         106 => gpu.blocks_per_multiprocessor,
-        // Of the L2 cache, five eighths can be set aside, as on the H200 and the A100; before these nothing
-        // can.
+        // The H200 and the A100 can set aside five eighths of the L2 cache, older GPUs none.
         108 if gpu.capability.0 >= 8 => gpu.l2_bytes / 8 * 5,
-        // What the system keeps of each block's shared memory, since compute capability 8.0.
+        // Since compute capability 8.0 the system reserves some of each block's shared memory.
         111 if gpu.capability.0 >= 8 => 1024,
-        // Thread block clusters came with compute capability 9.0.
+        // Thread block clusters require compute capability 9.0.
         120 => i32::from(gpu.capability.0 >= 9),
         _ => COMMON.iter().find(|(known, _)| *known == number).map_or(0, |(_, value)| *value),
     }
 }
 
-/// A piece of `cudaDeviceProp`.
+/// A field of `cudaDeviceProp`.
 #[derive(Clone, Copy)]
 enum Field {
     /// `char name[256]`
@@ -64,15 +61,15 @@ enum Field {
     Int(i32),
     /// An attribute as `size_t`.
     Size(i32),
-    /// So many bytes of zero.
+    /// This many zero bytes.
     Zero(usize),
-    /// What only CUDA 12's structure has.
+    /// Only in CUDA 12's structure.
     Only12(&'static [Field]),
 }
 
 use Field::{Int, Memory, Name, Only12, Size, Uuid, Zero};
 
-/// `cudaDeviceProp` in order, as `driver_types.h` of CUDA 12.8 and 13.2 has it.
+/// The fields of `cudaDeviceProp` in order, from `driver_types.h` of CUDA 12.8 and 13.2.
 #[rustfmt::skip] // many to a line
 const LAYOUT: &[Field] = &[
     Name, Uuid, Zero(8), Zero(4), Memory, Size(8), Int(12), Int(10), Size(11), Int(1), Int(2), Int(3), Int(4),
@@ -90,11 +87,11 @@ const LAYOUT: &[Field] = &[
     Int(95), Only12(&[Int(96)]), Size(97), Int(100), Int(101), Int(106), Int(109), Size(111), Int(99),
     Int(112), Int(113), Int(114), Int(115), Int(116), Int(117), Int(118), Int(119), Int(121), Int(125),
     Int(120), Int(123),
-    // reserved: 63 numbers, of which CUDA 13 gave some names (NUMA, MPS, PCI numbers); all are zero here
+    // reserved: 63 numbers, some of which CUDA 13 names (NUMA, MPS, PCI numbers); all zero
     Zero(63 * 4),
 ];
 
-/// Which of CUDA's two forms of the structure is asked for.
+/// The requested form of the structure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `cudaGetDeviceProperties_v2` of CUDA 12.
@@ -138,7 +135,7 @@ fn size(bytes: &mut Vec<u8>, value: u64) {
     bytes.extend(value.to_ne_bytes());
 }
 
-/// Fills up to the next multiple of an alignment.
+/// Pads to the next multiple of an alignment.
 fn pad(bytes: &mut Vec<u8>, alignment: usize) {
     bytes.resize(bytes.len().next_multiple_of(alignment), 0);
 }

@@ -1,18 +1,18 @@
-//! Copies and fills: what arrives on the host is zero, or what it had sent just before (`recent.rs`), or
-//! what a listener says (`reads.rs`); what arrives on a device is nothing.
+//! Copies and fills. A copy to the host yields zeros, values that the host sent just before (`recent.rs`), or what a
+//! listener provides (`reads.rs`); a copy to a device does nothing.
 
 use super::reads;
 use super::recent::{forget_all, known, recent};
 use super::{Kind, memory};
 use crate::nccl;
 
-/// Where a copy goes, by CUDA's numbers: `cudaMemcpyKind`.
+/// A copy's direction, by CUDA's numbers: `cudaMemcpyKind`.
 pub(crate) const HOST_TO_DEVICE: i32 = 1;
 pub(crate) const DEVICE_TO_HOST: i32 = 2;
 pub(crate) const DEVICE_TO_DEVICE: i32 = 3;
 const BY_ADDRESS: i32 = 4;
 
-/// A pointer that C handed over: to memory of the host or of a device.
+/// A pointer from a C caller: to host or device memory.
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Pointer(*mut u8);
@@ -23,19 +23,19 @@ impl Pointer {
         self.0.addr() as u64
     }
 
-    /// So many bytes further.
+    /// The pointer advanced by this many bytes.
     fn after(self, bytes: usize) -> Self {
         Pointer(self.0.wrapping_add(bytes))
     }
 
-    /// Whether the host may touch what is there.
+    /// Whether the host can access this address.
     fn is_hosts(self) -> bool {
         let range = memory().find(self.address());
         range.is_none_or(|range| matches!(range.kind, Kind::Host | Kind::Registered | Kind::Managed(_)))
     }
 }
 
-/// Copies `bytes`, in a direction by CUDA's number.
+/// Copies `bytes`; the direction is CUDA's number.
 pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
     if bytes == 0 {
         return;
@@ -45,24 +45,23 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
         DEVICE_TO_HOST => (true, false),
         DEVICE_TO_DEVICE => (false, false),
         BY_ADDRESS => (to.is_hosts(), from.is_hosts()),
-        // From host to host.
+        // Host to host.
         _ => (true, true),
     };
     match (to_host, from_host) {
         (false, false) => recent().moved(to.address(), from.address(), bytes),
-        // SAFETY: the caller says that there are so many bytes, and they are the host's.
+        // SAFETY: the caller guarantees the length, and this is host memory.
         (false, true) => recent().sent(to.address(), unsafe { std::slice::from_raw_parts(from.0, bytes) }),
-        // SAFETY: the caller says that there are so many bytes in both places, and both are the host's; they
-        // may overlap.
+        // SAFETY: the caller guarantees the length of both ranges, and both are host memory; they may overlap.
         (true, true) => unsafe { to.0.copy_from(from.0, bytes) },
         (true, false) => {
             let until = nccl::deadline();
             nccl::wait_for_others(until);
             match known(from.address(), bytes, until) {
-                // SAFETY: the caller says that so many bytes can be written there, and it is the host's.
+                // SAFETY: the caller guarantees that this many bytes are writable, and this is host memory.
                 Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },
                 None => {
-                    // SAFETY: the same.
+                    // SAFETY: as above.
                     unsafe { to.0.write_bytes(0, bytes) };
                     reads::unknown(to.0, from.address(), bytes);
                 }
@@ -83,12 +82,12 @@ pub(crate) fn copy_rows(
     }
 }
 
-/// Fills `bytes` with a value, where the host may touch them.
+/// Fills `bytes` with a value, if this is host memory.
 pub(crate) fn fill(to: Pointer, value: u8, bytes: usize) {
     forget_all();
     let range = memory().find(to.address());
     if range.is_some_and(|range| matches!(range.kind, Kind::Managed(_) | Kind::Host)) {
-        // SAFETY: the caller says that so many bytes can be written there, and the host may.
+        // SAFETY: the caller guarantees that this many bytes are writable, and this is host memory.
         unsafe { to.0.write_bytes(value, bytes) };
     }
 }

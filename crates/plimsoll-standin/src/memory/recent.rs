@@ -1,11 +1,10 @@
-//! Values that are known although nothing computes: what the host sent to a device, until anything runs there
-//! that could have changed it.
+//! Values that are known without computing: data that the host sent to a device, until work that could change it runs
+//! there.
 //!
 //! Libraries send a few numbers to the device, pass them through a collective and read them back at once:
-//! `DistributedDataParallel` agrees on its buckets in this way, and takes zeros ill. So small uploads are
-//! kept, follow copies and collectives, and are forgotten at the next launch of any kernel. What other ranks
-//! send is waited for when it is read; where they are in no other process, or do not run, it is taken to be what
-//! this one holds.
+//! `DistributedDataParallel` agrees on its buckets in this way and fails on zeros. So small uploads are kept, follow
+//! copies and collectives, and are dropped at the next kernel launch. A read waits for values that other ranks send; if
+//! those ranks are not other processes, or do not run, their values are assumed to equal this rank's.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,21 +14,21 @@ use std::time::Instant;
 use crate::lock::locked;
 use crate::nccl::Message;
 
-/// Longer uploads are not kept: they are data, not agreements.
+/// Longer uploads are not kept: they are data, not coordination.
 const MOST_BYTES: usize = 1 << 20;
 
-/// By device address: what is known to be there. Ranges do not overlap.
+/// By device address: the known values. Ranges do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     known: BTreeMap<u64, Known>,
 }
 
-/// What is known of a range.
+/// The known content of a range.
 #[derive(Debug, Clone)]
 enum Known {
-    /// Its bytes.
+    /// The bytes.
     Here(Vec<u8>),
-    /// That they are so many of what a rank sends, from this one on.
+    /// This many bytes of a rank's message, from this offset.
     Sent { message: Message, begin: usize, bytes: usize },
 }
 
@@ -41,7 +40,7 @@ impl Known {
         }
     }
 
-    /// So many bytes from `offset` on, if it has them.
+    /// The `bytes` from `offset`, if the range has them.
     fn part(&self, offset: usize, bytes: usize) -> Option<Known> {
         let end = offset.checked_add(bytes).filter(|end| *end <= self.len())?;
         Some(match self {
@@ -52,7 +51,7 @@ impl Known {
         })
     }
 
-    /// The bytes; those that a rank sends are waited for, and may turn out not to be known.
+    /// The bytes. Waits for those that a rank sends, which may turn out to be unknown.
     fn bytes(self, until: Instant) -> Option<Vec<u8>> {
         match self {
             Known::Here(known) => Some(known),
@@ -68,12 +67,12 @@ static RECENT: Mutex<Recent> = Mutex::new(Recent { known: BTreeMap::new() });
 /// Whether anything is known, so that launches need not take the lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// What is known now, until the guard is dropped.
+/// Locks the known values.
 pub(crate) fn recent() -> MutexGuard<'static, Recent> {
     locked(&RECENT)
 }
 
-/// The values at an address, if all of them are known. Other threads may go on while this waits for what ranks send.
+/// The values at an address, if all are known. Does not block other threads while it waits for other ranks.
 pub(crate) fn known(from: u64, bytes: usize, until: Instant) -> Option<Vec<u8>> {
     let pieces = recent().find(from, bytes)?;
     pieces.into_iter().try_fold(Vec::new(), |mut all, piece| {
@@ -82,7 +81,7 @@ pub(crate) fn known(from: u64, bytes: usize, until: Instant) -> Option<Vec<u8>> 
     })
 }
 
-/// Something ran that may have written anywhere.
+/// Work ran that may have written to any address.
 pub(crate) fn forget_all() {
     if ANY.swap(false, Ordering::Relaxed) {
         recent().known.clear();
@@ -106,7 +105,7 @@ impl Recent {
         }
     }
 
-    /// Bytes went from one device address to another.
+    /// Bytes were copied between device addresses.
     pub(crate) fn moved(&mut self, to: u64, from: u64, bytes: usize) {
         let known = self.find(from, bytes);
         self.forget(to, bytes);
@@ -125,7 +124,7 @@ impl Recent {
         }
     }
 
-    /// What is at an address, if all of it is known: pieces that lie one behind the other.
+    /// The content at an address, if all of it is known: adjacent pieces.
     fn find(&self, from: u64, bytes: usize) -> Option<Vec<Known>> {
         let (mut pieces, mut found) = (Vec::new(), 0);
         while found < bytes {
@@ -140,11 +139,11 @@ impl Recent {
         Some(pieces)
     }
 
-    /// Something else was written to these addresses. A piece that is hit is forgotten whole.
+    /// Something else was written to these addresses. Every piece that overlaps is dropped whole.
     fn forget(&mut self, to: u64, bytes: usize) {
         let end = to.saturating_add(bytes as u64);
         let hit = |(begin, known): (&u64, &Known)| (begin + known.len() as u64 > to).then_some(*begin);
-        // They do not overlap: the last that begin before `end` are the ones that can reach beyond `to`.
+        // Pieces do not overlap each other: only the last ones that start before `end` can reach beyond `to`.
         let hits: Vec<u64> = self.known.range(..end).rev().map_while(hit).collect();
         hits.iter().for_each(|begin| drop(self.known.remove(begin)));
     }

@@ -1,6 +1,5 @@
-//! Collectives: they compute nothing. Those that only move values move what is known of them
-//! (`memory/recent.rs`): between processes what each rank sends, else as if every rank had sent what this one
-//! sends.
+//! Collectives compute nothing. Those that only move values move the known ones (`memory/recent.rs`): between processes
+//! each rank's own values, otherwise as if every rank sent this rank's values.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -23,7 +22,7 @@ struct Broadcast {
 }
 
 thread_local! {
-    /// How many groups this thread has begun, and the broadcasts in them.
+    /// The depth of this thread's open groups, and their broadcasts.
     static GROUP: RefCell<(usize, Vec<Broadcast>)> = const { RefCell::new((0, Vec::new())) };
 }
 
@@ -115,8 +114,8 @@ calls! { Nccl:
     }
 }
 
-/// Notes one more collective of a communicator, and tells the others, with the values that this rank sends
-/// where they are known. Its number.
+/// Counts one more collective of a communicator and publishes it, with the values that this rank sends where they are
+/// known. Returns its number.
 pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
     let mut comms = comms();
     let joined = comms.get_mut(&comm).ok_or(Failure::InvalidHandle)?;
@@ -129,13 +128,13 @@ pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
     Ok(call)
 }
 
-/// A collective whose results are not known.
+/// A collective with unknown results.
 fn computed(comm: CommHandle) -> Outcome {
     kernel_somewhere();
     called(comm, None).map(drop)
 }
 
-/// The next message between two ranks, by the number of this one, if they are processes.
+/// The next message between this rank and another, if they are processes.
 fn between(comm: CommHandle, ends: impl Fn(u32) -> (u32, u32)) -> Outcome<Option<Message>> {
     let mut comms = comms();
     let joined = comms.get_mut(&comm).ok_or(Failure::InvalidHandle)?;
@@ -146,7 +145,7 @@ fn between(comm: CommHandle, ends: impl Fn(u32) -> (u32, u32)) -> Outcome<Option
     Ok(joined.exchange.as_ref().map(|exchange| exchange.message_to(sender, receiver, call)))
 }
 
-/// What is known of the values at an address, which may be what others send.
+/// The known values at an address, possibly from other ranks.
 fn known(from: u64, bytes: usize) -> Option<Vec<u8>> {
     recent::known(from, bytes, deadline())
 }
@@ -166,7 +165,7 @@ fn broadcast(broadcast: Broadcast) -> Outcome {
     Ok(())
 }
 
-/// A broadcast among ranks that are one process: done when the group of which it is a part ends.
+/// A broadcast among ranks of one process: complete when its group ends.
 fn gathered(broadcast: Broadcast) -> Outcome {
     let begun = GROUP.with_borrow_mut(|(depth, broadcasts)| {
         broadcasts.push(broadcast);
@@ -175,8 +174,8 @@ fn gathered(broadcast: Broadcast) -> Outcome {
     if begun == 0 { settle() } else { Ok(()) }
 }
 
-/// Does the broadcasts that this thread has gathered. PyTorch makes one of each rank for an `all_gather`:
-/// those of the other ranks bring what this one sends.
+/// Runs this thread's pending broadcasts. PyTorch implements `all_gather` as one broadcast per rank: those of the other
+/// ranks yield this rank's values.
 fn settle() -> Outcome {
     let broadcasts = GROUP.with_borrow_mut(|(_, broadcasts)| std::mem::take(broadcasts));
     let mut recent = recent();
@@ -189,7 +188,7 @@ fn settle() -> Outcome {
     Ok(())
 }
 
-/// The size of so many elements of a kind: `ncclDataType_t`.
+/// Bytes of this many elements: `ncclDataType_t`.
 fn bytes_of(count: usize, kind: c_int) -> Outcome<usize> {
     let each = match kind {
         0 | 1 | 10 | 11 => 1,

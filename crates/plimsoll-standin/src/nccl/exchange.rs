@@ -1,13 +1,12 @@
-//! What ranks tell each other through files, in the folder by which they share the devices (`share.rs`).
+//! Messages between ranks through files, in the folder through which they share the devices (`share.rs`).
 //!
-//! A rank counts its calls of a communicator, and leaves with each what is known of the values that it sends
-//! (`memory/recent.rs`). Who received them and reads them on the host waits until the sender came so far, as
-//! it would for a device; a collective itself waits only for values that it passes on. What a sender, or its order, has
-//! of files:
+//! A rank counts its calls on a communicator, and publishes with each the known values that it sends
+//! (`memory/recent.rs`). A receiver that reads them on the host waits for the sender's call, as it would with a device;
+//! a collective waits only for values that it passes on. A sender, or a sender and receiver, has these files:
 //!
 //! ```text
-//! SENDER[-RECEIVER]         three numbers: its process, when that began, and how many calls it made
-//! SENDER[-RECEIVER].CALL    the values that it sent, where they are known
+//! SENDER[-RECEIVER]         three numbers: process ID, start time, number of calls
+//! SENDER[-RECEIVER].CALL    the values of this call, where they are known
 //! ```
 
 use std::collections::BTreeSet;
@@ -21,15 +20,15 @@ use std::time::{Duration, Instant};
 use crate::lock::locked;
 use crate::share;
 
-/// How long ranks that do not come are waited for, together.
+/// The total time to wait for ranks that do not arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The pauses between two looks, the first and the longest.
+/// The shortest and the longest polling interval.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(5)];
 
-/// Senders that did not come: each is waited for once.
+/// Senders that did not arrive: each is waited for only once.
 static MISSING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Until when to wait for everything that is needed now.
+/// The deadline of all current waits.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }
@@ -40,7 +39,7 @@ pub(super) struct Exchange {
     folder: PathBuf,
 }
 
-/// What a rank sends with one of its calls.
+/// A rank's message with one of its calls.
 #[derive(Debug, Clone)]
 pub(crate) struct Message {
     sender: PathBuf,
@@ -48,24 +47,24 @@ pub(crate) struct Message {
 }
 
 impl Exchange {
-    /// That of a communicator of several processes, by a name that these agree on.
+    /// The folder of a communicator of several processes, under the name that they agree on.
     pub(super) fn named(name: &str) -> Option<Exchange> {
         let folder = share::folder()?.join(name);
         fs::create_dir_all(&folder).ok()?;
         Some(Exchange { folder })
     }
 
-    /// That of a part of the communicator.
+    /// The folder of a part of the communicator.
     pub(super) fn part(&self, name: &str) -> Option<Exchange> {
         Exchange::named(&format!("{}-{name}", self.folder.file_name()?.to_str()?))
     }
 
-    /// What a rank sends all others with this call.
+    /// This rank's message to all others with this call.
     pub(super) fn message(&self, rank: u32, call: u64) -> Message {
         Message { sender: self.folder.join(rank.to_string()), call }
     }
 
-    /// What a rank sends one other.
+    /// This rank's message to one other rank.
     pub(super) fn message_to(&self, rank: u32, receiver: u32, call: u64) -> Message {
         Message { sender: self.folder.join(format!("{rank}-{receiver}")), call }
     }
@@ -74,7 +73,7 @@ impl Exchange {
 impl Message {
     /// Sends it.
     pub(super) fn send(&self, known: Option<&[u8]>) {
-        // Where the launcher took the folder away, the run is over and nobody reads.
+        // If the launcher deleted the folder, the run is over and nobody reads.
         let _over = self.write(known);
     }
 
@@ -84,7 +83,7 @@ impl Message {
         }
         let [number, began] = share::this().unwrap_or_default();
         let row = [number, began, self.call + 1].map(u64::to_ne_bytes);
-        // Whole or not at all: a reader meets either count.
+        // The rename is atomic: a reader sees the old count or the new one.
         let new = self.sender.with_extension("new");
         fs::write(&new, row.as_flattened())?;
         fs::rename(new, &self.sender)
@@ -96,7 +95,7 @@ impl Message {
         path.into()
     }
 
-    /// Waits until it was sent: whether it was.
+    /// Waits until the message is sent; returns whether it was.
     pub(super) fn wait(&self, until: Instant) -> bool {
         let is_missing = locked(&MISSING).contains(&self.sender);
         let [mut pause, longest] = PAUSES;
@@ -115,13 +114,13 @@ impl Message {
         }
     }
 
-    /// Waits for it: the values that are known of it.
+    /// Waits for the message; returns its values if they are known.
     pub(crate) fn read(&self, until: Instant) -> Option<Vec<u8>> {
         if self.wait(until) { fs::read(self.values()).ok() } else { None }
     }
 }
 
-/// Who sends, and how often it did.
+/// The sender, and its number of calls.
 fn sender(path: &Path) -> Option<(share::Process, u64)> {
     let row = fs::read(path).ok()?;
     let (row, _) = row.as_chunks::<8>();
@@ -148,10 +147,10 @@ mod tests {
         let second = exchange.message(0, 1);
         assert_eq!((second.wait(deadline()), second.read(deadline())), (true, None));
         sender.join().unwrap();
-        // No process has the number 0.
+        // No process has the ID 0.
         fs::write(folder.join("7"), [0; 24]).unwrap();
         assert!(!exchange.message(7, 0).wait(deadline()));
-        // One that never came is waited for once, and heard if it comes after all.
+        // A sender that never arrived is waited for once, but its messages still count if it arrives later.
         let late = exchange.message(8, 0);
         assert!(!late.wait(Instant::now()) && !late.wait(deadline()));
         late.send(Some(&[3]));

@@ -1,5 +1,5 @@
-//! The user's process asks the planner: it is started when cuDNN is first asked for a plan, and ends when this process
-//! does. Where it cannot be started or does not answer, that is said once, and the model answers from then on.
+//! The planner's client, in the user's process. It starts the planner at cuDNN's first plan; the planner ends with this
+//! process. If it does not start or stops answering, that is reported once, and the model answers from then on.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use crate::{notice, place, settings};
 /// A plan may compile kernels, which takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An answer, or cuDNN's status where it has none: "not supported", as on a card.
+/// An answer, or cuDNN's status: "not supported", as on a GPU.
 pub(crate) type Asked<T> = Result<T, c_int>;
 
-/// What the heuristics of a graph find; nothing if cuDNN cannot be asked.
+/// The heuristics' configurations for a graph; `None` if cuDNN is not available.
 pub(crate) fn heuristics(graph: Graph) -> Option<Asked<Found>> {
     match ask(&Request::Heuristics(graph))? {
         Reply::Found(found) => Some(Ok(found)),
@@ -29,12 +29,12 @@ pub(crate) fn heuristics(graph: Graph) -> Option<Asked<Found>> {
     }
 }
 
-/// Bytes of workspace of a plan for what heuristics found; nothing if cuDNN cannot be asked.
+/// Workspace bytes of a plan for one of those configurations; `None` if cuDNN is not available.
 pub(crate) fn plan(heuristics: u64, place: u64) -> Option<Asked<i64>> {
     planned(ask(&Request::Plan { heuristics, place })?)
 }
 
-/// The same for a configuration that the caller made.
+/// The same for a configuration that the caller built.
 pub(crate) fn plan_of(configuration: Graph) -> Option<Asked<i64>> {
     planned(ask(&Request::PlanOf(configuration))?)
 }
@@ -46,7 +46,7 @@ fn planned(reply: Reply) -> Option<Asked<i64>> {
     }
 }
 
-/// A status of "not supported" is an answer; another one says that the request was not understood.
+/// "Not supported" is an answer; any other status means that the planner did not understand the request.
 fn refused<T>(reply: &Reply) -> Option<Asked<T>> {
     match reply {
         Reply::Refused { status: status @ 3000..4000, .. } => Some(Err(*status)),
@@ -54,10 +54,10 @@ fn refused<T>(reply: &Reply) -> Option<Asked<T>> {
     }
 }
 
-/// The planner of the process with this number.
+/// The planner of the process with this ID.
 struct Planner {
     process: u32,
-    /// Nothing once it could not be asked.
+    /// `None` after a failure.
     socket: Option<UnixStream>,
 }
 
@@ -66,7 +66,7 @@ static PLANNER: Mutex<Option<Planner>> = Mutex::new(None);
 fn ask(request: &Request) -> Option<Reply> {
     let mut planner = locked(&PLANNER);
     let process = std::process::id();
-    // A child that was forked has its parent's socket: it gets a planner of its own.
+    // A forked child inherits its parent's socket: it gets a planner of its own.
     let planner = match &mut *planner {
         Some(planner) if planner.process == process => planner,
         other => {
@@ -90,10 +90,10 @@ fn exchange(socket: &mut UnixStream, request: &Request) -> Result<Reply, String>
     let broken = |why: std::io::Error| format!("its process: {why}");
     wire::send(socket, &request.bytes()).map_err(broken)?;
     let message = receive(socket).map_err(broken)?.ok_or("its process ended")?;
-    Reply::read(&message).ok_or_else(|| "its process gave no answer".to_owned())
+    Reply::read(&message).ok_or_else(|| "its reply is malformed".to_owned())
 }
 
-/// Starts the planner for the cuDNN that is loaded here.
+/// Starts the planner with the cuDNN that is loaded here.
 fn started() -> Result<UnixStream, String> {
     let program =
         settings::text(settings::PLANNER).ok_or_else(|| format!("{} is not set", settings::PLANNER))?;
@@ -109,8 +109,8 @@ fn started() -> Result<UnixStream, String> {
         command.env_remove(variable);
     }
     command.env("LD_LIBRARY_PATH", folder).env(settings::CUDNN_WORKSPACE, "model");
-    // What is started here starts the planner and ends, so that the user's program has no child that it did not start.
-    // That it cannot be waited for, because the program ignores its children's ends, is no failure.
+    // The process started here starts the planner and exits, so that the user's program gets no unknown child. Waiting
+    // for it may fail, if the program ignores SIGCHLD; that is not an error.
     let _status = command.spawn().map_err(cannot)?.wait();
     let layout = description::layout(setup());
     let device = description::device(setup());
@@ -124,16 +124,16 @@ fn started() -> Result<UnixStream, String> {
         }
         Reply::Refused { status: NOT_ASKED, why } => Err(why),
         Reply::Refused { status, .. } => {
-            Err(format!("it takes no description of a GPU, as versions before 9.8: status {status}"))
+            Err(format!("it cannot read a GPU description (this needs cuDNN 9.8): status {status}"))
         }
-        _ => Err("its process gave another answer".to_owned()),
+        _ => Err("its reply is unexpected".to_owned()),
     }
 }
 
-/// The path of a library of this name that is loaded.
+/// The path of the loaded library with this name.
 fn loaded(name: &str) -> Option<String> {
     let mut search = Search { name, found: None };
-    // SAFETY: the function gets `search`, which lives until the call ends.
+    // SAFETY: the callback gets `search`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(compare), (&raw mut search).cast()) };
     search.found
 }
@@ -144,7 +144,7 @@ struct Search<'a> {
 }
 
 unsafe extern "C" fn compare(library: *mut libc::dl_phdr_info, _bytes: usize, search: *mut c_void) -> c_int {
-    // SAFETY: `loaded` gives a `Search`, and the loader a library whose name is text that ends with a zero, or null.
+    // SAFETY: `loaded` passes a `Search`, and the loader an entry whose name is null or a zero-terminated string.
     let (search, name) = unsafe {
         let name = (*library).dlpi_name;
         (&mut *search.cast::<Search<'_>>(), if name.is_null() { c"" } else { CStr::from_ptr(name) })

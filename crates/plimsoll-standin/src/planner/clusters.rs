@@ -1,30 +1,29 @@
-//! Where the multiprocessors of a described device lie: Note [Layout of the multiprocessors].
+//! The layout of a described device's multiprocessors: Note [Layout of the multiprocessors].
 //!
-//! Note [Layout of the multiprocessors]: kernels since Hopper work in clusters of thread blocks, and a cluster lies
-//! within one GPC, a group of multiprocessors. On a card cuDNN finds out how many multiprocessors each GPC has, and how
-//! many clusters of 1 to 16 blocks can so run at once; the number of shares into which it splits the gradient of
-//! weights follows from that, and so does its workspace. The JSON of a device has no key for it: cuDNN then takes the
-//! device to have one GPC of 18. So the numbers are written into cuDNN's descriptor, at the place where that one GPC
-//! stands. The place is not documented. It is found by what stands around it, and where that is not as known from
-//! cuDNN 9.19 and 9.26, nothing is written.
+//! Note [Layout of the multiprocessors]: since Hopper, kernels run in clusters of thread blocks, and a cluster stays
+//! within one GPC, a group of multiprocessors. On a GPU cuDNN finds out how many multiprocessors each GPC has, and so
+//! how many clusters of 1 to 16 blocks can run at once. That decides into how many parts it splits the weights'
+//! gradient, and the workspace. The JSON description has no key for it: cuDNN then assumes a single GPC of 18. So the
+//! numbers are written into cuDNN's descriptor in place of that GPC. The location is undocumented. It is found by the
+//! values around it; if they differ from those of cuDNN 9.19 and 9.26, nothing is written.
 
 use std::ffi::c_void;
 
-/// GPCs that cuDNN has room for.
+/// The most GPCs that cuDNN has room for.
 const GPCS: usize = 24;
-/// Sizes of clusters that it counts, from 1.
+/// The cluster sizes that it counts, from 1.
 const SIZES: usize = 16;
 
-/// Writes how many multiprocessors each GPC has into a finished descriptor of a device; whether it could.
+/// Writes each GPC's number of multiprocessors into a finished device descriptor; returns whether it could.
 ///
 /// # Safety
 ///
-/// `descriptor` is a live descriptor of cuDNN's, which no other thread uses.
+/// `descriptor` is a live cuDNN descriptor that no other thread uses.
 pub(super) unsafe fn write(descriptor: *mut c_void, layout: &[i32], device_version: i32) -> bool {
-    // SAFETY: cuDNN allocates descriptors by `operator new`, which is `malloc` in this process.
+    // SAFETY: cuDNN allocates descriptors with `operator new`, which is `malloc` in this process.
     let bytes = unsafe { libc::malloc_usable_size(descriptor) };
     let words: *mut i32 = descriptor.cast();
-    // SAFETY: the allocation has so many bytes, is aligned as `malloc` does, and is ours alone by the contract above.
+    // SAFETY: the allocation has this size and `malloc`'s alignment, and by the contract above no one else uses it.
     let words = unsafe { std::slice::from_raw_parts_mut(words, bytes / 4) };
     let Some(place) = place(words, device_version) else { return false };
     if layout.len() > GPCS {
@@ -38,13 +37,13 @@ pub(super) unsafe fn write(descriptor: *mut c_void, layout: &[i32], device_versi
     true
 }
 
-/// How many clusters of so many blocks run at once, one block on a multiprocessor.
+/// The number of clusters of this many blocks that run at once, with one block per multiprocessor.
 fn at_once(layout: &[i32], size: i32) -> i32 {
     layout.iter().map(|multiprocessors| multiprocessors / size).sum()
 }
 
-/// Where the one GPC stands that cuDNN takes a described device to have: after the versions of device and driver, and
-/// at most one word. Behind it there is room for more, then the clusters that run at once, or zeros.
+/// The position of the single GPC that cuDNN assumes: after the device's and the driver's version and at most one more
+/// word. After it come room for more GPCs, then the number of clusters that run at once, or zeros.
 fn place(words: &[i32], device_version: i32) -> Option<usize> {
     let version = words.iter().position(|word| *word == device_version)?;
     let place = (version + 2..version + 4).find(|&place| words.get(place).is_some_and(|word| *word != 0))?;
@@ -59,7 +58,7 @@ fn place(words: &[i32], device_version: i32) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A descriptor's words around the place: versions, so many words between, one GPC of 18, and its clusters or none.
+    /// A descriptor's words around the position: versions, this many words, one GPC of 18, and its clusters or zeros.
     fn descriptor(between: usize, counted: bool) -> Vec<i32> {
         let mut words = vec![7, 1024, 900, 13000];
         words.resize(4 + between, 0);

@@ -1,8 +1,8 @@
-//! The real cuDNN in the planner: descriptors of a graph are made again, finished, and asked.
+//! The real cuDNN in the planner: rebuilds the descriptors of a graph, finalizes them, and queries the result.
 //!
-//! The device's description takes the place of a handle: heuristics and engines get it as an attribute, and what is made
-//! of them has it from there. Descriptors of heuristics and configurations are kept as long as the process lives, a few
-//! hundred; plans are asked once and let go.
+//! The device description replaces the handle: heuristics and engines get it as an attribute, and descriptors built
+//! from them inherit it. Descriptors of heuristics and configurations, a few hundred, live as long as the process;
+//! plans are destroyed after the query.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::path::Path;
 use super::clusters;
 use super::wire::{DESCRIPTOR, Engine, Found, Graph, NOT_ASKED};
 
-/// A status of cuDNN's that is no success, and what it says about it.
+/// A failed cuDNN status, and cuDNN's message.
 pub(super) type Failed = (i32, String);
 
 type Handle = *mut c_void;
@@ -50,12 +50,12 @@ mod name {
     pub(super) const DEVICE_JSON: i32 = 2702;
 }
 
-/// Notes that an engine has at most.
+/// The most notes of an engine.
 const MOST_NOTES: usize = 32;
-/// Configurations that heuristics may find: it has found 40.
+/// The most configurations that heuristics may return; 40 is the most seen.
 const MOST_FOUND: i64 = 4096;
 
-/// The library, with a device.
+/// The library, with a device description.
 pub(super) struct Cudnn {
     create: Create,
     destroy: Finalize,
@@ -63,19 +63,19 @@ pub(super) struct Cudnn {
     set: Set,
     get: Get,
     device: Handle,
-    /// By the number of a request: the configurations that it found.
+    /// By request ID: the configurations found.
     found: Vec<Vec<Handle>>,
 }
 
 impl Cudnn {
-    /// Opens the library at a path and describes the device. Answers its version, too.
+    /// Opens the library at a path and describes the device. Also returns its version.
     ///
     /// # Errors
     ///
-    /// The library cannot be opened or has no such functions, or it cannot read the description: before 9.8.
+    /// The library cannot be opened, lacks these functions, or cannot read the description (before 9.8).
     pub(super) fn open(path: &str, device: &str, layout: Option<&[i32]>) -> Result<(Cudnn, u64), Failed> {
         let library = library(path)?;
-        // SAFETY: each symbol is the function of that name in cuDNN 9, which has this type in `cudnn_graph.h`.
+        // SAFETY: each symbol is the cuDNN 9 function of that name, with its type from `cudnn_graph.h`.
         let (version, mut cudnn) = unsafe {
             let version: extern "C" fn() -> usize = std::mem::transmute(symbol(library, "cudnnGetVersion")?);
             let cudnn = Cudnn {
@@ -96,20 +96,21 @@ impl Cudnn {
             (version(), cudnn)
         };
         cudnn.device = cudnn.new_descriptor(descriptor::DEVICE)?;
-        let text = CString::new(device).map_err(|_| (NOT_ASKED, "a description with a zero".to_owned()))?;
+        let text = CString::new(device)
+            .map_err(|_| (NOT_ASKED, "the description contains a zero byte".to_owned()))?;
         let bytes = text.as_bytes_with_nul();
         cudnn.put(cudnn.device, name::DEVICE_JSON, kind::CHAR, bytes.len() as i64, bytes)?;
         cudnn.finish(cudnn.device)?;
         if let Some(layout) = layout {
             let words = device.split("\"deviceVer\":").nth(1).and_then(|rest| rest.split([',', '}']).next());
             let version = words.and_then(|text| text.parse().ok()).unwrap_or(0);
-            // SAFETY: the descriptor was made above, and this process has one thread that uses it.
+            // SAFETY: the descriptor was created above, and this process has a single thread that uses it.
             let _unknown_place = unsafe { clusters::write(cudnn.device, layout, version) };
         }
         Ok((cudnn, version as u64))
     }
 
-    /// What the heuristics of a graph find.
+    /// The heuristics' configurations for a graph.
     pub(super) fn heuristics(&mut self, graph: &Graph) -> Result<Found, Failed> {
         let heuristics = self.make(graph)?;
         let mut count = 0;
@@ -128,20 +129,19 @@ impl Cudnn {
         Ok(Found { heuristics: self.found.len() as u64 - 1, engines })
     }
 
-    /// Bytes of workspace of the plan for a configuration that was found.
+    /// Workspace bytes of the plan for a configuration found before.
     pub(super) fn plan(&self, heuristics: u64, place: u64) -> Result<i64, Failed> {
         let found = usize::try_from(heuristics).ok().and_then(|number| self.found.get(number));
         let configuration =
             found.zip(usize::try_from(place).ok()).and_then(|(found, place)| found.get(place));
-        let configuration =
-            *configuration.ok_or_else(|| (NOT_ASKED, "nothing was found there".to_owned()))?;
+        let configuration = *configuration.ok_or_else(|| (NOT_ASKED, "no such configuration".to_owned()))?;
         let plan = self.new_descriptor(descriptor::PLAN)?;
         let workspace = self.workspace(plan, configuration);
         (self.destroy)(plan);
         workspace
     }
 
-    /// Bytes of workspace of the plan for a configuration that the caller made.
+    /// Workspace bytes of the plan for a configuration that the caller built.
     pub(super) fn plan_of(&mut self, configuration: &Graph) -> Result<i64, Failed> {
         let configuration = self.make(configuration)?;
         self.found.push(vec![configuration]);
@@ -154,7 +154,7 @@ impl Cudnn {
         self.number(plan, name::PLAN_WORKSPACE)
     }
 
-    /// Makes all descriptors of a graph and finishes them; the last one's handle.
+    /// Creates and finalizes all descriptors of a graph; returns the last one's handle.
     fn make(&self, graph: &Graph) -> Result<Handle, Failed> {
         let mut handles: Vec<Handle> = Vec::new();
         for node in graph {
@@ -174,7 +174,7 @@ impl Cudnn {
             self.finish(made)?;
             handles.push(made);
         }
-        handles.pop().ok_or_else(|| (NOT_ASKED, "an empty graph".to_owned()))
+        handles.pop().ok_or_else(|| (NOT_ASKED, "the graph is empty".to_owned()))
     }
 
     fn engine(&self, configuration: Handle) -> Result<Engine, Failed> {
@@ -188,7 +188,7 @@ impl Cudnn {
         })
     }
 
-    /// The notes of an engine; none where it has no such attribute.
+    /// The notes of an engine; none if it lacks the attribute.
     fn notes(&self, engine: Handle, name: i32, kind: i32) -> Vec<i32> {
         let (mut notes, mut count) = ([0; MOST_NOTES], 0);
         let found = self.read(engine, name, kind, MOST_NOTES as i64, &mut count, notes.as_mut_ptr().cast());
@@ -213,7 +213,7 @@ impl Cudnn {
     }
 
     fn put(&self, descriptor: Handle, name: i32, kind: i32, count: i64, bytes: &[u8]) -> Result<(), Failed> {
-        // Values of 8 bytes are read as such, so that they have to lie at a multiple of that.
+        // Values of 8 bytes are read as such, so they must be aligned to 8 bytes.
         let words: Vec<u64> = bytes.chunks(8).map(word).collect();
         self.checked((self.set)(descriptor, name, kind, count, words.as_ptr().cast()), "set", name)
     }
@@ -239,13 +239,13 @@ impl Cudnn {
     }
 }
 
-/// The handles that an attribute refers to by the positions of their nodes.
+/// The handles that an attribute refers to by node index.
 fn referred(positions: &[u8], handles: &[Handle]) -> Result<Vec<u8>, Failed> {
     let handle = |position: &[u8]| handles.get(usize::try_from(word(position)).ok()?);
     let bytes =
         positions.chunks(8).map(|position| handle(position).map(|handle| handle.addr().to_ne_bytes()));
     let bytes = bytes.collect::<Option<Vec<_>>>().map(|bytes| bytes.concat());
-    bytes.ok_or_else(|| (NOT_ASKED, "a reference to a later node".to_owned()))
+    bytes.ok_or_else(|| (NOT_ASKED, "an attribute refers to a later node".to_owned()))
 }
 
 fn word(bytes: &[u8]) -> u64 {
@@ -254,11 +254,11 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Opens a library, for all to see: cuDNN's parts look for each other.
+/// Opens a library with global symbols: cuDNN's parts look each other up.
 fn library(path: &str) -> Result<Handle, Failed> {
     let name = || Path::new(path).display();
-    let text = CString::new(path).map_err(|_| (NOT_ASKED, "a path with a zero".to_owned()))?;
-    // SAFETY: the path ends with a zero; the library is NVIDIA's, whose initializers run here as in any program.
+    let text = CString::new(path).map_err(|_| (NOT_ASKED, "the path contains a zero byte".to_owned()))?;
+    // SAFETY: the path ends with a zero; the library is NVIDIA's, and its initializers run here as in any program.
     let library = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if library.is_null() { Err((NOT_ASKED, format!("{} cannot be opened", name()))) } else { Ok(library) }
 }

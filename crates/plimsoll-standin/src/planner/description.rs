@@ -1,18 +1,18 @@
-//! The GPU as cuDNN reads it: the JSON of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`, and the layout of its
-//! multiprocessors, which JSON has no key for.
+//! The GPU's description for cuDNN: the JSON of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`, and the layout of its
+//! multiprocessors, which the JSON cannot express.
 //!
-//! The keys are those that cuDNN 9.19 wrote for an H200, and what 9.26 reads besides; it ignores what it does not know.
+//! The keys are those that cuDNN 9.19 wrote for an H200, plus those that 9.26 reads; cuDNN ignores unknown keys.
 
 use std::fmt::Write;
 
 use crate::gpu::{Setup, attribute};
 
-/// How the multiprocessors of an H200 lie, as cuDNN 9.19 had found out on one: those of each cluster of processors
-/// (GPC). It differs from card to card, as other processors of the chip are switched off.
+/// Multiprocessors per GPC on one H200, as cuDNN 9.19 found them. They differ between cards, as other multiprocessors
+/// of the chip are disabled.
 const GH100: [i32; 12] = [18, 18, 16, 16, 16, 16, 16, 8, 2, 2, 2, 2];
-/// Where no layout is known: multiprocessors of a whole GPC.
+/// Multiprocessors of a full GPC, where no layout is known.
 const WHOLE: i32 = 16;
-/// Kernels that work in clusters came with this compute capability.
+/// The first compute capability with thread block clusters.
 const CLUSTERS: (i32, i32) = (9, 0);
 
 /// The JSON of a device.
@@ -56,7 +56,7 @@ pub(super) fn device(setup: &Setup) -> String {
     json
 }
 
-/// How many multiprocessors each GPC has; nothing for a device without clusters.
+/// Multiprocessors of each GPC; empty for a device without clusters.
 pub(super) fn layout(setup: &Setup) -> Option<Vec<i32>> {
     let gpu = &setup.gpu;
     if gpu.capability < CLUSTERS {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_h200_is_described_as_cudnn_described_one() {
-        // Printed by cuDNN 9.19 on an H200, with another PCI device and driver.
+        // cuDNN 9.19 printed this on an H200 with another PCI device and driver.
         let card = "maxGridSize:[2147483647,65535,65535] maxBlockSize:[1024,1024,64] regsPerBlock:65536 \
                     multiProcessorCount:132 warpSize:32 maxSharedMemoryPerBlock:49152 \
                     maxSharedMemoryPerBlockOptin:232448 reservedSharedMemoryPerBlock:1024 maxRegistersPerSM:65536 \

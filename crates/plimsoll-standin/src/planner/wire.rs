@@ -1,56 +1,56 @@
-//! Requests to the planner and its replies, as bytes: numbers with the lowest byte first, texts and lists after their
-//! length. Both ends are of one build, so that there are no versions.
+//! Requests to the planner and its replies, as bytes: little-endian numbers; texts and lists after their length. Both
+//! ends are from the same build, so the protocol has no versions.
 
 use std::io::{self, Read, Write};
 
-/// `CUDNN_TYPE_BACKEND_DESCRIPTOR`: the values of such an attribute are handles.
+/// `CUDNN_TYPE_BACKEND_DESCRIPTOR`: an attribute of this type holds handles.
 pub(crate) const DESCRIPTOR: i32 = 15;
-/// The status of a refusal that is not cuDNN's.
+/// The status of an error that is not cuDNN's.
 pub(crate) const NOT_ASKED: i32 = -1;
-/// No message is longer.
+/// The longest message.
 const MOST_BYTES: usize = 1 << 24;
 
-/// One attribute of a descriptor, as it was set.
+/// One attribute of a descriptor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attribute {
     pub(crate) name: i32,
-    /// How its values are stored.
+    /// The type of its values.
     pub(crate) kind: i32,
     pub(crate) count: i64,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A descriptor. Handles among its values are positions of nodes before it.
+/// A descriptor. Handles among its values are indices of earlier nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) kind: i32,
     pub(crate) attributes: Vec<Attribute>,
 }
 
-/// A descriptor, the last, with all that it refers to.
+/// A descriptor, the last node, with everything that it refers to.
 pub(crate) type Graph = Vec<Node>;
 
-/// What the planner is asked.
+/// A request to the planner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// To load this library, for a device with these properties and this layout of multiprocessors.
+    /// Load this library, for a device with these properties and this layout of multiprocessors.
     Describe { library: String, device: String, layout: Option<Vec<i32>> },
-    /// What the heuristics of this graph find.
+    /// Run the heuristics on this graph.
     Heuristics(Graph),
-    /// The plan of the configuration at a place among what such a request found.
+    /// Plan the configuration at this index of an earlier heuristics result.
     Plan { heuristics: u64, place: u64 },
-    /// The plan of a configuration that the caller made.
+    /// Plan a configuration that the caller built.
     PlanOf(Graph),
 }
 
-/// What heuristics found, best first.
+/// The heuristics' configurations, best first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) heuristics: u64,
     pub(crate) engines: Vec<Engine>,
 }
 
-/// The engine of a configuration.
+/// A configuration's engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Engine {
     pub(crate) index: i64,
@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     pub(crate) behavior_notes: Vec<i32>,
 }
 
-/// What the planner answers.
+/// The planner's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// cuDNN's version, as 91900.
@@ -68,7 +68,7 @@ pub(crate) enum Reply {
         version: u64,
     },
     Found(Found),
-    /// Bytes of workspace.
+    /// Workspace bytes.
     Planned(i64),
     /// cuDNN's status, or [`NOT_ASKED`].
     Refused {
@@ -77,7 +77,7 @@ pub(crate) enum Reply {
     },
 }
 
-/// The next message; nothing if the other end is closed.
+/// The next message; `None` if the other end is closed.
 pub(crate) fn receive(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut length = [0; 4];
     match from.read_exact(&mut length) {
@@ -86,7 +86,7 @@ pub(crate) fn receive(from: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     }
     let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
     if length > MOST_BYTES {
-        return Err(io::Error::other("a message that is too long"));
+        return Err(io::Error::other("the message is too long"));
     }
     let mut message = vec![0; length];
     from.read_exact(&mut message)?;
@@ -223,7 +223,7 @@ fn put_graph(out: &mut Vec<u8>, graph: &Graph) {
     }
 }
 
-/// What is left of a message. Nothing is reserved by a length that a message gives.
+/// The unread rest of a message. A length in a message never reserves memory.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {

@@ -1,4 +1,4 @@
-//! Memory of devices and of the host; copies; pools.
+//! Device and host memory; copies; memory pools.
 
 use std::ffi::{c_int, c_void};
 
@@ -61,8 +61,8 @@ calls! { Runtime:
     fn cudaHostGetDevicePointer(device: Out<u64>, host: u64, _flags: u32) {
         device.put(host)
     }
-    /// Type (0 none of CUDA's, 1 host, 2 device, 3 managed), device, address there, address here: the 24
-    /// bytes that CUDA 12's and 13's structures have in common.
+    /// Type (0 not CUDA's, 1 host, 2 device, 3 managed), device, device address, host address: the 24 bytes that CUDA
+    /// 12's and 13's structures share.
     fn cudaPointerGetAttributes(attributes: Out<u8>, address: u64) {
         let (kind, device) = known(address);
         let on_device = if kind == 0 { 0 } else { address };
@@ -119,18 +119,18 @@ calls! { Runtime:
     fn cudaDeviceGetMemPool(pool: Out<u64>, device: c_int) {
         pool.put(POOLS + setup().device(device)? as u64)
     }
-    /// The use of a pool is known; its settings are all zero.
+    /// A pool's use is known; its settings are all zero.
     fn cudaMemPoolGetAttribute(pool: u64, attribute: c_int, value: Out<u64>) {
         let PoolUse { current_bytes, high_bytes } = *memory().pool(pool_device(pool)?);
         match attribute {
             RESERVED_CURRENT | USED_CURRENT => value.put(current_bytes),
             RESERVED_HIGH | USED_HIGH => value.put(high_bytes),
             RELEASE_THRESHOLD => value.put(0),
-            // The others are of type `int`.
+            // The other attributes are of type `int`.
             _ => value.put_bytes(&[0; 4]),
         }
     }
-    /// Setting a high mark, to whatever, lowers it to what is used now.
+    /// Setting a high-water mark to any value resets it to the current use.
     fn cudaMemPoolSetAttribute(pool: u64, attribute: c_int, _value: *const c_void) {
         let mut memory = memory();
         let pool = memory.pool(pool_device(pool)?);
@@ -148,7 +148,7 @@ nothing! { Runtime:
     cudaMemPrefetchAsync cudaMemAdvise
 }
 
-/// The pool of device 0; the next devices' follow.
+/// The pool of device 0; those of the other devices follow.
 const POOLS: u64 = 0x10;
 
 /// Attributes of a pool: `cudaMemPoolAttr`.
@@ -164,12 +164,12 @@ fn pool_device(pool: u64) -> Outcome<usize> {
 }
 
 fn allocate(address: Out<u64>, device: usize, bytes: usize, kind: Kind) -> Outcome {
-    // Null for nothing, and null when it fails.
+    // Null for no bytes, and null on failure.
     address.put(0)?;
     if bytes == 0 { Ok(()) } else { address.put(memory().allocate(device, bytes as u64, kind)?) }
 }
 
-/// What an address is: `cudaMemoryType`, and its device.
+/// An address's `cudaMemoryType` and device.
 fn known(address: u64) -> (c_int, c_int) {
     let number = |device| c_int::try_from(device).unwrap_or(c_int::MAX);
     match memory().find(address).map(|range| range.kind) {
@@ -181,7 +181,7 @@ fn known(address: u64) -> (c_int, c_int) {
     }
 }
 
-/// A size as C writes it; on the 64-bit systems that CUDA runs on, all of them fit.
+/// A C size as a number; on the 64-bit systems that CUDA supports, every size fits.
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! Devices: how many, which one, what they are; peers; errors.
+//! Devices: count, current device, properties; peer access; errors.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
@@ -81,7 +81,7 @@ nothing! { Runtime:
     cudaDeviceSetCacheConfig cudaDeviceSetSharedMemConfig cudaProfilerStart cudaProfilerStop
 }
 
-/// Which device may access which.
+/// Peer access between devices.
 static PEERS: Mutex<BTreeSet<(usize, usize)>> = Mutex::new(BTreeSet::new());
 
 fn enable_peer(peer: usize) -> Outcome {
@@ -94,7 +94,7 @@ fn enable_peer(peer: usize) -> Outcome {
     }
 }
 
-/// Returns the thread's last error, and forgets it.
+/// Returns the thread's last error and clears it.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetLastError() -> c_int {
     take_last_error()

@@ -1,8 +1,8 @@
-//! Calls of the driver by name: `cudaGetDriverEntryPoint` and `cuGetProcAddress` find what this library
+//! Driver functions by name: `cudaGetDriverEntryPoint` and `cuGetProcAddress` find the functions that this library
 //! exports.
 //!
-//! A name that it does not export gets a function of its own, which is refused by that name when it is
-//! called: a program that looks up all it might need is not stopped by what it never calls.
+//! For a name that it does not export they return a function that fails as unsupported under that name: a program may
+//! look up functions that it never calls.
 
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use crate::call::{calls, refuse};
 use crate::error::{Failure, Library, Outcome};
 use crate::lock::locked;
 
-/// An address of a function.
+/// The address of a function.
 pub(crate) type Symbol = *const c_void;
 
 /// CUDA's number for "found".
@@ -31,11 +31,11 @@ calls! { Runtime:
     }
 }
 
-/// The function of the driver that has this name, in the newest form that is imitated.
+/// The driver function with this name, in the newest supported version.
 ///
 /// # Errors
 ///
-/// `NotFound` if more names are asked for that are not imitated than there are functions to refuse them.
+/// `NotFound` if the program looked up more unsupported names than there are placeholder functions.
 pub(crate) fn address_of(name: &str) -> Outcome<Symbol> {
     let forms = [format!("{name}_v2"), name.to_owned()];
     let found = forms.iter().find_map(|form| exported(form));
@@ -54,25 +54,25 @@ fn exported(name: &str) -> Option<Symbol> {
 fn own_library() -> Option<*mut c_void> {
     let mut place = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let here = own_library as fn() -> Option<*mut c_void>;
-    // SAFETY: there is room for the answer; it is read only if there is one.
+    // SAFETY: `info` has room for the result; it is read only on success.
     let path = unsafe {
         if libc::dladdr(here as *const c_void, place.as_mut_ptr()) == 0 {
             return None;
         }
         place.assume_init().dli_fname
     };
-    // SAFETY: the path of a library that is loaded, of which another handle is taken.
+    // SAFETY: the path is that of a loaded library; this opens one more handle to it.
     let handle = unsafe { libc::dlopen(path, libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
     (!handle.is_null()).then_some(handle)
 }
 
-/// How many names that are not imitated can be told apart.
+/// The number of unsupported names that can be distinguished.
 const SLOTS: usize = 64;
 
-/// The names for which a function was asked that is not imitated, by the function's number.
+/// The unsupported names that were looked up, by placeholder function.
 static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-/// A function for a name that is not imitated.
+/// The placeholder function for an unsupported name.
 fn unknown(name: &str) -> Outcome<Symbol> {
     let mut names = locked(&NAMES);
     let slot = names.iter().position(|known| *known == name).unwrap_or(names.len());
@@ -83,7 +83,7 @@ fn unknown(name: &str) -> Outcome<Symbol> {
     Ok(*function as Symbol)
 }
 
-/// Refuses the call whose name has this number.
+/// Fails as unsupported, under the name with this number.
 extern "C" fn slot<const NUMBER: usize>() -> c_int {
     let name = locked(&NAMES).get(NUMBER).copied();
     refuse(Library::Driver, name.unwrap_or("a call of the driver"))

@@ -1,4 +1,4 @@
-//! Graphs that captures leave: they can be counted, made executable, launched and destroyed.
+//! Captured graphs: they can be counted, instantiated, launched and destroyed.
 
 use std::ffi::c_void;
 
@@ -7,14 +7,14 @@ use crate::call::{calls, makers, nothing, work};
 use crate::stream::{GraphHandle, streams};
 
 calls! { Runtime:
-    /// The number of nodes; their handles are not told.
+    /// The number of nodes; their handles are not reported.
     fn cudaGraphGetNodes(graph: GraphHandle, _nodes: *mut c_void, count: Out<usize>) {
         count.put(usize::try_from(streams().nodes(graph)?).unwrap_or(usize::MAX))
     }
     fn cudaGraphDestroy(graph: GraphHandle) {
         streams().destroy_graph(graph)
     }
-    /// A pool of graphs holds nothing.
+    /// A graph's memory pool is empty.
     fn cudaDeviceGetGraphMemAttribute(_device: i32, _attribute: i32, bytes: Out<u64>) {
         bytes.put(0)
     }

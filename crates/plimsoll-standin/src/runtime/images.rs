@@ -1,5 +1,5 @@
-//! What kernels are compiled for: a library brings its kernels for several architectures, of which a device runs
-//! one. CUB asks a kernel which that is, and refuses to go on with one that it has no tuning for.
+//! Kernel architectures: a library contains each kernel for several architectures, and a device runs one of them. CUB
+//! queries which one, and fails for one that it has no tuning for.
 //!
 //! The layout is that of `fatbinary_section.h` and of the sections that `nvcc` writes, as `cuobjdump` reads them.
 
@@ -13,24 +13,24 @@ use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
 use crate::lock::locked;
 
-/// The versions of the code that a device runs, as `cudaFuncAttributes` has them: ten times the capability.
+/// The versions of the code that a device runs, as in `cudaFuncAttributes`: ten times the capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Versions {
-    /// Of the intermediate code (PTX).
+    /// Of the PTX.
     pub(super) ptx: i32,
-    /// Of the binary code.
+    /// Of the binary.
     pub(super) binary: i32,
 }
 
-/// One compiled form of a module.
+/// One image of a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Image {
-    /// Whether it is intermediate code, which the driver compiles for any newer device.
+    /// Whether it is PTX, which the driver compiles for any newer device.
     is_ptx: bool,
     architecture: i32,
 }
 
-/// Where a module's forms are: `__fatBinC_Wrapper_t`.
+/// The location of a module's images: `__fatBinC_Wrapper_t`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Wrapper {
@@ -40,7 +40,7 @@ struct Wrapper {
     _of_linker: *const c_void,
 }
 
-/// What stands before all forms.
+/// The header before all images.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Header {
@@ -50,7 +50,7 @@ struct Header {
     bytes: u64,
 }
 
-/// What stands before each form; more follows.
+/// The header of each image; more fields follow.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Entry {
@@ -70,19 +70,19 @@ const HEADER_MAGIC: u32 = 0xba55_ed50;
 const PTX: u16 = 1;
 const BINARY: u16 = 2;
 
-/// Kernels of CUB's, by a part of their names, that select some of their input by its values; the host then reads how
-/// many, and asks for memory accordingly. They serve `nonzero`, `unique`, masks and `coalesce`.
+/// Parts of the names of CUB's kernels that select some of their input by value. The host then reads how many were
+/// selected, and sizes its request accordingly. `nonzero`, `unique`, masks and `coalesce` use them.
 const SELECTIONS: [&str; 2] = ["DeviceSelectSweepKernel", UNIQUE_BY_KEY];
 const UNIQUE_BY_KEY: &str = "DeviceUniqueByKeySweepKernel";
-/// In the name of the one that serves the gradient of a dense embedding: the values beside its keys are counted. PyTorch
-/// does not read how many there are; what it asks for is for the most that there can be.
+/// Part of the name of the kernel for the gradient of a dense embedding, which counts values by key. PyTorch does not
+/// read the count; it requests the maximum.
 const COUNTED: &str = "counting_iterator";
 
-/// A library's kernels of one compilation.
+/// The kernels of one module.
 struct Module {
-    /// Where its forms are.
+    /// The location of its images.
     wrapper: usize,
-    /// The code that the device runs of it, once a kernel was asked for.
+    /// The version that the device runs, once a kernel was queried.
     chosen: Option<Outcome<Versions>>,
 }
 
@@ -90,11 +90,11 @@ struct Module {
 struct Kernel {
     /// Its module's handle.
     module: u64,
-    /// Whether it selects by values.
+    /// Whether it selects by value.
     selects: bool,
 }
 
-/// The modules by their handles, and the kernels by the addresses that the host knows them by.
+/// Modules by handle, and kernels by their host addresses.
 #[derive(Default)]
 struct Known {
     modules: HashMap<u64, Module>,
@@ -107,7 +107,7 @@ fn with_known<T>(act: impl FnOnce(&mut Known) -> T) -> T {
     act(locked(&KNOWN).get_or_insert_default())
 }
 
-/// Takes a library's kernels; the handle is handed back with each of them.
+/// Registers a module; its kernels refer to it by the returned handle.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFatBinary(wrapper: *const c_void) -> u64 {
     let handle = new_handle();
@@ -116,29 +116,29 @@ extern "C" fn __cudaRegisterFatBinary(wrapper: *const c_void) -> u64 {
     handle
 }
 
-/// Says which kernel of a module a function of the host stands for, by its name; more arguments follow.
+/// Registers a kernel: a host function stands for the kernel of this name. Further arguments are ignored.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaRegisterFunction(module: u64, function: *const c_void, name: Text) {
     let kernel = Kernel { module, selects: name.read().is_ok_and(|name| selects(&name)) };
     with_known(|known| known.kernels.insert(function.addr(), kernel));
 }
 
-/// Whether the kernel of this name selects by values.
+/// Whether the kernel of this name selects by value.
 fn selects(name: &str) -> bool {
     let is_dense = name.contains(UNIQUE_BY_KEY) && name.contains(COUNTED);
     !is_dense && SELECTIONS.iter().any(|part| name.contains(part))
 }
 
-/// The code of a kernel that the device runs; a kernel that no library brought is the device's own.
+/// The version of a kernel that the device runs; an unregistered kernel has the device's own version.
 ///
 /// # Errors
 ///
-/// `NoKernelImage` if the kernel is compiled for other devices alone.
+/// `NoKernelImage` if the kernel is compiled only for other devices.
 pub(super) fn versions(function: *const c_void) -> Outcome<Versions> {
     with_known(|known| Ok(known.kernel(function)?.0))
 }
 
-/// Whether a kernel that is launched selects by values.
+/// Whether a launched kernel selects by value.
 ///
 /// # Errors
 ///
@@ -148,7 +148,7 @@ pub(super) fn launched(function: *const c_void) -> Outcome<bool> {
 }
 
 impl Known {
-    /// The code of a kernel, and whether it selects by values.
+    /// A kernel's version, and whether it selects by value.
     fn kernel(&mut self, function: *const c_void) -> Outcome<(Versions, bool)> {
         let (major, minor) = setup().gpu.capability;
         let device = major * 10 + minor;
@@ -164,8 +164,7 @@ impl Known {
     }
 }
 
-/// As the driver chooses: binary code of the same generation, the newest that is not newer than the device; else
-/// intermediate code.
+/// As the driver chooses: the newest binary of the same generation that is not newer than the device; otherwise PTX.
 fn newest(images: &[Image], device: i32) -> Option<Versions> {
     let of_kind = |is_ptx: bool| {
         let fits = images.iter().filter(move |image| image.is_ptx == is_ptx && image.architecture <= device);
@@ -176,22 +175,22 @@ fn newest(images: &[Image], device: i32) -> Option<Versions> {
     binary.or_else(|| of_kind(true).max().map(|ptx| Versions { ptx, binary: device }))
 }
 
-/// The forms of a module; none where the memory is not laid out as expected.
+/// A module's images; none if the memory does not have the expected layout.
 fn images(wrapper: usize) -> Vec<Image> {
     let wrapper = std::ptr::with_exposed_provenance::<Wrapper>(wrapper);
-    // SAFETY: `as_ref` looks for null; else the library that registered its module left a wrapper there, which
-    // stays as long as the library.
+    // SAFETY: `as_ref` checks for null; otherwise the library that registered the module put a wrapper there, which
+    // lives as long as the library.
     let Some(wrapper) = (unsafe { wrapper.as_ref() }).filter(|it| it.magic == WRAPPER_MAGIC) else {
         return Vec::new();
     };
     let data = wrapper.data;
-    // SAFETY: as above: a wrapper leads to a header.
+    // SAFETY: as above: a wrapper points to a header.
     let header = unsafe { data.cast::<Header>().as_ref() };
     let Some(header) = header.filter(|header| header.magic == HEADER_MAGIC) else { return Vec::new() };
     let (mut at, mut images) = (u64::from(header.header_bytes), Vec::new());
     let end = at.saturating_add(header.bytes);
     while at.saturating_add(size_of::<Entry>() as u64) <= end {
-        // SAFETY: the header says that its forms reach to `end`, and this one begins before it.
+        // SAFETY: the header states that its images reach to `end`, and this one starts before it.
         let entry = unsafe { data.add(at as usize).cast::<Entry>().read_unaligned() };
         if matches!(entry.kind, PTX | BINARY)
             && let Ok(architecture) = i32::try_from(entry.architecture)
@@ -230,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_gradient_of_a_dense_embedding_counts_its_values_and_selects_nothing_that_is_asked_for() {
-        // As PyTorch 2.15 has them: of an embedding, of `coalesce`, of `nonzero`.
+        // As in PyTorch 2.15: of an embedding, of `coalesce`, of `nonzero`.
         let unique = "_ZN14at_cuda_detail3cub6detail13unique_by_key28DeviceUniqueByKeySweepKernelINS2_10policy_hubIllE";
         let nonzero =
             "_ZN14at_cuda_detail3cub6detail6select23DeviceSelectSweepKernelINS2_10policy_hubIlbiLb0ELNS0_";
@@ -262,7 +261,7 @@ mod tests {
         data.extend(16_u16.to_ne_bytes());
         data.extend((forms.len() as u64).to_ne_bytes());
         data.extend(forms);
-        // As a library has it: aligned.
+        // Aligned, as in a library.
         let mut words = vec![0_u64; data.len() / 8];
         for (word, bytes) in words.iter_mut().zip(data.chunks_exact(8)) {
             *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));

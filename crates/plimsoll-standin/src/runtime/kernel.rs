@@ -1,4 +1,4 @@
-//! Kernels: registered and launched, and nothing happens.
+//! Kernels: registration and launches, which do nothing.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -11,19 +11,19 @@ use crate::memory::{PAGE_BYTES, memory, reads};
 use crate::notice;
 use crate::stream::{StreamHandle, kernel_on};
 
-/// A grid's or block's three numbers: `dim3`.
+/// The three numbers of a grid or block: `dim3`.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Three([c_uint; 3]);
 
-/// How many blocks of a kernel a multiprocessor is said to hold.
+/// The reported number of resident blocks per multiprocessor.
 pub(crate) const BLOCKS_PER_MULTIPROCESSOR: c_int = 2;
-/// How many registers a kernel is said to use.
+/// The reported number of registers of a kernel.
 pub(crate) const REGISTERS: c_int = 32;
-/// How many threads a block of a kernel is said to take.
+/// The reported threads per block of a kernel.
 pub(crate) const THREADS_PER_BLOCK: c_int = 1024;
 
-/// What begins a `cudaLaunchConfig_t`; attributes follow.
+/// The first fields of `cudaLaunchConfig_t`; attributes follow.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Launch {
@@ -34,7 +34,7 @@ pub(crate) struct Launch {
 }
 
 thread_local! {
-    /// Grid, block, shared bytes and stream of the launch that this thread is about to make.
+    /// Grid, block, shared bytes and stream of this thread's next launch.
     static CONFIGURATION: Cell<(Three, Three, usize, StreamHandle)> =
         const { Cell::new((Three([1; 3]), Three([1; 3]), 0, 0)) };
 }
@@ -65,10 +65,10 @@ calls! { Runtime:
     fn __cudaGetKernel(kernel: Out<u64>, function: u64) {
         kernel.put(function)
     }
-    /// `cudaFuncAttributes`: three sizes, sixteen numbers and what is reserved, 144 bytes.
+    /// `cudaFuncAttributes`: three sizes, sixteen numbers and reserved fields, 144 bytes.
     fn cudaFuncGetAttributes(attributes: Out<u8>, kernel: *const c_void) {
         let Versions { ptx, binary } = images::versions(kernel)?;
-        // Most threads per block, registers, version of the intermediate and of the binary code.
+        // Maximum threads per block, registers, PTX and binary version.
         let numbers = [THREADS_PER_BLOCK, REGISTERS, ptx, binary];
         let mut bytes = vec![0; 24];
         bytes.extend(numbers.iter().flat_map(|number| number.to_ne_bytes()));
@@ -88,19 +88,19 @@ calls! { Runtime:
     fn cudaOccupancyMaxActiveClusters(clusters: Out<c_int>, _kernel: *const c_void, _launch: *const c_void) {
         clusters.put(1)
     }
-    /// All variables of the device are at one address, which is nobody's.
+    /// All device variables share one address, which belongs to no allocation.
     fn cudaGetSymbolAddress(address: Out<u64>, _symbol: *const c_void) {
         address.put(variables())
     }
     fn cudaGetSymbolSize(bytes: Out<usize>, _symbol: *const c_void) {
         bytes.put(0)
     }
-    /// `kernel<<<grid, block, shared, stream>>>` is compiled to this call, and one of the kernel's own ...
+    /// `kernel<<<grid, block, shared, stream>>>` compiles to this call, followed by the kernel's stub ...
     fn __cudaPushCallConfiguration(grid: Three, block: Three, shared: usize, stream: StreamHandle) {
         CONFIGURATION.set((grid, block, shared, stream));
         Ok(())
     }
-    /// ... which asks what was said in the other, and launches.
+    /// ... which reads the configuration back and launches.
     fn __cudaPopCallConfiguration(grid: Out<Three>, block: Out<Three>, shared: Out<usize>, stream: Out<u64>) {
         let said = CONFIGURATION.get();
         grid.put(said.0)?;
@@ -115,7 +115,7 @@ nothing! { Runtime:
     cudaFuncSetAttribute cudaFuncSetCacheConfig cudaKernelSetAttributeForDevice
 }
 
-/// CUDA 12's: whether the module is ready.
+/// CUDA 12: whether the module is initialized.
 #[unsafe(no_mangle)]
 extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
     1
@@ -125,9 +125,9 @@ extern "C" fn __cudaInitModule(_module: *const c_void) -> std::ffi::c_char {
 ///
 /// # Errors
 ///
-/// `NoKernelImage` if it is compiled for other devices alone.
+/// `NoKernelImage` if it is compiled only for other devices.
 fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
-    // Who hears of reads knows more of it: the line, and what was counted.
+    // A listener for reads reports more: the line, and the count.
     if images::launched(kernel)? && !reads::is_watched() {
         notice::select();
     }
@@ -135,7 +135,7 @@ fn launch(kernel: *const c_void, stream: StreamHandle) -> Outcome {
     Ok(())
 }
 
-/// The address of every variable of the device: a page of addresses that counts as no memory.
+/// The address of every device variable: a reserved page without memory.
 fn variables() -> u64 {
     use std::sync::OnceLock;
     static PAGE: OnceLock<u64> = OnceLock::new();

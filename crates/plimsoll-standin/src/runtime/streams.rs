@@ -1,4 +1,4 @@
-//! Streams and events. What a stream is asked to do is done when the call returns.
+//! Streams and events. All work has finished when the call returns.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,7 +8,7 @@ use crate::error::Outcome;
 use crate::nccl;
 use crate::stream::{EventHandle, GraphHandle, StreamHandle, exchange_mode, streams};
 
-/// CUDA's names for whether a stream is captured.
+/// CUDA's capture states.
 const NOT_CAPTURED: c_int = 0;
 const CAPTURED: c_int = 1;
 
@@ -73,7 +73,7 @@ calls! { Runtime:
     fn cudaEventSynchronize(event: EventHandle) {
         streams().settle_event(event)
     }
-    /// One millisecond between any two: time does not pass, and programs divide by it.
+    /// One millisecond between any two events: time does not pass, and programs divide by it.
     fn cudaEventElapsedTime(milliseconds: Out<f32>, _begin: EventHandle, _end: EventHandle) {
         milliseconds.put(1.0)
     }
@@ -83,7 +83,7 @@ calls! { Runtime:
     fn cudaStreamIsCapturing(stream: StreamHandle, status: Out<c_int>) {
         status.put(if streams().capture(stream)?.is_some() { CAPTURED } else { NOT_CAPTURED })
     }
-    /// CUDA 13's form: status, number, graph, and the nodes at its end, which are not told.
+    /// CUDA 13's form: status, ID, graph, and the nodes at its end, which are not reported.
     fn cudaStreamGetCaptureInfo(
         stream: StreamHandle, status: Out<c_int>, number: Out<u64>, graph: Out<GraphHandle>, nodes: Out<u64>,
         _edges: Out<u64>, count: Out<usize>,

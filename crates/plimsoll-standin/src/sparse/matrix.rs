@@ -1,4 +1,4 @@
-//! What cuSPARSE is told of matrices: their sizes, and those of their numbers.
+//! Matrix descriptors of cuSPARSE: sizes and number types.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use crate::lock::locked;
 const INDEX_64: c_int = 3;
 const ROW_MAJOR: c_int = 2;
 
-/// More than any matrix has of rows, columns or values: what it takes can be counted in bytes.
+/// An upper limit of rows, columns and values, so that byte counts do not overflow.
 const MOST: u64 = 1 << 48;
 
 /// A sparse matrix.
@@ -19,10 +19,10 @@ const MOST: u64 = 1 << 48;
 pub(super) struct Sparse {
     pub(super) rows: u64,
     pub(super) columns: u64,
-    /// How many of its values are stored.
+    /// The number of stored values.
     pub(super) values: u64,
     pub(super) index_bytes: u64,
-    /// `cudaDataType` of its values.
+    /// `cudaDataType` of the values.
     pub(super) element: c_int,
 }
 
@@ -47,11 +47,11 @@ pub(super) fn known() -> MutexGuard<'static, Known> {
 }
 
 impl Sparse {
-    /// A matrix of rows, columns and values.
+    /// A matrix with these rows, columns and stored values.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for a size that none has.
+    /// `InvalidValue` for a size beyond the limit.
     pub(super) fn new(sizes: [i64; 3], index: c_int, element: c_int) -> Outcome<Sparse> {
         let [rows, columns, values] = sizes;
         let index_bytes = if index == INDEX_64 { 8 } else { 4 };
@@ -67,29 +67,29 @@ impl Sparse {
         known().sparse.get(&handle).copied().ok_or(Failure::InvalidHandle)
     }
 
-    /// The share of places that have a value.
+    /// The density.
     fn density(self) -> f64 {
         self.values as f64 / (self.rows as f64 * self.columns as f64).max(1.0)
     }
 
-    /// How many pairs of values the product with another has to add up, if the values of both are spread evenly.
+    /// The number of value pairs that the product with another matrix adds up, if the values of both are spread evenly.
     pub(super) fn pairs_with(self, other: Sparse) -> u64 {
         let pairs = u128::from(self.values) * u128::from(other.values) / u128::from(self.columns.max(1));
         u64::try_from(pairs).unwrap_or(u64::MAX)
     }
 
-    /// How many values the product with another has, if the values of both are spread evenly and by chance: a place
-    /// stays empty if none of the `columns` pairs that add up to it is there. So many are within 1 % of those of random
-    /// matrices; of a graph in which few nodes have most edges there are more.
+    /// The number of values of the product with another matrix, if the values of both are spread evenly and at random:
+    /// a position stays empty if none of the `columns` pairs that contribute to it exists. For random matrices this is
+    /// within 1 %; a graph in which few nodes have most edges has more.
     pub(super) fn times(self, other: Sparse) -> u64 {
         let places = self.rows as f64 * other.columns as f64;
         let pair = self.density() * other.density();
         let empty = (self.columns as f64 * (-pair.min(1.0)).ln_1p()).exp();
-        // A float becomes the nearest integer that there is.
+        // The cast saturates.
         (places * (1.0 - empty)).round() as u64
     }
 
-    /// How many values the sum with another has, if the values of both are spread evenly and by chance.
+    /// The number of values of the sum with another matrix, if the values of both are spread evenly and at random.
     pub(super) fn plus(self, other: Sparse) -> u64 {
         let shared = self.values as f64 * other.density();
         self.values + other.values - (shared.round() as u64).min(self.values)
@@ -97,11 +97,11 @@ impl Sparse {
 }
 
 impl Dense {
-    /// A matrix of so many columns.
+    /// A matrix with this many columns.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` for a size that none has.
+    /// `InvalidValue` for a size beyond the limit.
     pub(super) fn new(columns: i64, order: c_int) -> Outcome<Dense> {
         Ok(Dense { columns: size(columns)?, is_row_major: order == ROW_MAJOR })
     }
@@ -116,8 +116,8 @@ impl Dense {
     }
 }
 
-fn size(told: i64) -> Outcome<u64> {
-    u64::try_from(told).ok().filter(|size| *size <= MOST).ok_or(Failure::InvalidValue)
+fn size(number: i64) -> Outcome<u64> {
+    u64::try_from(number).ok().filter(|size| *size <= MOST).ok_or(Failure::InvalidValue)
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
         Sparse::new([rows, columns, values], 2, 0).unwrap()
     }
 
-    /// Random matrices on an H200: rows, values and columns of both, and the values of the product.
+    /// Random matrices on an H200: rows, values and columns of both factors, and the values of the product.
     #[test]
     fn a_product_of_random_matrices_has_as_many_values_as_on_a_card() {
         for (a, b, card) in [

@@ -1,13 +1,13 @@
-//! What cuSPARSE asks for beside the matrices. It is not documented; these are the formulas that the figures of an H200
-//! follow (`tests/pytorch/workspaces/libraries-h200-2.11.0.txt`, CUDA 13.0), nearly all of them to the byte.
+//! Workspaces of cuSPARSE. They are undocumented; these formulas were fitted to an H200
+//! (`tests/pytorch/workspaces/libraries-h200-2.11.0.txt`, CUDA 13.0), and most match to the byte.
 //!
-//! Most are numbers of tiles: so many values are computed by a block of threads, which keeps where it begins.
+//! Most are counts of tiles: a thread block computes a tile of values and stores where it starts.
 
 use std::ffi::c_int;
 
 use super::matrix::{Dense, Sparse};
 
-/// `CUDA_R_64F`, `CUDA_C_32F`, `CUDA_C_64F`: the types of more than four bytes, of which the latter two are complex.
+/// `CUDA_R_64F`, `CUDA_C_32F`, `CUDA_C_64F`: the types of more than four bytes; the latter two are complex.
 const REAL_64: c_int = 1;
 const COMPLEX_32: c_int = 4;
 const COMPLEX_64: c_int = 5;
@@ -16,9 +16,9 @@ const HALVES: [c_int; 2] = [2, 14];
 /// `CUSPARSE_SPMM_ALG_DEFAULT`, `CUSPARSE_SPMM_CSR_ALG1`.
 const DEFAULT: c_int = 0;
 const FIRST: c_int = 4;
-/// Where arrays begin.
+/// The alignment of arrays.
 const ALIGNMENT: u64 = 128;
-/// From this share of values on a sampled product is computed as one of dense matrices: between 15 and 20 % on the card.
+/// From this density on, a sampled product is computed as a dense product: between 15 and 20 % on an H200.
 const DENSE_SHARE: f64 = 0.2;
 
 impl Sparse {
@@ -31,12 +31,12 @@ impl Sparse {
         }
     }
 
-    /// A number for each tile of so many values, and for `more`.
+    /// One number per tile of this many values, and one for each of `more`.
     fn tiles_bytes(self, tile: u64, more: u64) -> u64 {
         self.index_bytes * (self.values.div_ceil(tile) + more) - 1
     }
 
-    /// For the product with a vector; in 16 bits the sums are kept in 32.
+    /// For sparse times vector; 16-bit sums are accumulated in 32 bits.
     pub(super) fn vector_product_bytes(self, operation: c_int, compute: c_int) -> u64 {
         let sums = if operation == 0 { self.rows } else { self.columns };
         let is_wide = self.index_bytes == 8;
@@ -50,7 +50,7 @@ impl Sparse {
         }
     }
 
-    /// For the product with a dense matrix, which is `result`.
+    /// For sparse times dense, with the product in `result`.
     pub(super) fn matrix_product_bytes(
         self,
         operation: c_int,
@@ -66,7 +66,7 @@ impl Sparse {
         }
     }
 
-    /// For the product of dense matrices at the places of this one.
+    /// For a sampled dense product at this matrix's positions.
     pub(super) fn sampled_product_bytes(self) -> u64 {
         let places = self.rows.saturating_mul(self.columns);
         if self.values as f64 >= DENSE_SHARE * places as f64 && places > 1 {
@@ -76,7 +76,7 @@ impl Sparse {
         }
     }
 
-    /// For a triangular system of equations with so many right-hand sides.
+    /// For a triangular solve with this many right-hand sides.
     pub(super) fn solve_bytes(self, sides: u64) -> u64 {
         let (index, value) = (self.index_bytes, self.value_bytes());
         let rows = (28 + 3 * index + 2 * value) * self.rows + (index * (self.rows + 1)).max(1024);
@@ -85,30 +85,30 @@ impl Sparse {
         one.saturating_add(others.saturating_mul(self.rows))
     }
 
-    /// For what looks at the factors of a sparse product, of which this is the first.
+    /// For the analysis of a sparse product's factors, of which this is the first.
     pub(super) fn product_estimate_bytes(self) -> u64 {
         let tiles = 16 * (self.values.div_ceil(896) + 32);
         12 * self.values + tiles.next_multiple_of(256) + 311
     }
 
-    /// For the sparse product itself: the pairs that it adds up, sorted by place, twice.
+    /// For the sparse product itself: its value pairs, sorted by position, twice.
     pub(super) fn product_bytes(self, other: Sparse) -> u64 {
         self.pairs_with(other).saturating_mul(16 + 2 * self.value_bytes())
     }
 }
 
-/// For the sum of two matrices of so many rows.
+/// For the sum of two matrices with this many rows.
 pub(super) fn sum_bytes(rows: u64) -> u64 {
     ALIGNMENT + (8 * (32 + rows.div_ceil(2048))).next_multiple_of(ALIGNMENT)
 }
 
-/// For sorting so many values by row and column.
+/// For sorting this many values by row and column.
 pub(super) fn sort_pairs_bytes(values: u64) -> u64 {
     let tiles = 8 * values.div_ceil(1024);
     4 * (4 * values).next_multiple_of(ALIGNMENT) + tiles.next_multiple_of(ALIGNMENT) + 768
 }
 
-/// For sorting so many values by column in their rows.
+/// For sorting this many values by column within rows.
 pub(super) fn sort_rows_bytes(values: u64) -> u64 {
     sort_pairs_bytes(values) + (4 * (values + 1)).next_multiple_of(ALIGNMENT)
 }
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// What these formulas answer for a line of the card's, and what the card did.
+    /// These formulas' answer for a measurement, and the measured bytes.
     fn check(line: &str) -> (u64, u64) {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
@@ -177,8 +177,8 @@ mod tests {
             assert!(ours.abs_diff(card) <= most, "{line}: {ours}");
         }
         let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        let told =
+        let expected =
             "SDDMM 52, SpGEMM 20, SpMM 936, SpMV 156, SpSM 36, SpSV 36, coosort 13, csrgeam2 13, csrsort 13";
-        assert_eq!(kinds.join(", "), told);
+        assert_eq!(kinds.join(", "), expected);
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::{CString, c_void};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// What CUDA's calls answer, among others.
+/// Status codes of CUDA's calls.
 pub(crate) mod error {
     pub(crate) const INVALID_VALUE: i32 = 1;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
