@@ -160,6 +160,12 @@ unsafe impl Sync for Region {}
 // leaves without looking at `body`. The caller closes the region before it returns (or unwinds) and then waits
 // until nobody is inside. So whoever runs `body` keeps the caller, whose stack owns it, from returning, and a
 // helper that wakes up late finds the door closed; the `Arc` keeps only the counters alive for it.
+//
+// Note [Why not a scope]
+// `rayon::in_place_scope` needs no unsafe code, but it returns only after every spawned job has run, so a small kernel
+// waits for a thread of the pool to wake up. Two cores of an AMD EPYC, other work running, 2,000 rounds in turns, median:
+// 2 chunks of 0.8 µs take 1.8 µs here and 13.5 µs in a scope (1.6 µs on one thread); 2 chunks of 8 µs take 16 and 28 µs.
+// `rayon::scope` first moves the caller into the pool, which costs the same wake-up.
 const CLOSED: usize = 1;
 const ONE_INSIDE: usize = 2;
 
