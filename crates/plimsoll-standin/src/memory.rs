@@ -9,6 +9,7 @@ pub(crate) mod reads;
 pub(crate) mod recent;
 mod space;
 mod stray;
+pub(crate) mod writes;
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;

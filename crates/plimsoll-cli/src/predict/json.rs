@@ -1,4 +1,4 @@
-//! A prediction for programs: `plimsoll.predict/1`.
+//! A prediction for programs: `plimsoll.predict/2`.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
         })
     });
     json!({
-        "schema": "plimsoll.predict/1",
+        "schema": "plimsoll.predict/2",
         "gpu": { "name": target.name, "capability": target.capability,
             "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
         "verdict": verdict(&outcome.verdict),

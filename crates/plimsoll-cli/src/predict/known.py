@@ -10,6 +10,7 @@
 # A router of a mixture of experts chooses by values that nothing computed. The choice of `topk` and `argmax` among few is
 # taken to be an even share: row i takes the i-th and its next. What is made of that is marked (`even`).
 
+import ctypes
 import threading
 import warnings
 
@@ -17,6 +18,7 @@ MOST_BYTES = 4 << 20  # of a storage that has a shadow
 MOST_FLOATS = 1 << 14  # bytes, of one of fractions
 FEW = 512  # so many may be chosen from: experts, not words
 PURGE = 512
+RANGES = 512  # written ones, that are asked for at once
 
 COMPARE = "eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor"
 LOGIC = (
@@ -47,8 +49,8 @@ CHOSEN = "topk argmax"
 
 class Shadow:
     # `version` is the tensor's counter of changes in place. An operator that changes in place is counted after it ran.
-    def __init__(self, reference, bytes, version, changed, even):
-        self.reference, self.bytes, self.even = reference, bytes, even
+    def __init__(self, reference, address, bytes, version, changed, even):
+        self.reference, self.address, self.bytes, self.even = reference, address, bytes, even
         self.versions = (version, version + 1) if changed else (version,)
 
 
@@ -59,6 +61,9 @@ class Known:
         self.torch, self.weak, self.of_thread = torch, StorageWeakRef, of_thread
         self.shadows = {}  # by the address of the storage's object
         self.lock = threading.RLock()
+        self.standin, self.writes = ctypes.CDLL(None), None
+        if hasattr(self.standin, "plimsoll_standin_writes"):
+            self.writes, self.seen = ctypes.c_uint64.in_dll(self.standin, "plimsoll_standin_writes"), 0
         self.library = torch.library.Library("aten", "IMPL")
         kinds = dict(
             [(name, self.functional) for name in " ".join((COMPARE, LOGIC, REDUCE, ARITHMETIC, GATHER, MADE)).split()]
@@ -146,6 +151,7 @@ class Known:
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def entry(self, tensor):
+        self.forget_written()
         found = self.shadows.get(tensor.untyped_storage()._cdata)
         if found is None or found.reference.expired() or version(tensor) not in found.versions:
             return None
@@ -156,6 +162,7 @@ class Known:
     def keep(self, tensor, value, changed=False, even=False):
         # From now on the values of this tensor are known.
         torch = self.torch
+        self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor):
             return
         storage = tensor.untyped_storage()
@@ -164,13 +171,27 @@ class Known:
         if old is None:
             if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
                 return  # of the rest nothing is known
-            old = Shadow(self.weak(storage), torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu"), 0, False, False)
+            bytes = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
+            old = Shadow(self.weak(storage), storage.data_ptr(), bytes, 0, False, False)
             if len(self.shadows) >= PURGE:
                 self.purge()
-        fresh = Shadow(old.reference, old.bytes, version(tensor), changed, even or (old.even and changed))
+        fresh = Shadow(old.reference, old.address, old.bytes, version(tensor), changed, even or (old.even and changed))
         self.shadows[storage._cdata] = fresh
         flat = fresh.bytes.view(tensor.dtype)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
+
+    def forget_written(self):
+        # Where NCCL wrote, nothing is known any more: what ranks send each other is the stand-in's to know.
+        if self.writes is None or self.writes.value == self.seen:
+            return
+        with self.lock:
+            self.seen = self.writes.value
+            ranges = (ctypes.c_uint64 * (2 * RANGES))()
+            while count := self.standin.plimsoll_standin_take_writes(ranges, ctypes.c_size_t(RANGES)):
+                for key, it in list(self.shadows.items()):
+                    begin, end = it.address, it.address + it.bytes.numel()
+                    if any(ranges[2 * at] < end and begin < ranges[2 * at + 1] for at in range(count)):
+                        self.shadows.pop(key, None)
 
     def drop(self, tensor):
         if self.shadows:

@@ -9,6 +9,7 @@ use crate::argument::Out;
 use crate::call::calls;
 use crate::error::{Failure, Outcome};
 use crate::memory::recent::{self, recent};
+use crate::memory::writes::written;
 use crate::stream::{StreamHandle, kernel_on, kernel_somewhere, ran_on};
 
 /// A broadcast.
@@ -33,6 +34,7 @@ calls! { Nccl:
         let call = called(comm, known(from, bytes).as_deref())?;
         let joined = get(comm)?;
         let (own, ranks) = joined.place();
+        written(to, bytes.saturating_mul(ranks.len()));
         let mut recent = recent();
         for rank in ranks {
             let to = to + u64::from(rank) * bytes as u64;
@@ -66,6 +68,7 @@ calls! { Nccl:
     }
     fn ncclRecv(to: u64, count: usize, kind: c_int, peer: c_int, comm: CommHandle, stream: StreamHandle) {
         let bytes = bytes_of(count, kind)?;
+        written(to, bytes);
         if let Some(message) = between(comm, |own| (peer.unsigned_abs(), own))? {
             ran_on(stream);
             recent().expected(to, message, bytes);
@@ -75,28 +78,32 @@ calls! { Nccl:
         Ok(())
     }
     fn ncclAllReduce(
-        _from: u64, _to: u64, _count: usize, _kind: c_int, _operation: c_int, comm: CommHandle,
+        _from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, comm: CommHandle,
     ) {
-        computed(comm)
+        computed(comm, to, bytes_of(count, kind)?)
     }
     fn ncclReduceScatter(
-        _from: u64, _to: u64, _count: usize, _kind: c_int, _operation: c_int, comm: CommHandle,
+        _from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, comm: CommHandle,
     ) {
-        computed(comm)
+        computed(comm, to, bytes_of(count, kind)?)
     }
     fn ncclReduce(
-        _from: u64, _to: u64, _count: usize, _kind: c_int, _operation: c_int, _root: c_int, comm: CommHandle,
+        _from: u64, to: u64, count: usize, kind: c_int, _operation: c_int, root: c_int, comm: CommHandle,
     ) {
-        computed(comm)
+        let is_root = get(comm)?.rank == root;
+        computed(comm, to, if is_root { bytes_of(count, kind)? } else { 0 })
     }
-    fn ncclAlltoAll(_from: u64, _to: u64, _count: usize, _kind: c_int, comm: CommHandle) {
-        computed(comm)
+    fn ncclAlltoAll(_from: u64, to: u64, count: usize, kind: c_int, comm: CommHandle) {
+        let ranks = get(comm)?.place().1.len();
+        computed(comm, to, bytes_of(count, kind)?.saturating_mul(ranks))
     }
-    fn ncclGather(_from: u64, _to: u64, _count: usize, _kind: c_int, _root: c_int, comm: CommHandle) {
-        computed(comm)
+    fn ncclGather(_from: u64, to: u64, count: usize, kind: c_int, root: c_int, comm: CommHandle) {
+        let joined = get(comm)?;
+        let ranks = if joined.rank == root { joined.place().1.len() } else { 0 };
+        computed(comm, to, bytes_of(count, kind)?.saturating_mul(ranks))
     }
-    fn ncclScatter(_from: u64, _to: u64, _count: usize, _kind: c_int, _root: c_int, comm: CommHandle) {
-        computed(comm)
+    fn ncclScatter(_from: u64, to: u64, count: usize, kind: c_int, _root: c_int, comm: CommHandle) {
+        computed(comm, to, bytes_of(count, kind)?)
     }
     fn ncclGroupStart() {
         GROUP.with_borrow_mut(|(depth, _)| *depth += 1);
@@ -128,9 +135,12 @@ pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
     Ok(call)
 }
 
-/// A collective with unknown results.
-fn computed(comm: CommHandle) -> Outcome {
+/// A collective with unknown results: so many bytes at `to`.
+fn computed(comm: CommHandle, to: u64, bytes: usize) -> Outcome {
     kernel_somewhere();
+    if bytes > 0 {
+        written(to, bytes);
+    }
     called(comm, None).map(drop)
 }
 
@@ -152,6 +162,7 @@ fn known(from: u64, bytes: usize) -> Option<Vec<u8>> {
 
 fn broadcast(broadcast: Broadcast) -> Outcome {
     let Broadcast { comm, from, to, bytes, root } = broadcast;
+    written(to, bytes);
     let joined = get(comm)?;
     let Some(exchange) = &joined.exchange else { return gathered(broadcast) };
     let is_root = joined.rank == root;
