@@ -367,7 +367,7 @@ fn what_was_seen_is_told_at_a_signal_or_a_timeout_and_no_process_is_left() {
         let number = number.lines().next().expect("a number");
         !fs::read_to_string(format!("/proc/{number}/stat")).is_ok_and(|it| !it.contains(") Z "))
     };
-    let expired = torch.predict(&["--json", "--timeout", "15s"], &[]);
+    let expired = torch.predict(&["--json", "--timeout", "30s"], &[]);
     let told = answer(&expired, 4);
     assert_eq!(told["judged"]["peak_allocated_bytes"], 1 << 30, "{told}");
     assert!(gone(&expired));
