@@ -37,6 +37,10 @@ pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {
     Verdict::Failed { how, hint }
 }
 
+/// Words of exceptions about something that is empty.
+const EMPTY: [&str; 7] =
+    ["empty", "numel() == 0", "non-zero size", "out of range", "0 elements", "zero-size", "at least one"];
+
 /// What the stand-in may have to do with an exception.
 fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
     let text = error.text.to_ascii_lowercase();
@@ -50,20 +54,10 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
         return Some(format!("the stand-in does not imitate what was called: {}", refused.join(", ")));
     } else if says(&["invalid device ordinal", "duplicate gpu"]) {
         "the program asks for more GPUs than it sees: add --devices"
-    } else if is_selected(reports)
-        && (error.reads
-            || says(&[
-                "empty",
-                "numel() == 0",
-                "non-zero size",
-                "out of range",
-                "0 elements",
-                "zero-size",
-                "at least one",
-            ]))
+    } else if let Some(selection) = selection(reports)
+        && (error.reads || says(&EMPTY))
     {
-        "what is selected by values of the device is empty here (`nonzero`, `unique`, a mask), which may be the cause: on a \
-         card something would be selected"
+        return Some(selection);
     } else if error.reads {
         "a value is read back from the device close above that line, which may be the cause: here it is zero, as nothing \
          is computed"
@@ -73,9 +67,20 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// Whether something was selected by values of the device.
-fn is_selected(reports: &[Report]) -> bool {
-    reports.iter().flat_map(|report| &report.notices).any(|notice| notice.kind == Kind::Selected)
+/// Where something was selected by values of the device, in words; nothing if that was nowhere.
+fn selection(reports: &[Report]) -> Option<String> {
+    let mut lines = reports.iter().flat_map(|report| &report.reads).filter_map(|read| read.empty_selection());
+    if let Some(line) = lines.next_back() {
+        return Some(format!(
+            "what is selected by values of the device at {line} is empty here, which may be the cause: --assume {line}=half \
+             takes it to be half of all"
+        ));
+    }
+    let is_noticed = |report: &Report| report.notices.iter().any(|notice| notice.kind == Kind::Selected);
+    reports.iter().any(is_noticed).then(|| {
+        "what is selected by values of the device is empty here (`nonzero`, `unique`, a mask), which may be the cause"
+            .to_owned()
+    })
 }
 
 /// The calls that were refused, by name.

@@ -76,6 +76,14 @@ impl Read {
         self.fate != Fate::Shown
     }
 
+    /// The line, as `train.py:5`, where an operator of PyTorch's selects by values, which leaves nothing here.
+    pub(super) fn empty_selection(&self) -> Option<String> {
+        let is_empty = self.operator.is_some() && self.fate == Fate::Size && self.assumed.is_none();
+        let (file, line) = self.file.as_ref().zip(self.line).filter(|_| is_empty)?;
+        let name = file.rsplit('/').next().unwrap_or(file);
+        Some(format!("{name}:{line}"))
+    }
+
     /// What it decides, where, and what it was taken to be.
     fn sentence(&self) -> String {
         let decides = match self.fate {
