@@ -106,6 +106,18 @@ pub enum Error {
         /// Why it cannot be, and what to do.
         message: String,
     },
+    /// In anomaly mode: a derivative gave a value that is not a number.
+    #[error("backward of {op}{}: the gradient of input {input} has a value that is not a number; the operation was called here:\n{place}", owned(.owner))]
+    Anomaly {
+        /// The operation whose derivative it is.
+        op: &'static str,
+        /// The layer that called it; empty where none was open.
+        owner: String,
+        /// Number of the input.
+        input: usize,
+        /// Where the operation was called.
+        place: String,
+    },
     /// An operator that has no kernel for this kind of device.
     #[error(
         "{op}: there is no kernel for {device}; move the tensors with `to_device`, or implement `Kernel::{device}`"
@@ -124,6 +136,10 @@ pub enum Error {
         /// What was wrong with it.
         message: String,
     },
+}
+
+fn owned(owner: &str) -> String {
+    if owner.is_empty() { String::new() } else { format!(" in {owner}") }
 }
 
 impl Error {

@@ -12,10 +12,11 @@
 //! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
 //! | `storage.rs`, `data.rs`, `history.rs` | one allocation; a layout on it; what happened to a device's memory |
-//! | `tensor.rs` | [`Tensor`], and the operation that made it |
+//! | `tensor/` | [`Tensor`], the operation that made it, the hooks of both |
 //! | `autograd/` | what is kept for the way back, and the way back |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `road.rs` | [`call`]: the one road from an operator to a device |
+//! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `suite.rs` | what every operator must do, as a suite of checks |
 //! | `ops/` | what can be computed: an operator a file, with its derivative |
 //!
@@ -23,7 +24,7 @@
 
 #![deny(unsafe_code)]
 
-mod autograd;
+pub mod autograd;
 mod backend;
 #[allow(unsafe_code)]
 mod cpu;
@@ -31,6 +32,7 @@ mod data;
 mod device;
 mod dtype;
 mod error;
+mod function;
 pub mod history;
 mod kernel;
 pub mod label;
@@ -46,12 +48,13 @@ mod tensor;
 #[allow(unsafe_code)]
 mod view;
 
-pub use autograd::{BackwardOptions, NoGrad, is_grad_enabled, no_grad};
+pub use autograd::{BackwardOptions, NoGrad, enable_grad, is_grad_enabled, no_grad};
 pub use backend::{DeviceFacts, DeviceKind};
 pub use cpu::CpuConfig;
 pub use device::{Device, Owner};
 pub use dtype::{DType, Element};
 pub use error::{Error, OutOfMemory, Result};
+pub use function::{Function, FunctionBackward, Save, apply};
 pub use kernel::{CpuCall, Kernel};
 pub use label::Category;
 pub use layout::{Dims, Layout};
@@ -60,7 +63,7 @@ pub use ops::{Conv2dOptions, MaxPool2dOptions, OPERATORS, ReshapeTo};
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment};
 pub use road::{Tensors, call, create};
 pub use sim::SimConfig;
-pub use tensor::{Grads, Tensor};
+pub use tensor::{Grads, HookHandle, Tensor};
 pub use view::{In, Out};
 
 /// The parameters of operators that are more than numbers.

@@ -10,10 +10,11 @@ use smallvec::SmallVec;
 
 use crate::autograd::{Saved, is_grad_enabled};
 use crate::backend::DeviceFacts;
+use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
-use crate::layout::{Dims, Layout};
+use crate::layout::Layout;
 use crate::tensor::{Derivative, Grads, Node, Tensor};
 
 /// What is known of a tensor without its values.
@@ -223,7 +224,6 @@ pub struct Backward<'a> {
     grads: &'a [Option<Tensor>],
     wanted: &'a [bool],
     saved: &'a [(Slot, Saved)],
-    ins: &'a [(Dims, DType)],
 }
 
 impl Backward<'_> {
@@ -244,12 +244,12 @@ impl Backward<'_> {
 
     /// The shape of an input.
     pub fn shape(&self, input: usize) -> &[usize] {
-        &self.ins[input].0
+        &self.node.ins()[input].0
     }
 
     /// The type of an input.
     pub fn dtype(&self, input: usize) -> DType {
-        self.ins[input].1
+        self.node.ins()[input].1
     }
 
     /// An input that was saved; part of the graph where the derivative is recorded itself.
@@ -262,8 +262,8 @@ impl Backward<'_> {
     pub fn input(&self, i: usize) -> Result<Tensor> {
         let data = self.saved(Slot::Input(i))?;
         Ok(match &self.node.edges()[i] {
-            Some(edge) if is_grad_enabled() => Tensor::relinked(data.clone(), edge),
-            _ => Tensor::from_data(data.clone()),
+            Some(edge) if is_grad_enabled() => Tensor::relinked(data, edge),
+            _ => Tensor::from_data(data),
         })
     }
 
@@ -275,12 +275,12 @@ impl Backward<'_> {
     /// # Panics
     /// When [`Operator::saves`] did not name it.
     pub fn output(&self, i: usize) -> Result<Tensor> {
-        let data = self.saved(Slot::Output(i))?.clone();
+        let data = self.saved(Slot::Output(i))?;
         let made_by = (is_grad_enabled() && data.dtype.is_float()).then(|| (self.node.clone(), i));
         Ok(Tensor::linked(data, made_by))
     }
 
-    fn saved(&self, slot: Slot) -> Result<&crate::data::Data> {
+    fn saved(&self, slot: Slot) -> Result<Data> {
         let found = self.saved.iter().find(|(at, _)| *at == slot);
         let Some((_, saved)) = found else { unreachable!("{} did not save {slot:?}", self.name) };
         saved.get(self.name)
@@ -298,12 +298,11 @@ pub(crate) enum Slot {
 pub(crate) struct Recorded<O> {
     pub(crate) op: O,
     pub(crate) saved: SmallVec<[(Slot, Saved); 2]>,
-    pub(crate) ins: SmallVec<[(Dims, DType); 2]>,
 }
 
 impl<O: Operator> Derivative for Recorded<O> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.op.name();
-        self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved, ins: &self.ins })
+        self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved })
     }
 }

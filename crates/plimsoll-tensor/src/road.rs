@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use plimsoll_alloc::{Category, StreamId, Tag};
 use smallvec::SmallVec;
 
-use crate::autograd::{Saved, is_grad_enabled};
+use crate::autograd::{Saved, is_grad_enabled, place};
 use crate::backend::Launch;
 use crate::cpu::kernels::strided::copy_strided;
 use crate::data::Data;
@@ -19,8 +19,8 @@ use crate::dtype::{DType, by_dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::label;
-use crate::layout::{Dims, Layout};
-use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Slot};
+use crate::layout::Layout;
+use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Saves, Slot};
 use crate::storage::Storage;
 use crate::tensor::{Derivative, Node, Tensor};
 use crate::view::View;
@@ -41,14 +41,14 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     let Some(first) = ins.first() else {
         unreachable!("{} has no tensors: it goes through `create`", op.name());
     };
-    let device = first.device();
     let datas: Inputs<'_> = ins.iter().map(|tensor| tensor.data()).collect();
     let recording = is_grad_enabled() && ins.iter().any(|tensor| tensor.requires_grad());
-    let (run, gathered) = run(device, &op, &datas, recording)?;
-    if !recording || !run.iter().any(|(data, place)| data.dtype.is_float() && !changes(*place)) {
-        return Ok(run.into_iter().map(|(data, _)| Tensor::from_data(data)).collect());
+    let run = run(first.device(), &op, &datas, recording)?;
+    // A change in place was refused where it would have to be recorded.
+    if !recording || run.changed || !run.outs.iter().any(|data| data.dtype.is_float()) {
+        return Ok(run.into_tensors());
     }
-    Ok(link(op, ins, &gathered, run))
+    link(op, ins, run)
 }
 
 /// [`call`] of an operator with one output.
@@ -64,8 +64,7 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// As [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
-    let (run, _) = run(device, &op, &[], false)?;
-    Ok(run.into_iter().map(|(data, _)| Tensor::from_data(data)).collect())
+    Ok(run(device, &op, &[], false)?.into_tensors())
 }
 
 /// Room for a tensor whose values are whatever is there; `name` names the request.
@@ -92,65 +91,109 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
 }
 
 type Inputs<'a> = SmallVec<[&'a Data; 4]>;
-/// Inputs that a kernel could not take as they lie, in its order.
-type Gathered = SmallVec<[Option<Data>; 4]>;
-type Run = SmallVec<[(Data, Place); 1]>;
+type Metas<'a> = SmallVec<[Meta<'a>; 4]>;
 
-fn changes(place: Place) -> bool {
-    matches!(place, Place::InPlace(_))
+/// What came of an operator.
+struct Run {
+    outs: SmallVec<[Data; 1]>,
+    /// Copies of the inputs that a kernel could not take as they lie, by number.
+    gathered: Vec<(usize, Data)>,
+    /// Whether outputs are inputs that changed.
+    changed: bool,
+}
+
+impl Run {
+    fn into_tensors(self) -> Tensors {
+        self.outs.into_iter().map(Tensor::from_data).collect()
+    }
+}
+
+fn gathered(copies: &[(usize, Data)], i: usize) -> Option<&Data> {
+    copies.iter().find(|(at, _)| *at == i).map(|(_, data)| data)
 }
 
 /// All of the road but linking.
-fn run(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool) -> Result<(Run, Gathered)> {
+fn run(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool) -> Result<Run> {
     one_device(op, device, ins)?;
-    let outputs = {
-        let metas: SmallVec<[Meta<'_>; 4]> = ins.iter().map(|data| meta(data)).collect();
-        op.infer(&metas)?
-    };
-    let mut gathered: Gathered = SmallVec::new();
+    let metas: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
+    let outputs = op.infer(&metas)?;
+    if outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
+        return change(device, op, ins, outputs, recording);
+    }
+    let mut run = Run { outs: SmallVec::new(), gathered: Vec::new(), changed: false };
     if outputs.iter().all(|output| matches!(output.place, Place::View(_))) {
-        return Ok((outputs.into_iter().map(|output| existing(output, ins)).collect(), gathered));
+        run.outs.extend(outputs.into_iter().map(|output| existing(output, ins)));
+        return Ok(run);
     }
-    if outputs.iter().any(|output| changes(output.place)) {
-        may_change(op, ins, &outputs, recording)?;
-    }
-    // Layout policy: what a kernel cannot take as it lies, or would overwrite while it reads, is copied first.
+    // Layout policy: what a kernel cannot take as it lies is copied first.
     for (i, data) in ins.iter().enumerate() {
-        let changed = outputs.iter().any(|output| output.place == Place::InPlace(i));
-        let overwritten = || {
-            let shares = |output: &Output| {
-                matches!(output.place, Place::InPlace(to)
-                if ins[to].storage.id() == data.storage.id())
-            };
-            !changed && outputs.iter().any(shares)
-        };
-        let copied = !op.takes(i, &data.layout) || overwritten();
-        gathered.push(copied.then(|| gather(device, data)).transpose()?);
+        if !op.takes(i, &data.layout) {
+            run.gathered.push((i, gather(device, data)?));
+        }
     }
     let lying: Inputs<'_> =
-        ins.iter().zip(&gathered).map(|(&data, copy)| copy.as_ref().unwrap_or(data)).collect();
-    let outs: Run = outputs
-        .into_iter()
-        .map(|output| match output.place {
-            Place::New => Ok((Data::alloc(device, output.layout, output.dtype, op.name())?, Place::New)),
-            Place::View(_) | Place::InPlace(_) => Ok(existing(output, &lying)),
-        })
-        .collect::<Result<_>>()?;
-    compute(device, op, &lying, &outs)?;
-    drop(lying);
-    put_back(device, ins, &gathered, outs).map(|outs| (outs, gathered))
+        ins.iter().enumerate().map(|(i, data)| gathered(&run.gathered, i).unwrap_or(data)).collect();
+    let mut written: SmallVec<[usize; 4]> = SmallVec::new();
+    for (i, output) in outputs.into_iter().enumerate() {
+        run.outs.push(match output.place {
+            Place::New => {
+                written.push(i);
+                Data::alloc(device, output.layout, output.dtype, op.name())?
+            }
+            Place::View(_) | Place::InPlace(_) => existing(output, &lying),
+        });
+    }
+    let scratch = scratch(device, op, &lying, &run.outs)?;
+    let written: Inputs<'_> = written.iter().map(|&i| &run.outs[i]).collect();
+    launch(device, op, &lying, &written, scratch.as_ref())?;
+    drop((lying, written));
+    Ok(run)
 }
 
-/// The scratch, and the kernel.
-fn compute(device: &Device, op: &dyn Operator, ins: &[&Data], outs: &[(Data, Place)]) -> Result<()> {
-    let metas: SmallVec<[Meta<'_>; 4]> = ins.iter().map(|data| meta(data)).collect();
-    let out_metas: SmallVec<[Meta<'_>; 2]> = outs.iter().map(|(data, _)| meta(data)).collect();
-    let scratch = Scratch::alloc(device, op, op.scratch(&metas, &out_metas, device.facts()))?;
-    let reads = |i: usize| !outs.iter().any(|(_, place)| *place == Place::InPlace(i));
-    let read: Inputs<'_> = (0..ins.len()).filter(|&i| reads(i)).map(|i| ins[i]).collect();
-    let written: Inputs<'_> =
-        outs.iter().filter(|(_, place)| !matches!(place, Place::View(_))).map(|(data, _)| data).collect();
-    launch(device, op, &read, &written, scratch.as_ref())
+/// The road of an operator that changes inputs. What a kernel cannot change as it lies is gathered, changed and put
+/// back; an input that shares memory with one that changes is copied first, so that no kernel reads what it writes.
+fn change(
+    device: &Device,
+    op: &dyn Operator,
+    ins: &[&Data],
+    outputs: Outputs,
+    recording: bool,
+) -> Result<Run> {
+    may_change(op, ins, &outputs, recording)?;
+    let changes = |i: usize| outputs.iter().any(|output| output.place == Place::InPlace(i));
+    let shares = |data: &Data| {
+        (0..ins.len()).any(|i| changes(i) && ins[i].storage.id() == data.storage.id())
+    };
+    let mut copies = Vec::new();
+    for (i, data) in ins.iter().enumerate() {
+        if !op.takes(i, &data.layout) || (!changes(i) && shares(data)) {
+            copies.push((i, gather(device, data)?));
+        }
+    }
+    let lying: Inputs<'_> =
+        ins.iter().enumerate().map(|(i, data)| gathered(&copies, i).unwrap_or(data)).collect();
+    let read: Inputs<'_> = (0..ins.len()).filter(|&i| !changes(i)).map(|i| lying[i]).collect();
+    let mut outs: SmallVec<[Data; 1]> = SmallVec::new();
+    for output in &outputs {
+        outs.push(match output.place {
+            Place::New => Data::alloc(device, output.layout.clone(), output.dtype, op.name())?,
+            Place::View(_) | Place::InPlace(_) => existing(output.clone(), &lying),
+        });
+    }
+    let scratch = scratch(device, op, &lying, &outs)?;
+    let is_view = |i: usize| matches!(outputs[i].place, Place::View(_));
+    let written: Inputs<'_> = (0..outs.len()).filter(|&i| !is_view(i)).map(|i| &outs[i]).collect();
+    launch(device, op, &read, &written, scratch.as_ref())?;
+    drop((lying, read, written));
+    for (output, out) in outputs.iter().zip(&mut outs) {
+        let Place::InPlace(i) = output.place else { continue };
+        if gathered(&copies, i).is_some() {
+            launch(device, &Copy, &[out], &[ins[i]], None)?;
+        }
+        ins[i].storage.changed();
+        *out = ins[i].clone();
+    }
+    Ok(Run { outs, gathered: copies, changed: true })
 }
 
 fn meta(data: &Data) -> Meta<'_> {
@@ -158,26 +201,19 @@ fn meta(data: &Data) -> Meta<'_> {
 }
 
 /// An output in the memory of an input.
-fn existing(output: Output, ins: &[&Data]) -> (Data, Place) {
-    let (Place::View(i) | Place::InPlace(i)) = output.place else {
-        unreachable!("an output with memory of its own");
+fn existing(output: Output, ins: &[&Data]) -> Data {
+    let (layout, i) = match output.place {
+        Place::View(i) => (output.layout, i),
+        Place::InPlace(i) => (ins[i].layout.clone(), i),
+        Place::New => unreachable!("an output with memory of its own"),
     };
-    let layout = if changes(output.place) { ins[i].layout.clone() } else { output.layout };
-    (Data { storage: ins[i].storage.clone(), layout, dtype: output.dtype }, output.place)
+    Data { storage: ins[i].storage.clone(), layout, dtype: output.dtype }
 }
 
-/// What was changed in a gathered copy goes back to where it belongs; changes are counted.
-fn put_back(device: &Device, ins: &[&Data], gathered: &Gathered, outs: Run) -> Result<Run> {
-    outs.into_iter()
-        .map(|(data, place)| {
-            let Place::InPlace(i) = place else { return Ok((data, place)) };
-            if gathered[i].is_some() {
-                launch(device, &Copy, &[&data], &[ins[i]], None)?;
-            }
-            ins[i].storage.changed();
-            Ok((ins[i].clone(), place))
-        })
-        .collect()
+fn scratch(device: &Device, op: &dyn Operator, ins: &[&Data], outs: &[Data]) -> Result<Option<Scratch>> {
+    let ins: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
+    let outs: Metas<'_> = outs.iter().map(meta).collect();
+    Scratch::alloc(device, op, op.scratch(&ins, &outs, device.facts()))
 }
 
 /// A row-major copy of an input, named after the copy.
@@ -264,25 +300,26 @@ fn one_device(op: &dyn Operator, device: &Device, ins: &[&Data]) -> Result<()> {
 }
 
 /// Records the operator with what its derivative reads.
-fn link<O: Operator>(op: O, ins: &[&Tensor], gathered: &Gathered, outs: Run) -> Tensors {
+fn link<O: Operator>(op: O, ins: &[&Tensor], run: Run) -> Result<Tensors> {
     let wanted: SmallVec<[bool; 4]> = ins.iter().map(|input| input.requires_grad()).collect();
     let saves = op.saves(&wanted);
     let mut saved = SmallVec::new();
-    for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
-        let data = gathered.get(i).and_then(Option::as_ref).unwrap_or(input.data());
-        saved.push((Slot::Input(i), Saved::new(data)));
+    if saves != Saves::NOTHING {
+        for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
+            let data = gathered(&run.gathered, i).unwrap_or(input.data());
+            saved.push((Slot::Input(i), Saved::new(data)?));
+        }
+        for (i, data) in run.outs.iter().enumerate().filter(|&(i, _)| saves.has_output(i)) {
+            saved.push((Slot::Output(i), Saved::new(data)?));
+        }
     }
-    for (i, (data, _)) in outs.iter().enumerate().filter(|&(i, _)| saves.has_output(i)) {
-        saved.push((Slot::Output(i), Saved::new(data)));
-    }
-    let metas = ins.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())).collect();
     let name = op.name();
-    let node = Node::new(name, ins, outs.len(), Arc::new(Recorded { op, saved, ins: metas }));
-    let linked = |(i, (data, place)): (usize, (Data, Place))| {
-        let differentiable = data.dtype.is_float() && !changes(place);
+    let node = Node::new(name, ins, run.outs.len(), Arc::new(Recorded { op, saved }), place());
+    let linked = |(i, data): (usize, Data)| {
+        let differentiable = data.dtype.is_float();
         Tensor::linked(data, differentiable.then(|| (node.clone(), i)))
     };
-    outs.into_iter().enumerate().map(linked).collect()
+    Ok(run.outs.into_iter().enumerate().map(linked).collect())
 }
 
 /// Links a tensor that came about in another way than by an operator on one device.
@@ -295,7 +332,7 @@ pub(crate) fn link_by<D: Derivative + 'static>(
     if !is_grad_enabled() || !out.dtype().is_float() || !ins.iter().any(|input| input.requires_grad()) {
         return out;
     }
-    let node = Node::new(name, ins, 1, Arc::new(derivative()));
+    let node = Node::new(name, ins, 1, Arc::new(derivative()), place());
     Tensor::linked(out.data().clone(), Some((node, 0)))
 }
 

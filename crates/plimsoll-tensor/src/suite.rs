@@ -262,7 +262,7 @@ fn slopes(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> std::
     for (i, out) in floats() {
         let sample = Sample { shape: out.shape().to_vec(), dtype: out.dtype(), domain: Domain::Any };
         let gradient = Some(tensor(&weights[i], &sample, form, device).map_err(failed)?);
-        let options = BackwardOptions { gradient, retain_graph: true };
+        let options = BackwardOptions { gradient, retain_graph: true, ..BackwardOptions::default() };
         out.backward_with(options).map_err(failed)?;
     }
     let sum = |points: &[Vec<f64>]| -> Result<f64> {
@@ -308,7 +308,7 @@ fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), Strin
         let outs = (case.call)(&leaves.iter().collect::<Vec<_>>())?;
         for out in outs.iter().filter(|out| out.requires_grad() && case.differentiable) {
             let gradient = Some(out.detach().ones_like()?);
-            out.backward_with(BackwardOptions { gradient, retain_graph: true })?;
+            out.backward_with(BackwardOptions { gradient, retain_graph: true, ..BackwardOptions::default() })?;
         }
         let stats = device.memory_stats();
         let keys = ["allocation.all.allocated", "requested_bytes.all.allocated", "allocated_bytes.all.peak"];

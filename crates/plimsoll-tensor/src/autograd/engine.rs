@@ -4,131 +4,204 @@
 //!
 //! 1. Nodes run in falling order of their sequence number. An operation is recorded after its inputs, so
 //!    every gradient that a node waits for is there when its turn comes.
-//! 2. A node's derivative is called; then the gradients that came in are dropped; then the derivative with
-//!    its saved tensors; and only then do its results travel on, in the order of the inputs.
+//! 2. The hooks of a node's outputs see their gradients. The derivative is called; then the gradients that came in
+//!    are dropped; then the derivative with its saved tensors; and only then do its results travel on, in the
+//!    order of the inputs.
 //! 3. A gradient that reaches a leaf is accumulated at once. The first one is kept as it is where nobody
-//!    else looks at it, and copied otherwise.
-//! 4. A second gradient for the same output of a node is added to the first, in place where that is seen
-//!    by nobody else.
+//!    else looks at it, and copied otherwise. A leaf that has hooks, or whose gradient is asked for by itself, waits
+//!    for its last gradient.
+//! 4. A second gradient for the same output of a node, or the same waiting leaf, is added to the first, in place
+//!    where that is seen by nobody else.
+//!
+//! No lock is held while a derivative or a hook runs, or memory is asked for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::grad_mode::no_grad;
+use super::anomaly;
+use super::grad_mode::{Switched, is_grad_enabled};
+use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::label::{self, Category, Span};
 use crate::tensor::{Edge, Grads, Keep, Node, Tensor};
 
-/// How a backward pass starts and ends.
-#[derive(Clone, Debug, Default)]
-pub struct BackwardOptions {
-    /// The gradient to start from; `None` means 1 and needs a scalar.
-    pub gradient: Option<Tensor>,
-    /// Keep the graph, and what it saved, for another backward pass.
-    pub retain_graph: bool,
-}
-
 /// Gradients on their way, by the sequence number of the node they wait at.
 type Waiting = BTreeMap<u64, (Arc<Node>, Grads)>;
 
-impl Tensor {
-    /// Computes the gradients of this scalar with respect to every leaf that wants one, and frees the
-    /// graph on the way. As `Tensor.backward()`.
-    ///
-    /// # Errors
-    /// A tensor that is not a scalar, or that wants no gradient; a graph that was freed before; a saved
-    /// tensor that was changed in place; out of memory.
-    pub fn backward(&self) -> Result<()> {
-        self.backward_with(BackwardOptions::default())
-    }
-
-    /// [`Tensor::backward`] with a gradient to start from, or keeping the graph for another pass.
-    ///
-    /// # Errors
-    /// As [`Tensor::backward`]; a starting gradient of another shape.
-    pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
-        backward(self, options)
-    }
+/// One pass through the graph.
+pub(super) struct Pass<'a> {
+    plan: Plan,
+    /// Whose gradients are asked for instead of being accumulated in leaves, and what was found of them.
+    targets: Option<&'a [Edge]>,
+    found: Vec<Option<Tensor>>,
+    waiting: Waiting,
+    /// Leaves that wait for their last gradient, by id.
+    leaves: BTreeMap<usize, (Tensor, Option<Tensor>)>,
 }
 
-fn backward(root: &Tensor, options: BackwardOptions) -> Result<()> {
-    let Some(edge) = root.edge() else {
-        let message = "this tensor wants no gradient: nothing it was made from requires one, or it was made \
-                       without recording";
-        return Err(Error::autograd("backward", message));
-    };
-    let start = starting_gradient(root, options.gradient)?;
-    let keep = if options.retain_graph { Keep::Retain } else { Keep::Free };
-    no_grad(|| {
-        let mut waiting = Waiting::new();
-        send(&mut waiting, &edge, start)?;
-        while let Some((_, (node, grads))) = waiting.pop_last() {
-            let results = run(&node, grads, keep)?;
+impl<'a> Pass<'a> {
+    /// Runs from the roots with the gradients to start from; the gradients of the targets.
+    pub(super) fn run(
+        roots: Vec<(Edge, Tensor)>,
+        targets: Option<&'a [Edge]>,
+        keep: Keep,
+        create_graph: bool,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let _recorded = Switched::to(create_graph);
+        let edges: Vec<Edge> = roots.iter().map(|(edge, _)| edge.clone()).collect();
+        let mut pass = Pass {
+            plan: Plan::of(&edges, targets),
+            targets,
+            found: vec![None; targets.map_or(0, <[Edge]>::len)],
+            waiting: Waiting::new(),
+            leaves: BTreeMap::new(),
+        };
+        drop(edges);
+        for (edge, start) in roots {
+            pass.send(&edge, Some(start))?;
+        }
+        while let Some((_, (node, grads))) = pass.waiting.pop_last() {
+            let grads = pass.arrived(&node, grads)?;
+            if !pass.plan.needs(&node) {
+                continue;
+            }
+            let results = derive(&node, grads, keep)?;
             for (edge, grad) in node.edges().iter().zip(results) {
-                if let (Some(edge), Some(grad)) = (edge, grad) {
-                    send(&mut waiting, edge, grad)?;
+                if let Some(edge) = edge {
+                    pass.send(edge, grad)?;
                 }
             }
         }
-        Ok(())
-    })
-}
+        // Leaves that an operation led to from which no gradient came.
+        while let Some(&id) = pass.leaves.keys().next() {
+            pass.finish(id)?;
+        }
+        Ok(pass.found)
+    }
 
-fn starting_gradient(root: &Tensor, given: Option<Tensor>) -> Result<Tensor> {
-    match given {
-        None if root.numel() == 1 => root.ones_like(),
-        None => Err(Error::autograd(
-            "backward",
-            format!(
-                "{:?} is not a scalar: reduce it first, or give the gradient to start from",
-                root.shape()
-            ),
-        )),
-        Some(grad) if grad.shape() == root.shape() && grad.dtype() == root.dtype() => Ok(grad.detach()),
-        Some(grad) => Err(Error::shape(
-            "backward",
-            format!("a gradient of {:?} for a tensor of {:?}", grad.shape(), root.shape()),
-        )),
+    /// The gradients of a node's outputs as its hooks leave them; those asked for are found.
+    fn arrived(&mut self, node: &Arc<Node>, mut grads: Grads) -> Result<Grads> {
+        if let Some(hooks) = node.hooks() {
+            for (output, grad) in grads.iter_mut().enumerate() {
+                *grad = grad.take().map(|grad| hooks.gradient(output, grad)).transpose()?;
+            }
+        }
+        for (i, target) in self.targets.unwrap_or_default().iter().enumerate() {
+            if let Edge::Node(to, output) = target
+                && Arc::ptr_eq(to, node)
+            {
+                self.found[i].clone_from(&grads[*output]);
+            }
+        }
+        Ok(grads)
+    }
+
+    /// Passes a gradient on.
+    fn send(&mut self, edge: &Edge, grad: Option<Tensor>) -> Result<()> {
+        match (edge, grad) {
+            (Edge::Leaf(leaf), grad) => self.to_leaf(leaf, grad),
+            (Edge::Node(..), None) => Ok(()),
+            (Edge::Node(node, output), Some(grad)) => {
+                let (_, grads) = self
+                    .waiting
+                    .entry(node.sequence)
+                    .or_insert_with(|| (node.clone(), smallvec![None; node.outputs]));
+                let sum = sum_of(grads[*output].take(), grad)?;
+                grads[*output] = Some(sum);
+                Ok(())
+            }
+        }
+    }
+
+    fn to_leaf(&mut self, leaf: &Tensor, grad: Option<Tensor>) -> Result<()> {
+        let Some(coming) = self.plan.coming.get_mut(&leaf.id()) else {
+            return match grad {
+                Some(grad) if self.targets.is_none() => accumulate(leaf, grad),
+                _ => Ok(()),
+            };
+        };
+        *coming -= 1;
+        let last = *coming == 0;
+        let (_, slot) = self.leaves.entry(leaf.id()).or_insert_with(|| (leaf.clone(), None));
+        if let Some(grad) = grad {
+            *slot = Some(sum_of(slot.take(), grad)?);
+        }
+        if last { self.finish(leaf.id()) } else { Ok(()) }
+    }
+
+    /// A leaf has its whole gradient.
+    fn finish(&mut self, id: usize) -> Result<()> {
+        let Some((leaf, Some(grad))) = self.leaves.remove(&id) else { return Ok(()) };
+        let hooks = leaf.leaf_hooks();
+        let grad = match hooks {
+            Some(hooks) => hooks.gradient(0, grad)?,
+            None => grad,
+        };
+        let Some(targets) = self.targets else {
+            accumulate(&leaf, grad)?;
+            return hooks.map_or(Ok(()), |hooks| hooks.accumulated(&leaf));
+        };
+        for (i, target) in targets.iter().enumerate() {
+            if matches!(target, Edge::Leaf(to) if to.is_same(&leaf)) {
+                self.found[i] = Some(grad.clone());
+            }
+        }
+        Ok(())
     }
 }
 
-/// Calls one derivative, under its layer's name.
-fn run(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
+/// Calls one derivative, under its layer's name, and checks what it gives.
+fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     let _owner = Span::layer(label::backward_of(node.layer));
     let derivative = node.derivative(keep)?;
     let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(Option::is_some).collect();
-    let results = derivative.backward(node, &grads, &wanted)?;
+    let mut results = derivative.backward(node, &grads, &wanted)?;
     drop(grads);
     drop(derivative);
+    if results.len() != wanted.len() {
+        let message = format!("its derivative gave {} gradients for {} inputs", results.len(), wanted.len());
+        return Err(wrong(node, &message));
+    }
+    for (i, (result, (shape, dtype))) in results.iter_mut().zip(node.ins()).enumerate() {
+        let Some(grad) = result else { continue };
+        if grad.shape() != shape.as_slice() || grad.dtype() != *dtype {
+            let got = format!("{:?} of {}", grad.shape(), grad.dtype());
+            let message = format!("its derivative gave a gradient {got} for input {i}, which is {shape:?} of {dtype}");
+            return Err(wrong(node, &message));
+        }
+    }
+    anomaly::check(node, &results)?;
     Ok(results)
 }
 
-/// Passes a gradient on.
-fn send(waiting: &mut Waiting, edge: &Edge, grad: Tensor) -> Result<()> {
-    match edge {
-        Edge::Leaf(leaf) => accumulate(leaf, grad),
-        Edge::Node(node, output) => {
-            let (_, grads) =
-                waiting.entry(node.sequence).or_insert_with(|| (node.clone(), smallvec![None; node.outputs]));
-            grads[*output] = Some(match grads[*output].take() {
-                None => grad,
-                Some(first) if first.is_unique() && first.is_contiguous() => {
-                    first.add_(&grad)?;
-                    first
-                }
-                Some(first) => (&first + &grad)?,
-            });
-            Ok(())
+fn wrong(node: &Node, message: &str) -> Error {
+    let owner = label::text(node.layer);
+    let owner = if owner.is_empty() { owner } else { format!(" (in {owner})") };
+    Error::autograd(node.name(), format!("{message}{owner}"))
+}
+
+/// Both together; the first is changed in place where nobody sees that.
+fn sum_of(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
+    match first {
+        None => Ok(second),
+        Some(first) if !is_grad_enabled() && first.is_unique() && first.is_contiguous() => {
+            first.add_(&second)?;
+            Ok(first)
         }
+        Some(first) => &first + &second,
     }
 }
 
 /// Adds to a leaf's gradient. Memory is asked for with no lock of ours held: an observer of what the
 /// allocator does may read this very gradient.
 fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
-    assert_eq!(leaf.shape(), grad.shape(), "a gradient's shape is its tensor's");
+    if is_grad_enabled() {
+        let sum = leaf.grad().map_or(Ok(grad.clone()), |sum| &sum + &grad)?;
+        leaf.set_grad(Some(sum));
+        return Ok(());
+    }
     if let Some(sum) = leaf.grad() {
         return sum.add_(&grad);
     }

@@ -26,25 +26,51 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
+/// Runs `f` with recording, wherever it is called. As `torch.enable_grad`.
+///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor, enable_grad, no_grad};
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let y = no_grad(|| enable_grad(|| &w + &w))?;
+/// assert!(y.requires_grad());
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
+    let _on = Switched::to(true);
+    f()
+}
+
+/// Recording as it was set until the guard is dropped, then as it was before.
+#[derive(Debug)]
+pub(crate) struct Switched {
+    before: bool,
+    // The switch belongs to this thread, so its guard must stay here.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl Switched {
+    pub(crate) fn to(enabled: bool) -> Switched {
+        Switched { before: ENABLED.replace(enabled), _not_send: PhantomData }
+    }
+}
+
+impl Drop for Switched {
+    fn drop(&mut self) {
+        ENABLED.set(self.before);
+    }
+}
+
 /// Recording is off on this thread until the guard is dropped.
 #[must_use = "recording is on again as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct NoGrad {
-    before: bool,
-    // The switch belongs to this thread, so its guard must stay here.
-    _not_send: PhantomData<*const ()>,
+    _off: Switched,
 }
 
 impl NoGrad {
     /// Switches recording off.
     #[allow(clippy::new_without_default, reason = "a guard is made for its effect, not for its value")]
     pub fn new() -> NoGrad {
-        NoGrad { before: ENABLED.replace(false), _not_send: PhantomData }
-    }
-}
-
-impl Drop for NoGrad {
-    fn drop(&mut self) {
-        ENABLED.set(self.before);
+        NoGrad { _off: Switched::to(false) }
     }
 }

@@ -1,13 +1,19 @@
-//! Derivatives that free as they go.
+//! Derivatives that free as they go, open to whoever wants to look or to change something.
 //!
-//! `saved.rs` is what an operation keeps for the way back, `engine.rs` the way back itself, `grad_mode.rs`
-//! the switch. The recorded operations themselves are in `tensor.rs`; their derivatives stand beside the
-//! operators in `ops/`.
+//! `saved.rs` is what an operation keeps for the way back, `engine.rs` the way back itself, `plan.rs` what it must
+//! know of the graph before, `grad.rs` how it is asked for, `grad_mode.rs` and `anomaly.rs` the switches. The
+//! recorded operations and the hooks are in `tensor/`; derivatives stand beside their operators in `ops/`.
 
+mod anomaly;
 mod engine;
+mod grad;
 mod grad_mode;
+mod plan;
 mod saved;
 
-pub use engine::BackwardOptions;
-pub use grad_mode::{NoGrad, is_grad_enabled, no_grad};
+pub use anomaly::detect_anomaly;
+pub(crate) use anomaly::place;
+pub use grad::{BackwardOptions, GradOptions, backward, grad};
+pub use grad_mode::{NoGrad, enable_grad, is_grad_enabled, no_grad};
+pub use saved::saved_tensors_hooks;
 pub(crate) use saved::Saved;

@@ -1,39 +1,138 @@
 //! What an operation keeps for its derivative.
 //!
 //! Keeping a temporary makes it an activation until the derivative has run. A saved tensor holds values
-//! only, never the graph, so nodes cannot keep each other alive in a ring.
+//! only, never the graph, so nodes cannot keep each other alive in a ring. While [`saved_tensors_hooks`] is open,
+//! what its `pack` made of a tensor is kept instead.
 
+use std::any::Any;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use super::grad_mode::no_grad;
 use crate::data::Data;
 use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 
 /// A tensor kept for the backward pass.
-pub(crate) struct Saved {
-    data: Data,
-    version: u32,
+pub(crate) enum Saved {
+    /// As it is.
+    Kept { data: Data, version: u32 },
+    /// As a hook packed it.
+    Packed { value: Box<dyn Any + Send + Sync>, hooks: Arc<dyn Hooks> },
 }
 
 impl Saved {
-    /// Keeps these values.
-    pub(crate) fn new(data: &Data) -> Saved {
-        data.storage.save();
-        Saved { data: data.clone(), version: data.storage.version() }
+    /// Keeps these values, in the way that is set on this thread. `pack` runs with no lock held.
+    ///
+    /// # Errors
+    /// Those of `pack`.
+    pub(crate) fn new(data: &Data) -> Result<Saved> {
+        let Some(hooks) = HOOKS.with_borrow(|stack| stack.last().cloned()) else {
+            data.storage.save();
+            return Ok(Saved::Kept { data: data.clone(), version: data.storage.version() });
+        };
+        let value = no_grad(|| hooks.pack(&Tensor::from_data(data.clone())))?;
+        Ok(Saved::Packed { value, hooks })
     }
 
     /// The values, for the derivative of `node`.
     ///
     /// # Errors
-    /// Their storage was changed in place after they were saved.
-    pub(crate) fn get(&self, node: &'static str) -> Result<&Data> {
-        let (saved, found) = (self.version, self.data.storage.version());
-        if saved != found {
-            return Err(Error::SavedModified { node, saved, found });
+    /// Their storage was changed in place after they were saved; those of `unpack`.
+    pub(crate) fn get(&self, node: &'static str) -> Result<Data> {
+        match self {
+            Saved::Kept { data, version } => {
+                let (saved, found) = (*version, data.storage.version());
+                if saved != found {
+                    return Err(Error::SavedModified { node, saved, found });
+                }
+                Ok(data.clone())
+            }
+            Saved::Packed { value, hooks } => {
+                Ok(no_grad(|| hooks.unpack(value.as_ref()))?.data().clone())
+            }
         }
-        Ok(&self.data)
     }
 }
 
 impl Drop for Saved {
     fn drop(&mut self) {
-        self.data.storage.unsave();
+        if let Saved::Kept { data, .. } = self {
+            data.storage.unsave();
+        }
     }
+}
+
+thread_local! {
+    static HOOKS: RefCell<Vec<Arc<dyn Hooks>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A pair of hooks, whatever type lies between them.
+pub(crate) trait Hooks: Send + Sync {
+    fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>>;
+    fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor>;
+}
+
+struct Pair<P, F, G> {
+    pack: F,
+    unpack: G,
+    between: std::marker::PhantomData<fn() -> P>,
+}
+
+impl<P, F, G> Hooks for Pair<P, F, G>
+where
+    P: Send + Sync + 'static,
+    F: Fn(&Tensor) -> Result<P> + Send + Sync,
+    G: Fn(&P) -> Result<Tensor> + Send + Sync,
+{
+    fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>> {
+        Ok(Box::new((self.pack)(tensor)?))
+    }
+
+    fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor> {
+        let value = value.downcast_ref::<P>();
+        (self.unpack)(value.unwrap_or_else(|| unreachable!("what `pack` of the same pair made")))
+    }
+}
+
+/// Runs `f`; what its operations save for the backward pass is given to `pack`, and what that makes of it is kept
+/// instead. The backward pass asks `unpack` for the tensor again, once for each use. As
+/// `torch.autograd.graph.saved_tensors_hooks`. Both run without recording; the innermost pair counts.
+///
+/// ```
+/// use plimsoll_tensor::autograd::saved_tensors_hooks;
+/// use plimsoll_tensor::{Device, Tensor};
+/// // Activations wait on another device.
+/// let (device, other) = (Device::cpu(), Device::cpu_with(Default::default()));
+/// let x = Tensor::full(&[3], 2.0, plimsoll_tensor::DType::F32, &device)?.requires_grad_(true)?;
+/// let (there, back) = (other.clone(), device.clone());
+/// let y = saved_tensors_hooks(
+///     move |saved| saved.to_device(&there),
+///     move |packed: &Tensor| packed.to_device(&back),
+///     || x.square(),
+/// )?;
+/// assert_eq!(other.memory_allocated(), 512);
+/// y.sum()?.backward()?;
+/// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [4.0; 3]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+pub fn saved_tensors_hooks<P: Send + Sync + 'static, T>(
+    pack: impl Fn(&Tensor) -> Result<P> + Send + Sync + 'static,
+    unpack: impl Fn(&P) -> Result<Tensor> + Send + Sync + 'static,
+    f: impl FnOnce() -> T,
+) -> T {
+    /// Ends the pair also when `f` panics.
+    struct Open(usize);
+    impl Drop for Open {
+        fn drop(&mut self) {
+            let ended = HOOKS.with_borrow_mut(|stack| stack.split_off(self.0));
+            drop(ended); // outside the borrow: it may drop tensors
+        }
+    }
+    let pair: Arc<dyn Hooks> = Arc::new(Pair { pack, unpack, between: std::marker::PhantomData });
+    let _open = Open(HOOKS.with_borrow_mut(|stack| {
+        stack.push(pair);
+        stack.len() - 1
+    }));
+    f()
 }

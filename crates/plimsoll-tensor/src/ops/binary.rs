@@ -75,6 +75,9 @@ impl<F: Row> Operator for Binary<F> {
         let [a, b] = elementwise::inputs(F::NAME, ins)?;
         want_float(F::NAME, a.dtype)?;
         want_float(F::NAME, b.dtype)?;
+        if a.shape() == b.shape() {
+            return Ok(smallvec![Output::laid_out(elementwise::layout_for(a.shape(), ins), a.dtype)]);
+        }
         let shape = layout::broadcast(F::NAME, a.shape(), b.shape())?;
         Ok(smallvec![Output::laid_out(elementwise::layout_for(&shape, ins), a.dtype)])
     }

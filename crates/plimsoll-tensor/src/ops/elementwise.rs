@@ -1,7 +1,5 @@
 //! What the elementwise tables share: how their operands are laid beside each other.
 
-use smallvec::SmallVec;
-
 use crate::cpu::kernels::elementwise::Operand;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -74,11 +72,13 @@ pub(crate) fn equal_shapes(op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
 /// The layout of an elementwise output of this shape: that of the first input that has the shape and does not
 /// repeat, without its gaps; else row-major.
 pub(crate) fn layout_for(shape: &[usize], ins: &[Meta<'_>]) -> Layout {
-    let whole: SmallVec<[&Layout; 3]> =
-        ins.iter().map(|meta| meta.layout).filter(|layout| layout.shape() == shape).collect();
-    match whole.first() {
+    let mut first = None;
+    for meta in ins.iter().filter(|meta| meta.shape() == shape) {
         // Where they differ, a row-major one decides, as the cheaper to write.
-        Some(first) if whole.iter().all(|layout| !layout.is_contiguous()) => first.dense(),
-        _ => Layout::contiguous(shape),
+        if meta.layout.is_contiguous() {
+            return Layout::contiguous(shape);
+        }
+        first.get_or_insert(meta.layout);
     }
+    first.map_or_else(|| Layout::contiguous(shape), Layout::dense)
 }

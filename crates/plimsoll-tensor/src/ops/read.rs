@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use crate::device::Device;
-use crate::dtype::Element;
+use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::road;
 use crate::tensor::{Derivative, Grads, Node, Tensor};
@@ -43,6 +43,14 @@ impl Tensor {
         }
         let bytes = road::read(self.detach().contiguous()?.data(), op)?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
+    }
+
+    /// Whether a value is not a number.
+    pub(crate) fn has_nan(&self) -> Result<bool> {
+        Ok(match self.dtype() {
+            DType::F32 => self.read::<f32>("detect_anomaly")?.iter().any(|x| x.is_nan()),
+            _ => false,
+        })
     }
 
     /// The same values on another device; itself where it is there already. Gradients flow back, as through

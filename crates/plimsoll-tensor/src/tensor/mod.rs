@@ -1,22 +1,29 @@
 //! The tensor: values on a device, and its place in the graph of derivatives.
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees
-//! the bytes. This file has the type and what it is linked to: the [`Node`] of the operation that made it.
-//! `ops/` has how tensors are made, read and computed with, `road.rs` who links them, `autograd/` the way
+//! the bytes. Here are the type, the [`Node`] of the operation that made it (`node.rs`), and the hooks of both
+//! (`hooks.rs`). `ops/` has how tensors are made, read and computed with, `road.rs` who links them, `autograd/` the way
 //! back.
 
+mod hooks;
+mod node;
+
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use plimsoll_alloc::Tag;
-use smallvec::SmallVec;
 
 use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label::{self, Category, LabelId};
+
+pub use hooks::HookHandle;
+pub(crate) use hooks::{Hooks, any_hooks};
+pub use node::Grads;
+pub(crate) use node::{Derivative, Edge, Keep, Node};
 
 /// An n-dimensional array on a device.
 ///
@@ -39,6 +46,17 @@ struct Inner {
     grad: Mutex<Option<Tensor>>,
     /// The operation that made this tensor, and which of its outputs this is.
     made_by: Option<(Arc<Node>, usize)>,
+    /// On leaves only: what a backward pass calls with the gradient.
+    hooks: OnceLock<Arc<Hooks>>,
+}
+
+/// A handle that keeps nothing alive.
+pub(crate) struct WeakTensor(Weak<Inner>);
+
+impl WeakTensor {
+    pub(crate) fn upgrade(&self) -> Option<Tensor> {
+        self.0.upgrade().map(Tensor)
+    }
 }
 
 impl Tensor {
@@ -48,7 +66,7 @@ impl Tensor {
 
     pub(crate) fn linked(data: Data, made_by: Option<(Arc<Node>, usize)>) -> Tensor {
         let requires_grad = AtomicBool::new(false);
-        Tensor(Arc::new(Inner { data, requires_grad, grad: Mutex::new(None), made_by }))
+        Tensor(Arc::new(Inner { data, requires_grad, grad: Mutex::new(None), made_by, hooks: OnceLock::new() }))
     }
 
     pub(crate) fn data(&self) -> &Data {
@@ -174,6 +192,29 @@ impl Tensor {
         }
     }
 
+    pub(crate) fn downgrade(&self) -> WeakTensor {
+        WeakTensor(Arc::downgrade(&self.0))
+    }
+
+    /// Tells tensors apart.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    /// The hooks of this leaf, if it has any.
+    pub(crate) fn leaf_hooks(&self) -> Option<&Arc<Hooks>> {
+        self.0.hooks.get()
+    }
+
+    /// Where hooks for this tensor's gradient are kept, and for which output.
+    fn hooks(&self, op: &'static str) -> Result<(Arc<Hooks>, usize)> {
+        match &self.0.made_by {
+            Some((node, output)) => Ok((node.hooks_or_new().clone(), *output)),
+            None if self.requires_grad() => Ok((self.0.hooks.get_or_init(Hooks::new).clone(), 0)),
+            None => Err(Error::autograd(op, "this tensor wants no gradient: mark it with `requires_grad_` first")),
+        }
+    }
+
     /// Where the gradient of this tensor goes: to the operation that made it, or into the leaf.
     pub(crate) fn edge(&self) -> Option<Edge> {
         match &self.0.made_by {
@@ -202,102 +243,5 @@ impl fmt::Debug for Tensor {
             f.write_str(", requires grad")?;
         }
         f.write_str(")")
-    }
-}
-
-/// One gradient per input; `None` where an input wants none.
-pub type Grads = SmallVec<[Option<Tensor>; 3]>;
-
-/// The derivative of one recorded operation, with what it saved.
-pub(crate) trait Derivative: Send + Sync {
-    /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
-    /// depends on that output). `wanted` says for each input whether its gradient is asked for.
-    fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
-}
-
-/// Where a gradient goes.
-pub(crate) enum Edge {
-    /// To the operation that made the tensor, as the gradient of this output.
-    Node(Arc<Node>, usize),
-    /// Into the `grad` of a leaf.
-    Leaf(Tensor),
-}
-
-/// A recorded operation.
-pub(crate) struct Node {
-    /// Rises with every recorded operation: a node's inputs always have smaller numbers.
-    pub(crate) sequence: u64,
-    name: &'static str,
-    /// The layer that recorded it; its derivative works under `<layer> backward`.
-    pub(crate) layer: LabelId,
-    pub(crate) outputs: usize,
-    edges: SmallVec<[Option<Edge>; 3]>,
-    /// Gone once a backward pass has run it.
-    derivative: Mutex<Option<Arc<dyn Derivative>>>,
-}
-
-/// Whether the graph survives a backward pass.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keep {
-    Free,
-    Retain,
-}
-
-impl Node {
-    /// Records an operation with this many outputs.
-    pub(crate) fn new(
-        name: &'static str,
-        inputs: &[&Tensor],
-        outputs: usize,
-        derivative: Arc<dyn Derivative>,
-    ) -> Arc<Node> {
-        static SEQUENCE: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Node {
-            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
-            name,
-            layer: label::current_layer(),
-            outputs,
-            edges: inputs.iter().map(|input| input.edge()).collect(),
-            derivative: Mutex::new(Some(derivative)),
-        })
-    }
-
-    /// The operation's name.
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Where the inputs' gradients go; `None` for an input that wants none.
-    pub(crate) fn edges(&self) -> &[Option<Edge>] {
-        &self.edges
-    }
-
-    /// The derivative: taken out, so that dropping it frees what it saved, or shared.
-    pub(crate) fn derivative(&self, keep: Keep) -> Result<Arc<dyn Derivative>> {
-        let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
-        let derivative = if keep == Keep::Retain { slot.clone() } else { slot.take() };
-        derivative.ok_or(Error::GraphFreed { node: self.name })
-    }
-}
-
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Node({}, {})", self.name, self.sequence)
-    }
-}
-
-// Note [Long chains]
-// Dropping the last handle of a graph would recurse once per link: a chain of 300,000 operations
-// overflows the stack. So a node hands its inputs to a list and the outermost drop works through it.
-impl Drop for Node {
-    fn drop(&mut self) {
-        let mut list: Vec<Edge> = self.edges.drain(..).flatten().collect();
-        while let Some(edge) = list.pop() {
-            if let Edge::Node(node, _) = edge
-                && let Some(mut node) = Arc::into_inner(node)
-            {
-                list.extend(node.edges.drain(..).flatten());
-            }
-        }
     }
 }

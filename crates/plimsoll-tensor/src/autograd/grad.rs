@@ -1,0 +1,136 @@
+//! How gradients are asked for: into the leaves, or by themselves.
+
+use super::engine::Pass;
+use crate::error::{Error, Result};
+use crate::tensor::{Edge, Keep, Tensor};
+
+/// How a backward pass from one tensor starts and ends.
+#[derive(Clone, Debug, Default)]
+pub struct BackwardOptions {
+    /// The gradient to start from; `None` means 1 and needs a scalar.
+    pub gradient: Option<Tensor>,
+    /// Keep the graph, and what it saved, for another backward pass.
+    pub retain_graph: bool,
+    /// Record the pass itself, so that gradients have gradients. The graph is kept.
+    pub create_graph: bool,
+}
+
+/// How a backward pass from several tensors starts and ends.
+#[derive(Clone, Debug, Default)]
+pub struct GradOptions {
+    /// The gradient of each root to start from; empty, or `None` for one, means 1 and needs a scalar.
+    pub gradients: Vec<Option<Tensor>>,
+    /// Keep the graph, and what it saved, for another backward pass.
+    pub retain_graph: bool,
+    /// Record the pass itself, so that gradients have gradients. The graph is kept.
+    pub create_graph: bool,
+    /// Whether an input that no root depends on is no error: its gradient is `None` then.
+    pub allow_unused: bool,
+}
+
+impl Tensor {
+    /// Computes the gradients of this scalar with respect to every leaf that wants one, and frees the
+    /// graph on the way. As `Tensor.backward()`.
+    ///
+    /// # Errors
+    /// A tensor that is not a scalar, or that wants no gradient; a graph that was freed before; a saved
+    /// tensor that was changed in place; out of memory.
+    pub fn backward(&self) -> Result<()> {
+        self.backward_with(BackwardOptions::default())
+    }
+
+    /// [`Tensor::backward`] with a gradient to start from, or keeping the graph for another pass.
+    ///
+    /// # Errors
+    /// As [`Tensor::backward`]; a starting gradient of another shape.
+    pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
+        let BackwardOptions { gradient, retain_graph, create_graph } = options;
+        let options = GradOptions { gradients: vec![gradient], retain_graph, create_graph, allow_unused: false };
+        backward(&[self], options)
+    }
+}
+
+/// One backward pass from several tensors, into the leaves. As `torch.autograd.backward`.
+///
+/// # Errors
+/// As [`Tensor::backward`], for each root.
+pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
+    run(roots, None, options).map(drop)
+}
+
+/// The gradients of `inputs`, leaves or not, and nothing else: no leaf's `grad` changes. As `torch.autograd.grad`.
+///
+/// ```
+/// use plimsoll_tensor::autograd::{GradOptions, grad};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let x = Tensor::from_slice(&[3.0f32], &[1], &Device::cpu())?.requires_grad_(true)?;
+/// let cube = x.square()?.mul(&x)?;
+/// let create = GradOptions { create_graph: true, ..GradOptions::default() };
+/// let first = grad(&[&cube], &[&x], create)?.remove(0).unwrap(); // 3x²
+/// let second = grad(&[&first], &[&x], GradOptions::default())?.remove(0).unwrap(); // 6x
+/// assert_eq!((first.item::<f32>()?, second.item::<f32>()?), (27.0, 18.0));
+/// assert!(x.grad().is_none());
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`Tensor::backward`], for each root; an input that wants no gradient, or that no root depends on, unless that
+/// is allowed.
+pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
+    let target = |(i, input): (usize, &&Tensor)| {
+        let message = || format!("input {i} wants no gradient: mark it with `requires_grad_` before it is used");
+        input.edge().ok_or_else(|| Error::autograd("grad", message()))
+    };
+    let targets: Vec<Edge> = inputs.iter().enumerate().map(target).collect::<Result<_>>()?;
+    let allow_unused = options.allow_unused;
+    let found = run(roots, Some(&targets), options)?;
+    match found.iter().position(Option::is_none) {
+        Some(i) if !allow_unused => Err(Error::autograd(
+            "grad",
+            format!("input {i} was not used to compute the roots; set `allow_unused` if that is meant"),
+        )),
+        _ => Ok(found),
+    }
+}
+
+fn run(roots: &[&Tensor], targets: Option<&[Edge]>, options: GradOptions) -> Result<Vec<Option<Tensor>>> {
+    let GradOptions { mut gradients, retain_graph, create_graph, .. } = options;
+    if gradients.is_empty() {
+        gradients.resize(roots.len(), None);
+    }
+    if gradients.len() != roots.len() {
+        let message = format!("{} gradients to start from for {} roots", gradients.len(), roots.len());
+        return Err(Error::autograd("backward", message));
+    }
+    let start = |(root, gradient): (&&Tensor, Option<Tensor>)| {
+        let Some(edge) = root.edge() else {
+            let message = "this tensor wants no gradient: nothing it was made from requires one, or it was made \
+                           without recording";
+            return Err(Error::autograd("backward", message));
+        };
+        Ok((edge, starting_gradient(root, gradient, create_graph)?))
+    };
+    let starts = roots.iter().zip(gradients).map(start).collect::<Result<_>>()?;
+    let keep = if retain_graph || create_graph { Keep::Retain } else { Keep::Free };
+    Pass::run(starts, targets, keep, create_graph)
+}
+
+fn starting_gradient(root: &Tensor, given: Option<Tensor>, create_graph: bool) -> Result<Tensor> {
+    match given {
+        None if root.numel() == 1 => root.ones_like(),
+        None => Err(Error::autograd(
+            "backward",
+            format!(
+                "{:?} is not a scalar: reduce it first, or give the gradient to start from",
+                root.shape()
+            ),
+        )),
+        Some(grad) if grad.shape() == root.shape() && grad.dtype() == root.dtype() => {
+            Ok(if create_graph { grad } else { grad.detach() })
+        }
+        Some(grad) => Err(Error::shape(
+            "backward",
+            format!("a gradient of {:?} for a tensor of {:?}", grad.shape(), root.shape()),
+        )),
+    }
+}

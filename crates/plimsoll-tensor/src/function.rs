@@ -1,0 +1,144 @@
+//! Functions of the users' own: a forward pass made of operations on tensors, with a derivative of its own.
+//!
+//! Where an [`Operator`](crate::Operator) has kernels, a [`Function`] has only tensors: what it computes inside is not
+//! recorded, and its own derivative stands for all of it. As `torch.autograd.Function`.
+
+use std::sync::Arc;
+
+use crate::autograd::{Saved, is_grad_enabled, no_grad, place};
+use crate::error::{Error, Result};
+use crate::operator::Slot;
+use crate::road::Tensors;
+use crate::tensor::{Derivative, Grads, Node, Tensor};
+
+/// A forward pass and its derivative.
+///
+/// ```
+/// use plimsoll_tensor::{Device, Function, FunctionBackward, Grads, Result, Save, Tensor, Tensors, apply};
+/// /// The identity, whose gradient is turned around.
+/// struct Reversal;
+/// impl Function for Reversal {
+///     fn name(&self) -> &'static str {
+///         "reversal"
+///     }
+///     fn forward(&self, ins: &[&Tensor], _: &mut Save) -> Result<Tensors> {
+///         Ok(vec![ins[0].clone()].into())
+///     }
+///     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
+///         Ok(vec![at.grad(0).map(Tensor::neg).transpose()?].into())
+///     }
+/// }
+/// let x = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// apply(Reversal, &[&x])?[0].sum()?.backward()?;
+/// assert_eq!(x.grad().unwrap().to_vec::<f32>()?, [-1.0; 2]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+pub trait Function: Send + Sync + 'static {
+    /// Its name, for errors.
+    fn name(&self) -> &'static str;
+
+    /// The outputs. Nothing is recorded inside; what the derivative needs goes into `save`.
+    ///
+    /// # Errors
+    /// What its operations report.
+    fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors>;
+
+    /// The gradients of the inputs, in their order.
+    ///
+    /// # Errors
+    /// What its operations report.
+    fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads>;
+}
+
+/// What a forward pass keeps for the derivative.
+#[derive(Debug, Default)]
+pub struct Save(Vec<Tensor>);
+
+impl Save {
+    /// Keeps a tensor: an input, an output or any other. As `ctx.save_for_backward`.
+    pub fn tensor(&mut self, tensor: &Tensor) {
+        self.0.push(tensor.clone());
+    }
+}
+
+/// What a function's derivative works from.
+pub struct FunctionBackward<'a> {
+    name: &'static str,
+    node: &'a Arc<Node>,
+    grads: &'a [Option<Tensor>],
+    wanted: &'a [bool],
+    saved: &'a [(Option<Slot>, Saved)],
+}
+
+impl FunctionBackward<'_> {
+    /// The gradient of an output; `None` where nothing depends on it.
+    pub fn grad(&self, output: usize) -> Option<&Tensor> {
+        self.grads.get(output).and_then(Option::as_ref)
+    }
+
+    /// Whether the gradient of an input is asked for.
+    pub fn wants(&self, input: usize) -> bool {
+        self.wanted.get(input) == Some(&true)
+    }
+
+    /// The tensor that was saved at this place; part of the graph where the derivative is recorded itself and the
+    /// tensor was an input or an output.
+    ///
+    /// # Errors
+    /// Fewer tensors were saved; it was changed in place since.
+    pub fn saved(&self, i: usize) -> Result<Tensor> {
+        let Some((slot, saved)) = self.saved.get(i) else {
+            let message = format!("tensor {i} of {} saved ones", self.saved.len());
+            return Err(Error::argument(self.name, message));
+        };
+        let data = saved.get(self.name)?;
+        if !is_grad_enabled() {
+            return Ok(Tensor::from_data(data));
+        }
+        Ok(match *slot {
+            Some(Slot::Input(i)) => match &self.node.edges()[i] {
+                Some(edge) => Tensor::relinked(data, edge),
+                None => Tensor::from_data(data),
+            },
+            Some(Slot::Output(i)) if data.dtype.is_float() => Tensor::linked(data, Some((self.node.clone(), i))),
+            _ => Tensor::from_data(data),
+        })
+    }
+}
+
+/// A function that was run and recorded.
+struct Applied<F> {
+    function: F,
+    saved: Vec<(Option<Slot>, Saved)>,
+}
+
+impl<F: Function> Derivative for Applied<F> {
+    fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
+        let name = self.function.name();
+        self.function.backward(&FunctionBackward { name, node, grads, wanted, saved: &self.saved })
+    }
+}
+
+/// Runs a function and records it as one operation.
+///
+/// # Errors
+/// Those of its forward pass.
+pub fn apply<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
+    let mut save = Save::default();
+    let outs = no_grad(|| function.forward(ins, &mut save))?;
+    if !is_grad_enabled() || !ins.iter().any(|input| input.requires_grad()) {
+        return Ok(outs.iter().map(Tensor::detach).collect());
+    }
+    let slot = |tensor: &Tensor| {
+        let input = ins.iter().position(|input| input.is_same(tensor)).map(Slot::Input);
+        input.or_else(|| outs.iter().position(|out| out.is_same(tensor)).map(Slot::Output))
+    };
+    let saved = save.0.iter().map(|tensor| Ok((slot(tensor), Saved::new(tensor.data())?)));
+    let saved = saved.collect::<Result<_>>()?;
+    let name = function.name();
+    let node = Node::new(name, ins, outs.len(), Arc::new(Applied { function, saved }), place());
+    let linked = |(i, out): (usize, &Tensor)| {
+        Tensor::linked(out.data().clone(), out.dtype().is_float().then(|| (node.clone(), i)))
+    };
+    Ok(outs.iter().enumerate().map(linked).collect())
+}

@@ -1,0 +1,165 @@
+//! Functions that a backward pass calls: with a tensor's gradient, and after a leaf's was accumulated.
+//!
+//! Hooks run in the order in which they were registered, with no lock held and as the backward pass runs:
+//! recorded only under `create_graph`. A hook that fails ends the pass with its error.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use smallvec::SmallVec;
+
+use super::Tensor;
+use crate::error::{Error, Result};
+
+/// Called with a gradient; what it gives back, if anything, takes its place.
+type GradHook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
+/// Called with a leaf.
+type LeafHook = Arc<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;
+
+/// A hook, what it belongs to (an output of an operation), and its number.
+struct Entry {
+    number: u64,
+    output: usize,
+    hook: Hook,
+}
+
+#[derive(Clone)]
+enum Hook {
+    Grad(GradHook),
+    Leaf(LeafHook),
+}
+
+/// The hooks of a leaf or of an operation's outputs.
+#[derive(Default)]
+pub(crate) struct Hooks(Mutex<Vec<Entry>>);
+
+/// Whether any tensor ever got a hook: without one, a backward pass need not look for them.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn any_hooks() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+impl Hooks {
+    pub(super) fn new() -> Arc<Hooks> {
+        ANY.store(true, Ordering::Relaxed);
+        Arc::new(Hooks::default())
+    }
+
+    fn add(self: &Arc<Hooks>, output: usize, hook: Hook) -> HookHandle {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Entry { number, output, hook });
+        HookHandle { hooks: Arc::downgrade(self), number }
+    }
+
+    /// A copy, so that none runs under the lock.
+    fn of(&self, output: usize) -> SmallVec<[Hook; 2]> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().filter(|entry| entry.output == output).map(|entry| entry.hook.clone()).collect()
+    }
+
+    /// The gradient as the hooks leave it.
+    pub(crate) fn gradient(&self, output: usize, mut grad: Tensor) -> Result<Tensor> {
+        for hook in self.of(output) {
+            let Hook::Grad(hook) = hook else { continue };
+            if let Some(other) = hook(&grad)? {
+                if (other.shape(), other.dtype()) != (grad.shape(), grad.dtype()) {
+                    return Err(Error::autograd(
+                        "hook",
+                        format!("a hook gave {other:?} for a gradient {grad:?}: shape and type must stay"),
+                    ));
+                }
+                grad = other;
+            }
+        }
+        Ok(grad)
+    }
+
+    /// Calls the hooks that wait for a leaf's gradient.
+    pub(crate) fn accumulated(&self, leaf: &Tensor) -> Result<()> {
+        for hook in self.of(0) {
+            if let Hook::Leaf(hook) = hook {
+                hook(leaf)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes a hook away again. Dropping the handle leaves the hook where it is.
+#[derive(Clone)]
+pub struct HookHandle {
+    hooks: Weak<Hooks>,
+    number: u64,
+}
+
+impl HookHandle {
+    /// Takes the hook away; nothing where it is gone.
+    pub fn remove(&self) {
+        let Some(hooks) = self.hooks.upgrade() else { return };
+        let mut entries = hooks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = entries.iter().position(|entry| entry.number == self.number);
+        let removed = at.map(|at| entries.remove(at));
+        drop(entries);
+        drop(removed); // after the lock: it may own tensors
+    }
+}
+
+impl fmt::Debug for HookHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HookHandle({})", self.number)
+    }
+}
+
+impl Tensor {
+    /// Calls `hook` in every backward pass with the whole gradient of this tensor; what it gives back, if
+    /// anything, is used instead. As `Tensor.register_hook`.
+    ///
+    /// # Errors
+    /// A tensor that wants no gradient.
+    pub fn register_hook(
+        &self,
+        hook: impl Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        let (hooks, output) = self.hooks("register_hook")?;
+        Ok(hooks.add(output, Hook::Grad(Arc::new(hook))))
+    }
+
+    /// Calls `hook` with this leaf each time a backward pass has added to its gradient: a step taken there can
+    /// drop the gradient before the next one comes. As `Tensor.register_post_accumulate_grad_hook`.
+    ///
+    /// # Errors
+    /// A tensor that is not a leaf, or wants no gradient.
+    pub fn register_post_accumulate_grad_hook(
+        &self,
+        hook: impl Fn(&Tensor) -> Result<()> + Send + Sync + 'static,
+    ) -> Result<HookHandle> {
+        const NAME: &str = "register_post_accumulate_grad_hook";
+        if !self.is_leaf() {
+            return Err(Error::autograd(NAME, "only a leaf accumulates a gradient; this tensor has a history"));
+        }
+        let (hooks, output) = self.hooks(NAME)?;
+        Ok(hooks.add(output, Hook::Leaf(Arc::new(hook))))
+    }
+
+    /// Keeps the gradient of a tensor that an operation made, as a leaf's is kept. As `Tensor.retain_grad`.
+    ///
+    /// # Errors
+    /// A tensor that wants no gradient.
+    pub fn retain_grad(&self) -> Result<()> {
+        if self.is_leaf() {
+            return self.hooks("retain_grad").map(drop);
+        }
+        let tensor = self.downgrade();
+        self.register_hook(move |grad| {
+            if let Some(tensor) = tensor.upgrade() {
+                let sum = tensor.grad().map(|sum| sum.add(grad)).transpose()?;
+                tensor.set_grad(Some(sum.unwrap_or_else(|| grad.clone())));
+            }
+            Ok(None)
+        })
+        .map(drop)
+    }
+}

@@ -1,0 +1,153 @@
+//! One recorded operation: its derivative, and where the gradients of its inputs go.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::{Hooks, Tensor};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::label::{self, LabelId};
+use crate::layout::Dims;
+
+/// One gradient per input; `None` where an input wants none.
+pub type Grads = SmallVec<[Option<Tensor>; 3]>;
+
+/// The derivative of one recorded operation, with what it saved.
+pub(crate) trait Derivative: Send + Sync {
+    /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
+    /// depends on that output). `wanted` says for each input whether its gradient is asked for.
+    fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
+}
+
+/// Where a gradient goes.
+#[derive(Clone)]
+pub(crate) enum Edge {
+    /// To the operation that made the tensor, as the gradient of this output.
+    Node(Arc<Node>, usize),
+    /// Into the `grad` of a leaf.
+    Leaf(Tensor),
+}
+
+impl Edge {
+    /// Whether both lead to the same place.
+    pub(crate) fn is(&self, other: &Edge) -> bool {
+        match (self, other) {
+            (Edge::Node(a, i), Edge::Node(b, j)) => Arc::ptr_eq(a, b) && i == j,
+            (Edge::Leaf(a), Edge::Leaf(b)) => a.is_same(b),
+            _ => false,
+        }
+    }
+}
+
+/// Shape and type of each input.
+type Sizes = SmallVec<[(Dims, DType); 2]>;
+
+/// A recorded operation.
+pub(crate) struct Node {
+    /// Rises with every recorded operation: a node's inputs always have smaller numbers.
+    pub(crate) sequence: u64,
+    name: &'static str,
+    /// The layer that recorded it; its derivative works under `<layer> backward`.
+    pub(crate) layer: LabelId,
+    pub(crate) outputs: usize,
+    edges: SmallVec<[Option<Edge>; 3]>,
+    /// What the gradients of the inputs must look like.
+    ins: Sizes,
+    /// Where it was called, in anomaly mode.
+    place: Option<Box<str>>,
+    hooks: OnceLock<Arc<Hooks>>,
+    /// Gone once a backward pass has run it.
+    derivative: Mutex<Option<Arc<dyn Derivative>>>,
+}
+
+/// Whether the graph survives a backward pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Free,
+    Retain,
+}
+
+impl Node {
+    /// Records an operation with this many outputs.
+    pub(crate) fn new(
+        name: &'static str,
+        inputs: &[&Tensor],
+        outputs: usize,
+        derivative: Arc<dyn Derivative>,
+        place: Option<Box<str>>,
+    ) -> Arc<Node> {
+        static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Node {
+            sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
+            name,
+            layer: label::current_layer(),
+            outputs,
+            edges: inputs.iter().map(|input| input.edge()).collect(),
+            ins: inputs.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())).collect(),
+            place,
+            hooks: OnceLock::new(),
+            derivative: Mutex::new(Some(derivative)),
+        })
+    }
+
+    /// The operation's name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Where the inputs' gradients go; `None` for an input that wants none.
+    pub(crate) fn edges(&self) -> &[Option<Edge>] {
+        &self.edges
+    }
+
+    /// Shape and type of each input.
+    pub(crate) fn ins(&self) -> &Sizes {
+        &self.ins
+    }
+
+    /// Where it was called, if that was kept.
+    pub(crate) fn place(&self) -> Option<&str> {
+        self.place.as_deref()
+    }
+
+    /// What a backward pass calls with the gradients of its outputs, if anything.
+    pub(crate) fn hooks(&self) -> Option<&Arc<Hooks>> {
+        self.hooks.get()
+    }
+
+    pub(super) fn hooks_or_new(&self) -> &Arc<Hooks> {
+        self.hooks.get_or_init(Hooks::new)
+    }
+
+    /// The derivative: taken out, so that dropping it frees what it saved, or shared.
+    pub(crate) fn derivative(&self, keep: Keep) -> Result<Arc<dyn Derivative>> {
+        let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
+        let derivative = if keep == Keep::Retain { slot.clone() } else { slot.take() };
+        derivative.ok_or(Error::GraphFreed { node: self.name })
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({}, {})", self.name, self.sequence)
+    }
+}
+
+// Note [Long chains]
+// Dropping the last handle of a graph would recurse once per link: a chain of 300,000 operations
+// overflows the stack. So a node hands its inputs to a list and the outermost drop works through it.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut list: Vec<Edge> = self.edges.drain(..).flatten().collect();
+        while let Some(edge) = list.pop() {
+            if let Edge::Node(node, _) = edge
+                && let Some(mut node) = Arc::into_inner(node)
+            {
+                list.extend(node.edges.drain(..).flatten());
+            }
+        }
+    }
+}
