@@ -100,7 +100,9 @@ impl FunctionBackward<'_> {
                 Some(edge) => Tensor::relinked(data, edge),
                 None => Tensor::from_data(data),
             },
-            Some(Slot::Output(i)) if data.dtype.is_float() => Tensor::linked(data, Some((self.node.clone(), i))),
+            Some(Slot::Output(i)) if data.dtype.is_float() => {
+                Tensor::linked(data, Some((self.node.clone(), i)))
+            }
             _ => Tensor::from_data(data),
         })
     }

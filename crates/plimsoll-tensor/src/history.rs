@@ -74,8 +74,8 @@ impl Device {
 }
 
 /// The stack of a request that an operation makes.
-pub(crate) fn stack_of(op: &str) -> StackId {
-    StackId(label::intern(op).0)
+pub(crate) fn stack_of(op: &'static str) -> StackId {
+    StackId(label::intern_static(op).0)
 }
 
 /// The name of the operation that made a request.

@@ -5,7 +5,7 @@
 //! to it. A layer opens one in `forward` ([`Span::layer`]); the engine opens the layer's again for its
 //! derivative; the loader and module construction open one with a category ([`Span::of`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +38,26 @@ pub fn intern(text: &str) -> LabelId {
     let id = LabelId(u32::try_from(names.texts.len()).unwrap_or(u32::MAX));
     names.ids.insert(text.to_owned(), id);
     id
+}
+
+/// [`intern`] of a name in the program: what a thread asked for lately is remembered by its address.
+pub(crate) fn intern_static(text: &'static str) -> LabelId {
+    const PLACES: usize = 64;
+    thread_local! {
+        static RECENT: [Cell<(usize, usize, LabelId)>; PLACES] =
+            const { [const { Cell::new((0, 0, LabelId(0))) }; PLACES] };
+    }
+    let (start, len) = (text.as_ptr().addr(), text.len());
+    RECENT.with(|recent| {
+        let place = &recent[(start ^ (start >> 6)) % PLACES];
+        let (known_start, known_len, id) = place.get();
+        if (known_start, known_len) == (start, len) {
+            return id;
+        }
+        let id = intern(text);
+        place.set((start, len, id));
+        id
+    })
 }
 
 /// The text of a label; empty for number 0.
@@ -92,7 +112,7 @@ impl Drop for Span {
 pub(crate) fn current(op: &'static str) -> Tag {
     let innermost = SPANS.with_borrow(|stack| stack.last().copied());
     match innermost.unwrap_or(Tag { category: Category::Temporary, label: LabelId(0) }) {
-        Tag { category, label: LabelId(0) } => Tag { category, label: intern(op) },
+        Tag { category, label: LabelId(0) } => Tag { category, label: intern_static(op) },
         named => named,
     }
 }

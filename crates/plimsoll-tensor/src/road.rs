@@ -43,7 +43,8 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     };
     let datas: Inputs<'_> = ins.iter().map(|tensor| tensor.data()).collect();
     let recording = is_grad_enabled() && ins.iter().any(|tensor| tensor.requires_grad());
-    let run = run(first.device(), &op, &datas, recording)?;
+    let mut run = Run::default();
+    lead(first.device(), &op, &datas, recording, &mut run)?;
     // A change in place was refused where it would have to be recorded.
     if !recording || run.changed || !run.outs.iter().any(|data| data.dtype.is_float()) {
         return Ok(run.into_tensors());
@@ -64,7 +65,9 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// As [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
-    Ok(run(device, &op, &[], false)?.into_tensors())
+    let mut run = Run::default();
+    lead(device, &op, &[], false, &mut run)?;
+    Ok(run.into_tensors())
 }
 
 /// Room for a tensor whose values are whatever is there; `name` names the request.
@@ -94,6 +97,7 @@ type Inputs<'a> = SmallVec<[&'a Data; 4]>;
 type Metas<'a> = SmallVec<[Meta<'a>; 4]>;
 
 /// What came of an operator.
+#[derive(Default)]
 struct Run {
     outs: SmallVec<[Data; 1]>,
     /// Copies of the inputs that a kernel could not take as they lie, by number.
@@ -103,8 +107,12 @@ struct Run {
 }
 
 impl Run {
-    fn into_tensors(self) -> Tensors {
-        self.outs.into_iter().map(Tensor::from_data).collect()
+    fn into_tensors(mut self) -> Tensors {
+        let mut tensors = Tensors::new();
+        for data in self.outs.drain(..) {
+            tensors.push(Tensor::from_data(data));
+        }
+        tensors
     }
 }
 
@@ -113,17 +121,17 @@ fn gathered(copies: &[(usize, Data)], i: usize) -> Option<&Data> {
 }
 
 /// All of the road but linking.
-fn run(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool) -> Result<Run> {
+fn lead(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool, run: &mut Run) -> Result<()> {
     one_device(op, device, ins)?;
     let metas: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
-    let outputs = op.infer(&metas)?;
+    let mut outputs = op.infer(&metas)?;
     if outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
-        return change(device, op, ins, outputs, recording);
+        *run = change(device, op, ins, outputs, recording)?;
+        return Ok(());
     }
-    let mut run = Run { outs: SmallVec::new(), gathered: Vec::new(), changed: false };
     if outputs.iter().all(|output| matches!(output.place, Place::View(_))) {
         run.outs.extend(outputs.into_iter().map(|output| existing(output, ins)));
-        return Ok(run);
+        return Ok(());
     }
     // Layout policy: what a kernel cannot take as it lies is copied first.
     for (i, data) in ins.iter().enumerate() {
@@ -131,23 +139,32 @@ fn run(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool) -> Re
             run.gathered.push((i, gather(device, data)?));
         }
     }
-    let lying: Inputs<'_> =
-        ins.iter().enumerate().map(|(i, data)| gathered(&run.gathered, i).unwrap_or(data)).collect();
+    let mut lying: Inputs<'_> = SmallVec::from_slice(ins);
+    run.gathered.iter().for_each(|(i, data)| lying[*i] = data);
     let mut written: SmallVec<[usize; 4]> = SmallVec::new();
-    for (i, output) in outputs.into_iter().enumerate() {
-        run.outs.push(match output.place {
-            Place::New => {
-                written.push(i);
-                Data::alloc(device, output.layout, output.dtype, op.name())?
-            }
-            Place::View(_) | Place::InPlace(_) => existing(output, &lying),
-        });
+    for (i, output) in outputs.drain(..).enumerate() {
+        if output.place == Place::New {
+            // Built where it stays: a layout is large enough for its moves to be seen in `bench dispatch`.
+            let storage = Data::room(device, &output.layout, output.dtype, op.name())?;
+            written.push(i);
+            run.outs.push(Data { storage, layout: output.layout, dtype: output.dtype });
+        } else {
+            run.outs.push(existing(output, &lying));
+        }
     }
-    let scratch = scratch(device, op, &lying, &run.outs)?;
+    let scratch = {
+        let outs: Metas<'_> = run.outs.iter().map(meta).collect();
+        let moved: Metas<'_>;
+        let ins = if run.gathered.is_empty() {
+            &metas
+        } else {
+            moved = lying.iter().map(|data| meta(data)).collect();
+            &moved
+        };
+        Scratch::alloc(device, op, op.scratch(ins, &outs, device.facts()))?
+    };
     let written: Inputs<'_> = written.iter().map(|&i| &run.outs[i]).collect();
-    launch(device, op, &lying, &written, scratch.as_ref())?;
-    drop((lying, written));
-    Ok(run)
+    launch(device, op, &lying, &written, scratch.as_ref())
 }
 
 /// The road of an operator that changes inputs. What a kernel cannot change as it lies is gathered, changed and put
@@ -161,9 +178,7 @@ fn change(
 ) -> Result<Run> {
     may_change(op, ins, &outputs, recording)?;
     let changes = |i: usize| outputs.iter().any(|output| output.place == Place::InPlace(i));
-    let shares = |data: &Data| {
-        (0..ins.len()).any(|i| changes(i) && ins[i].storage.id() == data.storage.id())
-    };
+    let shares = |data: &Data| (0..ins.len()).any(|i| changes(i) && ins[i].storage.id() == data.storage.id());
     let mut copies = Vec::new();
     for (i, data) in ins.iter().enumerate() {
         if !op.takes(i, &data.layout) || (!changes(i) && shares(data)) {
@@ -300,7 +315,7 @@ fn one_device(op: &dyn Operator, device: &Device, ins: &[&Data]) -> Result<()> {
 }
 
 /// Records the operator with what its derivative reads.
-fn link<O: Operator>(op: O, ins: &[&Tensor], run: Run) -> Result<Tensors> {
+fn link<O: Operator>(op: O, ins: &[&Tensor], mut run: Run) -> Result<Tensors> {
     let wanted: SmallVec<[bool; 4]> = ins.iter().map(|input| input.requires_grad()).collect();
     let saves = op.saves(&wanted);
     let mut saved = SmallVec::new();
@@ -315,11 +330,12 @@ fn link<O: Operator>(op: O, ins: &[&Tensor], run: Run) -> Result<Tensors> {
     }
     let name = op.name();
     let node = Node::new(name, ins, run.outs.len(), Arc::new(Recorded { op, saved }), place());
-    let linked = |(i, data): (usize, Data)| {
+    let mut tensors = Tensors::new();
+    for (i, data) in run.outs.drain(..).enumerate() {
         let differentiable = data.dtype.is_float();
-        Tensor::linked(data, differentiable.then(|| (node.clone(), i)))
-    };
-    Ok(run.outs.into_iter().enumerate().map(linked).collect())
+        tensors.push(Tensor::linked(data, differentiable.then(|| (node.clone(), i))));
+    }
+    Ok(tensors)
 }
 
 /// Links a tensor that came about in another way than by an operator on one device.

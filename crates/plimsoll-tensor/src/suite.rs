@@ -308,7 +308,11 @@ fn same_memory(case: &Case, drawn: &[Vec<f64>]) -> std::result::Result<(), Strin
         let outs = (case.call)(&leaves.iter().collect::<Vec<_>>())?;
         for out in outs.iter().filter(|out| out.requires_grad() && case.differentiable) {
             let gradient = Some(out.detach().ones_like()?);
-            out.backward_with(BackwardOptions { gradient, retain_graph: true, ..BackwardOptions::default() })?;
+            out.backward_with(BackwardOptions {
+                gradient,
+                retain_graph: true,
+                ..BackwardOptions::default()
+            })?;
         }
         let stats = device.memory_stats();
         let keys = ["allocation.all.allocated", "requested_bytes.all.allocated", "allocated_bytes.all.peak"];

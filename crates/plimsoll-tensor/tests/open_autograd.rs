@@ -41,7 +41,8 @@ fn several_roots_add_into_the_leaves_in_one_pass() {
     let b = (&b * 0.0).unwrap();
     backward(&[&a, &b, &a], GradOptions::default()).unwrap();
     assert_eq!(gradient(&x), [24.0]);
-    let error = backward(&[&a], GradOptions { gradients: vec![None, None], ..Default::default() }).unwrap_err();
+    let error =
+        backward(&[&a], GradOptions { gradients: vec![None, None], ..Default::default() }).unwrap_err();
     assert_eq!(error.to_string(), "backward: 2 gradients to start from for 1 roots");
 }
 
@@ -98,7 +99,8 @@ fn the_leafs_gradient_is_part_of_the_graph_under_create_graph() {
 fn check_second(name: &str, shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
     let device = Device::cpu();
     let n: usize = shape.iter().product();
-    let start: Vec<f32> = (0..n).map(|i| 0.6 + 0.37 * ((i * 7 % 11) as f32) / 11.0 + 0.05 * i as f32 / n as f32).collect();
+    let start: Vec<f32> =
+        (0..n).map(|i| 0.6 + 0.37 * ((i * 7 % 11) as f32) / 11.0 + 0.05 * i as f32 / n as f32).collect();
     let weights: Vec<f32> = (0..n).map(|i| (i * 5 % 7) as f32 / 7.0 - 0.4).collect();
     let weights = Tensor::from_slice(&weights, shape, &device).unwrap();
     let slope = |points: &[f32]| {
@@ -129,7 +131,8 @@ fn check_second(name: &str, shape: &[usize], f: impl Fn(&Tensor) -> Result<Tenso
 fn every_operators_derivative_has_a_derivative() {
     let device = Device::cpu();
     let fixed = |shape: &[usize]| {
-        let values: Vec<f32> = (0..shape.iter().product()).map(|i: usize| (i * 3 % 5) as f32 / 5.0 - 0.3).collect();
+        let values: Vec<f32> =
+            (0..shape.iter().product()).map(|i: usize| (i * 3 % 5) as f32 / 5.0 - 0.3).collect();
         Tensor::from_slice(&values, shape, &device).unwrap()
     };
     for (name, f) in [
@@ -207,9 +210,8 @@ fn a_hook_sees_the_whole_gradient_once_and_may_change_it() {
 #[test]
 fn a_step_in_the_hook_after_accumulation_needs_one_gradient_at_a_time() {
     let device = Device::sim(SimConfig::new(1 << 30));
-    let leaves: Vec<Tensor> = (0..8)
-        .map(|_| Tensor::ones(&[512, 512], &device).unwrap().requires_grad_(true).unwrap())
-        .collect();
+    let leaves: Vec<Tensor> =
+        (0..8).map(|_| Tensor::ones(&[512, 512], &device).unwrap().requires_grad_(true).unwrap()).collect();
     let most = Arc::new(Mutex::new(0));
     let run = || {
         let first = leaves[0].tanh().unwrap();
@@ -315,7 +317,8 @@ fn a_packing_hook_that_fails_leaves_nothing_and_ends_with_its_scope() {
     let x = Tensor::ones(&[4], &device).unwrap().requires_grad_(true).unwrap();
     let before = device.memory_allocated();
     let no_room = |_: &Tensor| -> Result<()> { Err(Error::autograd("pack", "no room")) };
-    let error = saved_tensors_hooks(no_room, |()| unreachable!("nothing was packed"), || x.exp()).unwrap_err();
+    let error =
+        saved_tensors_hooks(no_room, |()| unreachable!("nothing was packed"), || x.exp()).unwrap_err();
     assert_eq!((error.to_string().as_str(), device.memory_allocated()), ("pack: no room", before));
     let unpack = |_: &()| -> Result<Tensor> { Err(Error::autograd("unpack", "it is gone")) };
     let y = saved_tensors_hooks(|_| Ok(()), unpack, || x.exp()).unwrap();

@@ -43,7 +43,10 @@ pub(crate) fn check(node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
                 owner: label::text(node.layer),
                 input,
                 place: node.place().map_or_else(
-                    || "it was recorded outside anomaly mode: wrap the forward pass in `detect_anomaly` too".to_owned(),
+                    || {
+                        "it was recorded outside anomaly mode: wrap the forward pass in `detect_anomaly` too"
+                            .to_owned()
+                    },
                     ToOwned::to_owned,
                 ),
             });

@@ -168,7 +168,8 @@ fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
         let Some(grad) = result else { continue };
         if grad.shape() != shape.as_slice() || grad.dtype() != *dtype {
             let got = format!("{:?} of {}", grad.shape(), grad.dtype());
-            let message = format!("its derivative gave a gradient {got} for input {i}, which is {shape:?} of {dtype}");
+            let message =
+                format!("its derivative gave a gradient {got} for input {i}, which is {shape:?} of {dtype}");
             return Err(wrong(node, &message));
         }
     }

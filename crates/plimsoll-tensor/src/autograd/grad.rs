@@ -45,7 +45,8 @@ impl Tensor {
     /// As [`Tensor::backward`]; a starting gradient of another shape.
     pub fn backward_with(&self, options: BackwardOptions) -> Result<()> {
         let BackwardOptions { gradient, retain_graph, create_graph } = options;
-        let options = GradOptions { gradients: vec![gradient], retain_graph, create_graph, allow_unused: false };
+        let options =
+            GradOptions { gradients: vec![gradient], retain_graph, create_graph, allow_unused: false };
         backward(&[self], options)
     }
 }
@@ -78,7 +79,8 @@ pub fn backward(roots: &[&Tensor], options: GradOptions) -> Result<()> {
 /// is allowed.
 pub fn grad(roots: &[&Tensor], inputs: &[&Tensor], options: GradOptions) -> Result<Vec<Option<Tensor>>> {
     let target = |(i, input): (usize, &&Tensor)| {
-        let message = || format!("input {i} wants no gradient: mark it with `requires_grad_` before it is used");
+        let message =
+            || format!("input {i} wants no gradient: mark it with `requires_grad_` before it is used");
         input.edge().ok_or_else(|| Error::autograd("grad", message()))
     };
     let targets: Vec<Edge> = inputs.iter().enumerate().map(target).collect::<Result<_>>()?;

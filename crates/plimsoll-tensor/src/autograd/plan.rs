@@ -23,7 +23,8 @@ impl Plan {
         }
         let awaited = |edge: &Edge| match edge {
             Edge::Leaf(leaf) => {
-                leaf.leaf_hooks().is_some() || targets.is_some_and(|targets| targets.iter().any(|t| t.is(edge)))
+                leaf.leaf_hooks().is_some()
+                    || targets.is_some_and(|targets| targets.iter().any(|t| t.is(edge)))
             }
             Edge::Node(..) => false,
         };

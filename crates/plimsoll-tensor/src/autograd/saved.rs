@@ -48,9 +48,7 @@ impl Saved {
                 }
                 Ok(data.clone())
             }
-            Saved::Packed { value, hooks } => {
-                Ok(no_grad(|| hooks.unpack(value.as_ref()))?.data().clone())
-            }
+            Saved::Packed { value, hooks } => Ok(no_grad(|| hooks.unpack(value.as_ref()))?.data().clone()),
         }
     }
 }

@@ -138,7 +138,10 @@ impl Tensor {
     ) -> Result<HookHandle> {
         const NAME: &str = "register_post_accumulate_grad_hook";
         if !self.is_leaf() {
-            return Err(Error::autograd(NAME, "only a leaf accumulates a gradient; this tensor has a history"));
+            return Err(Error::autograd(
+                NAME,
+                "only a leaf accumulates a gradient; this tensor has a history",
+            ));
         }
         let (hooks, output) = self.hooks(NAME)?;
         Ok(hooks.add(output, Hook::Leaf(Arc::new(hook))))

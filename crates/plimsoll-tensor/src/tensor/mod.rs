@@ -66,7 +66,13 @@ impl Tensor {
 
     pub(crate) fn linked(data: Data, made_by: Option<(Arc<Node>, usize)>) -> Tensor {
         let requires_grad = AtomicBool::new(false);
-        Tensor(Arc::new(Inner { data, requires_grad, grad: Mutex::new(None), made_by, hooks: OnceLock::new() }))
+        Tensor(Arc::new(Inner {
+            data,
+            requires_grad,
+            grad: Mutex::new(None),
+            made_by,
+            hooks: OnceLock::new(),
+        }))
     }
 
     pub(crate) fn data(&self) -> &Data {
@@ -211,7 +217,9 @@ impl Tensor {
         match &self.0.made_by {
             Some((node, output)) => Ok((node.hooks_or_new().clone(), *output)),
             None if self.requires_grad() => Ok((self.0.hooks.get_or_init(Hooks::new).clone(), 0)),
-            None => Err(Error::autograd(op, "this tensor wants no gradient: mark it with `requires_grad_` first")),
+            None => {
+                Err(Error::autograd(op, "this tensor wants no gradient: mark it with `requires_grad_` first"))
+            }
         }
     }
 
