@@ -126,7 +126,7 @@ fn lead(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool, run:
     let metas: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
     let mut outputs = op.infer(&metas)?;
     if outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
-        *run = change(device, op, ins, outputs, recording)?;
+        *run = change(device, op, ins, &outputs, recording)?;
         return Ok(());
     }
     if outputs.iter().all(|output| matches!(output.place, Place::View(_))) {
@@ -173,10 +173,10 @@ fn change(
     device: &Device,
     op: &dyn Operator,
     ins: &[&Data],
-    outputs: Outputs,
+    outputs: &Outputs,
     recording: bool,
 ) -> Result<Run> {
-    may_change(op, ins, &outputs, recording)?;
+    may_change(op, ins, outputs, recording)?;
     let changes = |i: usize| outputs.iter().any(|output| output.place == Place::InPlace(i));
     let shares = |data: &Data| (0..ins.len()).any(|i| changes(i) && ins[i].storage.id() == data.storage.id());
     let mut copies = Vec::new();
@@ -189,7 +189,7 @@ fn change(
         ins.iter().enumerate().map(|(i, data)| gathered(&copies, i).unwrap_or(data)).collect();
     let read: Inputs<'_> = (0..ins.len()).filter(|&i| !changes(i)).map(|i| lying[i]).collect();
     let mut outs: SmallVec<[Data; 1]> = SmallVec::new();
-    for output in &outputs {
+    for output in outputs {
         outs.push(match output.place {
             Place::New => Data::alloc(device, output.layout.clone(), output.dtype, op.name())?,
             Place::View(_) | Place::InPlace(_) => existing(output.clone(), &lying),

@@ -101,7 +101,7 @@ impl<'a> Pass<'a> {
     /// Passes a gradient on.
     fn send(&mut self, edge: &Edge, grad: Option<Tensor>) -> Result<()> {
         match (edge, grad) {
-            (Edge::Leaf(leaf), grad) => self.to_leaf(leaf, grad),
+            (Edge::Leaf(leaf), grad) => self.reach_leaf(leaf, grad),
             (Edge::Node(..), None) => Ok(()),
             (Edge::Node(node, output), Some(grad)) => {
                 let (_, grads) = self
@@ -115,7 +115,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    fn to_leaf(&mut self, leaf: &Tensor, grad: Option<Tensor>) -> Result<()> {
+    fn reach_leaf(&mut self, leaf: &Tensor, grad: Option<Tensor>) -> Result<()> {
         let Some(coming) = self.plan.coming.get_mut(&leaf.id()) else {
             return match grad {
                 Some(grad) if self.targets.is_none() => accumulate(leaf, grad),
