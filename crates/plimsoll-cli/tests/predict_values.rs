@@ -158,7 +158,7 @@ fn a_read_gets_the_value_that_is_assumed_and_the_answer_says_the_range() {
         (&told["judged"]["peak_reserved_bytes"], &told["with_zero_for_assumed"]["peak_reserved_bytes"]);
     assert!(with.as_u64() > zero.as_u64(), "{with} {zero}");
     assert_eq!(deciding(&told)[0]["assumed"], "half", "{told}");
-    assert!(told["not_counted"].to_string().contains("--assume train.py:3: no value"), "{told}");
+    assert!(told["not_counted"].to_string().contains("--assume train.py:3: no unknown value"), "{told}");
 }
 
 const CRITIC: &str = "

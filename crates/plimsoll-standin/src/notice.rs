@@ -20,7 +20,7 @@ pub const CUDNN: &str = "cuDNN";
 /// What cuFFT's are told to be about.
 pub const CUFFT: &str = "cuFFT";
 /// What is told of a library whose workspaces are modelled.
-pub const MODELLED: &str = "is taken to need the workspaces of a model, made from an H200's figures";
+pub const MODELLED: &str = "is assumed to need the workspaces of a model fitted to an H200";
 
 /// What is told of cuDNN where it answered for itself.
 pub const ASKED: &str =
@@ -98,7 +98,7 @@ pub(crate) fn assume(about: &str, text: &str) {
 
 /// Tells that a call was refused.
 pub(crate) fn refuse(name: &str) {
-    once(Kind::Refused, name, "is not imitated: it answers \"not supported\"");
+    once(Kind::Refused, name, "is not supported by the stand-in");
 }
 
 /// Tells that something was refused, and why.

@@ -215,7 +215,7 @@ fn work_in(workspace: *const c_void) {
 
 /// Reports a workspace's size.
 fn size(place: Out<u64>, bytes: u64) -> Outcome {
-    notice::assume("cuSPARSE", "is taken to need the workspaces that it needed on an H200 (CUDA 13.0)");
+    notice::assume("cuSPARSE", "is assumed to need the workspaces measured on an H200 (CUDA 13.0)");
     place.put(bytes)
 }
 

@@ -70,7 +70,7 @@ pub(crate) fn modelled(library: &str, model: impl FnOnce() -> u64) -> u64 {
 
 /// Reports no workspace, for a library without a model.
 pub(crate) fn none(library: &str) -> u64 {
-    notice::assume(library, "is taken to need no workspace: on a card it needs some");
+    notice::assume(library, "is assumed to need no workspace; on a GPU it needs some");
     0
 }
 

@@ -19,7 +19,7 @@ fn run(test: &str, environment: &[(&str, &str)]) -> (Output, String) {
 fn an_unsupported_call_is_reported_once() {
     let (output, said) = run("asks_twice", &[]);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches("plimsoll-standin: cuMulticastCreate is not imitated").count(), 1, "{said}");
+    assert_eq!(said.matches("plimsoll-standin: cuMulticastCreate is not supported").count(), 1, "{said}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a run comes to: [`Outcome`], with its [`Verdict`] and the process that it is about.
+//! The result of a run: [`Outcome`], with its [`Verdict`] and the process that decides it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -11,50 +11,50 @@ use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 use super::failed::failed;
 use super::gpu::{Target, Workspaces};
 use super::reads::Read;
-use super::report::{Peaks, Report, State};
+use super::report::{Peaks, ProcessState, Report};
 use super::run::Ended;
 use super::without::Without;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
 use crate::recording::Recording;
 
-/// A run, judged.
+/// The result of a run.
 pub(super) struct Outcome {
     pub(super) verdict: Verdict,
     /// The processes that used CUDA.
     pub(super) reports: Vec<Report>,
-    /// What the verdict is about; nothing where no memory was asked for.
+    /// The process and device that decide the verdict; `None` if no memory was requested.
     pub(super) judged: Option<Judged>,
-    /// The peaks of the same requests without the workspaces that libraries asked for, if any did and it fits.
+    /// The peaks of the same requests without the libraries' workspaces, if there were any and the program fits.
     pub(super) without_workspaces: Option<Without>,
-    /// The same program with the assumed values zero, if any was assumed.
+    /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
 }
 
 /// Whether it fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It does, with so much left of the GPU.
+    /// It fits, with this much of the GPU to spare.
     Fits { spare_bytes: u64 },
     /// A request failed.
     RunsOut(Shortage),
-    /// The program failed, not for want of memory: how, and what may have been the cause.
+    /// The program failed for a reason other than memory: how, and a possible cause.
     Failed { how: String, hint: Option<String> },
-    /// That cannot be told, and why.
+    /// There is no answer, for this reason.
     Unknown(String),
 }
 
 /// The request that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shortage {
-    /// The step that it belonged to, from 1.
+    /// Its step, from 1.
     pub(super) step: u64,
-    /// The line that asked, if it is known.
+    /// The line that made the request, if it is known.
     pub(super) line: Option<String>,
     pub(super) asked_bytes: u64,
-    /// What kept it from being served.
+    /// Why it failed.
     pub(super) cause: Cause,
-    /// Whether the program went on after it.
+    /// Whether the program continued after it.
     pub(super) caught: bool,
 }
 
@@ -62,20 +62,20 @@ pub(super) struct Shortage {
 pub(super) struct Judged {
     pub(super) report: Report,
     pub(super) peaks: Peaks,
-    /// What its snapshot tells of the device; nothing if it was killed before it wrote one.
-    pub(super) told: Option<Told>,
+    /// The analysis of the device's snapshot; `None` if the process was killed before it wrote one.
+    pub(super) analysis: Option<Analysis>,
 }
 
-/// What a snapshot tells of one device.
-pub(super) struct Told {
-    /// The file, which goes when the run does.
+/// The analysis of one device in a snapshot.
+pub(super) struct Analysis {
+    /// The file, which is deleted with the run's folder.
     pub(super) snapshot: PathBuf,
-    /// Of this device alone.
+    /// Of this device only.
     pub(super) explained: Explained,
 }
 
-impl Told {
-    /// Replays the same requests under other settings, too, where that is to be told.
+impl Analysis {
+    /// Adds a replay of the requests under other allocator settings.
     pub(super) fn try_settings(&mut self) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
         let DeviceExplanation { what_if, timeline, ledger, .. } = &mut devices[0];
@@ -99,7 +99,7 @@ impl Verdict {
 }
 
 impl Outcome {
-    /// Judges a run by how it ended and what its processes told.
+    /// The result of a run, from how it ended and from its processes' reports.
     ///
     /// # Errors
     /// A snapshot that cannot be read.
@@ -123,29 +123,28 @@ impl Outcome {
         self.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect()
     }
 
-    /// What the stand-in took to be so, and refused, in any of the processes: each once, in order.
+    /// The stand-in's assumptions and unsupported calls in all processes, in order, without duplicates.
     pub(super) fn notices(&self) -> BTreeSet<&Notice> {
         let all = self.reports.iter().flat_map(|report| &report.notices);
-        // What is asked of NVML says nothing of memory.
+        // NVML calls do not affect memory.
         all.filter(|it| it.kind != Kind::Refused || !it.about.starts_with("nvml")).collect()
     }
 
-    /// Whether cuDNN was asked for a workspace.
+    /// Whether cuDNN reported a workspace.
     pub(super) fn uses_cudnn(&self) -> bool {
         self.notices().iter().any(|notice| notice.about == notice::CUDNN)
     }
 
-    /// Replays what is judged without the workspaces that libraries asked for. Where memory ran out the recording ends,
-    /// so that nothing can be said of it without them.
+    /// Replays the recording without the libraries' workspaces. Not after running out of memory: the recording ends
+    /// there, so the rest is unknown.
     pub(super) fn leave_out_workspaces(&mut self) {
         let judged = self.judged.as_ref().filter(|_| matches!(self.verdict, Verdict::Fits { .. }));
-        let told = judged.and_then(|judged| Some((judged, judged.told.as_ref()?)));
+        let analysis = judged.and_then(|judged| Some((judged, judged.analysis.as_ref()?)));
         self.without_workspaces =
-            told.and_then(|(judged, told)| Without::of(told, &judged.report.workspaces));
+            analysis.and_then(|(judged, analysis)| Without::of(analysis, &judged.report.workspaces));
     }
 
-    /// The libraries that asked for workspaces which are not documented, as `cuDNN's` or `cuDNN's and cuFFT's`; nothing if
-    /// none did.
+    /// The libraries with undocumented workspaces, as `cuDNN's` or `cuDNN's and cuFFT's`; `None` if there are none.
     pub(super) fn modelled(&self) -> Option<String> {
         let notices = self.notices();
         let answered =
@@ -154,8 +153,8 @@ impl Outcome {
         (!libraries.is_empty()).then(|| libraries.into_iter().collect::<Vec<_>>().join(" and "))
     }
 
-    /// Whether the peaks rest on nothing but PyTorch's own requests, of which none depends on a value that is not known;
-    /// those of cuDNN are left out if none are wanted.
+    /// Whether the peaks consist of PyTorch's own requests, none of which depends on an unknown value. cuDNN's workspaces
+    /// do not count against that with `--cudnn-workspace none`.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
         let is_failed = matches!(self.verdict, Verdict::Failed { .. } | Verdict::Unknown(_));
         let decided = self.reports.iter().flat_map(|report| &report.reads).any(Read::decides);
@@ -168,22 +167,22 @@ impl Outcome {
     }
 }
 
-/// The process and device that decide: where memory ran out, else where the most is reserved.
+/// The process and device that decide the verdict: where memory ran out, otherwise where the most is reserved.
 fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
     let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
-    // Of equals the first, which is the lowest rank.
+    // On a tie the first, which has the lowest rank.
     all.rev().max_by_key(|(report, peaks)| (report.failures > 0, peaks.reserved_bytes))
 }
 
 impl Judged {
     fn of(report: &Report, peaks: Peaks, target: &Target) -> Result<Judged, Failure> {
-        let mut judged = Judged { report: report.clone(), peaks, told: None };
+        let mut judged = Judged { report: report.clone(), peaks, analysis: None };
         let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
-        let recording = Recording::named(&snapshot, &format!("what {} recorded", report.name()), None)?;
+        let recording = Recording::named(&snapshot, &format!("the recording of {}", report.name()), None)?;
         let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
         let mut explained = Explained::of(recording, options);
         let devices = &explained.devices;
-        // Memory ran out on one of its devices, and the one that has most need not be it.
+        // The device that ran out need not be the one with the highest peak.
         let failed = devices.iter().position(|device| device.failure.is_some());
         let place = failed.or_else(|| devices.iter().position(|it| it.timeline.device == peaks.device));
         let Some(place) = place else { return Ok(judged) };
@@ -192,54 +191,56 @@ impl Judged {
         if let Some(counted) = report.devices.iter().find(|it| it.device == timeline.device) {
             judged.peaks = *counted;
         }
-        // A program may set PyTorch's counters back; the recording knows better then.
+        // A program may reset PyTorch's counters; the recording still has the peak.
         let (allocated, reserved) = (timeline.peak_allocated.level, timeline.peak_reserved.level);
         judged.peaks.allocated_bytes = judged.peaks.allocated_bytes.max(allocated.allocated_bytes);
         judged.peaks.reserved_bytes = judged.peaks.reserved_bytes.max(reserved.reserved_bytes);
         explained.devices = vec![device];
         explained.file = "SNAPSHOT".to_owned();
-        judged.told = Some(Told { snapshot, explained });
+        judged.analysis = Some(Analysis { snapshot, explained });
         Ok(judged)
     }
 
-    /// The request that failed, if the recording has one.
+    /// The request that failed, if the recording contains one.
     fn shortage(&self, ended: Ended) -> Option<Shortage> {
-        let told = self.told.as_ref()?;
-        let (explained, failure) = (&told.explained, told.device().failure?);
+        let analysis = self.analysis.as_ref()?;
+        let (explained, failure) = (&analysis.explained, analysis.device().failure?);
         let line = explained.origins.get(failure.stack).line;
         Some(Shortage {
             step: self.report.failed_step,
             line: line.map(|frame| words::line(&explained.snapshot, frame)),
             asked_bytes: failure.asked_bytes,
             cause: failure.cause(),
-            // A process that others started may end as if nothing were, and tell them that it failed.
-            caught: self.report.state != State::Failed
+            // A worker process may exit normally and report its failure to its parent.
+            caught: self.report.state != ProcessState::Failed
                 && !matches!(ended, Ended::Status(_) | Ended::Signal(_)),
         })
     }
 }
 
-/// The verdict where every request was served.
+/// The verdict if no request failed.
 fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Option<Peaks>) -> Verdict {
     let unknown = |why: &str| Verdict::Unknown(why.to_owned());
     if let Some(report) = reports.iter().find(|report| report.cuda.is_none()) {
         return Verdict::Unknown(format!(
-            "PyTorch {} is a build for the CPU alone, which asks no GPU for memory: install one for CUDA (it needs no \
-             GPU), as with `pip install torch` on Linux, or by the selector on pytorch.org",
+            "PyTorch {} is a CPU-only build: install one for CUDA (it needs no GPU), with `pip install torch` on Linux or with \
+             the selector on pytorch.org",
             report.torch
         ));
     }
     if reports.iter().any(|report| !report.standin) {
-        return unknown("the stand-in is not loaded in the program: something on the way drops LD_PRELOAD");
+        return unknown(
+            "the stand-in is not loaded in the program: something between plimsoll and the program removes LD_PRELOAD",
+        );
     }
     match ended {
         ended if is_late_abort(ended, reports) => {}
         Ended::Status(_) | Ended::Signal(_) if were_stopped(reports) => {}
-        Ended::Interrupted => return unknown("it was interrupted"),
+        Ended::Interrupted => return unknown("the run was interrupted"),
         Ended::Expired => {
             return unknown(
-                "it did not come to its end within --timeout; a loop that ends by a value of the device may go on for \
-                 ever here",
+                "the program did not end within --timeout; a loop that waits for a value of the device may never end \
+                 here",
             );
         }
         Ended::Status(_) | Ended::Signal(_) => return failed(ended, reports),
@@ -247,14 +248,14 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
     }
     if reports.is_empty() {
         return unknown(
-            "no torch was imported: the command starts no Python that does, or one that ignores PYTHONPATH (-I, -E, -S)",
+            "no torch was imported: the command runs no Python that imports it, or one that ignores PYTHONPATH (-I, -E, -S)",
         );
     }
     match peaks {
         None if reports.iter().any(|report| report.started) => {
-            unknown("a process that used CUDA was killed before it told what it took")
+            unknown("a process that used CUDA was killed before it reported its memory")
         }
-        None => unknown("no memory of a GPU was asked for: is the model moved to \"cuda\"?"),
+        None => unknown("no GPU memory was requested: is the model moved to \"cuda\"?"),
         Some(_) => {
             let taken =
                 |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes + target.context_bytes);
@@ -264,20 +265,21 @@ fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Op
     }
 }
 
-/// Whether a program that had come to its end was aborted on its way out, as PyTorch does to some short programs
-/// when a thread of the backward pass outlives the interpreter.
+/// Whether a finished program was aborted during interpreter shutdown: PyTorch aborts some short programs when a thread
+/// of the backward pass outlives the interpreter.
 fn is_late_abort(ended: Ended, reports: &[Report]) -> bool {
     let is_abort = matches!(ended, Ended::Signal(6) | Ended::Status(134));
-    is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == State::Ended)
+    is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == ProcessState::Ended)
 }
 
-/// Whether every process that used CUDA came to its end or was ended after its steps, one at least the latter: a program
-/// that started it, as Jupyter starts a notebook's kernel, may take that for a failure.
+/// Whether every process that used CUDA ended or was stopped after its steps, and at least one was stopped: its parent,
+/// such as Jupyter for a notebook's kernel, may report that as a failure.
 fn were_stopped(reports: &[Report]) -> bool {
     let mut started = reports.iter().filter(|report| report.started);
-    let has_ended =
-        |report: &Report| report.error.is_none() && matches!(report.state, State::Stopped | State::Ended);
-    started.clone().any(|report| report.state == State::Stopped) && started.all(has_ended)
+    let has_ended = |report: &Report| {
+        report.error.is_none() && matches!(report.state, ProcessState::Stopped | ProcessState::Ended)
+    };
+    started.clone().any(|report| report.state == ProcessState::Stopped) && started.all(has_ended)
 }
 
 #[cfg(test)]
@@ -297,9 +299,9 @@ mod tests {
         Target::new("64MiB", Some("8.0"), 4 * MIB).expect("a device")
     }
 
-    /// What watch.py tells of a process that had 20 MiB at most, with these changes.
+    /// The report of a process that peaked at 20 MiB, with these changes.
     fn report(changes: &serde_json::Value) -> Report {
-        let mut told = serde_json::json!({
+        let mut json = serde_json::json!({
             "pid": 7, "rank": null, "alone": false, "command": ["train.py"], "state": "stopped",
             "torch": "2.15.0", "cuda": "13.2",
             "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0,
@@ -310,9 +312,9 @@ mod tests {
             "cudnn_search": false, "libraries": [], "error": null,
         });
         for (key, value) in changes.as_object().expect("an object") {
-            told[key] = value.clone();
+            json[key] = value.clone();
         }
-        serde_json::from_value(told).expect("a report")
+        serde_json::from_value(json).expect("a report")
     }
 
     fn verdict(ended: Ended, reports: &[Report]) -> Verdict {
@@ -327,7 +329,7 @@ mod tests {
         }
     }
 
-    /// The snapshot of a device of which 20 MiB are taken, 3 of them in use, and then 60 are asked for.
+    /// The snapshot of a device with 20 MiB reserved, 3 of them in use, and a request for 60.
     fn snapshot_that_ran_out(folder: &Path) -> PathBuf {
         let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
         let trace = vec![
@@ -342,14 +344,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_the_gpu_is_beside_the_context() {
+    fn the_spare_memory_excludes_the_context() {
         let fits = verdict(Ended::Well, &[report(&serde_json::json!({}))]);
         assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB });
         assert_eq!(fits.exit(), Exit::Done);
     }
 
     #[test]
-    fn a_request_that_failed_decides_whatever_came_after() {
+    fn a_failed_request_decides_the_verdict_whatever_follows() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut ran_out = report(&serde_json::json!({ "state": "failed", "failures": 1, "failed_step": 4 }));
         ran_out.snapshot = Some(snapshot_that_ran_out(folder.path()));
@@ -367,17 +369,17 @@ mod tests {
         }] }));
         let died = verdict(Ended::Status(1), &[other, ran_out.clone()]);
         assert_eq!((died.exit(), died), (Exit::OutOfMemory, Verdict::RunsOut(shortage(false))));
-        ran_out.state = State::Ended;
+        ran_out.state = ProcessState::Ended;
         assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::RunsOut(shortage(true)));
     }
 
     #[test]
-    fn what_keeps_it_from_being_told_is_said() {
+    fn an_unknown_verdict_gives_the_reason() {
         let cpu = report(&serde_json::json!({ "cuda": null, "started": false, "devices": [] }));
-        check_unknown(Ended::Status(1), &[cpu], "build for the CPU alone");
+        check_unknown(Ended::Status(1), &[cpu], "CPU-only build");
         check_unknown(Ended::Well, &[], "no torch was imported");
         let unused = report(&serde_json::json!({ "started": false, "devices": [] }));
-        check_unknown(Ended::Well, &[unused], "no memory of a GPU");
+        check_unknown(Ended::Well, &[unused], "no GPU memory");
         check_unknown(Ended::Well, &[report(&serde_json::json!({ "standin": false }))], "LD_PRELOAD");
         check_unknown(Ended::Expired, &[report(&serde_json::json!({}))], "--timeout");
         check_unknown(Ended::Interrupted, &[], "interrupted");
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_exact_where_nothing_was_taken_to_be_so_but_that_cudnn_needs_nothing() {
+    fn an_answer_is_exact_without_assumptions_except_that_cudnn_needs_no_workspace() {
         let modelled =
             |about: &str| Notice { text: notice::MODELLED.to_owned(), ..notice(Kind::Assumed, about) };
         let (cudnn, both) = (vec![modelled("cuDNN")], vec![modelled("cuDNN"), modelled("cuFFT")]);
@@ -399,7 +401,7 @@ mod tests {
             (vec![modelled(notice::CUFFT)], [false, false], Some("cuFFT's")),
             (both, [false, false], Some("cuDNN's and cuFFT's")),
         ] {
-            // Two ranks tell the same.
+            // Two ranks with the same notices.
             let mut ranks = [0, 1].map(|rank| report(&serde_json::json!({ "rank": rank })));
             ranks.iter_mut().for_each(|rank| rank.notices.clone_from(&notices));
             let outcome = Outcome::of(Ended::Well, &ranks, &target()).expect("nothing to read");
@@ -434,14 +436,14 @@ mod tests {
     }
 
     #[test]
-    fn a_programs_own_failure_is_told_with_a_hint_where_the_stand_in_may_be_the_cause() {
+    fn a_programs_failure_has_a_hint_if_the_stand_in_may_be_the_cause() {
         let (how, hint) = failed("ValueError", "mine\nand more", false);
         assert_eq!((how.as_str(), hint), ("ValueError at train.py:3: mine", None));
         for (text, reads, said) in [
             (
                 "cuSPARSE error: when calling `cusparseLtInit(handle)`",
                 false,
-                "not imitate what was called: cusparseLtInit",
+                "does not support: cusparseLtInit",
             ),
             ("CUDA error: invalid device ordinal", true, "--devices"),
             ("CUDA error: no kernel image is available", true, "no code for that GPU"),

@@ -1,9 +1,9 @@
-//! `--assume FILE:LINE=VALUE`: what a read of the device gives instead of zero.
+//! `--assume FILE:LINE=VALUE`: the value that a read of the device returns instead of zero.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// A line that reads, and the value that it is to get.
+/// A line that reads, and the value that it gets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Assumption(String, u64, Value);
 
@@ -11,11 +11,11 @@ impl Assumption {
     /// Reads `train.py:12=300`, `train.py:12=max`, `models/moe.py:7=true`.
     ///
     /// # Errors
-    /// Says what is missing.
+    /// A message that says what is missing.
     pub(super) fn parse(text: &str) -> Result<Assumption, String> {
         let usage = || {
             format!(
-                "`{text}` is not FILE:LINE=VALUE, as train.py:12=300, train.py:12=max or train.py:12=half"
+                "`{text}` is not FILE:LINE=VALUE, such as train.py:12=300, train.py:12=max or train.py:12=half"
             )
         };
         let (place, value) = text.rsplit_once('=').ok_or_else(usage)?;

@@ -1,5 +1,5 @@
-//! The verdict where a program failed: how, and what the stand-in may have to do with it; and where memory ran out
-//! without a record of it.
+//! The verdict for a program that failed, with a hint if the stand-in may be the cause; and for memory that ran out
+//! without a recording.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use super::answer::{Shortage, Verdict};
 use super::report::{Report, Thrown};
 use super::run::Ended;
 
-/// The verdict where the program failed.
+/// The verdict for a program that failed.
 pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {
-    // What starts the ranks of a job fails, too, if one of them does.
+    // A job's launcher fails, too, if one of its ranks does.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
     let how = match (error, ended) {
@@ -28,8 +28,8 @@ pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {
     let hint = match (error, ended) {
         (Some(error), _) => hint(error, reports),
         (None, Ended::Signal(11)) => Some(
-            "a line above that begins with `plimsoll-standin: the host touched`, if there is one, says which call read a device's \
-             memory"
+            "look above for a line that begins with `plimsoll-standin: the host touched`: it names the call that accessed device \
+             memory from the host"
                 .to_owned(),
         ),
         _ => None,
@@ -37,62 +37,63 @@ pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {
     Verdict::Failed { how, hint }
 }
 
-/// Words of exceptions about something that is empty.
+/// Words in messages about empty tensors.
 const EMPTY: [&str; 7] =
     ["empty", "numel() == 0", "non-zero size", "out of range", "0 elements", "zero-size", "at least one"];
 
-/// What the stand-in may have to do with an exception.
+/// How the stand-in may have caused an exception.
 fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
     let text = error.text.to_ascii_lowercase();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     let hint = if says(&["no kernel image"]) {
-        "this build of PyTorch has no code for that GPU: one for an older or newer CUDA may have it"
+        "this build of PyTorch has no code for that GPU; a build for another CUDA version may have it"
     } else if says(&["not_supported", "not supported", "cublas", "cudnn", "cusolver", "cusparse", "cufft"])
         && let refused = refused(reports)
         && !refused.is_empty()
     {
-        return Some(format!("the stand-in does not imitate what was called: {}", refused.join(", ")));
+        return Some(format!("the stand-in does not support: {}", refused.join(", ")));
     } else if says(&["invalid device ordinal", "duplicate gpu"]) {
-        "the program asks for more GPUs than it sees: add --devices"
+        "the program uses more GPUs than it sees: add --devices"
     } else if let Some(selection) = selection(reports)
         && (error.reads || says(&EMPTY))
     {
         return Some(selection);
     } else if error.reads {
-        "a value is read back from the device close above that line, which may be the cause: here it is zero, as nothing \
-         is computed"
+        "a value is read back from the device just above that line, which may be the cause: it is zero here, because \
+         nothing is computed"
     } else {
         return None;
     };
     Some(hint.to_owned())
 }
 
-/// Where something was selected by values of the device, in words; nothing if that was nowhere.
+/// The hint about a selection by values of the device, if there was one.
 fn selection(reports: &[Report]) -> Option<String> {
     let mut lines = reports.iter().flat_map(|report| &report.reads).filter_map(|read| read.empty_selection());
     if let Some(line) = lines.next_back() {
         return Some(format!(
-            "what is selected by values of the device at {line} is empty here, which may be the cause: --assume {line}=half \
-             takes it to be half of all"
+            "a selection by values of the device at {line} is empty here, which may be the cause: --assume {line}=half \
+             selects half of the elements"
         ));
     }
     let is_noticed = |report: &Report| report.notices.iter().any(|notice| notice.kind == Kind::Selected);
     reports.iter().any(is_noticed).then(|| {
-        "what is selected by values of the device is empty here (`nonzero`, `unique`, a mask), which may be the cause"
+        "a selection by values of the device is empty here (`nonzero`, `unique`, a mask), which may be the cause"
             .to_owned()
     })
 }
 
-/// The calls that were refused, by name.
+/// The names of unsupported calls.
 fn refused(reports: &[Report]) -> Vec<&str> {
     let notices: BTreeSet<&Notice> = reports.iter().flat_map(|report| &report.notices).collect();
     notices.into_iter().filter(|it| it.kind == Kind::Refused).map(|it| it.about.as_str()).collect()
 }
 
 impl Report {
-    /// The verdict where a request failed and no recording has it: by the exception, if that ended the process.
+    /// The verdict for a failed request without a recording: from the exception, if that ended the process.
     pub(super) fn shortage_without_record(&self) -> Verdict {
-        let unknown = || Verdict::Unknown("memory ran out, and no snapshot tells where".to_owned());
+        let unknown =
+            || Verdict::Unknown("memory ran out, and there is no snapshot that shows where".to_owned());
         let Some(error) = &self.error else { return unknown() };
         let line = error.file.as_ref().zip(error.line).map(|(file, line)| format!("{file}:{line}"));
         match asked_bytes(&error.text) {
@@ -101,14 +102,14 @@ impl Report {
                 Verdict::RunsOut(Shortage { step, line, asked_bytes, cause, caught: false })
             }
             None => Verdict::Unknown(line.map_or_else(
-                || "memory ran out, and no snapshot tells where".to_owned(),
-                |line| format!("memory ran out at {line}, and this allocator keeps no record of requests"),
+                || "memory ran out, and there is no snapshot that shows where".to_owned(),
+                |line| format!("memory ran out at {line}, and this allocator records no requests"),
             )),
         }
     }
 }
 
-/// The bytes that a message of PyTorch's names, as in `Tried to allocate 20.00 MiB.`: rounded to its two digits.
+/// The size in PyTorch's message `Tried to allocate 20.00 MiB.`, as precise as its two digits.
 fn asked_bytes(message: &str) -> Option<u64> {
     let (_, rest) = message.split_once("Tried to allocate ")?;
     let mut words = rest.split([' ', '.']);

@@ -1,4 +1,4 @@
-//! `--find`: a [`Placeholder`] in the command, replaced by value after value until the largest that fits is known.
+//! `--find`: searches for the largest value of a [`Placeholder`] in the command that fits.
 
 use std::ffi::OsString;
 
@@ -12,7 +12,7 @@ use super::{PredictArgs, json, search, text};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 
-/// `BATCH=1..512`: what is replaced in the command, and by which values, both ends included.
+/// `BATCH=1..512`: the name in the command, and its range, both ends included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Placeholder {
     name: String,
@@ -23,7 +23,7 @@ pub(super) struct Placeholder {
 impl Placeholder {
     /// Reads one.
     pub(super) fn parse(text: &str) -> Result<Placeholder, String> {
-        let form = || "write for example BATCH=1..512".to_owned();
+        let form = || "expected NAME=FROM..TO, such as BATCH=1..512".to_owned();
         let (name, range) = text.split_once('=').ok_or_else(form)?;
         let (from, to) = range.split_once("..").ok_or_else(form)?;
         let number = |text: &str| text.trim().parse::<u64>().map_err(|_| form());
@@ -37,7 +37,7 @@ impl Placeholder {
         }
     }
 
-    /// The command with a value in place of `{NAME}`; `None` if that is nowhere.
+    /// The command with a value in place of `{NAME}`; `None` if it does not contain that.
     fn command(&self, command: &[OsString], value: u64) -> Option<Vec<OsString>> {
         let mark = format!("{{{}}}", self.name);
         let replaced = |word: &OsString| match word.to_str() {
@@ -49,12 +49,12 @@ impl Placeholder {
     }
 }
 
-/// A value and what became of it.
+/// A value that was tried.
 struct Tried {
     value: u64,
     verdict: Verdict,
     peaks: Option<Peaks>,
-    /// The verdict in words.
+    /// The verdict as text.
     said: String,
 }
 
@@ -64,7 +64,7 @@ impl Tried {
     }
 }
 
-/// Runs the command with value after value; the result is text for stdout.
+/// Runs the command with one value after the other; returns the text for stdout.
 pub(super) fn run(
     args: &PredictArgs,
     placeholder: &Placeholder,
@@ -76,7 +76,7 @@ pub(super) fn run(
     let size = |bytes| args.shown.size(bytes);
     let largest = search::largest(*from, *to, target.capacity_bytes(), |value| {
         let command = placeholder.command(&args.command, value).ok_or_else(|| {
-            Failure::new(Exit::Usage, format!("--find {name}: {{{name}}} is nowhere in the command"))
+            Failure::new(Exit::Usage, format!("--find {name}: the command does not contain {{{name}}}"))
         })?;
         let run = Run::of(args, &command, target, session, &args.assume)?;
         let outcome = Outcome::of(run.ended, &run.reports, target)?;
@@ -84,10 +84,10 @@ pub(super) fn run(
         output::progress(&said);
         let Outcome { verdict, judged, .. } = outcome;
         if run.ended == Ended::Interrupted {
-            return Err(Failure::new(Exit::OutOfMemory, format!("interrupted, with {said}")));
+            return Err(Failure::new(Exit::OutOfMemory, format!("interrupted at {said}")));
         }
         if let Verdict::Failed { .. } | Verdict::Unknown(_) = verdict {
-            return Err(Failure::new(verdict.exit(), format!("with {said}")));
+            return Err(Failure::new(verdict.exit(), format!("at {said}")));
         }
         let peaks = judged.map(|judged| judged.peaks);
         let now = Tried { value, verdict, peaks, said };
@@ -106,7 +106,7 @@ pub(super) fn run(
         let verdict = match largest {
             Some(value) if value == *to => {
                 format!(
-                    "{name}={value}, the upper end of {from}..{to}, fits {}: larger values were not tried",
+                    "{name}={value}, the upper end of {from}..{to}, fits {}: no larger value was tried",
                     target.name
                 )
             }

@@ -1,4 +1,4 @@
-//! The GPU that is imitated: [`Target`], its memory, and what of that is left for PyTorch's allocator.
+//! The simulated GPU: [`Target`], its memory, and the part of it that PyTorch's allocator can use.
 
 use std::fmt::Write;
 
@@ -10,29 +10,29 @@ use super::PredictArgs;
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 
-/// What a process takes of the device beside the allocator, at least: the context and its modules after the first
-/// CUDA call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
+/// The least memory that a process uses outside the allocator: the context and its modules after the first CUDA
+/// call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
 pub(super) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
-/// The same once cuBLAS, cuDNN, cuSOLVER and cuFFT are loaded, too, as `--context` takes it: what is kept free.
+/// The same with cuBLAS, cuDNN, cuSOLVER and cuFFT loaded: the default of `--context`.
 pub(super) const CONTEXT: &str = "845MB";
 
-/// The least compute capability that is assumed of a GPU that is given by its size alone: PyTorch's attention kernels
-/// that need little memory begin with it.
+/// The least compute capability assumed for a GPU given by its size only: PyTorch's memory-efficient attention kernels
+/// require it.
 const LEAST_ASSUMED: (i32, i32) = (8, 0);
 
-/// Workspaces of cuDNN's: for convolutions and recurrent networks.
+/// How cuDNN's and cuFFT's workspaces are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Workspaces {
-    /// None: exact for what PyTorch itself asks for
+    /// No workspaces: exact for PyTorch's own requests
     None,
-    /// By a model made from an H200's figures; the peaks without them are given, too
+    /// A model fitted to an H200; the report also gives the peaks without workspaces
     Model,
-    /// cuDNN itself is asked for its convolutions, with a description of the GPU; the model answers the rest
+    /// cuDNN itself plans convolutions for a description of the GPU; the model covers the rest
     Library,
 }
 
 impl Workspaces {
-    /// As the stand-in takes it.
+    /// The stand-in's name for it.
     fn variable(self) -> (&'static str, String) {
         let value = match self {
             Workspaces::None => "none",
@@ -43,30 +43,30 @@ impl Workspaces {
     }
 }
 
-/// What is imitated.
+/// The simulated GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// In words, with an article: `an A100-80GB`.
+    /// Its name with an article: `an A100-80GB`.
     pub(super) name: String,
-    /// All that the device has.
+    /// The device's memory.
     pub(super) total_bytes: u64,
-    /// What a process takes of it beside the allocator.
+    /// Memory that a process uses outside the allocator.
     pub(super) context_bytes: u64,
     /// Compute capability, as `8.9`.
     pub(super) capability: String,
-    /// The listed GPU whose compute capability was taken, where none was given.
+    /// The GPU whose compute capability was assumed, if none was given.
     pub(super) assumed_from: Option<&'static str>,
-    /// What cuDNN asks for.
+    /// How cuDNN's workspaces are determined.
     pub(super) workspaces: Workspaces,
-    /// The variables that tell the stand-in the rest.
+    /// The variables that configure the stand-in.
     environment: Vec<(&'static str, String)>,
 }
 
 impl Target {
-    /// What the arguments ask for.
+    /// The GPU that the arguments describe.
     ///
     /// # Errors
-    /// A name that is not listed, a compute capability that is none, a device that the context fills.
+    /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(super) fn of(args: &PredictArgs) -> Result<Target, Failure> {
         let target = Target::new(&args.gpu, args.cc.as_deref(), args.context);
         let mut target =
@@ -76,7 +76,7 @@ impl Target {
         Ok(target)
     }
 
-    /// The variables that tell the stand-in.
+    /// The variables that configure the stand-in.
     pub(super) fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.environment.iter().cloned().chain([self.workspaces.variable()])
     }
@@ -107,17 +107,17 @@ impl Target {
                 }
                 (Some(capability), bytes) => {
                     let bytes =
-                        bytes.map_err(|why| format!("with --cc it is a size, such as 24GiB: {why}"))?;
+                        bytes.map_err(|why| format!("--cc needs a size here, such as 24GiB: {why}"))?;
                     let numbers = capability.split_once('.');
                     if !numbers.is_some_and(|(a, b)| [a, b].iter().all(|it| it.parse::<u8>().is_ok())) {
-                        return Err(format!("{capability} is no compute capability; one is 8.9"));
+                        return Err(format!("{capability} is not a compute capability, such as 8.9"));
                     }
                     let name = format!("a GPU of {}", bytes::shown(bytes, false));
                     ((settings::CAPABILITY, capability.to_owned()), name, bytes, capability.to_owned(), None)
                 }
             };
         if total_bytes <= context_bytes {
-            return Err("nothing is left beside the context (--context)".to_owned());
+            return Err("the context fills it (see --context)".to_owned());
         }
         let sizes = [(settings::MEMORY, total_bytes), (settings::CONTEXT, context_bytes)];
         let environment =
@@ -126,7 +126,7 @@ impl Target {
         Ok(Target { name, total_bytes, context_bytes, capability, assumed_from, workspaces, environment })
     }
 
-    /// What the allocator can have.
+    /// The allocator's share.
     pub(super) fn capacity_bytes(&self) -> u64 {
         self.total_bytes - self.context_bytes
     }
@@ -137,29 +137,28 @@ fn version((major, minor): (i32, i32)) -> String {
     format!("{major}.{minor}")
 }
 
-/// Why a name is not known, and what to give instead.
+/// The error for an unknown name, with what to use instead.
 fn unknown(why: &UnknownGpu) -> String {
     match why {
         UnknownGpu::NotListed => format!("{why}, or a size such as 24GiB"),
         UnknownGpu::Ambiguous { .. } => why.to_string(),
         UnknownGpu::OtherVendor { memory_bytes: None, .. } => {
-            format!("{why}; `plimsoll predict --list` prints the GPUs that can be imitated")
+            format!("{why}; `plimsoll predict --list` prints the known GPUs")
         }
         UnknownGpu::OtherVendor { memory_bytes: Some(bytes), .. } => {
             let gib = bytes >> 30;
-            format!("{why}. What PyTorch for CUDA takes of an NVIDIA GPU with as much memory: --gpu {gib}GiB")
+            format!("{why}. For an NVIDIA GPU with the same memory: --gpu {gib}GiB")
         }
     }
 }
 
-/// The GPUs that are known by name: memory, compute capability, multiprocessors, bandwidth of the memory and matrix
-/// products per second.
+/// The list of GPUs: memory, compute capability, multiprocessors, memory bandwidth and matrix-multiply rates.
 pub(super) fn list(whole: bool) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     let _ = writeln!(
         out,
-        "{:<10} {:>15}  {:<4}  {:>3}  {:>9}  {:>9}  {:>9}  {:<26}  the memory's source",
+        "{:<10} {:>15}  {:<4}  {:>3}  {:>9}  {:>9}  {:>9}  {:<26}  source of the memory size",
         "name", "memory", "cc", "SMs", "GB/s", "TFLOP/s", "in f32", "card"
     );
     for gpu in GPUS {
@@ -180,7 +179,7 @@ pub(super) fn list(whole: bool) -> String {
     }
     let _ = writeln!(
         out,
-        "\nTFLOP/s: dense products of 16-bit matrices, by NVIDIA's datasheets. Any other: --gpu SIZE [--cc X.Y]"
+        "\nTFLOP/s: dense 16-bit matrix products, from NVIDIA's datasheets. For any other GPU: --gpu SIZE [--cc X.Y]"
     );
     out
 }

@@ -1,4 +1,4 @@
-//! A prediction for programs: `plimsoll.predict/2`.
+//! The JSON report: `plimsoll.predict/2`.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::answer::{Outcome, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
 use super::reads;
-use super::report::{Report, State};
+use super::report::{ProcessState, Report};
 use super::text;
 use crate::bytes;
 use crate::explain;
@@ -28,7 +28,7 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
                 "least": judged.peaks.reserved_bytes + LEAST_CONTEXT_BYTES.min(target.context_bytes),
                 "most": judged.peaks.reserved_bytes + target.context_bytes,
             },
-            "explanation": judged.told.as_ref().map(|told| explain::json::device(&told.explained, told.device())),
+            "explanation": judged.analysis.as_ref().map(|analysis| explain::json::device(&analysis.explained, analysis.device())),
         })
     });
     json!({
@@ -81,11 +81,11 @@ pub(super) fn verdict(verdict: &Verdict) -> Value {
 
 fn process(report: &Report) -> Value {
     let state = match report.state {
-        State::Running => "killed",
-        State::Ended => "ended",
-        State::Stopped => "stopped",
-        State::Failed => "failed",
-        State::Expired => "expired",
+        ProcessState::Running => "killed",
+        ProcessState::Ended => "ended",
+        ProcessState::Stopped => "stopped",
+        ProcessState::Failed => "failed",
+        ProcessState::Expired => "expired",
     };
     let devices = report.devices.iter().map(|peaks| {
         json!({

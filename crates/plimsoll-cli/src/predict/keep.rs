@@ -1,4 +1,4 @@
-//! `--snapshot`: what is kept of a run's snapshots. A file is that of the process that decides, a folder those of all.
+//! `--snapshot`: saves a run's snapshots: to a file, that of the process that decides the verdict; to a folder, all.
 
 use std::fs::{self, File};
 use std::io;
@@ -10,29 +10,29 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::sink::Sink;
 
-/// Where snapshots go.
+/// The destination of snapshots.
 pub(super) enum Keep {
     One(Sink),
     All { folder: PathBuf, force: bool },
 }
 
 impl Keep {
-    /// Reads the argument: what is a folder, or ends as one, is meant to be one.
+    /// Parses the argument: an existing folder, or a path that ends with `/`, is a folder.
     ///
     /// # Errors
-    /// Snapshots that are there already, unless `force` allows to replace them.
+    /// Existing snapshots, unless `force` is set.
     pub(super) fn of(path: &Path, force: bool) -> Result<Keep, Failure> {
         if !path.is_dir() && !path.as_os_str().as_encoded_bytes().ends_with(b"/") {
             let sink = Sink::new(path.to_path_buf(), force);
             return sink.check().map(|()| Keep::One(sink));
         }
-        // Those of others would be taken for ranks of this one.
+        // Those of another run would look like ranks of this one.
         let is_snapshot = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| entry.path().extension().is_some_and(|ending| ending == "pickle"))
         };
         if !force && fs::read_dir(path).is_ok_and(|mut entries| entries.any(is_snapshot)) {
             let message = format!(
-                "{} has snapshots already: add --force to replace them, or name another folder",
+                "{} already contains snapshots: add --force to replace them, or choose another folder",
                 path.display()
             );
             return Err(Failure::new(Exit::Usage, message));
@@ -40,21 +40,21 @@ impl Keep {
         Ok(Keep::All { folder: path.to_path_buf(), force })
     }
 
-    /// Writes them, and notes in the explanation where its own is.
+    /// Writes them, and sets the explanation's file name.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn write(&self, outcome: &mut Outcome) -> Result<(), Failure> {
-        let told = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut());
+        let analysis = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut());
         match self {
-            Keep::One(sink) => told.map_or(Ok(()), |told| {
-                told.explained.file = sink.name();
-                copy(&told.snapshot, sink)
+            Keep::One(sink) => analysis.map_or(Ok(()), |analysis| {
+                analysis.explained.file = sink.name();
+                copy(&analysis.snapshot, sink)
             }),
             Keep::All { folder, force } => {
                 let unwritable = |why| Failure::new(Exit::Unreadable, format!("{}: {why}", folder.display()));
                 fs::create_dir_all(folder).map_err(unwritable)?;
-                let own = told.map(|told| (told.snapshot.clone(), &mut told.explained.file));
+                let own = analysis.map(|analysis| (analysis.snapshot.clone(), &mut analysis.explained.file));
                 let (own, mut file) = own.unzip();
                 let kept: Vec<&Report> =
                     outcome.reports.iter().filter(|report| report.snapshot.is_some()).collect();
@@ -71,7 +71,7 @@ impl Keep {
                 }
                 if kept.len() > 1 {
                     let (folder, kept) = (folder.display(), kept.len());
-                    output::progress(&format!("`plimsoll explain {folder}` puts the {kept} side by side"));
+                    output::progress(&format!("`plimsoll explain {folder}` compares the {kept}"));
                 }
                 Ok(())
             }
@@ -83,8 +83,8 @@ fn copy(snapshot: &Path, sink: &Sink) -> Result<(), Failure> {
     sink.write(|out| io::copy(&mut File::open(snapshot)?, out).map(|_| ()))
 }
 
-/// The files of processes: `rank0.pickle`, or `process123.pickle` of one without a rank. Where several say that they are
-/// the same rank, each has its process in the name, too.
+/// File names by process: `rank0.pickle`, or `process123.pickle` without a rank. If several processes have the same rank,
+/// their names include the process ID.
 fn names(reports: &[&Report]) -> Vec<String> {
     let name = |report: &Report| report.name().replace(' ', "");
     let named = reports.iter().map(|report| {
@@ -97,7 +97,7 @@ fn names(reports: &[&Report]) -> Vec<String> {
     named.collect()
 }
 
-/// Removes what [`Keep::write`] may have written before: another run's would be taken for ranks of this one.
+/// Removes an earlier run's snapshots, which would look like ranks of this one.
 fn clear(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -108,7 +108,7 @@ fn clear(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this is a name that [`names`] gives.
+/// Whether [`names`] creates such a name.
 fn is_ours(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let Some(name) = name.strip_suffix(".pickle") else { return false };
@@ -126,12 +126,12 @@ mod tests {
     use super::*;
 
     fn report(rank: Option<u32>, pid: u32) -> Report {
-        let told = serde_json::json!({
+        let analysis = serde_json::json!({
             "pid": pid, "rank": rank, "alone": false, "state": "ended", "torch": "2.15.0", "cuda": "13.2",
             "standin": true, "started": true, "steps": 3, "failures": 0, "failed_step": 0, "devices": [],
             "cudnn_search": false, "libraries": [], "error": null,
         });
-        serde_json::from_value(told).expect("a report")
+        serde_json::from_value(analysis).expect("a report")
     }
 
     #[test]

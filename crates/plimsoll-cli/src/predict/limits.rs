@@ -1,14 +1,14 @@
-//! What applies to a run and its figures cannot tell, for people and for programs.
+//! The limits of a run's figures: what they assume and what they leave out, for the text and JSON reports.
 
 use std::collections::BTreeMap;
 
 use plimsoll_standin::notice::{self, Notice};
 
-use super::answer::{Outcome, Told, Verdict};
+use super::answer::{Analysis, Outcome, Verdict};
 use super::reads;
 use super::report::NATIVE;
 
-/// Each as a sentence without its end. None of a program that failed, nor where nothing was seen.
+/// Sentences without a final period. Empty for a program that failed or used no CUDA.
 pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let reports = &outcome.reports;
     if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
@@ -17,13 +17,13 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     let mut limits = assumed(outcome);
     if outcome.uses_cudnn() && reports.iter().any(|report| report.cudnn_search) {
         limits.push(
-            "the search of `torch.backends.cudnn.benchmark`: on a card the first steps also try kernels with as much \
-             workspace as is free, which raises the peaks but does not run out"
+            "the search of `torch.backends.cudnn.benchmark`: on a GPU the first steps also try kernels with workspaces up to \
+             the free memory, which raises the peaks but does not run out"
                 .to_owned(),
         );
     }
-    limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.told.as_ref()?, &size)));
-    // One that was only imported took nothing.
+    limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.analysis.as_ref()?, &size)));
+    // A library that was only imported holds no memory.
     let may_take = reports.iter().filter(|report| report.outside_bytes != Some(0));
     let mut libraries: Vec<&str> =
         may_take.flat_map(|report| report.libraries.iter().map(String::as_str)).collect();
@@ -31,60 +31,62 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     libraries.dedup();
     if !libraries.is_empty() {
         let libraries = libraries.join(", ");
-        limits.push(format!("memory that these take without asking PyTorch's allocator: {libraries}"));
+        limits.push(format!("memory that these libraries allocate outside PyTorch's allocator: {libraries}"));
     }
     limits.extend(shared(outcome, &size));
     if let Some(report) = reports.iter().find(|report| report.allocator != NATIVE) {
         limits.push(match report.allocator.as_str() {
-            "none" => "who holds the memory: PYTORCH_NO_CUDA_MEMORY_CACHING=1 asks the device for every tensor, in whole pages \
-                       of 2 MiB, and no record is kept"
+            "none" => "the owners of the memory: with PYTORCH_NO_CUDA_MEMORY_CACHING=1 every tensor is a device allocation of whole \
+                       2 MiB pages, and nothing is recorded"
                 .to_owned(),
-            other => format!("who holds the memory: the allocator {other} keeps no record of its blocks"),
+            other => format!("the owners of the memory: the allocator {other} does not record its blocks"),
         });
     }
     if reports.iter().any(|report| report.alone) {
-        limits.push("the other ranks of the job, which were not run".to_owned());
+        limits.push("the other ranks of the job, which did not run".to_owned());
     }
     if reports.iter().any(|report| report.rank.is_some()) {
-        limits.push("what NCCL takes for its channels, which is outside PyTorch's allocator".to_owned());
+        limits.push("NCCL's channel buffers, which are outside PyTorch's allocator".to_owned());
     }
     limits.extend(reads::problems(reports));
     limits
 }
 
-/// What the stand-in took to be so, and refused.
+/// The stand-in's assumptions and unsupported calls.
 fn assumed(outcome: &Outcome) -> Vec<String> {
     let notices = outcome.notices();
     let answered = notices.iter().any(|notice| notice.text == notice::ASKED);
     let sentence = |Notice { about, text, .. }: &Notice| match (about.as_str(), text.as_str()) {
         (notice::CUDNN, notice::ASKED) => format!(
-            "{about} {text}; of 98 trainings and inferences on an H200 the peak of reserved bytes was the same to the \
-             byte for 88; GPUs of one model differ by up to 2 %, by which multiprocessors are switched off"
+            "{about} {text}; in 98 trainings and inferences on an H200 the peak of reserved bytes was equal to the byte in \
+             88; GPUs of one model differ by up to 2 %, because different multiprocessors are disabled"
         ),
-        // What cuDNN cannot be asked for is known nearly or to the byte: recurrent networks, normalization, the CTC loss.
+        // The model covers the rest, some of it to the byte: recurrent networks, normalization, the CTC loss.
         (notice::CUDNN, notice::MODELLED) if answered => {
-            format!("{about}, where it cannot be asked (recurrent networks, normalization, CTC loss), {text}")
+            format!(
+                "{about}, where it does not answer without a GPU (recurrent networks, normalization, CTC loss), {text}"
+            )
         }
         (notice::CUDNN, notice::MODELLED) => format!(
-            "{about} {text}; of thirty trainings of ten networks there, the peak of reserved bytes was from 10 % too little \
-             to 0.3 % too much"
+            "{about} {text}; in thirty trainings of ten networks there, the peak of reserved bytes was between 10 % too low \
+             and 0.3 % too high"
         ),
         _ => format!("{about} {text}"),
     };
     notices.into_iter().map(sentence).collect()
 }
 
-/// Blocks that the program let go while another stream had them: here a stream is done as soon as it is asked.
-fn waits(told: &Told, size: impl Fn(u64) -> String) -> Option<String> {
-    let waiting = told.device().timeline.lives.iter().filter(|life| {
+/// Blocks that were freed while another stream used them: here a stream has always finished.
+fn waits(analysis: &Analysis, size: impl Fn(u64) -> String) -> Option<String> {
+    let waiting = analysis.device().timeline.lives.iter().filter(|life| {
         let at_once = |freed| life.completed.is_some_and(|completed| completed.index() == freed + 1);
         life.freed.is_some_and(|freed| !at_once(freed.index()))
     });
     let (blocks, most) = waiting.fold((0, 0), |(blocks, most), life| (blocks + 1, life.bytes.max(most)));
     (blocks > 0).then(|| {
         format!(
-            "when streams are done with blocks that were let go (`record_stream`): here at once, on a card later. {blocks} \
-             blocks, of {} at most, may be held longer there",
+            "delayed frees (`record_stream`): a freed block waits for the streams that use it, here not at all, on a GPU \
+             longer. This affects {blocks} blocks of at most {}",
             size(most)
         )
     })
@@ -100,8 +102,8 @@ fn shared(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     }
     let sentence = |(gpu, (processes, bytes, together_bytes))| {
         format!(
-            "how {processes} processes that share GPU {gpu} meet in time: here they took {} of it at one moment, contexts \
-             included; their peaks together, without contexts, are {} reserved",
+            "the timing of {processes} processes that share GPU {gpu}: here their total peaked at {}, contexts included; \
+             the sum of their peaks is {} reserved, without contexts",
             size(together_bytes),
             size(bytes)
         )

@@ -1,24 +1,24 @@
-//! `plimsoll predict`: runs a PyTorch program where there is no GPU, and says what it takes of one.
+//! `plimsoll predict`: runs a PyTorch program without a GPU, and reports how much GPU memory it needs.
 //!
-//! PyTorch is the real one, and so are its allocator's figures; the device beneath is `plimsoll-standin`.
+//! PyTorch and its allocator are the real ones; the device is `plimsoll-standin`.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `gpu.rs` | the GPU that is imitated, and what of it is left for the allocator |
-//! | `standin.rs` | the shared library: where it is, and how the loader is led to it |
-//! | `watch.py`, `report.rs` | what is done inside the user's processes, and what each of them tells |
-//! | `reads.py`, `fate.py`, `reads.rs` | values that are read from the device: where, and what they decide |
-//! | `known.py`, `assume.rs` | values that are known although nothing computes; values that the user gives |
-//! | `finish.py`, `saves.py` | what comes after the steps; the user's files, which stay as they are |
-//! | `course.py` | what PyTorch is told otherwise there, so that a program takes its course without values |
-//! | `surroundings.rs` | caches of its own, and an `nvidia-smi` |
-//! | `run.rs`, `processes.rs`, `signals.rs` | the user's program from start to end, with all that it starts |
-//! | `answer.rs`, `failed.rs`, `limits.rs`, `without.rs` | the verdict, what it cannot tell, the peaks without workspaces |
-//! | `text.rs`, `json.rs` | how both are said |
-//! | `keep.rs` | the snapshots that are kept |
-//! | `find.rs`, `search.rs` | the largest value that fits, and the values that are tried |
+//! | `gpu.rs` | the simulated GPU, and its memory for the allocator |
+//! | `standin.rs` | finds the shared library and checks its version |
+//! | `watch.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
+//! | `reads.py`, `dataflow.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
+//! | `shadows.py`, `assume.rs` | values that are known without computing; values from `--assume` |
+//! | `finish.py`, `saves.py` | the code after the steps; protection of the user's files |
+//! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
+//! | `surroundings.rs` | private caches, and an `nvidia-smi` |
+//! | `run.rs`, `processes.rs`, `signals.rs` | runs the user's program and its child processes |
+//! | `answer.rs`, `failed.rs`, `limits.rs`, `without.rs` | the verdict, its limits, the peaks without workspaces |
+//! | `text.rs`, `json.rs` | the reports |
+//! | `keep.rs` | `--snapshot` |
+//! | `find.rs`, `search.rs` | `--find`, and its search |
 //!
-//! The program's own output goes to stderr, as progress does: stdout holds the answer alone.
+//! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
 
 mod answer;
 mod assume;
@@ -67,51 +67,51 @@ pub(crate) struct PredictArgs {
     /// The GPU, by name (--list prints them), or its memory, such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]
     gpu: String,
-    /// Its compute capability, such as 8.9, where --gpu is a size [default: that of the listed GPU of nearest size]
+    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU nearest in size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
-    /// How many of them the program sees
+    /// Number of GPUs that the program sees
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     devices: u32,
-    /// How many machines the job of --rank has, each with --devices GPUs
+    /// Number of machines of the job for --rank, each with --devices GPUs
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
-    /// Run this one rank of a job that has --nodes times --devices ranks, without torchrun and without the others
+    /// Run only this rank of a job with --nodes times --devices ranks, without torchrun and without the other ranks
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// What a process takes of each GPU beside the allocator: the CUDA context and libraries
+    /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
     #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
     context: u64,
-    /// What cuDNN (convolutions, recurrent networks, batch normalization, CTC) and cuFFT ask for beside their results
+    /// Workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
-    /// Train for so many steps, of every optimizer. What comes after the training is run, too, where that is a loop over
-    /// a DataLoader; else the program is ended there
+    /// Train for this many steps of every optimizer. If the training is a loop over a DataLoader, the code after it runs,
+    /// too; otherwise the program is stopped there
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
-    /// Let the program end by itself
+    /// Run the program to its end
     #[arg(long, conflicts_with = "steps")]
     whole: bool,
-    /// What a line that reads a value of the device gets, in place of zero; max and half are of what is possible there
+    /// The value that a line reads from the device, instead of zero; max is the largest possible value, half is half of it
     #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
     assume: Vec<Assumption>,
-    /// Settings of the allocator, as PYTORCH_ALLOC_CONF takes them
+    /// Allocator settings, as in PYTORCH_ALLOC_CONF
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
-    /// End the program after this time, such as 90s or 5m, and tell what was seen until then
+    /// Stop the program after this time, such as 90s or 5m, and report what happened up to then
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
-    /// Find the largest value that fits: {NAME} in the command is replaced by it
+    /// Find the largest value that fits; each value replaces {NAME} in the command
     #[arg(long, value_name = "NAME=FROM..TO", value_parser = Placeholder::parse)]
     find: Option<Placeholder>,
-    /// Keep the snapshot, for `explain`, `leaks`, `diff` and the other verbs: of the process that decides, or of all in
-    /// a folder (DIR/)
+    /// Save the snapshot for `explain`, `leaks`, `diff` and the other verbs: that of the process that decides the verdict,
+    /// or all of them to a folder (DIR/)
     #[arg(long, value_name = "OUT.pickle|DIR/", conflicts_with = "find")]
     snapshot: Option<PathBuf>,
     /// Also write a page for a browser: one file that needs no network
     #[arg(long, value_name = "OUT.html", conflicts_with = "find")]
     html: Option<PathBuf>,
-    /// Replace files that are there; of a folder of snapshots, all that an earlier run kept in it
+    /// Replace existing files; in a folder of snapshots, all those of an earlier run
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -119,28 +119,28 @@ pub(crate) struct PredictArgs {
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// The program and its arguments, behind `--`
+    /// The program and its arguments, after `--`
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present = "list")]
     command: Vec<OsString>,
-    /// Print the GPUs that are known by name
+    /// Print the known GPUs
     #[arg(long)]
     list: bool,
 }
 
-/// How many GPUs PyTorch can number in one process: its `DeviceIndex` has eight bits, with a sign.
+/// The most GPUs that PyTorch can number in one process: its `DeviceIndex` is a signed 8-bit integer.
 const MOST_DEVICES: u32 = 127;
 
 const AFTER_HELP: &str = "\
-The program's own output goes to stderr. What it reads back from the device is zero, unless it is known, as a mask that
-the host sent, or given by --assume; the answer lists the lines at which a value decides a size or a branch. Models are
-not saved, and files that were there before the program began stay as they are. A loop that waits for a value may never
-end: give it a --timeout. At Ctrl-C or SIGTERM the program is ended, too, and what was seen until
-then is told; at a second one it is ended at once. No process of the program's outlives the answer. It has a process
-group of its own: Ctrl-C reaches none of its handlers, which might save a model of zeros, and Ctrl-Z does not stop it.
-A terminal is not its stdin, which is empty then; a file or a pipe stays.
+The program's own output goes to stderr. Values that it reads from the device are zero, unless they are known (such as a
+mask that the host sent) or set by --assume; the answer lists the lines where such a value decides a size or a branch.
+Models are not saved, and files that existed before the run are not changed. A loop that waits for a value may never
+end: use --timeout. Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All
+of its processes end with the run. The program runs in its own process group: it does not receive Ctrl-C, whose handler
+might save a model of zeros, and Ctrl-Z does not stop it. Its stdin is empty if it would be the terminal; a file or a
+pipe is passed on.
 
-Exit codes: 0 it fits, 4 it does not, or that cannot be told, as of a run that was ended early, 5 the program failed for
-another reason.
+Exit codes: 0 it fits; 4 it does not fit, or there is no answer, for example because the run was stopped early; 5 the
+program failed for another reason.
 
 Examples:
   plimsoll predict --gpu H100 -- python train.py --batch-size 32
@@ -148,19 +148,19 @@ Examples:
   plimsoll predict --nodes 8 --devices 8 --rank 0 -- python train.py
   plimsoll predict --gpu 24GiB --cc 8.9 --find 'BATCH=1..512' -- python train.py --batch-size {BATCH}";
 
-/// Runs the program and tells what it took; the result is text for stdout.
+/// Runs the program; returns the report for stdout.
 pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if args.list {
         return Ok(Answer::from(gpu::list(args.shown.bytes)));
     }
     if args.rank.is_some_and(|rank| u64::from(rank) >= u64::from(args.nodes) * u64::from(args.devices)) {
-        let message = "--rank counts from 0, and the job has --devices ranks (with --nodes, so many on each)";
+        let message = "--rank must be less than --nodes times --devices (ranks count from 0)";
         return Err(Failure::new(Exit::Usage, message));
     }
     if args.devices > MOST_DEVICES {
         let message = format!(
-            "--devices {}: a process sees the GPUs of one machine, and PyTorch no more than {MOST_DEVICES}. For one rank of \
-             a job of several machines: --nodes {} --devices 8 --rank N",
+            "--devices {}: PyTorch supports at most {MOST_DEVICES} GPUs per process. To run one rank of \
+             a job on several machines: --nodes {} --devices 8 --rank N",
             args.devices,
             args.devices.div_ceil(8)
         );
@@ -169,7 +169,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     let target = Target::of(args)?;
     if let Some(alike) = target.assumed_from {
         output::progress(&format!(
-            "--gpu {} without --cc: compute capability {} is assumed, as of the {alike}, the listed GPU of nearest size",
+            "--gpu {} without --cc: assuming compute capability {}, that of the {alike}, the listed GPU nearest in size",
             args.gpu, target.capability
         ));
     }
@@ -187,28 +187,28 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
     outcome.leave_out_workspaces();
     if !args.assume.is_empty() && run.ended != Ended::Interrupted {
-        output::progress("once more, with zero for what --assume gives");
+        output::progress("running again with zero instead of the --assume values");
         let run = Run::of(args, &args.command, &target, &session, &[])?;
         outcome.without_assumptions = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
     }
-    if let Some(told) = outcome.judged.as_mut().and_then(|judged| judged.told.as_mut()) {
-        told.try_settings();
+    if let Some(analysis) = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut()) {
+        analysis.try_settings();
     }
     if let Some(keep) = keep {
         keep.write(&mut outcome)?;
     }
-    let told = outcome.judged.as_ref().and_then(|judged| judged.told.as_ref());
-    if let Some((sink, told)) = html.zip(told) {
+    let analysis = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
+    if let Some((sink, analysis)) = html.zip(analysis) {
         let words = std::env::args_os().map(|word| quoted(word.as_ref()));
         let command = words.collect::<Vec<_>>().join(" ");
-        sink.page(About::Recording(told.explained.report()), &told.explained.file, &command)?;
+        sink.page(About::Recording(analysis.explained.report()), &analysis.explained.file, &command)?;
     }
     let text =
         if args.json { json::render(&outcome, &target) } else { text::render(&outcome, &target, args) };
     Ok(Answer { text, exit: outcome.verdict.exit() })
 }
 
-/// A time as people write it: `90`, `90s`, `5m`, `2h`.
+/// Parses a time: `90`, `90s`, `5m`, `2h`.
 fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -218,7 +218,7 @@ fn duration(text: &str) -> Result<Duration, String> {
         "h" => 3600,
         _ => return Err(format!("`{unit}` is not a unit; use s, m or h")),
     };
-    let number: u64 = number.parse().map_err(|_| "not a time; write for example 90s".to_owned())?;
+    let number: u64 = number.parse().map_err(|_| "not a time; use for example 90s".to_owned())?;
     let seconds = number.checked_mul(scale).filter(|&seconds| (1..1 << 31).contains(&seconds));
     seconds.map(Duration::from_secs).ok_or_else(|| "must be more than 0, and less than 60 years".to_owned())
 }
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_people_write_them() {
+    fn times_are_parsed_with_their_units() {
         for (text, seconds) in [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
         }

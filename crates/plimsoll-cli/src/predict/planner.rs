@@ -1,5 +1,5 @@
-//! The program as the process that asks cuDNN: `plimsoll_standin::planner` starts it so, in the user's program. It is no
-//! verb of the command line.
+//! Runs this program as the cuDNN planner: `plimsoll_standin::planner` starts it from the user's program. It is not a
+//! subcommand for users.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -8,12 +8,12 @@ use plimsoll_standin::{place, planner};
 
 use crate::exit::Exit;
 
-/// The word after [`place::PLANNER`] for the process that answers.
+/// The argument after [`place::PLANNER`] of the process that answers.
 const ANSWERS: &str = "answers";
 
-/// Answers over stdin if these are the arguments of the planner; nothing if they are not.
+/// Runs the planner on stdin if these are its arguments; otherwise returns `None`.
 ///
-/// The process that is started first starts another and ends. The other so is no child of the user's program, which may
+/// The first process starts a second one and exits, so that the second is not a child of the user's program, which may
 /// wait for all its children.
 pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let program = arguments.next()?;

@@ -1,4 +1,4 @@
-//! The processes below this one: whatever the user's program started, wherever it went.
+//! Descendants of this process: everything that the user's program started.
 
 use std::fs;
 use std::io;
@@ -10,10 +10,10 @@ use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use crate::output;
 
-/// How long one that was killed is waited for.
+/// How long to wait for a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// From now on processes whose parent ends become children of this one, so that none is lost.
+/// Makes this process a subreaper: descendants whose parent ends become its children.
 ///
 /// # Errors
 /// The system's.
@@ -21,8 +21,8 @@ pub(super) fn adopt() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Ends them all, at once. One that starts another meanwhile is ended with it. One that the system does not let end, as
-/// where a device does not answer, is left after some time, and named.
+/// Kills all descendants, including those that they start meanwhile. One that does not end, for example because a device
+/// does not respond, is reported after a while.
 pub(super) fn end_all() {
     let began = Instant::now();
     loop {
@@ -32,18 +32,18 @@ pub(super) fn end_all() {
         }
         if began.elapsed() > PATIENCE {
             let left: Vec<String> = below.iter().map(|it| it.as_raw_nonzero().to_string()).collect();
-            output::progress(&format!("killed, and still there: process {}", left.join(", ")));
+            output::progress(&format!("killed, but still running: process {}", left.join(", ")));
             return;
         }
         for process in below {
-            // One that has ended by now needs no end.
+            // It may have exited meanwhile.
             let _ = kill_process(process, Signal::KILL);
         }
         sleep(Duration::from_millis(1));
     }
 }
 
-/// The processes below one that have not ended.
+/// The running descendants of a process.
 fn below(top: Pid) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());

@@ -1,7 +1,7 @@
 # Which values the program reads from the device, where, and what becomes of each: the stand-in calls for every copy to
 # the host whose value is not known, and gives zeros unless something is written there.
 #
-# A read is told by its line and its way there (a site). What becomes of it is worked out once for each site (fate.py).
+# A read is identified by its line and call stack (a site). Its use is worked out once per site (dataflow.py).
 # Some operators read in their own course: how many elements `nonzero` found decides the size of its result.
 
 import ctypes
@@ -109,7 +109,7 @@ class Reads:
                     site.is_used = True
                     ctypes.memmove(to, given, count)
         except Exception as why:
-            print(f"plimsoll: a read of the device was not followed: {why!r}", file=sys.stderr)
+            print(f"plimsoll: cannot trace a read of the device: {why!r}", file=sys.stderr)
         finally:
             mine.busy = False
 
@@ -197,7 +197,7 @@ class Reads:
         if value in ("max", "half"):
             value = self.extreme(site, tensor, value, count)
             if value is None:
-                self.problem(site, f"what `{site.value}` is cannot be known there: give a number")
+                self.problem(site, f"`{site.value}` is unknown there: give a number")
                 return None
         if site.operator in COUNTING:
             return int(value).to_bytes(count, sys.byteorder) if count in (4, 8) else None
@@ -237,7 +237,7 @@ class Reads:
         # Assumptions about lines at which nothing was read.
         used = {(file, line) for site in self.sites.values() for file, line in site.matched}
         return [
-            f"--assume {file}:{line}: no value that is not known was read there"
+            f"--assume {file}:{line}: no unknown value was read there"
             for file, line, _ in self.assumed
             if (file, line) not in used
         ]

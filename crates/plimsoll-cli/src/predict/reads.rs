@@ -1,5 +1,5 @@
-//! What the program read from the device and what became of it: [`Read`], as `reads.py` reports it; and, in sentences, what
-//! of the program was not run and which files were not written.
+//! Values that the program read from the device, and their use: [`Read`], as `reads.py` reports it. Also sentences about
+//! the parts of the program that did not run, and about files that were not written.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use serde_json::{Value, json};
 
 use super::report::Report;
 
-/// Reads at one line, by one way there.
+/// The reads at one line, from one call stack.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Read {
-    /// The innermost line outside packages; none in a backward pass.
+    /// The innermost line outside packages; `None` in a backward pass.
     file: Option<String>,
     line: Option<u64>,
     /// That line's source.
     #[serde(default)]
     text: String,
-    /// The line that read, where it is a package's.
+    /// The line that read, if it is in a package.
     via: Option<Place>,
-    /// PyTorch's operator that read, as `nonzero`.
+    /// The PyTorch operator that read, such as `nonzero`.
     operator: Option<String>,
     fate: Fate,
-    /// Where it decides.
+    /// The lines where the value decides something.
     #[serde(default)]
     sinks: Vec<Place>,
     count: u64,
-    /// What `--assume` gave it.
+    /// The value from `--assume`.
     assumed: Option<Value>,
-    /// Whether it rests on an even share among experts.
+    /// Whether it depends on the assumption that experts get equal shares.
     #[serde(default)]
     even: bool,
-    /// Whether transformers reads it to end a generation.
+    /// Whether transformers reads it to decide whether a generation ends.
     #[serde(default)]
     generates: bool,
 }
@@ -45,7 +45,7 @@ pub(super) struct Place {
     pub(super) text: String,
 }
 
-/// What became of the value.
+/// How the value was used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Fate {
@@ -55,7 +55,7 @@ enum Fate {
     Size,
     /// It decided a branch.
     Branch,
-    /// There is no source to tell by.
+    /// Unknown: there is no source code.
     Unknown,
 }
 
@@ -71,12 +71,12 @@ impl Fate {
 }
 
 impl Read {
-    /// Whether what was asked for may depend on the value.
+    /// Whether memory requests may depend on the value.
     pub(super) fn decides(&self) -> bool {
         self.fate != Fate::Shown
     }
 
-    /// The line, as `train.py:5`, where an operator of PyTorch's selects by values, which leaves nothing here.
+    /// The line, as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
     pub(super) fn empty_selection(&self) -> Option<String> {
         let is_empty = self.operator.is_some() && self.fate == Fate::Size && self.assumed.is_none();
         let (file, line) = self.file.as_ref().zip(self.line).filter(|_| is_empty)?;
@@ -84,13 +84,13 @@ impl Read {
         Some(format!("{name}:{line}"))
     }
 
-    /// What it decides, where, and what it was taken to be.
+    /// What it decides, where, and the assumed value.
     fn sentence(&self) -> String {
         let decides = match self.fate {
             Fate::Shown => "decides nothing",
             Fate::Size => "decides a size",
             Fate::Branch => "decides a branch",
-            Fate::Unknown => "may decide a size or a branch (its source is not known)",
+            Fate::Unknown => "may decide a size or a branch (no source code)",
         };
         let operator = self.operator.as_deref().filter(|it| !is_plain(it));
         let operator = operator.map_or_else(String::new, |it| format!(" in `{it}`"));
@@ -105,11 +105,11 @@ impl Read {
             .as_ref()
             .map_or_else(String::new, |via| format!(", read at {}:{}", short(&via.file), via.line));
         let taken = match &self.assumed {
-            _ if self.generates => "; generation is taken to run to its greatest length".to_owned(),
+            _ if self.generates => "; assumed: generation runs to its maximum length".to_owned(),
             Some(value) => {
                 format!("; assumed {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
             }
-            None if self.even => "; experts are taken to get even shares".to_owned(),
+            None if self.even => "; assumed: experts get equal shares".to_owned(),
             None => String::new(),
         };
         format!("{decides}{operator}{at}{via}{taken}")
@@ -138,20 +138,20 @@ impl Place {
     }
 }
 
-/// Operators that only hand a value over.
+/// Operators that only copy a value.
 fn is_plain(operator: &str) -> bool {
     operator.starts_with("to_")
         || ["item", "_local_scalar_dense", "copy_", "_to_copy", "is_nonzero", "cpu", "clone"]
             .contains(&operator)
 }
 
-/// The end of a path: inside packages from the package on, else the file.
+/// A short path: from the package's name on, otherwise the file name.
 fn short(file: &str) -> &str {
     let package = file.split_once("-packages/").map(|(_, rest)| rest);
     package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
 }
 
-/// The reads that decide, as rows of a line, its source and what it decides. Of equal lines one, with all that it decides.
+/// The reads that decide something, one row per line: the line, its source, what it decides.
 pub(super) fn rows(reports: &[Report]) -> Vec<[String; 3]> {
     let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {
@@ -170,12 +170,12 @@ pub(super) fn rows(reports: &[Report]) -> Vec<[String; 3]> {
     rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
 }
 
-/// All reads, for programs.
+/// All reads, for the JSON report.
 pub(super) fn json(reports: &[Report]) -> Value {
     reports.iter().flat_map(|report| &report.reads).map(Read::json).collect::<Vec<_>>().into()
 }
 
-/// What of the program was not run; each a sentence without its end.
+/// The parts of the program that did not run; sentences without a final period.
 pub(super) fn unseen(reports: &[Report]) -> Vec<String> {
     let mut said = Vec::new();
     let mut say = |sentence: String| {
@@ -186,13 +186,13 @@ pub(super) fn unseen(reports: &[Report]) -> Vec<String> {
     for report in reports.iter().filter(|report| report.cut) {
         let steps = counted(report.steps);
         if report.went_on {
-            let end = if report.ended { "" } else { "; it was ended before it came to its end" };
+            let end = if report.ended { "" } else { "; the program was stopped before its end" };
             say(format!(
-                "the rest of the training: its loader was ended after {steps}, and what comes after the loop was run{end}"
+                "the rest of the training: its DataLoader was ended after {steps}, and the code after the loop ran{end}"
             ));
         } else {
             say(format!(
-                "what comes after {steps}: the program was ended there (`--whole` runs it to its end)"
+                "everything after {steps}: the program was stopped there (`--whole` runs it to its end)"
             ));
         }
         for place in &report.unseen {
@@ -203,7 +203,7 @@ pub(super) fn unseen(reports: &[Report]) -> Vec<String> {
             let place = place.map_or_else(String::new, |(file, line)| format!(" at {}:{line}", short(file)));
             let text = error.text.lines().next().unwrap_or_default();
             say(format!(
-                "what comes after a failure past the loop that was cut short: {}{place}: {text}",
+                "everything after a failure behind the shortened loop: {}{place}: {text}",
                 error.kind
             ));
         }
@@ -216,13 +216,13 @@ pub(super) fn counted(steps: u64) -> String {
     if steps == 1 { "the first step".to_owned() } else { format!("the first {steps} steps") }
 }
 
-/// Files that the program meant to write or remove and that stay as they were, each with what was not done.
+/// Files that the program tried to write or remove, each with what was not done.
 pub(super) fn kept_files(reports: &[Report]) -> Vec<(String, String)> {
     let all = reports.iter().flat_map(|report| report.saves.iter().cloned());
     all.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }
 
-/// What of `--assume` could not be applied.
+/// `--assume` values that could not be applied.
 pub(super) fn problems(reports: &[Report]) -> Vec<String> {
     let all = reports.iter().flat_map(|report| report.problems.iter().cloned());
     all.collect::<std::collections::BTreeSet<_>>().into_iter().collect()

@@ -1,4 +1,4 @@
-//! What a watched process tells of itself: [`Report`], the JSON that `watch.py` writes, and what the stand-in tells.
+//! A process's [`Report`]: the JSON that `watch.py` writes, and the stand-in's notices and workspaces.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,70 +16,70 @@ use super::reads::{Place, Read};
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Report {
     pub(super) pid: u32,
-    /// Its number in a job of several processes.
+    /// Its rank in a job of several processes.
     pub(super) rank: Option<u32>,
-    /// Whether the others of that job were not there.
+    /// Whether the job's other ranks did not run.
     pub(super) alone: bool,
-    pub(super) state: State,
+    pub(super) state: ProcessState,
     /// PyTorch's version.
     pub(super) torch: String,
-    /// The version of CUDA that it was built for; `None`: for none.
+    /// The CUDA version of its build; `None` for a CPU-only build.
     pub(super) cuda: Option<String>,
     /// Whether the stand-in is loaded.
     pub(super) standin: bool,
-    /// What serves PyTorch's requests: `native`, `cudaMallocAsync`, or `none` where nothing is cached.
+    /// PyTorch's allocator backend: `native`, `cudaMallocAsync`, or `none` without caching.
     #[serde(default = "native")]
     pub(super) allocator: String,
     /// Whether CUDA was used.
     pub(super) started: bool,
-    /// Optimizer steps that were done.
+    /// Completed optimizer steps.
     pub(super) steps: u64,
-    /// Requests that failed for want of memory.
+    /// Requests that ran out of memory.
     pub(super) failures: u64,
-    /// In which step the last of them was, from 1; 0 if none failed.
+    /// The step of the last of them, from 1; 0 if none failed.
     pub(super) failed_step: u64,
-    /// Those of which memory was asked for, by number.
+    /// The devices that it used, by number.
     pub(super) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
     pub(super) cudnn_search: bool,
-    /// Bytes of the GPU that PyTorch's allocator did not ask for; `None` where that cannot be told.
+    /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(super) outside_bytes: Option<u64>,
-    /// Libraries with kernels or allocations of their own that were imported.
+    /// Imported libraries that have kernels or allocations of their own.
     pub(super) libraries: Vec<String>,
     /// The exception that ended it.
     pub(super) error: Option<Thrown>,
-    /// What it read from the device.
+    /// Its reads of device values.
     #[serde(default)]
     pub(super) reads: Vec<Read>,
-    /// What of `--assume` could not be applied.
+    /// `--assume` values that could not be applied.
     #[serde(default)]
     pub(super) problems: Vec<String>,
-    /// Whether it was not run to its end: after its steps it was ended, or its training was.
+    /// Whether the program, or its training, was stopped after the steps.
     #[serde(default)]
     pub(super) cut: bool,
-    /// Whether what comes after the training was run, with the training's loader ended.
+    /// Whether the code after the training ran, with the training's loader ended early.
     #[serde(default)]
     pub(super) went_on: bool,
-    /// Whether it came to its own end.
+    /// Whether the program reached its end.
     #[serde(default)]
     pub(super) ended: bool,
-    /// Lines that evaluate and were not reached.
+    /// Evaluation lines that were not reached.
     #[serde(default)]
     pub(super) unseen: Vec<Place>,
-    /// The exception that ended what comes after the training.
+    /// The exception that ended the code after the training.
     #[serde(default)]
     pub(super) after_error: Option<Thrown>,
-    /// Files that it meant to write or remove, and what was not done.
+    /// Files that it tried to write or remove, and what was not done.
     #[serde(default)]
     pub(super) saves: Vec<(String, String)>,
-    /// Its snapshot, if it wrote one.
+    /// Its snapshot file, if it wrote one.
     #[serde(skip)]
     pub(super) snapshot: Option<PathBuf>,
-    /// What the stand-in took to be so in it, and refused.
+    /// The stand-in's assumptions and unsupported calls.
     #[serde(skip)]
     pub(super) notices: Vec<Notice>,
-    /// The workspaces that libraries asked for in it.
+    /// The workspaces that libraries requested.
     #[serde(skip)]
     pub(super) workspaces: BTreeSet<Workspace>,
 }
@@ -88,38 +88,38 @@ fn native() -> String {
     NATIVE.to_owned()
 }
 
-/// PyTorch's own caching allocator, which alone keeps a record of its blocks.
+/// PyTorch's caching allocator, the only one that records its blocks.
 pub(super) const NATIVE: &str = "native";
 
-/// How far a process came.
+/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    /// It did not tell its end: it was killed, or ended itself in the hard way.
+pub(super) enum ProcessState {
+    /// Without a final report: it was killed, or called `_exit`.
     Running,
-    /// It ended by itself.
+    /// By itself.
     Ended,
-    /// It did the steps that were asked for.
+    /// After the requested steps.
     Stopped,
-    /// An exception ended it.
+    /// With an exception.
     Failed,
-    /// It was told to end: its time was up, or the run was interrupted.
+    /// By --timeout or an interrupt.
     Expired,
 }
 
-/// What the allocator had of one device at most, by PyTorch's own counters; and in which step, from 1. Steps that
-/// were done and one more: after the last.
+/// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
+/// after the last step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(super) struct Peaks {
-    /// Its number in the process.
+    /// The device's number in the process.
     pub(super) device: i32,
-    /// Its number in the machine.
+    /// The device's number in the machine.
     pub(super) gpu: u32,
     pub(super) allocated_bytes: u64,
     pub(super) allocated_step: u64,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_step: u64,
-    /// What all processes took of it at one moment, with their contexts; `None` where it is this one's alone.
+    /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
     #[serde(skip)]
     pub(super) together_bytes: Option<u64>,
 }
@@ -129,21 +129,21 @@ pub(super) struct Peaks {
 pub(super) struct Thrown {
     /// Its class.
     pub(super) kind: String,
-    /// What it says.
+    /// Its message.
     pub(super) text: String,
     /// The innermost line outside packages.
     pub(super) file: Option<String>,
     pub(super) line: Option<u64>,
-    /// Whether a value is read from the device close above it, or above a line that led to it.
+    /// Whether a value is read from the device just above it, or above a calling line.
     pub(super) reads: bool,
 }
 
 impl Report {
-    /// What all processes told, by rank, then by number, and what they had together of a GPU by the stand-in's
-    /// folder of what is shared.
+    /// All processes' reports, by rank, then by process ID. Totals of shared GPUs come from the stand-in's shared
+    /// folder.
     ///
     /// # Errors
-    /// The system's; a report that is none.
+    /// I/O errors; a malformed report.
     pub(super) fn all(folder: &Path, shared: &Path) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
         for entry in fs::read_dir(folder)? {
@@ -165,7 +165,7 @@ impl Report {
         Ok(reports)
     }
 
-    /// What it is called beside others.
+    /// Its name in the report.
     pub(super) fn name(&self) -> String {
         self.rank.map_or_else(|| format!("process {}", self.pid), |rank| format!("rank {rank}"))
     }

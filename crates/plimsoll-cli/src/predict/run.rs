@@ -1,4 +1,4 @@
-//! The user's program from start to end: [`Run`], in an environment that leads it to the stand-in and watches it.
+//! Runs the user's program: [`Run`], in an environment that loads the stand-in and the Python hooks.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,20 +22,20 @@ use super::{processes, standin, surroundings};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// How long a program may take to end after it should have.
+/// How long a program may take to exit after it was asked to.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// The file in the folder of reports that tells every watched process to end.
+/// The file in the report folder that asks every process to exit.
 const STOP: &str = "stop";
 
-/// What every Python runs first: what PyTorch is told otherwise, then the watch, whose last lines begin it all.
-const WATCH: &str = concat!(include_str!("course.py"), "\n\n", include_str!("watch.py"));
+/// sitecustomize.py, which every Python runs first: the patches of PyTorch, then watch.py, whose last lines install both.
+const WATCH: &str = concat!(include_str!("patches.py"), "\n\n", include_str!("watch.py"));
 
-/// What the watch loads beside itself, by name.
+/// Modules that watch.py loads, by name.
 const MODULES: [(&str, &str); 5] = [
-    ("fate", include_str!("fate.py")),
+    ("dataflow", include_str!("dataflow.py")),
     ("reads", include_str!("reads.py")),
-    ("known", include_str!("known.py")),
+    ("shadows", include_str!("shadows.py")),
     ("finish", include_str!("finish.py")),
     ("saves", include_str!("saves.py")),
 ];
@@ -44,41 +44,41 @@ const MODULES: [(&str, &str); 5] = [
 #[derive(Debug)]
 pub(super) struct Run {
     pub(super) ended: Ended,
-    /// What its processes told.
+    /// The reports of its processes.
     pub(super) reports: Vec<Report>,
-    /// Where their snapshots are, as long as this lives.
+    /// The folder with their snapshots, deleted on drop.
     _folder: TempDir,
 }
 
 /// How a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// By itself, or after the steps that were asked for.
+    /// By itself, or after the requested steps.
     Well,
     /// With this exit status.
     Status(i32),
     /// By this signal.
     Signal(i32),
-    /// By the user: Ctrl-C, or a signal to end.
+    /// By the user: Ctrl-C or SIGTERM.
     Interrupted,
-    /// When its time was up.
+    /// By --timeout.
     Expired,
 }
 
-/// What all runs have in common.
+/// The resources that all runs share.
 pub(super) struct Session {
     /// The shared library.
     standin: PathBuf,
-    /// Where each run has a folder.
+    /// The parent of the runs' folders.
     folder: TempDir,
     signals: Signals,
 }
 
 impl Session {
-    /// Finds the shared library, makes the folder, and hears signals from now on.
+    /// Finds the shared library, creates the folder, and starts to catch signals.
     ///
     /// # Errors
-    /// No library, or of another version; a folder that cannot be made.
+    /// No library, or another version of it; a folder that cannot be created.
     pub(super) fn begin() -> Result<Session, Failure> {
         let standin = standin::find()?;
         let folder =
@@ -92,7 +92,7 @@ impl Run {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// What keeps it from starting, or from being waited for; a folder that cannot be made; reports that cannot be read.
+    /// The command cannot be started or waited for; a folder cannot be created; a report cannot be read.
     pub(super) fn of(
         args: &PredictArgs,
         command: &[OsString],
@@ -106,7 +106,7 @@ impl Run {
             .map_err(|why| unreadable(&why))?;
         let place = Folder::laid_out(folder.path(), &session.standin).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        output::progress(&format!("running on an imitation of {}: {}", target.name, words.join(" ")));
+        output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);
         if !assumptions.is_empty() {
@@ -127,15 +127,15 @@ fn unreadable(why: &io::Error) -> Failure {
 
 /// The parts of the temporary folder.
 struct Folder {
-    /// The stand-in under the names that the loader looks for.
+    /// Links to the stand-in, under the names that the loader looks for.
     standin: PathBuf,
-    /// What Python finds first.
+    /// The first folder of PYTHONPATH.
     python: PathBuf,
-    /// What processes write.
+    /// The processes' reports.
     reports: PathBuf,
-    /// What of each GPU every process has.
+    /// Every process's use of each GPU.
     shared: PathBuf,
-    /// The variables that lead to caches and programs in the folder.
+    /// The variables that point to caches and programs in the folder.
     surroundings: Vec<(&'static str, OsString)>,
 }
 
@@ -156,9 +156,9 @@ impl Folder {
     }
 }
 
-/// The command in its environment. Its stdout is our stderr, so that ours holds the answer alone. It has a process group
-/// of its own, so that Ctrl-C reaches us alone: many a trainer saves its model then, which here is zeros. Such a group would
-/// be stopped when it reads the terminal, so that is not its stdin.
+/// The command in its environment. Its stdout goes to our stderr, so that our stdout contains only the answer. It runs in
+/// its own process group, so that it does not receive Ctrl-C: many trainers save their model then, which here is zeros.
+/// Reading the terminal would stop such a group, so the terminal is not its stdin.
 fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &Folder) -> Command {
     let mut words = command.iter();
     let mut child = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
@@ -177,7 +177,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     };
     child.env("PYTHONPATH", path);
     if let Some(settings) = &args.alloc_conf {
-        // The old name, for versions that know no other.
+        // The old name, for older versions.
         child.env("PYTORCH_ALLOC_CONF", settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
     }
     child.env("PLIMSOLL_PREDICT_FOLDER", &place.reports).env(settings::NOTICES, &place.reports);
@@ -202,15 +202,15 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     child
 }
 
-/// Where a rank of a job is.
+/// A rank's place in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     rank: u32,
-    /// Its number on its machine.
+    /// Its local rank.
     local: u32,
     node: u32,
     nodes: u32,
-    /// Ranks of a machine.
+    /// Ranks per machine.
     devices: u32,
 }
 
@@ -234,7 +234,7 @@ impl Place {
     }
 }
 
-/// Starts it and waits. Nothing that it started outlives it. An error is said as what the command cannot.
+/// Starts the command and waits. No process that it started outlives it. Errors say what failed.
 fn run(
     command: &mut Command,
     timeout: Option<Duration>,
@@ -258,9 +258,9 @@ fn run(
     })
 }
 
-/// Waits for its end, and says why it was ended, if it was. When its time is up, or the user wants an end, its processes
-/// are told, and end once they have told what they saw; one that does not is killed some time later, or at the user's
-/// second wish.
+/// Waits for the program's end, and returns why it was stopped, if it was. On --timeout or an interrupt its processes are
+/// asked to exit, and do so once they have written their reports; those that do not are killed after a while, or at the
+/// second interrupt.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,
@@ -273,7 +273,7 @@ fn wait(
         if let Some(status) = child.try_wait()? {
             return Ok((status, stopped.map(|(why, _)| why)));
         }
-        // After that: a signal that may have ended the program, too, is left to be heard.
+        // Checked afterwards, so that a signal that also ended the program still counts.
         let is_wished = signals.heard();
         let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
         match stopped {
@@ -281,10 +281,10 @@ fn wait(
                 let why = if is_wished { Ended::Interrupted } else { Ended::Expired };
                 stopped = Some((why, Instant::now()));
                 File::create(stop)?;
-                output::progress("the program is told to end; Ctrl-C ends it at once");
+                output::progress("stopping the program; press Ctrl-C again to kill it");
             }
             Some((why, at)) if is_wished || at.elapsed() > GRACE => {
-                // One that has ended in between cannot be killed, and need not be.
+                // It may have exited meanwhile.
                 let _ = child.kill();
                 return Ok((child.wait()?, Some(why)));
             }

@@ -57,7 +57,7 @@ fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The value found, and in how many runs, where `of` tells the peak.
+    /// The value found, and in how many runs, where `of` gives the peak.
     fn found(from: u64, to: u64, capacity_bytes: u64, of: impl Fn(u64) -> u64) -> (Option<u64>, u32) {
         let mut runs = 0;
         let value = largest::<()>(from, to, capacity_bytes, |value| {

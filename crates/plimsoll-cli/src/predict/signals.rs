@@ -1,8 +1,8 @@
 //! The signals by which a user ends a program: [`Signals`].
 //!
-//! While the user's program runs they are a wish that [`Run`](super::run::Run) grants in order. At any other time
-//! they end this program as they would by default, once its folder is removed. What was ignored at the start (SIGHUP
-//! under `nohup`, SIGINT of a job in the background) stays ignored.
+//! While the user's program runs, [`Run`](super::run::Run) handles them. At any other time they end this program as by
+//! default, after its folder is removed. Signals that were ignored at the start (SIGHUP under `nohup`, SIGINT of a
+//! background job) stay ignored.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Hears them until this program ends. Each is taken once: by who asks [`Signals::heard`], or as an end.
+/// Catches signals until this program ends. Each counts once: for the caller of [`Signals::heard`], or as an end.
 pub(super) struct Signals {
     heard: Arc<AtomicBool>,
     is_running: Arc<AtomicBool>,
 }
 
 impl Signals {
-    /// Hears them from now on, and removes this folder before one of them is obeyed.
+    /// Starts to catch signals, and removes this folder before one of them ends the program.
     ///
     /// # Errors
     /// The system's.
@@ -49,7 +49,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Does what is not to be ended at once, and whether there was a signal in it that it did not ask for.
+    /// Runs work that a signal must not end at once; also returns whether an unhandled signal arrived meanwhile.
     pub(super) fn during<T>(&self, work: impl FnOnce() -> T) -> (T, bool) {
         self.is_running.store(true, Ordering::SeqCst);
         let done = work();
@@ -58,7 +58,7 @@ impl Signals {
         (done, self.heard())
     }
 
-    /// Whether there was one since this was asked last.
+    /// Whether a signal arrived since the last call.
     pub(super) fn heard(&self) -> bool {
         self.heard.swap(false, Ordering::SeqCst)
     }

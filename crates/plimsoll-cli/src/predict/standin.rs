@@ -1,4 +1,4 @@
-//! The shared library on which PyTorch runs: where it is, and whether it is of our version.
+//! Finds the stand-in library and checks its version.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use plimsoll_standin::{place, version};
 
 use crate::exit::{Exit, Failure};
 
-/// Looks for the library: beside the program, in `../lib`, where `PLIMSOLL_STANDIN` says, and where cargo leaves it.
+/// Looks for the library beside the program, in `../lib`, at `PLIMSOLL_STANDIN`, and in cargo's target folder.
 ///
 /// # Errors
-/// If it is nowhere, or of another version.
+/// It is not found, or has another version.
 pub(super) fn find() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().and_then(|program| program.canonicalize());
     let program =
         program.map_err(|why| Failure::new(Exit::Unreadable, format!("where this program is: {why}")))?;
-    let told = std::env::var_os(place::PLACE).map(PathBuf::from);
+    let configured = std::env::var_os(place::PLACE).map(PathBuf::from);
     let built = program.parent().map(|beside| beside.join("deps").join(place::LIBRARY));
-    let library = place::find(&program, told.as_deref()).or(built.filter(|built| built.is_file()));
+    let library = place::find(&program, configured.as_deref()).or(built.filter(|built| built.is_file()));
     checked(&library.ok_or_else(|| missing(&program))?)
 }
 
@@ -25,8 +25,8 @@ fn missing(program: &Path) -> Failure {
     Failure::new(
         Exit::Unreadable,
         format!(
-            "{} is neither in {beside} nor in {beside}/../lib nor where {} says: `cargo build --release -p \
-             plimsoll-cli -p plimsoll-standin` makes both",
+            "{} is not in {beside}, in {beside}/../lib or at {}: `cargo build --release -p \
+             plimsoll-cli -p plimsoll-standin` builds both",
             place::LIBRARY,
             place::PLACE
         ),
@@ -38,9 +38,9 @@ fn checked(library: &Path) -> Result<PathBuf, Failure> {
     let why = match version::version_of(library) {
         Some(found) if found == version::version() => return Ok(library.to_path_buf()),
         Some(found) => {
-            format!("{path} is version {found}, this program {}: build both anew", version::version())
+            format!("{path} is version {found}, this program is {}: rebuild both", version::version())
         }
-        None => format!("{path} cannot be loaded, or is no {}", place::LIBRARY),
+        None => format!("{path} cannot be loaded, or is not {}", place::LIBRARY),
     };
     Err(Failure::new(Exit::Unreadable, why))
 }

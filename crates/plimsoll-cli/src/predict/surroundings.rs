@@ -1,9 +1,8 @@
-//! What the user's program finds around it: caches of its own and an `nvidia-smi` for the imitated GPUs.
+//! The environment of the user's program: private compiler caches, and an `nvidia-smi` for the simulated GPUs.
 //!
-//! Compilers keep what they tuned: Triton, Inductor and others measure kernels and write down the fastest. Here no kernel
-//! takes time, so that such a result is worth nothing, and a card that found it in the user's caches would use it. Every
-//! run has caches of its own, empty at first, in a folder that goes with the run: all runs are cold, and equal ones take
-//! the same memory. `warm.rs` says what full caches would have saved.
+//! Triton, Inductor and others time kernels and cache the fastest. Here kernels take no time, so such results are
+//! meaningless, and a real GPU would use them if they were in the user's caches. So every run gets its own empty caches,
+//! in a folder that is deleted with the run: all runs are cold, and equal runs take the same memory. `warm.rs` says what full caches would have saved.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +10,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// The caches of compilers and tuners, by the variable that says where each is, and its name in the folder.
+/// Caches of compilers and tuners: the variable with the path, and the name in the folder.
 const CACHES: [(&str, &str); 12] = [
     ("TRITON_CACHE_DIR", "triton"),
     ("TRITON_HOME", "triton-home"),
@@ -27,10 +26,10 @@ const CACHES: [(&str, &str); 12] = [
     ("VLLM_CACHE_ROOT", "vllm"),
 ];
 
-/// The file, and not a folder, among them.
+/// The one that is a file, not a folder.
 const FILE: &str = "tunableop.csv";
 
-/// Makes the caches and the script; the variables that lead to them, in the environment whose values `before` looks up.
+/// Creates the caches and the script; returns the variables that point to them. `before` looks up a variable's value.
 ///
 /// # Errors
 /// The system's.

@@ -1,4 +1,4 @@
-//! A prediction for people: the verdict, the peaks, who holds them, what would change them.
+//! The text report: the verdict, the peaks, the owners of the memory, the effect of other settings.
 
 use std::fmt::Write;
 
@@ -30,11 +30,11 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
         );
     }
     if let Some(zero) = &outcome.without_assumptions {
-        let _ = writeln!(out, "with zero for what --assume gives: {}", verdict(zero, target, size));
+        let _ = writeln!(out, "with zero instead of the --assume values: {}", verdict(zero, target, size));
         let peak = |it: &Outcome| it.judged.as_ref().map(|judged| judged.peaks.reserved_bytes);
         if let (Some(one), Some(other)) = (peak(outcome), peak(zero)) {
             let (least, most) = (size(one.min(other)), size(one.max(other)));
-            let _ = writeln!(out, "between the two: {least} to {most} reserved");
+            let _ = writeln!(out, "range: {least} to {most} reserved");
         }
     }
     if let Verdict::Failed { hint: Some(hint), .. } = &outcome.verdict {
@@ -43,10 +43,11 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     processes(&mut out, outcome, size);
     if let Some(judged) = &outcome.judged {
         peaks(&mut out, judged, outcome.is_exact(target), target, size);
-        // Who holds what is of no help to a program that failed for another reason.
-        let told = judged.told.as_ref().filter(|_| !matches!(outcome.verdict, Verdict::Failed { .. }));
-        if let Some(told) = told {
-            tables(&mut out, &told.explained, told.device(), args.shown);
+        // The owners of memory do not help with a program that failed for another reason.
+        let analysis =
+            judged.analysis.as_ref().filter(|_| !matches!(outcome.verdict, Verdict::Failed { .. }));
+        if let Some(analysis) = analysis {
+            tables(&mut out, &analysis.explained, analysis.device(), args.shown);
         }
     }
     if !matches!(outcome.verdict, Verdict::Failed { .. }) {
@@ -55,10 +56,10 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     }
     let kept = reads::kept_files(&outcome.reports);
     let kept: Vec<String> = kept.into_iter().map(|(path, what)| format!("{path}: {what}")).collect();
-    section(&mut out, "Files that stay as they were, as what is computed here is zeros", &kept);
+    section(&mut out, "Files left unchanged, because the values computed here are zeros", &kept);
     let limits = limits(outcome, size);
     if !limits.is_empty() {
-        let _ = writeln!(out, "\n{BOLD}What this cannot tell{RESET}");
+        let _ = writeln!(out, "\n{BOLD}Not included{RESET}");
         limits.iter().for_each(|limit| {
             let _ = writeln!(out, "  {limit}");
         });
@@ -66,7 +67,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     out
 }
 
-/// A heading and its lines; nothing where there are none.
+/// A heading and its lines; nothing if there are no lines.
 fn section(out: &mut String, heading: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
@@ -77,32 +78,32 @@ fn section(out: &mut String, heading: &str, lines: &[String]) {
     }
 }
 
-/// The reads of the device that decide.
+/// The reads of device values that decide a size or a branch.
 fn values(out: &mut String, outcome: &Outcome) {
     let rows = reads::rows(&outcome.reports);
-    let heading = "Decided by values of the device, which are zero here unless said otherwise (--assume FILE:LINE=VALUE)";
+    let heading = "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
     let lines: Vec<String> =
         rows.into_iter().map(|[place, text, said]| format!("{place}  {text}\n      {said}")).collect();
     section(out, heading, &lines);
 }
 
-/// What of the program the answer is about, if not all of it: ` in the first 3 steps`.
+/// The part of the program that the answer covers, unless it is the whole: ` in the first 3 steps`.
 fn scope(outcome: &Outcome) -> String {
     let Some(judged) = &outcome.judged else { return String::new() };
     let report = &judged.report;
     match (report.cut, report.went_on) {
         (false, _) => String::new(),
         (true, false) => format!(" in {}", reads::counted(report.steps)),
-        (true, true) => format!(" in {} and what follows the training", reads::counted(report.steps)),
+        (true, true) => format!(" in {} and after the training", reads::counted(report.steps)),
     }
 }
 
-/// The sentence that answers.
+/// The verdict in one sentence.
 pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
     let name = &target.name;
     let who = match &outcome.judged {
         Some(judged) if outcome.rows().len() > 1 => {
-            format!(", by {} on its device {}", judged.report.name(), judged.peaks.device)
+            format!(", in {} on its device {}", judged.report.name(), judged.peaks.device)
         }
         _ => String::new(),
     };
@@ -115,25 +116,29 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
             let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
             let short = match *cause {
                 Cause::Capacity { short_bytes } => format!(", short by {}", size(short_bytes)),
-                Cause::Fragmentation { .. } => ", which would fit if the blocks lay together".to_owned(),
+                Cause::Fragmentation { .. } => {
+                    ", which would fit if the free memory were contiguous".to_owned()
+                }
                 Cause::Limit { short_bytes } => {
                     format!(
-                        ", short by {} at most under a limit that the program set itself",
+                        ", short by at most {} under a limit that the program set itself",
                         size(short_bytes)
                     )
                 }
                 Cause::Unknown => String::new(),
             };
-            let caught = if *caught { "; the program caught that and went on" } else { "" };
+            let caught = if *caught { "; the program caught the error and continued" } else { "" };
             let asked = size(*asked_bytes);
             let who = who.replacen(',', "", 1);
-            format!("runs OUT of {name} in step {step}{place}: asked {asked}{who}{short}{caught}")
+            format!(
+                "runs OUT of memory on {name} in step {step}{place}: requested {asked}{who}{short}{caught}"
+            )
         }
-        Verdict::Failed { how, .. } => format!("the program FAILED, not for want of memory: {how}"),
+        Verdict::Failed { how, .. } => format!("the program FAILED, but not because of memory: {how}"),
         Verdict::Unknown(why) => {
             let seen = at_most();
-            let seen = if seen.is_empty() { seen } else { format!("; until then {seen}") };
-            format!("cannot be told: {why}{seen}")
+            let seen = if seen.is_empty() { seen } else { format!("; up to then {seen}") };
+            format!("no answer: {why}{seen}")
         }
     }
 }
@@ -150,7 +155,7 @@ fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The step of a peak, as the end of a sentence; nothing in a program without steps.
+/// The step of a peak, to end a sentence; empty for a program without steps.
 fn when(step: u64, report: &Report) -> String {
     match report.steps {
         0 => String::new(),
@@ -169,7 +174,7 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
             "allocated",
             allocated_bytes,
             format!(
-                "max_memory_allocated(){}; on a card up to 1 % off, by its order of addresses",
+                "max_memory_allocated(){}; up to 1 % different on a GPU, which orders addresses differently",
                 when(allocated_step, report)
             ),
         ),
@@ -179,7 +184,7 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
             format!(
                 "max_memory_reserved(){}{}",
                 when(reserved_step, report),
-                if exact { "" } else { "; not exact: what it rests on is below" }
+                if exact { "" } else { "; not exact: the reasons are below" }
             ),
         ),
     ];
@@ -189,7 +194,7 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
     let (least, most) = (LEAST_CONTEXT_BYTES.min(target.context_bytes), target.context_bytes);
     let _ = writeln!(
         out,
-        "  {:>12}  the process, at most    at least {}: the context and libraries take {} to {}",
+        "  {:>12}  the process, at most    at least {}: context and libraries take {} to {}",
         size(reserved_bytes + most),
         size(reserved_bytes + least),
         size(least),
@@ -198,13 +203,13 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
     let _ = writeln!(out, "  {:>12}  the device", size(target.total_bytes));
 }
 
-/// One row for each process and device, where there are several.
+/// A row per process and device, if there are several.
 fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) {
     let rows = outcome.rows();
     if rows.len() < 2 {
         return;
     }
-    let _ = writeln!(out, "\n{BOLD}Side by side{RESET}");
+    let _ = writeln!(out, "\n{BOLD}Processes{RESET}");
     for (report, peaks) in rows {
         let ran_out = if report.failures > 0 { "  ran OUT" } else { "" };
         let _ = writeln!(

@@ -1,8 +1,8 @@
 # What `plimsoll predict` does inside the user's Python processes: it watches PyTorch's allocator and the optimizers.
 #
-# The launcher writes course.py and this file as one sitecustomize.py into a folder of its own, in front of PYTHONPATH,
+# The launcher writes patches.py and this file as one sitecustomize.py into a folder of its own, in front of PYTHONPATH,
 # so that every Python below it runs it first: `python -m`, torchrun's ranks, pytest. It is quiet, changes no memory
-# figure (course.py's send_objects does, by some hundred bytes), and ends the program only where it was told to. Each
+# figure (patches.py's send_objects does, by some hundred bytes), and ends the program only where it was told to. Each
 # process writes `PID.json` (report(), below), and `PID.pickle`, PyTorch's own snapshot: when memory runs out, and when
 # the process ends.
 
@@ -71,7 +71,7 @@ class Finder:
             try:
                 self.then(module)
             except Exception as why:  # A failure of ours is none of the program's.
-                print(f"plimsoll: {name} is not watched in this process: {why}", file=sys.stderr)
+                print(f"plimsoll: cannot hook {name} in this process: {why}", file=sys.stderr)
 
         spec.loader.exec_module = exec_module
         return spec
@@ -85,12 +85,12 @@ class Watch:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
-        self.reads = ours("reads").Reads(ours("fate"), assumed())
+        self.reads = ours("reads").Reads(ours("dataflow"), assumed())
         try:
-            self.known = ours("known").Known(torch, self.reads.of_thread)
+            self.known = ours("shadows").Known(torch, self.reads.of_thread)
         except Exception:
             self.known = None  # a PyTorch before 2.9, whose kernels cannot be had
-        self.finish_up = ours("finish").Finish(torch, ours("fate").is_library)
+        self.finish_up = ours("finish").Finish(torch, ours("dataflow").is_library)
         self.saves = ours("saves").Saves(torch, os.path.join(os.path.dirname(FOLDER), "saves"))
         self.listening = None  # the process that has a thread that waits for an end; a forked one has not
         self.begin()
@@ -180,7 +180,7 @@ class Watch:
         # A backward pass begins. Where the rhythm of these lines begins again, a step is done.
         if self.state != "running" or len(self.steps):
             return
-        frame, is_library = sys._getframe(2), ours("fate").is_library
+        frame, is_library = sys._getframe(2), ours("dataflow").is_library
         while frame.f_back is not None and is_library(frame.f_code.co_filename):
             frame = frame.f_back
         line = frame.f_code, frame.f_lasti

@@ -1,8 +1,7 @@
-//! What a program would have taken without the workspaces that libraries asked for: its recorded requests, replayed
-//! without those.
+//! The peaks without the libraries' workspaces: a replay of the recorded requests without the requests for workspaces.
 //!
-//! The stand-in notes each workspace, with its address where it saw that (`plimsoll_standin::workspace`). A recorded
-//! request is one if it has as many bytes as was asked for, at that address.
+//! The stand-in records each workspace, with its address if it saw that (`plimsoll_standin::workspace`). A recorded
+//! request is a workspace if its size and address match.
 
 use std::collections::BTreeSet;
 
@@ -11,24 +10,24 @@ use plimsoll_trace::snapshot::{Action, Event, Snapshot};
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::WhatIf;
 
-use super::answer::Told;
+use super::answer::Analysis;
 
 /// The peaks of the remaining requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Without {
     pub(super) allocated_bytes: u64,
     pub(super) reserved_bytes: u64,
-    /// Workspaces that were left out: each time one was taken.
+    /// The number of workspace requests that were left out.
     pub(super) left_out: usize,
     /// The largest of them.
     pub(super) largest_bytes: u64,
 }
 
 impl Without {
-    /// Replays a recording without these workspaces; nothing if it has none of them.
-    pub(super) fn of(told: &Told, workspaces: &BTreeSet<Workspace>) -> Option<Without> {
-        let device = told.device().timeline.device;
-        let mut snapshot = told.explained.snapshot.clone();
+    /// Replays a recording without these workspaces; `None` if it contains none of them.
+    pub(super) fn of(analysis: &Analysis, workspaces: &BTreeSet<Workspace>) -> Option<Without> {
+        let device = analysis.device().timeline.device;
+        let mut snapshot = analysis.explained.snapshot.clone();
         let left_out = leave_out(&mut snapshot, device, workspaces);
         let largest_bytes = left_out.iter().copied().max()?;
         let timeline = Timeline::of(&snapshot, device);
@@ -42,7 +41,7 @@ impl Without {
     }
 }
 
-/// Removes the requests for workspaces, and what became of their blocks; the bytes of each.
+/// Removes the requests for workspaces and all later events of their blocks; returns the bytes of each.
 fn leave_out(snapshot: &mut Snapshot, device: i32, workspaces: &BTreeSet<Workspace>) -> Vec<u64> {
     let trace = usize::try_from(device).ok().and_then(|device| snapshot.traces.get_mut(device));
     let Some(trace) = trace else { return Vec::new() };
