@@ -1,7 +1,7 @@
-//! Memory by its address: a request for one given place, and the segment around a block.
+//! Memory by address: allocation at a given address, and the segment that contains a block.
 //!
-//! A program that was recorded with its addresses (a graph, a compiled step) can be given the same ones again,
-//! as long as the cache holds them. Nothing is asked of the device for it.
+//! A program that was recorded with its addresses (a graph, a compiled step) can allocate at the same addresses
+//! again, as long as they are cached. The device is not called.
 //!
 //! As PyTorch: `allocateWithAddress`, `getBaseAllocation`.
 
@@ -14,10 +14,10 @@ use crate::error::Error;
 use crate::event::Observer;
 use crate::pieces::Cut;
 use crate::request::{Addr, Allocation, Request};
-use crate::search::Ask;
+use crate::search::SizedRequest;
 use crate::size::MIN_BLOCK_BYTES;
 
-/// Why there is no memory at an address.
+/// Why a request for a given address failed.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, AddressError};
@@ -25,11 +25,11 @@ use crate::size::MIN_BLOCK_BYTES;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressError {
-    /// No block can start there.
+    /// The address is not a multiple of 512.
     Unaligned(Addr),
-    /// The pool has no cached block of the request's stream and size class around it.
+    /// No cached block of the request's pool and stream contains the range.
     NotCached {
-        /// Where it was to start.
+        /// The requested address.
         addr: Addr,
         /// The request, rounded up, bytes.
         block_bytes: u64,
@@ -52,9 +52,9 @@ impl fmt::Display for AddressError {
 impl std::error::Error for AddressError {}
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Serves a request at a given address, from the one cached block that lies around it. What is in front of
-    /// the address is given out and taken back, so that it is seen to come and go by the observer. A request
-    /// of 0 bytes is given nothing. Costs a walk over the pool's cached blocks that are large enough.
+    /// Allocates at a given address, from the cached block that contains it. The part of the block before
+    /// the address is allocated and freed again, which the observer sees as events. A request
+    /// of 0 bytes allocates nothing. Scans the pool's cached blocks that are large enough.
     /// As PyTorch: `allocateWithAddress`.
     ///
     /// ```
@@ -71,7 +71,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// ```
     ///
     /// # Errors
-    /// [`AddressError`] if no block can start there or none is cached there; otherwise as
+    /// [`AddressError`] if no block can start there, or none is cached there; otherwise as
     /// [`malloc`](Self::malloc). Nothing is allocated then.
     pub fn malloc_with_address(&mut self, request: Request, addr: Addr) -> Result<Allocation, Error> {
         if request.bytes == 0 {
@@ -81,36 +81,36 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             return Err(AddressError::Unaligned(addr).into());
         }
         self.settle_frees(request.stream)?;
-        let ask = self.ask(request)?;
-        let Some(found) = self.cached_around(addr, &ask) else {
-            return Err(AddressError::NotCached { addr, block_bytes: ask.block_bytes }.into());
+        let sized = self.size_request(request)?;
+        let Some(found) = self.cached_around(addr, &sized) else {
+            return Err(AddressError::NotCached { addr, block_bytes: sized.block_bytes }.into());
         };
         let front_bytes = addr.0 - self.pools.blocks[found].addr.0;
         if front_bytes == 0 {
-            return Ok(self.give(found, &ask));
+            return Ok(self.allocate(found, &sized));
         }
         let Request { stream, pool, stack, .. } = request;
         let front = Request { stream, pool, stack, ..Request::of(front_bytes) };
-        let front = self.give_cut(found, front_bytes, &front, Cut::Front);
-        let allocation = self.give(found, &ask); // what is behind the front
+        let front = self.allocate_cut(found, front_bytes, &front, Cut::Front);
+        let allocation = self.allocate(found, &sized); // the part after the front
         self.free(front);
         Ok(allocation)
     }
 
-    fn cached_around(&self, addr: Addr, ask: &Ask) -> Option<BlockId> {
+    fn cached_around(&self, addr: Addr, sized: &SizedRequest) -> Option<BlockId> {
         let blocks = &self.pools.blocks;
-        let end = addr.0.checked_add(ask.block_bytes)?;
-        let cached = &self.pools.pool(ask.pool).cached;
-        let smallest = cached.first_from(blocks, ask.request.stream, ask.block_bytes);
+        let end = addr.0.checked_add(sized.block_bytes)?;
+        let cached = &self.pools.pool(sized.pool).cached;
+        let smallest = cached.first_from(blocks, sized.request.stream, sized.block_bytes);
         std::iter::successors(smallest, |&id| cached.after(blocks, id)).find(|&id| {
             let block = &blocks[id];
             block.addr <= addr && end <= block.addr.0 + block.bytes
         })
     }
 
-    /// Where the segment that holds an allocation starts, and its bytes: what another process is given to map.
-    /// `None` for a request of 0 bytes, and in an expandable segment, which cannot be shared so (PyTorch
-    /// refuses it in words). As PyTorch: `getBaseAllocation`.
+    /// The start and size of the segment that contains an allocation: the range that another process can map.
+    /// `None` for a request of 0 bytes, and for an expandable segment, which cannot be shared this way (PyTorch
+    /// returns an error). As PyTorch: `getBaseAllocation`.
     ///
     /// ```
     /// # use plimsoll_alloc::{Allocator, Config, Request, SimDriver};
@@ -123,7 +123,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// ```
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation belongs to another allocator.
     pub fn base_allocation(&self, allocation: &Allocation) -> Option<(Addr, u64)> {
         let blocks = &self.pools.blocks;
         let mut first = &blocks[self.held(allocation)?];

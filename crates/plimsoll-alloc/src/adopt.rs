@@ -1,16 +1,16 @@
-//! State taken over from a recording: segments, pages and blocks that another allocator's driver and callers
-//! are known to have made, without asking ours and without an announcement.
+//! State imported from a recording: segments, pages and blocks of another allocator, added without a call to
+//! the driver and without an event.
 //!
-//! Whoever replays a recording begins in the middle of it, and is told what the device gave and took back. So
-//! memory comes in cut as it is ([`Allocator::adopt`]), comes and goes whole or by the page
-//! ([`adopt_pages`](Allocator::adopt_pages), [`disown`](Allocator::disown)), and a block that was given back
-//! waits until the recording says that it is free ([`free_later`](Allocator::free_later)). Requests are served
-//! from it as always, and nothing here is on their way.
+//! A replay starts in the middle of a recording, and the recording lists what the device allocated and freed. So
+//! segments are imported with their blocks ([`Allocator::adopt`]), memory is added and removed by segment or page
+//! ([`adopt_pages`](Allocator::adopt_pages), [`disown`](Allocator::disown)), and a freed block
+//! stays pending until the recording completes its free ([`free_later`](Allocator::free_later)). Requests are
+//! served as usual; the request path does not run any of this code.
 
 use std::fmt;
 
 use crate::allocator::Allocator;
-use crate::block::{Block, BlockId, State};
+use crate::block::{Block, BlockId, SlotState};
 use crate::driver::Driver;
 use crate::event::{DeviceRange, Event, Observer};
 use crate::expandable::Range;
@@ -19,7 +19,7 @@ use crate::pool::PoolKind;
 use crate::request::{Addr, Allocation};
 use crate::size::{MIN_BLOCK_BYTES, ONE_EXBIBYTE, SMALL_SEGMENT_BYTES};
 
-/// A segment of another allocator's, and how it is cut.
+/// A segment of another allocator, with its blocks.
 ///
 /// ```
 /// use plimsoll_alloc::{Addr, Adoption, Allocator, Config, DeviceRange, Piece, PieceState, PoolId, PoolKind};
@@ -42,12 +42,12 @@ use crate::size::{MIN_BLOCK_BYTES, ONE_EXBIBYTE, SMALL_SEGMENT_BYTES};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Adoption<'a> {
-    /// Where it lies, and whom it serves. It must lie apart from everything that the allocator has, and a
+    /// The address range, stream and pool. It must not overlap a segment of this allocator, and a
     /// private pool must exist.
     pub memory: DeviceRange,
-    /// The size of its pages, if it is an expandable segment, bytes.
+    /// The page size in bytes, if the segment is expandable.
     pub page_bytes: Option<u64>,
-    /// What it is cut into, by address, without holes.
+    /// The blocks by address, without gaps.
     pub pieces: &'a [Piece],
 }
 
@@ -60,26 +60,26 @@ pub struct Piece {
     pub state: PieceState,
 }
 
-/// What a [`Piece`] is.
+/// The state of a [`Piece`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PieceState {
-    /// Somebody holds it.
+    /// Allocated.
     Held {
-        /// What was asked for, bytes.
+        /// The requested value, bytes.
         requested_bytes: u64,
     },
-    /// It is in the cache. Its neighbours are not.
+    /// Cached. No neighbour is cached.
     Cached,
-    /// Whole pages of an expandable segment without memory. Its neighbours are not such pages.
+    /// Unmapped pages of an expandable segment. No neighbour is unmapped.
     Unmapped,
 }
 
-/// What cannot be taken over, and where.
+/// Why a segment cannot be imported, and its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdoptError {
-    /// What is wrong.
+    /// The reason.
     pub why: &'static str,
-    /// Where.
+    /// The address.
     pub addr: Addr,
 }
 
@@ -91,12 +91,12 @@ impl fmt::Display for AdoptError {
 
 impl std::error::Error for AdoptError {}
 
-/// A block that was given back and waits: [`Allocator::free_later`].
+/// A freed block that is still pending: [`Allocator::free_later`].
 #[derive(Debug)]
 #[must_use = "the block is not used again until it is given to `complete`"]
 pub struct Waiting(BlockId);
 
-/// The rule, unless it holds.
+/// Returns the rule as an error unless it holds.
 fn must(holds: bool, why: &'static str, addr: Addr) -> Result<(), AdoptError> {
     if holds { Ok(()) } else { Err(AdoptError { why, addr }) }
 }
@@ -105,14 +105,14 @@ impl Adoption<'_> {
     fn check(&self) -> Result<(), AdoptError> {
         let DeviceRange { addr, bytes, pool, .. } = self.memory;
         let starts = addr.0 != 0 && addr.0.is_multiple_of(MIN_BLOCK_BYTES);
-        must(starts && addr.0.checked_add(bytes).is_some(), "no segment can lie there", addr)?;
+        must(starts && addr.0.checked_add(bytes).is_some(), "no segment can start at this address", addr)?;
         let sum = self.pieces.iter().try_fold(0_u64, |sum, piece| sum.checked_add(piece.bytes));
-        must(sum == Some(bytes), "the pieces are not the whole segment", addr)?;
+        must(sum == Some(bytes), "the pieces do not add up to the segment's size", addr)?;
         let sized = pool == PoolKind::Large || bytes == SMALL_SEGMENT_BYTES || self.page_bytes.is_some();
         must(sized, "a small segment is 2 MiB", addr)?;
         let page_bytes = self.page_bytes.unwrap_or(MIN_BLOCK_BYTES);
         let pages = page_bytes > 0 && page_bytes.is_multiple_of(MIN_BLOCK_BYTES);
-        must(pages && bytes.is_multiple_of(page_bytes), "the segment is not whole pages", addr)?;
+        must(pages && bytes.is_multiple_of(page_bytes), "the segment is not a whole number of pages", addr)?;
         let (mut from, mut before) = (0, None);
         for piece in self.pieces {
             let at = Addr(addr.0 + from);
@@ -120,16 +120,24 @@ impl Adoption<'_> {
             must(whole, "blocks are multiples of 512 bytes", at)?;
             match piece.state {
                 PieceState::Held { requested_bytes } => {
-                    must(requested_bytes <= piece.bytes, "a block is smaller than what was asked for", at)?;
+                    must(requested_bytes <= piece.bytes, "a block is smaller than its request", at)?;
                 }
                 PieceState::Cached => {}
                 PieceState::Unmapped => {
                     let whole = from.is_multiple_of(page_bytes) && piece.bytes.is_multiple_of(page_bytes);
-                    must(self.page_bytes.is_some() && whole, "what is unmapped is not whole pages", at)?;
+                    must(
+                        self.page_bytes.is_some() && whole,
+                        "an unmapped piece is not a whole number of pages",
+                        at,
+                    )?;
                 }
             }
             let is_held = matches!(piece.state, PieceState::Held { .. });
-            must(is_held || before != Some(piece.state), "two neighbours are one block", at)?;
+            must(
+                is_held || before != Some(piece.state),
+                "two neighbouring free pieces must be one block",
+                at,
+            )?;
             (from, before) = (from + piece.bytes, Some(piece.state));
         }
         Ok(())
@@ -137,11 +145,11 @@ impl Adoption<'_> {
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Takes a segment over as it is. It counts as made now: younger than all that are there. Returns what is
-    /// held of it, by address.
+    /// Imports a segment with its blocks. It counts as the newest segment. Returns the allocations in it,
+    /// by address.
     ///
     /// # Errors
-    /// If no allocator could have cut a segment so, or the pool does not exist. Nothing is taken over then.
+    /// If the layout is impossible, or the pool does not exist. Nothing is imported then.
     pub fn adopt(&mut self, adoption: &Adoption<'_>) -> Result<Vec<Allocation>, AdoptError> {
         adoption.check()?;
         let DeviceRange { addr, bytes, stream, pool: kind, pool_id } = adoption.memory;
@@ -156,9 +164,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let (mut held, mut at, mut last) = (Vec::new(), addr, None);
         for piece in adoption.pieces {
             let (state, requested_bytes) = match piece.state {
-                PieceState::Held { requested_bytes } => (State::Active, requested_bytes),
-                PieceState::Cached => (State::Cached, 0),
-                PieceState::Unmapped => (State::Unmapped, 0),
+                PieceState::Held { requested_bytes } => (SlotState::Active, requested_bytes),
+                PieceState::Cached => (SlotState::Cached, 0),
+                PieceState::Unmapped => (SlotState::Unmapped, 0),
             };
             let block = Block { addr: at, bytes: piece.bytes, state, requested_bytes, ..template };
             let id = match last {
@@ -168,24 +176,24 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
                 }
                 Some(last) => self.pools.insert_between(Some(last), None, block),
             };
-            if state == State::Active {
+            if state == SlotState::Active {
                 held.push(Allocation::of_block(id, block.generation, &self.live(id)));
             } else {
                 self.pools.file(id);
             }
-            self.reserved_bytes += if state == State::Unmapped { 0 } else { piece.bytes };
+            self.reserved_bytes += if state == SlotState::Unmapped { 0 } else { piece.bytes };
             (at, last) = (at.plus(piece.bytes), Some(id));
         }
         Ok(held)
     }
 
-    /// Takes pages of an expandable segment over that the device has put memory behind: they are cached.
+    /// Imports pages of an expandable segment that the device has mapped. They become cached.
     ///
     /// # Errors
     /// If they are not whole unmapped pages of one segment.
     pub fn adopt_pages(&mut self, memory: &DeviceRange) -> Result<(), AdoptError> {
         let &DeviceRange { addr, bytes, stream, pool: kind, pool_id } = memory;
-        let no_pages = AdoptError { why: "there are no such pages to map", addr };
+        let no_pages = AdoptError { why: "no unmapped pages of a segment start at this address", addr };
         let pool = self.half_of(pool_id, kind).map_err(|_| no_pages)?;
         let unmapped = &self.pools.pool(pool).unmapped;
         let below = unmapped.range((stream, Addr(0))..=(stream, addr)).next_back();
@@ -195,19 +203,19 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let range = block.range.map(|range| self.ranges.get(range));
         let is_whole = range.is_some_and(|range| range.is_pages(addr, bytes));
         must(end.is_some() && is_whole, no_pages.why, addr)?;
-        self.leave_in(id, addr, bytes, State::Cached);
+        self.leave_in(id, addr, bytes, SlotState::Cached);
         self.reserved_bytes += bytes;
         Ok(())
     }
 
-    /// Forgets cached memory that the device took back: a whole segment, or pages of an expandable one, of
-    /// which the address space stays.
+    /// Removes cached memory that the device has freed: a whole segment, or pages of an expandable one, whose
+    /// address space stays reserved.
     ///
     /// # Errors
-    /// If it is not cached so.
+    /// If this memory is not cached.
     pub fn disown(&mut self, memory: &DeviceRange) -> Result<(), AdoptError> {
         let &DeviceRange { addr, bytes, stream, pool: kind, pool_id } = memory;
-        let no_memory = AdoptError { why: "no such memory is cached", addr };
+        let no_memory = AdoptError { why: "this memory is not cached", addr };
         let pool = self.half_of(pool_id, kind).map_err(|_| no_memory)?;
         let end = addr.0.checked_add(bytes).ok_or(no_memory)?;
         let (blocks, cached) = (&self.pools.blocks, &self.pools.pool(pool).cached);
@@ -220,7 +228,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         match block.range.map(|range| self.ranges.get(range)) {
             Some(range) => {
                 must(range.is_pages(addr, bytes), no_memory.why, addr)?;
-                self.leave_in(id, addr, bytes, State::Unmapped);
+                self.leave_in(id, addr, bytes, SlotState::Unmapped);
             }
             None => {
                 must(!block.is_piece() && block.bytes == bytes, no_memory.why, addr)?;
@@ -231,7 +239,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Takes a block back that waits for streams which are somebody else's matter, until
+    /// Frees a block that stays pending until the caller says that its streams are done:
     /// [`complete`](Self::complete).
     ///
     /// # Panics
@@ -241,18 +249,18 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let id = self.held(&allocation)?;
         let (block, oversize) = (self.live(id), crate::size::is_oversize(&self.config, allocation.bytes()));
         self.observer.on(&Event::Free { block, oversize });
-        self.pools.blocks[id].state = State::Pending;
+        self.pools.blocks[id].state = SlotState::Pending;
         self.streams.elsewhere.insert(id);
         Some(Waiting(id))
     }
 
-    /// Ends a block's waiting: it goes into the cache.
+    /// Completes the free of a pending block: it becomes cached.
     ///
     /// # Panics
-    /// If it is another allocator's.
+    /// If the block belongs to another allocator.
     #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes it end only once")]
     pub fn complete(&mut self, waiting: Waiting) {
-        assert!(self.streams.elsewhere.remove(&waiting.0), "the block is another allocator's");
+        assert!(self.streams.elsewhere.remove(&waiting.0), "the block belongs to another allocator");
         self.complete_free(waiting.0);
     }
 }

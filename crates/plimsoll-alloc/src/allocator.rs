@@ -1,35 +1,35 @@
-//! The allocator itself: [`Allocator`], with malloc, free, retag and the limits.
+//! The allocator: [`Allocator`], with malloc, free, retag and the limits.
 //!
-//! A request is sized (`size.rs`), served from the cache if it can be (`search.rs`), and otherwise climbs the
-//! ladder (`ladder.rs`) to more memory or an error. Each step is announced to the observer. Uses on several
-//! streams are in `streams.rs`, private pools in `private.rs`.
+//! A request is rounded (`size.rs`) and served from the cache if a block fits (`search.rs`). On a miss,
+//! `cache_miss.rs` gets more memory or fails. Every change is sent to the observer as an event. Blocks used on
+//! several streams are in `streams.rs`, private pools in `private.rs`.
 //!
 //! As PyTorch: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`, for one device.
 
 use crate::Category;
-use crate::block::{Block, BlockId, State};
+use crate::block::{Block, BlockId, SlotState};
+use crate::cache_miss;
 use crate::config::{CaptureTest, Config};
 use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
 use crate::event::{DeviceRange, Event, LiveBlock, Observer};
 use crate::expandable::Ranges;
 use crate::grow::fraction_of;
-use crate::ladder;
 use crate::pieces::Cut;
 use crate::pool::{Pool, Pools};
 use crate::private::Privates;
 use crate::request::{Allocation, LabelId, Request, Tag};
-use crate::search::{Ask, cut};
+use crate::search::{SizedRequest, cut};
 use crate::size::{ONE_EXBIBYTE, block_bytes, is_oversize, kind_of, segment_bytes};
 use crate::streams::Streams;
 
 const NOT_OURS: &str =
-    "the allocation is another allocator's, or of before its pool was brought back to a checkpoint";
+    "the allocation belongs to another allocator, or its pool was restored to a checkpoint since";
 
 // Note [Laid out once]
-// What a request is sized to and what it is given are each a few words. Returned through several functions,
-// such a value is written to the stack and read back at once in other widths, and each time the processor
-// waits for the store. So the functions between the call and the answer are always inlined.
+// A sized request and an allocation are a few machine words each. Returned through several functions,
+// such a value is written to the stack and read back at once with other widths, and each time the processor
+// stalls on the store. So the functions on the path of a request are always inlined.
 
 /// A caching allocator for one device, as a state machine.
 ///
@@ -55,54 +55,54 @@ pub struct Allocator<D, O> {
     pub(crate) ranges: Ranges,
     pub(crate) privates: Privates,
     pub(crate) streams: Streams,
-    /// Captures that have begun and not ended.
+    /// Number of captures under way.
     captures: u32,
-    /// What the segments take of the device: the one total that the ladder reads.
+    /// Total bytes of all segments.
     pub(crate) reserved_bytes: u64,
     pub(crate) limit_bytes: Option<u64>,
 }
 
-/// What became of a request that was started: [`Allocator::start`].
+/// The result of the cache lookup: [`Allocator::start`].
 ///
 /// ```
-/// use plimsoll_alloc::{Allocator, Config, GivenBack, Request, SimDriver, Step};
+/// use plimsoll_alloc::{Allocator, Config, CallbackResult, Request, SimDriver, CacheLookup};
 ///
 /// let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 << 20), ());
 /// let kept = allocator.malloc(Request::of(60 << 20))?;
-/// let Step::CallbacksWanted(unserved) = allocator.start(Request::of(50 << 20))? else {
+/// let CacheLookup::Miss(miss) = allocator.start(Request::of(50 << 20))? else {
 ///     panic!("nothing is cached")
 /// };
 /// allocator.free(kept); // somebody gives memory back in between
-/// let x = allocator.resume(unserved, GivenBack::Something)?;
+/// let x = allocator.resume(miss, CallbackResult::Freed)?;
 /// assert_eq!(allocator.reserved(), 60 << 20);
 /// # allocator.free(x);
 /// # Ok::<(), plimsoll_alloc::Error>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "an allocation that is dropped instead of freed is leaked"]
-pub enum Step {
-    /// It was served from the cache.
-    Done(Allocation),
-    /// No cached block serves it. Whoever holds memory that could be given back may do so now; then the
-    /// request goes on with [`Allocator::resume`].
-    CallbacksWanted(Unserved),
+pub enum CacheLookup {
+    /// Served from the cache.
+    Hit(Allocation),
+    /// No cached block fits. The caller may free memory now (PyTorch's free-memory callbacks), then continue
+    /// the request with [`Allocator::resume`].
+    Miss(CacheMiss),
 }
 
-/// A request that waits for [`Allocator::resume`]; see [`Step`] for an example.
+/// A request that missed the cache, for [`Allocator::resume`]; see [`CacheLookup`] for an example.
 #[derive(Debug)]
-pub struct Unserved(pub(crate) Request);
+pub struct CacheMiss(pub(crate) Request);
 
-/// Whether anything was given back while a request waited; see [`Step`] for an example.
+/// Whether the callbacks freed memory after a cache miss; see [`CacheLookup`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GivenBack {
-    /// Nothing: the cache need not be searched again.
-    Nothing,
-    /// Something that may be in the cache now.
-    Something,
+pub enum CallbackResult {
+    /// They freed nothing: the cache need not be searched again.
+    NothingFreed,
+    /// They freed memory: the cache is searched again.
+    Freed,
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// An allocator that holds nothing yet, with a limit if `per_process_memory_fraction` sets one.
+    /// An empty allocator. Its limit is that of `per_process_memory_fraction`, if set.
     pub fn new(config: Config, driver: D, observer: O) -> Self {
         let fraction = config.per_process_memory_fraction();
         let limit_bytes = (fraction < 1.0).then(|| fraction_of(fraction, driver.memory().total_bytes));
@@ -120,57 +120,57 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Serves a request. One of 0 bytes takes nothing, changes nothing and announces nothing.
+    /// Allocates. A request of 0 bytes allocates nothing, changes nothing and sends no event.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if there is no room after the cache was released, [`Error::TooLarge`] from
+    /// [`Error::OutOfMemory`] if no memory is left after releasing the cache, [`Error::TooLarge`] from
     /// one exbibyte on, [`Error::Pool`] if the request's pool does not exist, [`Error::Driver`] if the
     /// device failed. Nothing is allocated then.
     pub fn malloc(&mut self, request: Request) -> Result<Allocation, Error> {
         match self.start(request)? {
-            Step::Done(allocation) => Ok(allocation),
-            Step::CallbacksWanted(unserved) => self.resume(unserved, GivenBack::Nothing),
+            CacheLookup::Hit(allocation) => Ok(allocation),
+            CacheLookup::Miss(miss) => self.resume(miss, CallbackResult::NothingFreed),
         }
     }
 
-    /// The first half of [`malloc`](Self::malloc): what needs neither the device's memory nor a callback.
+    /// The first half of [`malloc`](Self::malloc): the cache lookup, without device calls for memory or callbacks.
     ///
     /// # Errors
-    /// As [`malloc`](Self::malloc), but for want of memory.
+    /// As [`malloc`](Self::malloc), except out of memory.
     #[inline(always)] // Note [Laid out once]
-    pub fn start(&mut self, request: Request) -> Result<Step, Error> {
+    pub fn start(&mut self, request: Request) -> Result<CacheLookup, Error> {
         if request.bytes == 0 {
-            return Ok(Step::Done(Allocation::nothing()));
+            return Ok(CacheLookup::Hit(Allocation::nothing()));
         }
         if request.bytes >= ONE_EXBIBYTE {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
         }
         self.settle_frees(request.stream)?;
-        let ask = self.ask(request)?;
-        match self.search(&ask) {
-            Some(id) => Ok(Step::Done(self.give(id, &ask))),
-            None => Ok(Step::CallbacksWanted(Unserved(request))),
+        let sized = self.size_request(request)?;
+        match self.search(&sized) {
+            Some(id) => Ok(CacheLookup::Hit(self.allocate(id, &sized))),
+            None => Ok(CacheLookup::Miss(CacheMiss(request))),
         }
     }
 
-    /// The second half of [`malloc`](Self::malloc): another look, if something was given back, and the
-    /// ladder. Other calls may have come between the halves.
+    /// The second half of [`malloc`](Self::malloc): searches the cache again if callbacks freed memory, then
+    /// follows `cache_miss.rs`. Other calls may come between the halves.
     ///
     /// # Errors
     /// As [`malloc`](Self::malloc).
-    pub fn resume(&mut self, unserved: Unserved, given_back: GivenBack) -> Result<Allocation, Error> {
-        ladder::resume(self, unserved, given_back)
+    pub fn resume(&mut self, miss: CacheMiss, result: CallbackResult) -> Result<Allocation, Error> {
+        cache_miss::resume(self, miss, result)
     }
 
-    /// Sizes a request and finds its pool.
+    /// Rounds a request and finds its pool.
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn ask(&self, request: Request) -> Result<Ask, Error> {
+    pub(crate) fn size_request(&self, request: Request) -> Result<SizedRequest, Error> {
         if request.bytes >= ONE_EXBIBYTE {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
         }
         let block_bytes = block_bytes(&self.config, request.bytes);
         let kind = kind_of(block_bytes);
-        Ok(Ask {
+        Ok(SizedRequest {
             request,
             block_bytes,
             segment_bytes: segment_bytes(&self.config, block_bytes),
@@ -181,29 +181,35 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         })
     }
 
-    /// The cached block that serves the request. Searches are counted while ages count.
+    /// The best-fitting cached block. Searches are counted while garbage collection is on: they measure age.
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn search(&mut self, ask: &Ask) -> Option<BlockId> {
+    pub(crate) fn search(&mut self, sized: &SizedRequest) -> Option<BlockId> {
         if self.collected_limit().is_some() {
-            self.pools.pool_mut(ask.pool).searches += 1;
+            self.pools.pool_mut(sized.pool).searches += 1;
         }
-        self.pools.serving(ask, &self.config)
+        self.pools.serving(sized, &self.config)
     }
 
-    /// Gives a found block to the request, cut if the rest is worth it.
+    /// Allocates a cached block, split if the remainder is worth keeping.
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn give(&mut self, found: BlockId, ask: &Ask) -> Allocation {
-        let cut = if self.privates.is_unsplit(self.pools.pool(ask.pool).id) {
+    pub(crate) fn allocate(&mut self, found: BlockId, sized: &SizedRequest) -> Allocation {
+        let cut = if self.privates.is_unsplit(self.pools.pool(sized.pool).id) {
             Cut::Whole
         } else {
-            cut(&self.config, ask, self.pools.blocks[found].bytes)
+            cut(&self.config, sized, self.pools.blocks[found].bytes)
         };
-        self.give_cut(found, ask.block_bytes, &ask.request, cut)
+        self.allocate_cut(found, sized.block_bytes, &sized.request, cut)
     }
 
-    /// Gives a found block to the request, and announces it.
+    /// Allocates a cached block, and sends the event.
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn give_cut(&mut self, found: BlockId, bytes: u64, request: &Request, cut: Cut) -> Allocation {
+    pub(crate) fn allocate_cut(
+        &mut self,
+        found: BlockId,
+        bytes: u64,
+        request: &Request,
+        cut: Cut,
+    ) -> Allocation {
         let (id, inactive_split) = self.pools.occupy(found, bytes, request, cut);
         let Block { addr, bytes, pool, generation, .. } = self.pools.blocks[id];
         let Pool { kind, id: pool_id, .. } = *self.pools.pool(pool);
@@ -215,11 +221,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Allocation::of_block(id, generation, &block)
     }
 
-    /// Takes a block back: into the cache, merged with its cached neighbours, or, if other streams use it,
-    /// into waiting for them.
+    /// Frees a block. It becomes cached, merged with its cached neighbours; if other streams use it, it is
+    /// pending until they are done.
     ///
     /// # Panics
-    /// If the allocation is another allocator's, or of before its pool was brought back to a checkpoint.
+    /// If the allocation belongs to another allocator, or its pool was restored to a checkpoint since.
     #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes a double free impossible")]
     pub fn free(&mut self, allocation: Allocation) {
         if let Some(id) = self.held(&allocation) {
@@ -239,7 +245,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Puts a block that was given back, and that no stream uses any more, in the cache.
+    /// Caches a freed block that no stream uses any more.
     pub(crate) fn complete_free(&mut self, id: BlockId) {
         self.put_back(id, self.live(id), false);
     }
@@ -250,44 +256,44 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.observer.on(&Event::FreeCompleted { block, inactive_split, at_once });
     }
 
-    /// Says that a live block is now for something else. Placement never reads it.
+    /// Changes the tag of a live block. Placement never reads tags.
     ///
     /// # Panics
-    /// If the allocation is another allocator's, or of before its pool was brought back to a checkpoint.
+    /// If the allocation belongs to another allocator, or its pool was restored to a checkpoint since.
     pub fn retag(&mut self, allocation: &Allocation, category: Category, label: LabelId) {
         let Some(id) = self.held(allocation) else { return };
         let from = std::mem::replace(&mut self.pools.blocks[id].tag, Tag { category, label });
         self.observer.on(&Event::Retag { block: self.live(id), from });
     }
 
-    /// Announces a step of the program, for the history. Placement never reads it.
+    /// Sends an event for a step of the program, for the history.
     pub fn mark_step(&mut self, number: u64) {
         self.observer.on(&Event::StepMark { number });
     }
 
-    /// Announces that a picture of the state was taken, for the history. As PyTorch: a trace's `snapshot`.
+    /// Sends an event for a snapshot of the state, for the history. As PyTorch: a trace's `snapshot`.
     pub fn mark_snapshot(&mut self) {
         let blocks = self.pools.blocks.iter();
-        let active = blocks.filter(|block| matches!(block.state, State::Active | State::Pending));
+        let active = blocks.filter(|block| matches!(block.state, SlotState::Active | SlotState::Pending));
         let active_bytes = active.map(|block| block.bytes).sum();
         self.observer.on(&Event::Snapshot { active_bytes });
     }
 
-    /// Says that work is captured rather than run from now on, until as many
-    /// [`end_capture`](Self::end_capture)s. Meanwhile no event is asked about or waited for, blocks used on
-    /// other streams stay pending, and the cache is not released: in calls for which
-    /// [`Driver::is_capturing`] says so, which by default are all.
+    /// Begins a capture: work is captured rather than run, until as many
+    /// [`end_capture`](Self::end_capture) calls. Meanwhile no event is queried or waited for, blocks used on
+    /// other streams stay pending, and the cache is not released. This applies to calls for which
+    /// [`Driver::is_capturing`] is true; by default, all calls.
     /// As PyTorch: `markCaptureBegin`.
     pub fn begin_capture(&mut self) {
         self.captures += 1;
     }
 
-    /// Says that a capture ended. As PyTorch: `markCaptureEnd`.
+    /// Ends a capture. As PyTorch: `markCaptureEnd`.
     ///
     /// # Panics
-    /// If none had begun.
+    /// If no capture is under way.
     pub fn end_capture(&mut self) {
-        assert!(self.captures > 0, "a capture ends that had not begun");
+        assert!(self.captures > 0, "end_capture without begin_capture");
         self.captures -= 1;
         if self.captures == 0 {
             self.streams.nodes_before.clear();
@@ -302,22 +308,22 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         (self.captures > 0 && self.driver.is_capturing()) || redirected
     }
 
-    /// The options in force.
+    /// The options.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Changes the options from now on. Two are read only when an allocator is made: `tie_order` and, as in
+    /// Changes the options. Two are read only when an allocator is made: `tie_order` and, as in
     /// PyTorch, the limit of `per_process_memory_fraction`.
     pub fn set_config(&mut self, config: Config) {
         self.config = config;
     }
 
-    /// Bounds the reserved bytes to a fraction of the device: the whole of `fraction` × total, rounded down.
-    /// 1 lifts the bound. What is reserved already stays. As PyTorch: `setMemoryFraction`.
+    /// Limits the reserved bytes to a fraction of the device's memory: `fraction` × total, rounded down.
+    /// 1 removes the limit. Memory that is already reserved stays. As PyTorch: `setMemoryFraction`.
     ///
     /// # Errors
-    /// [`Error::InvalidFraction`] outside 0 to 1; the bound is then as before.
+    /// [`Error::InvalidFraction`] outside 0 to 1; the limit does not change.
     pub fn set_memory_fraction(&mut self, fraction: f64) -> Result<(), Error> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::InvalidFraction(fraction));
@@ -327,57 +333,57 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Bounds the reserved bytes, or lifts the bound. The same bound as
-    /// [`set_memory_fraction`](Self::set_memory_fraction)'s: the last word counts.
+    /// Sets or removes the limit on the reserved bytes. It is the same limit as
+    /// [`set_memory_fraction`](Self::set_memory_fraction)'s: the last call counts.
     pub fn set_memory_limit(&mut self, limit_bytes: Option<u64>) {
         self.limit_bytes = limit_bytes;
     }
 
-    /// The bound on the reserved bytes, if there is one.
+    /// The limit on the reserved bytes, if any.
     pub fn memory_limit(&self) -> Option<u64> {
         self.limit_bytes
     }
 
-    /// What the segments take of the device, bytes.
+    /// Reserved memory: the total size of all segments, bytes.
     pub fn reserved(&self) -> u64 {
         self.reserved_bytes
     }
 
-    /// What the device has.
+    /// The device's free and total memory.
     pub fn memory_info(&self) -> MemoryInfo {
         self.driver.memory()
     }
 
-    /// Who listens.
+    /// The observer.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// Who listens, to reset it.
+    /// The observer, to reset it.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
 
-    /// The device.
+    /// The driver.
     pub fn driver(&self) -> &D {
         &self.driver
     }
 
-    /// The device, to change how it answers from now on.
+    /// The driver, to change it.
     pub fn driver_mut(&mut self) -> &mut D {
         &mut self.driver
     }
 
-    /// The block that an allocation stands for; none for a request of 0 bytes.
+    /// The block of an allocation; none for a request of 0 bytes.
     pub(crate) fn held(&self, allocation: &Allocation) -> Option<BlockId> {
         let id = allocation.block()?;
         let block = self.pools.blocks.get(id).map(|block| (block.addr, block.state, block.generation));
-        let expected = (allocation.addr(), State::Active, allocation.generation());
+        let expected = (allocation.addr(), SlotState::Active, allocation.generation());
         assert_eq!(block, Some(expected), "{NOT_OURS}");
         Some(id)
     }
 
-    /// An active block as events show it.
+    /// An active block as it appears in events.
     #[inline]
     pub(crate) fn live(&self, id: BlockId) -> LiveBlock {
         let block = &self.pools.blocks[id];
@@ -394,7 +400,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// A block as memory of the device, as events show it.
+    /// A block's memory as it appears in events.
     pub(crate) fn memory_of(&self, block: &Block) -> DeviceRange {
         let pool = self.pools.pool(block.pool);
         let Block { addr, bytes, stream, .. } = *block;

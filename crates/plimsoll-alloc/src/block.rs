@@ -1,8 +1,8 @@
-//! The blocks and where they are kept: a [`Slab`], addressed by [`BlockId`].
+//! The blocks, stored in a [`Slab`] and addressed by [`BlockId`].
 //!
-//! A segment is a chain of blocks, linked by `prev` and `next` in address order. Ids are stable, and slots
-//! are used again, so that a steady state needs no heap. What the links mean is kept true by
-//! `pieces.rs`, and for `lower` and `upper` by `free_set/tree.rs`.
+//! A segment is a list of blocks, linked by `prev` and `next` in address order. Ids are stable, and slots
+//! are reused, so a steady state does not allocate from the heap. `pieces.rs` maintains these links, and
+//! `free_set/tree.rs` maintains `lower` and `upper`.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
@@ -28,18 +28,18 @@ impl BlockId {
     }
 }
 
-/// A slot's use.
+/// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Held by a caller.
+pub(crate) enum SlotState {
+    /// Allocated to a caller.
     Active,
-    /// Given back, but another stream may still use it: `streams.rs`.
+    /// Freed, but another stream may still use it: `streams.rs`.
     Pending,
     /// In its pool's free set.
     Cached,
-    /// Address space of an expandable segment without memory behind it.
+    /// Address space of an expandable segment that is not mapped.
     Unmapped,
-    /// No block: the slot waits to be used again.
+    /// No block: the slot can be reused.
     Vacant,
 }
 
@@ -48,36 +48,36 @@ pub(crate) enum State {
 pub(crate) struct Block {
     pub(crate) addr: Addr,
     pub(crate) bytes: u64,
-    /// What the last caller asked for. Kept when the block is freed, as PyTorch does.
+    /// The size that the last caller requested. Kept when the block is freed, as in PyTorch.
     pub(crate) requested_bytes: u64,
-    /// Which segment this was cut from, counted in the order of creation (PyTorch's `registration_counter`).
+    /// The number of the block's segment, in order of creation (PyTorch's `registration_counter`).
     pub(crate) segment_number: u64,
-    /// The pool's count of searches when this was cached last: its age for `collect.rs`.
+    /// The pool's search count when the block was last cached: its age for `collect.rs`.
     pub(crate) cached_at: u64,
     pub(crate) stream: StreamId,
     pub(crate) prev: Option<BlockId>,
     pub(crate) next: Option<BlockId>,
-    /// In a free set, what comes before this in its tree; otherwise without meaning.
+    /// In a free set, the left child in its tree; otherwise meaningless.
     pub(crate) lower: Option<BlockId>,
-    /// In a free set, what comes behind this in its tree; otherwise without meaning.
+    /// In a free set, the right child in its tree; otherwise meaningless.
     pub(crate) upper: Option<BlockId>,
-    /// The expandable segment that this is a part of.
+    /// The expandable segment that contains this block.
     pub(crate) range: Option<RangeId>,
-    /// Recorded events that are still to come before a pending block is free.
+    /// Recorded events that a pending block still waits for.
     pub(crate) events: u32,
     /// Uses on other streams for which no event is recorded yet: `streams.rs`.
     pub(crate) uses: Option<UseId>,
     pub(crate) pool: PoolRef,
-    pub(crate) state: State,
+    pub(crate) state: SlotState,
     pub(crate) tag: Tag,
     pub(crate) stack: Option<StackId>,
-    /// How many pools had been brought back to a checkpoint when the segment was made, or brought back itself.
-    /// Pieces have their segment's. Only allocations of the same number stand for the block: `checkpoint.rs`.
+    /// How many pools had been restored to a checkpoint when the segment was made or restored.
+    /// Pieces inherit their segment's. Only allocations with the same number are valid: `checkpoint.rs`.
     pub(crate) generation: u32,
 }
 
 impl Block {
-    /// What an empty slot holds.
+    /// The contents of an empty slot.
     pub(crate) const VACANT: Self = Self {
         addr: Addr(0),
         bytes: 0,
@@ -93,7 +93,7 @@ impl Block {
         events: 0,
         uses: None,
         pool: PoolRef::default_half(PoolKind::Small),
-        state: State::Vacant,
+        state: SlotState::Vacant,
         tag: Tag { category: Category::Temporary, label: LabelId(0) },
         stack: None,
         generation: 0,
@@ -104,9 +104,9 @@ impl Block {
         self.prev.is_some() || self.next.is_some()
     }
 
-    /// Whether memory lies behind the block.
+    /// Whether the block is mapped to memory.
     pub(crate) fn is_mapped(&self) -> bool {
-        self.state != State::Unmapped
+        self.state != SlotState::Unmapped
     }
 }
 
@@ -114,7 +114,7 @@ impl Block {
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
     slots: Vec<Block>,
-    /// The slot that was vacated last. The others follow by `next`.
+    /// The most recently vacated slot: the head of a list linked by `next`.
     vacant: Option<BlockId>,
 }
 
@@ -122,7 +122,7 @@ impl Slab {
     /// Stores `block` and returns its id.
     ///
     /// # Panics
-    /// At the 2^32nd block that lives at one time: 2 TiB in blocks of 512 bytes.
+    /// If more than 2^32 - 1 blocks exist at once: 2 TiB in blocks of 512 bytes.
     #[inline]
     pub(crate) fn insert(&mut self, block: Block) -> BlockId {
         let id = match self.vacant {
@@ -136,41 +136,41 @@ impl Slab {
         id
     }
 
-    /// Adds a slot. It is filled only then, so that a block need not be laid out anywhere else first.
+    /// Adds a slot. The caller fills it in place, which avoids a copy of the block.
     #[cold]
     fn grow(&mut self) -> BlockId {
         self.slots.push(Block::VACANT);
         let number = u32::try_from(self.slots.len()).ok().and_then(NonZeroU32::new);
-        BlockId(number.expect("fewer than 2^32 blocks live at one time"))
+        BlockId(number.expect("fewer than 2^32 blocks exist at once"))
     }
 
-    /// Vacates a slot; its id may come back for another block. Returns what is left in it.
+    /// Vacates a slot; its id may be reused for another block. Returns the old contents.
     #[inline]
     pub(crate) fn remove(&mut self, id: BlockId) -> &Block {
         let before = self.vacant.replace(id);
         let slot = &mut self[id];
-        slot.state = State::Vacant;
+        slot.state = SlotState::Vacant;
         slot.next = before;
         slot
     }
 
-    /// The block in a slot, if the slot was ever used: for ids that a caller brings.
+    /// The block in a slot, if the slot exists: for ids that come from a caller.
     pub(crate) fn get(&self, id: BlockId) -> Option<&Block> {
         self.slots.get(id.index())
     }
 
-    /// Every block, in the order of slots: fit for sums, not for output.
+    /// Every block, in slot order: for sums, not for output.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Block> {
-        self.slots.iter().filter(|block| block.state != State::Vacant)
+        self.slots.iter().filter(|block| block.state != SlotState::Vacant)
     }
 
-    /// The ids of every block, in the order of slots.
+    /// The ids of every block, in slot order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = BlockId> + '_ {
         let ids = (1..=self.slots.len() as u32).filter_map(NonZeroU32::new).map(BlockId);
-        ids.filter(|&id| self[id].state != State::Vacant)
+        ids.filter(|&id| self[id].state != SlotState::Vacant)
     }
 
-    /// `first` and the blocks behind it in its segment.
+    /// `first` and the blocks after it in its segment.
     pub(crate) fn chain<'a>(&'a self, first: &'a Block) -> impl Iterator<Item = &'a Block> {
         std::iter::successors(Some(first), |block| block.next.map(|id| &self[id]))
     }

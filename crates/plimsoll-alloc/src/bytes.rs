@@ -1,4 +1,4 @@
-//! Sizes for people to read: [`Bytes`].
+//! Human-readable sizes: [`Bytes`].
 
 use std::fmt;
 

@@ -1,12 +1,12 @@
-//! Captures: what changes while work is captured into a graph rather than run.
+//! Graph captures: how frees work while work is captured into a graph rather than run.
 //!
-//! Nothing is asked about events then, so a block that other streams use stays pending until the captures are
-//! over. With `graph_capture_record_stream_reuse` it may come back before: when it is freed, the last nodes of
-//! every stream that used it are noted; once all of these come before the next work of the block's own stream
-//! (the streams have joined), whatever uses the memory next is ordered behind them, and no event is needed.
+//! Events are not queried then, so a block that other streams use stays pending until the captures are
+//! over. With `graph_capture_record_stream_reuse` it can be reused earlier: when it is freed, the last nodes of
+//! every stream that used it are recorded; once all of these precede the next work of the block's own stream
+//! (the streams have joined), the next use of the memory is ordered after them, and no event is needed.
 //!
-//! As PyTorch: `record_free_markers`, `free_safe_blocks_in_capture`. Which streams are captured, and into
-//! what: [`Driver::is_capturing`], [`Driver::captured`].
+//! As PyTorch: `record_free_markers`, `free_safe_blocks_in_capture`. The driver reports which streams are captured,
+//! and into which graph: [`Driver::is_capturing`], [`Driver::captured`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,27 +17,27 @@ use crate::error::Error;
 use crate::event::Observer;
 use crate::request::{PoolId, StreamId};
 
-/// The nodes of a graph after which a freed block is used no more.
+/// The graph nodes after which a freed block is no longer used.
 #[derive(Debug)]
 pub(crate) struct LastUses {
     capture: u64,
     nodes: Vec<NodeId>,
 }
 
-/// By capture and stream, the nodes that are known to come before the stream's next work. A graph only grows,
-/// so none is walked to twice.
+/// By capture and stream, the nodes that are known to precede the stream's next work. A graph only grows,
+/// so no node is visited twice.
 #[derive(Debug, Default)]
 pub(crate) struct NodesBefore(BTreeMap<(u64, StreamId), BTreeSet<NodeId>>);
 
 impl NodesBefore {
-    /// Forgets all graphs: node names may come again in later ones.
+    /// Forgets all graphs: later ones may reuse node ids.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Frees what needs to wait no more for other streams: at the start of each request.
+    /// Completes the frees that no longer wait for other streams. Runs at the start of each request.
     #[inline(always)] // Note [Laid out once]
     pub(crate) fn settle_frees(&mut self, stream: StreamId) -> Result<(), Error> {
         if self.streams.is_idle() {
@@ -49,7 +49,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Frees the blocks of `stream` whose last uses all come before the stream's next work.
+    /// Frees the blocks of `stream` whose last uses all precede the stream's next work.
     #[cold]
     fn settle_frees_in_capture(&mut self, stream: StreamId) -> Result<(), Error> {
         if !self.config.graph_capture_record_stream_reuse() || !self.streams.has_deferred() {
@@ -57,7 +57,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
         let Some(Captured { capture, tail }) = self.driver.captured(stream)? else { return Ok(()) };
         let mut before = self.streams.nodes_before.0.remove(&(capture, stream)).unwrap_or_default();
-        self.walk_back(tail, &mut before)?; // after a failure, the walk begins anew
+        self.walk_back(tail, &mut before)?; // after a failure, the walk starts over
         let is_past = |uses: &LastUses| {
             uses.capture == capture
                 && !uses.nodes.is_empty()
@@ -72,8 +72,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Frees the blocks of a pool that only a capture used on other streams: it is over when no more requests
-    /// are sent to the pool.
+    /// Frees the blocks of a pool that only a capture used on other streams. The capture is over when no more
+    /// requests go to the pool.
     pub(crate) fn settle_frees_in_pool(&mut self, pool: PoolId) {
         if self.config.graph_capture_record_stream_reuse() {
             let of_pool = |&id: &BlockId| self.pools.pool(self.pools.blocks[id].pool).id == pool;
@@ -82,7 +82,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Adds `from` and all that comes before it to the nodes known.
+    /// Adds `from` and all its predecessors to the known nodes.
     fn walk_back(&self, mut from: Vec<NodeId>, known: &mut BTreeSet<NodeId>) -> Result<(), Error> {
         while let Some(node) = from.pop() {
             if !known.contains(&node) {
@@ -93,8 +93,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// The nodes after which a block that is freed in a capture is used no more; `None` if that is not asked
-    /// for, or if not all streams that use the block are captured into one graph.
+    /// The nodes after which a block that is freed in a capture is no longer used; `None` if the option is
+    /// off, or if not all streams that use the block are captured into one graph.
     pub(crate) fn last_uses(&self, id: BlockId) -> Option<LastUses> {
         if !self.config.graph_capture_record_stream_reuse() {
             return None;
@@ -107,7 +107,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Some(LastUses { capture, nodes })
     }
 
-    /// What a stream is captured into. Freeing does not fail: if the device will not say, the block waits for
+    /// The capture of a stream. Freeing does not fail: if the driver returns an error, the block waits for
     /// the end of the capture.
     fn captured(&self, stream: StreamId) -> Option<Captured> {
         self.driver.captured(stream).ok().flatten()

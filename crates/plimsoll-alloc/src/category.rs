@@ -1,12 +1,12 @@
-//! What bytes are for: [`Category`], and a total per category, [`CategoryBytes`].
+//! Memory categories: [`Category`], and a total per category, [`CategoryBytes`].
 //!
-//! Who gives which category, and when a block changes from one to another, is decided by the callers
-//! (dispatch, autograd, optimizers). Here they are names and an index.
+//! The callers (dispatch, autograd, optimizers) decide which category a block has and when it changes.
+//! Here they are names and an index.
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
 
-/// What a block's bytes are for.
+/// The category of a block.
 ///
 /// ```
 /// # use plimsoll_alloc::Category;
@@ -15,27 +15,27 @@ use std::ops::{Index, IndexMut};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Category {
-    /// A model's weight.
+    /// A model's parameter.
     Parameter,
-    /// A model's state that is not trained.
+    /// Model state that is not trained, such as BatchNorm's statistics.
     Buffer,
-    /// The derivative kept for a parameter.
+    /// The gradient of a parameter.
     Gradient,
-    /// What an optimizer remembers between steps.
+    /// State that an optimizer keeps between steps.
     OptimizerState,
-    /// Kept by the forward pass for the backward pass.
+    /// Saved by the forward pass for the backward pass.
     Activation,
-    /// Everything that nobody decided to keep.
+    /// Everything that is not one of the others.
     #[default]
     Temporary,
-    /// Scratch of one kernel.
+    /// Scratch memory of one kernel.
     Workspace,
     /// A batch of data.
     Input,
 }
 
 impl Category {
-    /// All of them, in the order in which tables list them.
+    /// All categories, in the order of tables.
     pub const ALL: [Self; 8] = [
         Self::Parameter,
         Self::Buffer,
@@ -47,7 +47,7 @@ impl Category {
         Self::Input,
     ];
 
-    /// The name in lower case, as one block is called.
+    /// The singular name, in lower case.
     pub fn name(self) -> &'static str {
         match self {
             Self::Parameter => "parameter",
@@ -61,7 +61,7 @@ impl Category {
         }
     }
 
-    /// The name in lower case, as many blocks are called.
+    /// The plural name, in lower case.
     pub fn plural(self) -> &'static str {
         match self {
             Self::Parameter => "parameters",

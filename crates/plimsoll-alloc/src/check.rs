@@ -1,14 +1,14 @@
-//! The judge: is the state sound, and do the counters agree with it? [`Allocator::check`],
+//! Consistency checks of the state and of the counters: [`Allocator::check`],
 //! [`Stats::check`], [`Ledger::check`].
 //!
-//! It walks everything, so it is for tests and for hunting a bug, not for each request. The rules are
-//! those that PyTorch's allocator keeps after every operation.
+//! They visit every block, so they are for tests and debugging. The rules are the invariants
+//! that PyTorch's allocator maintains after every operation.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::allocator::Allocator;
-use crate::block::{Block, BlockId, State};
+use crate::block::{Block, BlockId, SlotState};
 use crate::category::CategoryBytes;
 use crate::ledger::Ledger;
 use crate::pool::{PoolKind, PoolRef};
@@ -17,7 +17,7 @@ use crate::segment::{BlockState, Segment, SegmentBlock};
 use crate::size::{MIN_BLOCK_BYTES, SMALL_SEGMENT_BYTES};
 use crate::stats::{PoolStats, Stats};
 
-/// A rule that does not hold: a bug here, never the caller's fault.
+/// A broken invariant: a bug in this crate, never the caller's fault.
 ///
 /// ```
 /// # use plimsoll_alloc::Violation;
@@ -26,13 +26,13 @@ use crate::stats::{PoolStats, Stats};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The rule, as it should be.
+    /// The invariant.
     pub rule: &'static str,
-    /// What the rule demands.
+    /// The expected value.
     pub expected: i128,
-    /// What there is.
+    /// The value found.
     pub found: i128,
-    /// The block where it was seen, if it was one block.
+    /// The address of the block, if one block breaks it.
     pub at: Option<Addr>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// The rule that two numbers are the same.
+/// Checks that two values are equal.
 pub(crate) fn equal(
     rule: &'static str,
     at: Option<Addr>,
@@ -60,10 +60,10 @@ pub(crate) fn equal(
 }
 
 impl<D, O> Allocator<D, O> {
-    /// Whether the blocks, the sets that they are kept in, the events and `reserved` agree.
+    /// Checks that the blocks, the free sets, the events and `reserved` agree.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first broken invariant.
     pub fn check(&self) -> Result<(), Violation> {
         let segments = self.segments();
         let in_segments: usize = segments.iter().map(|segment| segment.blocks.len()).sum();
@@ -81,11 +81,11 @@ impl<D, O> Allocator<D, O> {
         self.pools.halves().try_for_each(|half| self.check_half(half))?;
         let in_pools: u64 = self.pools.halves().map(|half| self.pools.pool(half).segments).sum();
         let firsts = self.pools.blocks.iter().filter(|block| block.prev.is_none()).count();
-        equal("every segment is in a pool that is there", None, count(firsts), in_pools)?;
+        equal("every segment is in an existing pool", None, count(firsts), in_pools)?;
         self.check_events()
     }
 
-    /// The rules of one segment.
+    /// Checks one segment.
     fn check_chain(&self, first: &Block) -> Result<(), Violation> {
         let chain: Vec<&Block> = self.pools.blocks.chain(first).collect();
         let sum: u64 = chain.iter().map(|block| block.bytes).sum();
@@ -102,10 +102,11 @@ impl<D, O> Allocator<D, O> {
         for pair in chain.windows(2) {
             let (left, right) = (pair[0], pair[1]);
             let at = Some(right.addr);
-            equal("blocks lie end to end", at, left.addr.0 + left.bytes, right.addr.0)?;
+            equal("blocks are contiguous", at, left.addr.0 + left.bytes, right.addr.0)?;
             let back = right.prev.map(|id| &self.pools.blocks[id]);
-            equal("links go both ways", at, true, back.is_some_and(|back| std::ptr::eq(back, left)))?;
-            let unmerged = left.state == right.state && matches!(left.state, State::Cached | State::Unmapped);
+            equal("links are symmetric", at, true, back.is_some_and(|back| std::ptr::eq(back, left)))?;
+            let unmerged =
+                left.state == right.state && matches!(left.state, SlotState::Cached | SlotState::Unmapped);
             equal("no two neighbours are both cached, or both unmapped", at, false, unmerged)?;
             let owner = |block: &Block| (block.stream, block.pool, block.segment_number, block.range);
             equal("a segment has one stream, pool, number and range", at, true, owner(left) == owner(right))?;
@@ -118,27 +119,27 @@ impl<D, O> Allocator<D, O> {
         equal("sizes are multiples of 512", at, 0, block.bytes % MIN_BLOCK_BYTES)?;
         equal("no block is empty", at, true, block.bytes > 0)?;
         match block.state {
-            State::Active => {
-                equal("a block holds what was asked", at, true, block.requested_bytes <= block.bytes)
+            SlotState::Active => {
+                equal("a block holds its request", at, true, block.requested_bytes <= block.bytes)
             }
-            State::Pending => Ok(()),
-            State::Unmapped => {
+            SlotState::Pending => Ok(()),
+            SlotState::Unmapped => {
                 let range = block.range.map(|range| self.ranges.get(range));
                 let page_bytes = range.map_or(0, |range| range.page_bytes);
                 equal("only a range has unmapped blocks", at, true, page_bytes > 0)?;
                 let start = block.addr.0 - range.map_or(0, |range| range.addr.0);
                 equal(
-                    "an unmapped block is whole pages",
+                    "an unmapped block is a whole number of pages",
                     at,
                     0,
                     start % page_bytes + block.bytes % page_bytes,
                 )
             }
-            State::Cached | State::Vacant => Ok(()),
+            SlotState::Cached | SlotState::Vacant => Ok(()),
         }
     }
 
-    /// The sets of one half of a pool hold exactly its cached and its unmapped blocks.
+    /// Checks that the sets of one half of a pool hold exactly its cached and its unmapped blocks.
     fn check_half(&self, half: PoolRef) -> Result<(), Violation> {
         let pool = self.pools.pool(half);
         for id in pool.cached.iter(&self.pools.blocks) {
@@ -150,12 +151,12 @@ impl<D, O> Allocator<D, O> {
                 true,
                 pool.cached.holds(&self.pools.blocks, id),
             )?;
-            let fits = block.state == State::Cached && block.pool == half;
+            let fits = block.state == SlotState::Cached && block.pool == half;
             equal("the free set holds cached blocks of its pool", at, true, fits)?;
         }
         for (&(stream, addr), &id) in &pool.unmapped {
             let block = &self.pools.blocks[id];
-            let fits = block.state == State::Unmapped && block.pool == half;
+            let fits = block.state == SlotState::Unmapped && block.pool == half;
             let filed = (block.stream, block.addr) == (stream, addr);
             equal("the unmapped set holds unmapped blocks of its pool", Some(addr), true, fits && filed)?;
         }
@@ -164,16 +165,16 @@ impl<D, O> Allocator<D, O> {
         equal(
             "the free set holds every cached block",
             None,
-            in_state(State::Cached),
+            in_state(SlotState::Cached),
             count(pool.cached.len(&self.pools.blocks)),
         )?;
         let unmapped = count(pool.unmapped.len());
-        equal("the unmapped set holds every unmapped block", None, in_state(State::Unmapped), unmapped)?;
+        equal("the unmapped set holds every unmapped block", None, in_state(SlotState::Unmapped), unmapped)?;
         let firsts = here().filter(|block| block.prev.is_none()).count();
         equal("a pool counts its segments", None, count(firsts), pool.segments)
     }
 
-    /// A block is pending exactly while events or uses on other streams are outstanding.
+    /// Checks that a block is pending exactly while events or uses on other streams are outstanding.
     fn check_events(&self) -> Result<(), Violation> {
         let mut waiting: BTreeMap<BlockId, u32> = BTreeMap::new();
         for id in self.streams.waiting() {
@@ -193,24 +194,24 @@ impl<D, O> Allocator<D, O> {
                 "an event belongs to a pending block",
                 Some(block.addr),
                 true,
-                block.state == State::Pending,
+                block.state == SlotState::Pending,
             )?;
             equal("a pending block counts its events", Some(block.addr), events, block.events)?;
         }
-        let pending = self.pools.blocks.iter().filter(|block| block.state == State::Pending).count();
+        let pending = self.pools.blocks.iter().filter(|block| block.state == SlotState::Pending).count();
         equal("every pending block waits for something", None, count(waiting.len()), count(pending))?;
-        let idle = |block: &&Block| matches!(block.state, State::Cached | State::Unmapped);
+        let idle = |block: &&Block| matches!(block.state, SlotState::Cached | SlotState::Unmapped);
         let in_use = |block: &Block| block.events > 0 || block.uses.is_some();
         let wrong = self.pools.blocks.iter().filter(idle).filter(|block| in_use(block)).count();
-        equal("what is in a set is used by no stream", None, 0, count(wrong))
+        equal("no block in a free set is used by a stream", None, 0, count(wrong))
     }
 }
 
 impl Stats {
-    /// Whether the statistics agree with the segments that they counted.
+    /// Checks the statistics against the segments.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first broken invariant.
     pub fn check(&self, segments: &[Segment]) -> Result<(), Violation> {
         let sums = Sums::of(segments);
         let rules = [
@@ -222,7 +223,7 @@ impl Stats {
                 sums.active_bytes + sums.pending_bytes,
                 self.active_bytes(),
             ),
-            ("requested_bytes sums what was asked", sums.requested_bytes, self.requested_bytes()),
+            ("requested_bytes sums the requests", sums.requested_bytes, self.requested_bytes()),
             ("segment counts the segments that do not expand", sums.segments, self.segment()),
             ("reserved_bytes sums the segments", sums.segment_bytes, self.reserved_bytes()),
             ("inactive_split counts the cached pieces", sums.pieces, self.inactive_split()),
@@ -244,17 +245,17 @@ impl Stats {
             equal(rule, None, all.current, small_pool.current + large_pool.current)?;
             equal(rule, None, all.allocated, small_pool.allocated + large_pool.allocated)?;
             equal(rule, None, all.freed, small_pool.freed + large_pool.freed)?;
-            equal("a peak is never below what is current", None, true, all.peak >= all.current)?;
+            equal("a peak is never below the current value", None, true, all.peak >= all.current)?;
         }
         Ok(())
     }
 }
 
 impl Ledger {
-    /// Whether the categories agree with the segments that they counted.
+    /// Checks the categories against the segments.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first broken invariant.
     pub fn check(&self, segments: &[Segment]) -> Result<(), Violation> {
         let mut expected = CategoryBytes::default();
         for block in active(segments) {
@@ -269,7 +270,7 @@ impl Ledger {
     }
 }
 
-/// What the statistics should say, counted from a picture.
+/// The expected statistics, counted from a snapshot.
 #[derive(Default)]
 struct Sums {
     active_blocks: i128,

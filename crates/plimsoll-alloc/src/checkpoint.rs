@@ -1,17 +1,17 @@
-//! A private pool's layout, taken down and brought back: [`Checkpoint`].
+//! Saving and restoring a private pool's layout: [`Checkpoint`].
 //!
-//! A graph that is replayed leaves the pool as its capture left it, whatever was allocated since. So before
-//! another capture into the same pool, the pool is brought to the layout of the checkpoint: everything held
-//! is given back, every block of the checkpoint is given out again at its place, and those that were not
-//! held then are given back. What the pool got since the checkpoint stays, cached.
+//! A graph replay leaves the pool as its capture left it, whatever was allocated since. So before
+//! another capture into the same pool, the pool is restored to the layout of the checkpoint: all allocations
+//! are freed, every block of the checkpoint is allocated again at its address, and those that were not
+//! allocated then are freed. Segments added since the checkpoint stay, cached.
 //!
-//! As PyTorch: `getCheckpointState`, `setCheckpointPoolState`. Segments are taken in the order of their
+//! As PyTorch: `getCheckpointState`, `setCheckpointPoolState`. Segments are visited in the order of their
 //! addresses (PyTorch's order is a hash map's).
 
 use std::fmt;
 
 use crate::allocator::Allocator;
-use crate::block::{Block, BlockId, State};
+use crate::block::{Block, BlockId, SlotState};
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::event::Observer;
@@ -20,7 +20,7 @@ use crate::pool::PoolRef;
 use crate::private::PoolError;
 use crate::request::{Addr, Allocation, PoolId, Request, StreamId};
 
-/// How a private pool's segments were cut, and what of them was held.
+/// The layout of a private pool: its segments, their blocks, and which were allocated.
 ///
 /// ```
 /// use plimsoll_alloc::{Allocator, Config, PoolId, Request, SimDriver};
@@ -47,32 +47,32 @@ struct Piece {
     addr: Addr,
     bytes: u64,
     stream: StreamId,
-    state: State,
+    state: SlotState,
 }
 
-/// What bringing a pool back did: [`Allocator::restore`]; see [`Checkpoint`] for an example.
+/// The result of restoring a pool: [`Allocator::restore`]; see [`Checkpoint`] for an example.
 #[derive(Debug, Default)]
 #[must_use = "an allocation that is dropped instead of freed is leaked"]
 pub struct Restored {
-    /// Blocks that were held and are no more, by address: whoever has their [`Allocation`] must drop it
-    /// without a `free`, which would panic. They stand for nothing any more, even if the block is held again.
-    pub given_back: Vec<Addr>,
-    /// Blocks that are held again, segment by segment.
+    /// Blocks that were allocated before and are not any more, by address. Drop their [`Allocation`]s
+    /// without `free`, which would panic. They are invalid even if the block is allocated again.
+    pub freed: Vec<Addr>,
+    /// Blocks that are allocated again, by segment.
     pub held: Vec<Allocation>,
 }
 
-/// Why a pool cannot be brought back.
+/// Why a pool cannot be restored.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, CheckpointError};
 /// let why = CheckpointError::SegmentGone(Addr(0x5000_0000_0000));
-/// assert_eq!(why.to_string(), "the segment at 0x500000000000 of the checkpoint is not in the pool any more");
+/// assert_eq!(why.to_string(), "the segment at 0x500000000000 of the checkpoint is no longer in the pool");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointError {
-    /// A held block is used on other streams, or waits for them.
+    /// A block is used on other streams, or waits for them.
     InUse(Addr),
-    /// A segment of the checkpoint was released, or is mapped otherwise now.
+    /// A segment of the checkpoint was released, or its pages are mapped differently now.
     SegmentGone(Addr),
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for CheckpointError {
         match self {
             Self::InUse(addr) => write!(f, "the block at {addr} is still used on another stream"),
             Self::SegmentGone(addr) => {
-                write!(f, "the segment at {addr} of the checkpoint is not in the pool any more")
+                write!(f, "the segment at {addr} of the checkpoint is no longer in the pool")
             }
         }
     }
@@ -90,7 +90,7 @@ impl fmt::Display for CheckpointError {
 impl std::error::Error for CheckpointError {}
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Takes a private pool's layout down.
+    /// Saves a private pool's layout.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] if there is no such pool.
@@ -106,12 +106,12 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(Checkpoint { pool: id, segments: segments.collect() })
     }
 
-    /// Brings a private pool back to a layout that was taken down before. Everything is checked first:
-    /// an error leaves the pool as it was.
+    /// Restores a private pool to a saved layout. Everything is checked first:
+    /// on an error, the pool does not change.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] or [`PoolError::Unused`] if the pool has no users, [`CheckpointError`] if a
-    /// held block is used on other streams or a segment is gone.
+    /// block is used on other streams or a segment is gone.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
         let id = checkpoint.pool;
         let pool = *self.privates.get(id).ok_or(PoolError::Unknown(id))?;
@@ -123,8 +123,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         let mut restored = Restored::default();
         self.pools.generation = self.pools.generation.wrapping_add(1);
         for id in chains.into_iter().flatten() {
-            if self.pools.blocks.get(id).is_some_and(|block| block.state == State::Active) {
-                restored.given_back.push(self.pools.blocks[id].addr);
+            if self.pools.blocks.get(id).is_some_and(|block| block.state == SlotState::Active) {
+                restored.freed.push(self.pools.blocks[id].addr);
                 self.free_block(id);
             }
         }
@@ -134,7 +134,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         for pieces in &checkpoint.segments {
             let blocks = self.give_out_again(pool.halves, pieces);
             for (piece, allocation) in blocks {
-                if piece.state == State::Active {
+                if piece.state == SlotState::Active {
                     restored.held.push(allocation);
                 } else {
                     self.free(allocation);
@@ -144,7 +144,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(restored)
     }
 
-    /// The blocks of each segment of a pool, all by address.
+    /// The blocks of each segment of a pool, by address.
     fn chains_of(&self, halves: [PoolRef; 2]) -> Vec<Vec<BlockId>> {
         let blocks = &self.pools.blocks;
         let firsts =
@@ -155,14 +155,14 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         firsts.into_iter().map(chain).collect()
     }
 
-    /// Nothing may wait for other streams, and what has memory behind it must be where it was.
+    /// Checks that nothing waits for other streams, and that the mapped ranges are those of the checkpoint.
     fn check_restorable(
         &self,
         chains: &[Vec<BlockId>],
         checkpoint: &Checkpoint,
     ) -> Result<(), CheckpointError> {
         for block in chains.iter().flatten().map(|&id| &self.pools.blocks[id]) {
-            if block.state == State::Pending || block.uses.is_some() {
+            if block.state == SlotState::Pending || block.uses.is_some() {
                 return Err(CheckpointError::InUse(block.addr));
             }
         }
@@ -173,7 +173,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             .collect();
         for pieces in &checkpoint.segments {
             let then = mapped_runs(
-                pieces.iter().map(|piece| (piece.addr, piece.bytes, piece.state != State::Unmapped)),
+                pieces.iter().map(|piece| (piece.addr, piece.bytes, piece.state != SlotState::Unmapped)),
             );
             if !now.contains(&then) {
                 return Err(CheckpointError::SegmentGone(pieces[0].addr));
@@ -182,18 +182,18 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Gives every mapped piece of one segment out, from a pool in which nothing is held.
+    /// Allocates every mapped piece of one segment, from a pool without allocations.
     fn give_out_again(&mut self, halves: [PoolRef; 2], pieces: &[Piece]) -> Vec<(Piece, Allocation)> {
         let cached = halves.iter().flat_map(|&half| self.pools.pool(half).cached.iter(&self.pools.blocks));
         let firsts: std::collections::BTreeMap<Addr, BlockId> =
             cached.map(|id| (self.pools.blocks[id].addr, id)).collect();
         let (mut given, mut rest) = (Vec::new(), None);
-        for &piece in pieces.iter().filter(|piece| piece.state != State::Unmapped) {
+        for &piece in pieces.iter().filter(|piece| piece.state != SlotState::Unmapped) {
             let found = rest.or_else(|| firsts.get(&piece.addr).copied()).expect("the layout was compared");
             let whole = self.pools.blocks[found].bytes == piece.bytes;
             let request = Request { stream: piece.stream, ..Request::of(piece.bytes) };
             let cut = if whole { Cut::Whole } else { Cut::Front };
-            let allocation = self.give_cut(found, piece.bytes, &request, cut);
+            let allocation = self.allocate_cut(found, piece.bytes, &request, cut);
             rest = if whole { None } else { Some(found) };
             given.push((piece, allocation));
         }
@@ -201,7 +201,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 }
 
-/// Where memory lies without a gap, by address.
+/// The contiguous mapped ranges, by address.
 fn mapped_runs(blocks: impl Iterator<Item = (Addr, u64, bool)>) -> Vec<(Addr, u64)> {
     let mut runs: Vec<(Addr, u64)> = Vec::new();
     for (addr, bytes, _) in blocks.filter(|&(_, _, is_mapped)| is_mapped) {

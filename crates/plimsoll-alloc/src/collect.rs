@@ -1,8 +1,8 @@
-//! Garbage collection: cached segments that have not been used for long go back to the device before it is
-//! asked for more, once the reserved bytes pass a part of the memory limit.
+//! Garbage collection: cached segments that have not been used for long are freed before the device is
+//! asked for more, once the reserved bytes exceed a fraction of the memory limit.
 //!
-//! Age is counted in searches of the pool. Only the default pool's large half is collected, and only whole
-//! segments; no event is waited for.
+//! Age is counted in searches of the pool. Only the default pool's large blocks are collected, and only whole
+//! segments; it waits for no event.
 //!
 //! As PyTorch: `garbage_collect_cached_blocks`.
 
@@ -15,14 +15,14 @@ use crate::grow::fraction_of;
 use crate::pool::{PoolKind, PoolRef};
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// The limit whose part is collected for, while there are both a limit and a threshold.
+    /// The limit that the threshold applies to, if both are set.
     pub(crate) fn collected_limit(&self) -> Option<u64> {
         self.limit_bytes.filter(|_| self.config.garbage_collection_threshold() > 0.0)
     }
 
     /// Releases segments of at least average age until the reserved bytes are below the threshold, or
-    /// nothing more can go. Each round releases all that are old enough, even beyond the target; the
-    /// average of a round is over those that the rounds before it left.
+    /// nothing more can be released. Each round releases all that are old enough, even beyond the target; the
+    /// average of a round is over those that earlier rounds left.
     pub(crate) fn collect_garbage(&mut self, limit_bytes: u64) -> Result<(), Error> {
         let threshold_bytes = fraction_of(self.config.garbage_collection_threshold(), limit_bytes);
         let Some(target_bytes) = self.reserved_bytes.checked_sub(threshold_bytes).filter(|&over| over > 0)
@@ -53,13 +53,13 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Cached blocks that are no pieces, in the order of the cache. A whole block of an expandable segment
+    /// Cached blocks that are whole segments, in search order. A whole block of an expandable segment
     /// counts in the average, but is never released.
     fn whole_blocks(&self, pool: PoolRef) -> impl Iterator<Item = BlockId> + '_ {
         self.pools.pool(pool).cached.iter(&self.pools.blocks).filter(|&id| !self.pools.blocks[id].is_piece())
     }
 
-    /// Searches since a cached block was put in the cache.
+    /// Searches since a block was cached.
     fn age(&self, id: BlockId) -> u64 {
         let block = &self.pools.blocks[id];
         self.pools.pool(block.pool).searches - block.cached_at

@@ -1,18 +1,18 @@
-//! The device seam: all that the allocator asks of a device is a [`Driver`].
+//! The device interface: [`Driver`] has every call that the allocator makes to a device.
 //!
 //! Implementations here: [`Sim`](crate::Sim) (addresses only) and the wrappers [`Limit`](crate::Limit) and
-//! [`FailNth`](crate::FailNth). Real devices implement it in their own crates. A driver never calls back.
+//! [`FailNth`](crate::FailNth). Real devices implement it in their own crates. A driver does not call the allocator.
 
 use std::fmt;
 
 use crate::request::{Addr, StreamId};
 
-/// A device's memory, by the segment or by the page, and the events of its streams. Every call can fail; a
-/// failed call has changed nothing.
+/// A device's memory, by segment or by page, and the events of its streams. Every call can fail; a
+/// failed call must change nothing.
 ///
 /// A driver without virtual memory keeps the defaults of [`reserve`](Self::reserve) to
-/// [`unmap`](Self::unmap): expandable segments then fail, in words. One whose streams do nothing on their
-/// own keeps those of [`record`](Self::record) to [`wait`](Self::wait): every event is done at once.
+/// [`unmap`](Self::unmap): expandable segments then fail with an error that says so. A driver whose streams run
+/// synchronously keeps those of [`record`](Self::record) to [`wait`](Self::wait): every event is done at once.
 ///
 /// ```
 /// use plimsoll_alloc::{Addr, Driver, DriverError, MemoryInfo};
@@ -40,37 +40,37 @@ use crate::request::{Addr, StreamId};
 /// assert_eq!(device.segment_alloc(4096), Err(DriverError::OutOfMemory));
 /// ```
 pub trait Driver {
-    /// Makes a segment of `bytes` and returns its start: not 0, a multiple of 512, apart from all others.
+    /// Allocates a segment of `bytes` and returns its address: not 0, a multiple of 512, overlapping no other.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`] if it does not fit, which the allocator answers by releasing its cache
-    /// and asking once more; [`DriverError::Failed`] for anything else, which goes to the caller.
+    /// [`DriverError::OutOfMemory`] if it does not fit; the allocator then releases its cache
+    /// and retries. [`DriverError::Failed`] for anything else; the error goes to the caller.
     fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError>;
 
-    /// Gives back the segment that starts at `addr`.
+    /// Frees the segment that starts at `addr`.
     ///
     /// # Errors
-    /// If the device refuses; the segment then stays in the cache.
+    /// If the device fails; the segment then stays cached.
     fn segment_free(&mut self, addr: Addr) -> Result<(), DriverError>;
 
-    /// Sets `bytes` of address space aside, without memory behind it, and returns its start: not 0, a
-    /// multiple of 512, apart from all others.
+    /// Reserves `bytes` of address space, unmapped, and returns its address: not 0, a
+    /// multiple of 512, overlapping no other.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`] if there is no such space left, [`DriverError::Failed`] for anything else.
+    /// [`DriverError::OutOfMemory`] if no address space is left, [`DriverError::Failed`] for anything else.
     fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
         Err(no_pages(&format!("asked to reserve {bytes} bytes")))
     }
 
-    /// Gives back the address space at `at`, all of it and without memory behind it.
+    /// Releases the address space at `at`: all of a reserved range, with nothing mapped.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     fn release(&mut self, at: Addr, bytes: u64) -> Result<(), DriverError> {
         Err(no_pages(&format!("asked to release {bytes} bytes at {at}")))
     }
 
-    /// Puts `pages` pages of `page_bytes` each behind the reserved address space from `at` on: all or none.
+    /// Maps `pages` pages of `page_bytes` each at the reserved address `at`: all or none.
     ///
     /// # Errors
     /// [`DriverError::OutOfMemory`] if they do not fit, [`DriverError::Failed`] for anything else.
@@ -78,75 +78,75 @@ pub trait Driver {
         Err(no_pages(&format!("asked to map {pages} pages of {page_bytes} bytes at {at}")))
     }
 
-    /// Takes the memory behind `pages` pages from `at` on back, after the work on stream `on` is done.
+    /// Unmaps `pages` pages at `at`, after the work on stream `on` is done.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, on: StreamId) -> Result<(), DriverError> {
         let _ = on;
         Err(no_pages(&format!("asked to unmap {pages} pages of {page_bytes} bytes at {at}")))
     }
 
-    /// Marks the end of what is now on a stream. The event is the allocator's until
-    /// [`is_done`](Self::is_done) said yes or [`wait`](Self::wait) succeeded; its id may then come again.
+    /// Records an event after the work that is now on a stream. The allocator owns the event until
+    /// [`is_done`](Self::is_done) returns true or [`wait`](Self::wait) succeeds; its id may be reused then.
     ///
     /// # Errors
-    /// If the device refuses. The allocator tries again before the next request.
+    /// If the device fails. The allocator retries before the next request.
     fn record(&mut self, stream: StreamId) -> Result<EventId, DriverError> {
         let _ = stream;
         Ok(EventId(0))
     }
 
-    /// Whether the stream has passed an event. Does not wait.
+    /// Whether an event is done. Does not wait.
     ///
     /// # Errors
-    /// If the device refuses; the event is then still to come.
+    /// If the device fails; the event then counts as not done.
     fn is_done(&mut self, event: EventId) -> Result<bool, DriverError> {
         let _ = event;
         Ok(true)
     }
 
-    /// Waits until the stream has passed an event.
+    /// Waits until an event is done.
     ///
     /// # Errors
-    /// If the device refuses; the event is then still to come.
+    /// If the device fails; the event then counts as not done.
     fn wait(&mut self, event: EventId) -> Result<(), DriverError> {
         let _ = event;
         Ok(())
     }
 
-    /// Whether the work that the calling thread submits now is captured into a graph rather than run. Asked
+    /// Whether work that the calling thread submits is captured into a graph rather than run. Called
     /// only between [`begin_capture`](crate::Allocator::begin_capture) and
-    /// [`end_capture`](crate::Allocator::end_capture); unless the driver knows better, all work is then.
+    /// [`end_capture`](crate::Allocator::end_capture). By default, all work counts as captured then.
     /// As CUDA: `cudaStreamIsCapturing` of the thread's current stream.
     fn is_capturing(&self) -> bool {
         true
     }
 
-    /// What a stream is captured into now; `None` if it is not captured, or if the driver does not say. Asked
+    /// The capture of a stream; `None` if it is not captured, or if the driver does not know. Called
     /// only in a capture with `graph_capture_record_stream_reuse`. As CUDA: `cudaStreamGetCaptureInfo`.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     fn captured(&self, stream: StreamId) -> Result<Option<Captured>, DriverError> {
         let _ = stream;
         Ok(None)
     }
 
-    /// The nodes on which a node of a captured graph depends. As CUDA: `cudaGraphNodeGetDependencies`.
+    /// The nodes that a node of a captured graph depends on. As CUDA: `cudaGraphNodeGetDependencies`.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device fails.
     fn dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DriverError> {
         let _ = node;
         Ok(Vec::new())
     }
 
-    /// What the device has.
+    /// The device's free and total memory.
     fn memory(&self) -> MemoryInfo;
 }
 
-/// What a stream is captured into: [`Driver::captured`].
+/// The capture of a stream: [`Driver::captured`].
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, SimDriver, StreamId};
@@ -155,13 +155,13 @@ pub trait Driver {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// The capture's number, apart from those of all others. Streams that have joined it share it.
+    /// The capture's unique number. Streams that have joined the capture share it.
     pub capture: u64,
-    /// The nodes on which the stream's next work will depend.
+    /// The nodes that the stream's next work will depend on.
     pub tail: Vec<NodeId>,
 }
 
-/// A node of a captured graph, named by its driver; apart from those of all graphs that are captured now.
+/// A node of a captured graph. The driver chooses the id; it is unique among all graphs that are being captured.
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, NodeId, SimDriver};
@@ -171,10 +171,10 @@ pub struct Captured {
 pub struct NodeId(pub u64);
 
 fn no_pages(asked: &str) -> DriverError {
-    DriverError::Failed(format!("it has no pages to map ({asked}); set expandable_segments:False"))
+    DriverError::Failed(format!("no virtual memory support ({asked}); set expandable_segments:False"))
 }
 
-/// A mark on a stream, named by its driver.
+/// An event on a stream. The driver chooses the id.
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, SimDriver, StreamId};
@@ -240,7 +240,7 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
     }
 }
 
-/// A device's memory in numbers.
+/// A device's free and total memory.
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, MemoryInfo, SimDriver};
@@ -249,13 +249,13 @@ impl<D: Driver + ?Sized> Driver for Box<D> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// What nobody holds, bytes.
+    /// Free memory, bytes.
     pub free_bytes: u64,
-    /// All of it, bytes.
+    /// Total memory, bytes.
     pub total_bytes: u64,
 }
 
-/// Why a device refused.
+/// Why a device call failed.
 ///
 /// ```
 /// # use plimsoll_alloc::DriverError;
@@ -266,7 +266,7 @@ pub struct MemoryInfo {
 pub enum DriverError {
     /// There is not enough memory left.
     OutOfMemory,
-    /// Anything else, in the device's own words.
+    /// Any other failure, with the device's message.
     Failed(String),
 }
 

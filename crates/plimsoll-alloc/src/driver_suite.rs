@@ -1,5 +1,5 @@
-//! The driver seam's suite: what the allocator relies on in every [`Driver`], for the tests of whoever writes
-//! one. Call [`segments`] for each, and [`events`] and [`pages`] for those that have them.
+//! A test suite for implementations of [`Driver`]: the properties that the allocator relies on.
+//! Call [`segments`] for every driver, and [`events`] and [`pages`] for those that support them.
 //!
 //! ```
 //! use plimsoll_alloc::{SimDriver, driver_suite};
@@ -16,10 +16,10 @@ use crate::request::{Addr, StreamId};
 const MIB: u64 = 1 << 20;
 const PAGE_BYTES: u64 = 20 * MIB;
 
-/// Segments lie apart, take of what is free, and come back once. For a device with at least 64 MiB free.
+/// Segments do not overlap, use free memory, and can be freed once. The device needs at least 64 MiB free.
 ///
 /// # Panics
-/// With what differed.
+/// If a property does not hold; the message names it.
 pub fn segments(device: &mut impl Driver) {
     let before = device.memory();
     assert!(before.free_bytes <= before.total_bytes, "{before:?}");
@@ -35,18 +35,18 @@ pub fn segments(device: &mut impl Driver) {
     let taken = device.memory();
     assert!(taken.free_bytes <= before.free_bytes - 33 * MIB, "{before:?}, and with 33 MiB taken {taken:?}");
     assert_eq!(device.segment_alloc(u64::MAX), Err(DriverError::OutOfMemory), "more than any device has");
-    refused("segment_free where no segment starts", &device.segment_free(Addr(1)));
+    refused("segment_free at an address without a segment", &device.segment_free(Addr(1)));
     for (addr, _) in segments {
         done("segment_free", device.segment_free(addr));
     }
-    refused("segment_free of what is free already", &device.segment_free(segments[0].0));
-    assert_eq!(device.memory().total_bytes, before.total_bytes, "a device stays as large as it is");
+    refused("segment_free of a freed segment", &device.segment_free(segments[0].0));
+    assert_eq!(device.memory().total_bytes, before.total_bytes, "total_bytes does not change");
 }
 
-/// An event can be waited for, and asked about until it is done.
+/// An event can be waited for, and queried until it is done.
 ///
 /// # Panics
-/// With what differed.
+/// If a property does not hold; the message names it.
 pub fn events(device: &mut impl Driver) {
     for _ in 0..2 {
         let event = done("record", device.record(StreamId(1)));
@@ -56,11 +56,11 @@ pub fn events(device: &mut impl Driver) {
     while !done("is_done", device.is_done(event)) {}
 }
 
-/// Pages are mapped where address space is reserved, once, and the space is given back when none is. For a
-/// device with at least 64 MiB free.
+/// Pages are mapped once, in reserved address space, and the space can be released when none is mapped. The
+/// device needs at least 64 MiB free.
 ///
 /// # Panics
-/// With what differed.
+/// If a property does not hold; the message names it.
 pub fn pages(device: &mut impl Driver) {
     let (range_bytes, on) = (256 * MIB, StreamId(0));
     let before = device.memory();
@@ -68,18 +68,18 @@ pub fn pages(device: &mut impl Driver) {
     assert!(range.0 != 0 && range.0.is_multiple_of(512), "a range starts at {range}");
     let at = |page: u64| range.plus(page * PAGE_BYTES);
     done("map", device.map(at(1), PAGE_BYTES, 2));
-    refused("map of what is mapped already", &device.map(at(2), PAGE_BYTES, 1));
+    refused("map of mapped pages", &device.map(at(2), PAGE_BYTES, 1));
     refused("release while pages are mapped", &device.release(range, range_bytes));
-    refused("unmap of what is not all mapped", &device.unmap(at(0), PAGE_BYTES, 2, on));
+    refused("unmap of a range that is not fully mapped", &device.unmap(at(0), PAGE_BYTES, 2, on));
     done("unmap", device.unmap(at(2), PAGE_BYTES, 1, on));
     done("map", device.map(at(0), PAGE_BYTES, 1));
     done("unmap", device.unmap(at(0), PAGE_BYTES, 2, on));
-    assert_eq!(device.memory().total_bytes, before.total_bytes, "a device stays as large as it is");
+    assert_eq!(device.memory().total_bytes, before.total_bytes, "total_bytes does not change");
     done("release", device.release(range, range_bytes));
-    refused("map where nothing is reserved", &device.map(at(0), PAGE_BYTES, 1));
+    refused("map outside reserved address space", &device.map(at(0), PAGE_BYTES, 1));
 }
 
-/// What a call that must succeed returned.
+/// Unwraps a call that must succeed.
 #[track_caller]
 fn done<T>(call: &str, answer: Result<T, DriverError>) -> T {
     match answer {
@@ -90,5 +90,8 @@ fn done<T>(call: &str, answer: Result<T, DriverError>) -> T {
 
 #[track_caller]
 fn refused(call: &str, answer: &Result<(), DriverError>) {
-    assert!(matches!(answer, Err(DriverError::Failed(_))), "{call}: {answer:?}, not a refusal in words");
+    assert!(
+        matches!(answer, Err(DriverError::Failed(_))),
+        "{call}: {answer:?}, expected DriverError::Failed"
+    );
 }

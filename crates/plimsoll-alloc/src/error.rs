@@ -1,4 +1,4 @@
-//! What can go wrong for a caller: [`Error`]. Running out of memory, with all its numbers:
+//! The error type: [`Error`]. The figures of an out-of-memory error are in
 //! `out_of_memory.rs`.
 
 use std::fmt;
@@ -20,32 +20,32 @@ use crate::private::PoolError;
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub enum Error {
-    /// No memory, even after the cache was released.
+    /// Out of memory, even after the cache was released.
     OutOfMemory(Box<OutOfMemory>),
     /// The request is one exbibyte or more; nothing was tried.
     TooLarge {
-        /// What was asked for, bytes.
+        /// The requested value, bytes.
         requested_bytes: u64,
     },
-    /// The device failed for another reason than want of memory.
+    /// A device call failed for a reason other than out of memory.
     Driver(DriverError),
     /// A memory fraction outside 0 to 1.
     InvalidFraction(f64),
-    /// Refused without a try: the request would pass `per_process_memory_fraction`, and
+    /// Rejected before any device call: the request would exceed `per_process_memory_fraction`, and
     /// `throw_on_cudamalloc_oom` is on. The cache was not released.
     Rejected {
-        /// What the device would have been asked for, bytes.
+        /// The size of the segment that was needed, bytes.
         segment_bytes: u64,
-        /// What the allocator holds of the device, bytes.
+        /// Reserved memory, bytes.
         reserved_bytes: u64,
-        /// What it may hold, bytes.
+        /// The limit, bytes.
         allowed_bytes: u64,
     },
-    /// A call about a private pool that cannot be done.
+    /// An invalid call on a private pool.
     Pool(PoolError),
-    /// A pool cannot be brought back to a checkpoint.
+    /// A pool cannot be restored to a checkpoint.
     Checkpoint(CheckpointError),
-    /// There is no memory at the address that was asked for.
+    /// No memory at the requested address.
     Address(AddressError),
 }
 

@@ -1,12 +1,12 @@
-//! What happened, for those who count or write it down: [`Event`] and the [`Observer`] seam.
+//! Allocator events: [`Event`], and the [`Observer`] trait that receives them.
 //!
-//! The core announces and does not count. Each event carries all that PyTorch's statistics need
-//! (`stats.rs`), so that an observer never has to ask back. An observer cannot call the allocator.
+//! The core sends events and keeps no statistics. Each event carries everything that PyTorch's statistics need
+//! (`stats.rs`), so an observer needs no other input. An observer cannot call the allocator.
 
 use crate::pool::PoolKind;
 use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 
-/// One thing that the allocator did. `Free` and `FreeCompleted` are PyTorch's `free_requested` and
+/// An event. `Free` and `FreeCompleted` are PyTorch's `free_requested` and
 /// `free_completed`.
 ///
 /// ```
@@ -23,110 +23,110 @@ use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A block was given to a caller.
+    /// A block was allocated.
     Alloc {
-        /// The block, as given.
+        /// The block, as allocated.
         block: LiveBlock,
-        /// What cutting or using up a piece did to the cached pieces.
+        /// The change in cached pieces of split segments.
         inactive_split: SplitChange,
-        /// Whether the block is beyond `max_split_size`.
+        /// Whether the block is at least `max_split_size`.
         oversize: bool,
     },
-    /// A caller gave a block back.
+    /// A block was freed by its caller.
     Free {
-        /// The block, as it was held.
+        /// The block, as it was allocated.
         block: LiveBlock,
-        /// Whether the block is beyond `max_split_size` now.
+        /// Whether the block is at least `max_split_size` now.
         oversize: bool,
     },
-    /// A block that was given back, and that no stream uses any more, is in the cache, merged with its neighbours.
+    /// The free of a block completed: no stream uses it any more, and it is cached, merged with its neighbours.
     FreeCompleted {
-        /// The block, as it was held.
+        /// The block, as it was allocated.
         block: LiveBlock,
-        /// What the new piece and the merged ones did to the cached pieces.
+        /// The change in cached pieces of split segments.
         inactive_split: SplitChange,
-        /// Whether it was given back just now, rather than before it waited for other streams.
+        /// Whether the free completed immediately, without waiting for other streams.
         at_once: bool,
     },
-    /// A live block is now for something else.
+    /// A live block got a new tag.
     Retag {
         /// The block, with its new tag.
         block: LiveBlock,
-        /// What it was for.
+        /// The old tag.
         from: Tag,
     },
-    /// The device gave a segment.
+    /// A segment was allocated on the device.
     SegmentAlloc {
-        /// What it gave.
+        /// The segment.
         memory: DeviceRange,
-        /// Whether the segment is beyond `max_split_size`.
+        /// Whether the segment is at least `max_split_size`.
         oversize: bool,
-        /// Who asked.
+        /// The stack of the request.
         stack: Option<StackId>,
     },
-    /// A segment went back to the device.
+    /// A segment was freed on the device.
     SegmentFree {
-        /// What went back.
+        /// The segment.
         memory: DeviceRange,
-        /// Whether the segment is beyond `max_split_size` now.
+        /// Whether the segment is at least `max_split_size` now.
         oversize: bool,
     },
-    /// The device put memory behind a part of an expandable segment.
+    /// Pages of an expandable segment were mapped.
     SegmentMap {
-        /// Where, and how much.
+        /// The range.
         memory: DeviceRange,
-        /// Who asked.
+        /// The stack of the request.
         stack: Option<StackId>,
     },
-    /// The device took the memory behind a part of an expandable segment back.
+    /// Pages of an expandable segment were unmapped.
     SegmentUnmap {
-        /// Where, and how much.
+        /// The range.
         memory: DeviceRange,
     },
-    /// The cache is about to be released, which waits for all streams first.
+    /// The cache is about to be released, after waiting for all streams.
     SyncAllStreams,
-    /// After a release, the device is about to be asked again.
+    /// The device allocation is about to be retried after a release of the cache.
     Retry {
-        /// What it is asked for, bytes.
+        /// The segment's size, bytes.
         segment_bytes: u64,
     },
-    /// A request was refused without a try, because it would pass `per_process_memory_fraction`.
+    /// A request was rejected because it would exceed `per_process_memory_fraction`.
     Rejected {
-        /// What the device would have been asked for, bytes.
+        /// The size of the segment that was needed, bytes.
         segment_bytes: u64,
     },
-    /// A picture of the state was taken.
+    /// A snapshot of the state was taken.
     Snapshot {
-        /// Bytes in blocks not in the cache.
+        /// Bytes in blocks that are not cached.
         active_bytes: u64,
     },
-    /// The program says that a step begins.
+    /// A step of the program begins.
     StepMark {
         /// The step's number.
         number: u64,
     },
-    /// A request failed for want of memory.
+    /// A request failed: out of memory.
     OutOfMemory {
-        /// What the caller asked for, bytes.
+        /// The requested size, bytes.
         requested_bytes: u64,
-        /// The block that this needs, bytes.
+        /// The request rounded up to a block, bytes.
         rounded_bytes: u64,
-        /// What the device was asked for, bytes.
+        /// The size of the segment that was needed, bytes.
         segment_bytes: u64,
         /// The stream of the request.
         stream: StreamId,
         /// The pool of the request.
         pool_id: PoolId,
-        /// What the bytes were to be for.
+        /// The category of the request.
         tag: Tag,
-        /// Who asked.
+        /// The stack of the request.
         stack: Option<StackId>,
-        /// What the device had free, bytes.
+        /// Free memory of the device, bytes.
         device_free_bytes: u64,
     },
 }
 
-/// A block that a caller holds, or gave back last.
+/// An allocated block, or one that was just freed.
 ///
 /// ```
 /// # use plimsoll_alloc::{Allocator, Config, Event, PoolId, PoolKind, Request, SimDriver};
@@ -139,25 +139,25 @@ pub enum Event {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LiveBlock {
-    /// Where it starts.
+    /// Its address.
     pub addr: Addr,
     /// Its size, bytes.
     pub bytes: u64,
-    /// What its holder asked for, bytes.
+    /// The requested size, bytes.
     pub requested_bytes: u64,
-    /// The stream that it serves.
+    /// Its stream.
     pub stream: StreamId,
-    /// The half of the pool that it is from.
+    /// Small or large.
     pub pool: PoolKind,
-    /// The pool that it is from.
+    /// The pool.
     pub pool_id: PoolId,
     /// What it is for.
     pub tag: Tag,
-    /// Who asked for it.
+    /// The stack of the request.
     pub stack: Option<StackId>,
 }
 
-/// Memory that the device gave or took back: a segment, or pages of an expandable one.
+/// Memory that was allocated or freed on the device: a segment, or pages of an expandable one.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, DeviceRange, PoolId, PoolKind, StreamId};
@@ -167,19 +167,19 @@ pub struct LiveBlock {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceRange {
-    /// Where it starts.
+    /// Its address.
     pub addr: Addr,
     /// Its size, bytes.
     pub bytes: u64,
-    /// The stream that it serves.
+    /// Its stream.
     pub stream: StreamId,
-    /// The half of the pool that it serves.
+    /// Small or large.
     pub pool: PoolKind,
-    /// The pool that it serves.
+    /// The pool.
     pub pool_id: PoolId,
 }
 
-/// The net change that one step made to the cached pieces of split segments (PyTorch's `inactive_split`):
+/// The net change of one operation in the cached pieces of split segments (PyTorch's `inactive_split`):
 /// memory that is free here but cannot be returned to the device. Net, because PyTorch applies it as one
 /// increase or one decrease, which its accumulated statistics show.
 ///
@@ -190,13 +190,13 @@ pub struct DeviceRange {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SplitChange {
-    /// More (or fewer) pieces.
+    /// Change in the number of pieces.
     pub blocks: i64,
-    /// More (or fewer) bytes in them.
+    /// Change in their bytes.
     pub bytes: i64,
 }
 
-/// Who listens. Tuples compose, `()` hears nothing, and a `Vec<Event>` keeps the whole story.
+/// Receives events. Tuples of observers are observers, `()` ignores events, and a `Vec<Event>` stores them.
 ///
 /// ```
 /// use plimsoll_alloc::{Allocator, Config, Event, Observer, Request, SimDriver};
@@ -218,7 +218,7 @@ pub struct SplitChange {
 /// # Ok::<(), plimsoll_alloc::Error>(())
 /// ```
 pub trait Observer {
-    /// Takes note. Called after the state has changed, in the order of what happened.
+    /// Called after each change of state, in order.
     fn on(&mut self, event: &Event);
 }
 
@@ -236,7 +236,7 @@ impl<A: Observer, B: Observer, C: Observer> Observer for (A, B, C) {
 }
 
 impl<A: Observer, B: Observer> Observer for (A, B) {
-    #[inline(always)] // it is a call to each, and no work of its own
+    #[inline(always)] // it only forwards the call
     fn on(&mut self, event: &Event) {
         self.0.on(event);
         self.1.on(event);

@@ -1,15 +1,15 @@
 //! Expandable segments: address space reserved once, memory mapped into it page by page.
 //!
-//! Such a segment is one chain of blocks like any other; some of its blocks are unmapped. A block grows by
-//! mapping the pages that the unmapped piece behind it needs. All that a segment is beyond its blocks is a
-//! [`Range`]: where it lies, and how large its pages are.
+//! Such a segment is a list of blocks like any other; some of its blocks are unmapped. A block grows by
+//! mapping pages of the unmapped block after it. Besides its blocks, a segment has a
+//! [`Range`]: its address range and page size.
 //!
 //! As PyTorch: `ExpandableSegment`, `try_allocate_expandable_block`, `map_block`, `unmap_block`.
 
 use std::num::NonZeroU32;
 
 use crate::allocator::Allocator;
-use crate::block::{Block, BlockId, State};
+use crate::block::{Block, BlockId, SlotState};
 use crate::config::Config;
 use crate::driver::{Driver, DriverError};
 use crate::error::Error;
@@ -18,10 +18,10 @@ use crate::grow::assert_start;
 use crate::pieces::NewSegment;
 use crate::pool::PoolKind;
 use crate::request::Addr;
-use crate::search::Ask;
+use crate::search::SizedRequest;
 use crate::size::SMALL_SEGMENT_BYTES;
 
-/// A place in [`Ranges`].
+/// An index into [`Ranges`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RangeId(NonZeroU32);
 
@@ -61,14 +61,14 @@ impl Ranges {
 }
 
 impl Range {
-    /// The whole pages inside `block`: the first one, and how many.
+    /// The whole pages inside `block`: the first, and their number.
     fn pages_inside(&self, block: &Block) -> (u64, u64) {
         let from = block.addr.0 - self.addr.0;
         let (first, end) = (from.div_ceil(self.page_bytes), (from + block.bytes) / self.page_bytes);
         (first, end.saturating_sub(first))
     }
 
-    /// Whether this is whole pages, and not none.
+    /// Whether this is a positive number of whole pages.
     pub(crate) fn is_pages(&self, addr: Addr, bytes: u64) -> bool {
         let from = addr.0 - self.addr.0;
         bytes > 0 && from.is_multiple_of(self.page_bytes) && bytes.is_multiple_of(self.page_bytes)
@@ -81,22 +81,22 @@ impl Range {
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Grows an expandable segment until a cached block of it holds the request, and returns that block.
-    /// `None` if the device has no memory left. What was mapped before it ran out stays mapped and cached.
-    pub(crate) fn grow_range(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
-        let mut block = match self.find_growable(ask) {
+    /// `None` if the device is out of memory. Pages mapped before that stay mapped and cached.
+    pub(crate) fn grow_range(&mut self, sized: &SizedRequest) -> Result<Option<BlockId>, Error> {
+        let mut block = match self.find_growable(sized) {
             Some(block) => block,
-            None => match self.reserve_range(ask)? {
+            None => match self.reserve_range(sized)? {
                 Some(block) => block,
                 None => return Ok(None),
             },
         };
-        if !self.pools.blocks[block].is_mapped() && !self.map_front(block, ask.block_bytes, ask)? {
+        if !self.pools.blocks[block].is_mapped() && !self.map_front(block, sized.block_bytes, sized)? {
             return Ok(None);
         }
-        while self.pools.blocks[block].bytes < ask.block_bytes {
-            let missing = ask.block_bytes - self.pools.blocks[block].bytes;
+        while self.pools.blocks[block].bytes < sized.block_bytes {
+            let missing = sized.block_bytes - self.pools.blocks[block].bytes;
             let next = self.pools.blocks[block].next.expect("the range was found large enough");
-            if !self.map_front(next, missing, ask)? {
+            if !self.map_front(next, missing, sized)? {
                 return Ok(None);
             }
             block = next; // it absorbed `block`
@@ -104,24 +104,24 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(Some(block))
     }
 
-    /// The first place, by address, where cached and unmapped neighbours together hold the request. It
-    /// begins with a cached block, if there is one right in front of the unmapped one.
-    fn find_growable(&self, ask: &Ask) -> Option<BlockId> {
-        let stream = ask.request.stream;
-        let unmapped = &self.pools.pool(ask.pool).unmapped;
+    /// The first run, by address, of cached and unmapped neighbours that together hold the request. It
+    /// starts with a cached block if one precedes the unmapped one.
+    fn find_growable(&self, sized: &SizedRequest) -> Option<BlockId> {
+        let stream = sized.request.stream;
+        let unmapped = &self.pools.pool(sized.pool).unmapped;
         let of_stream = unmapped.range((stream, Addr(0))..=(stream, Addr(u64::MAX)));
         let mut starts = of_stream.map(|(_, &id)| match self.pools.blocks[id].prev {
             Some(prev) if self.is_unused(prev) => prev,
             _ => id,
         });
-        starts.find(|&start| self.unused_bytes_from(start, ask.block_bytes) >= ask.block_bytes)
+        starts.find(|&start| self.unused_bytes_from(start, sized.block_bytes) >= sized.block_bytes)
     }
 
     fn is_unused(&self, id: BlockId) -> bool {
-        matches!(self.pools.blocks[id].state, State::Cached | State::Unmapped)
+        matches!(self.pools.blocks[id].state, SlotState::Cached | SlotState::Unmapped)
     }
 
-    /// The bytes of `start` and the unused blocks behind it, counted until there are `enough`.
+    /// The bytes of `start` and the unused blocks after it, counted up to `enough`.
     fn unused_bytes_from(&self, start: BlockId, enough: u64) -> u64 {
         let (mut sum, mut at) = (0, Some(start));
         while let Some(id) = at.filter(|&id| sum < enough && self.is_unused(id)) {
@@ -132,9 +132,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Reserves address space for a new expandable segment. Returns its one block, unmapped.
-    fn reserve_range(&mut self, ask: &Ask) -> Result<Option<BlockId>, Error> {
+    fn reserve_range(&mut self, sized: &SizedRequest) -> Result<Option<BlockId>, Error> {
         let total_bytes = self.driver.memory().total_bytes;
-        let (page_bytes, bytes) = range_and_page_bytes(&self.config, ask.kind, total_bytes);
+        let (page_bytes, bytes) = range_and_page_bytes(&self.config, sized.kind, total_bytes);
         let addr = match self.driver.reserve(bytes) {
             Ok(addr) => addr,
             Err(DriverError::OutOfMemory) => return Ok(None),
@@ -142,19 +142,19 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         };
         assert_start(addr);
         let range = self.ranges.insert(Range { addr, bytes, page_bytes });
-        let (stream, pool) = (ask.request.stream, ask.pool);
+        let (stream, pool) = (sized.request.stream, sized.pool);
         let id = self.pools.add_segment(NewSegment { addr, bytes, stream, pool, range: Some(range) });
         self.pools.file(id);
-        if bytes < ask.block_bytes {
+        if bytes < sized.block_bytes {
             self.release_range(id)?;
             return Ok(None);
         }
         Ok(Some(id))
     }
 
-    /// Maps the first pages of an unmapped block that hold `bytes`, or all of it, and caches them, merged
-    /// with its neighbours. False if the device has no memory left; nothing was mapped then.
-    fn map_front(&mut self, id: BlockId, bytes: u64, ask: &Ask) -> Result<bool, Error> {
+    /// Maps the first pages of an unmapped block, enough for `bytes` or all of it, and caches them, merged
+    /// with their neighbours. False if the device is out of memory; nothing is mapped then.
+    fn map_front(&mut self, id: BlockId, bytes: u64, sized: &SizedRequest) -> Result<bool, Error> {
         let block = self.pools.blocks[id];
         let range = self.ranges.get(block.range.expect("only expandable segments have unmapped blocks"));
         let pages = bytes.min(block.bytes).div_ceil(range.page_bytes);
@@ -172,16 +172,16 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             self.pools.file(rest);
         }
         let front = &mut self.pools.blocks[id];
-        (front.bytes, front.state) = (mapped_bytes, State::Cached);
+        (front.bytes, front.state) = (mapped_bytes, SlotState::Cached);
         self.pools.merge_and_file(id);
         self.reserved_bytes += mapped_bytes;
         let memory = self.memory_of(&Block { bytes: mapped_bytes, ..block });
-        self.observer.on(&Event::SegmentMap { memory, stack: ask.request.stack });
+        self.observer.on(&Event::SegmentMap { memory, stack: sized.request.stack });
         Ok(true)
     }
 
-    /// Unmaps the whole pages inside a cached block, and gives the address space back if nothing else is
-    /// left of the segment. What lies before and behind those pages stays cached.
+    /// Unmaps the whole pages inside a cached block, and releases the address space if nothing else is
+    /// left of the segment. The parts before and after those pages stay cached.
     pub(crate) fn unmap_pages(&mut self, id: BlockId) -> Result<(), Error> {
         let block = self.pools.blocks[id];
         let range = self.ranges.get(block.range.expect("only expandable segments are unmapped"));
@@ -189,7 +189,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         if pages > 0 {
             let (addr, bytes) = (range.page(first), pages * range.page_bytes);
             self.driver.unmap(addr, range.page_bytes, pages, block.stream)?;
-            self.leave_in(id, addr, bytes, State::Unmapped);
+            self.leave_in(id, addr, bytes, SlotState::Unmapped);
             self.reserved_bytes -= bytes;
             let memory = self.memory_of(&Block { addr, bytes, ..block });
             self.observer.on(&Event::SegmentUnmap { memory });
@@ -197,9 +197,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.release_range(id)
     }
 
-    /// Cuts a block that is in a set in up to three: the middle, of whole pages, changes between cached and
-    /// unmapped; what is around it stays as it is.
-    pub(crate) fn leave_in(&mut self, id: BlockId, addr: Addr, bytes: u64, state: State) {
+    /// Splits a filed block in up to three: the middle, of whole pages, changes between cached and
+    /// unmapped; the parts around it keep their state.
+    pub(crate) fn leave_in(&mut self, id: BlockId, addr: Addr, bytes: u64, state: SlotState) {
         self.pools.unfile(id);
         let block = self.pools.blocks[id];
         let before_bytes = addr.0 - block.addr.0;
@@ -219,10 +219,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         self.pools.merge_and_file(id);
     }
 
-    /// Gives the address space of a segment back, if `id` is unmapped and all of it.
+    /// Releases the address space of a segment, if `id` is unmapped and spans all of it.
     fn release_range(&mut self, id: BlockId) -> Result<(), Error> {
         let block = self.pools.blocks[id];
-        let (Some(range_id), State::Unmapped, false) = (block.range, block.state, block.is_piece()) else {
+        let (Some(range_id), SlotState::Unmapped, false) = (block.range, block.state, block.is_piece())
+        else {
             return Ok(());
         };
         let range = self.ranges.get(range_id);
@@ -233,7 +234,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 }
 
-/// The page of a new range, and its size: what the option says, or 9/8 of the device, in whole pages.
+/// The page size and size of a new range: the option's value, or 9/8 of the device, in whole pages.
 fn range_and_page_bytes(config: &Config, kind: PoolKind, total_bytes: u64) -> (u64, u64) {
     let page_bytes = match kind {
         PoolKind::Small => SMALL_SEGMENT_BYTES,
@@ -246,9 +247,9 @@ fn range_and_page_bytes(config: &Config, kind: PoolKind, total_bytes: u64) -> (u
     (page_bytes, wanted_bytes.div_ceil(page_bytes).saturating_mul(page_bytes))
 }
 
-/// The reserve that an option sets, if `ask` needs more than a range of it can hold, bytes.
-pub(crate) fn exceeded_reserve(config: &Config, ask: &Ask, total_bytes: u64) -> Option<u64> {
-    let reserve = config.expandable_segments_reserve().filter(|_| ask.expandable)?;
-    let (_, range_bytes) = range_and_page_bytes(config, ask.kind, total_bytes);
-    (ask.block_bytes > range_bytes).then(|| reserve.bytes(total_bytes))
+/// The reserve that the option sets, if `sized` needs more than such a range can hold, bytes.
+pub(crate) fn exceeded_reserve(config: &Config, sized: &SizedRequest, total_bytes: u64) -> Option<u64> {
+    let reserve = config.expandable_segments_reserve().filter(|_| sized.expandable)?;
+    let (_, range_bytes) = range_and_page_bytes(config, sized.kind, total_bytes);
+    (sized.block_bytes > range_bytes).then(|| reserve.bytes(total_bytes))
 }

@@ -1,7 +1,7 @@
-//! Why a request would be served as it would: [`Allocator::explain`].
+//! How a request would be served, and why: [`Allocator::explain`].
 //!
-//! For whoever compares two allocators and finds the first request on which they differ. It changes nothing
-//! and walks over all candidates, so it is not for each request.
+//! For comparing two allocators at the first request where they differ. It changes nothing
+//! and visits all candidates, so it is too slow for every request.
 
 use std::fmt;
 
@@ -27,46 +27,46 @@ use crate::size::is_oversize;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// What the request is rounded to, bytes.
+    /// The request rounded up to a block, bytes.
     pub block_bytes: u64,
-    /// What the device is asked for if none is taken, bytes.
+    /// The size of the new segment if no candidate is taken, bytes.
     pub segment_bytes: u64,
-    /// The cached blocks of the request's pool and stream that hold it.
+    /// The cached blocks of the request's pool and stream that are large enough.
     pub candidates: Vec<Candidate>,
 }
 
 /// One cached block that is large enough for a request; see [`Explanation`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
-    /// Where it starts.
+    /// Its address.
     pub addr: Addr,
     /// Its size, bytes.
     pub bytes: u64,
-    /// The number of its segment, in the order in which segments were made.
+    /// The number of its segment, in order of creation.
     pub segment_number: u64,
-    /// Whether it is taken, and why not.
+    /// Whether it is taken, or why not.
     pub verdict: Verdict,
 }
 
-/// What becomes of a candidate.
+/// The result for a candidate.
 ///
 /// ```
 /// # use plimsoll_alloc::Verdict;
-/// assert_eq!(Verdict::Oversize.to_string(), "beyond max_split_size, and the request is not");
+/// assert_eq!(Verdict::Oversize.to_string(), "at least max_split_size, and the request is not");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It serves the request.
     Taken,
-    /// Another one comes first: smaller, or as large and of an older segment, or at a lower address.
+    /// Another candidate comes first: smaller, or of equal size in an older segment or at a lower address.
     Later,
     /// It is in an expandable segment, and `expandable_segments` is off.
     Expandable,
-    /// With what could be mapped behind it, it is larger than the next one.
+    /// Including the unmapped block after it, it is larger than the next candidate.
     GrowsMore,
-    /// It is beyond `max_split_size`, and the request is not.
+    /// It is at least `max_split_size`, and the request is not.
     Oversize,
-    /// The request is beyond `max_split_size`, and the block is too much larger.
+    /// The request is at least `max_split_size`, and the block exceeds it by too much.
     TooMuchOver,
 }
 
@@ -74,35 +74,37 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Taken => "taken",
-            Self::Later => "another comes first: smaller, or of an older segment, or at a lower address",
+            Self::Later => {
+                "another block comes first: smaller, or in an older segment, or at a lower address"
+            }
             Self::Expandable => "in an expandable segment, and expandable_segments is off",
-            Self::GrowsMore => "larger than the next one, with what could be mapped behind it",
-            Self::Oversize => "beyond max_split_size, and the request is not",
-            Self::TooMuchOver => "more than max_non_split_rounding_mb over the request",
+            Self::GrowsMore => "larger than the next block, including the unmapped part after it",
+            Self::Oversize => "at least max_split_size, and the request is not",
+            Self::TooMuchOver => "exceeds the request by max_non_split_rounding_mb or more",
         })
     }
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Which cached blocks could serve a request as things stand, which one would, and why. What becomes free
-    /// only when the request asks about events is not among them.
+    /// The cached blocks that could serve a request now, which one would, and why. Blocks that become free
+    /// when the request polls events are not included.
     ///
     /// # Errors
     /// [`Error::Pool`] if the request's pool does not exist, [`Error::TooLarge`] from one exbibyte on.
     pub fn explain(&self, request: Request) -> Result<Explanation, Error> {
-        let ask = self.ask(request)?;
-        let fit = self.pools.find_fit(&ask);
-        let (blocks, cached) = (&self.pools.blocks, &self.pools.pool(ask.pool).cached);
-        let mut at = cached.first_from(blocks, request.stream, ask.block_bytes);
+        let sized = self.size_request(request)?;
+        let fit = self.pools.find_fit(&sized);
+        let (blocks, cached) = (&self.pools.blocks, &self.pools.pool(sized.pool).cached);
+        let mut at = cached.first_from(blocks, request.stream, sized.block_bytes);
         let (mut candidates, mut before_fit) = (Vec::new(), true);
         while let Some(id) = at {
             let block = &blocks[id];
             let verdict = if Some(id) == fit {
                 before_fit = false;
-                self.verdict_of_fit(ask.block_bytes, block.bytes)
+                self.verdict_of_fit(sized.block_bytes, block.bytes)
             } else if !before_fit {
                 Verdict::Later
-            } else if ask.expandable {
+            } else if sized.expandable {
                 Verdict::GrowsMore
             } else {
                 Verdict::Expandable
@@ -111,7 +113,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             candidates.push(Candidate { addr, bytes, segment_number, verdict });
             at = cached.after(blocks, id);
         }
-        Ok(Explanation { block_bytes: ask.block_bytes, segment_bytes: ask.segment_bytes, candidates })
+        Ok(Explanation { block_bytes: sized.block_bytes, segment_bytes: sized.segment_bytes, candidates })
     }
 
     fn verdict_of_fit(&self, wanted_bytes: u64, found_bytes: u64) -> Verdict {

@@ -1,10 +1,10 @@
-//! A device that fails once, on purpose: [`FailNth`].
+//! Fault injection: [`FailNth`], a driver that fails once.
 
 use crate::driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 use crate::request::{Addr, StreamId};
 
-/// Answers the `nth` call that can fail (from 1) with an error, and passes on all the others. Walking `nth`
-/// over a program shows what each failure leaves behind.
+/// Fails the `nth` call that can fail (from 1) with an error, and forwards all others. Running a program
+/// for every `nth` tests each point of failure.
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, DriverError, FailNth, Sim};
@@ -28,7 +28,7 @@ impl<D: Driver> FailNth<D> {
         Self { driver, nth, error, calls: 0 }
     }
 
-    /// How many calls that can fail were made.
+    /// The number of calls made that can fail.
     pub fn calls(&self) -> u64 {
         self.calls
     }

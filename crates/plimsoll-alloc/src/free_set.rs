@@ -1,11 +1,11 @@
-//! The cached blocks of one pool, in the order in which they are tried: [`FreeSet`].
+//! The cached blocks of one pool, in best-fit order: [`FreeSet`].
 //!
-//! The order is the allocator's behaviour, see Note [Best fit order]. The structure behind it is not: each
-//! stream has a table of bins by size (`free_set/bins.rs`), and each bin is a tree whose links lie in the
-//! blocks themselves (`free_set/tree.rs`). So nothing here touches the heap once a pool has seen its
+//! The order defines the allocator's behaviour, see Note [Best fit order]. The data structure does not: each
+//! stream has a table of bins by size (`free_set/bins.rs`), and each bin is a tree whose links are stored in the
+//! blocks (`free_set/tree.rs`). So nothing here allocates from the heap once a pool has seen its
 //! streams and its largest block.
 //!
-//! Every answer costs a few steps in one tree, logarithmic in its blocks however many are alike.
+//! Every operation takes logarithmic time in the blocks of one bin, even if all are of equal size.
 
 mod bins;
 #[cfg(test)]
@@ -19,13 +19,13 @@ use bins::{Bins, bin_of};
 
 // Note [Best fit order]
 // Of the cached blocks of a request's own stream, the smallest that holds it is taken. Among equal sizes:
-// the oldest segment first, then the lowest address inside it. So an answer does not depend on what
-// addresses the device happens to return, and traces replay on any machine.
+// the oldest segment first, then the lowest address in it. So the result does not depend on the
+// addresses that the device returns, and traces replay on any machine.
 // As PyTorch 2.15: `BlockComparatorSizeCounterAddress`. Until about 2.12 the address alone broke ties:
 // `TieOrder::Address`, for which every segment counts as number 0.
 
 impl TieOrder {
-    /// A block's place in the order among its stream's.
+    /// A block's rank among the blocks of its stream.
     fn rank(self, block: &Block) -> (u64, u64, u64) {
         match self {
             Self::RegistrationCounter => (block.bytes, block.segment_number, block.addr.0),
@@ -34,25 +34,25 @@ impl TieOrder {
     }
 }
 
-/// The cached blocks of one pool, by Note [Best fit order]. A block's size, segment and address must stay
-/// as they are while it is in here.
+/// The cached blocks of one pool, by Note [Best fit order]. A block's size, segment and address must not
+/// change while it is in the set.
 #[derive(Debug, Default)]
 pub(crate) struct FreeSet {
     order: TieOrder,
-    /// The default stream's, which most requests are for.
+    /// The default stream's blocks: most requests use that stream.
     default: Bins,
-    /// The other streams', in their order. One that was seen once stays, so that a steady state needs no
-    /// heap.
+    /// The other streams' blocks, by stream. Entries are never removed, so a steady state does not allocate
+    /// from the heap.
     others: Vec<(StreamId, Bins)>,
 }
 
 impl FreeSet {
-    /// Nothing, to be kept in `order`.
+    /// An empty set with this order.
     pub(crate) fn new(order: TieOrder) -> Self {
         Self { order, ..Self::default() }
     }
 
-    /// Adds a block, under the size and address that it has now.
+    /// Adds a block, with its current size and address.
     #[inline]
     pub(crate) fn insert(&mut self, blocks: &mut Slab, id: BlockId) {
         let order = self.order;
@@ -62,14 +62,14 @@ impl FreeSet {
     /// Takes a block out.
     ///
     /// # Panics
-    /// If it is not here, or no longer as it was when it was added.
+    /// If it is not in the set, or has changed since it was added.
     #[inline]
     pub(crate) fn remove(&mut self, blocks: &mut Slab, id: BlockId) {
         let order = self.order;
         self.bins_mut(blocks[id].stream).remove(blocks, order, id);
     }
 
-    /// Gives a block that is here another size and address.
+    /// Changes the size and address of a block in the set.
     ///
     /// # Panics
     /// As [`remove`](Self::remove).
@@ -90,14 +90,14 @@ impl FreeSet {
         self.last(blocks, stream, bytes, |block| block.bytes < bytes)
     }
 
-    /// The block that follows a cached one of the same stream in the order.
+    /// The next block of the same stream in the order.
     pub(crate) fn after(&self, blocks: &Slab, id: BlockId) -> Option<BlockId> {
         let block = &blocks[id];
         let rank = self.order.rank(block);
         self.first(blocks, block.stream, block.bytes, |other| self.order.rank(other) > rank)
     }
 
-    /// The block that precedes a cached one of the same stream in the order.
+    /// The previous block of the same stream in the order.
     pub(crate) fn before(&self, blocks: &Slab, id: BlockId) -> Option<BlockId> {
         let block = &blocks[id];
         let rank = self.order.rank(block);
@@ -114,12 +114,12 @@ impl FreeSet {
         self.streams().map(|stream| self.largest_bytes(blocks, stream)).max().unwrap_or(0)
     }
 
-    /// The streams that ever had a block here, the default one first.
+    /// The streams that ever had a block in the set, the default stream first.
     fn streams(&self) -> impl Iterator<Item = StreamId> + '_ {
         std::iter::once(StreamId::default()).chain(self.others.iter().map(|&(stream, _)| stream))
     }
 
-    /// All of them: by stream, then in order.
+    /// All blocks: by stream, then in order.
     pub(crate) fn iter<'a>(&'a self, blocks: &'a Slab) -> impl Iterator<Item = BlockId> + 'a {
         self.streams().flat_map(move |stream| {
             let first = self.first_from(blocks, stream, 0);
@@ -127,7 +127,7 @@ impl FreeSet {
         })
     }
 
-    /// Whether a block is here, under the size and address that it has now.
+    /// Whether a block is in the set, with its current size and address.
     pub(crate) fn holds(&self, blocks: &Slab, id: BlockId) -> bool {
         let block = &blocks[id];
         let rank = self.order.rank(block);
@@ -135,7 +135,7 @@ impl FreeSet {
         found == Some(id)
     }
 
-    /// How many there are, counted one by one.
+    /// The number of blocks, counted one by one.
     pub(crate) fn len(&self, blocks: &Slab) -> usize {
         self.iter(blocks).count()
     }

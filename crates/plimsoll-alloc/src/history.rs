@@ -1,6 +1,6 @@
-//! What happened, kept for later: [`History`], a ring of the latest entries.
+//! The history of allocator events: [`History`], a ring buffer of the latest entries.
 //!
-//! It listens to events as the statistics do, and is off until [`History::record`]: then an event costs it
+//! It observes events as the statistics do, and is off until [`History::record`]; while off, an event costs
 //! one comparison. Time comes from a clock that is passed in. The actions are those of PyTorch's traces, and
 //! two of ours: retags and step marks.
 //!
@@ -11,7 +11,7 @@ use std::fmt;
 use crate::event::{DeviceRange, Event, LiveBlock, Observer};
 use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 
-/// One thing that happened, and when.
+/// One entry: an action, its time and its block.
 ///
 /// ```
 /// use plimsoll_alloc::{Action, Allocator, Config, History, HistoryOptions, Request, SimDriver};
@@ -30,26 +30,26 @@ use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// When, in microseconds, as the clock says.
+    /// Time of the clock, in microseconds.
     pub time_us: u64,
-    /// What.
+    /// The action.
     pub action: Action,
-    /// Where: the block or the memory; 0 where there is no such place.
+    /// The address of the block or memory; 0 if there is none.
     pub addr: Addr,
-    /// How much: of a block what was asked for, of the device's memory its size, of a request that failed
-    /// what it was rounded to, of a snapshot all that is not in the cache.
+    /// The size in bytes: the requested size of a block, the size of device memory, the rounded size of a
+    /// request that failed, or the active bytes of a snapshot.
     pub bytes: u64,
-    /// The stream of the block, the memory or the request.
+    /// The stream.
     pub stream: StreamId,
-    /// Its pool.
+    /// The pool.
     pub pool: PoolId,
-    /// What it is for; of the device's memory, nothing in particular.
+    /// The tag; the default for device memory.
     pub tag: Tag,
-    /// Who asked for it.
+    /// The stack of the request.
     pub stack: Option<StackId>,
 }
 
-/// What an [`Entry`] says happened.
+/// The action of an [`Entry`].
 ///
 /// ```
 /// # use plimsoll_alloc::Action;
@@ -57,33 +57,33 @@ pub struct Entry {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// A block was given to a caller.
+    /// A block was allocated.
     Alloc,
-    /// A caller gave a block back.
+    /// A block was freed by its caller.
     FreeRequested,
-    /// The block can be used again.
+    /// The free completed: the block can be reused.
     FreeCompleted,
-    /// The device gave a segment.
+    /// A segment was allocated on the device.
     SegmentAlloc,
-    /// A segment went back to the device.
+    /// A segment was freed on the device.
     SegmentFree,
-    /// The device put memory behind pages of an expandable segment.
+    /// Pages of an expandable segment were mapped.
     SegmentMap,
-    /// The device took it back.
+    /// Pages of an expandable segment were unmapped.
     SegmentUnmap,
-    /// A picture of the state was taken.
+    /// A snapshot of the state was taken.
     Snapshot,
-    /// A request failed for want of memory.
+    /// A request failed: out of memory.
     Oom {
-        /// What the device had free, bytes.
+        /// Free memory of the device, bytes.
         device_free_bytes: u64,
     },
     /// A block is now for something else. PyTorch has no such entry.
     Retag {
-        /// What it was for.
+        /// The old tag.
         from: Tag,
     },
-    /// The program says that a step begins. PyTorch has no such entry.
+    /// A step of the program begins. PyTorch has no such entry.
     StepMark {
         /// The step's number.
         number: u64,
@@ -91,7 +91,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// PyTorch's name for it, and ours where PyTorch has none.
+    /// PyTorch's name, or ours where PyTorch has none.
     pub fn name(self) -> &'static str {
         match self {
             Self::Alloc => "alloc",
@@ -115,7 +115,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// What a history keeps.
+/// What a history records.
 ///
 /// ```
 /// # use plimsoll_alloc::HistoryOptions;
@@ -124,20 +124,20 @@ impl fmt::Display for Action {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryOptions {
-    /// How many entries; at least one. When there are more, the oldest go.
+    /// The maximum number of entries, at least one. Older entries are dropped.
     pub max_entries: usize,
-    /// The [names](Action::name) of actions that are not kept.
+    /// The [names](Action::name) of actions that are not recorded.
     pub skip: Vec<&'static str>,
 }
 
 impl Default for HistoryOptions {
-    /// Everything, without an end, as PyTorch's default.
+    /// Records everything, without a maximum, as PyTorch does by default.
     fn default() -> Self {
         Self { max_entries: usize::MAX, skip: Vec::new() }
     }
 }
 
-/// Microseconds, from whatever moment it likes.
+/// Returns the time in microseconds, from any starting point.
 ///
 /// ```
 /// # use plimsoll_alloc::Clock;
@@ -147,7 +147,7 @@ impl Default for HistoryOptions {
 /// ```
 pub type Clock = Box<dyn FnMut() -> u64 + Send>;
 
-/// The latest events, or none while it is off; see [`Entry`] for an example.
+/// A ring buffer of the latest events, empty while it is off; see [`Entry`] for an example.
 #[derive(Default)]
 pub struct History {
     recorder: Option<Recorder>,
@@ -157,31 +157,31 @@ struct Recorder {
     options: HistoryOptions,
     clock: Clock,
     ring: Vec<Entry>,
-    /// Where the oldest entry is, once the ring is full.
+    /// The index of the oldest entry, once the ring is full.
     oldest: usize,
     lost: u64,
-    /// When a block was given back that is not yet known to be in the cache.
+    /// The time of the last free that has not completed.
     freed_us: Option<u64>,
 }
 
 impl History {
-    /// Keeps events from now on, from none. Reserves nothing ahead: the ring grows to its size.
+    /// Starts recording, with an empty ring. The ring grows as needed, up to its maximum.
     pub fn record(&mut self, options: HistoryOptions, clock: Clock) {
         self.recorder =
             Some(Recorder { options, clock, ring: Vec::new(), oldest: 0, lost: 0, freed_us: None });
     }
 
-    /// Keeps no more events, and forgets those it has.
+    /// Stops recording, and drops all entries.
     pub fn stop(&mut self) {
         self.recorder = None;
     }
 
-    /// Whether events are kept.
+    /// Whether events are recorded.
     pub fn is_recording(&self) -> bool {
         self.recorder.is_some()
     }
 
-    /// The entries, the oldest first.
+    /// The entries, oldest first.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.recorder.iter().flat_map(|recorder| {
             let (newer, older) = recorder.ring.split_at(recorder.oldest);
@@ -189,8 +189,8 @@ impl History {
         })
     }
 
-    /// The entries, the oldest first, and how many made room for later ones; none are kept here any more, and
-    /// counting starts over. For who writes them down as they come.
+    /// Removes and returns the entries, oldest first, and the number that were dropped; the ring is empty then,
+    /// and the count starts over. For writers that stream entries to a file.
     pub fn take(&mut self) -> (Vec<Entry>, u64) {
         let Some(recorder) = &mut self.recorder else { return (Vec::new(), 0) };
         let mut entries = std::mem::take(&mut recorder.ring);
@@ -199,7 +199,7 @@ impl History {
         (entries, std::mem::take(&mut recorder.lost))
     }
 
-    /// How many entries made room for later ones.
+    /// The number of entries that were dropped for newer ones.
     pub fn lost(&self) -> u64 {
         self.recorder.as_ref().map_or(0, |recorder| recorder.lost)
     }
@@ -222,8 +222,8 @@ impl Recorder {
         self.lost += 1;
     }
 
-    /// Now; but a block that goes into the cache as it is given back does so at that time: asking the clock
-    /// costs more than all the rest.
+    /// The current time; for a free that completes immediately, the time of the free: reading the clock
+    /// costs more than the rest of an event.
     fn time_us(&mut self, event: &Event) -> u64 {
         let freed_us = self.freed_us.take();
         match event {
@@ -235,7 +235,7 @@ impl Recorder {
 }
 
 impl Observer for History {
-    #[inline(always)] // it is off mostly: then nothing needs to be laid out for it
+    #[inline(always)] // usually off: avoids building the entry
     fn on(&mut self, event: &Event) {
         if let Some(recorder) = &mut self.recorder {
             recorder.see(*event);
@@ -250,7 +250,7 @@ impl fmt::Debug for History {
     }
 }
 
-/// What is kept of an event, before the clock is asked.
+/// The entry of an event, without its time.
 fn entry(event: &Event) -> Option<Entry> {
     Some(match *event {
         Event::Alloc { block, .. } => of_block(Action::Alloc, block),

@@ -1,10 +1,10 @@
-//! Who holds the bytes, now and at the peak: [`Ledger`].
+//! Allocated bytes by owner, now and at the peak: [`Ledger`].
 //!
 //! It counts whole blocks, so that the categories sum to `allocated_bytes.all` exactly.
 //!
 //! Note [Peak capture]: the state at the peak is copied late. While the total is at its maximum the current
-//! state *is* the state at the peak, retags included; the copy is made right before the first event that
-//! lowers the total. A climb of a thousand allocations costs one copy, and the copy reuses its memory.
+//! state *is* the state at the peak, retags included; the copy is made just before the first event that
+//! lowers the total. A run of a thousand allocations costs one copy, and the copy reuses its memory.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::category::{Category, CategoryBytes};
 use crate::event::{Event, Observer};
 use crate::request::{LabelId, Tag};
 
-/// What one label holds in one category.
+/// The allocations of one label in one category.
 ///
 /// ```
 /// # use plimsoll_alloc::{Category, LabelId, Owner};
@@ -21,13 +21,13 @@ use crate::request::{LabelId, Tag};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
-    /// Whose blocks.
+    /// The label.
     pub label: LabelId,
-    /// What they are for.
+    /// The category.
     pub category: Category,
-    /// Bytes in them, in whole blocks.
+    /// Allocated bytes, in whole blocks.
     pub bytes: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
@@ -50,19 +50,19 @@ pub struct Owner {
 pub struct Ledger {
     index: Index,
     now: Book,
-    /// The state at the peak, unless `at_peak`.
+    /// The state at the peak; not up to date while `at_peak`.
     peak: Book,
     /// Whether `now` is the state at the peak.
     at_peak: bool,
 }
 
 impl Ledger {
-    /// Allocated bytes by category: a sum over all tags ever seen.
+    /// Allocated bytes by category. Sums over all tags ever seen.
     pub fn by_category(&self) -> CategoryBytes {
         self.by_category_in(&self.now)
     }
 
-    /// Allocated bytes by category when the total was at its peak.
+    /// Allocated bytes by category at the peak of the total.
     pub fn by_category_at_peak(&self) -> CategoryBytes {
         self.by_category_in(self.book_at_peak())
     }
@@ -72,12 +72,12 @@ impl Ledger {
         self.book_at_peak().total_bytes
     }
 
-    /// Who holds how much: the largest first, then by label and category.
+    /// Allocated bytes by owner: largest first, then by label and category.
     pub fn owners(&self) -> Vec<Owner> {
         self.owners_in(&self.now)
     }
 
-    /// Who held how much when the total was at its peak: the largest first, then by label and category.
+    /// Allocated bytes by owner at the peak: largest first, then by label and category.
     pub fn owners_at_peak(&self) -> Vec<Owner> {
         self.owners_in(self.book_at_peak())
     }
@@ -91,7 +91,7 @@ impl Ledger {
         if self.at_peak { &self.now } else { &self.peak }
     }
 
-    /// What each tag holds. A book copied earlier lacks the rows of tags seen later.
+    /// The allocations of each tag. An older copy lacks the rows of newer tags.
     fn rows<'a>(&'a self, book: &'a Book) -> impl Iterator<Item = (Tag, Held)> + 'a {
         self.index.tags.iter().copied().zip(book.rows.iter().copied())
     }
@@ -148,7 +148,7 @@ impl Ledger {
 }
 
 impl Observer for Ledger {
-    #[inline(always)] // then of the match only the arm is left that the caller announces
+    #[inline(always)] // the match then reduces to the arm of the caller's event
     fn on(&mut self, event: &Event) {
         match *event {
             Event::Alloc { block, .. } => {
@@ -172,19 +172,19 @@ impl Observer for Ledger {
     }
 }
 
-/// The row of each tag ever seen. Rows are never given up, so that a steady state needs no heap.
+/// The row of each tag ever seen. Rows are never removed, so a steady state does not allocate from the heap.
 #[derive(Debug, Clone, Default)]
 struct Index {
     /// By row.
     tags: Vec<Tag>,
     /// By label, then by category: the row, from 1; 0 for a tag never seen.
     near: Vec<[u32; Category::ALL.len()]>,
-    /// The same for labels too large to be in a table.
+    /// The same for labels too large for a table.
     far: BTreeMap<Tag, u32>,
 }
 
 impl Index {
-    /// Labels are counted from 0 by those who give them, so that a table is small; but nothing checks it.
+    /// Callers number labels from 0, so that a table stays small; larger labels go to a map.
     const NEAR_LABELS: u32 = 1 << 16;
 
     #[inline]
@@ -216,7 +216,7 @@ impl Index {
     }
 }
 
-/// The ledger's numbers at one time.
+/// The ledger's figures at one time.
 #[derive(Debug, Default)]
 struct Book {
     total_bytes: u64,

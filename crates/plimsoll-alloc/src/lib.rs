@@ -1,44 +1,44 @@
-//! PyTorch's caching allocator as a pure state machine: requests in, addresses and events out.
+//! PyTorch's caching allocator as a state machine: requests in, addresses and events out.
 //!
-//! Nothing here touches memory, files, threads or time. Addresses are numbers that a [`Driver`] hands out;
-//! the same requests and the same driver answers give the same addresses on any machine. What happened is
-//! told to an [`Observer`] as [`Event`]s, and all statistics are computed there, outside the placement logic.
+//! Nothing here accesses memory, files, threads or clocks. Addresses are numbers that a [`Driver`] returns;
+//! the same requests and the same driver results give the same addresses on any machine. Every change is sent
+//! to an [`Observer`] as an [`Event`], and all statistics are computed there, outside the placement logic.
 //!
-//! Where to look, from a request's way through the house:
+//! The files, in the order of a request's path:
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `request.rs`, `category.rs` | what is asked ([`Request`], [`Category`]) and what is answered ([`Allocation`]) |
-//! | `config/`, `size.rs`, `bytes.rs` | options and their configuration string, rounding, sizes for people to read |
+//! | `request.rs`, `category.rs` | a request ([`Request`], [`Category`]) and its result ([`Allocation`]) |
+//! | `config/`, `size.rs`, `bytes.rs` | options and their configuration string, rounding, human-readable sizes |
 //! | `allocator.rs` | [`Allocator`]: malloc, free, retag, limits |
-//! | `search.rs`, `free_set.rs`, `free_set/` | which cached block serves a request; the order in which they are tried |
-//! | `pool.rs`, `block.rs`, `pieces.rs` | the pools and their sets; the blocks; how they are cut and merged |
-//! | `address.rs` | memory at a given address; the segment around a block |
-//! | `ladder.rs` | what is tried, in which order, when no cached block fits |
-//! | `grow.rs`, `expandable.rs` | memory from the device: by the segment, by the page |
-//! | `release.rs`, `collect.rs` | memory back to the device: on demand, by age |
-//! | `streams.rs`, `capture.rs` | blocks that several streams use, and events; what a capture changes |
-//! | `private.rs`, `segment_allocator.rs` | private pools; those with a source of segments of their own |
-//! | `adopt.rs` | state taken over from a recording |
-//! | `checkpoint.rs` | a private pool's layout, taken down and brought back |
-//! | `error.rs`, `out_of_memory.rs` | [`Error`]; [`OutOfMemory`] with its numbers and what follows from them |
-//! | `driver.rs`, `driver_suite.rs` | the device seam; what every driver must do, for drivers' tests |
-//! | `sim.rs`, `limit.rs`, `fail_nth.rs` | the simulated device, wrappers |
-//! | `event.rs`, `stats.rs`, `stats/`, `ledger.rs`, `history.rs` | what happened: counted, by owner, kept in a ring |
-//! | `segment.rs`, `explain.rs`, `check.rs` | a picture of the state, why it would answer so, whether it is sound |
-//! | `shared.rs`, `shared/`, `lock.rs` | [`DeviceMemory`]: the allocator for many threads; its one lock |
-//! | `schedules.rs` | the handles under every schedule of small programs (tests) |
-//! | `pinned.rs`, `pinned/` | [`PinnedMemory`]: page-locked staging memory of the host, an allocator of its own |
+//! | `search.rs`, `free_set.rs`, `free_set/` | which cached block serves a request; best-fit order |
+//! | `pool.rs`, `block.rs`, `pieces.rs` | the pools and their free sets; the blocks; splitting and merging |
+//! | `address.rs` | allocation at a given address; the segment of a block |
+//! | `cache_miss.rs` | the steps to get memory when no cached block fits |
+//! | `grow.rs`, `expandable.rs` | allocating device memory: by segment, by page |
+//! | `release.rs`, `collect.rs` | freeing device memory: on demand, by age (garbage collection) |
+//! | `streams.rs`, `capture.rs` | blocks used on several streams, and events; graph captures |
+//! | `private.rs`, `segment_allocator.rs` | private pools; private pools with their own segment allocator |
+//! | `adopt.rs` | importing state from a recording |
+//! | `checkpoint.rs` | saving and restoring a private pool's layout |
+//! | `error.rs`, `out_of_memory.rs` | [`Error`]; [`OutOfMemory`] with its figures and the cause |
+//! | `driver.rs`, `driver_suite.rs` | the device interface; a test suite for drivers |
+//! | `sim.rs`, `limit.rs`, `fail_nth.rs` | the simulated device; wrappers |
+//! | `event.rs`, `stats.rs`, `stats/`, `ledger.rs`, `history.rs` | events; statistics; allocations by owner; a ring buffer of events |
+//! | `segment.rs`, `explain.rs`, `check.rs` | snapshots of the state; how a request would be served; consistency checks |
+//! | `shared.rs`, `shared/`, `lock.rs` | [`DeviceMemory`]: the allocator for many threads; its lock |
+//! | `schedules.rs` | tests of the handles under every thread schedule of small programs |
+//! | `pinned.rs`, `pinned/` | [`PinnedMemory`]: page-locked host memory, a separate allocator |
 //!
-//! Note [Differences from PyTorch]: where PyTorch 2.15 has no defined order, ours is ascending: events by
+//! Note [Differences from PyTorch]: where PyTorch 2.15's order is undefined, ours is ascending: events by
 //! stream id, private pools by pool id, segments of a checkpoint by address. Where PyTorch corrupts itself or
-//! asserts, ours stays sound: a piece of a segment is never released, although `max_split_size` was lowered
-//! at run time (`release.rs`); a private pool is forgotten when it holds no segment (`private.rs`), and is
+//! asserts, ours stays consistent: a piece of a segment is never released, even if `max_split_size` was lowered
+//! at run time (`release.rs`); a private pool is removed when it has no segment (`private.rs`), and is
 //! not emptied during a capture (`release.rs`). A use on another stream that was recorded before a capture
-//! still counts if it is recorded again within (`streams.rs`), also where `graph_capture_record_stream_reuse`
-//! finds the uses within past (`capture.rs`); a block used in two captures waits for their end (PyTorch
-//! asserts). And one is deliberate, an option that is off by default: Note [No search after the
-//! release] in `ladder.rs`.
+//! still counts if it is recorded again in the capture (`streams.rs`), also if `graph_capture_record_stream_reuse`
+//! finds the uses in the capture done (`capture.rs`); a block used in two captures waits for their end (PyTorch
+//! asserts). One difference is deliberate, an option that is off by default: Note [No search after the
+//! release] in `cache_miss.rs`.
 //!
 //! ```
 //! use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
@@ -58,6 +58,7 @@ mod adopt;
 mod allocator;
 mod block;
 mod bytes;
+mod cache_miss;
 mod capture;
 mod category;
 mod check;
@@ -74,7 +75,6 @@ mod fail_nth;
 mod free_set;
 mod grow;
 mod history;
-mod ladder;
 mod ledger;
 mod limit;
 mod lock;
@@ -98,14 +98,14 @@ mod streams;
 
 pub use address::AddressError;
 pub use adopt::{AdoptError, Adoption, Piece, PieceState, Waiting};
-pub use allocator::{Allocator, GivenBack, Step, Unserved};
+pub use allocator::{Allocator, CacheLookup, CacheMiss, CallbackResult};
 pub use bytes::Bytes;
 pub use category::{Category, CategoryBytes};
 pub use check::Violation;
 pub use checkpoint::{Checkpoint, CheckpointError, Restored};
 pub use config::{
     CaptureTest, Config, ConfigError, ConfigProblem, ConfigWarning, InvalidOption, NotApplicable, Parsed,
-    PinnedConfig, Reserve, RoundupRest, Setting, Slip, TieOrder,
+    PinnedConfig, Reserve, RoundupRest, Setting, TieOrder, WarningKind,
 };
 pub use driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 pub use error::Error;
@@ -117,7 +117,7 @@ pub use ledger::{Ledger, Owner};
 pub use limit::Limit;
 pub use out_of_memory::{Conclusion, OutOfMemory};
 pub use pinned::{
-    DeviceStream, DurationStat, During, HostDriver, PinnedAllocation, PinnedAllocator, PinnedError,
+    DeviceStream, DurationStat, During, PinnedAllocation, PinnedAllocator, PinnedDriver, PinnedError,
     PinnedEvent, PinnedMemory, PinnedObserver, PinnedRequest, PinnedSegment, PinnedState, PinnedStats,
     SimHost, Timed,
 };

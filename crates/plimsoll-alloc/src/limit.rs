@@ -1,4 +1,4 @@
-//! A device made smaller: [`Limit`].
+//! A capacity limit for a device: [`Limit`].
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use crate::driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 use crate::request::{Addr, StreamId};
 use crate::size::SEGMENT_GRAIN_BYTES;
 
-/// Refuses what would take more than a capacity. Each segment and each page counts rounded up to 2 MiB, the
-/// grain in which real devices give memory; address space without memory counts nothing.
+/// Fails allocations beyond a capacity. Each segment and page counts rounded up to 2 MiB, the allocation
+/// granularity of real devices; unmapped address space does not count.
 ///
 /// ```
 /// # use plimsoll_alloc::{Driver, DriverError, Limit, Sim};

@@ -1,10 +1,10 @@
-//! A request that did not fit: [`OutOfMemory`], with all the numbers, PyTorch's message made of them, and
-//! what follows from them ([`Conclusion`]).
+//! The out-of-memory error: [`OutOfMemory`], with its figures, PyTorch's message for the same figures, and
+//! the cause ([`Conclusion`]).
 
 use std::fmt;
 
 use crate::allocator::Allocator;
-use crate::block::State;
+use crate::block::SlotState;
 use crate::bytes::Bytes;
 use crate::category::{Category, CategoryBytes};
 use crate::driver::Driver;
@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::event::{Event, Observer};
 use crate::expandable::exceeded_reserve;
 use crate::request::{LabelId, PoolId, StreamId};
-use crate::search::Ask;
+use crate::search::SizedRequest;
 
-/// A request that did not fit, and how things stood when it failed (after the release of the cache).
+/// A request that failed, and the allocator's state at that moment (after the cache was released).
 ///
 /// ```
 /// # use plimsoll_alloc::{Allocator, Bytes, Config, Error, Request, SimDriver};
@@ -32,48 +32,48 @@ use crate::search::Ask;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// What the caller asked for, bytes.
+    /// The requested size, bytes.
     pub requested_bytes: u64,
-    /// The block that this needs, bytes.
+    /// The request rounded up to a block, bytes.
     pub rounded_bytes: u64,
-    /// What the device was asked for, bytes.
+    /// The size of the segment that was needed, bytes.
     pub segment_bytes: u64,
     /// The stream of the request.
     pub stream: StreamId,
     /// The pool of the request.
     pub pool: PoolId,
-    /// What the bytes were to be for.
+    /// The category of the request.
     pub category: Category,
-    /// Whose they were to be.
+    /// The label of the request.
     pub label: LabelId,
-    /// What callers hold, in whole blocks, bytes.
+    /// Allocated memory, in whole blocks, bytes.
     pub allocated_bytes: u64,
-    /// What callers gave back, but other streams still use, bytes.
+    /// Freed memory that other streams still use, bytes.
     pub pending_bytes: u64,
-    /// What private pools have cached, bytes. PyTorch calls it "allocated in private pools".
+    /// Memory cached in private pools, bytes. PyTorch calls it "allocated in private pools".
     pub private_cached_bytes: u64,
-    /// What the allocator holds of the device, bytes.
+    /// Reserved memory, bytes.
     pub reserved_bytes: u64,
-    /// The bound on `reserved_bytes`, if one is set, bytes.
+    /// The limit on `reserved_bytes`, if set, bytes.
     pub limit_bytes: Option<u64>,
-    /// What the device has free, bytes.
+    /// Free memory of the device, bytes.
     pub device_free_bytes: u64,
-    /// All that the device has, bytes.
+    /// Total memory of the device, bytes.
     pub device_total_bytes: u64,
-    /// The largest cached block of the request's own pool (small blocks and large ones have their own) and
+    /// The largest cached block of the request's pool (small or large) and
     /// stream, bytes; 0 if there is none.
     pub largest_free_block_bytes: u64,
-    /// `allocated_bytes` by what they are for.
+    /// `allocated_bytes` by category.
     pub by_category: CategoryBytes,
     /// Whether `expandable_segments` was on.
     pub expandable_segments: bool,
-    /// What `expandable_segments_reserve` sets, if the request is more than one such range holds, bytes.
+    /// The size that `expandable_segments_reserve` sets, if the request exceeds one such range, bytes.
     pub exceeded_reserve_bytes: Option<u64>,
-    /// Whether the pool's own allocator was asked, rather than the device, and had no more.
+    /// Whether the pool's own allocator, rather than the device, ran out of memory.
     pub segment_allocator_refused: bool,
 }
 
-/// Why a request did not fit.
+/// The cause of an out-of-memory error.
 ///
 /// ```
 /// # use plimsoll_alloc::{Allocator, Conclusion, Config, Error, Request, SimDriver};
@@ -82,46 +82,46 @@ pub struct OutOfMemory {
 /// assert_eq!(why.conclusion(), Conclusion::Capacity { missing_bytes: 1 << 20, limited: false });
 /// assert_eq!(
 ///     why.conclusion().to_string(),
-///     "what is held and what was asked for are together 1024.00 KiB more than the device has"
+///     "allocated memory plus the request exceed the device's memory by 1024.00 KiB"
 /// );
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conclusion {
-    /// What is held and what was asked for are together more than there is.
+    /// Allocated memory plus the request exceed the capacity.
     Capacity {
         /// By how much, bytes.
         missing_bytes: u64,
-        /// Whether a limit is the bound, rather than the device.
+        /// Whether the capacity is the limit, rather than the device's memory.
         limited: bool,
     },
-    /// The pool has an allocator of its own, and that one has no more, however much the device has free.
+    /// The pool has its own allocator, which is out of memory, however much the device has free.
     SegmentAllocator,
-    /// One range of `expandable_segments_reserve` cannot hold the request, however much is free.
+    /// One range of `expandable_segments_reserve` cannot hold the request, however much memory is free.
     Reserve {
-        /// What the option sets, bytes.
+        /// The option's value, bytes.
         reserve_bytes: u64,
     },
-    /// Enough is free, but not in one piece.
+    /// Enough memory is free, but not contiguous.
     Fragmentation {
-        /// What the allocator has cached in pieces, bytes.
+        /// Cached memory, bytes.
         cached_bytes: u64,
-        /// Of these, what is cached in private pools, bytes.
+        /// The part of it in private pools, bytes.
         private_bytes: u64,
         /// Whether `expandable_segments` could be switched on.
         can_expand: bool,
     },
-    /// Other programs, or other libraries in this one, hold what is missing.
+    /// Other processes, or other libraries in this one, use the missing memory.
     HeldByOthers {
-        /// What they hold, bytes.
+        /// The memory that they use, bytes.
         others_bytes: u64,
     },
 }
 
 impl OutOfMemory {
-    /// Why the request did not fit: the first of these that explains it. The pool's own allocator refused; it
-    /// is more than a reserve allows;
-    /// what callers hold leaves no room for it; what is free would hold it, in one piece; what others hold
-    /// is missing.
+    /// The cause: the first of these that applies. The pool's own allocator failed; the request
+    /// exceeds the reserve;
+    /// allocated memory leaves no room for it; enough is free, but not contiguous; others use the missing
+    /// memory.
     pub fn conclusion(&self) -> Conclusion {
         if self.segment_allocator_refused {
             return Conclusion::SegmentAllocator;
@@ -179,7 +179,7 @@ impl OutOfMemory {
         text
     }
 
-    /// PyTorch's sentence on what to set.
+    /// PyTorch's hint on which option to set.
     fn pytorch_hint(&self) -> String {
         let reserve = "PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve";
         match self.exceeded_reserve_bytes {
@@ -209,18 +209,18 @@ impl fmt::Display for Conclusion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Capacity { missing_bytes, limited } => {
-                let bound = if limited { "the limit allows" } else { "the device has" };
+                let bound = if limited { "the limit" } else { "the device's memory" };
                 let missing = Bytes(missing_bytes);
-                write!(f, "what is held and what was asked for are together {missing} more than {bound}")
+                write!(f, "allocated memory plus the request exceed {bound} by {missing}")
             }
-            Self::SegmentAllocator => write!(f, "the pool's own allocator has no more"),
+            Self::SegmentAllocator => write!(f, "the pool's own allocator is out of memory"),
             Self::Reserve { reserve_bytes } => write!(
                 f,
                 "one expandable segment of {} cannot hold it; raise expandable_segments_reserve or unset it",
                 Bytes(reserve_bytes)
             ),
             Self::Fragmentation { cached_bytes, private_bytes, can_expand } => {
-                write!(f, "enough is free, but not in one piece: {} is cached", Bytes(cached_bytes))?;
+                write!(f, "enough memory is free, but not contiguous: {} is cached", Bytes(cached_bytes))?;
                 if private_bytes > 0 {
                     write!(f, ", of it {} in private pools", Bytes(private_bytes))?;
                 }
@@ -228,7 +228,7 @@ impl fmt::Display for Conclusion {
             }
             Self::HeldByOthers { others_bytes } => {
                 let others = Bytes(others_bytes);
-                write!(f, "what is missing is held outside this allocator, where {others} are in use")
+                write!(f, "the missing memory is used outside this allocator, where {others} are in use")
             }
         }
     }
@@ -265,48 +265,49 @@ impl fmt::Display for OutOfMemory {
 impl std::error::Error for OutOfMemory {}
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Takes down how things stand and announces the failure.
-    pub(crate) fn give_up(&mut self, ask: &Ask) -> Error {
-        let why = self.out_of_memory(ask);
+    /// Makes the error, and sends the event.
+    pub(crate) fn out_of_memory_error(&mut self, sized: &SizedRequest) -> Error {
+        let why = self.out_of_memory(sized);
         self.observer.on(&Event::OutOfMemory {
             requested_bytes: why.requested_bytes,
             rounded_bytes: why.rounded_bytes,
             segment_bytes: why.segment_bytes,
             stream: why.stream,
             pool_id: why.pool,
-            tag: ask.request.tag(),
-            stack: ask.request.stack,
+            tag: sized.request.tag(),
+            stack: sized.request.stack,
             device_free_bytes: why.device_free_bytes,
         });
         Error::OutOfMemory(Box::new(why))
     }
 
-    fn out_of_memory(&self, ask: &Ask) -> OutOfMemory {
+    fn out_of_memory(&self, sized: &SizedRequest) -> OutOfMemory {
         let mut by_category = CategoryBytes::default();
         let (mut pending_bytes, mut private_cached_bytes) = (0, 0);
         for block in self.pools.blocks.iter() {
             match block.state {
-                State::Active => by_category[block.tag.category] += block.bytes,
-                State::Pending => pending_bytes += block.bytes,
-                State::Cached if self.pools.pool(block.pool).id != PoolId::DEFAULT => {
+                SlotState::Active => by_category[block.tag.category] += block.bytes,
+                SlotState::Pending => pending_bytes += block.bytes,
+                SlotState::Cached if self.pools.pool(block.pool).id != PoolId::DEFAULT => {
                     private_cached_bytes += block.bytes;
                 }
                 _ => {}
             }
         }
         let device = self.driver.memory();
-        let after_bytes = self.reserved_bytes.saturating_add(ask.segment_bytes);
+        let after_bytes = self.reserved_bytes.saturating_add(sized.segment_bytes);
         let within_limit = self.limit_bytes.is_none_or(|limit_bytes| after_bytes <= limit_bytes);
-        let segment_allocator_refused = within_limit && self.privates.has_segment_allocator(ask.request.pool);
+        let segment_allocator_refused =
+            within_limit && self.privates.has_segment_allocator(sized.request.pool);
         OutOfMemory {
             segment_allocator_refused,
-            requested_bytes: ask.request.bytes,
-            rounded_bytes: ask.block_bytes,
-            segment_bytes: ask.segment_bytes,
-            stream: ask.request.stream,
-            pool: ask.request.pool,
-            category: ask.request.category,
-            label: ask.request.label,
+            requested_bytes: sized.request.bytes,
+            rounded_bytes: sized.block_bytes,
+            segment_bytes: sized.segment_bytes,
+            stream: sized.request.stream,
+            pool: sized.request.pool,
+            category: sized.request.category,
+            label: sized.request.label,
             allocated_bytes: by_category.total(),
             pending_bytes,
             private_cached_bytes,
@@ -316,12 +317,12 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             device_total_bytes: device.total_bytes,
             largest_free_block_bytes: self
                 .pools
-                .pool(ask.pool)
+                .pool(sized.pool)
                 .cached
-                .largest_bytes(&self.pools.blocks, ask.request.stream),
+                .largest_bytes(&self.pools.blocks, sized.request.stream),
             by_category,
             expandable_segments: self.config.expandable_segments(),
-            exceeded_reserve_bytes: exceeded_reserve(&self.config, ask, device.total_bytes),
+            exceeded_reserve_bytes: exceeded_reserve(&self.config, sized, device.total_bytes),
         }
     }
 }

@@ -1,38 +1,38 @@
-//! The life of blocks inside their segment: made, cut, given out, taken back, merged.
+//! Blocks within their segment: creating, splitting, allocating, freeing, merging.
 //!
-//! What a step did to the cached pieces is returned as a [`SplitChange`], for `allocator.rs` to announce.
-//! It is nothing for expandable segments, which PyTorch leaves out of that statistic.
+//! The change in cached pieces is returned as a [`SplitChange`], which `allocator.rs` puts in the event.
+//! It is zero for expandable segments, which PyTorch leaves out of that statistic.
 //!
 //! As PyTorch: `alloc_found_block`, `free_block`, `try_merge_blocks`.
 
-use crate::block::{Block, BlockId, State};
+use crate::block::{Block, BlockId, SlotState};
 use crate::event::SplitChange;
 use crate::expandable::RangeId;
 use crate::pool::{PoolRef, Pools};
 use crate::request::{Addr, Request, StreamId};
 
-/// Whether the rest of a block becomes a block of its own.
+/// Whether a block is split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// The front is given out, the rest stays cached.
+    /// The front is allocated, the rest stays cached.
     Front,
-    /// The block is given out whole.
+    /// The whole block is allocated.
     Whole,
 }
 
-/// What a segment's first block is made of.
+/// The properties of a new segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewSegment {
     pub(crate) addr: Addr,
     pub(crate) bytes: u64,
     pub(crate) stream: StreamId,
     pub(crate) pool: PoolRef,
-    /// The expandable segment that this is the one block of; it has no memory yet.
+    /// The range, if the segment is expandable; the block is unmapped then.
     pub(crate) range: Option<RangeId>,
 }
 
 impl Pools {
-    /// Makes a new segment's one block. It is in no set: the caller files it.
+    /// Makes a new segment's one block. It is in no set: the caller must `file` it.
     pub(crate) fn add_segment(&mut self, segment: NewSegment) -> BlockId {
         let NewSegment { addr, bytes, stream, pool, range } = segment;
         let segment_number = self.segments_made;
@@ -45,22 +45,22 @@ impl Pools {
             stream,
             range,
             pool,
-            state: if range.is_some() { State::Unmapped } else { State::Cached },
+            state: if range.is_some() { SlotState::Unmapped } else { SlotState::Cached },
             generation: self.generation,
             ..Block::VACANT
         })
     }
 
-    /// Forgets the one block of a segment, which is in a set.
+    /// Removes a segment that is one filed block.
     pub(crate) fn remove_segment(&mut self, id: BlockId) {
-        assert!(!self.blocks[id].is_piece(), "a segment in pieces at {}", self.blocks[id].addr);
+        assert!(!self.blocks[id].is_piece(), "the segment at {} is split", self.blocks[id].addr);
         let pool = self.blocks[id].pool;
         self.unfile(id);
         self.blocks.remove(id);
         self.pool_mut(pool).segments -= 1;
     }
 
-    /// Gives a cached block to the request. Returns the block given, of `bytes` if it was cut, and the change
+    /// Allocates a cached block. Returns the allocated block, of `bytes` if it was split, and the change
     /// in cached pieces.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(crate) fn occupy(
@@ -88,14 +88,14 @@ impl Pools {
             }
         };
         let block = &mut self.blocks[id];
-        block.state = State::Active;
+        block.state = SlotState::Active;
         block.requested_bytes = request.bytes;
         block.tag = request.tag();
         block.stack = request.stack;
         (id, change)
     }
 
-    /// Cuts the first `bytes` off a cached block, whose rest stays cached. The front is a new block.
+    /// Splits the first `bytes` off a cached block; the rest stays cached. The front is a new block.
     #[inline(always)] // as above
     fn cut_front(&mut self, rest: BlockId, bytes: u64) -> BlockId {
         let whole = &self.blocks[rest];
@@ -130,17 +130,17 @@ impl Pools {
         id
     }
 
-    /// Takes a block that nobody uses any more into the cache, merged with its cached neighbours.
+    /// Caches a block that is no longer used, merged with its cached neighbours.
     /// Returns the change in cached pieces.
     ///
-    /// A cached neighbour grows over the block rather than the block over it, so that it can stay where it is
-    /// in its set. What of the block outlives it is what would have, as in PyTorch, where the block grows.
+    /// A cached neighbour absorbs the block rather than the other way round, so that it can keep its place
+    /// in its set. It takes over the block's last request, as if the block had grown, as in PyTorch.
     #[inline]
     pub(crate) fn vacate(&mut self, id: BlockId) -> SplitChange {
         let block = &mut self.blocks[id];
-        block.state = State::Cached;
+        block.state = SlotState::Cached;
         let &mut Block { prev, next, range, bytes, .. } = block;
-        let is_cached = |id: &BlockId| self.blocks[*id].state == State::Cached;
+        let is_cached = |id: &BlockId| self.blocks[*id].state == SlotState::Cached;
         let (before, behind) = (prev.filter(is_cached), next.filter(is_cached));
         let Some(kept) = before.or(behind) else {
             self.file(id);
@@ -165,8 +165,8 @@ impl Pools {
         }
     }
 
-    /// Merges a block in no set into a cached neighbour, which lives on under its own id, with the block's
-    /// last request. Returns the bytes that the neighbour had.
+    /// Merges an unfiled block into a cached neighbour, which keeps its own id and gets the block's
+    /// last request. Returns the neighbour's old size.
     #[inline]
     fn grow_over(&mut self, kept: BlockId, id: BlockId) -> u64 {
         let Block { addr, bytes, requested_bytes, tag, stack, .. } = *self.unlink(id);
@@ -177,7 +177,7 @@ impl Pools {
         kept_bytes
     }
 
-    /// Files a cached or unmapped block, merged with those of its neighbours that are the same.
+    /// Files a cached or unmapped block, merged with neighbours in the same state.
     pub(crate) fn merge_and_file(&mut self, id: BlockId) {
         let Block { prev, next, state, .. } = self.blocks[id];
         for neighbour in [prev, next].into_iter().flatten() {
@@ -188,7 +188,7 @@ impl Pools {
         self.file(id);
     }
 
-    /// Merges a neighbour that is in a set into `id`, whose block lives on. Returns the neighbour's bytes.
+    /// Merges a filed neighbour into `id`, which keeps its id. Returns the neighbour's bytes.
     fn absorb(&mut self, id: BlockId, neighbour: BlockId) -> u64 {
         self.unfile(neighbour);
         let Block { addr, bytes, .. } = *self.unlink(neighbour);
@@ -198,7 +198,7 @@ impl Pools {
         bytes
     }
 
-    /// Takes a block out of its segment and vacates its slot. Returns what is left in the slot.
+    /// Removes a block from its segment and vacates its slot. Returns the old contents.
     #[inline]
     fn unlink(&mut self, id: BlockId) -> &Block {
         let Block { prev, next, .. } = self.blocks[id];

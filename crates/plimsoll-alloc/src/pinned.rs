@@ -1,26 +1,26 @@
-//! Pinned host memory: page-locked staging buffers, which a device copies from and to while the host goes on.
+//! Pinned host memory: page-locked buffers that a device copies to and from asynchronously.
 //!
-//! Pinning is slow and copies are asynchronous, so freed blocks are kept, and one is used again only when
-//! every stream that was told to use it has passed the event recorded at its free. Blocks are never split or
-//! merged. As the device allocator, this one never touches memory: addresses are numbers of a [`HostDriver`],
-//! and what happened is told to a [`PinnedObserver`]. As PyTorch: `CachingHostAllocatorImpl`.
+//! Pinning is slow and copies are asynchronous, so freed blocks are cached, and a block is reused only when
+//! the events recorded at its free are done on every stream that used it. Blocks are never split or
+//! merged. Like the device allocator, this one never accesses memory: addresses are numbers from a [`PinnedDriver`],
+//! and events go to a [`PinnedObserver`]. As PyTorch: `CachingHostAllocatorImpl`.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `request.rs` | what is asked ([`PinnedRequest`]) and what is answered ([`PinnedAllocation`]) |
+//! | `request.rs` | a request ([`PinnedRequest`]) and its result ([`PinnedAllocation`]) |
 //! | `allocator.rs` | [`PinnedAllocator`]: alloc, record_event, free |
-//! | `polling.rs` | where a block that was given back goes: its events, the cache, the system |
-//! | `block.rs`, `pool.rs`, `size.rs` | a block's life; buckets and waiting events; rounding |
+//! | `polling.rs` | freeing a block: its events, the cache, the system |
+//! | `block.rs`, `pool.rs`, `size.rs` | a block's states; buckets and pending events; rounding |
 //! | `captures.rs` | pools that graph captures own |
 //! | `reserve.rs` | the segment that is pinned up front |
-//! | `driver.rs`, `sim.rs` | the seam, and a simulated host |
-//! | `event.rs`, `stats.rs` | what happened, PyTorch's 28 statistics |
-//! | `segment.rs`, `check.rs` | a picture of the state, and whether it is sound |
-//! | `error.rs`, `memory.rs` | what can go wrong; [`PinnedMemory`], the allocator behind a lock |
+//! | `driver.rs`, `sim.rs` | the host interface; a simulated host |
+//! | `event.rs`, `stats.rs` | events; PyTorch's 28 statistics |
+//! | `segment.rs`, `check.rs` | snapshots of the state; consistency checks |
+//! | `error.rs`, `memory.rs` | errors; [`PinnedMemory`], the allocator behind a lock |
 //!
 //! The options are [`PinnedConfig`](crate::PinnedConfig). Of these, `use_background_threads` does not apply
-//! (no thread lives here; events are polled at each request), and `use_cuda_host_register`,
-//! `num_register_threads` and `free_catch_all` are for the driver and its caller to heed.
+//! (there is no background thread; events are polled at each request), and `use_cuda_host_register`,
+//! `num_register_threads` and `free_catch_all` are up to the driver and its caller.
 
 mod allocator;
 mod block;
@@ -40,7 +40,7 @@ mod size;
 mod stats;
 
 pub use allocator::PinnedAllocator;
-pub use driver::{HostDriver, Timed};
+pub use driver::{PinnedDriver, Timed};
 pub use error::PinnedError;
 pub use event::{PinnedEvent, PinnedObserver};
 pub use memory::PinnedMemory;

@@ -1,20 +1,20 @@
-//! The pools: [`Pools`], which holds every block, and in which set of which pool each is kept.
+//! The pools: [`Pools`], which stores every block, and the free sets of each pool.
 //!
-//! There is a default pool and any number of private ones (`private.rs`); each is a pair, one for small
-//! blocks and one for large ones. How blocks are cut and merged: `pieces.rs`. Which one serves a request:
-//! `search.rs`. There is no driver and no event here.
+//! There is one default pool and any number of private ones (`private.rs`); each is a pair, one half for small
+//! blocks and one for large ones. Splitting and merging: `pieces.rs`. Choosing a block for a request:
+//! `search.rs`. No driver calls and no events here.
 //!
 //! As PyTorch: `BlockPool`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::block::{Block, BlockId, Slab, State};
+use crate::block::{Block, BlockId, Slab, SlotState};
 use crate::config::TieOrder;
 use crate::free_set::FreeSet;
 use crate::request::{Addr, PoolId, StreamId};
 
-/// Which half of a pool a block belongs to, for life.
+/// The half of a pool that a block belongs to. It never changes.
 ///
 /// ```
 /// # use plimsoll_alloc::PoolKind;
@@ -24,12 +24,12 @@ use crate::request::{Addr, PoolId, StreamId};
 pub enum PoolKind {
     /// Blocks up to 1 MiB, cut from segments of 2 MiB.
     Small,
-    /// The others.
+    /// Larger blocks.
     Large,
 }
 
 impl PoolKind {
-    /// PyTorch's name for it, as in the keys of its statistics.
+    /// PyTorch's name, as in the keys of its statistics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Small => "small_pool",
@@ -44,7 +44,7 @@ impl fmt::Display for PoolKind {
     }
 }
 
-/// A place in [`Pools`]: one half of one pool.
+/// An index into [`Pools`]: one half of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PoolRef(u32);
 
@@ -61,25 +61,25 @@ pub(crate) struct Pool {
     pub(crate) id: PoolId,
     pub(crate) kind: PoolKind,
     pub(crate) cached: FreeSet,
-    /// Unmapped pieces of expandable segments, in the order in which growth is tried.
+    /// Unmapped blocks of expandable segments, in the order in which they are tried.
     pub(crate) unmapped: BTreeMap<(StreamId, Addr), BlockId>,
-    /// How often the cache was searched while ages count: `collect.rs`.
+    /// The number of searches while garbage collection is on: `collect.rs`.
     pub(crate) searches: u64,
-    /// Segments, expandable ones included.
+    /// The number of segments, expandable ones included.
     pub(crate) segments: u64,
 }
 
-/// All blocks, and all pools.
+/// All blocks and all pools.
 #[derive(Debug)]
 pub(crate) struct Pools {
     pub(crate) blocks: Slab,
     /// The default pool's halves, then pairs of halves of private pools.
     pools: Vec<Pool>,
-    /// Places of pools that are gone: the first of each pair.
+    /// Free indices of removed pools: the first of each pair.
     vacant: Vec<u32>,
     order: TieOrder,
     pub(crate) segments_made: u64,
-    /// How often a pool was brought back to a checkpoint.
+    /// The number of restores of checkpoints.
     pub(crate) generation: u32,
 }
 
@@ -127,7 +127,7 @@ impl Pools {
         [PoolRef(first), PoolRef(first + 1)]
     }
 
-    /// Forgets an empty private pool, by its small half.
+    /// Removes an empty private pool, by its small half.
     pub(crate) fn remove_pool(&mut self, small: PoolRef) {
         self.vacant.push(small.0);
     }
@@ -140,19 +140,19 @@ impl Pools {
         &mut self.pools[pool.0 as usize]
     }
 
-    /// Every half of every pool that is there.
+    /// Every half of every existing pool.
     pub(crate) fn halves(&self) -> impl Iterator<Item = PoolRef> + '_ {
         let places = 0..self.pools.len() as u32;
         places.filter(|place| !self.vacant.contains(&(place & !1))).map(PoolRef)
     }
 
-    /// Puts a block where its state says: among the cached ones or the unmapped ones of its pool.
+    /// Adds a block to the set of its state: the cached or the unmapped blocks of its pool.
     #[inline]
     pub(crate) fn file(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
         let pool = &mut self.pools[block.pool.0 as usize];
         match block.state {
-            State::Cached => {
+            SlotState::Cached => {
                 block.cached_at = pool.searches;
                 pool.cached.insert(&mut self.blocks, id);
             }
@@ -160,18 +160,19 @@ impl Pools {
         }
     }
 
-    /// Takes a block from where [`file`](Self::file) put it; its size and address must be as they were.
+    /// Removes a block from the set that [`file`](Self::file) added it to; its size and address must not have
+    /// changed.
     #[inline]
     pub(crate) fn unfile(&mut self, id: BlockId) {
         let block = &self.blocks[id];
         let pool = &mut self.pools[block.pool.0 as usize];
         match block.state {
-            State::Cached => pool.cached.remove(&mut self.blocks, id),
+            SlotState::Cached => pool.cached.remove(&mut self.blocks, id),
             _ => self.unfile_unmapped(id),
         }
     }
 
-    /// Gives a cached block another size and address, as if it were taken out and put back.
+    /// Changes a cached block's size and address, as if it were removed and added again.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(crate) fn resize(&mut self, id: BlockId, addr: Addr, bytes: u64) {
         let block = &mut self.blocks[id];
@@ -183,7 +184,7 @@ impl Pools {
     #[inline(never)] // most segments have no unmapped blocks
     fn file_unmapped(&mut self, id: BlockId) {
         let Block { addr, stream, pool, state, .. } = self.blocks[id];
-        assert_eq!(state, State::Unmapped, "the block at {addr} is not to be kept in a set");
+        assert_eq!(state, SlotState::Unmapped, "the block at {addr} does not belong in a set");
         let before = self.pool_mut(pool).unmapped.insert((stream, addr), id);
         assert_eq!(before, None, "two unmapped blocks at {addr}");
     }
@@ -191,7 +192,7 @@ impl Pools {
     #[inline(never)] // as above
     fn unfile_unmapped(&mut self, id: BlockId) {
         let Block { addr, stream, pool, state, .. } = self.blocks[id];
-        assert_eq!(state, State::Unmapped, "the block at {addr} is not kept in a set");
+        assert_eq!(state, SlotState::Unmapped, "the block at {addr} is not in a set");
         let found = self.pool_mut(pool).unmapped.remove(&(stream, addr));
         assert_eq!(found, Some(id), "the unmapped block at {addr}");
     }

@@ -1,14 +1,14 @@
-//! Private pools: memory kept apart for a graph, or for a part of a program.
+//! Private pools: separate memory for a graph, or for a part of a program.
 //!
-//! A pool is named by a [`PoolId`] and counted by its users. While someone uses it, only requests that name
-//! it are served from it, and its cache is not released; when nobody does, the next release of the cache
-//! takes what is not held, and the pool is forgotten once it is empty. Which requests name it is decided
-//! outside, by thread or stream: `shared.rs`.
+//! A pool has a [`PoolId`] and a use count. While it is in use, only requests that name
+//! it are served from it, and its cache is not released; after that, the next release of the cache
+//! frees its cached memory, and the pool is removed once it is empty. The callers decide which requests name it,
+//! by thread or stream: `shared.rs`.
 //!
 //! As PyTorch: `MemPool`, `PrivatePool`, `createOrIncrefPool`, `beginAllocateToPool`, `endAllocateToPool`,
-//! `releasePool`. Unlike PyTorch, a pool is forgotten when it holds no segment, not when a count of calls
-//! happens to be 0 (which goes wrong with expandable segments), and one that is used again before that is
-//! simply in use again (PyTorch asserts).
+//! `releasePool`. Unlike PyTorch, a pool is removed when it has no segment, not when a count of calls
+//! is 0 (which is wrong with expandable segments), and a pool that is used again before that is
+//! in use again (PyTorch asserts).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,27 +25,27 @@ use crate::segment_allocator::SegmentAllocators;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Private {
     pub(crate) use_count: u64,
-    /// Requests that wait for a segment for it, with the lock released.
+    /// The number of requests that wait for a segment of this pool, with the lock released.
     waiting: u32,
     /// Its small half and its large half.
     pub(crate) halves: [PoolRef; 2],
 }
 
 impl Private {
-    /// Whether it may go.
+    /// Whether the pool can be removed.
     pub(crate) fn is_unused(&self) -> bool {
         self.use_count == 0 && self.waiting == 0
     }
 }
 
-/// All private pools, and what was said about them. Ordered by id, which is the order in which pools are
-/// borrowed from and released (PyTorch's is a hash map's).
+/// All private pools and their settings. Ordered by id, which is the order in which pools are
+/// searched and released (PyTorch's is a hash map's).
 #[derive(Debug, Default)]
 pub(crate) struct Privates {
     pools: BTreeMap<PoolId, Private>,
     lends: BTreeSet<PoolId>,
     unsplit: BTreeSet<PoolId>,
-    /// Those that requests are sent to now, the newest last.
+    /// The pools that requests are sent to, newest last.
     recording: Vec<PoolId>,
     pub(crate) segment_allocators: SegmentAllocators,
 }
@@ -60,7 +60,7 @@ impl Privates {
         self.segment_allocators.remove(id);
     }
 
-    /// Lets a pool last while a segment is made for it.
+    /// Keeps a pool while a segment is allocated for it.
     pub(crate) fn hold(&mut self, id: PoolId) {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.waiting += 1;
@@ -78,12 +78,12 @@ impl Privates {
         id != PoolId::DEFAULT && self.segment_allocators.get(id).is_some()
     }
 
-    /// Those that nobody uses any more, by id.
+    /// The pools without users, by id.
     pub(crate) fn unused(&self) -> Vec<PoolId> {
         self.pools.iter().filter(|(_, pool)| pool.is_unused()).map(|(&id, _)| id).collect()
     }
 
-    /// The halves that may serve the default pool's requests when the device has no more, by id.
+    /// The halves of pools with `use_on_oom`, by id.
     pub(crate) fn lenders(&self, kind: PoolKind) -> Vec<PoolRef> {
         let pools = self.lends.iter().filter_map(|id| self.pools.get(id));
         pools.map(|pool| pool.halves[kind as usize]).collect()
@@ -98,7 +98,7 @@ impl Privates {
     }
 }
 
-/// What is wrong with a call about a private pool.
+/// Why a call on a private pool failed.
 ///
 /// ```
 /// # use plimsoll_alloc::{PoolError, PoolId};
@@ -106,11 +106,11 @@ impl Privates {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolError {
-    /// There is such a pool already.
+    /// The pool already exists.
     Exists(PoolId),
-    /// There is no such pool; the default pool is not a private one.
+    /// There is no such private pool; the default pool is not private.
     Unknown(PoolId),
-    /// Requests are sent to this pool already.
+    /// Requests are already sent to this pool.
     AlreadyRecording(PoolId),
     /// Requests are not sent to this pool.
     NotRecording(PoolId),
@@ -121,9 +121,9 @@ pub enum PoolError {
 impl fmt::Display for PoolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exists(PoolId(a, b)) => write!(f, "there is a pool ({a}, {b}) already"),
+            Self::Exists(PoolId(a, b)) => write!(f, "pool ({a}, {b}) already exists"),
             Self::Unknown(PoolId(a, b)) => write!(f, "there is no pool ({a}, {b})"),
-            Self::AlreadyRecording(PoolId(a, b)) => write!(f, "requests go to pool ({a}, {b}) already"),
+            Self::AlreadyRecording(PoolId(a, b)) => write!(f, "requests already go to pool ({a}, {b})"),
             Self::NotRecording(PoolId(a, b)) => write!(f, "no requests are sent to pool ({a}, {b})"),
             Self::Unused(PoolId(a, b)) => write!(f, "pool ({a}, {b}) has no users left"),
         }
@@ -133,7 +133,7 @@ impl fmt::Display for PoolError {
 impl std::error::Error for PoolError {}
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Makes a private pool with one user, or adds a user. As PyTorch: `createOrIncrefPool`.
+    /// Makes a private pool with a use count of 1, or increments its use count. As PyTorch: `createOrIncrefPool`.
     ///
     /// # Errors
     /// [`PoolError::Unknown`] for the default pool's id.
@@ -147,11 +147,11 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Makes a pool or adds a user, and notes that requests are sent to it from now on. Which ones is for
-    /// the caller to decide: they name the pool. As PyTorch: `beginAllocateToPool`.
+    /// Makes a pool or increments its use count, and marks it as the target of requests. The caller decides
+    /// which requests, by naming the pool in them. As PyTorch: `beginAllocateToPool`.
     ///
     /// # Errors
-    /// [`PoolError::AlreadyRecording`] if they are already; there is one user more then all the same, as in
+    /// [`PoolError::AlreadyRecording`] if it already is; the use count is incremented even then, as in
     /// PyTorch.
     pub fn begin_allocate_to_pool(&mut self, id: PoolId) -> Result<(), Error> {
         self.create_pool(id)?;
@@ -162,12 +162,12 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Notes that requests are no longer sent to a pool; its users stay. With
-    /// `graph_capture_record_stream_reuse`, what a capture used of it and freed is cached from now on.
+    /// Ends [`begin_allocate_to_pool`](Self::begin_allocate_to_pool); the use count does not change. With
+    /// `graph_capture_record_stream_reuse`, blocks of it that a capture used and freed become cached.
     /// As PyTorch: `endAllocateToPool`.
     ///
     /// # Errors
-    /// [`PoolError::NotRecording`] if they were not.
+    /// [`PoolError::NotRecording`] if requests are not sent to it.
     pub fn end_allocate_to_pool(&mut self, id: PoolId) -> Result<(), Error> {
         let recording = &mut self.privates.recording;
         let place = recording.iter().position(|&at| at == id).ok_or(PoolError::NotRecording(id))?;
@@ -176,24 +176,24 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Takes a user away. With the last one gone, the pool's cache goes back to the device at the next
+    /// Decrements the use count. At 0, the pool's cache is freed at the next
     /// release of the cache, or by [`empty_pool`](Self::empty_pool). As PyTorch: `releasePool`.
     ///
     /// # Errors
-    /// [`PoolError::Unknown`] or [`PoolError::Unused`] if there is nothing to take away.
+    /// [`PoolError::Unknown`] or [`PoolError::Unused`] if there is no such pool, or its use count is 0.
     pub fn release_pool(&mut self, id: PoolId) -> Result<(), Error> {
         let pool = self.privates.pools.get_mut(&id).ok_or(PoolError::Unknown(id))?;
         pool.use_count = pool.use_count.checked_sub(1).ok_or(PoolError::Unused(id))?;
         Ok(())
     }
 
-    /// How many users a pool has; `None` if there is no such pool (any more).
+    /// The use count of a pool; `None` if there is no such pool.
     pub fn pool_use_count(&self, id: PoolId) -> Option<u64> {
         self.privates.get(id).map(|pool| pool.use_count)
     }
 
-    /// Says whether the default pool may use a pool's cached blocks when the device has no more memory.
-    /// Remembered for the id, also before there is such a pool. As PyTorch: `setUseOnOOM`.
+    /// Sets whether the default pool may use a pool's cached blocks when the device is out of memory.
+    /// Stored by id, even before the pool exists. As PyTorch: `setUseOnOOM`.
     pub fn set_use_on_oom(&mut self, id: PoolId, lends: bool) {
         if lends {
             self.privates.lends.insert(id);
@@ -202,8 +202,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Says that a pool gives out whole segments only, from now on. Remembered for the id, also before there
-    /// is such a pool. As PyTorch: `setNoSplit`.
+    /// Makes a pool allocate whole segments only. Stored by id, even before the pool
+    /// exists. As PyTorch: `setNoSplit`.
     pub fn set_no_split(&mut self, id: PoolId) {
         self.privates.unsplit.insert(id);
     }

@@ -1,4 +1,4 @@
-//! Memory back to the device: all of the cache that can go, or as much as one request needs.
+//! Releasing the cache to the device: all of it, or as much as one request needs.
 //!
 //! As PyTorch: `release_cached_blocks`, `release_available_cached_blocks`, `release_blocks`,
 //! `release_block`.
@@ -11,25 +11,25 @@ use crate::event::{Event, Observer};
 use crate::pool::{PoolKind, PoolRef};
 use crate::private::Private;
 use crate::request::PoolId;
-use crate::search::Ask;
+use crate::search::SizedRequest;
 use crate::size::is_oversize;
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Returns what is cached to the device: whole segments, and whole pages of expandable ones. First the
-    /// default pool's large half, then its small one, each in the order of the cache; then the private
-    /// pools that nobody uses any more, by id. Waits for all streams first. Returns bytes released.
+    /// Frees cached memory on the device: whole segments, and whole pages of expandable ones. First the
+    /// default pool's large half, then its small one, each in best-fit order; then the private
+    /// pools without users, by id. Waits for all streams first. Returns the bytes released.
     ///
-    /// During a capture nothing is waited for and the default pool keeps what it has.
+    /// During a capture it waits for nothing, and the default pool keeps its cache.
     /// As PyTorch: `emptyCache`.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the device fails; that segment and those behind it are still cached then.
+    /// [`Error::Driver`] if the device fails; that segment and those after it stay cached.
     pub fn empty_cache(&mut self) -> Result<u64, Error> {
         self.release_all(None)
     }
 
-    /// The same while a request waits for memory: its pool is not forgotten, though nothing may be left of
-    /// it. (PyTorch forgets it, and serves the request from what is no pool any more.)
+    /// The same while a request waits for memory: its pool is not removed, even if it is empty.
+    /// (PyTorch removes it, and serves the request from a freed pool.)
     pub(crate) fn release_all(&mut self, waited_for: Option<PoolId>) -> Result<u64, Error> {
         let before = self.reserved_bytes;
         if !self.in_capture() {
@@ -46,13 +46,13 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(before - self.reserved_bytes)
     }
 
-    /// Returns what a private pool has cached to the device, if nobody uses the pool any more; otherwise
-    /// nothing happens, as during a capture (where PyTorch asserts). Waits for the events of its blocks first.
-    /// Returns bytes released.
+    /// Frees a private pool's cached memory on the device, if the pool has no users; otherwise
+    /// does nothing. During a capture it does nothing either (PyTorch asserts). Waits for the events of its
+    /// blocks first. Returns the bytes released.
     /// As PyTorch: `emptyCache` with a pool's id, which is what dropping a `MemPool` does.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the device fails; that segment and those behind it are still cached then.
+    /// [`Error::Driver`] if the device fails; that segment and those after it stay cached.
     pub fn empty_pool(&mut self, id: PoolId) -> Result<u64, Error> {
         let before = self.reserved_bytes;
         if self.privates.get(id).is_some_and(Private::is_unused) && !self.in_capture() {
@@ -79,7 +79,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Releases one half of a pool: whole segments in the order of the cache, then pages.
+    /// Releases one half of a pool: whole segments in best-fit order, then pages.
     fn release_pool_memory(&mut self, pool: PoolRef) -> Result<(), Error> {
         let blocks = &self.pools.blocks;
         let cached = self.pools.pool(pool).cached.iter(blocks);
@@ -90,7 +90,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         expandable.into_iter().try_for_each(|id| self.unmap_pages(id))
     }
 
-    /// Returns one cached whole segment.
+    /// Frees one cached whole segment.
     pub(crate) fn release_segment(&mut self, id: BlockId) -> Result<(), Error> {
         let memory = self.memory_of(&self.pools.blocks[id]);
         self.return_segment(&memory)?;
@@ -102,16 +102,16 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     }
 
     /// Releases oversize segments of the request's own pool and stream: one that is large enough, or else
-    /// the largest ones until together they are. Returns whether enough was released; what was released
-    /// without being enough stays released. Nothing is oversize unless `max_split_size` is set.
+    /// the largest ones until their total is. Returns whether enough was released; segments that were released
+    /// without being enough stay released. Nothing is oversize unless `max_split_size` is set.
     ///
-    /// PyTorch does this also during a capture. Unlike PyTorch, a piece of a segment is passed over: there
-    /// can be one only if `max_split_size` was lowered at run time, and PyTorch then corrupts itself.
-    pub(crate) fn release_oversize(&mut self, ask: &Ask) -> Result<bool, Error> {
+    /// PyTorch also does this during a capture. Unlike PyTorch, a piece of a segment is skipped: there
+    /// can be one only if `max_split_size` was lowered at run time, and PyTorch then corrupts its state.
+    pub(crate) fn release_oversize(&mut self, sized: &SizedRequest) -> Result<bool, Error> {
         let Some(max_split_bytes) = self.config.max_split_bytes() else { return Ok(false) };
-        let stream = ask.request.stream;
-        let wanted_bytes = ask.block_bytes.max(max_split_bytes);
-        let cached = &self.pools.pool(ask.pool).cached;
+        let stream = sized.request.stream;
+        let wanted_bytes = sized.block_bytes.max(max_split_bytes);
+        let cached = &self.pools.pool(sized.pool).cached;
         if let Some(id) = cached.first_from(&self.pools.blocks, stream, wanted_bytes)
             && self.is_releasable(id)
         {
@@ -125,7 +125,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             if block.bytes < max_split_bytes {
                 break;
             }
-            at = self.pools.pool(ask.pool).cached.before(&self.pools.blocks, id);
+            at = self.pools.pool(sized.pool).cached.before(&self.pools.blocks, id);
             if self.is_releasable(id) {
                 self.release_segment(id)?;
                 released_bytes += block.bytes;

@@ -1,7 +1,7 @@
-//! What a caller asks for and what it is given: [`Request`], [`Allocation`], and the plain names in them.
+//! A request and its result: [`Request`], [`Allocation`], and the ids in them.
 //!
-//! These are values without behaviour. The placement reads `bytes`, `stream` and `pool`; the [`Tag`]
-//! (category and label) and the stack are stored and announced, never read by it. What is done with a
+//! These are plain values. Placement reads `bytes`, `stream` and `pool`; the [`Tag`]
+//! (category and label) and the stack are stored and reported, but never affect placement. Serving a
 //! request: `allocator.rs`.
 
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::event::LiveBlock;
 pub struct Addr(pub u64);
 
 impl Addr {
-    /// The address `bytes` further on.
+    /// The address plus `bytes`.
     pub(crate) fn plus(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -32,7 +32,7 @@ impl fmt::Display for Addr {
     }
 }
 
-/// A stream's handle. 0 is the default stream. Cached blocks serve only the stream they were made for.
+/// A stream's handle. 0 is the default stream. A cached block serves only the stream of its segment.
 ///
 /// ```
 /// # use plimsoll_alloc::StreamId;
@@ -41,7 +41,7 @@ impl fmt::Display for Addr {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StreamId(pub u64);
 
-/// A name that someone else keeps (a layer's path, say); opaque here. 0 means unlabelled.
+/// An opaque id of a label, such as a layer's path. 0 means no label.
 ///
 /// ```
 /// # use plimsoll_alloc::LabelId;
@@ -50,7 +50,7 @@ pub struct StreamId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LabelId(pub u32);
 
-/// A pool's name, as PyTorch's pair: (0, 0) is the default pool, (n, 0) a graph's own, (0, n) a user's.
+/// A pool's id, as PyTorch's pair: (0, 0) is the default pool, (n, 0) a graph's, (0, n) a user's.
 ///
 /// ```
 /// # use plimsoll_alloc::PoolId;
@@ -61,7 +61,7 @@ pub struct LabelId(pub u32);
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// The pool that serves requests which name no other.
+    /// The default pool.
     pub const DEFAULT: Self = Self(0, 0);
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// Where in a program a request was made: a number that someone else can resolve; opaque here.
+/// An opaque id of the place in the program (the stack) that made a request.
 ///
 /// ```
 /// # use plimsoll_alloc::{Request, StackId};
@@ -80,7 +80,7 @@ impl fmt::Display for PoolId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackId(pub u32);
 
-/// What a block's bytes are for and whose they are. Never moves an address.
+/// The category and label of a block. Never affects placement.
 ///
 /// ```
 /// # use plimsoll_alloc::{Category, LabelId, Tag};
@@ -89,9 +89,9 @@ pub struct StackId(pub u32);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tag {
-    /// What the bytes are for.
+    /// The category.
     pub category: Category,
-    /// Whose they are.
+    /// The label.
     pub label: LabelId,
 }
 
@@ -104,23 +104,23 @@ pub struct Tag {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// Bytes wanted, before any rounding. 0 is allowed and takes nothing.
+    /// The size in bytes, before rounding. 0 is allowed and allocates nothing.
     pub bytes: u64,
-    /// The stream whose work will use the block.
+    /// The stream that will use the block.
     pub stream: StreamId,
-    /// The pool to serve it from.
+    /// The pool to allocate from.
     pub pool: PoolId,
-    /// What the bytes are for.
+    /// The category.
     pub category: Category,
-    /// Whose they are.
+    /// The label.
     pub label: LabelId,
-    /// Who asks, for the history.
+    /// The stack of the request, for the history.
     pub stack: Option<StackId>,
 }
 
 impl Request {
-    /// An unlabelled temporary of `bytes` from the default pool on the default stream; set the other fields
-    /// by struct update.
+    /// A request for an unlabelled temporary of `bytes` from the default pool on the default stream; set the
+    /// other fields by struct update.
     pub fn of(bytes: u64) -> Self {
         let Tag { category, label } = Tag::default();
         Self { bytes, stream: StreamId::default(), pool: PoolId::DEFAULT, category, label, stack: None }
@@ -132,11 +132,11 @@ impl Request {
     }
 }
 
-/// The right to one live block, given back by `free`.
+/// Ownership of one allocated block; `free` ends it.
 ///
 /// It cannot be copied and `free` consumes it, so a block cannot be freed twice. Dropping it without `free`
-/// leaks the block: it holds no reference to its allocator. A request of 0 bytes gives one with `Addr(0)`
-/// that holds no block.
+/// leaks the block: it has no reference to its allocator. The result of a request of 0 bytes has `Addr(0)`
+/// and no block.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, Allocator, Config, Request, SimDriver};
@@ -156,12 +156,12 @@ pub struct Allocation {
     bytes: u64,
     requested_bytes: u64,
     block: Option<BlockId>,
-    /// The block's, when this was given out.
+    /// The block's generation at the time of the request.
     generation: u32,
 }
 
 impl Allocation {
-    /// What a request of 0 bytes is given.
+    /// The result of a request of 0 bytes.
     pub(crate) fn nothing() -> Self {
         Self { addr: Addr(0), bytes: 0, requested_bytes: 0, block: None, generation: 0 }
     }
@@ -179,17 +179,17 @@ impl Allocation {
         self.block
     }
 
-    /// Where the block starts; a multiple of 512, or `Addr(0)` for a request of 0 bytes.
+    /// The block's address: a multiple of 512, or `Addr(0)` for a request of 0 bytes.
     pub fn addr(&self) -> Addr {
         self.addr
     }
 
-    /// The block's size: the request rounded up, and up to 1 MiB more where the rest was not worth a split.
+    /// The block's size: the request rounded up, and up to 1 MiB more if the remainder was not worth a split.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The bytes that were asked for.
+    /// The requested size.
     pub fn requested_bytes(&self) -> u64 {
         self.requested_bytes
     }

@@ -1,8 +1,8 @@
-//! The handles under every schedule: small programs of two and three threads, in each order in which their
-//! turns at the lock can come, and larger ones in many. After each: no thread waits for ever (shuttle fails
-//! on that by itself), the state is sound, and all memory can go back to the device.
+//! Tests of the handles under every thread schedule: small programs of two and three threads, in every order
+//! in which they can take the lock, and larger ones in many orders. After each: no thread waits forever
+//! (shuttle fails on that by itself), the state is consistent, and all memory can be released to the device.
 //!
-//! Why shuttle, and what it does not see: Note [Which model checker] in `lock.rs`.
+//! Why shuttle, and what it does not explore: Note [Which model checker] in `lock.rs`.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use shuttle::sync::Mutex;
 use shuttle::{Runner, thread};
 
 use crate::{
-    Allocation, Config, DeviceMemory, DeviceStream, Error, GivenBack, PinnedConfig, PinnedMemory,
+    Allocation, CallbackResult, Config, DeviceMemory, DeviceStream, Error, PinnedConfig, PinnedMemory,
     PinnedRequest, PoolId, Request, SimDriver, SimHost, StreamId,
 };
 
 const MIB: u64 = 1 << 20;
 
-/// Runs a program under every schedule there is; how many there were.
+/// Runs a program under every schedule; returns their number.
 fn every_schedule(program: fn()) -> usize {
     const MOST: usize = 1_000_000;
     let schedules = under(DfsScheduler::new(Some(MOST), false), program);
@@ -26,7 +26,7 @@ fn every_schedule(program: fn()) -> usize {
 }
 
 /// Runs a program under schedules drawn at random: each step any thread, or the thread of the highest
-/// priority, where up to three times a thread loses its own (PCT).
+/// priority, with up to three priority changes (PCT).
 fn many_schedules(program: fn()) {
     under(RandomScheduler::new_from_seed(1, 300), program);
     under(PctScheduler::new_from_seed(2, 3, 300), program);
@@ -40,7 +40,7 @@ fn device(capacity_bytes: u64) -> DeviceMemory {
     DeviceMemory::new(Config::default(), SimDriver::with_capacity(capacity_bytes))
 }
 
-/// The allocation, or `None` where there was no room.
+/// The allocation, or `None` if out of memory.
 fn alloc(memory: &DeviceMemory, bytes: u64, stream: u64) -> Option<Allocation> {
     match memory.alloc(Request { stream: StreamId(stream), ..Request::of(bytes) }) {
         Ok(allocation) => Some(allocation),
@@ -53,7 +53,7 @@ fn free(memory: &DeviceMemory, allocation: Option<Allocation>) {
     allocation.into_iter().for_each(|allocation| memory.free(allocation));
 }
 
-/// What must hold once nobody holds memory any more.
+/// The invariants once all memory is freed.
 fn assert_nothing_leaked(memory: &DeviceMemory) {
     memory.check().unwrap();
     assert_eq!(memory.memory_allocated(), 0);
@@ -63,7 +63,7 @@ fn assert_nothing_leaked(memory: &DeviceMemory) {
 }
 
 #[test]
-fn two_threads_may_ask_free_use_and_empty_in_any_order() {
+fn two_threads_may_allocate_free_use_and_empty_in_any_order() {
     let schedules = every_schedule(|| {
         let memory = device(30 * MIB); // room for one of the two segments, or for both once one is released
         let theirs = memory.clone();
@@ -79,11 +79,11 @@ fn two_threads_may_ask_free_use_and_empty_in_any_order() {
         other.join().unwrap();
         assert_nothing_leaked(&memory);
     });
-    assert!(schedules >= 35, "{schedules} are fewer than the orders of three turns among four");
+    assert!(schedules >= 35, "{schedules} are fewer than the orders of three lock operations among four");
 }
 
 #[test]
-fn two_threads_take_and_return_what_a_third_releases_to_the_device() {
+fn two_threads_allocate_and_free_what_a_third_releases_to_the_device() {
     let schedules = every_schedule(|| {
         let memory = device(4 * MIB);
         let others = [0, 1].map(|stream| {
@@ -94,21 +94,22 @@ fn two_threads_take_and_return_what_a_third_releases_to_the_device() {
         others.into_iter().for_each(|other| other.join().unwrap());
         assert_nothing_leaked(&memory);
     });
-    assert!(schedules >= 30, "{schedules} are fewer than the orders of two, two and one turn");
+    assert!(schedules >= 30, "{schedules} are fewer than the orders of two, two and one lock operations");
 }
 
-/// The lock is free while a callback runs: it may free into the same memory, and others may go on.
+/// The lock is released while a callback runs: it may free into the same memory, and other threads may continue.
 #[test]
-fn a_callback_that_frees_never_waits_for_the_request_that_called_it() {
+fn a_callback_that_frees_never_waits_for_its_request() {
     every_schedule(|| {
         let memory = device(20 * MIB);
         let kept = Arc::new(Mutex::new(alloc(&memory, 15 * MIB, 0)));
         let (theirs, handle) = (Arc::clone(&kept), memory.clone());
         memory.on_memory_wanted(move || {
             let allocation = theirs.lock().unwrap().take();
-            let given_back = if allocation.is_some() { GivenBack::Something } else { GivenBack::Nothing };
+            let callbacks =
+                if allocation.is_some() { CallbackResult::Freed } else { CallbackResult::NothingFreed };
             free(&handle, allocation);
-            given_back
+            callbacks
         });
         let other = {
             let memory = memory.clone();
@@ -122,15 +123,15 @@ fn a_callback_that_frees_never_waits_for_the_request_that_called_it() {
         let x = alloc(&memory, 14 * MIB, 0);
         let served = x.is_some();
         free(&memory, x);
-        assert!(other.join().unwrap() || served, "what the callback gave back serves at least one");
-        assert!(kept.lock().unwrap().is_none(), "both wanted memory, so the callback gave back");
+        assert!(other.join().unwrap() || served, "the memory that the callback freed serves at least one");
+        assert!(kept.lock().unwrap().is_none(), "both needed memory, so the callback freed some");
         assert_nothing_leaked(&memory);
     });
 }
 
-/// The lock is free, too, while a failure is shown: whoever sees it may ask the memory that failed.
+/// The lock is also released while observers see a failure: they may query the memory that failed.
 #[test]
-fn an_observer_of_failures_may_call_back_while_others_ask() {
+fn an_out_of_memory_observer_may_call_the_allocator_while_others_allocate() {
     every_schedule(|| {
         let memory = device(20 * MIB);
         let seen = Arc::new(Mutex::new(0));
@@ -145,14 +146,14 @@ fn an_observer_of_failures_may_call_back_while_others_ask() {
             let memory = memory.clone();
             thread::spawn(move || free(&memory, alloc(&memory, 12 * MIB, 0)))
         };
-        assert!(alloc(&memory, 30 * MIB, 0).is_none(), "the device has no more than 20 MiB");
+        assert!(alloc(&memory, 30 * MIB, 0).is_none(), "the device has only 20 MiB");
         other.join().unwrap();
         assert_eq!(*seen.lock().unwrap(), 1);
         assert_nothing_leaked(&memory);
     });
 }
 
-/// Where a block landed: the pool of the segment around it.
+/// The pool of the segment that contains a block.
 fn pool_of(memory: &DeviceMemory, allocation: &Allocation) -> PoolId {
     let mut segments = memory.segments();
     segments.retain(|segment| segment.addr <= allocation.addr());
@@ -160,7 +161,7 @@ fn pool_of(memory: &DeviceMemory, allocation: &Allocation) -> PoolId {
 }
 
 #[test]
-fn a_guard_sends_only_its_own_threads_requests_to_its_pool() {
+fn a_guard_redirects_only_its_own_threads_requests() {
     every_schedule(|| {
         let memory = device(64 * MIB);
         let theirs = memory.clone();
@@ -181,7 +182,7 @@ fn a_guard_sends_only_its_own_threads_requests_to_its_pool() {
 }
 
 #[test]
-fn a_segment_made_with_the_lock_released_meets_whatever_others_do() {
+fn a_segment_allocated_with_the_lock_released_is_safe_under_every_schedule() {
     many_schedules(|| {
         let config = Config::default().with_release_lock_on_cudamalloc(true);
         let memory = DeviceMemory::new(config, SimDriver::with_capacity(64 * MIB));
@@ -202,7 +203,7 @@ fn a_segment_made_with_the_lock_released_meets_whatever_others_do() {
 }
 
 #[test]
-fn two_guards_of_two_threads_do_not_meet() {
+fn guards_of_two_threads_do_not_interfere() {
     many_schedules(|| {
         let memory = device(128 * MIB);
         let threads = [0, 1, 2].map(|_| {
@@ -226,10 +227,10 @@ fn two_guards_of_two_threads_do_not_meet() {
     });
 }
 
-/// Longer programs than every schedule can be tried of, short of memory, with a callback that gives back
-/// what the threads have put aside.
+/// Programs too long to try every schedule, short of memory, with a callback that frees
+/// what the threads have set aside.
 #[test]
-fn longer_programs_end_sound_under_many_schedules() {
+fn longer_programs_stay_consistent_under_many_schedules() {
     many_schedules(|| {
         let memory = device(44 * MIB);
         let aside: Arc<Mutex<Vec<Allocation>>> = Arc::default();
@@ -237,9 +238,9 @@ fn longer_programs_end_sound_under_many_schedules() {
         memory.on_memory_wanted(move || match theirs.lock().unwrap().pop() {
             Some(allocation) => {
                 handle.free(allocation);
-                GivenBack::Something
+                CallbackResult::Freed
             }
-            None => GivenBack::Nothing,
+            None => CallbackResult::NothingFreed,
         });
         let threads = [0, 1, 2].map(|thread: u64| {
             let (memory, aside) = (memory.clone(), Arc::clone(&aside));
@@ -265,7 +266,7 @@ fn longer_programs_end_sound_under_many_schedules() {
 }
 
 #[test]
-fn pinned_memory_may_be_asked_used_freed_and_emptied_in_any_order() {
+fn pinned_memory_may_be_allocated_used_freed_and_emptied_in_any_order() {
     every_schedule(|| {
         let memory = PinnedMemory::new(PinnedConfig::default(), SimHost::with_capacity(1 << 20));
         let theirs = memory.clone();

@@ -1,4 +1,4 @@
-//! The search: which cached block serves a request, if any, and whether it is cut.
+//! The search: which cached block serves a request, if any, and whether it is split.
 //!
 //! As PyTorch: `get_free_block`, `should_split`.
 
@@ -9,15 +9,15 @@ use crate::pool::{Pool, PoolKind, PoolRef, Pools};
 use crate::request::Request;
 use crate::size::{is_oversize, is_worth_cutting};
 
-/// A request with what follows from its size and the options.
+/// A request with its rounded sizes and its pool.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ask {
+pub(crate) struct SizedRequest {
     pub(crate) request: Request,
     pub(crate) block_bytes: u64,
-    /// What the device is asked for if no cached block serves.
+    /// The size of the new segment if no cached block fits.
     pub(crate) segment_bytes: u64,
     pub(crate) kind: PoolKind,
-    /// Where it is looked for; the ladder may turn to another pool.
+    /// The pool to search; after a cache miss, this may become another pool.
     pub(crate) pool: PoolRef,
     /// Whether expandable segments may serve it.
     pub(crate) expandable: bool,
@@ -25,20 +25,21 @@ pub(crate) struct Ask {
 
 impl Pools {
     /// The cached block that serves a request. Only the one that [`find_fit`](Self::find_fit) finds is
-    /// tested for the oversize rules: if it fails, none does.
+    /// checked against the oversize rules: if it fails, none passes.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
-    pub(crate) fn serving(&self, ask: &Ask, config: &Config) -> Option<BlockId> {
-        self.find_fit(ask).filter(|&id| fits_oversize_rules(config, ask.block_bytes, self.blocks[id].bytes))
+    pub(crate) fn serving(&self, sized: &SizedRequest, config: &Config) -> Option<BlockId> {
+        self.find_fit(sized)
+            .filter(|&id| fits_oversize_rules(config, sized.block_bytes, self.blocks[id].bytes))
     }
 
-    /// The first block that holds a request in Note [Best fit order], passed on by
-    /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) where there are
+    /// The first block that fits a request in Note [Best fit order], adjusted by
+    /// [`least_growing`](Self::least_growing) or [`not_expandable`](Self::not_expandable) if there are
     /// expandable segments.
     #[inline(always)] // as above
-    pub(crate) fn find_fit(&self, ask: &Ask) -> Option<BlockId> {
-        let pool = self.pool(ask.pool);
-        let first = pool.cached.first_from(&self.blocks, ask.request.stream, ask.block_bytes)?;
-        match (ask.expandable, self.blocks[first].range) {
+    pub(crate) fn find_fit(&self, sized: &SizedRequest) -> Option<BlockId> {
+        let pool = self.pool(sized.pool);
+        let first = pool.cached.first_from(&self.blocks, sized.request.stream, sized.block_bytes)?;
+        match (sized.expandable, self.blocks[first].range) {
             (_, None) => Some(first),
             (true, Some(_)) => Some(self.least_growing(first, pool)),
             (false, Some(_)) => self.not_expandable(first, pool),
@@ -53,7 +54,7 @@ impl Pools {
         Some(id)
     }
 
-    /// Walks on while the next block, with the unmapped piece behind it, is smaller: a hole is better than
+    /// Advances while the next block, including the unmapped block after it, is smaller: a hole is better than
     /// the end at which a segment grows. Stops at the first that is not smaller.
     fn least_growing(&self, mut id: BlockId, pool: &Pool) -> BlockId {
         while self.blocks[id].range.is_some() {
@@ -65,7 +66,7 @@ impl Pools {
         id
     }
 
-    /// A block's bytes with those of the unmapped piece behind it.
+    /// A block's bytes plus those of the unmapped block after it.
     fn with_growth(&self, id: BlockId) -> u64 {
         let block = &self.blocks[id];
         let behind = block.next.map(|next| &self.blocks[next]).filter(|next| !next.is_mapped());
@@ -83,11 +84,11 @@ pub(crate) fn fits_oversize_rules(config: &Config, wanted_bytes: u64, found_byte
     }
 }
 
-/// Whether the rest of a found block is worth a block of its own. The large half gives up to 1 MiB away
-/// rather than keep a piece that only the small half could use; expandable segments cut to the last 512.
-pub(crate) fn cut(config: &Config, ask: &Ask, found_bytes: u64) -> Cut {
-    let rest_bytes = found_bytes - ask.block_bytes;
-    if is_worth_cutting(config, ask.kind, ask.expandable, ask.block_bytes, rest_bytes) {
+/// Whether to split a block. The large half wastes up to 1 MiB
+/// rather than keep a remainder that only the small half could use; expandable segments split to 512 bytes.
+pub(crate) fn cut(config: &Config, sized: &SizedRequest, found_bytes: u64) -> Cut {
+    let rest_bytes = found_bytes - sized.block_bytes;
+    if is_worth_cutting(config, sized.kind, sized.expandable, sized.block_bytes, rest_bytes) {
         Cut::Front
     } else {
         Cut::Whole

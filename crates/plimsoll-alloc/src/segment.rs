@@ -1,14 +1,14 @@
-//! A picture of the allocator's state: [`Segment`]s and their blocks, as values.
+//! Snapshots of the allocator's state: [`Segment`]s and their blocks.
 //!
-//! For reports, for tests, and for the judge in `check.rs`. Taking one costs a walk over all blocks.
+//! For reports, tests and the checks in `check.rs`. A snapshot visits all blocks.
 
 use crate::allocator::Allocator;
-use crate::block::{Block, State};
+use crate::block::{Block, SlotState};
 use crate::pool::PoolKind;
 use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 
-/// Memory held of the device, and how it is cut. Of an expandable segment, each run of pages that have memory
-/// is one of these, as in PyTorch's snapshots.
+/// A segment and its blocks. In an expandable segment, each run of mapped pages
+/// is one `Segment`, as in PyTorch's snapshots.
 ///
 /// ```
 /// use plimsoll_alloc::{Allocator, BlockState, Config, Request, SimDriver};
@@ -24,15 +24,15 @@ use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it starts.
+    /// Its address.
     pub addr: Addr,
     /// Its size, bytes.
     pub bytes: u64,
-    /// The stream that it serves.
+    /// Its stream.
     pub stream: StreamId,
-    /// The half of the pool that it serves.
+    /// Small or large.
     pub pool: PoolKind,
-    /// The pool that it serves.
+    /// The pool.
     pub pool_id: PoolId,
     /// Whether it can grow and shrink by the page.
     pub is_expandable: bool,
@@ -41,7 +41,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Bytes in blocks that callers hold.
+    /// Allocated bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.blocks.iter().filter(|block| block.state == BlockState::Active).map(|block| block.bytes).sum()
     }
@@ -60,21 +60,21 @@ impl Segment {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentBlock {
-    /// Where it starts.
+    /// Its address.
     pub addr: Addr,
     /// Its size, bytes.
     pub bytes: u64,
-    /// What its holder asked for, bytes. A cached block keeps its last holder's number, as in PyTorch.
+    /// The requested size, bytes. A cached block keeps the last one, as in PyTorch.
     pub requested_bytes: u64,
-    /// Whether it is held.
+    /// Its state.
     pub state: BlockState,
-    /// What it is for. A cached block keeps its last holder's tag.
+    /// The tag. A cached block keeps the last one.
     pub tag: Tag,
-    /// Who asked for it. A cached block keeps its last holder's.
+    /// The stack of the request. A cached block keeps the last one.
     pub stack: Option<StackId>,
 }
 
-/// Whether a block is held.
+/// The state of a block.
 ///
 /// ```
 /// # use plimsoll_alloc::BlockState;
@@ -82,15 +82,15 @@ pub struct SegmentBlock {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {
-    /// A caller holds it.
+    /// Allocated.
     Active,
-    /// It was given back, but other streams still use it.
+    /// Freed, but other streams still use it.
     Pending,
-    /// It waits for a caller.
+    /// Free for a request.
     Cached,
 }
 
-/// What the cache could give out without asking the device: [`Allocator::cache_info`].
+/// The size of the cache: [`Allocator::cache_info`].
 ///
 /// ```
 /// # use plimsoll_alloc::{Allocator, CacheInfo, Config, Request, SimDriver};
@@ -110,18 +110,18 @@ pub struct CacheInfo {
 }
 
 impl<D, O> Allocator<D, O> {
-    /// What is cached, in all pools and on all streams. As PyTorch: `cacheInfo`, whose answer is the larger of
-    /// `largest_bytes` and what its caller says; a caller who says 0 means what the device has free.
+    /// The cached bytes of all pools and streams. As PyTorch: `cacheInfo`, which returns the larger of
+    /// `largest_bytes` and its argument; an argument of 0 stands for the device's free memory.
     pub fn cache_info(&self) -> CacheInfo {
         let blocks = &self.pools.blocks;
-        let cached = blocks.iter().filter(|block| block.state == State::Cached).map(|block| block.bytes);
+        let cached = blocks.iter().filter(|block| block.state == SlotState::Cached).map(|block| block.bytes);
         cached.fold(CacheInfo::default(), |sum, bytes| CacheInfo {
             largest_bytes: sum.largest_bytes.max(bytes),
             total_bytes: sum.total_bytes + bytes,
         })
     }
 
-    /// The largest cached block: `largest_bytes` of [`cache_info`](Self::cache_info), without a walk over all
+    /// The largest cached block: `largest_bytes` of [`cache_info`](Self::cache_info), without visiting all
     /// blocks.
     pub(crate) fn largest_cached_bytes(&self) -> u64 {
         let pools = self.pools.halves().map(|pool| &self.pools.pool(pool).cached);
@@ -139,7 +139,7 @@ impl<D, O> Allocator<D, O> {
         segments
     }
 
-    /// A run of blocks with memory behind them, from its first on.
+    /// The run of mapped blocks that starts at `first`.
     fn picture(&self, first: &Block) -> Segment {
         let run = self.pools.blocks.chain(first).take_while(|block| block.is_mapped());
         let blocks: Vec<SegmentBlock> = run.map(block_picture).collect();
@@ -159,9 +159,9 @@ impl<D, O> Allocator<D, O> {
 fn block_picture(block: &Block) -> SegmentBlock {
     let Block { addr, bytes, requested_bytes, tag, stack, .. } = *block;
     let state = match block.state {
-        State::Active => BlockState::Active,
-        State::Pending => BlockState::Pending,
-        State::Cached | State::Unmapped | State::Vacant => BlockState::Cached,
+        SlotState::Active => BlockState::Active,
+        SlotState::Pending => BlockState::Pending,
+        SlotState::Cached | SlotState::Unmapped | SlotState::Vacant => BlockState::Cached,
     };
     SegmentBlock { addr, bytes, requested_bytes, state, tag, stack }
 }
@@ -171,7 +171,7 @@ mod tests {
     use crate::{Allocator, Config, Request, SimDriver, StreamId};
 
     #[test]
-    fn the_largest_cached_block_is_found_on_whatever_stream_and_in_whatever_pool() {
+    fn the_largest_cached_block_of_any_stream_and_pool_is_found() {
         let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(1 << 30), ());
         assert_eq!(allocator.largest_cached_bytes(), 0);
         for (bytes, stream) in [(1 << 10, 0), (30 << 20, 7), (3 << 20, 0), (50 << 20, 3)] {

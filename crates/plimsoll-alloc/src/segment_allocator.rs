@@ -1,7 +1,7 @@
-//! A private pool's own source of segments: [`SegmentAllocator`].
+//! A private pool's own segment allocator: [`SegmentAllocator`].
 //!
-//! Blocks are cut, cached and counted as in any pool; only the segments come from elsewhere (memory that a
-//! communication library registered, memory that migrates), and go back there.
+//! Blocks are split, cached and counted as in any pool; only the segments come from elsewhere (memory that a
+//! communication library registered, managed memory), and are freed there.
 //!
 //! As PyTorch: `MemPool(allocator)` with a `CUDAPluggableAllocator`.
 
@@ -16,8 +16,8 @@ use crate::event::{DeviceRange, Observer};
 use crate::private::PoolError;
 use crate::request::{Addr, PoolId, StreamId};
 
-/// Gives a private pool its segments instead of the device. Calls come one after another, unless
-/// `release_lock_on_cudamalloc` is set; they do not call back.
+/// Allocates the segments of a private pool instead of the device. Calls do not overlap unless
+/// `release_lock_on_cudamalloc` is set. It must not call the allocator.
 ///
 /// ```
 /// use std::sync::{Arc, atomic::{AtomicU64, Ordering}};
@@ -44,22 +44,22 @@ use crate::request::{Addr, PoolId, StreamId};
 /// # Ok::<(), plimsoll_alloc::Error>(())
 /// ```
 pub trait SegmentAllocator: fmt::Debug + Send + Sync {
-    /// Makes a segment of `bytes` for the work of a stream and returns its start: not 0, a multiple of 512,
-    /// apart from all others of the pool's device.
+    /// Allocates a segment of `bytes` for a stream and returns its address: not 0, a multiple of 512,
+    /// overlapping no other segment of the device.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`] if it has no more, which the allocator answers as it does the device's;
+    /// [`DriverError::OutOfMemory`] if it is out of memory; the allocator handles it like the device's.
     /// [`DriverError::Failed`] for anything else.
     fn segment_alloc(&self, bytes: u64, on: StreamId) -> Result<Addr, DriverError>;
 
-    /// Takes a segment back, with what was said when it was made.
+    /// Frees a segment, with the same size and stream as at its allocation.
     ///
     /// # Errors
-    /// If it refuses; the segment then stays in the cache.
+    /// If it fails; the segment then stays cached.
     fn segment_free(&self, at: Addr, bytes: u64, on: StreamId) -> Result<(), DriverError>;
 }
 
-/// The pools that have an allocator of their own.
+/// The pools with their own segment allocator.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentAllocators(BTreeMap<PoolId, Arc<dyn SegmentAllocator>>);
 
@@ -74,11 +74,11 @@ impl SegmentAllocators {
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Makes a private pool with one user, whose segments come from `allocator` for as long as the pool lasts,
+    /// Makes a private pool with a use count of 1, whose segments come from `allocator` as long as the pool exists,
     /// and are never expandable. As PyTorch: `createOrIncrefPool` with an allocator.
     ///
     /// # Errors
-    /// [`PoolError::Unknown`] for the default pool's id, [`PoolError::Exists`] if there is such a pool.
+    /// [`PoolError::Unknown`] for the default pool's id, [`PoolError::Exists`] if the pool exists.
     pub fn create_pool_with_allocator(
         &mut self,
         id: PoolId,
@@ -92,7 +92,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Gives a segment back to whoever gave it.
+    /// Frees a segment on the device or in the pool's own allocator.
     pub(crate) fn return_segment(&mut self, memory: &DeviceRange) -> Result<(), DriverError> {
         match self.privates.segment_allocators.get(memory.pool_id) {
             Some(theirs) => theirs.segment_free(memory.addr, memory.bytes, memory.stream),

@@ -1,12 +1,12 @@
 //! The allocator behind a lock: [`DeviceMemory`].
 //!
-//! Everything is decided in the core; here a call takes the lock, asks, and lets go. Two kinds of guests are
-//! called with the lock released, so that they may call back: those that can give memory back before the
-//! device is asked, and those that want to see an [`OutOfMemory`]. With `release_lock_on_cudamalloc`, so is the
-//! device when it makes a segment: `shared/unlocked.rs`, `shared/device.rs`. PyTorch's names are used where
-//! PyTorch has one.
+//! The core decides everything; a call here takes the lock, calls the core, and releases the lock. Two kinds
+//! of callbacks are called with the lock released, so that they may call the allocator: those that can free
+//! memory before the device is asked, and those that observe an [`OutOfMemory`]. With
+//! `release_lock_on_cudamalloc`, so is the device when it allocates a segment: `shared/unlocked.rs`,
+//! `shared/device.rs`. Names are PyTorch's where there is one.
 //!
-//! Which pool serves whom: `shared/pools.rs`. Numbers and pictures: `shared/report.rs`; those of a live
+//! Private pools: `shared/pools.rs`. Statistics and snapshots: `shared/report.rs`; the figures of a live
 //! view: `shared/gauges.rs`.
 
 mod device;
@@ -20,13 +20,13 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::allocator::{Allocator, GivenBack, Step, Unserved};
+use crate::allocator::{Allocator, CacheLookup, CacheMiss, CallbackResult};
+use crate::cache_miss;
 use crate::category::Category;
 use crate::config::Config;
 use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
 use crate::history::History;
-use crate::ladder;
 use crate::ledger::Ledger;
 use crate::lock::{Guard, Lock};
 use crate::out_of_memory::OutOfMemory;
@@ -37,9 +37,9 @@ pub use gauges::Gauges;
 pub use pools::{Pool, PoolGuard, Redirect};
 pub use report::{Callers, Recording};
 
-/// Gives memory back, if it can: [`DeviceMemory::on_memory_wanted`].
-type FreeMemory = Arc<dyn Fn() -> GivenBack + Send + Sync>;
-/// Sees a request that failed: [`DeviceMemory::on_out_of_memory`].
+/// A callback that may free memory: [`DeviceMemory::on_memory_wanted`].
+type FreeMemory = Arc<dyn Fn() -> CallbackResult + Send + Sync>;
+/// A callback for requests that ran out of memory: [`DeviceMemory::on_out_of_memory`].
 type SeeOutOfMemory = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
 
 /// One device's memory, for many threads. Clones are handles to the same memory.
@@ -61,7 +61,7 @@ pub struct DeviceMemory {
 
 type Core = Allocator<device::Device, (Stats, Ledger, History)>;
 
-/// What the lock guards.
+/// The state behind the lock.
 struct Shared {
     core: Core,
     pools: pools::Pools,
@@ -71,7 +71,7 @@ struct Shared {
     see_out_of_memory: Vec<SeeOutOfMemory>,
 }
 
-/// The places in the program that requests came from, numbered as they were first seen.
+/// The places in the program that made requests, numbered in order of first use.
 #[derive(Default)]
 struct Locations {
     ids: BTreeMap<&'static Location<'static>, StackId>,
@@ -79,7 +79,7 @@ struct Locations {
 }
 
 impl Locations {
-    #[inline(never)] // requests are seldom told apart by place
+    #[inline(never)] // places are rarely recorded
     fn id(&mut self, place: &'static Location<'static>) -> StackId {
         let next = StackId(self.places.len() as u32);
         let id = *self.ids.entry(place).or_insert(next);
@@ -91,7 +91,7 @@ impl Locations {
 }
 
 impl DeviceMemory {
-    /// The memory of the device behind `driver`; nothing is held yet.
+    /// The memory of the device behind `driver`. Nothing is allocated yet.
     pub fn new(config: Config, driver: impl Driver + Send + 'static) -> Self {
         let driver = device::Device::new(driver);
         let observer = (Stats::new(&config), Ledger::default(), History::default());
@@ -106,8 +106,8 @@ impl DeviceMemory {
         Self { shared: Arc::new(Lock::new(shared)) }
     }
 
-    /// Serves a request: [`Allocator::malloc`]. One that names no pool is served from the pool that this
-    /// thread or the request's stream is sent to, if any.
+    /// Allocates: [`Allocator::malloc`]. A request that names no pool is served from the pool that this
+    /// thread's or the stream's requests are sent to, if any.
     ///
     /// # Errors
     /// As [`Allocator::malloc`].
@@ -116,15 +116,15 @@ impl DeviceMemory {
         let mut shared = self.lock();
         let request = shared.resolve(request, Location::caller());
         match shared.core.start(request)? {
-            Step::Done(allocation) => Ok(allocation),
-            Step::CallbacksWanted(unserved) if shared.free_memory.is_empty() => {
-                self.resume(shared, unserved, GivenBack::Nothing)
+            CacheLookup::Hit(allocation) => Ok(allocation),
+            CacheLookup::Miss(miss) if shared.free_memory.is_empty() => {
+                self.resume(shared, miss, CallbackResult::NothingFreed)
             }
-            Step::CallbacksWanted(unserved) => self.ask_for_memory(shared, unserved),
+            CacheLookup::Miss(miss) => self.handle_cache_miss(shared, miss),
         }
     }
 
-    /// Serves a request at a given address, from the cache: [`Allocator::malloc_with_address`].
+    /// Allocates at a given address, from the cache: [`Allocator::malloc_with_address`].
     ///
     /// # Errors
     /// As [`Allocator::malloc_with_address`].
@@ -135,33 +135,33 @@ impl DeviceMemory {
         shared.core.malloc_with_address(request, addr)
     }
 
-    /// Lets every callback give memory back, with the lock released, then goes on with the request.
-    fn ask_for_memory(&self, shared: Guard<'_, Shared>, unserved: Unserved) -> Result<Allocation, Error> {
+    /// Runs the free-memory callbacks with the lock released, then continues the request.
+    fn handle_cache_miss(&self, shared: Guard<'_, Shared>, miss: CacheMiss) -> Result<Allocation, Error> {
         let callbacks = shared.free_memory.clone();
         drop(shared);
-        let mut given_back = GivenBack::Nothing;
+        let mut result = CallbackResult::NothingFreed;
         for callback in callbacks {
-            if callback() == GivenBack::Something {
-                given_back = GivenBack::Something;
+            if callback() == CallbackResult::Freed {
+                result = CallbackResult::Freed;
             }
         }
-        self.resume(self.lock(), unserved, given_back)
+        self.resume(self.lock(), miss, result)
     }
 
-    /// Climbs the ladder, and shows a failure to those who want to see it with the lock released.
+    /// Handles the cache miss, and calls the out-of-memory observers with the lock released.
     fn resume<'a>(
         &'a self,
         mut shared: Guard<'a, Shared>,
-        unserved: Unserved,
-        given_back: GivenBack,
+        miss: CacheMiss,
+        result: CallbackResult,
     ) -> Result<Allocation, Error> {
         let answer = if shared.core.config().release_lock_on_cudamalloc() {
-            let mut climber = unlocked::Unlocked::new(self, shared);
-            let answer = ladder::resume(&mut climber, unserved, given_back);
-            shared = climber.into_guard();
+            let mut context = unlocked::Unlocked::new(self, shared);
+            let answer = cache_miss::resume(&mut context, miss, result);
+            shared = context.into_guard();
             answer
         } else {
-            shared.core.resume(unserved, given_back)
+            shared.core.resume(miss, result)
         };
         if let Err(Error::OutOfMemory(why)) = &answer {
             let observers = shared.see_out_of_memory.clone();
@@ -171,43 +171,43 @@ impl DeviceMemory {
         answer
     }
 
-    /// Takes a block back: [`Allocator::free`].
+    /// Frees a block: [`Allocator::free`].
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation belongs to another allocator.
     pub fn free(&self, allocation: Allocation) {
         self.lock().core.free(allocation);
     }
 
-    /// Says that a live block is now for something else: [`Allocator::retag`].
+    /// Changes the tag of a live block: [`Allocator::retag`].
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation belongs to another allocator.
     pub fn retag(&self, allocation: &Allocation, category: Category, label: LabelId) {
         self.lock().core.retag(allocation, category, label);
     }
 
-    /// Says that work on `stream` uses a block, too: [`Allocator::record_stream`].
+    /// Records that work on `stream` also uses a block: [`Allocator::record_stream`].
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation belongs to another allocator.
     pub fn record_stream(&self, allocation: &Allocation, stream: StreamId) {
         self.lock().core.record_stream(allocation, stream);
     }
 
-    /// Calls `callback` from now on when no cached block serves a request, before the device is asked. It may
-    /// free memory of this very allocator: the lock is not held. As PyTorch: `FreeMemoryCallback`.
-    pub fn on_memory_wanted(&self, callback: impl Fn() -> GivenBack + Send + Sync + 'static) {
+    /// Calls `callback` when no cached block fits a request, before the device is asked. It may
+    /// free memory of this allocator: the lock is not held. As PyTorch: `FreeMemoryCallback`.
+    pub fn on_memory_wanted(&self, callback: impl Fn() -> CallbackResult + Send + Sync + 'static) {
         self.lock().free_memory.push(Arc::new(callback));
     }
 
-    /// Calls `observer` from now on when a request failed for want of memory, before its error is returned.
+    /// Calls `observer` when a request runs out of memory, before its error is returned.
     /// The lock is not held. As PyTorch: `attachOutOfMemoryObserver`.
     pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
         self.lock().see_out_of_memory.push(Arc::new(observer));
     }
 
-    /// Returns cached segments to the device; bytes released: [`Allocator::empty_cache`].
+    /// Frees cached segments on the device and returns their bytes: [`Allocator::empty_cache`].
     ///
     /// # Errors
     /// As [`Allocator::empty_cache`].
@@ -215,17 +215,17 @@ impl DeviceMemory {
         self.lock().core.empty_cache()
     }
 
-    /// The options in force.
+    /// The options.
     pub fn config(&self) -> Config {
         self.lock().core.config().clone()
     }
 
-    /// Changes the options from now on: [`Allocator::set_config`].
+    /// Changes the options: [`Allocator::set_config`].
     pub fn set_config(&self, config: Config) {
         self.lock().core.set_config(config);
     }
 
-    /// Bounds the reserved bytes to a fraction of the device: [`Allocator::set_memory_fraction`].
+    /// Limits the reserved bytes to a fraction of the device: [`Allocator::set_memory_fraction`].
     ///
     /// # Errors
     /// As [`Allocator::set_memory_fraction`].
@@ -233,17 +233,17 @@ impl DeviceMemory {
         self.lock().core.set_memory_fraction(fraction)
     }
 
-    /// Bounds the reserved bytes, or lifts the bound: [`Allocator::set_memory_limit`].
+    /// Sets or removes the limit on the reserved bytes: [`Allocator::set_memory_limit`].
     pub fn set_memory_limit(&self, limit_bytes: Option<u64>) {
         self.lock().core.set_memory_limit(limit_bytes);
     }
 
-    /// The bound on the reserved bytes, if there is one.
+    /// The limit on the reserved bytes, if any.
     pub fn memory_limit(&self) -> Option<u64> {
         self.lock().core.memory_limit()
     }
 
-    /// What the device has.
+    /// The device's free and total memory.
     pub fn memory_info(&self) -> MemoryInfo {
         self.lock().core.memory_info()
     }
@@ -255,7 +255,7 @@ impl DeviceMemory {
 }
 
 impl Shared {
-    /// Fills in what only the handle knows: the pool that this request is sent to, and who asks.
+    /// Fills in the pool that this request is sent to, and its place in the program.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     fn resolve(&mut self, request: Request, caller: &'static Location<'static>) -> Request {
         let stack = match &mut self.locations {

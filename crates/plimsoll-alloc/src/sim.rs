@@ -1,6 +1,6 @@
-//! A device that is address space only: [`Sim`], and with a capacity [`SimDriver`].
+//! A simulated device with address space only: [`Sim`], or [`SimDriver`] with a capacity.
 //!
-//! It does no arithmetic and holds no bytes, so a simulated device may be as large as one likes.
+//! It computes nothing and stores no bytes, so it can be of any size.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use crate::limit::Limit;
 use crate::request::{Addr, StreamId};
 use crate::size::SEGMENT_GRAIN_BYTES;
 
-/// The first address. The same as in the conformance corpus, so that the two can be read side by side.
+/// The first address, the same as in the conformance corpus, for comparison.
 const BASE: Addr = Addr(0x5000_0000_0000);
-/// More than any simulation hands out: since no address is used twice, a real device's 47 bits would run
-/// out after some hundred fillings of a large device.
+/// The size of the address space. No address is reused, so a real device's 47 bits would run
+/// out after a large device was filled some hundred times.
 const SPACE_BYTES: u64 = (1 << 63) - BASE.0;
 
 /// Address space without a capacity: segments and reserved ranges in order, each on a multiple of 2 MiB,
-/// none used twice. Its streams do nothing, so that every event is done at once.
+/// none reused. Its streams run no work, so every event is done at once.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, Driver, Sim};
@@ -34,7 +34,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    fn hand_out(&mut self, bytes: u64) -> Result<Addr, DriverError> {
+    fn next_address(&mut self, bytes: u64) -> Result<Addr, DriverError> {
         let taken = bytes.checked_next_multiple_of(SEGMENT_GRAIN_BYTES).ok_or(DriverError::OutOfMemory)?;
         if taken > SPACE_BYTES - self.handed_out_bytes {
             return Err(DriverError::OutOfMemory);
@@ -44,11 +44,11 @@ impl Sim {
         Ok(addr)
     }
 
-    /// The reserved range that holds `bytes` from `at` on.
+    /// The reserved range that contains `bytes` at `at`.
     fn range_around(&self, at: Addr, bytes: u64) -> Result<(), DriverError> {
         match self.ranges.range(..=at).next_back() {
             Some((&start, &space)) if at.0 + bytes <= start.0 + space => Ok(()),
-            _ => Err(DriverError::Failed(format!("no range is reserved for {bytes} bytes at {at}"))),
+            _ => Err(DriverError::Failed(format!("no reserved range contains {bytes} bytes at {at}"))),
         }
     }
 
@@ -59,7 +59,7 @@ impl Sim {
 
 impl Driver for Sim {
     fn segment_alloc(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        let addr = self.hand_out(bytes)?;
+        let addr = self.next_address(bytes)?;
         self.segments.insert(addr, bytes);
         Ok(addr)
     }
@@ -72,7 +72,7 @@ impl Driver for Sim {
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<Addr, DriverError> {
-        let addr = self.hand_out(bytes)?;
+        let addr = self.next_address(bytes)?;
         self.ranges.insert(addr, bytes);
         Ok(addr)
     }
@@ -88,7 +88,7 @@ impl Driver for Sim {
     fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> Result<(), DriverError> {
         self.range_around(at, page_bytes * pages)?;
         if self.pages_in(at, page_bytes * pages) > 0 {
-            return Err(DriverError::Failed(format!("a page at {at} is mapped already")));
+            return Err(DriverError::Failed(format!("a page at {at} is already mapped")));
         }
         self.pages.extend((0..pages).map(|page| (at.plus(page * page_bytes), page_bytes)));
         Ok(())
@@ -97,7 +97,7 @@ impl Driver for Sim {
     fn unmap(&mut self, at: Addr, page_bytes: u64, pages: u64, _on: StreamId) -> Result<(), DriverError> {
         let starts = (0..pages).map(|page| at.plus(page * page_bytes));
         if !starts.clone().all(|start| self.pages.get(&start) == Some(&page_bytes)) {
-            return Err(DriverError::Failed(format!("not all of {pages} pages at {at} are mapped")));
+            return Err(DriverError::Failed(format!("some of the {pages} pages at {at} are not mapped")));
         }
         for start in starts {
             self.pages.remove(&start);

@@ -1,5 +1,5 @@
-//! Sizes: how a request is rounded to a block, which half of a pool it belongs to, and how large a segment
-//! it needs. Pure arithmetic on bytes; who calls it: `search.rs`, `grow.rs`.
+//! Sizes: rounding a request to a block, choosing the half of the pool, and the size of a new
+//! segment. Pure arithmetic on bytes, used by `search.rs` and `grow.rs`.
 //!
 //! As PyTorch: `round_size`, `get_allocation_size`.
 
@@ -8,29 +8,30 @@ use crate::pool::PoolKind;
 
 /// Every block's size is a multiple of this (`kMinBlockSize`).
 pub(crate) const MIN_BLOCK_BYTES: u64 = 512;
-/// Blocks up to this size live in the small pool; larger remainders alone are cut off in the large pool
+/// Blocks up to this size are in the small pool; in the large pool, only larger remainders are split off
 /// (`kSmallSize`).
 pub(crate) const SMALL_BYTES: u64 = 1 << 20;
 /// The size of a small pool's segment (`kSmallBuffer`).
 pub(crate) const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 /// The default size of a shared segment in the large pool (`kLargeBuffer`).
 pub(crate) const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
-/// Blocks from this size on get a segment of their own (`kMinLargeAlloc`). It does not follow
+/// Blocks of at least this size get their own segment (`kMinLargeAlloc`). It does not depend on
 /// `large_segment_bytes`.
 pub(crate) const MIN_OWN_SEGMENT_BYTES: u64 = 10 << 20;
-/// The grain to which such a segment is rounded up (`kRoundLarge`); also a real device's own grain.
+/// The granularity of such a segment (`kRoundLarge`); also that of real devices.
 pub(crate) const SEGMENT_GRAIN_BYTES: u64 = 2 << 20;
-/// Requests from here on are refused before anything else is done.
+/// Requests of at least this size are rejected immediately.
 pub(crate) const ONE_EXBIBYTE: u64 = 1 << 60;
 
-/// Which half of a pool serves blocks of a size.
+/// The half of a pool for a block size.
 pub(crate) fn kind_of(block_bytes: u64) -> PoolKind {
     if block_bytes <= SMALL_BYTES { PoolKind::Small } else { PoolKind::Large }
 }
 
 impl Config {
-    /// What a caller is given of a free block: all of it, or what the request needs if the rest is worth keeping;
-    /// bytes. For who rebuilds blocks from a history, which tells requests. `expandable` is whether the segment is.
+    /// The part of a free block that a request gets, in bytes: all of it, or the rounded request if the
+    /// remainder is worth keeping. For rebuilding blocks from a history of requests. `expandable` is whether
+    /// the segment is expandable.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -46,7 +47,7 @@ impl Config {
     }
 }
 
-/// Whether a rest is cut off a block and kept. As PyTorch: `should_split`.
+/// Whether a remainder is split off. As PyTorch: `should_split`.
 #[inline]
 pub(crate) fn is_worth_cutting(
     config: &Config,
@@ -62,8 +63,8 @@ pub(crate) fn is_worth_cutting(
     }
 }
 
-/// The block that `bytes` need: at least 512, in steps of 512, or rounded up to a part of a power of two
-/// where the options say so. `bytes` must be below [`ONE_EXBIBYTE`] for the sums to hold.
+/// The block size for `bytes`: a multiple of 512, or rounded up to a fraction of a power of two
+/// if `roundup_power2_divisions` is set. `bytes` must be below [`ONE_EXBIBYTE`] to avoid overflow.
 pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
     if bytes < MIN_BLOCK_BYTES {
         return MIN_BLOCK_BYTES;
@@ -76,8 +77,8 @@ pub(crate) fn block_bytes(config: &Config, bytes: u64) -> u64 {
 }
 
 impl Config {
-    /// The block that a request of `bytes` is rounded to, bytes; the cache may give one that is larger, where
-    /// the rest is not worth a block. Requests that are refused for their size count as one exbibyte.
+    /// The size that a request of `bytes` is rounded to, bytes; a cached block may be larger, if
+    /// the remainder is not worth a split. Requests that are rejected for their size count as one exbibyte.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -88,8 +89,8 @@ impl Config {
         block_bytes(self, bytes.min(ONE_EXBIBYTE))
     }
 
-    /// The segment that the device is asked for where no cached block holds `block_bytes`, bytes. Blocks from one
-    /// exbibyte on count as that.
+    /// The size of the segment that is allocated if no cached block fits `block_bytes`, bytes. Blocks of one
+    /// exbibyte or more count as one exbibyte.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -100,12 +101,12 @@ impl Config {
     }
 }
 
-#[inline(never)] // it divides, and is off mostly
+#[inline(never)] // it divides, and is usually off
 fn rounded_to_part(bytes: u64, divisions: u64) -> u64 {
     bytes.next_multiple_of(floor_power_of_two(bytes) / divisions)
 }
 
-/// The table's entry for `bytes`: one for each power of two from 1 MiB on, the ends for all beyond them.
+/// The table's entry for `bytes`: one for each power of two from 1 MiB; the first and last cover all sizes beyond.
 fn divisions_at(table: &[u64], bytes: u64) -> u64 {
     let entry = bytes.ilog2().saturating_sub(20) as usize;
     table[entry.min(table.len() - 1)]
@@ -115,7 +116,7 @@ fn floor_power_of_two(bytes: u64) -> u64 {
     1 << bytes.ilog2()
 }
 
-/// The segment to ask the device for when no cached block holds `block_bytes`.
+/// The size of the segment to allocate if no cached block fits `block_bytes`.
 pub(crate) fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     if block_bytes <= SMALL_BYTES {
         SMALL_SEGMENT_BYTES
@@ -126,7 +127,7 @@ pub(crate) fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     }
 }
 
-/// Whether a size is beyond what may be cut: `max_split_size`.
+/// Whether a block of this size is never split: `max_split_size`.
 pub(crate) fn is_oversize(config: &Config, bytes: u64) -> bool {
     config.max_split_bytes().is_some_and(|max_split_bytes| bytes >= max_split_bytes)
 }

@@ -1,7 +1,7 @@
 //! PyTorch's statistics, counted from events: [`Stats`].
 //!
-//! One number is moved once per event, by the net amount, so that `peak`, `allocated` and `freed` come out
-//! as PyTorch's do. As flat keys: `stats/keys.rs`; as a table: `stats/summary.rs`.
+//! Each statistic changes once per event, by the net amount, so that `peak`, `allocated` and `freed`
+//! equal PyTorch's. As flat keys: `stats/keys.rs`; as a table: `stats/summary.rs`.
 //!
 //! As PyTorch: `c10::CachingAllocator::Stat` and the updates in `alloc_found_block`, `free`, `free_block`,
 //! `alloc_block`, `release_block`.
@@ -26,9 +26,9 @@ use counters::Counters;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stat {
-    /// Now.
+    /// The current value.
     pub current: i64,
-    /// The most since the start, or since [`Stats::reset_peak`].
+    /// The maximum since the start, or since [`Stats::reset_peak`].
     pub peak: i64,
     /// The sum of all increases.
     pub allocated: i64,
@@ -37,7 +37,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Moves by a net amount: one increase, or one decrease.
+    /// Changes by a net amount: one increase, or one decrease.
     pub(crate) fn change(&mut self, by: i64) {
         self.current += by;
         if by >= 0 {
@@ -49,7 +49,7 @@ impl Stat {
     }
 }
 
-/// One statistic for both pools together, and for each.
+/// One statistic: for both pools together, and for each.
 ///
 /// ```
 /// # use plimsoll_alloc::{Allocator, Config, Request, SimDriver, Stats};
@@ -62,7 +62,7 @@ impl Stat {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolStats {
-    /// Both pools. Its peak is not the sum of theirs, which may lie at different times.
+    /// Both pools. Its peak is not the sum of theirs, which may be at different times.
     pub all: Stat,
     /// The small pool.
     pub small_pool: Stat,
@@ -95,53 +95,53 @@ pub struct Stats {
     inactive_split_bytes: Counters,
     requested_bytes: Counters,
     reserved_bytes_by_private_pools: BTreeMap<PoolId, Counters>,
-    /// Blocks beyond `max_split_size` that callers hold.
+    /// Allocated blocks of at least `max_split_size`.
     pub oversize_allocations: Stat,
-    /// Segments beyond `max_split_size`. Can fall below 0 when that option changes, as in PyTorch.
+    /// Segments of at least `max_split_size`. Can fall below 0 if that option changes, as in PyTorch.
     pub oversize_segments: Stat,
-    /// How often the device was asked again after a release of the cache.
+    /// The number of retries after releasing the cache.
     pub num_alloc_retries: i64,
-    /// How many requests failed for want of memory.
+    /// The number of requests that ran out of memory.
     pub num_ooms: i64,
-    /// How often all streams were waited for to release the cache.
+    /// The number of synchronisations of all streams to release the cache.
     pub num_sync_all_streams: i64,
-    /// How often the device gave a segment, or pages of one.
+    /// The number of segments allocated and page ranges mapped.
     pub num_device_alloc: i64,
-    /// How often a segment, or pages of one, went back to the device.
+    /// The number of segments freed and page ranges unmapped.
     pub num_device_free: i64,
-    /// How many requests were refused without a try.
+    /// The number of requests rejected by `throw_on_cudamalloc_oom`.
     pub num_oom_rejections: i64,
-    /// `max_split_size` when the counting began; none is no bound.
+    /// `max_split_size` when the counting began; None means no limit.
     pub max_split_bytes: Option<u64>,
 }
 
 impl Stats {
-    /// Nothing counted yet, for an allocator with these options.
+    /// Empty statistics for an allocator with these options.
     pub fn new(config: &Config) -> Self {
         Self { max_split_bytes: config.max_split_bytes(), ..Self::default() }
     }
 
-    /// Blocks that callers hold.
+    /// Allocated blocks.
     pub fn allocation(&self) -> PoolStats {
         self.allocation.read()
     }
 
-    /// Segments held of the device.
+    /// Segments.
     pub fn segment(&self) -> PoolStats {
         self.segment.read()
     }
 
-    /// Blocks not in the cache.
+    /// Active blocks: allocated or pending.
     pub fn active(&self) -> PoolStats {
         self.active.read()
     }
 
-    /// Cached pieces of split segments: free here, but not returnable to the device.
+    /// Cached pieces of split segments: free, but not releasable to the device.
     pub fn inactive_split(&self) -> PoolStats {
         self.inactive_split.read()
     }
 
-    /// Bytes in blocks that callers hold, with what rounding added.
+    /// Allocated bytes, including rounding.
     pub fn allocated_bytes(&self) -> PoolStats {
         self.allocated_bytes.read()
     }
@@ -151,7 +151,7 @@ impl Stats {
         self.reserved_bytes.read()
     }
 
-    /// Bytes in blocks not in the cache.
+    /// Bytes in blocks that are not cached.
     pub fn active_bytes(&self) -> PoolStats {
         self.active_bytes.read()
     }
@@ -161,18 +161,18 @@ impl Stats {
         self.inactive_split_bytes.read()
     }
 
-    /// Bytes that callers asked for, in blocks not in the cache.
+    /// Requested bytes of active blocks.
     pub fn requested_bytes(&self) -> PoolStats {
         self.requested_bytes.read()
     }
 
-    /// Bytes in segments, for each private pool that ever had one.
+    /// Reserved bytes of each private pool that ever had a segment.
     pub fn reserved_bytes_by_private_pools(&self) -> BTreeMap<PoolId, PoolStats> {
         let stats = self.reserved_bytes_by_private_pools.iter();
         stats.map(|(&id, counters)| (id, counters.read())).collect()
     }
 
-    /// Makes every peak what is current. As PyTorch: `reset_peak_memory_stats`.
+    /// Resets every peak to the current value. As PyTorch: `reset_peak_memory_stats`.
     pub fn reset_peak(&mut self) {
         self.arrays_mut().for_each(Counters::reset_peak);
         for stat in [&mut self.oversize_allocations, &mut self.oversize_segments] {
@@ -180,7 +180,7 @@ impl Stats {
         }
     }
 
-    /// Makes every `allocated`, `freed` and counter 0; what is current and the peaks stay.
+    /// Resets every `allocated`, `freed` and counter to 0; current values and peaks stay.
     /// As PyTorch: `reset_accumulated_memory_stats`.
     pub fn reset_accumulated(&mut self) {
         self.arrays_mut().for_each(Counters::reset_accumulated);
@@ -212,7 +212,7 @@ impl Stats {
         arrays.into_iter().chain(by_pool)
     }
 
-    /// Memory that the device gave (more than 0) or took back.
+    /// Device memory allocated (positive) or freed (negative).
     fn change_reserved(&mut self, memory: DeviceRange, by: i64) {
         self.reserved_bytes.change(memory.pool, by);
         if memory.pool_id != PoolId::DEFAULT {
@@ -234,7 +234,7 @@ impl Stats {
 }
 
 impl Observer for Stats {
-    #[inline(always)] // then of the match only the arm is left that the caller announces
+    #[inline(always)] // the match then reduces to the arm of the caller's event
     fn on(&mut self, event: &Event) {
         match *event {
             Event::Alloc { block, inactive_split, oversize } => {

@@ -1,10 +1,10 @@
-//! Blocks used on several streams: a freed one is reused only after the work of the others has passed it.
+//! Blocks used on several streams: a freed block is reused only after the other streams are done with it.
 //!
-//! A use on another stream is remembered with the block. When the block is given back, an event is recorded
+//! A use on another stream is recorded with the block. When the block is freed, an event is recorded
 //! on each such stream (ascending ids; PyTorch's order there is a hash map's), and the block is pending until
-//! all of them are done. Events are asked about at the start of each request outside a capture, in the order
-//! of stream ids and within a stream in the order of recording, and waited for before the cache is released:
-//! never when a block is given back.
+//! all of them are done. Events are queried at the start of each request outside a capture, in the order
+//! of stream ids and within a stream in the order of recording, and waited for before the cache is released,
+//! but never when a block is freed.
 //!
 //! As PyTorch: `recordStream`, `insert_events`, `process_events`, `synchronize_and_free_events`.
 
@@ -12,21 +12,21 @@ use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
 
 use crate::allocator::Allocator;
-use crate::block::{BlockId, State};
+use crate::block::{BlockId, SlotState};
 use crate::capture::{LastUses, NodesBefore};
 use crate::driver::{Driver, EventId};
 use crate::error::Error;
 use crate::event::{Event, Observer};
 use crate::request::{Allocation, PoolId, StreamId};
 
-/// Whether a use was recorded while work was captured rather than run.
+/// Whether a use was recorded during a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Recorded {
     Eagerly,
     InCapture,
 }
 
-/// A place in the list of uses.
+/// An index into the list of uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UseId(NonZeroU32);
 
@@ -43,32 +43,32 @@ struct Use {
     next: Option<UseId>,
 }
 
-/// What the allocator knows of uses on other streams.
+/// The recorded uses on other streams.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     /// Uses for which no event is recorded yet: a list for each block, by stream.
     uses: Vec<Use>,
     vacant: Vec<UseId>,
-    /// By stream. A queue that has run empty stays, so that a steady state needs no heap.
+    /// By stream. Empty queues are kept, so a steady state does not allocate from the heap.
     queues: Vec<Queue>,
     /// Events in all queues.
     events: usize,
-    /// Blocks given back whose events could not be recorded yet, because work was being captured or because
+    /// Freed blocks whose events are not recorded yet, because of a capture or because
     /// the device failed.
     deferred: VecDeque<Deferred>,
     pub(crate) nodes_before: NodesBefore,
-    /// Blocks whose waiting ends when somebody else says so: `adopt.rs`.
+    /// Blocks whose free is completed by the caller: `adopt.rs`.
     pub(crate) elsewhere: BTreeSet<BlockId>,
 }
 
 #[derive(Debug)]
 struct Deferred {
     block: BlockId,
-    /// Where a capture leaves the block, if that is known: `capture.rs`.
+    /// The nodes after which a capture no longer uses the block, if known: `capture.rs`.
     last_uses: Option<LastUses>,
 }
 
-/// The events of one stream, which are done in this order.
+/// The events of one stream, in the order of completion.
 #[derive(Debug)]
 struct Queue {
     stream: StreamId,
@@ -82,7 +82,7 @@ impl Streams {
         self.events == 0 && self.deferred.is_empty()
     }
 
-    /// Adds a use to a block's list; returns the list's head. A stream is listed once.
+    /// Adds a use to a block's list; returns the list's head. Each stream is listed once.
     fn add_use(&mut self, head: Option<UseId>, stream: StreamId, recorded: Recorded) -> Option<UseId> {
         let (mut before, mut at) = (None, head);
         while let Some(id) = at.filter(|id| self.uses[id.index()].stream < stream) {
@@ -134,7 +134,7 @@ impl Streams {
         self.events += 1;
     }
 
-    /// Every event that is still to come, with its block, by stream: for `check.rs`.
+    /// Every pending event with its block, by stream: for `check.rs`.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.queues.iter().flat_map(|queue| queue.events.iter().map(|&(_, block)| block))
     }
@@ -148,19 +148,19 @@ impl Streams {
         !self.deferred.is_empty()
     }
 
-    /// Blocks of which it is known where a capture leaves them.
+    /// Blocks whose last nodes in a capture are known.
     pub(crate) fn deferred_with_last_uses(&self) -> impl Iterator<Item = (BlockId, &LastUses)> {
         self.deferred.iter().filter_map(|deferred| Some((deferred.block, deferred.last_uses.as_ref()?)))
     }
 }
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Says that work on `stream` uses a block, too: after it is given back, it is not reused until that
-    /// work is done. Costs an event per stream when the block is given back.
-    /// Nothing happens for the block's own stream, or a request of 0 bytes.
+    /// Records that work on `stream` also uses a block: after it is freed, it is not reused until that
+    /// work is done. Costs an event per stream when the block is freed.
+    /// Does nothing for the block's own stream, or for a request of 0 bytes.
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation belongs to another allocator.
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(id) = self.held(allocation) else { return };
         if self.pools.blocks[id].stream != stream {
@@ -170,10 +170,10 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Keeps a block that was given back until its uses on other streams are done. If an event cannot be
-    /// recorded now, it is before the next request: giving a block back does not fail.
+    /// Keeps a freed block pending until its uses on other streams are done. If an event cannot be
+    /// recorded now, it is recorded before the next request: freeing does not fail.
     pub(crate) fn wait_for_uses(&mut self, id: BlockId) {
-        self.pools.blocks[id].state = State::Pending;
+        self.pools.blocks[id].state = SlotState::Pending;
         if self.in_capture() {
             let last_uses = self.last_uses(id);
             self.streams.deferred.push_back(Deferred { block: id, last_uses });
@@ -182,7 +182,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Frees a deferred block whose uses in a capture are past, unless others were recorded before it.
+    /// Completes the free of a deferred block whose uses in a capture are done, unless it has uses from before
+    /// the capture.
     pub(crate) fn settle_in_capture(&mut self, id: BlockId) {
         self.drop_captured_uses(id);
         if self.pools.blocks[id].uses.is_none() {
@@ -191,7 +192,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Records an event on each stream that uses a block. Those recorded before a failure count.
+    /// Records an event on each stream that uses a block. Events recorded before a failure count.
     fn record_events(&mut self, id: BlockId) -> Result<(), Error> {
         while let Some(first) = self.pools.blocks[id].uses {
             let stream = self.streams.uses[first.index()].stream;
@@ -204,8 +205,8 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Frees the blocks whose events are done. As PyTorch: `process_events`.
-    #[inline(never)] // mostly there is none: ask `is_idle` first
+    /// Completes the frees of blocks whose events are done. As PyTorch: `process_events`.
+    #[inline(never)] // usually there is none: check `is_idle` first
     pub(crate) fn poll_events(&mut self) -> Result<(), Error> {
         self.record_deferred()?;
         for queue in 0..self.streams.queues.len() {
@@ -220,7 +221,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Waits for all events, or for those of one pool's blocks, and frees the blocks.
+    /// Waits for all events, or for those of one pool's blocks, and completes their frees.
     /// As PyTorch: `synchronize_and_free_events`.
     pub(crate) fn wait_for_events(&mut self, pool: Option<PoolId>) -> Result<(), Error> {
         self.observer.on(&Event::SyncAllStreams);
@@ -240,7 +241,7 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Records the events of deferred blocks. What a capture used is ordered by the capture itself: those
+    /// Records the events of deferred blocks. Uses in a capture are ordered by the capture itself: those
     /// uses need no event.
     fn record_deferred(&mut self) -> Result<(), Error> {
         while let Some(&Deferred { block: id, .. }) = self.streams.deferred.front() {

@@ -1,4 +1,4 @@
-//! State taken over: an allocator that adopts another's segments goes on exactly as the other does.
+//! Imported state: an allocator that adopts the segments of another continues exactly as the other does.
 
 use plimsoll_alloc::{
     Addr, Adoption, Allocation, Allocator, BlockState, Config, DeviceRange, Piece, PieceState, PoolId,
@@ -22,7 +22,7 @@ fn memory(segment: &Segment) -> DeviceRange {
     DeviceRange { addr, bytes, stream, pool, pool_id }
 }
 
-/// Adopts a picture of another allocator's segments. Returns what is held, by address.
+/// Adopts a snapshot of another allocator's segments. Returns the allocations, by address.
 fn adopt(world: &mut World, segments: &[Segment]) -> Vec<Allocation> {
     let mut held = Vec::new();
     for segment in segments {
@@ -43,7 +43,7 @@ fn adopt(world: &mut World, segments: &[Segment]) -> Vec<Allocation> {
 }
 
 #[test]
-fn an_allocator_that_adopts_anothers_state_answers_as_the_other() {
+fn an_allocator_that_adopts_the_state_of_another_behaves_as_the_other() {
     for seed in 0..100 {
         let mut dice = seed;
         let config = Config::default();
@@ -74,10 +74,10 @@ fn an_allocator_that_adopts_anothers_state_answers_as_the_other() {
             } else {
                 let magnitude = 9 + roll(&mut dice, 13);
                 let bytes = 1 + roll(&mut dice, 1 << magnitude);
-                let Ok(plimsoll_alloc::Step::Done(theirs)) = first.start(Request::of(bytes)) else {
+                let Ok(plimsoll_alloc::CacheLookup::Hit(theirs)) = first.start(Request::of(bytes)) else {
                     continue;
                 };
-                let Ok(plimsoll_alloc::Step::Done(ours)) = second.start(Request::of(bytes)) else {
+                let Ok(plimsoll_alloc::CacheLookup::Hit(ours)) = second.start(Request::of(bytes)) else {
                     panic!("seed {seed}: {bytes} bytes are in the cache")
                 };
                 assert_eq!((theirs.addr(), theirs.bytes()), (ours.addr(), ours.bytes()), "seed {seed}");
@@ -90,7 +90,7 @@ fn an_allocator_that_adopts_anothers_state_answers_as_the_other() {
 }
 
 #[test]
-fn pages_come_and_go_as_they_are_told_to() {
+fn pages_are_adopted_and_disowned() {
     const PAGE: u64 = 20 << 20;
     let (addr, stream, pool, pool_id) = (Addr(PAGE), StreamId(0), PoolKind::Large, PoolId::DEFAULT);
     let range = DeviceRange { addr, bytes: 10 * PAGE, stream, pool, pool_id };
@@ -120,7 +120,7 @@ fn pages_come_and_go_as_they_are_told_to() {
 }
 
 #[test]
-fn a_block_that_waits_elsewhere_is_not_served_until_it_is_told_free() {
+fn a_block_freed_later_is_not_reused_until_its_free_completes() {
     let mut world = world(&Config::default());
     let x = world.malloc(Request::of(3 << 20)).expect("room");
     let at = x.addr();
@@ -137,7 +137,7 @@ fn a_block_that_waits_elsewhere_is_not_served_until_it_is_told_free() {
 }
 
 #[test]
-fn what_no_allocator_could_have_cut_is_refused_and_changes_nothing() {
+fn an_impossible_layout_is_refused_and_changes_nothing() {
     let mut world = world(&Config::default());
     let held = PieceState::Held { requested_bytes: 100 };
     let mut check = |addr, bytes, page_bytes, pieces: &[(u64, PieceState)], why: &str| {
@@ -148,14 +148,26 @@ fn what_no_allocator_could_have_cut_is_refused_and_changes_nothing() {
         assert_eq!((refused.why, world.reserved(), world.check()), (why, 0, Ok(())));
     };
     let cached = PieceState::Cached;
-    check(0, 2 << 20, None, &[(2 << 20, cached)], "no segment can lie there");
-    check(512, u64::MAX, None, &[(u64::MAX, cached)], "no segment can lie there");
-    check(512, 2 << 20, None, &[(1 << 20, cached)], "the pieces are not the whole segment");
+    check(0, 2 << 20, None, &[(2 << 20, cached)], "no segment can start at this address");
+    check(512, u64::MAX, None, &[(u64::MAX, cached)], "no segment can start at this address");
+    check(512, 2 << 20, None, &[(1 << 20, cached)], "the pieces do not add up to the segment's size");
     check(512, 4 << 20, None, &[(4 << 20, cached)], "a small segment is 2 MiB");
     check(512, 2 << 20, None, &[(100, held), ((2 << 20) - 100, cached)], "blocks are multiples of 512 bytes");
-    check(512, 2 << 20, None, &[(1 << 20, cached), (1 << 20, cached)], "two neighbours are one block");
-    check(512, 20 << 20, None, &[(20 << 20, PieceState::Unmapped)], "what is unmapped is not whole pages");
-    check(512, 20 << 20, Some(3 << 20), &[(20 << 20, cached)], "the segment is not whole pages");
+    check(
+        512,
+        2 << 20,
+        None,
+        &[(1 << 20, cached), (1 << 20, cached)],
+        "two neighbouring free pieces must be one block",
+    );
+    check(
+        512,
+        20 << 20,
+        None,
+        &[(20 << 20, PieceState::Unmapped)],
+        "an unmapped piece is not a whole number of pages",
+    );
+    check(512, 20 << 20, Some(3 << 20), &[(20 << 20, cached)], "the segment is not a whole number of pages");
     let over = PieceState::Held { requested_bytes: 1 << 30 };
-    check(512, 2 << 20, None, &[(2 << 20, over)], "a block is smaller than what was asked for");
+    check(512, 2 << 20, None, &[(2 << 20, over)], "a block is smaller than its request");
 }

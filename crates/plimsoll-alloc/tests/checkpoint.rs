@@ -1,5 +1,5 @@
-//! A private pool brought back to a checkpoint: PyTorch's own answers to scenarios of its
-//! `TestBlockStateAbsorption`, taken by `oracle/checkpoint.py`, and what cannot be brought back.
+//! Restoring a private pool to a checkpoint: PyTorch's results for scenarios of its
+//! `TestBlockStateAbsorption`, recorded by `oracle/checkpoint.py`, and pools that cannot be restored.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 #![allow(dead_code, reason = "`trace` is shared")]
@@ -42,7 +42,7 @@ fn stats(allocator: &Traced) -> [i64; 7] {
     ]
 }
 
-/// A pool with a user who stays.
+/// A pool that stays in use.
 fn new_pool(allocator: &mut Traced, number: u64) -> PoolId {
     let pool = PoolId(0, number);
     allocator.empty_cache().unwrap();
@@ -57,7 +57,7 @@ fn restore(allocator: &mut Traced, checkpoint: &plimsoll_alloc::Checkpoint) -> R
 }
 
 #[test]
-fn a_pool_comes_back_as_pytorchs_does() {
+fn a_pool_is_restored_as_in_pytorch() {
     let mut a = device(80 << 30, "");
     let first = alloc(&mut a, PoolId::DEFAULT, 1);
     a.free(first);
@@ -72,7 +72,7 @@ fn a_pool_comes_back_as_pytorchs_does() {
     let restored = restore(&mut a, &checkpoint);
     assert_eq!(layout(&a, pool), ["0: 3145728H 5242880H 12582912", "20971520: 2097152"]);
     assert_eq!(stats(&a), [2, 9, 8_388_608, 8_388_608, 1, 12_582_912, 3]);
-    assert_eq!(restored.given_back, [&x, &z, &w].map(Allocation::addr));
+    assert_eq!(restored.freed, [&x, &z, &w].map(Allocation::addr));
     assert_eq!(restored.held.iter().map(Allocation::addr).collect::<Vec<_>>(), [x.addr(), z.addr()]);
 
     let pool = new_pool(&mut a, 2);
@@ -90,7 +90,7 @@ fn a_pool_comes_back_as_pytorchs_does() {
     let restored = restore(&mut a, &checkpoint);
     assert_eq!(layout(&a, pool), [then[0].as_str(), "20971520: 2097152"], "the new segment stays, cached");
     assert_eq!(stats(&a), [6, 24, 12_584_960, 12_584_960, 4, 29_358_080, 5]);
-    assert_eq!((restored.given_back.len(), restored.held.len()), (6, 4));
+    assert_eq!((restored.freed.len(), restored.held.len()), (6, 4));
 
     let pool = new_pool(&mut a, 3);
     let mut blocks: Vec<Allocation> = (0..5).map(|_| alloc(&mut a, pool, 300 * 1024)).collect();
@@ -113,7 +113,7 @@ fn a_pool_comes_back_as_pytorchs_does() {
 }
 
 #[test]
-fn expandable_segments_come_back_too() {
+fn expandable_segments_are_restored_too() {
     let mut a = device(1024 * MIB, "expandable_segments:True");
     let pool = new_pool(&mut a, 1);
     let [x, y] = [30 * MIB, 5 * MIB].map(|bytes| alloc(&mut a, pool, bytes));
@@ -127,7 +127,7 @@ fn expandable_segments_come_back_too() {
 }
 
 #[test]
-fn what_is_in_use_elsewhere_or_gone_cannot_be_brought_back() {
+fn a_block_used_on_another_stream_or_a_released_segment_cannot_be_restored() {
     let mut a = device(1024 * MIB, "");
     let pool = new_pool(&mut a, 1);
     let x = alloc(&mut a, pool, 12 * MIB);
@@ -148,9 +148,9 @@ fn what_is_in_use_elsewhere_or_gone_cannot_be_brought_back() {
     assert_sound(&a);
 }
 
-/// A handle of before the restore is refused, although the block is held again at the same address.
+/// A handle from before the restore is refused, even if the block is allocated again at the same address.
 #[test]
-fn an_allocation_of_before_a_restore_is_refused() {
+fn an_allocation_from_before_a_restore_is_refused() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     let mut a = device(1024 * MIB, "");
     let pool = new_pool(&mut a, 1);
@@ -162,7 +162,7 @@ fn an_allocation_of_before_a_restore_is_refused() {
     let addrs = |blocks: &[Allocation]| blocks.iter().map(Allocation::addr).collect::<Vec<_>>();
     assert_eq!(addrs(&restored.held), [x.addr(), y.addr()]);
     let again = alloc(&mut a, pool, 5 * MIB);
-    assert_eq!(again.addr(), late.addr(), "given out anew");
+    assert_eq!(again.addr(), late.addr(), "allocated again");
     for stale in [x, y, late] {
         let retagged = catch_unwind(AssertUnwindSafe(|| {
             a.retag(&stale, plimsoll_alloc::Category::Input, plimsoll_alloc::LabelId(1));
@@ -170,7 +170,7 @@ fn an_allocation_of_before_a_restore_is_refused() {
         assert!(retagged.is_err());
         let why = catch_unwind(AssertUnwindSafe(|| a.free(stale))).unwrap_err();
         let why = why.downcast_ref::<String>().unwrap();
-        assert!(why.contains("of before its pool was brought back to a checkpoint"), "{why}");
+        assert!(why.contains("its pool was restored to a checkpoint since"), "{why}");
     }
     assert_sound(&a);
     assert_eq!(stats(&a)[0], 4, "nothing was freed by them");
@@ -180,7 +180,7 @@ fn an_allocation_of_before_a_restore_is_refused() {
     assert_sound(&a);
 }
 
-/// The number takes a gap that was there.
+/// The generation uses padding.
 #[test]
 fn an_allocation_takes_four_words() {
     assert_eq!(size_of::<Allocation>(), 32);

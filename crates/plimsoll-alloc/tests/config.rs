@@ -1,6 +1,6 @@
-//! The configuration string against PyTorch's own reading of it: `config/answers.json`, which
-//! `config/make.py` makes on the oracle. Then what is ours alone: where a mistake is pointed at, what is
-//! warned of, the way back to a string, and that no string whatever makes the parser panic.
+//! The configuration string compared with PyTorch's parser: `config/answers.json`, which
+//! `config/make.py` makes on the oracle. Then features of ours alone: the place of an error, warnings,
+//! writing options as a string, and that no string makes the parser panic.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -9,7 +9,7 @@ mod bodies;
 
 use bodies::{reads_and_writes, writes_divisions};
 use plimsoll_alloc::{
-    Config, ConfigProblem, InvalidOption, PinnedConfig, Reserve, RoundupRest, Setting, Slip, TieOrder,
+    Config, ConfigProblem, InvalidOption, PinnedConfig, Reserve, RoundupRest, Setting, TieOrder, WarningKind,
 };
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn printed(config: &Config) -> Value {
     })
 }
 
-/// Equal, where a real number of theirs is a string.
+/// Equality, where PyTorch's floating-point numbers are strings.
 fn same(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Number(ours), Value::String(theirs)) => ours.as_f64() == theirs.parse().ok(),
@@ -70,7 +70,7 @@ fn compare(ours: Option<&Config>, defaults: &Value, theirs: &Value, text: &str) 
 }
 
 #[test]
-fn every_string_is_read_as_pytorch_reads_it() {
+fn every_string_is_parsed_as_in_pytorch() {
     let answers = answers();
     let cases = answers["cases"].as_array().unwrap();
     assert!(cases.len() >= 500);
@@ -87,7 +87,7 @@ fn every_string_is_read_as_pytorch_reads_it() {
 }
 
 #[test]
-fn the_start_and_run_time_differ_in_the_backend_alone() {
+fn startup_and_run_time_differ_only_in_the_backend() {
     for case in answers()["cases"].as_array().unwrap() {
         let text = case[1][0].as_str().unwrap();
         if !text.contains("MallocAsync") {
@@ -100,7 +100,7 @@ fn the_start_and_run_time_differ_in_the_backend_alone() {
     assert_eq!((why.offset(), why.problem()), (8, ConfigProblem::BackendChanged));
 }
 
-/// Numbers that look random, from a seed.
+/// Pseudo-random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -149,7 +149,7 @@ fn every_table_of_divisions_can_be_written() {
 }
 
 #[test]
-fn a_config_is_written_as_shortly_as_can_be() {
+fn a_config_is_written_in_its_shortest_form() {
     let check = |text: &str, expected: &str| {
         assert_eq!(Config::parse(text).unwrap().config.to_string(), expected, "{text}");
     };
@@ -194,16 +194,16 @@ fn a_mistake_is_pointed_at() {
 }
 
 #[test]
-fn the_mark_stands_under_the_mistake() {
+fn the_marker_is_under_the_error() {
     let why = Config::parse("é:\n1").unwrap_err();
-    assert_eq!(why.to_string(), "é is no option of the allocator\n  é: 1\n  ^");
+    assert_eq!(why.to_string(), "é is not an option of the allocator\n  é: 1\n  ^");
     let why = Config::parse("backend:").unwrap_err();
     assert_eq!(why.to_string(), "backend needs a value, but the string ends here\n  backend:\n          ^");
 }
 
 #[test]
-fn what_is_surely_a_slip_is_said() {
-    let check = |text: &str, expected: &[(usize, Slip)]| {
+fn likely_mistakes_are_warned_about() {
+    let check = |text: &str, expected: &[(usize, WarningKind)]| {
         let parsed = Config::parse(text).unwrap();
         let said: Vec<_> = parsed.warnings.iter().map(|w| (w.offset(), w.slip().clone())).collect();
         assert_eq!(said, expected, "{text}");
@@ -211,31 +211,38 @@ fn what_is_surely_a_slip_is_said() {
     check(" max_split_size_mb : 40 , expandable_segments:True,", &[]);
     check(
         "max_split_size_mb:-1",
-        &[(18, Slip::Wrapped { value: u64::MAX }), (18, Slip::Capped { value: (1 << 44) - 1 })],
+        &[(18, WarningKind::Wrapped { value: u64::MAX }), (18, WarningKind::Capped { value: (1 << 44) - 1 })],
     );
-    check("large_segment_size_mb:12abc", &[(22, Slip::RestIgnored { read: "12".into() })]);
-    check("garbage_collection_threshold:0.5%", &[(29, Slip::RestIgnored { read: "0.5".into() })]);
-    check("max_split_size_mb:99999999999999", &[(18, Slip::Capped { value: (1 << 44) - 1 })]);
-    check("max_split_size_mb,40]expandable_segments:True", &[(17, Slip::NotAColon), (20, Slip::NotAComma)]);
+    check("large_segment_size_mb:12abc", &[(22, WarningKind::RestIgnored { read: "12".into() })]);
+    check("garbage_collection_threshold:0.5%", &[(29, WarningKind::RestIgnored { read: "0.5".into() })]);
+    check("max_split_size_mb:99999999999999", &[(18, WarningKind::Capped { value: (1 << 44) - 1 })]);
+    check(
+        "max_split_size_mb,40]expandable_segments:True",
+        &[(17, WarningKind::NotAColon), (20, WarningKind::NotAComma)],
+    );
     check(
         "roundup_power2_divisions:[1,2:65536:4]",
-        &[(27, Slip::NotAColon), (29, Slip::NotAComma), (30, Slip::Capped { value: 1 << 15 })],
+        &[
+            (27, WarningKind::NotAColon),
+            (29, WarningKind::NotAComma),
+            (30, WarningKind::Capped { value: 1 << 15 }),
+        ],
     );
-    check("expandable_segments:True,expandable_segments:False", &[(25, Slip::SetAgain)]);
-    check("expandable_segments_reserve:40GB", &[(28, Slip::ReserveIgnored)]);
+    check("expandable_segments:True,expandable_segments:False", &[(25, WarningKind::SetAgain)]);
+    check("expandable_segments_reserve:40GB", &[(28, WarningKind::ReserveIgnored)]);
     check(
         "pinned_max_round_threshold_mb:2,pinned_max_cached_size_mb:1",
-        &[(58, Slip::RoundsMoreThanItCaches)],
+        &[(58, WarningKind::RoundsMoreThanItCaches)],
     );
     check(
         "expandable_segments_reserve_by_class:[large_segment_size_mb:64]",
-        &[(38, Slip::HeededInsideAValue)],
+        &[(38, WarningKind::HeededInsideAValue)],
     );
-    check("pinned_reserve_segment_size_mb:17592186044417", &[(31, Slip::Wrapped { value: 1 })]);
+    check("pinned_reserve_segment_size_mb:17592186044417", &[(31, WarningKind::Wrapped { value: 1 })]);
 }
 
 #[test]
-fn options_without_effect_are_named() {
+fn options_without_effect_are_listed() {
     let text = "pinned_num_register_threads:2,expandable_segments:True,expandable_segments_reserve_by_class:[a:1],\
                 pinned_use_hip_host_register:True,backend:native";
     let parsed = Config::parse(text).unwrap();
@@ -259,7 +266,7 @@ fn a_refused_string_changes_nothing() {
 }
 
 #[test]
-fn what_the_string_cannot_say_stays_as_it_is() {
+fn options_outside_the_string_do_not_change() {
     let config = Config::default().with_tie_order(TieOrder::Address).with_search_again_after_release(true);
     assert_eq!(config.to_string(), "");
     assert_eq!(config.apply("").unwrap().config, config);

@@ -1,4 +1,4 @@
-//! Every driver here passes the seam's suite, and what is special about each.
+//! Every driver here passes the driver test suite; then the properties of each.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -27,7 +27,7 @@ fn pages_count_in_a_limit_all_or_none_and_reserved_space_does_not() {
 }
 
 #[test]
-fn a_device_without_pages_says_what_to_set() {
+fn a_device_without_pages_names_the_option_to_set() {
     use plimsoll_alloc::{Allocator, Config, Request};
     /// Segments only.
     struct Plain(Sim);
@@ -61,7 +61,7 @@ fn every_driver_here_passes_the_suite() {
 }
 
 #[test]
-fn simulated_addresses_come_in_order_and_never_twice() {
+fn simulated_addresses_ascend_and_are_never_reused() {
     let mut device = SimDriver::with_capacity(4 * MIB);
     let first = device.segment_alloc(3 * MIB).unwrap();
     device.segment_free(first).unwrap();
@@ -86,9 +86,9 @@ fn a_limit_refuses_without_asking_the_device() {
     assert_eq!(device.segment_alloc(2 * MIB), Err(DriverError::OutOfMemory));
 }
 
-/// The suite finds a driver that breaks a rule, and says which.
+/// The suite finds a driver that breaks a rule, and names the rule.
 #[test]
-fn the_suite_tells_what_differs() {
+fn the_suite_names_the_broken_rule() {
     /// Segments of one place.
     struct Same(Sim);
     impl Driver for Same {
@@ -107,5 +107,5 @@ fn the_suite_tells_what_differs() {
         why.downcast_ref::<String>().unwrap().clone()
     };
     assert!(said(driver_suite::segments).ends_with("overlap"));
-    assert!(said(driver_suite::pages).starts_with("reserve: the device failed: it has no pages to map"));
+    assert!(said(driver_suite::pages).starts_with("reserve: the device failed: no virtual memory support"));
 }

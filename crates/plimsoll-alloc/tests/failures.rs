@@ -1,4 +1,4 @@
-//! A device that misbehaves: every call that can fail fails once, in every way, and the allocator goes on.
+//! Device failures: every call that can fail fails once, in every way, and the allocator stays usable.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -19,7 +19,7 @@ fn walk(options: &str, nth: u64, error: &DriverError) -> Walk {
 }
 
 #[test]
-fn every_failure_of_the_device_leaves_a_sound_state() {
+fn every_device_failure_leaves_a_consistent_state() {
     for options in ["", "expandable_segments:True", "max_split_size_mb:20,garbage_collection_threshold:0.5"] {
         for error in [DriverError::OutOfMemory, DriverError::Failed("unplugged".into())] {
             for seed in 0..3 {
@@ -37,7 +37,7 @@ fn every_failure_of_the_device_leaves_a_sound_state() {
     }
 }
 
-/// Runs a program in which one call fails; then all can be given back, and the next request works.
+/// Runs a program in which one call fails; then all memory can be released, and the next request works.
 fn fail_once(ops: &[Op], mut run: Walk, at: &str) {
     for (step, &op) in ops.iter().enumerate() {
         drop(run.step(op));
@@ -51,7 +51,7 @@ fn fail_once(ops: &[Op], mut run: Walk, at: &str) {
     let _ = run.allocator.empty_cache();
     run.allocator.empty_cache().unwrap();
     assert_sound(&run.allocator, at);
-    assert_eq!(run.allocator.reserved(), 0, "{at}: all can be given back");
+    assert_eq!(run.allocator.reserved(), 0, "{at}: all memory can be released");
     let request = Op::Alloc { bytes: 80 * MIB, stream: 0 };
     assert_eq!(run.step(request).map(|addr| addr.is_some()), Ok(true), "{at}: the next request works");
 }
@@ -71,7 +71,7 @@ fn an_event_that_cannot_be_recorded_is_recorded_before_the_next_request() {
 }
 
 #[test]
-fn a_refused_segment_is_asked_for_once_more() {
+fn a_failed_segment_allocation_is_retried_once() {
     let driver = FailNth::new(SimDriver::with_capacity(64 * MIB), 1, DriverError::OutOfMemory);
     let mut allocator = Allocator::new(Config::default(), driver, Stats::default());
     let x = allocator.malloc(Request::of(1)).unwrap();
@@ -81,7 +81,7 @@ fn a_refused_segment_is_asked_for_once_more() {
 }
 
 #[test]
-fn a_failure_other_than_want_of_memory_reaches_the_caller_at_once() {
+fn a_failure_other_than_out_of_memory_reaches_the_caller_at_once() {
     let failed = DriverError::Failed("unplugged".into());
     let driver = FailNth::new(SimDriver::with_capacity(64 * MIB), 1, failed.clone());
     let mut allocator = Allocator::new(Config::default(), driver, Stats::default());
@@ -90,7 +90,7 @@ fn a_failure_other_than_want_of_memory_reaches_the_caller_at_once() {
 }
 
 #[test]
-fn a_segment_that_the_device_will_not_take_back_stays_usable() {
+fn a_segment_that_the_device_fails_to_free_stays_usable() {
     let driver = FailNth::new(SimDriver::with_capacity(64 * MIB), 2, DriverError::Failed("busy".into()));
     let mut allocator = Allocator::new(Config::default(), driver, Stats::default());
     let x = allocator.malloc(Request::of(12 * MIB)).unwrap();
@@ -105,7 +105,7 @@ fn a_segment_that_the_device_will_not_take_back_stays_usable() {
 }
 
 #[test]
-fn running_out_tells_every_number() {
+fn the_out_of_memory_error_has_every_figure() {
     let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 * MIB), ());
     allocator.set_memory_limit(Some(50 * MIB));
     let x = allocator.malloc(Request::of(30 * MIB - 100)).unwrap();
@@ -130,12 +130,12 @@ fn running_out_tells_every_number() {
     allocator.free(x);
     allocator.free(y);
     let fits = allocator.malloc(Request::of(17 * MIB + 1)).unwrap();
-    assert_eq!(allocator.reserved(), 50 * MIB, "a whole 30 MiB segment was cut, none was asked for");
+    assert_eq!(allocator.reserved(), 50 * MIB, "a cached 30 MiB segment was split, none was allocated");
     allocator.free(fits);
 }
 
 #[test]
-fn an_exbibyte_is_refused_before_anything_is_done() {
+fn an_exbibyte_is_refused_immediately() {
     let mut allocator = Allocator::new(Config::default(), SimDriver::with_capacity(64 * MIB), Vec::new());
     assert_eq!(allocator.malloc(Request::of(1 << 60)), Err(Error::TooLarge { requested_bytes: 1 << 60 }));
     assert_eq!(allocator.observer(), &[]);

@@ -1,4 +1,4 @@
-//! The fuzzers' bodies on some thousand byte strings, the same each time. With a fuzzer: `fuzz/`.
+//! The fuzz targets on some thousand fixed byte strings. With a fuzzer: `fuzz/`.
 
 mod bodies;
 mod naive;
@@ -6,7 +6,7 @@ mod programs;
 
 use programs::Random;
 
-/// Strings of up to `most` bytes that look random.
+/// Pseudo-random strings of up to `most` bytes.
 fn strings(count: u64, most: u64) -> impl Iterator<Item = Vec<u8>> {
     (0..count).map(move |seed| {
         let mut random = Random::new(seed);
@@ -20,6 +20,6 @@ fn any_bytes_make_a_program_that_agrees_with_the_naive_allocator() {
 }
 
 #[test]
-fn any_bytes_make_a_program_that_stays_sound() {
+fn any_bytes_make_a_program_that_stays_consistent() {
     strings(1200, 2000).for_each(|bytes| bodies::world::stays_sound(&bytes));
 }

@@ -1,4 +1,4 @@
-//! What happened, kept for later: PyTorch's trace entries in PyTorch's order, in a bounded ring.
+//! The history: PyTorch's trace entries in PyTorch's order, in a bounded ring.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -45,7 +45,7 @@ fn every_action_has_its_entry() {
     assert_eq!(actions(&a)[7..], ["free_completed", "segment_free"]);
     let entries: Vec<&Entry> = a.observer().entries().collect();
     let times: Vec<u64> = entries.iter().map(|entry| entry.time_us).collect();
-    assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 7, 8], "a block that is cached as it is given back has one time");
+    assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 7, 8], "an immediately completed free has one time");
     assert_eq!(entries[0].action, Action::StepMark { number: 7 });
     let tag = Tag { category: Category::Temporary, label: LabelId(9) };
     let alloc = Entry {
@@ -65,11 +65,11 @@ fn every_action_has_its_entry() {
         (entries[5].bytes, entries[5].action),
         (100 * MIB, Action::Oom { device_free_bytes: 62 * MIB })
     );
-    assert_eq!(entries[6].stack, Some(StackId(5)), "who asked is kept with the block");
+    assert_eq!(entries[6].stack, Some(StackId(5)), "the stack of the request is kept with the block");
 }
 
 #[test]
-fn the_ring_keeps_the_latest_in_order_and_counts_the_lost() {
+fn the_ring_keeps_the_latest_in_order_and_counts_the_dropped() {
     let mut a = recording(HistoryOptions { max_entries: 4, ..HistoryOptions::default() });
     (1..=10).for_each(|number| a.mark_step(number));
     let numbers = a.observer().entries().map(|entry| entry.time_us).collect::<Vec<_>>();
@@ -86,7 +86,7 @@ fn skipped_actions_are_absent() {
 }
 
 #[test]
-fn it_is_off_until_asked_for_and_forgets_when_stopped() {
+fn it_is_off_by_default_and_drops_its_entries_when_stopped() {
     let mut a = Allocator::new(Config::default(), SimDriver::with_capacity(64 * MIB), History::default());
     a.mark_step(1);
     assert!(!a.observer().is_recording());
@@ -98,7 +98,7 @@ fn it_is_off_until_asked_for_and_forgets_when_stopped() {
 }
 
 #[test]
-fn entries_that_were_taken_are_not_there_any_more() {
+fn taken_entries_are_removed() {
     let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 * MIB));
     let options = HistoryOptions { max_entries: 2, ..HistoryOptions::default() };
     memory.record_history(options, Callers::AsGiven, ticks());
@@ -115,7 +115,7 @@ fn entries_that_were_taken_are_not_there_any_more() {
 }
 
 #[test]
-fn the_handle_can_say_where_in_the_program_a_request_was_made() {
+fn the_handle_can_record_the_place_of_a_request_in_the_program() {
     let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 * MIB));
     memory.record_history(HistoryOptions::default(), Callers::Located, ticks());
     let line = line!() + 1;

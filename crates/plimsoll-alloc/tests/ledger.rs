@@ -1,4 +1,4 @@
-//! Who holds the bytes: the ledger now, at the peak, and through retags.
+//! The ledger: allocated bytes by owner now, at the peak, and after retags.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -38,7 +38,7 @@ fn categories_sum_to_the_allocated_bytes() {
 }
 
 #[test]
-fn the_peak_is_kept_as_it_was() {
+fn the_state_at_the_peak_is_kept() {
     let mut a = device();
     let weight = alloc(&mut a, Category::Parameter, 1, 4 * MIB);
     let scratch = alloc(&mut a, Category::Workspace, 0, 8 * MIB);

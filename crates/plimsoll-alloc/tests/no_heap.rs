@@ -13,10 +13,10 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator, with a count of what each thread takes of it.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
-// SAFETY: every call is passed on to `System` as it came.
+// SAFETY: every call is forwarded to `System` unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         TAKEN.set(TAKEN.get() + 1);
@@ -70,7 +70,7 @@ fn check(live: usize, streams: u64, most_bytes: u64) {
 }
 
 #[test]
-fn a_steady_state_needs_no_heap() {
+fn a_steady_state_does_not_allocate_from_the_heap() {
     check(1, 1, MIB);
     check(100, 1, MIB);
     check(1000, 1, MIB);

@@ -1,4 +1,4 @@
-//! Running out of memory: the numbers, PyTorch's text, and the conclusion. The texts' numbers are those of
+//! The out-of-memory error: its figures, PyTorch's text, and the conclusion. The figures are those of
 //! specification 8.2.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
@@ -46,7 +46,7 @@ fn free_bytes_of_private_pools_are_counted_as_pytorch_counts_them() {
     );
     assert_eq!(
         why.conclusion().to_string(),
-        "enough is free, but not in one piece: 60.00 MiB is cached, of it 60.00 MiB in private pools; \
+        "enough memory is free, but not contiguous: 60.00 MiB is cached, of it 60.00 MiB in private pools; \
          expandable_segments:True may help"
     );
     a.free(held);
@@ -54,7 +54,7 @@ fn free_bytes_of_private_pools_are_counted_as_pytorch_counts_them() {
 }
 
 #[test]
-fn the_conclusion_follows_from_the_numbers() {
+fn the_conclusion_follows_from_the_figures() {
     let mut a = device(100 * MIB, "");
     a.set_memory_limit(Some(90 * MIB));
     let x = a.malloc(Request::of(60 * MIB)).unwrap();
@@ -74,8 +74,8 @@ fn the_conclusion_follows_from_the_numbers() {
 }
 
 #[test]
-fn what_others_hold_is_named() {
-    /// A device of which others hold 70 MiB.
+fn memory_used_by_others_is_named() {
+    /// A device of which others use 70 MiB.
     struct Shared(SimDriver);
     impl plimsoll_alloc::Driver for Shared {
         fn segment_alloc(&mut self, bytes: u64) -> Result<plimsoll_alloc::Addr, plimsoll_alloc::DriverError> {
@@ -94,7 +94,7 @@ fn what_others_hold_is_named() {
     assert_eq!(why.conclusion(), Conclusion::HeldByOthers { others_bytes: 70 * MIB });
     assert_eq!(
         why.conclusion().to_string(),
-        "what is missing is held outside this allocator, where 70.00 MiB are in use"
+        "the missing memory is used outside this allocator, where 70.00 MiB are in use"
     );
     a.free(x);
 }
@@ -130,7 +130,7 @@ fn the_hint_follows_the_options_as_pytorchs_does() {
 }
 
 #[test]
-fn no_setting_is_recommended_that_is_on() {
+fn an_option_that_is_on_is_not_recommended() {
     let mut a = device(100 * MIB, "expandable_segments:True");
     let blocks = [(); 5].map(|()| a.malloc(Request::of(19 * MIB)).unwrap());
     let why = fail(&mut a, 30 * MIB);

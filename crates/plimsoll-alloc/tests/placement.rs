@@ -1,4 +1,4 @@
-//! Placement against a second opinion: a naive allocator that says the same rules without any cleverness.
+//! Placement compared with a naive allocator that implements the same rules as simply as possible.
 //! Long programs at random, and all short ones of a small world.
 
 mod naive;
@@ -40,7 +40,7 @@ fn placement_agrees_with_the_naive_allocator_at_every_step() {
 }
 
 #[test]
-fn state_statistics_and_ledger_are_sound_after_every_step() {
+fn state_statistics_and_ledger_are_consistent_after_every_step() {
     for seed in 100..120 {
         let mut ours = run(128 * MIB, seed);
         for (nth, op) in program(seed, 400).into_iter().enumerate() {
@@ -55,7 +55,7 @@ fn state_statistics_and_ledger_are_sound_after_every_step() {
 }
 
 #[test]
-fn tags_never_move_an_address() {
+fn tags_never_affect_an_address() {
     for seed in 0..20 {
         let (mut one, mut other) = (run(128 * MIB, 1), run(128 * MIB, 2));
         for op in program(seed, 400) {
@@ -66,9 +66,9 @@ fn tags_never_move_an_address() {
     }
 }
 
-/// The trace of requests and frees alone makes the same trace again: nothing else moves an address.
+/// Replaying a trace of requests and frees gives the same trace: nothing else affects addresses.
 #[test]
-fn a_trace_replayed_makes_the_same_trace() {
+fn a_replayed_trace_gives_the_same_trace() {
     for seed in 200..220 {
         let ops = program(seed, 400);
         let only = |op: &Op| matches!(op, Op::Alloc { .. } | Op::Free { .. });
@@ -100,7 +100,7 @@ fn a_trace_replayed_makes_the_same_trace() {
 
 /// With every kind of option, and with blocks used on several streams.
 #[test]
-fn the_state_is_sound_after_every_step_under_every_option() {
+fn the_state_is_consistent_after_every_step_under_every_option() {
     let options = [
         "expandable_segments:True",
         "expandable_segments:True,max_split_size_mb:20,expandable_segments_reserve:0.4",

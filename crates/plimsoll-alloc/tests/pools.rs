@@ -17,7 +17,7 @@ fn alloc_in(allocator: &mut Traced, pool: PoolId, bytes: u64) -> Allocation {
 }
 
 #[test]
-fn a_pool_keeps_its_memory_until_nobody_uses_it() {
+fn a_pool_keeps_its_memory_while_it_is_in_use() {
     let mut a = device(1024 * MIB, "");
     a.create_pool(POOL).unwrap();
     a.begin_allocate_to_pool(POOL).unwrap();
@@ -44,7 +44,7 @@ fn a_pool_keeps_its_memory_until_nobody_uses_it() {
 }
 
 #[test]
-fn what_is_held_outlives_its_pool_and_the_next_release_takes_it() {
+fn allocations_outlive_their_pool_and_the_next_release_frees_their_memory() {
     let mut a = device(1024 * MIB, "");
     a.create_pool(POOL).unwrap();
     let x = alloc_in(&mut a, POOL, 3 * MIB);
@@ -58,7 +58,7 @@ fn what_is_held_outlives_its_pool_and_the_next_release_takes_it() {
 }
 
 #[test]
-fn an_unsplit_pool_gives_whole_segments() {
+fn a_no_split_pool_allocates_whole_segments() {
     let mut a = device(1024 * MIB, "");
     a.set_no_split(POOL);
     a.create_pool(POOL).unwrap();
@@ -71,7 +71,7 @@ fn an_unsplit_pool_gives_whole_segments() {
 }
 
 #[test]
-fn a_pool_that_lends_serves_the_default_pool_when_the_device_has_no_more() {
+fn a_use_on_oom_pool_serves_the_default_pool_when_the_device_is_out_of_memory() {
     let mut a = device(100 * MIB, "");
     a.create_pool(POOL).unwrap();
     let x = alloc_in(&mut a, POOL, 60 * MIB);
@@ -93,7 +93,7 @@ fn a_pool_that_lends_serves_the_default_pool_when_the_device_has_no_more() {
 }
 
 #[test]
-fn calls_about_pools_that_cannot_be_done_say_so() {
+fn invalid_calls_on_pools_return_errors() {
     let mut a = device(1024 * MIB, "");
     assert_eq!(a.create_pool(PoolId::DEFAULT), Err(PoolError::Unknown(PoolId::DEFAULT).into()));
     assert_eq!(a.release_pool(POOL), Err(PoolError::Unknown(POOL).into()));
@@ -109,7 +109,7 @@ fn calls_about_pools_that_cannot_be_done_say_so() {
 }
 
 #[test]
-fn an_expandable_pool_is_counted_right_and_forgotten_when_it_is_empty() {
+fn an_expandable_pool_is_counted_right_and_removed_when_it_is_empty() {
     let mut a = device(1024 * MIB, "expandable_segments:True");
     a.create_pool(POOL).unwrap();
     let blocks: Vec<Allocation> = (0..5).map(|_| alloc_in(&mut a, POOL, 15 * MIB)).collect();
@@ -152,7 +152,7 @@ fn a_capture_takes_the_segments_that_pytorchs_test_asserts() {
 }
 
 #[test]
-fn nothing_is_released_during_a_capture_but_what_only_the_ladder_takes() {
+fn the_cache_is_not_released_during_a_capture() {
     let mut a = device(100 * MIB, "");
     let x = alloc_in(&mut a, PoolId::DEFAULT, 60 * MIB);
     a.free(x);
@@ -197,9 +197,9 @@ fn emptying_one_pool_waits_only_for_its_own_blocks() {
     assert_sound(&a);
 }
 
-/// Found by `tests/fuzz.rs`: the release that a request for such a pool led to forgot the pool.
+/// Found by `tests/fuzz.rs`: the release caused by a request for such a pool removed the pool.
 #[test]
-fn a_pool_without_users_is_not_forgotten_while_a_request_for_it_makes_room() {
+fn a_pool_without_users_is_not_removed_while_a_request_for_it_makes_room() {
     let mut a = device(20 * MIB, "");
     let x = alloc_in(&mut a, PoolId::DEFAULT, 3 * MIB);
     a.free(x);

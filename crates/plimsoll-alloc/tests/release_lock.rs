@@ -1,4 +1,4 @@
-//! `release_lock_on_cudamalloc`: who may go on while the device makes a segment.
+//! `release_lock_on_cudamalloc`: what other threads can do while the device allocates a segment.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -15,7 +15,7 @@ use plimsoll_alloc::{
 const MIB: u64 = 1 << 20;
 const POOL: PoolId = PoolId(0, 1);
 
-/// Told when a call that makes a large segment begins, and waits there until it is let go.
+/// Signals that an allocation of a large segment has begun, and blocks it until it is released.
 #[derive(Debug)]
 struct Gate {
     begun: Sender<()>,
@@ -31,7 +31,7 @@ impl Gate {
     }
 }
 
-/// A device that takes its time over large segments.
+/// A device that is slow to allocate large segments.
 struct Slow(SimDriver, Gate);
 
 impl Driver for Slow {
@@ -49,7 +49,7 @@ impl Driver for Slow {
     }
 }
 
-/// A pool's own allocator that has one segment and takes its time.
+/// A pool's own allocator that has one segment and is slow.
 #[derive(Debug)]
 struct SlowPool(Addr, Mutex<Gate>);
 
@@ -64,7 +64,7 @@ impl SegmentAllocator for SlowPool {
     }
 }
 
-/// A gate, what tells when someone stands in it, and what lets go.
+/// A gate, the signal that a thread has reached it, and the signal that opens it.
 fn gate() -> (Gate, Receiver<()>, Sender<()>) {
     let (begun, is_begun) = channel();
     let (let_go, go) = channel();
@@ -79,7 +79,7 @@ fn memory(options: &str, capacity_bytes: u64) -> (DeviceMemory, Receiver<()>, Se
 
 const ON: &str = "release_lock_on_cudamalloc:True";
 
-/// Whether a block can be taken from the cache and given back while another thread waits for a segment.
+/// Whether the cache serves requests and frees while another thread waits for a segment.
 fn others_go_on(options: &str) -> bool {
     let (memory, is_begun, let_go) = memory(options, 256 * MIB);
     let small = memory.alloc(Request::of(3 * MIB)).unwrap();
@@ -106,14 +106,14 @@ fn others_go_on(options: &str) -> bool {
 }
 
 #[test]
-fn others_use_the_cache_while_a_segment_is_made_if_the_option_says_so() {
+fn with_the_option_other_threads_use_the_cache_while_a_segment_is_allocated() {
     assert!(others_go_on(ON));
     assert!(!others_go_on(""), "PyTorch's default: all wait");
 }
 
-/// As PyTorch: the limit is looked at before the lock is let go, so two can pass it together.
+/// As in PyTorch, the limit is checked before the lock is released, so two requests can exceed it together.
 #[test]
-fn two_that_ask_at_once_are_held_against_the_same_limit() {
+fn concurrent_requests_do_not_count_each_other_against_the_limit() {
     let (memory, _, _) = memory(ON, 256 * MIB);
     memory.set_memory_limit(Some(100 * MIB));
     let pools = [(POOL, 60 * MIB), (PoolId(0, 2), 70 * MIB)].map(|(pool, bytes)| {
@@ -139,7 +139,7 @@ fn two_that_ask_at_once_are_held_against_the_same_limit() {
 }
 
 #[test]
-fn a_request_goes_down_the_same_ladder_with_and_without_the_lock() {
+fn a_cache_miss_takes_the_same_steps_with_and_without_the_lock() {
     let run = |options| {
         let (memory, is_begun, let_go) = memory(options, 100 * MIB);
         (0..10).for_each(|_| let_go.send(()).unwrap());
@@ -156,7 +156,7 @@ fn a_request_goes_down_the_same_ladder_with_and_without_the_lock() {
 }
 
 #[test]
-fn a_pool_lasts_while_a_segment_is_made_for_it() {
+fn a_pool_is_kept_while_a_segment_is_allocated_for_it() {
     let (memory, _, _) = memory(ON, 256 * MIB);
     let (gate, is_begun, let_go) = gate();
     memory.create_pool_with_allocator(POOL, Arc::new(SlowPool(Addr(1 << 32), Mutex::new(gate)))).unwrap();

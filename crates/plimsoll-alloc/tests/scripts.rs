@@ -1,5 +1,5 @@
-//! Captures, streams and given addresses: PyTorch's own answers to the programs of `oracle/scripts.txt`, taken
-//! by `oracle/scripts.cpp`, and what we do otherwise.
+//! Captures, streams and given addresses: PyTorch's results for the programs of `oracle/scripts.txt`, recorded
+//! by `oracle/scripts.cpp`, and the differences.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -14,22 +14,22 @@ use plimsoll_alloc::{
 
 const BASE: u64 = 0x5000_0000_0000;
 
-/// One program under way.
+/// A running program.
 struct Program {
     allocator: Allocator<Graphs, Vec<Event>>,
     live: BTreeMap<String, Allocation>,
-    /// The newest last: the pool, and whose requests go to it, by capture.
+    /// Newest last: the pool, and the capture whose requests go to it.
     redirections: Vec<(PoolId, u64)>,
-    told: usize,
+    reported: usize,
 }
 
 impl Program {
     fn new() -> Self {
         let allocator = Allocator::new(Config::default(), Graphs::with_capacity(256 << 20), Vec::new());
-        Self { allocator, live: BTreeMap::new(), redirections: Vec::new(), told: 0 }
+        Self { allocator, live: BTreeMap::new(), redirections: Vec::new(), reported: 0 }
     }
 
-    /// Does a line. Returns what PyTorch would answer.
+    /// Runs a line. Returns the result in PyTorch's format.
     fn line(&mut self, line: &str) -> String {
         let mut words = line.split(' ');
         let op = words.next().unwrap();
@@ -134,7 +134,7 @@ impl Program {
         }
     }
 
-    /// What happened since the last time, as PyTorch traces it.
+    /// The events since the last call, in the format of PyTorch's trace.
     fn news(&mut self) -> String {
         let of_block = |name: &str, block: &plimsoll_alloc::LiveBlock| {
             let at = block.addr.0 - BASE;
@@ -144,8 +144,8 @@ impl Program {
             let at = memory.addr.0 - BASE;
             format!(" {name} {at:x} {} {} {};", memory.bytes, memory.stream.0, memory.pool_id)
         };
-        let told = std::mem::replace(&mut self.told, self.allocator.observer().len());
-        let news = self.allocator.observer()[told..].iter().map(|event| match event {
+        let reported = std::mem::replace(&mut self.reported, self.allocator.observer().len());
+        let news = self.allocator.observer()[reported..].iter().map(|event| match event {
             Event::Alloc { block, .. } => of_block("alloc", block),
             Event::Free { block, .. } => of_block("free_requested", block),
             Event::FreeCompleted { block, .. } => of_block("free_completed", block),
@@ -177,7 +177,7 @@ fn bytes(text: &str) -> u64 {
     digits.parse::<u64>().unwrap() << shift
 }
 
-/// Replays programs with their answers. Returns how many lines there were.
+/// Replays programs with their results. Returns the number of lines.
 fn replay(scripts: &str) -> usize {
     let (mut lines, mut program, mut title) = (0, Program::new(), "");
     let mut rest = scripts.lines();
@@ -195,12 +195,12 @@ fn replay(scripts: &str) -> usize {
 }
 
 #[test]
-fn captures_and_given_addresses_are_answered_as_by_pytorch() {
+fn captures_and_given_addresses_give_the_results_of_pytorch() {
     assert_eq!(replay(include_str!("oracle/scripts.txt")), 268);
 }
 
-/// Where PyTorch 2.15 hands `x` out again at the join (`free_completed` right before `y`), although the use from
-/// before the capture may still be under way, we keep it until an event says that it is done.
+/// Where PyTorch 2.15 reuses `x` at the join (`free_completed` right before `y`), although the use from
+/// before the capture may still be running, we keep it until an event is done.
 #[test]
 fn a_use_from_before_a_capture_is_waited_for_although_the_streams_joined_within() {
     let mut program = Program::new();
@@ -249,7 +249,7 @@ fn a_block_used_in_two_captures_is_kept_until_their_end() {
 }
 
 #[test]
-fn a_device_that_will_not_say_what_is_captured_costs_reuse_not_soundness() {
+fn a_failing_capture_query_only_prevents_reuse() {
     let mut program = Program::new();
     for line in "conf graph_capture_record_stream_reuse:True;mark;capture 0;begin 1 0 0;a x 4M 0;kernel 0;\
                  wait 1 0;kernel 1;rs x 1;wait 0 1"
@@ -260,7 +260,10 @@ fn a_device_that_will_not_say_what_is_captured_costs_reuse_not_soundness() {
     program.allocator.driver_mut().refuses = true;
     assert_eq!(program.line("f x"), " free_requested 0 4194304 0 1_0;");
     let request = Request { pool: PoolId(1, 0), ..Request::of(4 << 20) };
-    assert!(matches!(program.allocator.malloc(request), Err(Error::Driver(_))), "the next request is told");
+    assert!(
+        matches!(program.allocator.malloc(request), Err(Error::Driver(_))),
+        "the next request returns the error"
+    );
     program.allocator.driver_mut().refuses = false;
     assert_eq!(program.line("a y 4M 0"), " alloc 400000 4194304 0 1_0;");
     for line in ["endcapture 0", "unmark"] {

@@ -1,4 +1,4 @@
-//! A private pool with an allocator of its own: PyTorch's answers, taken by `oracle/segment_allocator.py`.
+//! A private pool with its own segment allocator: PyTorch's results, recorded by `oracle/segment_allocator.py`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 #![allow(dead_code, reason = "`trace` is shared")]
@@ -15,7 +15,7 @@ use trace::{MIB, Traced, assert_sound, device};
 
 const POOL: PoolId = PoolId(0, 1);
 
-/// Hands addresses out in order, as long as it has room, and writes down what it was asked.
+/// Returns ascending addresses as long as it has room, and records its calls.
 #[derive(Debug)]
 struct Shelf(Mutex<State>);
 
@@ -94,7 +94,7 @@ fn blocks(a: &Traced) -> Vec<String> {
 }
 
 #[test]
-fn a_pools_own_allocator_is_asked_as_pytorch_asks_it() {
+fn a_pools_own_allocator_is_called_as_in_pytorch() {
     let mut a = device(80 << 30, "");
     let shelf = Shelf::new();
     a.create_pool_with_allocator(POOL, shelf.clone()).unwrap();
@@ -154,7 +154,7 @@ fn a_pools_own_allocator_is_asked_as_pytorch_asks_it() {
 }
 
 #[test]
-fn a_pool_gets_its_allocator_when_it_is_made_and_keeps_it_alive() {
+fn a_pool_gets_its_allocator_at_creation_and_keeps_it_alive() {
     let mut a = device(1024 * MIB, "");
     a.create_pool(POOL).unwrap();
     let shelf = Shelf::new();
@@ -182,8 +182,8 @@ fn a_pool_gets_its_allocator_when_it_is_made_and_keeps_it_alive() {
 }
 
 #[test]
-fn an_allocator_that_fails_is_told_of_and_what_it_will_not_take_back_stays() {
-    /// Makes one segment, and takes none back.
+fn a_failing_allocator_is_reported_and_segments_it_cannot_free_stay_cached() {
+    /// Allocates one segment, and fails to free it.
     #[derive(Debug)]
     struct Stubborn(Mutex<bool>);
     impl SegmentAllocator for Stubborn {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use plimsoll_alloc::{
-    Allocation, Category, Config, DeviceMemory, Error, GivenBack, LabelId, PoolId, Redirect, Request,
+    Allocation, CallbackResult, Category, Config, DeviceMemory, Error, LabelId, PoolId, Redirect, Request,
     SimDriver, StreamId,
 };
 
@@ -38,7 +38,7 @@ fn threads_share_one_memory() {
 }
 
 #[test]
-fn the_handle_tells_what_the_core_tells() {
+fn the_handle_reports_what_the_core_reports() {
     let memory = device();
     let x = memory.alloc(Request { label: LabelId(3), ..Request::of(40 * MIB) }).unwrap();
     memory.free(x);
@@ -83,31 +83,31 @@ fn a_panic_under_the_lock_does_not_make_the_next_call_panic() {
     memory.check().unwrap();
 }
 
-/// Callbacks run without the lock: one that frees into the same memory serves the request that wanted it.
+/// Callbacks run without the lock: one that frees into the same memory lets the request succeed.
 #[test]
-fn a_callback_that_frees_saves_a_request() {
+fn a_callback_that_frees_memory_lets_a_request_succeed() {
     let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 * MIB));
     let kept: Arc<Mutex<Vec<Allocation>>> = Arc::default();
     let (theirs, handle) = (Arc::clone(&kept), memory.clone());
-    memory.on_memory_wanted(|| GivenBack::Nothing);
+    memory.on_memory_wanted(|| CallbackResult::NothingFreed);
     memory.on_memory_wanted(move || match theirs.lock().unwrap().pop() {
         Some(allocation) => {
             handle.free(allocation);
-            GivenBack::Something
+            CallbackResult::Freed
         }
-        None => GivenBack::Nothing,
+        None => CallbackResult::NothingFreed,
     });
     let x = memory.alloc(Request::of(60 * MIB)).unwrap();
     kept.lock().unwrap().push(x);
     let y = memory.alloc(Request::of(50 * MIB)).unwrap();
     assert_eq!(memory.memory_stats()["num_alloc_retries"], 0, "it was in the cache on the second look");
-    assert!(memory.alloc(Request::of(50 * MIB)).is_err(), "nothing was left to give back");
+    assert!(memory.alloc(Request::of(50 * MIB)).is_err(), "the callback had nothing left to free");
     memory.free(y);
     memory.check().unwrap();
 }
 
 #[test]
-fn an_observer_of_failures_may_ask_the_memory_that_failed() {
+fn an_out_of_memory_observer_may_query_the_memory() {
     let memory = device();
     let (seen, handle) = (Arc::new(Mutex::new(Vec::new())), memory.clone());
     let theirs = Arc::clone(&seen);
@@ -143,7 +143,7 @@ fn a_pool_serves_the_thread_that_uses_it_and_the_newest_use_wins() {
 }
 
 #[test]
-fn a_stream_or_everyone_can_be_sent_to_a_pool() {
+fn the_requests_of_a_stream_or_all_requests_can_go_to_a_pool() {
     let memory = device();
     let pool = PoolId(1, 0);
     let pool_of = |stream: u64| {

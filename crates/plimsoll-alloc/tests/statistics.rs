@@ -76,7 +76,7 @@ fn one_tensor_of_a_thousand_floats_counts_as_in_pytorch() {
 
 /// A free that merges two neighbours moves `inactive_split` by one net decrease, not by two and one back.
 #[test]
-fn merging_moves_a_statistic_once_by_the_net_amount() {
+fn merging_changes_a_statistic_once_by_the_net_amount() {
     let mut a = device();
     let (x, y, z) = (alloc(&mut a, 4 * MIB), alloc(&mut a, 4 * MIB), alloc(&mut a, 4 * MIB));
     a.free(x);
@@ -89,7 +89,7 @@ fn merging_moves_a_statistic_once_by_the_net_amount() {
 }
 
 #[test]
-fn nothing_moves_for_a_request_of_zero_bytes() {
+fn a_request_of_zero_bytes_changes_no_statistic() {
     let mut a = device();
     let nothing = alloc(&mut a, 0);
     a.free(nothing);
@@ -97,7 +97,7 @@ fn nothing_moves_for_a_request_of_zero_bytes() {
 }
 
 #[test]
-fn resets_leave_what_is_current() {
+fn resets_keep_current_values() {
     let mut a = device();
     let (x, y) = (alloc(&mut a, 4 * MIB), alloc(&mut a, 1000));
     a.free(x);

@@ -1,4 +1,4 @@
-//! Blocks used on several streams: specification 14.2, and a model that says when memory may be used again.
+//! Blocks used on several streams: specification 14.2, and a model of when memory may be reused.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 #![allow(dead_code, reason = "`trace` is shared")]
@@ -11,7 +11,7 @@ use plimsoll_alloc::{Allocator, Config, Request, Stats, StreamId};
 use trace::MIB;
 
 #[test]
-fn a_block_used_on_a_busy_stream_is_active_until_the_stream_has_passed_it() {
+fn a_block_used_on_a_busy_stream_is_active_until_the_stream_is_done() {
     let mut a = Allocator::new(
         Config::default(),
         Clockwork::with_capacity(1024 * MIB),
@@ -66,7 +66,7 @@ fn a_use_on_the_blocks_own_stream_changes_nothing_and_a_repeated_one_costs_one_e
     assert_eq!(a.driver().events_recorded(), [1, 2, 3].map(StreamId), "by stream id");
 }
 
-/// PyTorch's `test_caching_allocator_record_stream_oom`: what waits for a stream is no reason to fail.
+/// PyTorch's `test_caching_allocator_record_stream_oom`: a request waits for pending blocks before it fails.
 #[test]
 fn a_pending_block_is_waited_for_before_a_request_fails() {
     let mut a = Allocator::new(Config::default(), Clockwork::with_capacity(64 * MIB), Stats::default());
@@ -81,7 +81,7 @@ fn a_pending_block_is_waited_for_before_a_request_fails() {
 
 /// Specification 13-A: the one deliberate difference, behind an option that is off by default.
 #[test]
-fn what_the_release_made_free_is_found_only_if_the_option_says_to_look() {
+fn a_block_freed_by_the_release_is_found_only_with_the_option() {
     let fail_and_try_again = |again| {
         let config = Config::default().with_search_again_after_release(again);
         let mut a = Allocator::new(config, Clockwork::with_capacity(20 * MIB), Stats::default());
@@ -125,10 +125,10 @@ fn uses_within_a_capture_wait_for_its_end_and_need_no_event() {
 }
 
 /// Every program of six steps over nine kinds of step, on a device of two small segments and two streams
-/// besides the block's own. The model knows which work uses which memory, and fails if memory is handed out
+/// besides the block's own. The model knows which work uses which memory, and fails if memory is reused
 /// while work that uses it is not done.
 #[test]
-fn a_block_is_never_handed_out_early_in_any_short_program() {
+fn no_short_program_reuses_a_block_early() {
     let mut programs = 0;
     for number in 0..World::STEPS.pow(6) {
         let steps: Vec<u64> = (0..6).map(|place| number / World::STEPS.pow(place) % World::STEPS).collect();

@@ -1,5 +1,5 @@
-//! Many threads at once, and afterwards the same without threads: what they did one after another at the
-//! lock is done again by one, and nothing differs. Every order of small programs: `src/schedules.rs`.
+//! Many threads at once, and then the same without threads: one thread repeats the requests in the order
+//! in which the threads took the lock, with the same results. Every order of small programs: `src/schedules.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -15,11 +15,11 @@ use plimsoll_alloc::{
 use programs::{MIB, Random};
 
 const THREADS: u32 = 8;
-/// What each thread asks for; more where the compiler optimises.
+/// The requests of each thread; more in optimised builds.
 const REQUESTS: u32 = if cfg!(debug_assertions) { 20_000 } else { 100_000 };
 
 /// The `number`th request of a thread. All of it follows from its label, and so does what is
-/// [used](use_of) of it, so that a history that keeps the label tells the request.
+/// [used](use_of) of it, so that a history with the label identifies the request.
 fn request(label: u32) -> Request {
     let mut random = Random::new(u64::from(label));
     let stream = StreamId(random.below(3));
@@ -27,13 +27,13 @@ fn request(label: u32) -> Request {
     Request { stream, category, label: LabelId(label), ..Request::of(random.bytes()) }
 }
 
-/// The other stream that uses the block of a request, if one does.
+/// The other stream that uses the block of a request, if any.
 fn use_of(label: u32) -> Option<StreamId> {
     let dice = Random::new(!u64::from(label)).below(12);
     (dice < 3).then_some(StreamId(dice))
 }
 
-/// One thread's work: it holds up to 16 blocks, and lets others go first after each request.
+/// One thread's work: it holds up to 16 blocks, and yields after each request.
 fn work(memory: &DeviceMemory, thread: u32) {
     let mut random = Random::new(u64::from(thread));
     let mut live: Vec<Allocation> = Vec::new();
@@ -59,7 +59,7 @@ fn work(memory: &DeviceMemory, thread: u32) {
     live.into_iter().for_each(|allocation| memory.free(allocation));
 }
 
-/// All turns at the lock, in the order in which a history tells them, by one thread.
+/// Repeats the requests in the order of a history, by one thread.
 struct Replay {
     allocator: Allocator<SimDriver, (Stats, Ledger, History)>,
     live: BTreeMap<Addr, Allocation>,
@@ -94,7 +94,7 @@ impl Replay {
 }
 
 #[test]
-fn what_threads_did_in_turn_is_what_one_thread_does_in_that_order() {
+fn threads_give_the_results_of_one_thread_in_the_same_order() {
     let device = || SimDriver::with_capacity(160 * MIB);
     let memory = DeviceMemory::new(Config::default(), device());
     memory.record_history(HistoryOptions::default(), Callers::AsGiven, Box::new(|| 0));
@@ -132,9 +132,9 @@ fn what_threads_did_in_turn_is_what_one_thread_does_in_that_order() {
     assert!(often("num_ooms") && often("num_alloc_retries") && often("segment.all.freed"), "{theirs:?}");
 }
 
-/// Threads that work on streams of their own do not meet but in the peaks, so any order gives the same sums.
+/// Threads on separate streams interact only through the peaks, so any order gives the same sums.
 #[test]
-fn threads_on_streams_of_their_own_add_up_to_the_same_as_one_after_another() {
+fn threads_on_separate_streams_give_the_sums_of_sequential_runs() {
     let device = || DeviceMemory::new(Config::default(), SimDriver::with_capacity(1 << 50));
     let work = |memory: &DeviceMemory, thread: u32| {
         let mut live = Vec::new();

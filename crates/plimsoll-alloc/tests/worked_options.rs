@@ -1,4 +1,4 @@
-//! PyTorch's answers to small programs under other options than the default, with the literal numbers it
+//! PyTorch's results for small programs under other options than the default, with the literal numbers it
 //! gave on a device of 1 GiB: specification 14.4 to 14.6, and the numbers in 2, 4 and 5.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
@@ -21,7 +21,7 @@ fn free(allocator: &mut Traced, allocation: Allocation) {
 }
 
 #[test]
-fn blocks_beyond_the_split_limit_are_kept_whole_for_requests_beyond_it() {
+fn blocks_beyond_max_split_size_are_not_split_and_serve_only_such_requests() {
     let mut a = device(1024 * MIB, "max_split_size_mb:40");
     let x = alloc(&mut a, 60 * MIB);
     free(&mut a, x);
@@ -47,7 +47,7 @@ fn blocks_beyond_the_split_limit_are_kept_whole_for_requests_beyond_it() {
 }
 
 #[test]
-fn too_much_over_is_refused_and_the_release_takes_oversize_segments_first() {
+fn a_block_too_much_larger_is_skipped_and_oversize_segments_are_released_first() {
     let mut a = device(100 * MIB, "max_split_size_mb:20");
     let x = alloc(&mut a, 60 * MIB);
     let keep = alloc(&mut a, 30 * MIB);
@@ -57,14 +57,14 @@ fn too_much_over_is_refused_and_the_release_takes_oversize_segments_first() {
     assert_counters(&a, [0, 0, 0, 3, 1]);
     free(&mut a, keep);
     free(&mut a, y);
-    let z = alloc(&mut a, 90 * MIB); // neither holds it; the largest go until 90 MiB are released
+    let z = alloc(&mut a, 90 * MIB); // neither fits; the largest are released until 90 MiB are free
     assert_counters(&a, [1, 0, 1, 4, 3]);
     free(&mut a, z);
 }
 
 /// As PyTorch on the oracle's shell: the third segment stays.
 #[test]
-fn no_more_oversize_segments_go_than_the_request_needs() {
+fn only_as_many_oversize_segments_are_released_as_the_request_needs() {
     let mut a = device(100 * MIB, "max_split_size_mb:20");
     let blocks = [(); 3].map(|()| alloc(&mut a, 30 * MIB));
     blocks.into_iter().for_each(|block| free(&mut a, block));
@@ -170,7 +170,7 @@ fn a_reserve_smaller_than_the_request_is_out_of_memory() {
 }
 
 #[test]
-fn blocks_of_both_kinds_live_side_by_side_when_the_option_changes() {
+fn both_kinds_of_segments_coexist_when_the_option_changes() {
     let mut a = device(1024 * MIB, "");
     let fixed = alloc(&mut a, 40 * MIB);
     let on = a.config().apply("expandable_segments:True").unwrap().config;
@@ -204,7 +204,7 @@ fn a_rejection_comes_before_any_release() {
 }
 
 #[test]
-fn the_fraction_of_the_options_is_a_limit_from_the_start() {
+fn the_memory_fraction_option_sets_the_initial_limit() {
     let mut a = device(1000 * MIB, "per_process_memory_fraction:0.5");
     assert_eq!(a.memory_limit(), Some(500 * MIB));
     assert!(matches!(a.malloc(Request::of(501 * MIB)), Err(Error::OutOfMemory(_))));
@@ -228,7 +228,7 @@ fn a_tie_goes_to_the_older_segment_or_to_the_lower_address() {
     check(TieOrder::Address, Addr(Falling::START.0 - 32 * MIB));
 }
 
-/// A device whose addresses fall.
+/// A device with descending addresses.
 #[derive(Default)]
 struct Falling {
     segments: u64,
@@ -254,8 +254,8 @@ impl plimsoll_alloc::Driver for Falling {
     }
 }
 
-/// PyTorch's answers on the oracle's shell: a place in the mapped part of an expandable segment can be asked for,
-/// none beyond it, and the segment has no base to share.
+/// PyTorch's results on the oracle's shell: an address in the mapped part of an expandable segment can be requested,
+/// none beyond it, and the segment has no base address to share.
 #[test]
 fn a_given_address_in_an_expandable_segment_must_be_mapped() {
     let mut a = device(1024 * MIB, "expandable_segments:True");

@@ -1,4 +1,4 @@
-//! PyTorch's answers to small programs, with the literal numbers it gave on a device of 1 GiB.
+//! PyTorch's results for small programs, with the literal numbers it gave on a device of 1 GiB.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 #![allow(dead_code, reason = "`trace` is shared")]
@@ -91,7 +91,7 @@ fn release_retry_and_out_of_memory() {
 }
 
 #[test]
-fn a_first_request_cuts_its_segment_as_pytorch_does() {
+fn a_first_request_splits_its_segment_as_in_pytorch() {
     let check = |request, block, segment, pieces, piece_bytes| {
         let mut a = device(1024 * MIB);
         let x = alloc(&mut a, request);
@@ -151,7 +151,7 @@ fn a_cached_block_serves_only_its_own_stream() {
 }
 
 #[test]
-fn a_fraction_bounds_what_is_reserved() {
+fn a_fraction_limits_reserved_memory() {
     let mut a = device(1000 * MIB);
     a.set_memory_fraction(0.5).unwrap();
     assert_eq!(a.memory_limit(), Some(500 * MIB));

@@ -1,11 +1,11 @@
-//! What is wrong with an option's value ([`InvalidOption`]) or with a configuration string ([`ConfigError`]).
+//! Errors: an invalid option value ([`InvalidOption`]), a malformed configuration string ([`ConfigError`]).
 
 use std::fmt;
 
 use super::{Place, Reserve};
 use crate::bytes::Bytes;
 
-/// Why an option cannot have a value.
+/// Why a value is invalid for an option.
 ///
 /// ```
 /// # use plimsoll_alloc::Config;
@@ -14,46 +14,46 @@ use crate::bytes::Bytes;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum InvalidOption {
-    /// Sizes are set in whole MiB, as in PyTorch's configuration string.
+    /// Sizes must be whole MiB, as in PyTorch's configuration string.
     NotWholeMebibytes {
-        /// What was asked for, bytes.
+        /// The requested value, bytes.
         bytes: u64,
     },
     /// A large segment must be more than 10 MiB.
     LargeSegmentTooSmall {
-        /// What was asked for, bytes.
+        /// The requested value, bytes.
         bytes: u64,
     },
-    /// A bound on splitting must be at least a large segment.
+    /// `max_split_size` must be at least a large segment.
     BelowLargeSegment {
-        /// What was asked for, bytes.
+        /// The requested value, bytes.
         bytes: u64,
         /// The size of a large segment, bytes.
         at_least_bytes: u64,
     },
     /// Divisions are powers of two.
     NotAPowerOfTwo {
-        /// What was asked for.
+        /// The requested value.
         value: u64,
     },
     /// The garbage collection threshold must lie between 0 and 1.
     ThresholdOutOfRange {
-        /// What was asked for.
+        /// The requested value.
         threshold: f64,
     },
     /// A memory fraction must lie between 0 and 1.
     FractionOutOfRange {
-        /// What was asked for.
+        /// The requested value.
         fraction: f64,
     },
-    /// A reserve must be more than nothing.
+    /// A reserve must be positive and finite.
     ReserveOutOfRange {
-        /// What was asked for.
+        /// The requested value.
         reserve: Reserve,
     },
-    /// The threads that register pinned memory are a power of two up to 128.
+    /// The number of threads that register pinned memory must be a power of two up to 128.
     RegisterThreads {
-        /// What was asked for.
+        /// The requested value.
         threads: u64,
     },
 }
@@ -75,7 +75,7 @@ impl fmt::Display for InvalidOption {
             }
             Self::FractionOutOfRange { fraction } => write!(f, "must be between 0 and 1, not {fraction}"),
             Self::ReserveOutOfRange { reserve } => {
-                write!(f, "must be more than nothing and finite, not {reserve}")
+                write!(f, "must be positive and finite, not {reserve}")
             }
             Self::RegisterThreads { threads } => {
                 write!(f, "must be a power of two from 1 to 128, not {threads}")
@@ -86,7 +86,7 @@ impl fmt::Display for InvalidOption {
 
 impl std::error::Error for InvalidOption {}
 
-/// A configuration string that PyTorch refuses, and where. Nothing of it was applied.
+/// A configuration string that PyTorch rejects, and where. No part of it was applied.
 ///
 /// ```
 /// # use plimsoll_alloc::Config;
@@ -106,7 +106,7 @@ pub struct ConfigError {
     pub(super) problem: ConfigProblem,
 }
 
-/// What is wrong at that place.
+/// What is wrong.
 ///
 /// ```
 /// # use plimsoll_alloc::{Config, ConfigProblem};
@@ -117,41 +117,41 @@ pub struct ConfigError {
 pub enum ConfigProblem {
     /// PyTorch has no such option.
     UnknownOption {
-        /// The option that was probably meant.
+        /// The closest option name.
         nearest: Option<&'static str>,
     },
     /// The string ends before the value does.
     NoValue,
     /// A list has no `]`.
     ListNotClosed,
-    /// A switch is `True` or `False`, exactly.
+    /// A boolean must be exactly `True` or `False`.
     NotASwitch,
-    /// The value does not begin with a number.
+    /// The value does not start with a number.
     NotANumber,
-    /// The number has no place in 64 bits.
+    /// The number does not fit in 64 bits.
     NumberOutOfRange,
     /// The number is zero.
     Zero,
-    /// A backend is `native` or `cudaMallocAsync`.
+    /// The backend must be `native` or `cudaMallocAsync`.
     UnknownBackend,
-    /// The backend is chosen at the start, once.
+    /// The backend cannot change after startup.
     BackendChanged,
-    /// The option cannot have this value.
+    /// The value is invalid for this option.
     Invalid(InvalidOption),
 }
 
 impl ConfigError {
-    /// Where in the string the problem begins, bytes; its length if something is missing at the end.
+    /// Byte offset of the problem; the length of the string if something is missing at the end.
     pub fn offset(&self) -> usize {
         self.place.range.start
     }
 
-    /// The option's name as it was written.
+    /// The option's name, as written.
     pub fn option(&self) -> &str {
         &self.option
     }
 
-    /// What is wrong.
+    /// The reason.
     pub fn problem(&self) -> ConfigProblem {
         self.problem
     }
@@ -168,18 +168,18 @@ impl std::error::Error for ConfigError {}
 impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownOption { nearest: None } => f.write_str("is no option of the allocator"),
+            Self::UnknownOption { nearest: None } => f.write_str("is not an option of the allocator"),
             Self::UnknownOption { nearest: Some(nearest) } => {
-                write!(f, "is no option of the allocator; {nearest} is one")
+                write!(f, "is not an option of the allocator; did you mean {nearest}?")
             }
             Self::NoValue => f.write_str("needs a value, but the string ends here"),
-            Self::ListNotClosed => f.write_str("has a list without its ]"),
-            Self::NotASwitch => f.write_str("must be True or False, written so"),
+            Self::ListNotClosed => f.write_str("has a list without a closing ]"),
+            Self::NotASwitch => f.write_str("must be True or False (case-sensitive)"),
             Self::NotANumber => f.write_str("must be a number"),
             Self::NumberOutOfRange => f.write_str("must be a number that fits in 64 bits"),
             Self::Zero => f.write_str("must be more than 0"),
             Self::UnknownBackend => f.write_str("must be native or cudaMallocAsync"),
-            Self::BackendChanged => f.write_str("is chosen once, when the process starts"),
+            Self::BackendChanged => f.write_str("cannot be changed after the process starts"),
             Self::Invalid(why) => why.fmt(f),
         }
     }

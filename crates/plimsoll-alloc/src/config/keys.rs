@@ -1,8 +1,8 @@
-//! The names of the options, as PyTorch 2.15 knows them.
+//! The option names of PyTorch 2.15.
 //!
-//! PyTorch reads a string twice: first for the options of every accelerator, then for those of CUDA; each
-//! time it steps over the others' values. The two readings can disagree on where a value ends, so parse.rs
-//! reads twice too.
+//! PyTorch parses a string twice: first for the options of every accelerator, then for those of CUDA; each
+//! time it skips the other options' values. The two passes can disagree on where a value ends, so parse.rs
+//! parses twice too.
 
 pub(super) const LARGE_SEGMENT: &str = "large_segment_size_mb";
 pub(super) const MAX_SPLIT: &str = "max_split_size_mb";
@@ -62,9 +62,9 @@ pub(super) fn is_known(key: &str) -> bool {
     ALL.contains(&key)
 }
 
-/// The option that was probably meant.
+/// The closest option name.
 pub(super) fn nearest(key: &str) -> Option<&'static str> {
-    const AT_MOST: usize = 4; // `max_split_size` lacks `_mb`; more is another word
+    const AT_MOST: usize = 4; // `max_split_size` lacks `_mb`; more is a different word
     if key.len() > 64 {
         return None;
     }
@@ -72,7 +72,7 @@ pub(super) fn nearest(key: &str) -> Option<&'static str> {
     distances.filter(|&(distance, name)| distance <= AT_MOST.min(name.len() / 3)).min().map(|(_, name)| name)
 }
 
-/// How many letters must be added, removed or changed to make one of the other.
+/// The edit distance of two words.
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, letter) in a.iter().enumerate() {

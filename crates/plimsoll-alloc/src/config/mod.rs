@@ -1,12 +1,12 @@
 //! The allocator's options: [`Config`]. A value of it is always valid.
 //!
-//! Here: the options, their defaults, and what they mean. How they are set, and what is refused:
+//! This file has the options, their defaults and their meaning. Setters and validation:
 //! `setters.rs`, `pinned.rs` (pinned host memory), `value.rs`.
 //!
 //! PyTorch's configuration string becomes a `Config` in `parse.rs` and, option by option, `options.rs`;
-//! they ask `reader.rs` for typed values, that `tokens.rs` for words and `numbers.rs` for what C takes for a number.
-//! `keys.rs` has the names, `roundup.rs` the one option with a language of its own, `error.rs`, `slip.rs` and
-//! `place.rs` what is said about a string. The way back is `render.rs`.
+//! `reader.rs` reads typed values, `tokens.rs` splits words and `numbers.rs` parses numbers as C does.
+//! `keys.rs` has the names, `roundup.rs` the one option with its own syntax, `error.rs`, `warning.rs` and
+//! `place.rs` the errors and warnings. `render.rs` writes a `Config` as a string.
 
 mod error;
 mod keys;
@@ -19,16 +19,16 @@ mod reader;
 mod render;
 mod roundup;
 mod setters;
-mod slip;
 mod tokens;
 mod value;
+mod warning;
 
 pub use error::{ConfigError, ConfigProblem, InvalidOption};
 pub use parse::Parsed;
 pub use pinned::PinnedConfig;
 pub use render::Setting;
-pub use slip::{ConfigWarning, NotApplicable, Slip};
 pub use value::{CaptureTest, Reserve, RoundupRest, TieOrder};
+pub use warning::{ConfigWarning, NotApplicable, WarningKind};
 
 use place::Place;
 
@@ -94,14 +94,14 @@ impl Default for Config {
 
 /// The options' values.
 impl Config {
-    /// Blocks of this size or more are never cut, and serve only requests of this size or more; bytes.
-    /// None is no bound. As PyTorch: `max_split_size_mb`.
+    /// Blocks of this size or more are never split, and serve only requests of this size or more; bytes.
+    /// None means no limit. As PyTorch: `max_split_size_mb`.
     pub fn max_split_bytes(&self) -> Option<u64> {
         self.max_split_bytes
     }
 
-    /// A request of [`max_split_bytes`](Self::max_split_bytes) or more takes a block only if what is left
-    /// over is less than this, bytes. As PyTorch: `max_non_split_rounding_mb`.
+    /// A request of [`max_split_bytes`](Self::max_split_bytes) or more takes a block only if the remainder
+    /// is less than this, bytes. As PyTorch: `max_non_split_rounding_mb`.
     pub fn max_non_split_rounding_bytes(&self) -> u64 {
         self.max_non_split_rounding_bytes
     }
@@ -112,14 +112,14 @@ impl Config {
         self.large_segment_bytes
     }
 
-    /// In how many steps a power of two is divided for rounding, by size; each a power of two, or 0 for off.
+    /// The number of divisions of a power of two for rounding, by size; each a power of two, or 0 for off.
     /// Entry `i` is for sizes from 2^(20+i) to 2^(21+i) bytes, the first for all smaller ones too, the last
     /// for all larger ones. As PyTorch: `roundup_power2_divisions`.
     pub fn roundup_power2_divisions(&self) -> &[u64; ROUNDUP_ENTRIES] {
         &self.roundup_power2_divisions
     }
 
-    /// From which part of the memory limit on the cache is collected before the device is asked, 0 to 1;
+    /// The fraction of the memory limit above which garbage is collected before the device is asked, 0 to 1;
     /// 0 is off. As PyTorch: `garbage_collection_threshold`.
     pub fn garbage_collection_threshold(&self) -> f64 {
         self.garbage_collection_threshold
@@ -137,20 +137,20 @@ impl Config {
         self.expandable_segments_reserve
     }
 
-    /// The part of the device's memory that a new allocator may hold, 0 to 1.
+    /// The fraction of the device's memory that a new allocator may reserve, 0 to 1.
     /// As PyTorch: `per_process_memory_fraction`.
     pub fn per_process_memory_fraction(&self) -> f64 {
         self.per_process_memory_fraction
     }
 
-    /// Whether a request beyond that part is refused before the cache is released.
+    /// Whether a request beyond that fraction fails before the cache is released.
     /// As PyTorch: `throw_on_cudamalloc_oom`.
     pub fn throw_on_cudamalloc_oom(&self) -> bool {
         self.throw_on_cudamalloc_oom
     }
 
-    /// Whether [`DeviceMemory`](crate::DeviceMemory) lets go of its lock while a segment is made, so that others
-    /// use the cache meanwhile. Two that ask at once may then pass a limit together.
+    /// Whether [`DeviceMemory`](crate::DeviceMemory) releases its lock while a segment is allocated, so that others
+    /// can use the cache meanwhile. Two concurrent requests may then exceed a limit together.
     /// As PyTorch: `release_lock_on_cudamalloc`.
     pub fn release_lock_on_cudamalloc(&self) -> bool {
         self.release_lock_on_cudamalloc
@@ -173,7 +173,7 @@ impl Config {
         self.tie_order
     }
 
-    /// What counts as a capture. Not in the configuration string.
+    /// What counts as a capture in progress. Not in the configuration string.
     pub fn capture_test(&self) -> CaptureTest {
         self.capture_test
     }

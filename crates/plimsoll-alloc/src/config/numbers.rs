@@ -1,11 +1,11 @@
-//! Numbers as C reads them: the longest beginning of a word that is one. PyTorch reads its options with
+//! Numbers as C parses them: the longest prefix of a word that is a number. PyTorch parses its options with
 //! `stoull` and `stod`, so `12abc` is 12, `-1` is 2^64 - 1 and `0x.8` is one half.
 //!
-//! Values are C's to the last bit (320,000 words were compared with glibc's). So is what is refused as out of
-//! range, but for some numbers below 2.2e-308 that glibc takes: here none is taken that a double does not hold
-//! exactly, and no decimal one at all.
+//! Values equal C's to the last bit (compared with glibc's on 320,000 words). So do range errors,
+//! except for some numbers below 2.2e-308 that glibc accepts: here, none is accepted that a double does not
+//! represent exactly, and no decimal one.
 
-/// A number, and how much of the word it took.
+/// A number, and its length in the word.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Read<T> {
     pub(super) value: T,
@@ -13,12 +13,12 @@ pub(super) struct Read<T> {
     pub(super) used_bytes: usize,
 }
 
-/// Why a word gave no number.
+/// Why a word is not a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoNumber {
-    /// It does not begin with one.
+    /// It does not start with a number.
     Absent,
-    /// It has no place in the type.
+    /// It does not fit in the type.
     OutOfRange,
 }
 
@@ -44,8 +44,8 @@ pub(super) fn real(word: &str) -> Result<Read<f64>, NoNumber> {
     Ok(Read { value, used_bytes: signed_bytes + used_bytes })
 }
 
-/// The fraction or number of GiB of a reserve: as an `istream` reads a `double` that must be all of the
-/// word. Stricter than `stod` (no rest, no hexadecimal), but it takes the smallest numbers.
+/// The fraction or number of GiB of a reserve: as an `istream` reads a `double` that must be the whole
+/// word. Stricter than `stod` (no trailing text, no hexadecimal), but it accepts the smallest numbers.
 pub(super) fn all_of(word: &str) -> Option<f64> {
     let plain = word.bytes().all(|b| b.is_ascii_digit() || b".eE+-".contains(&b));
     word.parse().ok().filter(|value: &f64| plain && value.is_finite())
@@ -60,7 +60,7 @@ fn sign(word: &str) -> (bool, usize) {
     }
 }
 
-/// How many bytes at the beginning of `text` are such.
+/// The number of leading bytes of `text` that match.
 fn span(text: &str, such: impl Fn(u8) -> bool) -> usize {
     text.bytes().position(|b| !such(b)).unwrap_or(text.len())
 }
@@ -110,7 +110,7 @@ fn decimal(body: &str) -> Result<Read<f64>, NoNumber> {
     Ok(Read { value, used_bytes })
 }
 
-/// None if `body` is no hexadecimal number; `0x` alone is none, but a decimal 0 with a rest.
+/// None if `body` is not a hexadecimal number; `0x` alone is a decimal 0 with trailing text.
 fn hexadecimal(body: &str) -> Option<Result<Read<f64>, NoNumber>> {
     let digits = body.strip_prefix("0x").or_else(|| body.strip_prefix("0X"))?;
     let shape = shape(digits, |b| b.is_ascii_hexdigit(), b'p');
@@ -123,7 +123,7 @@ fn hexadecimal(body: &str) -> Option<Result<Read<f64>, NoNumber>> {
     Some(value.map(|value| Read { value, used_bytes }))
 }
 
-/// The number after `p`; so far out that nothing is lost where it is cut off.
+/// The exponent after `p`, clamped far outside the range of doubles.
 fn exponent_value(text: &str) -> i64 {
     const FAR: i64 = 1 << 40;
     let Some(text) = text.get(1..) else { return 0 };
@@ -132,7 +132,7 @@ fn exponent_value(text: &str) -> i64 {
 }
 
 fn hexadecimal_value(mantissa: &str, exponent: i64) -> Result<f64, NoNumber> {
-    // 60 bits are more than the 53 that stay; any bit below them only matters for being there.
+    // 60 bits are more than the 53 that are kept; lower bits only matter for rounding (a sticky bit).
     let (mut bits, mut scale, mut seen_point) = (0u64, exponent, false);
     for char in mantissa.chars() {
         let Some(digit) = char.to_digit(16) else {
@@ -159,7 +159,7 @@ fn hexadecimal_value(mantissa: &str, exponent: i64) -> Result<f64, NoNumber> {
     Ok(value)
 }
 
-/// `value` times 2^`power`, in steps that a double holds.
+/// `value` times 2^`power`, in steps that a double can represent.
 fn scaled(mut value: f64, mut power: i64) -> f64 {
     while power != 0 && value != 0.0 && value.is_finite() {
         let step = power.clamp(-1000, 1000);

@@ -1,12 +1,13 @@
-//! Each option of the configuration string: its type, its bounds, where it goes.
+//! Each option of the configuration string: its type, its bounds, its setter.
 //!
-//! Two tables, for the two readings that note [Two readings] in `parse.rs` explains. A value of one word
-//! stands two words after the option's name.
+//! Two tables, for the two passes that Note [Two passes] in `parse.rs` explains. A one-word value
+//! is two words after the option's name.
 
 use super::parse::Parser;
 use super::reader::Named;
 use super::{
-    Config, ConfigError, ConfigProblem, InvalidOption, MIB, NotApplicable, PinnedConfig, Slip, keys, roundup,
+    Config, ConfigError, ConfigProblem, InvalidOption, MIB, NotApplicable, PinnedConfig, WarningKind, keys,
+    roundup,
 };
 
 /// The options by name. Each returns where its value ends.
@@ -27,7 +28,7 @@ impl Parser {
                 let threshold = self.real(option)?;
                 if threshold == 0.0 {
                     let why = InvalidOption::ThresholdOutOfRange { threshold };
-                    return Err(self.reader.invalid(option, at, why)); // off is said by leaving it out
+                    return Err(self.reader.invalid(option, at, why)); // to switch it off, leave it out
                 }
                 self.set(option, |config| config.with_garbage_collection_threshold(threshold))?;
             }
@@ -40,7 +41,7 @@ impl Parser {
             keys::PINNED_BACKGROUND => {
                 let on = self.switch(option)?;
                 self.set_pinned(option, |pinned| Ok(pinned.with_use_background_threads(on)))?;
-                self.no_effect(option, "nothing polls for events between requests");
+                self.no_effect(option, "no background thread polls for events");
             }
             keys::PINNED_ROUND_THRESHOLD => {
                 let bytes = self.mebibytes(option)?;
@@ -91,7 +92,7 @@ impl Parser {
             keys::PINNED_CATCH_ALL => {
                 let on = self.switch(option)?;
                 self.set_pinned(option, |pinned| Ok(pinned.with_free_catch_all(on)))?;
-                self.no_effect(option, "an error while freeing is always told");
+                self.no_effect(option, "an error while freeing is always returned");
             }
             _ => return self.skip(option),
         }
@@ -99,9 +100,9 @@ impl Parser {
     }
 }
 
-/// The options that are more than a value with bounds.
+/// The options with their own syntax or rules.
 impl Parser {
-    /// The backend cannot change once it is chosen; a string must not name two.
+    /// The backend cannot change after startup; a string must not name two.
     fn backend(&mut self, option: Named) -> Result<(), ConfigError> {
         let at = self.reader.value_at(option, option.at)?;
         let named = self.reader.needed(option, at)?.to_owned();
@@ -117,7 +118,7 @@ impl Parser {
         Ok(())
     }
 
-    /// PyTorch bounds this size by nothing: its bytes wrap around, and may come out as none.
+    /// PyTorch does not check this size: the number of bytes wraps around, and may become 0.
     fn pinned_reserve(&mut self, option: Named) -> Result<(), ConfigError> {
         let mebibytes = self.whole(option)?;
         if mebibytes == 0 {
@@ -125,12 +126,12 @@ impl Parser {
         }
         let bytes = mebibytes.wrapping_mul(MIB);
         if mebibytes.checked_mul(MIB).is_none() {
-            self.reader.warn(option.at + 2, Slip::Wrapped { value: bytes / MIB });
+            self.reader.warn(option.at + 2, WarningKind::Wrapped { value: bytes / MIB });
         }
         self.set_pinned(option, |pinned| pinned.with_reserve_segment_bytes(bytes))
     }
 
-    /// `[class:reserve,…]`; the brackets are as little checked as the separators.
+    /// `[class:reserve,…]`; neither the brackets nor the separators are checked.
     fn reserve_by_class(&mut self, option: Named) -> Result<usize, ConfigError> {
         self.no_effect(option, "streams have no classes here");
         let mut at = self.reader.value_at(option, option.at)? + 1;
@@ -151,12 +152,12 @@ impl Parser {
         if let (Some(rounded), Some(cached)) = (pinned.max_round_threshold_bytes(), pinned.max_cached_bytes())
             && rounded > cached
         {
-            self.reader.warn(option.at + 2, Slip::RoundsMoreThanItCaches);
+            self.reader.warn(option.at + 2, WarningKind::RoundsMoreThanItCaches);
         }
     }
 }
 
-/// A value of one word, and where it goes.
+/// A one-word value and its setter.
 impl Parser {
     fn switch(&mut self, option: Named) -> Result<bool, ConfigError> {
         let at = self.reader.value_at(option, option.at)?;
@@ -196,7 +197,7 @@ impl Parser {
         self.set(option, |config| Ok(Config { pinned: set(config.pinned)?, ..config }))
     }
 
-    /// Notes that the option does nothing here.
+    /// Records that the option has no effect here.
     fn no_effect(&mut self, option: Named, because: &'static str) {
         let (name, offset) =
             (self.reader.word(option.at).unwrap_or_default().to_owned(), self.reader.offset(option.at));

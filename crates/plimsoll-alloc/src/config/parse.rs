@@ -1,21 +1,21 @@
-//! The configuration string: [`Config::parse`] and [`Config::apply`], and the frame in which options are
-//! read. The options themselves are in `options.rs`.
+//! The configuration string: [`Config::parse`] and [`Config::apply`], and the loop that reads the
+//! options. Each option is in `options.rs`.
 //!
-//! Accepted is exactly what PyTorch 2.15 accepts, with the same values; `tests/config.rs` compares several
-//! hundred strings. One difference is meant: where a string is refused, nothing of it is applied. PyTorch
-//! applies what stands before the mistake, and forgets what the string would have reset.
+//! It accepts exactly the strings that PyTorch 2.15 accepts, with the same values; `tests/config.rs` compares
+//! several hundred strings. One difference is intended: a rejected string changes nothing. PyTorch
+//! applies the part before the error, and does not reset the options that the string would have reset.
 //!
-//! Note [Two readings]: PyTorch looks for `large_segment_size_mb` among all words, even inside values, then
-//! reads the string once for the options of every accelerator and once for those of CUDA. Each time it steps
-//! over the others' values without a look inside. Strange strings are cut differently by the two readings,
-//! and then the second refuses what the first took; so we read twice as well.
+//! Note [Two passes]: PyTorch looks for `large_segment_size_mb` among all words, even inside values, then
+//! parses the string once for the options of every accelerator and once for those of CUDA. Each pass skips
+//! the other's values unparsed. The two passes can split an odd string differently,
+//! and then the second rejects what the first accepted; so we parse twice as well.
 
 use std::collections::BTreeSet;
 
 use super::reader::{Named, Reader};
-use super::{Config, ConfigError, ConfigProblem, ConfigWarning, NotApplicable, Slip, keys};
+use super::{Config, ConfigError, ConfigProblem, ConfigWarning, NotApplicable, WarningKind, keys};
 
-/// What a configuration string says.
+/// A parsed configuration string.
 ///
 /// ```
 /// # use plimsoll_alloc::Config;
@@ -29,13 +29,13 @@ use super::{Config, ConfigError, ConfigProblem, ConfigWarning, NotApplicable, Sl
 pub struct Parsed {
     /// The options.
     pub config: Config,
-    /// What was surely meant otherwise, in the order of the string.
+    /// Likely mistakes, in the order of the string.
     pub warnings: Vec<ConfigWarning>,
     /// The options that have no effect here, in the order of the string.
     pub not_applicable: Vec<NotApplicable>,
 }
 
-/// When a string is read: only then does it matter which backend it names.
+/// When a string is parsed: this decides which backend names are valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Moment {
     Start,
@@ -43,7 +43,7 @@ enum Moment {
 }
 
 impl Config {
-    /// Reads `text` as PyTorch 2.15 reads `PYTORCH_ALLOC_CONF` when a process starts.
+    /// Parses `text` as PyTorch 2.15 parses `PYTORCH_ALLOC_CONF` when a process starts.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -54,16 +54,16 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] where PyTorch refuses it.
+    /// [`ConfigError`] where PyTorch rejects it.
     pub fn parse(text: &str) -> Result<Parsed, ConfigError> {
         Self::default().read(text, Moment::Start)
     }
 
-    /// What these options become when `text` is set at run time.
+    /// The options after `text` is applied at run time.
     ///
-    /// Back to its default goes, unless `text` sets it: `max_split_size_mb`, `max_non_split_rounding_mb` (to
-    /// the size of a large segment), `garbage_collection_threshold`, `roundup_power2_divisions`. All others
-    /// stay. As PyTorch: `setAllocatorSettings`.
+    /// These options are reset to their defaults unless `text` sets them: `max_split_size_mb`,
+    /// `max_non_split_rounding_mb` (to the size of a large segment), `garbage_collection_threshold`,
+    /// `roundup_power2_divisions`. The others keep their values. As PyTorch: `setAllocatorSettings`.
     ///
     /// ```
     /// # use plimsoll_alloc::Config;
@@ -73,8 +73,8 @@ impl Config {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] where PyTorch refuses it. All stays as it is then; in PyTorch the part before the
-    /// mistake is applied.
+    /// [`ConfigError`] where PyTorch rejects it. Nothing changes then; in PyTorch the part before the
+    /// error is applied.
     pub fn apply(&self, text: &str) -> Result<Parsed, ConfigError> {
         self.clone().read(text, Moment::RunTime)
     }
@@ -95,24 +95,24 @@ impl Config {
         parser.reading(Parser::of_cuda)?;
         parser.look_at_names(&names);
         let Parser { reader, config, mut not_applicable, .. } = parser;
-        not_applicable.sort_by_key(NotApplicable::offset); // two readings
+        not_applicable.sort_by_key(NotApplicable::offset); // of two passes
         Ok(Parsed { config, warnings: reader.into_warnings(), not_applicable })
     }
 }
 
-/// A reading under way.
+/// The state of the parser.
 #[derive(Debug)]
 pub(super) struct Parser {
     pub(super) reader: Reader,
     pub(super) config: Config,
     pub(super) not_applicable: Vec<NotApplicable>,
-    /// The backend that is in use, once known.
+    /// The backend in use, once known.
     pub(super) backend: Option<String>,
 }
 
-/// The frame: note [Two readings].
+/// Parses a string: Note [Two passes].
 impl Parser {
-    /// The size of a large segment bounds other options, so it is looked for first; the last one counts.
+    /// The size of a large segment bounds other options, so it is read first; the last one counts.
     fn large_segment(&mut self) -> Result<(), ConfigError> {
         for at in 0..self.reader.len() {
             if self.reader.word(at) == Some(keys::LARGE_SEGMENT) {
@@ -125,7 +125,7 @@ impl Parser {
         Ok(())
     }
 
-    /// One reading: `read` takes an option and says where its value ends. Returns where the options stand.
+    /// One pass: `read` parses an option and returns where its value ends. Returns the positions of the options.
     fn reading(
         &mut self,
         read: impl Fn(&mut Self, Named) -> Result<usize, ConfigError>,
@@ -140,7 +140,7 @@ impl Parser {
         Ok(names)
     }
 
-    /// Steps over a value that is for the other reading.
+    /// Skips a value of the other pass.
     pub(super) fn skip(&mut self, option: Named) -> Result<usize, ConfigError> {
         if !self.reader.word(option.at).is_some_and(keys::is_known) {
             let nearest = self.reader.word(option.at).and_then(keys::nearest);
@@ -154,18 +154,18 @@ impl Parser {
         end.ok_or_else(|| self.reader.fail(option, value_at, ConfigProblem::ListNotClosed))
     }
 
-    /// Warns of options that stand twice, or where none can.
+    /// Warns about options that are set twice, or inside another option's value.
     fn look_at_names(&mut self, names: &[Named]) {
         let mut seen = BTreeSet::new();
         let again = |option: &&Named| !seen.insert(self.reader.word(option.at));
         let repeated: Vec<Named> = names.iter().filter(again).copied().collect();
         for option in repeated {
-            self.reader.warn(option.at, Slip::SetAgain);
+            self.reader.warn(option.at, WarningKind::SetAgain);
         }
         for at in 0..self.reader.len() {
             let is_name = || names.binary_search_by_key(&at, |option| option.at).is_ok();
             if self.reader.word(at) == Some(keys::LARGE_SEGMENT) && !is_name() {
-                self.reader.warn(at, Slip::HeededInsideAValue);
+                self.reader.warn(at, WarningKind::HeededInsideAValue);
             }
         }
     }

@@ -37,42 +37,42 @@ impl Default for PinnedConfig {
 
 /// The options' values.
 impl PinnedConfig {
-    /// One segment of this size is taken first, and small requests are carved from it; bytes, 0 is none.
+    /// One segment of this size is pinned up front, and small requests are carved from it; bytes, 0 is none.
     /// As PyTorch: `pinned_reserve_segment_size_mb`.
     pub fn reserve_segment_bytes(&self) -> u64 {
         self.reserve_segment_bytes
     }
 
-    /// Requests above this are not rounded to a power of two; bytes, None is no bound.
+    /// Requests above this are not rounded to a power of two; bytes, None means no limit.
     /// As PyTorch: `pinned_max_round_threshold_mb`.
     pub fn max_round_threshold_bytes(&self) -> Option<u64> {
         self.max_round_threshold_bytes
     }
 
-    /// Blocks above this are freed, not cached; bytes, None is no bound.
+    /// Blocks above this are not cached when freed; bytes, None means no limit.
     /// As PyTorch: `pinned_max_cached_size_mb`.
     pub fn max_cached_bytes(&self) -> Option<u64> {
         self.max_cached_bytes
     }
 
-    /// Whether a thread polls for events. As PyTorch: `pinned_use_background_threads`.
+    /// Whether a background thread polls for events. As PyTorch: `pinned_use_background_threads`.
     pub fn use_background_threads(&self) -> bool {
         self.use_background_threads
     }
 
-    /// Whether host memory is allocated first and registered then.
+    /// Whether host memory is allocated first and then registered.
     /// As PyTorch: `pinned_use_cuda_host_register`.
     pub fn use_cuda_host_register(&self) -> bool {
         self.use_cuda_host_register
     }
 
-    /// How many threads touch the pages before they are registered.
+    /// The number of threads that touch the pages before they are registered.
     /// As PyTorch: `pinned_num_register_threads`.
     pub fn num_register_threads(&self) -> u64 {
         self.num_register_threads
     }
 
-    /// Whether errors while freeing are swallowed. As PyTorch: `pinned_free_catch_all`.
+    /// Whether errors while freeing are ignored. As PyTorch: `pinned_free_catch_all`.
     pub fn free_catch_all(&self) -> bool {
         self.free_catch_all
     }

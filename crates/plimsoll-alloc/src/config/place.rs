@@ -1,10 +1,10 @@
-//! A place in a configuration string, to be shown: [`Place`].
+//! A place in a configuration string, for messages: [`Place`].
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Some bytes of a string. Displayed as two lines: the string, and a mark under them.
+/// A byte range of a string. Displayed as two lines: the string, and markers under the range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(super) text: Arc<str>,

@@ -1,22 +1,22 @@
-//! Typed values out of the words of a configuration string, with what is wrong or odd about each.
-//! Which option wants which type is in parse.rs.
+//! Typed values from the words of a configuration string, with errors and warnings.
+//! The type of each option is in options.rs.
 
 use std::sync::Arc;
 
 use super::numbers::{self, NoNumber};
 use super::tokens::{Token, tokens};
-use super::{ConfigError, ConfigProblem, ConfigWarning, InvalidOption, MIB, Place, Reserve, Slip};
+use super::{ConfigError, ConfigProblem, ConfigWarning, InvalidOption, MIB, Place, Reserve, WarningKind};
 
 /// The most MiB that fit in 64 bits of bytes.
 const MOST_MEBIBYTES: u64 = u64::MAX / MIB;
 
-/// An option in the string: where its name stands. A value's place is the next word but one.
+/// An option in the string: the position of its name. Its value is two words further.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Named {
     pub(super) at: usize,
 }
 
-/// The words, and what was odd so far.
+/// The words, and the warnings so far.
 #[derive(Debug)]
 pub(super) struct Reader {
     text: Arc<str>,
@@ -29,7 +29,7 @@ impl Reader {
         let mut reader = Self { text: text.into(), tokens: tokens(text), warnings: Vec::new() };
         for at in 0..reader.tokens.len() {
             if reader.tokens[at].is_spaced() {
-                reader.warn(at, Slip::SpaceInside);
+                reader.warn(at, WarningKind::SpaceInside);
             }
         }
         reader
@@ -39,22 +39,22 @@ impl Reader {
         self.tokens.len()
     }
 
-    /// The word at `at`, if the string is so long.
+    /// The word at `at`, if any.
     pub(super) fn word(&self, at: usize) -> Option<&str> {
         self.tokens.get(at).map(|token| token.text.as_str())
     }
 
-    /// Where in the string the word at `at` begins, bytes.
+    /// Byte offset of the word at `at`.
     pub(super) fn offset(&self, at: usize) -> usize {
         self.tokens[at].range.start
     }
 
-    pub(super) fn warn(&mut self, at: usize, slip: Slip) {
+    pub(super) fn warn(&mut self, at: usize, slip: WarningKind) {
         let place = Place { text: self.text.clone(), range: self.tokens[at].range.clone() };
         self.warnings.push(ConfigWarning { place, slip });
     }
 
-    /// All warnings, in the order of the string, each once.
+    /// The warnings, in the order of the string, without duplicates.
     pub(super) fn into_warnings(mut self) -> Vec<ConfigWarning> {
         let key = |warning: &ConfigWarning| (warning.place.range.start, warning.slip.clone());
         self.warnings.sort_by_cached_key(key);
@@ -62,7 +62,7 @@ impl Reader {
         self.warnings
     }
 
-    /// `option` is wrong, as can be seen at the word `at`, or at the end.
+    /// An error about `option`, at the word `at` or at the end.
     pub(super) fn fail(&self, option: Named, at: usize, problem: ConfigProblem) -> ConfigError {
         let end = self.text.len();
         let range = self.tokens.get(at).map_or(end..end, |token| token.range.clone());
@@ -74,24 +74,25 @@ impl Reader {
         self.fail(option, at, ConfigProblem::Invalid(why))
     }
 
-    /// The word at `at`, which `option` needs.
+    /// The word at `at`; an error about `option` if there is none.
     pub(super) fn needed(&self, option: Named, at: usize) -> Result<&str, ConfigError> {
         self.word(at).ok_or_else(|| self.fail(option, at, ConfigProblem::NoValue))
     }
 
-    /// Where the value begins whose name stands at `name_at`. The word between can be any.
+    /// The position of the value whose name is at `name_at`. PyTorch does not check the word between.
     pub(super) fn value_at(&mut self, option: Named, name_at: usize) -> Result<usize, ConfigError> {
         if self.needed(option, name_at + 1)? != ":" {
-            self.warn(name_at + 1, Slip::NotAColon);
+            self.warn(name_at + 1, WarningKind::NotAColon);
         }
         self.needed(option, name_at + 2)?;
         Ok(name_at + 2)
     }
 
-    /// Where the next name or value begins after the one that ends at `at`. The word between can be any.
+    /// The position of the next name or value after the one that ends at `at`. PyTorch does not check the word
+    /// between.
     pub(super) fn after(&mut self, at: usize) -> usize {
         if self.word(at + 1).is_some_and(|word| word != ",") {
-            self.warn(at + 1, Slip::NotAComma);
+            self.warn(at + 1, WarningKind::NotAComma);
         }
         at + 2
     }
@@ -110,7 +111,7 @@ impl Reader {
         let read = numbers::whole(word);
         let value = self.number(option, at, read)?;
         if negative && value != 0 {
-            self.warn(at, Slip::Wrapped { value });
+            self.warn(at, WarningKind::Wrapped { value });
         }
         Ok(value)
     }
@@ -124,12 +125,12 @@ impl Reader {
     pub(super) fn mebibytes(&mut self, option: Named, at: usize) -> Result<u64, ConfigError> {
         let mebibytes = self.whole(option, at)?;
         if mebibytes > MOST_MEBIBYTES {
-            self.warn(at, Slip::Capped { value: MOST_MEBIBYTES });
+            self.warn(at, WarningKind::Capped { value: MOST_MEBIBYTES });
         }
         Ok(mebibytes.min(MOST_MEBIBYTES) * MIB)
     }
 
-    /// None is a value that PyTorch ignores.
+    /// None for a value that PyTorch ignores.
     pub(super) fn reserve(&mut self, option: Named, at: usize) -> Result<Option<Reserve>, ConfigError> {
         let word = self.needed(option, at)?;
         let reserve = match word.strip_suffix(['G', 'g']) {
@@ -138,7 +139,7 @@ impl Reader {
         };
         let reserve = reserve.filter(|reserve| reserve.is_valid());
         if reserve.is_none() {
-            self.warn(at, Slip::ReserveIgnored);
+            self.warn(at, WarningKind::ReserveIgnored);
         }
         Ok(reserve)
     }
@@ -156,7 +157,7 @@ impl Reader {
         let word = &self.tokens[at].text;
         if read.used_bytes < word.len() {
             let number = word[..read.used_bytes].to_owned();
-            self.warn(at, Slip::RestIgnored { read: number });
+            self.warn(at, WarningKind::RestIgnored { read: number });
         }
         Ok(read.value)
     }

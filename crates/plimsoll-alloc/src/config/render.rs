@@ -1,5 +1,5 @@
-//! Options written down: as a string that [`Config::parse`] reads as the same, with nothing in it that is at
-//! its default, and as the `allocator_settings` of a PyTorch snapshot.
+//! Writing options: as a string that [`Config::parse`] parses to the same options, without those at
+//! their defaults, and as the `allocator_settings` of a PyTorch snapshot.
 
 use std::fmt::{self, Display};
 
@@ -7,9 +7,9 @@ use super::value::Shortest;
 use super::{Config, MIB, keys, roundup};
 
 impl Display for Config {
-    /// The configuration string, without what is at its default. [`Config::tie_order`],
-    /// [`Config::roundup_rest`], [`Config::capture_test`] and [`Config::search_again_after_release`] have no
-    /// place in it.
+    /// The configuration string, without options at their defaults. [`Config::tie_order`],
+    /// [`Config::roundup_rest`], [`Config::capture_test`] and [`Config::search_again_after_release`] are
+    /// not part of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut comma = "";
         for (key, value) in self.changed() {
@@ -21,7 +21,7 @@ impl Display for Config {
 }
 
 impl Config {
-    /// The options that are not at their default, and their values.
+    /// The options that differ from their defaults, and their values.
     fn changed(&self) -> Vec<(&'static str, String)> {
         let (fresh, pinned, fresh_pinned) = (Self::default(), &self.pinned, Self::default().pinned);
         let bytes = |bytes: u64| (bytes / MIB).to_string();
@@ -60,7 +60,7 @@ impl Config {
     }
 
     /// The options as the `allocator_settings` of a PyTorch snapshot, in its order. `text` is the string that
-    /// was last applied. Sizes without a bound are -1.
+    /// was last applied. Unlimited sizes are -1.
     ///
     /// ```
     /// # use plimsoll_alloc::{Config, Setting};
@@ -69,7 +69,7 @@ impl Config {
     /// assert_eq!(settings[1], ("max_split_size", Setting::Integer(-1)));
     /// ```
     pub fn allocator_settings(&self, text: &str) -> Vec<(&'static str, Setting)> {
-        // Python gets C's unsigned numbers as signed ones.
+        // PyTorch converts unsigned sizes to signed ones.
         let bytes = |bytes: Option<u64>| Setting::Integer(bytes.unwrap_or(u64::MAX).cast_signed());
         let sizes = (0..).map(|index| (1u64 << index).to_string());
         let divisions = self.roundup_power2_divisions.map(u64::cast_signed);
@@ -102,9 +102,9 @@ pub enum Setting {
     Text(String),
     /// An integer.
     Integer(i64),
-    /// A real number.
+    /// A floating-point number.
     Real(f64),
-    /// True or false.
+    /// A boolean.
     Switch(bool),
     /// Integers by size, which is MiB as a string.
     BySize(Vec<(String, i64)>),
@@ -114,7 +114,7 @@ fn switch(on: bool) -> Option<String> {
     on.then(|| "True".to_owned())
 }
 
-/// C's `stod` refuses the smallest numbers in decimal if they are not exact, but takes them in hexadecimal.
+/// C's `stod` rejects the smallest numbers in decimal if they are not exact, but accepts them in hexadecimal.
 fn number(value: f64) -> String {
     if value >= f64::MIN_POSITIVE {
         Shortest(value).to_string()

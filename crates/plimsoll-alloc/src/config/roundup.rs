@@ -1,16 +1,16 @@
-//! The rounding table, `roundup_power2_divisions`, in and out: one number for all sizes, or a list
+//! Parsing and writing the rounding table, `roundup_power2_divisions`: one number for all sizes, or a list
 //! `[size:divisions,…,>:divisions]` with sizes in MiB.
 //!
 //! An entry of the list sets one entry of the table. The first also sets all for smaller sizes, `>` all for
-//! larger sizes than the one before it; the rest stays as it was, so gaps are off, not filled.
+//! sizes larger than the one before it; other entries do not change, so gaps stay off.
 
 use super::reader::{Named, Reader};
-use super::{ConfigError, ConfigProblem, InvalidOption, ROUNDUP_ENTRIES, RoundupRest, Slip};
+use super::{ConfigError, ConfigProblem, InvalidOption, ROUNDUP_ENTRIES, RoundupRest, WarningKind};
 
-/// The divisions by size, as [`super::Config::roundup_power2_divisions`] has them.
+/// The divisions by size, as in [`super::Config::roundup_power2_divisions`].
 pub(super) type Table = [u64; ROUNDUP_ENTRIES];
 
-/// Reads the value of `option` into `table`. Returns the place of its last word.
+/// Parses the value of `option` into `table`. Returns the position of its last word.
 pub(super) fn read(
     reader: &mut Reader,
     option: Named,
@@ -64,7 +64,7 @@ fn entry(reader: &mut Reader, option: Named, at: usize) -> Result<usize, ConfigE
     let mebibytes = reader.whole(option, at)?;
     let index = power_of_two(reader, option, at, mebibytes)?.ilog2() as usize;
     if index >= ROUNDUP_ENTRIES {
-        reader.warn(at, Slip::Capped { value: 1 << (ROUNDUP_ENTRIES - 1) });
+        reader.warn(at, WarningKind::Capped { value: 1 << (ROUNDUP_ENTRIES - 1) });
     }
     Ok(index.min(ROUNDUP_ENTRIES - 1))
 }
@@ -76,7 +76,7 @@ fn power_of_two(reader: &Reader, option: Named, at: usize, value: u64) -> Result
     Err(reader.invalid(option, at, InvalidOption::NotAPowerOfTwo { value }))
 }
 
-/// The shortest value that reads as `table`; None if all of it is off, as it is without the option.
+/// The shortest value that parses to `table`; None if every entry is off, the default.
 pub(super) fn write(table: &Table, rest: RoundupRest) -> Option<String> {
     let end = table[ROUNDUP_ENTRIES - 1];
     let tail = table.iter().rposition(|&divisions| divisions != end).map_or(0, |before| before + 1);
@@ -84,10 +84,10 @@ pub(super) fn write(table: &Table, rest: RoundupRest) -> Option<String> {
         return (end != 0).then(|| end.to_string());
     }
     let head = table.iter().position(|&divisions| divisions != table[0]).unwrap_or(ROUNDUP_ENTRIES) - 1;
-    // What `>` can say is said by it; before it stands the entry that it counts from.
+    // Use `>` for the equal entries at the end; it counts from the entry before it.
     let by_rest = end != 0 && tail < ROUNDUP_ENTRIES - 1;
     let counts_from = if rest == RoundupRest::AfterLast { tail - 1 } else { tail };
-    // A head that is off needs no more than its first entry, which keeps the next one from filling it.
+    // A head that is off needs only its first entry, which keeps the next one from filling it.
     let first = if table[0] == 0 && !(by_rest && head == counts_from) { 0 } else { head };
     let said = |&index: &usize| match index {
         _ if by_rest && index >= counts_from => index == counts_from && (index, table[0]) != (0, 0),

@@ -1,4 +1,4 @@
-//! Setting an option of [`Config`]: each setter refuses what would not be valid.
+//! The setters of [`Config`]: each rejects invalid values.
 
 use super::pinned::whole_mebibytes;
 use super::{
@@ -60,7 +60,7 @@ impl Config {
     /// Sets [`roundup_power2_divisions`](Self::roundup_power2_divisions).
     ///
     /// # Errors
-    /// Unless each is a power of two, or 0.
+    /// Unless each entry is a power of two, or 0.
     pub fn with_roundup_power2_divisions(
         self,
         divisions: [u64; ROUNDUP_ENTRIES],

@@ -1,26 +1,26 @@
-//! The words of a configuration string, and where in the string each stands.
+//! The words of a configuration string, with their byte ranges.
 //!
 //! As PyTorch's `ConfigTokenizer`: `, : [ ]` are words of their own, white space is dropped everywhere,
-//! even inside a word. Which word may follow which is not known here (parse.rs).
+//! even inside a word. The grammar is in parse.rs.
 
 use std::ops::Range;
 
-/// A word, without the white space that stood inside it.
+/// A word, without the white space inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) text: String,
-    /// Where it stands in the string, bytes.
+    /// Its byte range in the string.
     pub(super) range: Range<usize>,
 }
 
 impl Token {
-    /// Whether white space stood inside it.
+    /// Whether it had white space inside.
     pub(super) fn is_spaced(&self) -> bool {
         self.text.len() < self.range.len()
     }
 }
 
-/// Cuts `source` into words.
+/// Splits `source` into words.
 pub(super) fn tokens(source: &str) -> Vec<Token> {
     let mut tokens: Vec<Token> = Vec::new();
     let mut in_word = false;
@@ -39,7 +39,7 @@ pub(super) fn tokens(source: &str) -> Vec<Token> {
     tokens
 }
 
-/// The white space of C's `isspace`: it knows the vertical tab, which Rust's `is_ascii_whitespace` does not.
+/// White space as in C's `isspace`, which includes the vertical tab; Rust's `is_ascii_whitespace` does not.
 fn is_dropped(char: char) -> bool {
     matches!(char, ' ' | '\t' | '\n' | '\x0b' | '\x0c' | '\r')
 }

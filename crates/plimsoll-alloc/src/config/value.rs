@@ -1,8 +1,8 @@
-//! Options that are neither a number nor a switch.
+//! Option values that are neither numbers nor booleans.
 
 use std::fmt;
 
-/// Which of two cached blocks of one stream and size is taken first.
+/// Which of two cached blocks of one stream and size is tried first.
 ///
 /// ```
 /// # use plimsoll_alloc::{Config, TieOrder};
@@ -18,7 +18,7 @@ pub enum TieOrder {
     Address,
 }
 
-/// What counts as work being captured rather than run.
+/// What counts as a capture in progress.
 ///
 /// ```
 /// # use plimsoll_alloc::{CaptureTest, Config};
@@ -27,14 +27,14 @@ pub enum TieOrder {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CaptureTest {
-    /// A capture that was begun and has not ended. PyTorch from about 2.13.
+    /// A capture that has begun and not ended. PyTorch from about 2.13.
     #[default]
     Capture,
-    /// That, or requests being sent to any private pool. PyTorch until then.
+    /// That, or any private pool that requests are sent to. PyTorch before that.
     AnyRedirection,
 }
 
-/// From where the entry `>` of a list of `roundup_power2_divisions` counts.
+/// Which entries `>` sets in a list of `roundup_power2_divisions`.
 ///
 /// ```
 /// # use plimsoll_alloc::{Config, RoundupRest};
@@ -46,10 +46,10 @@ pub enum CaptureTest {
 /// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RoundupRest {
-    /// Above the entry before it. PyTorch 2.15.
+    /// Those above the entry before it. PyTorch 2.15.
     #[default]
     AfterLast,
-    /// From the entry before it, which it overwrites. PyTorch before its allocator settings were shared
+    /// The entry before it, and those above. PyTorch before its allocator settings were shared
     /// between accelerators.
     FromLast,
 }
@@ -63,14 +63,14 @@ pub enum RoundupRest {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reserve {
-    /// A part of the device's memory; `0.5` in the configuration string.
+    /// A fraction of the device's memory; `0.5` in the configuration string.
     Fraction(f64),
-    /// So many GiB; `40G` in the configuration string.
+    /// A number of GiB; `40G` in the configuration string.
     Gibibytes(f64),
 }
 
 impl Reserve {
-    /// What to reserve on a device of `device_bytes`: at most 9/8 of the device, in bytes.
+    /// The bytes to reserve on a device of `device_bytes`: at most 9/8 of the device.
     pub fn bytes(self, device_bytes: u64) -> u64 {
         let bytes = match self {
             Self::Fraction(fraction) => fraction * device_bytes as f64,
@@ -95,7 +95,7 @@ impl fmt::Display for Reserve {
     }
 }
 
-/// A number in the shorter of two ways, `0.5` or `5e-10`, that reads back as the same.
+/// The shorter of two notations, `0.5` or `5e-10`, that parses to the same number.
 pub(super) struct Shortest(pub(super) f64);
 
 impl fmt::Display for Shortest {

@@ -1,7 +1,7 @@
 //! A table of trees by size: [`Bins`].
 //!
-//! A bin holds the blocks of one size below 64 KiB, and from there on those within a 64th of a power of
-//! two. Bits tell which bins hold anything, so that the next one is found without looking at those between.
+//! Below 64 KiB, a bin holds the blocks of one size; above, those within a 64th of a power of
+//! two. A bitmap marks the occupied bins, so the next one is found without visiting empty bins.
 
 use super::tree::{self, Tree};
 use crate::block::{BlockId, Slab};
@@ -9,7 +9,7 @@ use crate::config::TieOrder;
 use crate::request::Addr;
 use crate::size::MIN_BLOCK_BYTES;
 
-/// How many bins there are from a power of two to the next: as many as a word has bits.
+/// The number of bins from a power of two to the next: the bits of a word.
 const STEPS: usize = u64::BITS as usize;
 
 /// The bin for blocks of `bytes`. A larger block never has a lower bin.
@@ -24,9 +24,9 @@ pub(super) fn bin_of(bytes: u64) -> usize {
 /// The cached blocks of one stream, by size.
 #[derive(Debug)]
 pub(super) struct Bins {
-    /// As many as the largest block seen so far needs.
+    /// Grows with the largest block seen so far.
     trees: Vec<Tree>,
-    /// Which trees hold anything: bit n of word m for tree `m * STEPS + n`.
+    /// Which bins are occupied: bit n of word m for tree `m * STEPS + n`.
     words: [u64; STEPS],
     /// Which words are not 0.
     occupied: u64,
@@ -39,7 +39,7 @@ impl Default for Bins {
 }
 
 impl Bins {
-    /// What a bin holds.
+    /// The tree of a bin.
     #[inline]
     pub(super) fn tree(&self, bin: usize) -> Tree {
         *self.trees.get(bin)?
@@ -66,7 +66,7 @@ impl Bins {
         }
     }
 
-    /// Gives a block another size and address. Mostly it is alone in its bin, and often it stays there.
+    /// Changes a block's size and address. Usually it is alone in its bin, and often it stays there.
     #[inline(always)] // Note [Laid out once] in `allocator.rs`
     pub(super) fn resize(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId, addr: Addr, bytes: u64) {
         let block = &mut blocks[id];
@@ -81,7 +81,7 @@ impl Bins {
         }
     }
 
-    /// The same for a block among others of its bin.
+    /// The same for a block that shares its bin.
     #[inline(never)]
     fn resize_among(&mut self, blocks: &mut Slab, order: TieOrder, id: BlockId, addr: Addr, bytes: u64) {
         self.remove(blocks, order, id);
@@ -90,7 +90,7 @@ impl Bins {
         self.insert(blocks, order, id);
     }
 
-    /// Adds a block without links to its bin.
+    /// Adds an unlinked block to its bin.
     #[inline]
     fn put(&mut self, blocks: &mut Slab, order: TieOrder, bin: usize, id: BlockId) {
         match self.trees.get_mut(bin) {
@@ -100,7 +100,7 @@ impl Bins {
         }
     }
 
-    /// Puts a block in a bin that holds nothing.
+    /// Adds a block to an empty bin.
     #[inline]
     fn fill(&mut self, bin: usize, id: BlockId) {
         self.trees[bin] = Some(id);
@@ -125,7 +125,7 @@ impl Bins {
         self.fill(bin, id);
     }
 
-    /// The first bin from `bin` on that holds anything.
+    /// The first occupied bin from `bin` on.
     #[inline]
     pub(super) fn first_from(&self, bin: usize) -> Option<usize> {
         let (nth, step) = (bin / STEPS, bin % STEPS);
@@ -137,7 +137,7 @@ impl Bins {
         (above != 0).then(|| lowest(above) * STEPS + lowest(self.words[lowest(above)]))
     }
 
-    /// The last bin before `bin` that holds anything.
+    /// The last occupied bin before `bin`.
     pub(super) fn last_before(&self, bin: usize) -> Option<usize> {
         let (nth, step) = (bin / STEPS, bin % STEPS);
         let here = self.words[nth] & !from(step);

@@ -1,13 +1,13 @@
-//! The free set against a `BTreeMap` that keeps the same order, step by step.
+//! Compares the free set with a `BTreeMap` of the same order, step by step.
 
 use std::collections::BTreeMap;
 
 use super::FreeSet;
-use crate::block::{Block, BlockId, Slab, State};
+use crate::block::{Block, BlockId, Slab, SlotState};
 use crate::config::TieOrder;
 use crate::request::{Addr, StreamId};
 
-/// What decides a block's place, in the order of [`TieOrder::RegistrationCounter`].
+/// A block's sort key, in the order of [`TieOrder::RegistrationCounter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     stream: u64,
@@ -23,7 +23,7 @@ impl Key {
             bytes: self.bytes,
             segment_number: self.segment_number,
             stream: StreamId(self.stream),
-            state: State::Cached,
+            state: SlotState::Cached,
             ..Block::VACANT
         }
     }
@@ -81,7 +81,7 @@ impl Pair {
         self.model.remove(&key);
     }
 
-    /// Every question that concerns `stream` and `bytes`.
+    /// Compares every query for `stream` and `bytes`.
     fn compare(&self, stream: u64, bytes: u64) {
         let Self { blocks, set, model, .. } = self;
         let from = |bytes| Key { stream, bytes, segment_number: 0, addr: 0 };
@@ -94,7 +94,7 @@ impl Pair {
         assert_eq!(set.len(blocks), model.len());
     }
 
-    /// The whole order, in both directions.
+    /// Compares the whole order, in both directions.
     fn compare_order(&self) {
         let Self { blocks, set, model, .. } = self;
         let expected: Vec<BlockId> = model.values().copied().collect();
@@ -112,7 +112,7 @@ impl Pair {
     }
 }
 
-/// Random steps with sizes from `sizes`.
+/// Runs random steps with sizes from `sizes`.
 fn check(order: TieOrder, seed: u64, streams: u64, sizes: &[u64]) {
     let mut random = Random(seed);
     let mut pair = Pair::new(order);

@@ -1,23 +1,23 @@
-//! The blocks of one bin in order: a treap, whose links lie in the blocks.
+//! The blocks of one bin in order: a treap with intrusive links.
 //!
-//! A treap is a search tree by rank that is also a heap by [`priority`], a number that looks random. That
-//! makes it the tree which inserting in a random order would have made: its depth is logarithmic, whatever
-//! the order in which blocks really come and go, and nothing needs to be stored for it but the two links.
+//! A treap is a search tree by rank and a heap by [`priority`], a pseudo-random number. It has
+//! the shape of a tree built by inserting in random order: its depth is logarithmic, whatever
+//! the order of insertions and removals, and a block needs to store only the two links.
 
 use crate::block::{Block, BlockId, Slab};
 use crate::config::TieOrder;
 
-/// A tree by its root.
+/// A tree, by its root.
 pub(super) type Tree = Option<BlockId>;
 
-/// Whether no block is below one.
+/// Whether a block is a leaf.
 #[inline]
 pub(super) fn is_leaf(block: &Block) -> bool {
     block.lower.is_none() && block.upper.is_none()
 }
 
-/// The tree below `root` with one block more, which has no links yet: its root.
-#[inline(never)] // most bins hold one block: what is done for more should not burden that
+/// Inserts an unlinked block into the tree at `root`; returns the new root.
+#[inline(never)] // most bins hold one block: keep the code for more out of that path
 pub(super) fn insert(blocks: &mut Slab, order: TieOrder, root: BlockId, id: BlockId) -> BlockId {
     let rank = order.rank(&blocks[id]);
     if priority(root) < priority(id) {
@@ -37,7 +37,7 @@ pub(super) fn insert(blocks: &mut Slab, order: TieOrder, root: BlockId, id: Bloc
     root
 }
 
-/// `tree` with one block less.
+/// Removes a block from `tree`.
 ///
 /// # Panics
 /// If the block is not there.
@@ -56,7 +56,7 @@ pub(super) fn remove(blocks: &mut Slab, order: TieOrder, tree: Tree, id: BlockId
     tree
 }
 
-/// The first block that is `far` enough: one that is has only such behind it.
+/// The first block for which `far` holds; it is monotonic in the order.
 #[inline]
 pub(super) fn first(blocks: &Slab, mut tree: Tree, far: impl Fn(&Block) -> bool) -> Option<BlockId> {
     let mut found = None;
@@ -71,7 +71,7 @@ pub(super) fn first(blocks: &Slab, mut tree: Tree, far: impl Fn(&Block) -> bool)
     found
 }
 
-/// The last block that is `near` enough: one that is has only such before it.
+/// The last block for which `near` holds; it is monotonic in the order.
 #[inline]
 pub(super) fn last(blocks: &Slab, mut tree: Tree, near: impl Fn(&Block) -> bool) -> Option<BlockId> {
     let mut found = None;
@@ -86,7 +86,7 @@ pub(super) fn last(blocks: &Slab, mut tree: Tree, near: impl Fn(&Block) -> bool)
     found
 }
 
-/// The blocks before `rank`, and those behind it.
+/// Splits a tree into the blocks before `rank` and those after it.
 fn split(blocks: &mut Slab, order: TieOrder, tree: Tree, rank: (u64, u64, u64)) -> (Tree, Tree) {
     let Some(root) = tree else { return (None, None) };
     let Block { lower, upper, .. } = blocks[root];
@@ -101,7 +101,7 @@ fn split(blocks: &mut Slab, order: TieOrder, tree: Tree, rank: (u64, u64, u64)) 
     }
 }
 
-/// One tree of two, of which the first lies before the second.
+/// Joins two trees, all of the first before the second.
 fn join(blocks: &mut Slab, near: Tree, far: Tree) -> Tree {
     let (Some(left), Some(right)) = (near, far) else { return near.or(far) };
     if priority(left) > priority(right) {
@@ -113,7 +113,7 @@ fn join(blocks: &mut Slab, near: Tree, far: Tree) -> Tree {
     }
 }
 
-/// The id's bits, stirred: no two ids have the same (`lowbias32` of Chris Wellons' hash prospector).
+/// A bijective hash of the id (`lowbias32` of Chris Wellons' hash prospector).
 fn priority(id: BlockId) -> u32 {
     let x = id.number();
     let x = (x ^ (x >> 16)).wrapping_mul(0x7feb_352d);

@@ -1,11 +1,11 @@
-//! The pinned allocator: [`PinnedAllocator`], its requests and how they are served.
+//! The pinned allocator: [`PinnedAllocator`], and how it serves requests.
 //!
-//! What becomes of a block that was given back: `polling.rs`. Pools of graph captures: `captures.rs`.
+//! Freeing: `polling.rs`. Pools of graph captures: `captures.rs`.
 
 use std::collections::BTreeMap;
 
-use super::block::{Block, State};
-use super::driver::HostDriver;
+use super::block::{Block, HostBlockState};
+use super::driver::PinnedDriver;
 use super::error::PinnedError;
 use super::event::{PinnedEvent, PinnedObserver};
 use super::pool::HostPool;
@@ -47,16 +47,16 @@ pub struct PinnedAllocator<D, O> {
     pub(super) driver: D,
     pub(super) observer: O,
     pub(super) blocks: BTreeMap<Addr, Block>,
-    /// Always has the default pool. By id, which is the order in which `empty_cache` visits them; PyTorch
-    /// takes that of a hash table.
+    /// Always has the default pool. Ordered by id: `empty_cache` visits them in this order (PyTorch
+    /// uses that of a hash table).
     pub(super) pools: BTreeMap<PoolId, HostPool>,
-    /// The pools whose captures are under way.
+    /// The pools with a capture under way.
     pub(super) recording: Vec<PoolId>,
     pub(super) reserve: Reserve,
 }
 
 impl<D, O> PinnedAllocator<D, O> {
-    /// An allocator over `driver` that holds nothing yet.
+    /// An empty allocator over `driver`.
     pub fn new(config: PinnedConfig, driver: D, observer: O) -> Self {
         Self {
             config,
@@ -69,17 +69,17 @@ impl<D, O> PinnedAllocator<D, O> {
         }
     }
 
-    /// The options from now on. Blocks that exist keep their sizes, and a reserve is decided on only once.
+    /// Sets the options. Existing blocks keep their sizes, and the reserve is made at most once.
     pub fn set_config(&mut self, config: PinnedConfig) {
         self.config = config;
     }
 
-    /// Who listens.
+    /// The observer.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// Who listens, to be reset, say.
+    /// The observer, to reset it.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
@@ -89,19 +89,23 @@ impl<D, O> PinnedAllocator<D, O> {
         &self.driver
     }
 
-    /// The driver, so that a simulated stream can go on, say.
+    /// The driver, for example to let a simulated stream continue.
     pub fn driver_mut(&mut self) -> &mut D {
         &mut self.driver
     }
 
-    /// Notes that work on a stream uses the block at `addr`, so that it is not handed out again before that
-    /// work is done. False if no block starts there: memory from elsewhere is not ours to watch.
+    /// Records that work on a stream uses the block at `addr`, so that it is not reused before that
+    /// work is done. False if no block starts there.
     ///
     /// # Panics
-    /// If the block was given back already: it may be in someone else's hands by now.
+    /// If the block is already freed: it may be in use by another caller.
     pub fn record_event(&mut self, addr: Addr, on: DeviceStream) -> bool {
         let Some(block) = self.blocks.get_mut(&addr) else { return false };
-        assert!(block.state == State::Held, "a use of {addr} after its free: it is {:?}", block.state);
+        assert!(
+            block.state == HostBlockState::Held,
+            "a use of {addr} after its free: it is {:?}",
+            block.state
+        );
         block.used_on(on);
         true
     }
@@ -119,17 +123,17 @@ impl<D, O> PinnedAllocator<D, O> {
     /// # Panics
     /// If there is none.
     pub(super) fn pool(&mut self, id: PoolId) -> &mut HostPool {
-        self.pools.get_mut(&id).unwrap_or_else(|| panic!("there is no pinned memory pool {id}"))
+        self.pools.get_mut(&id).unwrap_or_else(|| panic!("no pinned memory pool {id}"))
     }
 }
 
-impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
+impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
     /// Serves a request: polls the pool's events, then takes the newest cached block of the request's bucket
-    /// that is large enough, then carves from the reserve, then pins new memory.
+    /// that is large enough, else carves a block from the reserve, else pins new memory.
     /// As PyTorch: `CachingHostAllocatorImpl::allocate`.
     ///
     /// # Errors
-    /// See [`PinnedError`]. A failure of the driver may be about another block, whose free it had to finish.
+    /// See [`PinnedError`]. A driver error may concern another block, whose free was being completed.
     pub fn alloc(&mut self, request: PinnedRequest) -> Result<PinnedAllocation, PinnedError> {
         if request.bytes == 0 {
             return Ok(PinnedAllocation::nothing());
@@ -142,7 +146,7 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
             Some(cached) => cached.addr,
             None => self.make_block(request, bytes)?,
         };
-        Ok(self.hand_out(addr, request))
+        Ok(self.allocation_of(addr, request))
     }
 
     fn check_open(&self, pool: PoolId) -> Result<(), PinnedError> {
@@ -153,9 +157,9 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         Err(PinnedError::Pool(if known { PoolError::NotRecording(pool) } else { PoolError::Unknown(pool) }))
     }
 
-    fn hand_out(&mut self, addr: Addr, request: PinnedRequest) -> PinnedAllocation {
+    fn allocation_of(&mut self, addr: Addr, request: PinnedRequest) -> PinnedAllocation {
         let block = self.block(addr);
-        block.state = State::Held;
+        block.state = HostBlockState::Held;
         block.requested_bytes = request.bytes;
         block.during = request.during;
         let block = block.seen(addr);
@@ -163,18 +167,19 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         PinnedAllocation { addr, bytes: block.bytes, requested_bytes: block.requested_bytes }
     }
 
-    /// A new block, which is not in its bucket: it is about to be handed out.
+    /// Makes a new block. It is not in a bucket: it is about to be allocated.
     fn make_block(&mut self, request: PinnedRequest, bytes: u64) -> Result<Addr, PinnedError> {
         let (addr, elapsed_us) = self.find_memory(bytes)?;
         let PinnedRequest { bytes: requested_bytes, pool, during } = request;
-        let block = Block { bytes, requested_bytes, pool, during, state: State::Held, streams: Vec::new() };
+        let block =
+            Block { bytes, requested_bytes, pool, during, state: HostBlockState::Held, streams: Vec::new() };
         let there = self.blocks.insert(addr, block);
-        assert!(there.is_none(), "the driver gave out {addr} twice: {there:?} is there");
+        assert!(there.is_none(), "the driver returned {addr} twice: {there:?} is there");
         self.observer.on(&PinnedEvent::SegmentAlloc { addr, bytes, pool, elapsed_us });
         Ok(addr)
     }
 
-    /// Memory for a new block, and how long the driver took if it was asked.
+    /// Memory for a new block, and the duration of the driver call if there was one.
     fn find_memory(&mut self, bytes: u64) -> Result<(Addr, Option<u64>), PinnedError> {
         if matches!(self.reserve, Reserve::Undecided) {
             self.reserve = self.make_reserve()?;

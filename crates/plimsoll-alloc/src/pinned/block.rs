@@ -1,4 +1,4 @@
-//! One block and its life: held, waiting for the streams that used it, cached, held again.
+//! A block and its states: allocated, waiting for the streams that used it, cached.
 
 use super::request::{DeviceStream, During};
 use super::segment::PinnedState;
@@ -8,53 +8,53 @@ use crate::request::PoolId;
 #[derive(Debug, Clone)]
 pub(super) struct Block {
     pub(super) bytes: u64,
-    /// What its last holder asked for.
+    /// The last requested size.
     pub(super) requested_bytes: u64,
-    /// The pool that it was made for, for life.
+    /// Its pool, which never changes.
     pub(super) pool: PoolId,
-    /// How its last holder asked for it.
+    /// Whether the last request was captured.
     pub(super) during: During,
-    pub(super) state: State,
-    /// Where its holder used it, each stream once, in the order of first use.
+    pub(super) state: HostBlockState,
+    /// The streams that used it, each once, in the order of first use.
     pub(super) streams: Vec<DeviceStream>,
 }
 
-/// Where a block is in its life.
+/// The state of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    /// A caller has it.
+pub(super) enum HostBlockState {
+    /// Allocated.
     Held,
-    /// Given back; so many of its events are not known to be done.
+    /// Freed, with this many pending events.
     Waiting { events: usize },
-    /// Given back, and nothing can tell when it is done with. It is never used again.
+    /// Freed, but the end of its use cannot be determined. It is never reused.
     Retired,
-    /// Free, in its bucket.
+    /// Cached in its bucket.
     Cached,
 }
 
 impl Block {
-    /// Notes a use; a stream counts once.
+    /// Records a use; a stream counts once.
     pub(super) fn used_on(&mut self, on: DeviceStream) {
         if !self.streams.contains(&on) {
             self.streams.push(on);
         }
     }
 
-    /// Notes that one of its events is done. Whether that was the last that it waited for.
+    /// Records that one of its events is done. Returns whether it was the last.
     pub(super) fn event_is_done(&mut self) -> bool {
         match &mut self.state {
-            State::Waiting { events } => {
+            HostBlockState::Waiting { events } => {
                 *events -= 1;
                 *events == 0
             }
-            State::Retired => false, // its other events could not be recorded
+            HostBlockState::Retired => false, // its other events could not be recorded
             other => panic!("an event is pending for a block that is {other:?}"),
         }
     }
 }
 
-impl State {
-    /// As others see it.
+impl HostBlockState {
+    /// The state in snapshots.
     pub(super) fn seen(self) -> PinnedState {
         match self {
             Self::Held => PinnedState::Held,

@@ -1,8 +1,8 @@
 //! Pools that graph captures own: begin, end, release.
 //!
-//! A graph runs later, and again, at the addresses that its capture saw. So what a capture asks for comes from
-//! a pool of its own, which lives as long as a graph holds it. Who asks during which capture is resolved by
-//! the caller, into [`PinnedRequest::pool`](super::PinnedRequest::pool).
+//! A graph is replayed later, any number of times, at the addresses of its capture. So a capture allocates from
+//! its own pool, which lives as long as a graph uses it. The caller decides which requests belong to which capture,
+//! and sets [`PinnedRequest::pool`](super::PinnedRequest::pool).
 
 use super::allocator::PinnedAllocator;
 use super::error::PinnedError;
@@ -11,12 +11,12 @@ use crate::private::PoolError;
 use crate::request::PoolId;
 
 impl<D, O> PinnedAllocator<D, O> {
-    /// A capture into `pool` begins, and holds it; requests may name it. As PyTorch: `begin_allocate_to_pool`
-    /// (which counts the holder even when it refuses, so that the pool never dies).
+    /// Begins a capture into `pool`, which increments its use count; requests may name it then. As PyTorch:
+    /// `begin_allocate_to_pool` (which increments the count even when it fails, so the pool is never freed).
     ///
     /// # Errors
     /// [`PoolError::Unknown`] for the default pool's id, [`PoolError::AlreadyRecording`],
-    /// [`PoolError::Unused`] if the pool is dying.
+    /// [`PoolError::Unused`] if the pool is being removed.
     pub fn begin_allocate_to_pool(&mut self, pool: PoolId) -> Result<(), PinnedError> {
         if pool == PoolId::DEFAULT {
             return Err(PinnedError::Pool(PoolError::Unknown(pool)));
@@ -33,10 +33,10 @@ impl<D, O> PinnedAllocator<D, O> {
         Ok(())
     }
 
-    /// The capture into `pool` ends. The graph still holds it. As PyTorch: `end_allocate_to_pool`.
+    /// Ends the capture into `pool`. The graph still uses the pool. As PyTorch: `end_allocate_to_pool`.
     ///
     /// # Errors
-    /// [`PoolError::NotRecording`] if none is under way.
+    /// [`PoolError::NotRecording`] if no capture is under way.
     pub fn end_allocate_to_pool(&mut self, pool: PoolId) -> Result<(), PinnedError> {
         let not_recording = PinnedError::Pool(PoolError::NotRecording(pool));
         let nth = self.recording.iter().position(|&id| id == pool).ok_or(not_recording)?;
@@ -44,11 +44,11 @@ impl<D, O> PinnedAllocator<D, O> {
         Ok(())
     }
 
-    /// One graph holds `pool` no more. After the last, `empty_cache` releases what it has cached.
+    /// Decrements the use count of `pool`. At 0, `empty_cache` releases its cached blocks.
     /// As PyTorch: `release_pool`.
     ///
     /// # Errors
-    /// [`PoolError::Unknown`] (the default pool has no graphs either), [`PoolError::Unused`] if no graph holds
+    /// [`PoolError::Unknown`] (also for the default pool), [`PoolError::Unused`] if no graph uses
     /// it.
     pub fn release_pool(&mut self, pool: PoolId) -> Result<(), PinnedError> {
         let private = self.pools.get_mut(&pool).filter(|_| pool != PoolId::DEFAULT);

@@ -1,8 +1,8 @@
-//! The judge: is the state sound, and do the statistics agree? [`PinnedAllocator::check`],
-//! [`PinnedStats::check`]. It walks everything, so it is for tests and for hunting a bug.
+//! Consistency checks of the state and the statistics: [`PinnedAllocator::check`],
+//! [`PinnedStats::check`]. They visit every block, so they are for tests and debugging.
 
 use super::allocator::PinnedAllocator;
-use super::block::{Block, State};
+use super::block::{Block, HostBlockState};
 use super::reserve::{PIECE_GRAIN_BYTES, Reserve};
 use super::segment::PinnedSegment;
 use super::size::bucket;
@@ -11,10 +11,10 @@ use crate::check::{Violation, count, equal};
 use crate::request::{Addr, PoolId};
 
 impl<D, O> PinnedAllocator<D, O> {
-    /// Whether blocks, buckets, waiting events and the reserve agree.
+    /// Checks that blocks, buckets, pending events and the reserve agree.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first broken invariant.
     pub fn check(&self) -> Result<(), Violation> {
         for pair in self.segments().windows(2) {
             let overlap_bytes = (pair[0].addr.0 + pair[0].bytes).saturating_sub(pair[1].addr.0);
@@ -24,7 +24,7 @@ impl<D, O> PinnedAllocator<D, O> {
             self.check_block(addr, block)?;
         }
         let in_buckets: usize = self.pools.values().flat_map(|pool| &pool.buckets).map(Vec::len).sum();
-        let cached = self.blocks.values().filter(|block| block.state == State::Cached).count();
+        let cached = self.blocks.values().filter(|block| block.state == HostBlockState::Cached).count();
         equal("the buckets hold the cached blocks, each once", None, count(cached), count(in_buckets))?;
         self.check_pools()?;
         self.check_reserve()
@@ -32,12 +32,12 @@ impl<D, O> PinnedAllocator<D, O> {
 
     fn check_block(&self, addr: Addr, block: &Block) -> Result<(), Violation> {
         let at = Some(addr);
-        equal("a block holds what was asked", at, true, block.requested_bytes <= block.bytes)?;
-        equal("a block's pool is there", at, true, self.pools.contains_key(&block.pool))?;
+        equal("a block holds its request", at, true, block.requested_bytes <= block.bytes)?;
+        equal("a block's pool exists", at, true, self.pools.contains_key(&block.pool))?;
         let pool = &self.pools[&block.pool];
         let in_bucket = pool.buckets[bucket(block.bytes)].iter();
         let in_bucket = in_bucket.filter(|cached| cached.addr == addr && cached.bytes == block.bytes);
-        let is_cached = block.state == State::Cached;
+        let is_cached = block.state == HostBlockState::Cached;
         equal(
             "a block is in its bucket if it is cached",
             at,
@@ -45,15 +45,17 @@ impl<D, O> PinnedAllocator<D, O> {
             count(in_bucket.count()),
         )?;
         let used = !block.streams.is_empty();
-        equal("only a holder uses a block", at, false, used && block.state != State::Held)?;
+        equal("only an allocated block has uses", at, false, used && block.state != HostBlockState::Held)?;
         let events = pool.waiting.iter().filter(|&&(_, waits)| waits == addr).count();
         match block.state {
-            State::Waiting { events: expected } => {
-                equal("a block that waits has its events", at, count(expected), count(events))?;
-                equal("a block waits for something", at, true, expected > 0)
+            HostBlockState::Waiting { events: expected } => {
+                equal("a waiting block has its events", at, count(expected), count(events))?;
+                equal("a waiting block waits for at least one event", at, true, expected > 0)
             }
-            State::Retired => Ok(()),
-            State::Held | State::Cached => equal("other blocks wait for nothing", at, 0, count(events)),
+            HostBlockState::Retired => Ok(()),
+            HostBlockState::Held | HostBlockState::Cached => {
+                equal("no other block has events", at, 0, count(events))
+            }
         }
     }
 
@@ -65,7 +67,7 @@ impl<D, O> PinnedAllocator<D, O> {
             equal("a pool is recorded into once", None, true, once)?;
         }
         for (_, addr) in self.pools.values().flat_map(|pool| &pool.waiting) {
-            equal("an event is of a block", Some(*addr), true, self.blocks.contains_key(addr))?;
+            equal("an event belongs to a block", Some(*addr), true, self.blocks.contains_key(addr))?;
         }
         Ok(())
     }
@@ -74,19 +76,19 @@ impl<D, O> PinnedAllocator<D, O> {
         let Reserve::Segment { addr, bytes, used_bytes } = self.reserve else { return Ok(()) };
         equal("the reserve is not overdrawn", Some(addr), true, used_bytes <= bytes)?;
         for (&at, block) in self.blocks.iter().filter(|&(&at, _)| self.reserve.owns(at)) {
-            equal("pieces start on 4 KiB", Some(at), 0, (at.0 - addr.0) % PIECE_GRAIN_BYTES)?;
+            equal("pieces start at multiples of 4 KiB", Some(at), 0, (at.0 - addr.0) % PIECE_GRAIN_BYTES)?;
             let inside = at.0 + block.bytes <= addr.0 + used_bytes;
-            equal("pieces lie in what was carved", Some(at), true, inside)?;
+            equal("pieces lie in the carved part", Some(at), true, inside)?;
         }
         Ok(())
     }
 }
 
 impl PinnedStats {
-    /// Whether the statistics agree with the blocks that they counted.
+    /// Checks the statistics against the blocks.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first broken invariant.
     pub fn check(&self, segments: &[PinnedSegment]) -> Result<(), Violation> {
         let active = || segments.iter().filter(|block| block.state.is_active());
         let sum = |blocks: &mut dyn Iterator<Item = &PinnedSegment>| -> i128 {
@@ -100,7 +102,7 @@ impl PinnedStats {
         ];
         for (rule, expected, stat) in rules {
             equal(rule, None, expected, stat.current)?;
-            equal("a peak is never below what is current", None, true, stat.peak >= stat.current)?;
+            equal("a peak is never below the current value", None, true, stat.peak >= stat.current)?;
         }
         Ok(())
     }

@@ -1,13 +1,13 @@
-//! The seam: all that the pinned allocator asks of the host and its devices is a [`HostDriver`].
+//! The host interface: [`PinnedDriver`] has every call that the pinned allocator makes to the host and its devices.
 //!
-//! [`SimHost`](super::SimHost) hands out numbers; CUDA's is in its own crate. A driver never calls back. The
-//! allocator has no clock, so the driver says how long its slow calls took.
+//! [`SimHost`](super::SimHost) simulates one; CUDA's is in its own crate. A driver does not call the allocator. The
+//! allocator has no clock, so the driver returns the duration of its slow calls.
 
 use super::request::DeviceStream;
 use crate::driver::{DriverError, EventId};
 use crate::request::Addr;
 
-/// An answer, and how long it took.
+/// A result, and the duration of the call.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, Timed};
@@ -16,20 +16,20 @@ use crate::request::Addr;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timed<T> {
-    /// The answer.
+    /// The result.
     pub value: T,
-    /// How long the call took, whole microseconds.
+    /// The duration of the call, microseconds.
     pub elapsed_us: u64,
 }
 
-/// Pinned memory and the events of streams. Every call can fail; a failed call has changed nothing.
+/// Pinned memory and the events of streams. Every call can fail; a failed call must change nothing.
 ///
 /// ```
-/// use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, HostDriver, Timed};
+/// use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, PinnedDriver, Timed};
 ///
 /// /// A host with one page, and a device that is never behind.
 /// struct OnePage(Option<Addr>);
-/// impl HostDriver for OnePage {
+/// impl PinnedDriver for OnePage {
 ///     fn pin(&mut self, bytes: u64) -> Result<Timed<Addr>, DriverError> {
 ///         let page = if bytes <= 4096 { self.0.take() } else { None };
 ///         page.map(|value| Timed { value, elapsed_us: 0 }).ok_or(DriverError::OutOfMemory)
@@ -49,35 +49,35 @@ pub struct Timed<T> {
 /// assert!(host.pin(100).is_ok());
 /// assert_eq!(host.pin(100), Err(DriverError::OutOfMemory));
 /// ```
-pub trait HostDriver {
-    /// Pins new memory of `bytes` and returns its start: not 0, apart from all other that is pinned.
+pub trait PinnedDriver {
+    /// Pins `bytes` of new memory and returns its address: not 0, overlapping no other pinned memory.
     ///
     /// # Errors
-    /// [`DriverError::OutOfMemory`] if there is no more, [`DriverError::Failed`] for anything else. Both go
-    /// to the caller: the cache is not released to make room, in PyTorch neither.
+    /// [`DriverError::OutOfMemory`] if no memory is left, [`DriverError::Failed`] for anything else. Both go
+    /// to the caller: as in PyTorch, the cache is not released to make room.
     fn pin(&mut self, bytes: u64) -> Result<Timed<Addr>, DriverError>;
 
-    /// Gives back the memory that starts at `addr`.
+    /// Frees the memory that starts at `addr`.
     ///
     /// # Errors
-    /// If it is refused; the memory then stays in the cache.
+    /// If the host fails; the memory then stays cached.
     fn unpin(&mut self, addr: Addr) -> Result<Timed<()>, DriverError>;
 
-    /// Marks the place that the work on a stream has come to.
+    /// Records an event after the work that is now on a stream.
     ///
     /// # Errors
-    /// If it cannot be marked; the block in question is then never used again.
+    /// If it cannot be recorded; the block is then never reused.
     fn record(&mut self, on: DeviceStream) -> Result<EventId, DriverError>;
 
-    /// Whether the stream has passed the mark. Once true, the event is not asked about again, so its handle
-    /// may be used again.
+    /// Whether an event is done. Once true, the event is not queried again, so its handle
+    /// may be reused.
     ///
     /// # Errors
-    /// If it cannot be told; it is asked again at the next occasion.
+    /// If the query fails; the allocator retries later.
     fn is_done(&mut self, event: EventId) -> Result<bool, DriverError>;
 }
 
-impl<D: HostDriver + ?Sized> HostDriver for Box<D> {
+impl<D: PinnedDriver + ?Sized> PinnedDriver for Box<D> {
     fn pin(&mut self, bytes: u64) -> Result<Timed<Addr>, DriverError> {
         (**self).pin(bytes)
     }

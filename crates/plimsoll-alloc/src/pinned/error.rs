@@ -1,4 +1,4 @@
-//! What can go wrong with pinned memory: [`PinnedError`].
+//! Errors of pinned memory: [`PinnedError`].
 
 use std::fmt;
 
@@ -17,29 +17,29 @@ use crate::private::PoolError;
 /// assert_eq!(
 ///     why.to_string(),
 ///     "out of pinned memory: asked for 2.00 KiB; 0 bytes are in use and 4.00 KiB cached, \
-///      which empty_cache() gives back"
+///      which empty_cache() releases"
 /// );
 /// # Ok::<(), plimsoll_alloc::PinnedError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PinnedError {
-    /// The host has no more. The cache was not released for it (nor is it in PyTorch).
+    /// The host is out of memory. As in PyTorch, the cache was not released.
     OutOfMemory {
-        /// What the host was asked for: a block, or the reserve; bytes.
+        /// The size requested from the host, for a block or for the reserve; bytes.
         asked_bytes: u64,
-        /// What callers hold or streams may still use, bytes.
+        /// Memory in use by callers or streams, bytes.
         active_bytes: u64,
-        /// What waits in buckets, bytes.
+        /// Cached memory, bytes.
         cached_bytes: u64,
     },
     /// The request is more than 2^63 bytes; nothing was tried.
     TooLarge {
-        /// What was asked for, bytes.
+        /// The requested value, bytes.
         requested_bytes: u64,
     },
-    /// The host or a device failed for another reason than want of memory.
+    /// The host or a device failed for a reason other than out of memory.
     Driver(DriverError),
-    /// A pool cannot be used as asked; nothing was tried.
+    /// An invalid use of a pool; nothing was tried.
     Pool(PoolError),
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for PinnedError {
                 write!(f, "out of pinned memory: asked for {asked}; {active} are in use")?;
                 match cached_bytes {
                     0 => write!(f, " and none cached"),
-                    _ => write!(f, " and {} cached, which empty_cache() gives back", Bytes(*cached_bytes)),
+                    _ => write!(f, " and {} cached, which empty_cache() releases", Bytes(*cached_bytes)),
                 }
             }
             Self::TooLarge { requested_bytes } => {

@@ -1,10 +1,10 @@
-//! What happened to pinned memory: [`PinnedEvent`] and the [`PinnedObserver`] seam.
+//! Events of pinned memory: [`PinnedEvent`], and the [`PinnedObserver`] trait that receives them.
 
 use super::segment::PinnedSegment;
 use crate::request::{Addr, PoolId};
 
-/// One thing that the allocator did. The names are those of PyTorch's `host_traces`, whose sizes are those of
-/// whole blocks too; `ReserveAlloc` and `PoolErased` leave no entry there.
+/// An event. The names are those of PyTorch's `host_traces`, whose sizes are also those of
+/// whole blocks; `ReserveAlloc` and `PoolErased` have no entry there.
 ///
 /// ```
 /// use plimsoll_alloc::{PinnedAllocator, PinnedConfig, PinnedEvent, PinnedRequest, SimHost};
@@ -20,60 +20,60 @@ use crate::request::{Addr, PoolId};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinnedEvent {
-    /// A block was given to a caller.
+    /// A block was allocated.
     Alloc {
-        /// The block, as given.
+        /// The block, as allocated.
         block: PinnedSegment,
     },
-    /// A caller gave a block back.
+    /// A block was freed by its caller.
     FreeRequested {
-        /// The block, as it was held.
+        /// The block, as it was allocated.
         block: PinnedSegment,
     },
-    /// No stream uses the block any more; it goes to the cache, or to the system.
+    /// No stream uses the block any more; it is cached, or released to the system.
     FreeCompleted {
-        /// The block, as it was held.
+        /// The block, as it was allocated.
         block: PinnedSegment,
     },
-    /// A new block.
+    /// A block was created.
     SegmentAlloc {
-        /// Where it starts.
+        /// Its address.
         addr: Addr,
         /// Its size, bytes.
         bytes: u64,
-        /// The pool that it is for.
+        /// Its pool.
         pool: PoolId,
-        /// How long the driver took, or None if it was carved from the reserve.
+        /// The duration of the driver call, or None if it was carved from the reserve.
         elapsed_us: Option<u64>,
     },
-    /// A block is no more.
+    /// A block was removed.
     SegmentFree {
-        /// Where it started.
+        /// Its start address.
         addr: Addr,
         /// Its size, bytes.
         bytes: u64,
-        /// The pool that it was for.
+        /// Its pool.
         pool: PoolId,
-        /// How long the driver took, or None if it was part of the reserve.
+        /// The duration of the driver call, or None if it was part of the reserve.
         elapsed_us: Option<u64>,
     },
     /// The reserve was pinned.
     ReserveAlloc {
-        /// Where it starts.
+        /// Its address.
         addr: Addr,
         /// Its size, bytes.
         bytes: u64,
-        /// How long the driver took.
+        /// The duration of the driver call.
         elapsed_us: u64,
     },
-    /// A pool that no graph holds has lost its last block, and is no more.
+    /// A pool that no graph uses lost its last block, and was removed.
     PoolErased {
         /// The pool.
         pool: PoolId,
     },
 }
 
-/// Who listens. Tuples compose, `()` hears nothing, and a `Vec<PinnedEvent>` keeps the whole story.
+/// Receives events. Tuples of observers are observers, `()` ignores events, and a `Vec<PinnedEvent>` stores them.
 ///
 /// ```
 /// # use plimsoll_alloc::{PinnedEvent, PinnedObserver, PoolId};
@@ -82,7 +82,7 @@ pub enum PinnedEvent {
 /// assert_eq!(story.0.len(), 1);
 /// ```
 pub trait PinnedObserver {
-    /// Takes note, in the order of what happened.
+    /// Called for each event, in order.
     fn on(&mut self, event: &PinnedEvent);
 }
 

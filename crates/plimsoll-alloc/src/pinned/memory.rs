@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::allocator::PinnedAllocator;
-use super::driver::HostDriver;
+use super::driver::PinnedDriver;
 use super::error::PinnedError;
 use super::request::{DeviceStream, PinnedAllocation, PinnedRequest};
 use super::segment::PinnedSegment;
@@ -18,7 +18,7 @@ use crate::config::PinnedConfig;
 use crate::lock::{Guard, Lock};
 use crate::request::{Addr, PoolId};
 
-type Shared = PinnedAllocator<Box<dyn HostDriver + Send>, PinnedStats>;
+type Shared = PinnedAllocator<Box<dyn PinnedDriver + Send>, PinnedStats>;
 
 /// A process's pinned memory. Clones are handles to the same memory.
 ///
@@ -38,13 +38,13 @@ pub struct PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// The memory that `driver` can pin; none is yet.
-    pub fn new(config: PinnedConfig, driver: impl HostDriver + Send + 'static) -> Self {
-        let driver: Box<dyn HostDriver + Send> = Box::new(driver);
+    /// The memory that `driver` can pin. Nothing is pinned yet.
+    pub fn new(config: PinnedConfig, driver: impl PinnedDriver + Send + 'static) -> Self {
+        let driver: Box<dyn PinnedDriver + Send> = Box::new(driver);
         Self { shared: Arc::new(Lock::new(PinnedAllocator::new(config, driver, PinnedStats::default()))) }
     }
 
-    /// Serves a request: [`PinnedAllocator::alloc`].
+    /// Allocates: [`PinnedAllocator::alloc`].
     ///
     /// # Errors
     /// As [`PinnedAllocator::alloc`].
@@ -52,7 +52,7 @@ impl PinnedMemory {
         self.lock().alloc(request)
     }
 
-    /// Notes a use: [`PinnedAllocator::record_event`].
+    /// Records a use: [`PinnedAllocator::record_event`].
     ///
     /// # Panics
     /// As [`PinnedAllocator::record_event`].
@@ -60,7 +60,7 @@ impl PinnedMemory {
         self.lock().record_event(addr, on)
     }
 
-    /// Takes a block back: [`PinnedAllocator::free`].
+    /// Frees a block: [`PinnedAllocator::free`].
     ///
     /// # Errors
     /// As [`PinnedAllocator::free`].
@@ -71,7 +71,7 @@ impl PinnedMemory {
         self.lock().free(allocation)
     }
 
-    /// Gives cached blocks back; bytes: [`PinnedAllocator::empty_cache`].
+    /// Releases cached blocks and returns their bytes: [`PinnedAllocator::empty_cache`].
     ///
     /// # Errors
     /// As [`PinnedAllocator::empty_cache`].
@@ -79,12 +79,12 @@ impl PinnedMemory {
         self.lock().empty_cache()
     }
 
-    /// The options from now on: [`PinnedAllocator::set_config`].
+    /// Sets the options: [`PinnedAllocator::set_config`].
     pub fn set_config(&self, config: PinnedConfig) {
         self.lock().set_config(config);
     }
 
-    /// A capture begins: [`PinnedAllocator::begin_allocate_to_pool`].
+    /// Begins a capture: [`PinnedAllocator::begin_allocate_to_pool`].
     ///
     /// # Errors
     /// As [`PinnedAllocator::begin_allocate_to_pool`].
@@ -92,7 +92,7 @@ impl PinnedMemory {
         self.lock().begin_allocate_to_pool(pool)
     }
 
-    /// A capture ends: [`PinnedAllocator::end_allocate_to_pool`].
+    /// Ends a capture: [`PinnedAllocator::end_allocate_to_pool`].
     ///
     /// # Errors
     /// As [`PinnedAllocator::end_allocate_to_pool`].
@@ -100,7 +100,7 @@ impl PinnedMemory {
         self.lock().end_allocate_to_pool(pool)
     }
 
-    /// A graph is gone: [`PinnedAllocator::release_pool`].
+    /// Releases a graph's use of a pool: [`PinnedAllocator::release_pool`].
     ///
     /// # Errors
     /// As [`PinnedAllocator::release_pool`].
@@ -113,12 +113,12 @@ impl PinnedMemory {
         self.lock().observer().host_memory_stats()
     }
 
-    /// Makes every peak what is current: [`PinnedStats::reset_peak`].
+    /// Resets every peak to the current value: [`PinnedStats::reset_peak`].
     pub fn reset_peak_host_memory_stats(&self) {
         self.lock().observer_mut().reset_peak();
     }
 
-    /// Makes every accumulated statistic 0: [`PinnedStats::reset_accumulated`].
+    /// Resets every accumulated statistic to 0: [`PinnedStats::reset_accumulated`].
     pub fn reset_accumulated_host_memory_stats(&self) {
         self.lock().observer_mut().reset_accumulated();
     }
@@ -128,10 +128,10 @@ impl PinnedMemory {
         self.lock().segments()
     }
 
-    /// Whether state and statistics are sound and agree.
+    /// Checks that state and statistics are consistent.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first broken invariant.
     pub fn check(&self) -> Result<(), Violation> {
         let memory = self.lock();
         memory.check()?;

@@ -1,18 +1,18 @@
-//! The way back: free, the events that it waits for, the cache, the system.
+//! Freeing: the events that a block waits for, the cache, the system.
 //!
-//! Note [A driver that fails on the way back]
-//! A failed call changes nothing, and no block is lost track of. Where PyTorch has the behaviour, it is kept:
-//! an event that cannot be recorded retires the block. In three places PyTorch's exception leaves a block in
-//! no list, to be found by nobody; here
-//! - an event that cannot be queried stays where it was, first to be asked about next time;
-//! - a block that the system does not take back stays in (or goes to) the cache;
-//! - so do those that would have been released after it.
+//! Note [Driver failures while freeing]
+//! A failed call changes nothing, and no block is lost. As in PyTorch,
+//! an event that cannot be recorded retires the block. In three places, PyTorch's exception leaves a block in
+//! no list; here
+//! - an event that cannot be queried stays first in its queue;
+//! - a block that the system fails to free stays in (or goes to) the cache;
+//! - so do the blocks after it.
 
 use std::mem;
 
 use super::allocator::PinnedAllocator;
-use super::block::State;
-use super::driver::HostDriver;
+use super::block::HostBlockState;
+use super::driver::PinnedDriver;
 use super::error::PinnedError;
 use super::event::{PinnedEvent, PinnedObserver};
 use super::pool::Cached;
@@ -20,17 +20,17 @@ use super::request::{During, PinnedAllocation};
 use super::size::BUCKETS;
 use crate::request::{Addr, PoolId};
 
-impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
-    /// Takes a block back. If no stream used it, it is cached at once (or released, above the largest cached
-    /// size); else one event is recorded on each stream, in the order of first use (PyTorch: in that of a
-    /// hash table), and a later request or `empty_cache` finds it done.
+impl<D: PinnedDriver, O: PinnedObserver> PinnedAllocator<D, O> {
+    /// Frees a block. If no stream used it, it is cached at once (or released, above the largest cached
+    /// size); otherwise, one event is recorded on each stream, in the order of first use (PyTorch: in that of a
+    /// hash table), and a later request or `empty_cache` completes the free.
     /// As PyTorch: `CachingHostAllocatorImpl::free`.
     ///
     /// # Errors
-    /// If the driver fails: Note [A driver that fails on the way back]. The block was taken back all the same.
+    /// If the driver fails: Note [Driver failures while freeing]. The block was taken back all the same.
     ///
     /// # Panics
-    /// If nothing is held at its address here: it is another allocator's.
+    /// If no block is allocated at its address: it belongs to another allocator.
     #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes a double free impossible")]
     pub fn free(&mut self, allocation: PinnedAllocation) -> Result<(), PinnedError> {
         if allocation == PinnedAllocation::nothing() {
@@ -38,7 +38,7 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         }
         let addr = allocation.addr();
         let block = self.block(addr);
-        assert!(block.state == State::Held, "{addr} was not handed out: it is {:?}", block.state);
+        assert!(block.state == HostBlockState::Held, "{addr} is not allocated: it is {:?}", block.state);
         let (used, during, block) = (!block.streams.is_empty(), block.during, block.seen(addr));
         self.observer.on(&PinnedEvent::FreeRequested { block });
         match (used, during) {
@@ -51,33 +51,33 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         }
     }
 
-    /// Records an event on each stream that used a block, for `poll` to find done.
+    /// Records an event on each stream that used a block; `poll` queries them.
     fn wait_for_streams(&mut self, addr: Addr) -> Result<(), PinnedError> {
         let mut streams = mem::take(&mut self.block(addr).streams);
         let events = streams.len();
         let pool = self.block(addr).pool;
-        self.block(addr).state = State::Waiting { events };
+        self.block(addr).state = HostBlockState::Waiting { events };
         let recorded = streams.iter().try_for_each(|&on| {
             let event = self.driver.record(on)?;
             self.pool(pool).waiting.push_back((event, addr));
             Ok(())
         });
         streams.clear();
-        self.block(addr).streams = streams; // empty, but with room for the next holder's
+        self.block(addr).streams = streams; // empty, but keeps its capacity
         if recorded.is_err() {
             self.retire(addr);
         }
         recorded
     }
 
-    /// Gives a block up: it stays active for ever, since nothing can tell when it is done with.
+    /// Retires a block: it stays active forever, because the end of its use cannot be determined.
     fn retire(&mut self, addr: Addr) {
         let block = self.block(addr);
         block.streams.clear();
-        block.state = State::Retired;
+        block.state = HostBlockState::Retired;
     }
 
-    /// Asks about a pool's events, the oldest first, up to the first that is not done: those behind it wait,
+    /// Queries a pool's events, oldest first, up to the first that is not done: those after it wait,
     /// done or not. As PyTorch: `process_events`.
     pub(super) fn poll(&mut self, id: PoolId) -> Result<(), PinnedError> {
         while let Some(&(event, addr)) = self.pool(id).waiting.front() {
@@ -92,12 +92,12 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         Ok(())
     }
 
-    /// Where a block goes that nobody uses any more: to the cache, or to the system if it is too large for
-    /// it. As PyTorch: `maybe_cache_block`.
+    /// Caches a block that is no longer used, or releases it to the system if it is too large for
+    /// the cache. As PyTorch: `maybe_cache_block`.
     fn settle(&mut self, addr: Addr) -> Result<(), PinnedError> {
         let block = self.block(addr).seen(addr);
         self.observer.on(&PinnedEvent::FreeCompleted { block });
-        self.block(addr).state = State::Cached;
+        self.block(addr).state = HostBlockState::Cached;
         let too_large = self.config.max_cached_bytes().is_some_and(|most_bytes| block.bytes > most_bytes);
         let released = if too_large { self.release(addr) } else { Ok(0) };
         if self.blocks.contains_key(&addr) {
@@ -106,7 +106,7 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         released.map(|_| ())
     }
 
-    /// Ends a block that is in no bucket; bytes that the system got. Of the reserve it gets nothing.
+    /// Removes a block that is in no bucket. Returns the bytes released to the system: 0 for a piece of the reserve.
     fn release(&mut self, addr: Addr) -> Result<u64, PinnedError> {
         let elapsed_us = match self.reserve.owns(addr) {
             true => None,
@@ -118,12 +118,12 @@ impl<D: HostDriver, O: PinnedObserver> PinnedAllocator<D, O> {
         Ok(if elapsed_us.is_some() { bytes } else { 0 })
     }
 
-    /// Gives cached blocks back to the system, after polling for those that have become free: of the default
-    /// pool, and of pools that no graph holds any more, which are erased with their last block. Bytes that
-    /// the system got. As PyTorch: `empty_cache`.
+    /// Releases cached blocks to the system, after polling events: those of the default
+    /// pool, and of pools that no graph uses any more, which are removed with their last block. Returns the bytes
+    /// released. As PyTorch: `empty_cache`.
     ///
     /// # Errors
-    /// If the driver fails; what was not released is still cached.
+    /// If the driver fails; the remaining blocks stay cached.
     pub fn empty_cache(&mut self) -> Result<u64, PinnedError> {
         let mut bytes = self.empty_pool(PoolId::DEFAULT)?;
         let released = self.pools.iter().filter(|(_, pool)| pool.users == 0).map(|(&id, _)| id);

@@ -1,4 +1,4 @@
-//! The blocks that one pool has to give: [`HostPool`], its buckets, and the events that it waits for.
+//! The cached blocks of one pool: [`HostPool`], its buckets and its pending events.
 
 use std::collections::VecDeque;
 
@@ -13,14 +13,14 @@ pub(super) struct Cached {
     pub(super) bytes: u64,
 }
 
-/// The default pool, or one that graph captures own.
+/// The default pool, or a pool of graph captures.
 #[derive(Debug)]
 pub(super) struct HostPool {
-    /// How many captures and graphs hold it. At 0 it dies as soon as its blocks are gone.
+    /// The use count: captures and graphs. At 0, the pool is removed with its last block.
     pub(super) users: u64,
     /// The cached blocks by `size::bucket`, each bucket from the oldest to the newest.
     pub(super) buckets: Vec<Vec<Cached>>,
-    /// Events of blocks that were given back, from the oldest to the newest.
+    /// Events of freed blocks, from the oldest to the newest.
     pub(super) waiting: VecDeque<(EventId, Addr)>,
 }
 
@@ -29,13 +29,13 @@ impl HostPool {
         Self { users: 1, buckets: vec![Vec::new(); BUCKETS], waiting: VecDeque::new() }
     }
 
-    /// Keeps a free block, as the newest of its bucket.
+    /// Caches a block, as the newest of its bucket.
     pub(super) fn put(&mut self, block: Cached) {
         self.buckets[bucket(block.bytes)].push(block);
     }
 
-    /// The newest block of the right bucket that is large enough, not the one that fits best. It leaves the
-    /// cache. As PyTorch: `get_free_block`.
+    /// Removes and returns the newest block of the bucket that is large enough, not the best fit.
+    /// As PyTorch: `get_free_block`.
     pub(super) fn take(&mut self, bytes: u64) -> Option<Cached> {
         let bucket = &mut self.buckets[bucket(bytes)];
         let nth = bucket.iter().rposition(|block| block.bytes >= bytes)?;

@@ -1,4 +1,4 @@
-//! What a caller asks for and what it is given: [`PinnedRequest`], [`PinnedAllocation`], and who uses it.
+//! A request and its result: [`PinnedRequest`], [`PinnedAllocation`], and the stream that uses it.
 
 use crate::request::{Addr, PoolId, StreamId};
 
@@ -11,11 +11,11 @@ use crate::request::{Addr, PoolId, StreamId};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedRequest {
-    /// Bytes wanted, before any rounding. 0 is allowed and takes nothing.
+    /// The size in bytes, before rounding. 0 is allowed and allocates nothing.
     pub bytes: u64,
-    /// The default pool, or one whose capture is under way.
+    /// The default pool, or a pool with a capture under way.
     pub pool: PoolId,
-    /// Whether the stream that asks is being captured.
+    /// Whether the requesting stream is being captured.
     pub during: During,
 }
 
@@ -26,7 +26,7 @@ impl PinnedRequest {
     }
 }
 
-/// Whether work runs now, or is recorded into a graph that may run at any later time.
+/// Whether work runs now, or is captured into a graph that may run later.
 ///
 /// ```
 /// # use plimsoll_alloc::{During, PinnedRequest};
@@ -36,8 +36,8 @@ impl PinnedRequest {
 pub enum During {
     /// It runs now.
     Eager,
-    /// It is recorded. A block from here that is used stays out of the cache for good, because no event can
-    /// say when the graph is done with it.
+    /// It is captured. A block that is used then is never cached again, because no event can
+    /// tell when the graph is done with it.
     Capture,
 }
 
@@ -56,10 +56,10 @@ pub struct DeviceStream {
     pub stream: StreamId,
 }
 
-/// The right to one block of pinned memory, given back by `free`.
+/// Ownership of one block of pinned memory; `free` ends it.
 ///
 /// It cannot be copied and `free` consumes it, so a block cannot be freed twice. Dropping it without `free`
-/// leaks the block. A request of 0 bytes gives one with `Addr(0)` that holds no block.
+/// leaks the block. The result of a request of 0 bytes has `Addr(0)` and no block.
 ///
 /// ```
 /// # use plimsoll_alloc::{Addr, PinnedAllocator, PinnedConfig, PinnedError, PinnedRequest, SimHost};
@@ -81,12 +81,12 @@ pub struct PinnedAllocation {
 }
 
 impl PinnedAllocation {
-    /// What a request of 0 bytes is given.
+    /// The result of a request of 0 bytes.
     pub(super) fn nothing() -> Self {
         Self { addr: Addr(0), bytes: 0, requested_bytes: 0 }
     }
 
-    /// Where the block starts, or `Addr(0)` for a request of 0 bytes.
+    /// The block's address, or `Addr(0)` for a request of 0 bytes.
     pub fn addr(&self) -> Addr {
         self.addr
     }
@@ -96,7 +96,7 @@ impl PinnedAllocation {
         self.bytes
     }
 
-    /// The bytes that were asked for.
+    /// The requested size.
     pub fn requested_bytes(&self) -> u64 {
         self.requested_bytes
     }

@@ -1,6 +1,6 @@
-//! The segment that is pinned up front: [`Reserve`]. Small blocks are carved from it, which costs no call.
+//! The segment that is pinned up front: [`Reserve`]. Small blocks are carved from it without a driver call.
 //!
-//! It only ever grows fuller: a carved block that is released leaves a hole which is not used again. As
+//! It is never refilled: the space of a released block is not reused. As
 //! PyTorch: `PinnedReserveSegment`.
 
 use crate::request::Addr;
@@ -8,19 +8,19 @@ use crate::request::Addr;
 /// Pieces are multiples of this, bytes.
 pub(super) const PIECE_GRAIN_BYTES: u64 = 4096;
 
-/// Whether there is a reserve. Decided once, when a block is first needed; later options change nothing.
+/// Whether there is a reserve. Decided when the first block is needed; later options change nothing.
 #[derive(Debug)]
 pub(super) enum Reserve {
     /// No block was needed yet.
     Undecided,
-    /// There is none.
+    /// No reserve.
     None,
-    /// This one.
+    /// The reserve.
     Segment { addr: Addr, bytes: u64, used_bytes: u64 },
 }
 
 impl Reserve {
-    /// A piece of at least `bytes`, if there is room.
+    /// Carves a piece of at least `bytes`, if there is room.
     pub(super) fn carve(&mut self, bytes: u64) -> Option<Addr> {
         let Self::Segment { addr, bytes: all_bytes, used_bytes } = self else { return None };
         let piece_bytes = bytes.checked_next_multiple_of(PIECE_GRAIN_BYTES)?;
@@ -32,7 +32,7 @@ impl Reserve {
         Some(at)
     }
 
-    /// Whether `at` lies in it.
+    /// Whether `at` is in the reserve.
     pub(super) fn owns(&self, at: Addr) -> bool {
         match *self {
             Self::Segment { addr, bytes, .. } => at >= addr && at.0 - addr.0 < bytes,

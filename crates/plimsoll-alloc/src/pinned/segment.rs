@@ -1,10 +1,10 @@
-//! A picture of the state: [`PinnedSegment`], one for each block.
+//! Snapshots of the state: one [`PinnedSegment`] for each block.
 
 use super::allocator::PinnedAllocator;
-use super::block::{Block, State};
+use super::block::{Block, HostBlockState};
 use crate::request::{Addr, PoolId};
 
-/// One block of pinned memory, as PyTorch's `host_segments` show it.
+/// One block of pinned memory, as in PyTorch's `host_segments`.
 ///
 /// ```
 /// # use plimsoll_alloc::{PinnedAllocator, PinnedConfig, PinnedRequest, PinnedState, SimHost};
@@ -17,19 +17,19 @@ use crate::request::{Addr, PoolId};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedSegment {
-    /// Where it starts.
+    /// Its address.
     pub addr: Addr,
     /// Its size, bytes.
     pub bytes: u64,
-    /// What its last holder asked for, bytes.
+    /// The last requested size, bytes.
     pub requested_bytes: u64,
-    /// The pool that it is for.
+    /// Its pool.
     pub pool: PoolId,
-    /// Where it is in its life.
+    /// Its state.
     pub state: PinnedState,
 }
 
-/// Where a block of pinned memory is in its life.
+/// The state of a block of pinned memory.
 ///
 /// ```
 /// # use plimsoll_alloc::PinnedState;
@@ -37,26 +37,26 @@ pub struct PinnedSegment {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinnedState {
-    /// A caller has it.
+    /// Allocated.
     Held,
-    /// Given back, while a stream may still use it.
+    /// Freed, but a stream may still use it.
     Waiting,
-    /// Given back, and nothing can tell when it is done with: a graph that was captured may use it at any
-    /// time, or an event could not be recorded. It is never used again.
+    /// Freed, but the end of its use cannot be determined: a captured graph may use it at any
+    /// time, or an event could not be recorded. It is never reused.
     Retired,
-    /// Free for the next request of its bucket.
+    /// Cached, for a request of its bucket.
     Cached,
 }
 
 impl PinnedState {
-    /// Whether it counts as active, as everything does that is not in the cache.
+    /// Whether it counts as active: every state except cached.
     pub fn is_active(self) -> bool {
         self != Self::Cached
     }
 }
 
 impl Block {
-    /// The block at `addr` as others see it.
+    /// The block at `addr`, for a snapshot.
     pub(super) fn seen(&self, addr: Addr) -> PinnedSegment {
         let Self { bytes, requested_bytes, pool, state, .. } = *self;
         PinnedSegment { addr, bytes, requested_bytes, pool, state: state.seen() }
@@ -69,10 +69,11 @@ impl<D, O> PinnedAllocator<D, O> {
         self.blocks.iter().map(|(&addr, block)| block.seen(addr)).collect()
     }
 
-    /// Bytes in blocks that callers hold or streams may still use, and bytes in cached ones.
+    /// Active bytes (allocated, or in use by streams) and cached bytes.
     pub(super) fn active_and_cached_bytes(&self) -> (u64, u64) {
         let sum = |cached: bool| {
-            let blocks = self.blocks.values().filter(|block| (block.state == State::Cached) == cached);
+            let blocks =
+                self.blocks.values().filter(|block| (block.state == HostBlockState::Cached) == cached);
             blocks.map(|block| block.bytes).sum()
         };
         (sum(false), sum(true))

@@ -1,22 +1,22 @@
-//! A host that is address space only, with streams that lag when told to: [`SimHost`].
+//! A simulated host with address space only, whose streams can be paused: [`SimHost`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::driver::{HostDriver, Timed};
+use super::driver::{PinnedDriver, Timed};
 use super::request::DeviceStream;
 use crate::driver::{DriverError, EventId};
 use crate::request::Addr;
 
-/// The first address; apart from those of simulated devices.
+/// The first address, distinct from those of simulated devices.
 const BASE: u64 = 0x1000_0000_0000;
-/// Pinned memory starts on a page.
+/// The alignment of pinned memory: a page.
 const PAGE_BYTES: u64 = 4096;
 
-/// A simulated host: no address is used twice, pinning takes no time, and the work on a stream is done as
-/// soon as it is asked for, unless the stream is [held](SimHost::hold).
+/// A simulated host: no address is reused, pinning takes no time, and the work on a stream is done
+/// immediately, unless the stream is [held](SimHost::hold).
 ///
 /// ```
-/// # use plimsoll_alloc::{DeviceStream, DriverError, HostDriver, SimHost};
+/// # use plimsoll_alloc::{DeviceStream, DriverError, PinnedDriver, SimHost};
 /// let mut host = SimHost::with_capacity(1 << 20);
 /// let copies = DeviceStream::default();
 /// let before = host.record(copies)?;
@@ -38,7 +38,7 @@ pub struct SimHost {
 }
 
 impl SimHost {
-    /// A host where `bytes` can be pinned.
+    /// A host that can pin `bytes`.
     pub fn with_capacity(bytes: u64) -> Self {
         Self {
             capacity_bytes: bytes,
@@ -50,12 +50,12 @@ impl SimHost {
         }
     }
 
-    /// From now on, what is recorded on a stream is done only when [`finish`](Self::finish) says so.
+    /// Pauses a stream: its events are done only after [`finish`](Self::finish).
     pub fn hold(&mut self, on: DeviceStream) {
         self.held.insert(on);
     }
 
-    /// A held stream passes its next `events`.
+    /// Completes the next `events` events of a held stream.
     pub fn finish(&mut self, on: DeviceStream, events: usize) {
         let next = self.not_done.iter().filter(|&(_, &stream)| stream == on).take(events);
         for event in next.map(|(&event, _)| event).collect::<Vec<_>>() {
@@ -63,13 +63,13 @@ impl SimHost {
         }
     }
 
-    /// What is pinned, bytes.
+    /// Pinned memory, bytes.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned.values().sum()
     }
 }
 
-impl HostDriver for SimHost {
+impl PinnedDriver for SimHost {
     fn pin(&mut self, bytes: u64) -> Result<Timed<Addr>, DriverError> {
         if bytes > self.capacity_bytes - self.pinned_bytes() {
             return Err(DriverError::OutOfMemory);

@@ -1,13 +1,13 @@
-//! How large a block is, and in which bucket it waits.
+//! Block sizes and buckets.
 
 use crate::config::PinnedConfig;
 
 /// One bucket for each power of two that a block can have.
 pub(super) const BUCKETS: usize = 64;
-/// A block may not be larger: the next power of two has no bucket (PyTorch would read past its buckets).
+/// The largest block: the next power of two has no bucket (PyTorch would read past its buckets).
 const MAX_BLOCK_BYTES: u64 = 1 << 63;
 
-/// The next power of two; above either bound of the options, `bytes` itself. None if there is no such block.
+/// The next power of two, or `bytes` itself above either of the options' thresholds. None if it is too large.
 pub(super) fn block_bytes(bytes: u64, config: &PinnedConfig) -> Option<u64> {
     let within = |bound: Option<u64>| bound.is_none_or(|bound| bytes <= bound);
     let rounds = within(config.max_round_threshold_bytes()) && within(config.max_cached_bytes());

@@ -1,9 +1,9 @@
 //! PyTorch's statistics of pinned memory, counted from events: [`PinnedStats`].
 //!
 //! Note [Peaks of pinned memory]
-//! PyTorch counts what is active by pool and bucket and adds the buckets up when asked, the peaks too. So the
-//! peaks of `active_requests` and `active_bytes` are a sum of peaks that may lie at different times: an upper
-//! bound. A pool that is erased leaves its counts to the default pool's buckets, peaks added to peaks.
+//! PyTorch counts active blocks by pool and bucket, and sums the buckets when the statistics are read, peaks
+//! included. So the peaks of `active_requests` and `active_bytes` are sums of peaks at possibly different
+//! times: an upper bound. The counts of a removed pool are added to the default pool's buckets, peaks included.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::size::{BUCKETS, bucket};
 use crate::request::PoolId;
 use crate::stats::Stat;
 
-/// How long calls of the driver took, microseconds.
+/// Durations of driver calls, microseconds.
 ///
 /// ```
 /// # use plimsoll_alloc::DurationStat;
@@ -22,18 +22,18 @@ use crate::stats::Stat;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DurationStat {
-    /// All of them together, since the start or [`PinnedStats::reset_accumulated`].
+    /// The total, since the start or [`PinnedStats::reset_accumulated`].
     pub total: i64,
-    /// The longest, since the start or [`PinnedStats::reset_peak`].
+    /// The maximum, since the start or [`PinnedStats::reset_peak`].
     pub max: i64,
-    /// The shortest, likewise. 0 stands for "none yet", so that one of 0 is forgotten, as in PyTorch.
+    /// The minimum, likewise. 0 means "none yet", so a duration of 0 is overwritten, as in PyTorch.
     pub min: i64,
-    /// How many, as `total`.
+    /// The number of calls, since the same time as `total`.
     pub count: i64,
 }
 
 impl DurationStat {
-    /// The mean, rounded down; 0 if there was none.
+    /// The mean, rounded down; 0 without calls.
     pub fn avg(&self) -> i64 {
         if self.count == 0 { 0 } else { self.total / self.count }
     }
@@ -71,18 +71,18 @@ impl DurationStat {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PinnedStats {
-    /// Blocks, held and cached.
+    /// Blocks, active and cached.
     pub allocations: Stat,
-    /// Bytes in blocks, held and cached.
+    /// Bytes in blocks, active and cached.
     pub allocated_bytes: Stat,
-    /// How long pinning took. Blocks that are carved from the reserve do not count, the reserve does.
+    /// Durations of pinning. The reserve counts; blocks that are carved from it do not.
     pub host_alloc_time: DurationStat,
-    /// How long unpinning took.
+    /// Durations of unpinning.
     pub host_free_time: DurationStat,
     active: BTreeMap<PoolId, Vec<Active>>,
 }
 
-/// What is active of one bucket of one pool.
+/// The active blocks of one bucket of one pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Active {
     requests: Stat,
@@ -90,18 +90,18 @@ struct Active {
 }
 
 impl PinnedStats {
-    /// Blocks that callers hold or streams may still use: Note [Peaks of pinned memory].
+    /// Blocks in use by callers or streams: Note [Peaks of pinned memory].
     pub fn active_requests(&self) -> Stat {
         self.buckets().fold(Stat::default(), |sum, bucket| plus(sum, bucket.requests))
     }
 
-    /// Bytes in blocks that callers hold or streams may still use: Note [Peaks of pinned memory].
+    /// Bytes in blocks in use by callers or streams: Note [Peaks of pinned memory].
     pub fn active_bytes(&self) -> Stat {
         self.buckets().fold(Stat::default(), |sum, bucket| plus(sum, bucket.bytes))
     }
 
     /// The 28 entries of `torch.cuda.host_memory_stats()`, under the same keys. `num_host_alloc` and
-    /// `num_host_free` count blocks, not calls: those from the reserve too.
+    /// `num_host_free` count blocks, not calls; blocks from the reserve count too.
     pub fn host_memory_stats(&self) -> BTreeMap<String, i64> {
         let counts = [
             ("allocations", self.allocations),
@@ -124,15 +124,15 @@ impl PinnedStats {
         counts.chain(times).chain(blocks.map(|(name, value)| (name.to_owned(), value))).collect()
     }
 
-    /// Makes every peak what is current (the sum's too: each bucket's becomes what is current there), and
-    /// forgets the longest and shortest time. As PyTorch: `reset_peak_host_memory_stats`.
+    /// Resets every peak to the current value (each bucket's own peak to its own value), and
+    /// clears the maximum and minimum durations. As PyTorch: `reset_peak_host_memory_stats`.
     pub fn reset_peak(&mut self) {
         self.each_mut(|stat| stat.peak = stat.current);
         self.host_alloc_time.reset_peak();
         self.host_free_time.reset_peak();
     }
 
-    /// Makes every `allocated`, `freed`, `total` and `count` 0; what is current and the peaks stay.
+    /// Resets every `allocated`, `freed`, `total` and `count` to 0; current values and peaks stay.
     /// As PyTorch: `reset_accumulated_host_memory_stats`.
     pub fn reset_accumulated(&mut self) {
         self.each_mut(|stat| (stat.allocated, stat.freed) = (0, 0));

@@ -1,7 +1,7 @@
-//! The device behind [`DeviceMemory`](super::DeviceMemory): a driver with a lock of its own, so that a segment
-//! can be made while the allocator serves others.
+//! The device behind [`DeviceMemory`](super::DeviceMemory): a driver with its own lock, so that a segment
+//! can be allocated while the allocator serves other requests.
 //!
-//! Whoever has the allocator's lock may take this one; whoever has only this one takes no other.
+//! Lock order: the allocator's lock first. A thread that holds only this lock takes no other.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::driver::{Captured, Driver, DriverError, EventId, MemoryInfo, NodeId};
 use crate::lock::Lock;
 use crate::request::{Addr, StreamId};
 
-/// One driver. Clones are handles to the same.
+/// A driver. Clones are handles to the same one.
 #[derive(Clone)]
 pub(super) struct Device(Arc<Lock<Box<dyn Driver + Send>>>);
 

@@ -1,4 +1,4 @@
-//! A device's memory at one moment in figures, and its level at the last steps: what a live view shows.
+//! The figures of a live view: a device's memory now, and at the start of the last steps.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use super::report::unsigned;
 use crate::category::CategoryBytes;
 use crate::driver::MemoryInfo;
 
-/// How many steps' levels are kept.
+/// The number of steps kept.
 const KEPT: usize = 240;
 
-/// A device's memory in figures, all of one moment.
+/// A device's memory at one moment.
 ///
 /// ```
 /// use plimsoll_alloc::{Config, DeviceMemory, Request, SimDriver};
@@ -27,40 +27,40 @@ const KEPT: usize = 240;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gauges {
-    /// Bytes in blocks that callers hold.
+    /// Allocated bytes.
     pub allocated_bytes: u64,
-    /// The most of them, since the start or the last reset.
+    /// The peak, since the start or the last reset.
     pub peak_allocated_bytes: u64,
-    /// Those, and bytes in blocks that were freed while other streams still use them.
+    /// Allocated bytes plus those in freed blocks that other streams still use.
     pub active_bytes: u64,
-    /// Bytes in segments held of the device.
+    /// Reserved bytes.
     pub reserved_bytes: u64,
-    /// The most of them, since the start or the last reset.
+    /// The peak, since the start or the last reset.
     pub peak_reserved_bytes: u64,
-    /// What the allocated bytes are for; sums to `allocated_bytes`.
+    /// Allocated bytes by category; sums to `allocated_bytes`.
     pub by_category: CategoryBytes,
-    /// The largest cached block, in whatever pool and on whatever stream; 0 if nothing is cached.
+    /// The largest cached block of any pool and stream; 0 if nothing is cached.
     pub largest_cached_bytes: u64,
-    /// How often the device was asked again after a release of the cache. As PyTorch: `num_alloc_retries`.
+    /// The number of retries after releasing the cache. As PyTorch: `num_alloc_retries`.
     pub num_alloc_retries: u64,
-    /// How many requests failed for want of memory. As PyTorch: `num_ooms`.
+    /// The number of requests that ran out of memory. As PyTorch: `num_ooms`.
     pub num_ooms: u64,
-    /// What the device has.
+    /// The device's free and total memory.
     pub memory: MemoryInfo,
-    /// The bound on the reserved bytes, if there is one.
+    /// The limit on the reserved bytes, if any.
     pub limit_bytes: Option<u64>,
-    /// How many steps have begun: [`DeviceMemory::mark_step`].
+    /// The number of steps begun: [`DeviceMemory::mark_step`].
     pub steps: u64,
-    /// The allocated bytes when each of the last 240 of them began, which is when the one before it ended; the
+    /// The allocated bytes at the start of each of the last 240 steps,
     /// oldest first.
     pub step_levels: Vec<u64>,
 }
 
-/// The allocated bytes at the beginning of each of the last steps.
+/// The allocated bytes at the start of each of the last steps.
 #[derive(Debug)]
 pub(super) struct StepLevels {
     steps: u64,
-    /// Never more than [`KEPT`], for which there is room from the start.
+    /// At most [`KEPT`] entries, preallocated.
     kept: VecDeque<u64>,
 }
 
@@ -81,7 +81,7 @@ impl StepLevels {
 }
 
 impl DeviceMemory {
-    /// Announces that a step of the program begins, for the history and for [`gauges`](Self::gauges).
+    /// Marks the start of a step of the program, for the history and for [`gauges`](Self::gauges).
     pub fn mark_step(&self, number: u64) {
         let mut shared = self.lock();
         shared.core.mark_step(number);
@@ -89,7 +89,7 @@ impl DeviceMemory {
         shared.levels.begin(allocated_bytes);
     }
 
-    /// The figures of this moment, read while the lock is held once. No block is looked at: the cost is that of
+    /// The current figures, read under one lock. No block is visited: the cost is that of
     /// a sum over categories and labels.
     pub fn gauges(&self) -> Gauges {
         let shared = self.lock();

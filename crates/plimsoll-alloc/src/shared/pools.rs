@@ -1,7 +1,7 @@
-//! Private pools for users: [`Pool`], and which requests go to it.
+//! Private pools as handles: [`Pool`], and which requests go to it.
 //!
-//! The core serves each request from the pool that it names. Here threads and streams are sent to pools, and
-//! a request that names none is given the pool of the newest sending that means it.
+//! The core serves each request from the pool that it names. Here, threads and streams are redirected to pools, and
+//! a request that names no pool gets that of the newest matching redirect.
 //!
 //! As PyTorch: `MemPool`, `use_mem_pool`, and the filters of `beginAllocateToPool`.
 
@@ -15,7 +15,7 @@ use crate::request::{PoolId, Request, StreamId};
 use crate::segment::Segment;
 use crate::segment_allocator::SegmentAllocator;
 
-/// Whose requests are sent to a pool.
+/// Which requests are sent to a pool.
 ///
 /// ```
 /// use plimsoll_alloc::{Config, DeviceMemory, PoolId, Redirect, Request, SimDriver, StreamId};
@@ -29,15 +29,15 @@ use crate::segment_allocator::SegmentAllocator;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redirect {
-    /// Those of the thread that says so. As PyTorch: `use_mem_pool`.
+    /// Those of the calling thread. As PyTorch: `use_mem_pool`.
     ThisThread,
     /// Those of one stream. As PyTorch: a graph's capture.
     Stream(StreamId),
-    /// All.
+    /// All requests.
     Everyone,
 }
 
-/// Which requests are sent where.
+/// The active redirects.
 #[derive(Debug, Default)]
 pub(super) struct Pools {
     /// The newest last.
@@ -53,13 +53,13 @@ enum Filter {
 }
 
 impl Pools {
-    /// The pool that a request is for: the one it names, or that of the newest sending that means it.
+    /// The pool of a request: the one it names, or that of the newest matching redirect.
     #[inline]
     pub(super) fn serving(&self, request: &Request) -> PoolId {
         if self.redirections.is_empty() { request.pool } else { self.redirected(request) }
     }
 
-    #[inline(never)] // mostly nobody is sent anywhere
+    #[inline(never)] // usually there is no redirect
     fn redirected(&self, request: &Request) -> PoolId {
         if request.pool != PoolId::DEFAULT {
             return request.pool;
@@ -74,7 +74,7 @@ impl Pools {
     }
 }
 
-/// A private pool of one user, who gives it up by dropping it.
+/// A handle to a private pool. Dropping it releases its use of the pool.
 ///
 /// ```
 /// use plimsoll_alloc::{Config, DeviceMemory, Request, SimDriver};
@@ -99,7 +99,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Its name, for requests that name a pool.
+    /// Its id, for requests that name a pool.
     pub fn id(&self) -> PoolId {
         self.id
     }
@@ -113,14 +113,14 @@ impl Pool {
         Ok(PoolGuard { memory: self.memory.clone(), id: self.id })
     }
 
-    /// Its segments and their blocks, by address. As PyTorch: `MemPool.snapshot`.
+    /// The pool's segments and blocks, by address. As PyTorch: `MemPool.snapshot`.
     pub fn segments(&self) -> Vec<Segment> {
         let mut segments = self.memory.segments();
         segments.retain(|segment| segment.pool_id == self.id);
         segments
     }
 
-    /// Returns what the pool has cached to the device, which is nothing while it is in use:
+    /// Frees the pool's cached memory on the device, which does nothing while it is in use:
     /// [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     ///
     /// # Errors
@@ -132,14 +132,14 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // The pool is there and in use by this value; a device that will not take memory back keeps it
-        // cached, for the next release.
+        // The pool exists and is in use by this value; if the device fails to free memory, it stays
+        // cached until the next release.
         let _ = self.memory.release_pool(self.id);
         let _ = self.memory.empty_pool(self.id);
     }
 }
 
-/// While it lives, a thread's requests go to a pool: [`Pool::use_here`]; see [`Pool`] for an example.
+/// While this guard exists, a thread's requests go to a pool: [`Pool::use_here`]; see [`Pool`] for an example.
 #[derive(Debug)]
 #[must_use = "the sending ends when the guard is dropped"]
 pub struct PoolGuard {
@@ -149,7 +149,7 @@ pub struct PoolGuard {
 
 impl Drop for PoolGuard {
     fn drop(&mut self) {
-        // Both undo what `use_here` did, and fail only if the caller undid it before.
+        // Both undo `use_here`, and fail only if the caller has already undone it.
         let _ = self.memory.end_allocate_to_pool(self.id);
         let _ = self.memory.release_pool(self.id);
     }
@@ -165,7 +165,7 @@ impl DeviceMemory {
         self.new_pool_as(|core, id| core.create_pool(id))
     }
 
-    /// A private pool with a new id, (0, n), and an allocator of its own. As PyTorch: `MemPool(allocator)`.
+    /// A private pool with a new id, (0, n), and its own segment allocator. As PyTorch: `MemPool(allocator)`.
     ///
     /// # Errors
     /// As [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
@@ -184,7 +184,7 @@ impl DeviceMemory {
         Ok(Pool { memory: self.clone(), id })
     }
 
-    /// Makes a pool with one user, or adds a user: [`Allocator::create_pool`](crate::Allocator::create_pool).
+    /// Makes a pool, or increments its use count: [`Allocator::create_pool`](crate::Allocator::create_pool).
     ///
     /// # Errors
     /// As [`Allocator::create_pool`](crate::Allocator::create_pool).
@@ -192,7 +192,7 @@ impl DeviceMemory {
         self.lock().core.create_pool(id)
     }
 
-    /// Makes a pool with an allocator of its own:
+    /// Makes a pool with its own segment allocator:
     /// [`Allocator::create_pool_with_allocator`](crate::Allocator::create_pool_with_allocator).
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl DeviceMemory {
         self.lock().core.create_pool_with_allocator(id, allocator)
     }
 
-    /// Sends requests to a pool from now on:
+    /// Starts sending requests to a pool:
     /// [`Allocator::begin_allocate_to_pool`](crate::Allocator::begin_allocate_to_pool).
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Sends no more requests to a pool:
+    /// Stops sending requests to a pool:
     /// [`Allocator::end_allocate_to_pool`](crate::Allocator::end_allocate_to_pool).
     ///
     /// # Errors
@@ -234,7 +234,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Takes a user away: [`Allocator::release_pool`](crate::Allocator::release_pool).
+    /// Decrements a pool's use count: [`Allocator::release_pool`](crate::Allocator::release_pool).
     ///
     /// # Errors
     /// As [`Allocator::release_pool`](crate::Allocator::release_pool).
@@ -242,22 +242,22 @@ impl DeviceMemory {
         self.lock().core.release_pool(id)
     }
 
-    /// How many users a pool has: [`Allocator::pool_use_count`](crate::Allocator::pool_use_count).
+    /// The use count of a pool: [`Allocator::pool_use_count`](crate::Allocator::pool_use_count).
     pub fn pool_use_count(&self, id: PoolId) -> Option<u64> {
         self.lock().core.pool_use_count(id)
     }
 
-    /// Says whether the default pool may use a pool's cached blocks when the device has no more memory.
+    /// Sets whether the default pool may use a pool's cached blocks when the device is out of memory.
     pub fn set_use_on_oom(&self, id: PoolId, lends: bool) {
         self.lock().core.set_use_on_oom(id, lends);
     }
 
-    /// Says that a pool gives out whole segments only.
+    /// Makes a pool allocate whole segments only.
     pub fn set_no_split(&self, id: PoolId) {
         self.lock().core.set_no_split(id);
     }
 
-    /// Returns what an unused pool has cached: [`Allocator::empty_pool`](crate::Allocator::empty_pool).
+    /// Frees an unused pool's cached memory: [`Allocator::empty_pool`](crate::Allocator::empty_pool).
     ///
     /// # Errors
     /// As [`Allocator::empty_pool`](crate::Allocator::empty_pool).
@@ -265,7 +265,7 @@ impl DeviceMemory {
         self.lock().core.empty_pool(id)
     }
 
-    /// Takes a pool's layout down: [`Allocator::checkpoint`](crate::Allocator::checkpoint).
+    /// Saves a pool's layout: [`Allocator::checkpoint`](crate::Allocator::checkpoint).
     ///
     /// # Errors
     /// As [`Allocator::checkpoint`](crate::Allocator::checkpoint).
@@ -273,7 +273,7 @@ impl DeviceMemory {
         self.lock().core.checkpoint(id)
     }
 
-    /// Brings a pool back to a layout: [`Allocator::restore`](crate::Allocator::restore).
+    /// Restores a pool's layout: [`Allocator::restore`](crate::Allocator::restore).
     ///
     /// # Errors
     /// As [`Allocator::restore`](crate::Allocator::restore).
@@ -281,15 +281,15 @@ impl DeviceMemory {
         self.lock().core.restore(checkpoint)
     }
 
-    /// Says that work is captured from now on: [`Allocator::begin_capture`](crate::Allocator::begin_capture).
+    /// Begins a capture: [`Allocator::begin_capture`](crate::Allocator::begin_capture).
     pub fn begin_capture(&self) {
         self.lock().core.begin_capture();
     }
 
-    /// Says that a capture ended: [`Allocator::end_capture`](crate::Allocator::end_capture).
+    /// Ends a capture: [`Allocator::end_capture`](crate::Allocator::end_capture).
     ///
     /// # Panics
-    /// If none had begun.
+    /// If no capture is under way.
     pub fn end_capture(&self) {
         self.lock().core.end_capture();
     }

@@ -1,4 +1,4 @@
-//! What [`DeviceMemory`] can tell: numbers, tables, pictures and the history.
+//! The reports of [`DeviceMemory`]: statistics, tables, snapshots and the history.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
@@ -15,27 +15,27 @@ use crate::segment::{CacheInfo, Segment};
 
 /// Statistics.
 impl DeviceMemory {
-    /// Bytes in blocks that callers hold.
+    /// Allocated bytes.
     pub fn memory_allocated(&self) -> u64 {
         unsigned(self.lock().core.observer().0.allocated_bytes().all.current)
     }
 
-    /// The most bytes in blocks that callers held, since the start or the last reset.
+    /// Peak allocated bytes, since the start or the last reset.
     pub fn max_memory_allocated(&self) -> u64 {
         unsigned(self.lock().core.observer().0.allocated_bytes().all.peak)
     }
 
-    /// Bytes in segments held of the device.
+    /// Reserved bytes.
     pub fn memory_reserved(&self) -> u64 {
         self.lock().core.reserved()
     }
 
-    /// The most bytes in segments held of the device, since the start or the last reset.
+    /// Peak reserved bytes, since the start or the last reset.
     pub fn max_memory_reserved(&self) -> u64 {
         unsigned(self.lock().core.observer().0.reserved_bytes().all.peak)
     }
 
-    /// Makes every peak what is current, in the statistics and in the ledger.
+    /// Resets every peak to the current value, in the statistics and in the ledger.
     pub fn reset_peak_memory_stats(&self) {
         let mut shared = self.lock();
         let (stats, ledger, _) = shared.core.observer_mut();
@@ -43,7 +43,7 @@ impl DeviceMemory {
         ledger.reset_peak();
     }
 
-    /// Makes every accumulated statistic 0: [`Stats::reset_accumulated`](crate::Stats::reset_accumulated).
+    /// Resets every accumulated statistic to 0: [`Stats::reset_accumulated`](crate::Stats::reset_accumulated).
     pub fn reset_accumulated_memory_stats(&self) {
         self.lock().core.observer_mut().0.reset_accumulated();
     }
@@ -59,30 +59,30 @@ impl DeviceMemory {
     }
 }
 
-/// Who holds what.
+/// Allocated bytes by owner.
 impl DeviceMemory {
     /// Allocated bytes by category.
     pub fn by_category(&self) -> CategoryBytes {
         self.lock().core.observer().1.by_category()
     }
 
-    /// Allocated bytes by category when they were at their peak.
+    /// Allocated bytes by category at the peak.
     pub fn by_category_at_peak(&self) -> CategoryBytes {
         self.lock().core.observer().1.by_category_at_peak()
     }
 
-    /// Who holds how much: [`Ledger::owners`](crate::Ledger::owners).
+    /// Allocated bytes by owner: [`Ledger::owners`](crate::Ledger::owners).
     pub fn owners(&self) -> Vec<Owner> {
         self.lock().core.observer().1.owners()
     }
 
-    /// Who held how much at the peak: [`Ledger::owners_at_peak`](crate::Ledger::owners_at_peak).
+    /// Allocated bytes by owner at the peak: [`Ledger::owners_at_peak`](crate::Ledger::owners_at_peak).
     pub fn owners_at_peak(&self) -> Vec<Owner> {
         self.lock().core.observer().1.owners_at_peak()
     }
 }
 
-/// Whether the history says where in the program a request was made.
+/// How the history records the place in the program that made a request.
 ///
 /// ```
 /// use plimsoll_alloc::{Callers, Config, DeviceMemory, HistoryOptions, Request, SimDriver};
@@ -97,13 +97,13 @@ impl DeviceMemory {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
-    /// It keeps the stack that comes with the request.
+    /// It records the stack of the request.
     AsGiven,
-    /// It keeps the place that called [`DeviceMemory::alloc`] instead: [`DeviceMemory::location`].
+    /// It records the caller of [`DeviceMemory::alloc`] instead: [`DeviceMemory::location`].
     Located,
 }
 
-/// A device's memory at one moment, and what happened until then: what a snapshot of PyTorch's is made of.
+/// A device's memory at one moment and its history: the contents of a PyTorch snapshot.
 ///
 /// ```
 /// use plimsoll_alloc::{Callers, Config, DeviceMemory, HistoryOptions, Request, SimDriver};
@@ -120,21 +120,21 @@ pub enum Callers {
 pub struct Recording {
     /// All segments and their blocks, by address.
     pub segments: Vec<Segment>,
-    /// What the history kept, the oldest first.
+    /// The history, oldest first.
     pub entries: Vec<Entry>,
-    /// How many entries made room for later ones.
+    /// The number of entries that were dropped for newer ones.
     pub lost: u64,
-    /// The options in force.
+    /// The options.
     pub config: Config,
-    /// What the device has.
+    /// The device's free and total memory.
     pub memory: MemoryInfo,
-    /// The bound on the reserved bytes, if there is one.
+    /// The limit on the reserved bytes, if any.
     pub limit_bytes: Option<u64>,
 }
 
-/// Pictures and the history.
+/// Snapshots and the history.
 impl DeviceMemory {
-    /// Segments and history of one moment; then notes in the history that a picture was taken.
+    /// Takes a snapshot of the segments and the history, then adds a snapshot entry to the history.
     /// As PyTorch: `_snapshot`.
     pub fn recording(&self) -> Recording {
         let mut shared = self.lock();
@@ -157,7 +157,7 @@ impl DeviceMemory {
         self.lock().core.segments()
     }
 
-    /// What is cached: [`Allocator::cache_info`](crate::Allocator::cache_info).
+    /// The size of the cache: [`Allocator::cache_info`](crate::Allocator::cache_info).
     pub fn cache_info(&self) -> CacheInfo {
         self.lock().core.cache_info()
     }
@@ -166,48 +166,48 @@ impl DeviceMemory {
     /// [`Allocator::base_allocation`](crate::Allocator::base_allocation).
     ///
     /// # Panics
-    /// If the allocation is another allocator's.
+    /// If the allocation belongs to another allocator.
     pub fn base_allocation(&self, allocation: &Allocation) -> Option<(Addr, u64)> {
         self.lock().core.base_allocation(allocation)
     }
 
-    /// Keeps what happens from now on, from nothing: [`History::record`](crate::History::record).
+    /// Starts recording the history, from empty: [`History::record`](crate::History::record).
     pub fn record_history(&self, options: HistoryOptions, callers: Callers, clock: Clock) {
         let mut shared = self.lock();
         shared.core.observer_mut().2.record(options, clock);
         shared.locations = (callers == Callers::Located).then(Locations::default);
     }
 
-    /// Keeps no more of what happens, and forgets what was kept. Places stay known.
+    /// Stops recording the history and drops it. Places stay valid.
     pub fn stop_history(&self) {
         self.lock().core.observer_mut().2.stop();
     }
 
-    /// What was kept, the oldest first.
+    /// The history, oldest first.
     pub fn history(&self) -> Vec<Entry> {
         self.lock().core.observer().2.entries().copied().collect()
     }
 
-    /// What was kept since it was last taken, the oldest first, and how many entries were lost:
+    /// The history since the last call, oldest first, and the number of entries dropped:
     /// [`History::take`](crate::History::take).
     pub fn take_history(&self) -> (Vec<Entry>, u64) {
         self.lock().core.observer_mut().2.take()
     }
 
-    /// The place in the program that a located history numbered.
+    /// The place in the program with this number, of a history with [`Callers::Located`].
     pub fn location(&self, stack: StackId) -> Option<&'static Location<'static>> {
         self.lock().locations.as_ref()?.places.get(stack.0 as usize).copied()
     }
 
-    /// Announces that a picture of the state was taken, for the history.
+    /// Adds a snapshot entry to the history.
     pub fn mark_snapshot(&self) {
         self.lock().core.mark_snapshot();
     }
 
-    /// Whether state, statistics and ledger are sound and agree.
+    /// Checks that state, statistics and ledger are consistent.
     ///
     /// # Errors
-    /// The first rule that does not hold.
+    /// The first broken invariant.
     pub fn check(&self) -> Result<(), Violation> {
         let shared = self.lock();
         shared.core.check()?;

@@ -1,23 +1,23 @@
-//! `release_lock_on_cudamalloc`: the ladder climbed with the lock released while a segment is made.
+//! `release_lock_on_cudamalloc`: handling a cache miss with the lock released while a segment is allocated.
 //!
-//! Others allocate and free from the cache meanwhile. Who needs the device for something else still waits for
-//! it. As in PyTorch, two that ask at the same time are both held against the limit as it was before either.
+//! Other threads allocate and free from the cache meanwhile. A thread that needs the device still waits for
+//! it. As in PyTorch, the limit check of two concurrent requests does not count the other one's segment.
 
 use super::{Core, DeviceMemory, Shared, device};
 use crate::allocator::Allocator;
+use crate::cache_miss::GrowthContext;
 use crate::driver::{Driver, DriverError};
-use crate::ladder::Climber;
 use crate::lock::Guard;
 use crate::request::Addr;
-use crate::search::Ask;
+use crate::search::SizedRequest;
 
-/// A climber that has the lock except while it waits for a segment.
+/// A context that holds the lock except while a segment is allocated.
 pub(super) struct Unlocked<'a> {
     memory: &'a DeviceMemory,
     shared: Option<Guard<'a, Shared>>,
 }
 
-const HELD: &str = "the lock is let go of only while a segment is made";
+const HELD: &str = "the lock is released only while a segment is allocated";
 
 impl<'a> Unlocked<'a> {
     pub(super) fn new(memory: &'a DeviceMemory, shared: Guard<'a, Shared>) -> Self {
@@ -29,23 +29,23 @@ impl<'a> Unlocked<'a> {
     }
 }
 
-impl Climber for Unlocked<'_> {
+impl GrowthContext for Unlocked<'_> {
     type Driver = device::Device;
-    type Observer = <Core as Climber>::Observer;
+    type Observer = <Core as GrowthContext>::Observer;
 
     fn allocator(&mut self) -> &mut Allocator<Self::Driver, Self::Observer> {
         &mut self.shared.as_mut().expect(HELD).core
     }
 
-    fn segment_alloc(&mut self, ask: &Ask) -> Result<Addr, DriverError> {
+    fn segment_alloc(&mut self, sized: &SizedRequest) -> Result<Addr, DriverError> {
         let core = self.allocator();
-        let (pool, mut device) = (ask.request.pool, core.driver().clone());
+        let (pool, mut device) = (sized.request.pool, core.driver().clone());
         let theirs = core.privates.segment_allocators.get(pool).cloned();
         core.privates.hold(pool);
         self.shared = None;
         let answer = match theirs {
-            Some(theirs) => theirs.segment_alloc(ask.segment_bytes, ask.request.stream),
-            None => device.segment_alloc(ask.segment_bytes),
+            Some(theirs) => theirs.segment_alloc(sized.segment_bytes, sized.request.stream),
+            None => device.segment_alloc(sized.segment_bytes),
         };
         self.shared = Some(self.memory.lock());
         self.allocator().privates.let_go(pool);

@@ -1,7 +1,7 @@
-//! One statistic while it is counted: [`Counters`].
+//! The counters behind one statistic: [`Counters`].
 //!
-//! Kept is only what cannot be told from the rest: for each pool what is current, its peak and what was
-//! freed, and the peak of both together. All else is computed when it is read.
+//! It stores only independent values: for each pool, the current value, its peak and the freed total,
+//! and the peak of both together. The rest is computed when it is read.
 
 use super::{PoolStats, Stat};
 use crate::pool::PoolKind;
@@ -20,7 +20,7 @@ struct Counter {
     current: i64,
     peak: i64,
     freed: i64,
-    /// What was current at the last reset of the accumulated ones.
+    /// The current value at the last reset of the accumulated ones.
     base: i64,
 }
 
@@ -48,7 +48,7 @@ impl Counters {
         counter.freed += by as i64;
     }
 
-    /// Moves by a net amount: one increase, or one decrease.
+    /// Changes by a net amount: one increase, or one decrease.
     #[inline]
     pub(super) fn change(&mut self, pool: PoolKind, by: i64) {
         if by >= 0 {
@@ -90,7 +90,7 @@ impl Counters {
     }
 }
 
-/// As `max`, but without a store where nothing changes: mostly there is no new peak.
+/// As `max`, but stores only a new value: usually there is no new peak.
 #[inline]
 fn raise(peak: &mut i64, to: i64) {
     if to > *peak {

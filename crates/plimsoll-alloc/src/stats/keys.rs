@@ -6,7 +6,7 @@ use super::{PoolStats, Stat, Stats};
 
 impl Stats {
     /// The entries of `torch.cuda.memory_stats()` under the same keys: 123, and 12 more for each private pool
-    /// that ever had memory. `max_split_size` is -1 where there is no bound.
+    /// that ever had memory. `max_split_size` is -1 if there is no limit.
     pub fn memory_stats(&self) -> BTreeMap<String, i64> {
         let mut entries = BTreeMap::new();
         for (name, stats) in self.arrays() {
@@ -34,7 +34,7 @@ impl Stats {
         entries
     }
 
-    /// The statistics by PyTorch's names.
+    /// The statistics with PyTorch's names.
     pub(crate) fn arrays(&self) -> [(&'static str, PoolStats); 9] {
         [
             ("allocation", self.allocation()),

@@ -1,7 +1,7 @@
 //! The statistics as PyTorch's table: [`Stats::summary`].
 //!
-//! Widths and units are `torch.cuda.memory_summary`'s to the character, so that programs which read that
-//! table can read this one.
+//! Widths and units are exactly those of `torch.cuda.memory_summary`, so that programs that parse that
+//! table can parse this one.
 
 use super::{PoolStats, Stat, Stats};
 
@@ -81,7 +81,7 @@ fn count(value: i64, reference: i64) -> String {
     format!("{value:7} {name} ")
 }
 
-/// A list of units, and when to go on to the next.
+/// A list of units, and the threshold of the next one.
 struct Unit {
     names: &'static [&'static str],
     step: i64,
@@ -89,7 +89,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// `value` in the unit that suits `reference`, cut down to a whole number.
+    /// `value` in the unit that suits `reference`, rounded down to a whole number.
     fn suit(&self, value: i64, reference: i64) -> (i64, &'static str) {
         let (mut value, mut reference, mut nth) = (value, reference as f64, 0);
         while nth + 1 < self.names.len() && reference >= self.from {

@@ -1,9 +1,9 @@
-//! What a fuzzer asks of the configuration string; in the ordinary tests: `tests/config.rs`.
+//! Fuzz targets of the configuration string; ordinary tests: `tests/config.rs`.
 
-use plimsoll_alloc::{Config, RoundupRest, Slip};
+use plimsoll_alloc::{Config, RoundupRest, WarningKind};
 
-/// `text` must not panic, its errors and warnings must show, and what it says must
-/// survive being written down.
+/// Parsing `text` must not panic, its errors and warnings must display, and its options must
+/// survive a round trip through a string.
 pub(crate) fn reads_and_writes(text: &str) {
     match Config::parse(text) {
         Ok(parsed) => {
@@ -11,7 +11,10 @@ pub(crate) fn reads_and_writes(text: &str) {
             let again = Config::parse(&written).unwrap_or_else(|why| panic!("{why}"));
             assert_eq!(again.config, parsed.config, "{text:?} became {written:?}");
             assert_eq!(again.config.to_string(), written);
-            assert!(again.warnings.iter().all(|w| *w.slip() == Slip::RoundsMoreThanItCaches), "{written}");
+            assert!(
+                again.warnings.iter().all(|w| *w.slip() == WarningKind::RoundsMoreThanItCaches),
+                "{written}"
+            );
             let shown: Vec<_> = parsed.warnings.iter().map(ToString::to_string).collect();
             assert!(shown.iter().all(|warning| warning.lines().count() == 3), "{shown:?}");
         }
@@ -22,7 +25,7 @@ pub(crate) fn reads_and_writes(text: &str) {
     }
 }
 
-/// Any table of divisions must survive being written down, under either rule for `>`.
+/// Any table of divisions must survive a round trip through a string, under either rule for `>`.
 pub(crate) fn writes_divisions(divisions: [u64; 16]) {
     for rest in [RoundupRest::AfterLast, RoundupRest::FromLast] {
         let config = Config::default().with_roundup_rest(rest);

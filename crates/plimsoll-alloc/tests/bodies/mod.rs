@@ -1,4 +1,4 @@
-//! What a fuzzer asks of the allocator: functions of any bytes, which panic if something is wrong. `fuzz/`
+//! Fuzz targets of the allocator: functions of any bytes that panic if a check fails. `fuzz/`
 //! runs them with a fuzzer, `tests/fuzz.rs` with some thousand byte strings in the ordinary tests; the root
 //! that includes this includes `naive/` and `programs/` beside it.
 
@@ -7,7 +7,7 @@
 pub(crate) mod placement;
 pub(crate) mod world;
 
-/// A fuzzer's bytes on their way into decisions. When they are used up, all decisions are 0.
+/// Decisions read from a fuzzer's bytes. Once the bytes are used up, all decisions are 0.
 struct Input<'a> {
     bytes: std::slice::Iter<'a, u8>,
 }

@@ -1,4 +1,4 @@
-//! The default options against a second opinion.
+//! The default options, compared with the naive allocator.
 
 use plimsoll_alloc::{Allocator, Config, Error, Ledger, SimDriver, Stats};
 
@@ -8,7 +8,7 @@ use crate::programs::{MIB, Op, Run, assert_sound};
 
 const CAPACITY_BYTES: u64 = 128 * MIB;
 
-/// Any program of requests lands where the naive allocator puts it, and is sound at the end.
+/// Any program of requests gets the naive allocator's addresses, and leaves a consistent state.
 pub(crate) fn agrees_with_the_naive_allocator(bytes: &[u8]) {
     let observer: (Stats, Ledger) = Default::default();
     let driver = SimDriver::with_capacity(CAPACITY_BYTES);

@@ -1,9 +1,9 @@
-//! Everything that can be asked of an allocator, in any order, under any options, with a device whose
-//! streams lag and of which one call fails.
+//! Every call of an allocator, in any order, under any options, on a device whose
+//! streams lag and one of whose calls fails.
 
 use plimsoll_alloc::{
-    Allocation, Allocator, Category, Checkpoint, Config, DriverError, FailNth, GivenBack, LabelId, Ledger,
-    PoolId, Request, Stats, Step, StreamId, Unserved,
+    Allocation, Allocator, CacheLookup, CacheMiss, CallbackResult, Category, Checkpoint, Config, DriverError,
+    FailNth, LabelId, Ledger, PoolId, Request, Stats, StreamId,
 };
 
 use super::Input;
@@ -22,7 +22,7 @@ const OPTIONS: [&str; 8] = [
 ];
 const POOLS: [PoolId; 4] = [PoolId::DEFAULT, PoolId(0, 1), PoolId(0, 2), PoolId(1, 0)];
 
-/// The state is sound after every step of any program, and in the end all goes back to the device.
+/// The state is consistent after every step of any program, and in the end all memory is freed.
 pub(crate) fn stays_sound(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
@@ -39,7 +39,7 @@ struct World {
     allocator: Allocator<FailNth<Slow>, (Stats, Ledger)>,
     live: Vec<Allocation>,
     /// A request between its two halves.
-    unserved: Option<Unserved>,
+    miss: Option<CacheMiss>,
     checkpoint: Option<Checkpoint>,
     captures: u32,
 }
@@ -55,10 +55,10 @@ impl World {
         let driver = FailNth::new(Slow::with_capacity(96 * MIB), input.below(256), why);
         let observer = (Stats::new(&config), Ledger::default());
         let allocator = Allocator::new(config, driver, observer);
-        Self { allocator, live: Vec::new(), unserved: None, checkpoint: None, captures: 0 }
+        Self { allocator, live: Vec::new(), miss: None, checkpoint: None, captures: 0 }
     }
 
-    /// One step. What is refused is refused; what was refused must have changed nothing unsound.
+    /// Runs one step. A call may fail, but must leave a consistent state.
     fn step(&mut self, kind: u64, input: &mut Input<'_>) {
         match kind {
             0..90 => self.alloc(input),
@@ -87,16 +87,16 @@ impl World {
         self.live.extend(self.allocator.malloc(request(input)));
     }
 
-    /// Starts a request, or ends the one that was started.
+    /// Starts a request, or resumes the one that was started.
     fn half_a_request(&mut self, input: &mut Input<'_>) {
-        if let Some(unserved) = self.unserved.take() {
-            let given_back = [GivenBack::Nothing, GivenBack::Something][input.below(2) as usize];
-            self.live.extend(self.allocator.resume(unserved, given_back));
+        if let Some(miss) = self.miss.take() {
+            let callbacks = [CallbackResult::NothingFreed, CallbackResult::Freed][input.below(2) as usize];
+            self.live.extend(self.allocator.resume(miss, callbacks));
             return;
         }
         match self.allocator.start(request(input)) {
-            Ok(Step::Done(allocation)) => self.live.push(allocation),
-            Ok(Step::CallbacksWanted(unserved)) => self.unserved = Some(unserved),
+            Ok(CacheLookup::Hit(allocation)) => self.live.push(allocation),
+            Ok(CacheLookup::Miss(miss)) => self.miss = Some(miss),
             Err(_) => {}
         }
     }
@@ -157,11 +157,11 @@ impl World {
         }
     }
 
-    /// Brings a pool back to what was taken down; the allocations of blocks given back are dropped.
+    /// Restores a pool to a checkpoint; the allocations of freed blocks are dropped.
     fn restore(&mut self) {
         let Some(checkpoint) = &self.checkpoint else { return };
         if let Ok(restored) = self.allocator.restore(checkpoint) {
-            self.live.retain(|allocation| !restored.given_back.contains(&allocation.addr()));
+            self.live.retain(|allocation| !restored.freed.contains(&allocation.addr()));
             self.live.extend(restored.held);
         }
     }
@@ -179,7 +179,12 @@ impl World {
         let _ = self.allocator.empty_cache();
         assert!(self.allocator.empty_cache().is_ok(), "a device fails once");
         assert_sound(&self.allocator, "the end");
-        assert_eq!(self.allocator.reserved(), 0, "all can be given back: {:?}", self.allocator.segments());
+        assert_eq!(
+            self.allocator.reserved(),
+            0,
+            "all memory can be released: {:?}",
+            self.allocator.segments()
+        );
     }
 }
 

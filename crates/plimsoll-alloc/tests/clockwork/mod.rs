@@ -1,4 +1,4 @@
-//! A device whose streams have work to do: [`Clockwork`]. And a model of who uses which memory: [`World`].
+//! A device whose streams run work: [`Clockwork`]. And a model of which work uses which memory: [`World`].
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use plimsoll_alloc::{
     StreamId,
 };
 
-/// Streams on which work is submitted, and done when the test says so or when somebody waits.
+/// Streams whose work completes when the test says so or when a call waits for it.
 pub(crate) struct Clockwork {
     driver: SimDriver,
     submitted: BTreeMap<StreamId, u64>,
     done: BTreeMap<StreamId, u64>,
-    /// The stream and place of each event.
+    /// The stream and position of each event.
     events: Vec<(StreamId, u64)>,
 }
 
@@ -22,14 +22,14 @@ impl Clockwork {
         Self { driver: SimDriver::with_capacity(bytes), submitted, done, events: Vec::new() }
     }
 
-    /// Puts a piece of work on a stream. Returns its place.
+    /// Submits a piece of work to a stream. Returns its position.
     pub(crate) fn submit(&mut self, stream: StreamId) -> u64 {
         let submitted = self.submitted.entry(stream).or_default();
         *submitted += 1;
         *submitted
     }
 
-    /// Does the next piece of work of a stream, if there is one.
+    /// Completes the next piece of work of a stream, if any.
     pub(crate) fn finish(&mut self, stream: StreamId) {
         let submitted = self.submitted.get(&stream).copied().unwrap_or(0);
         let done = self.done.entry(stream).or_default();
@@ -78,11 +78,11 @@ impl Driver for Clockwork {
     }
 }
 
-/// An allocator, and what a careful observer knows of the work that uses its memory.
+/// An allocator, and a model of the work that uses its memory.
 pub(crate) struct World {
     allocator: Allocator<Clockwork, ()>,
     live: Vec<Allocation>,
-    /// Work that uses memory: from where, to where, on which stream, at which place.
+    /// Work that uses memory: start, end, stream and position.
     uses: Vec<(u64, u64, StreamId, u64)>,
 }
 
@@ -95,7 +95,7 @@ impl World {
         Self { allocator: Allocator::new(Config::default(), driver, ()), live: Vec::new(), uses: Vec::new() }
     }
 
-    /// One step. The error says which memory was handed out early.
+    /// Runs one step. The error names the memory that was reused early.
     pub(crate) fn step(&mut self, kind: u64) -> Result<(), String> {
         match kind {
             0 => self.alloc(1 << 20)?,
@@ -113,7 +113,7 @@ impl World {
         self.allocator.check().map_err(|broken| broken.to_string())
     }
 
-    /// When all work is done, one more request frees all that was given back.
+    /// When all work is done, one more request completes all frees.
     pub(crate) fn finish_everything(&mut self) {
         while !self.live.is_empty() {
             self.free(0);
@@ -138,13 +138,13 @@ impl World {
         for &(used_from, used_to, stream, place) in &self.uses {
             let overlaps = used_from < to && from < used_to;
             if overlaps && !self.allocator.driver().is_finished(stream, place) {
-                return Err(format!("{from:x} was handed out while work {place} of {stream:?} uses it"));
+                return Err(format!("{from:x} was reused while work {place} of {stream:?} uses it"));
             }
         }
         Ok(())
     }
 
-    /// Submits work that uses a live block, and says so.
+    /// Submits work that uses a live block, and records the use.
     fn use_on(&mut self, stream: StreamId, nth: usize) {
         let Some(allocation) = self.live.get(nth) else { return };
         let (from, bytes) = (allocation.addr().0, allocation.bytes());

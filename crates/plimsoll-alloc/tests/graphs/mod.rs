@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use plimsoll_alloc::{Addr, Captured, Driver, DriverError, MemoryInfo, NodeId, SimDriver, StreamId};
 
-/// Segments as a simulated device gives them; captures as lists of nodes.
+/// Segments of a simulated device; captures as lists of nodes.
 pub(crate) struct Graphs {
     driver: SimDriver,
-    /// The stream that the caller is on.
+    /// The caller's current stream.
     pub(crate) current: StreamId,
     captured: BTreeMap<StreamId, Captured>,
     captures: u64,
-    /// What each node depends on. Nodes are named by their places.
+    /// The dependencies of each node. A node's id is its index.
     nodes: Vec<Vec<NodeId>>,
-    /// Whether questions about captures fail.
+    /// Whether queries about captures fail.
     pub(crate) refuses: bool,
 }
 

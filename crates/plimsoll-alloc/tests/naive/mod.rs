@@ -1,5 +1,5 @@
-//! The same rules, said again as plainly as possible: [`Naive`]. No links, no ids, no order kept up: every
-//! question is answered by looking at everything.
+//! The same rules, implemented as simply as possible: [`Naive`]. No links, no ids, no sorted sets: every
+//! query scans all blocks.
 
 use crate::programs::{MIB, Op};
 
@@ -41,7 +41,7 @@ impl Naive {
         self.segments.iter().flat_map(|segment| &segment.pieces).map(|piece| piece.bytes).sum()
     }
 
-    /// One step. A request answers with its address, or not at all.
+    /// Runs one step. A request returns its address, or None.
     pub(crate) fn step(&mut self, op: Op) -> Option<u64> {
         match op {
             Op::Alloc { bytes: 0, .. } => return Some(0),

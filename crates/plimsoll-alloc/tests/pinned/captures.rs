@@ -1,4 +1,4 @@
-//! Pools of graph captures: what is refused, and what becomes of a pool that dies. What happens to blocks in a
+//! Pools of graph captures: invalid calls, and the removal of a pool. The treatment of blocks in a
 //! capture is compared with PyTorch in `oracle.rs`.
 
 use plimsoll_alloc::{
@@ -38,7 +38,7 @@ fn a_pool_is_begun_ended_and_released_in_turn() {
 }
 
 #[test]
-fn the_default_pool_is_nobodys_to_begin_or_release() {
+fn the_default_pool_cannot_be_begun_or_released() {
     let mut pinned = pinned();
     let unknown = PoolError::Unknown(PoolId::DEFAULT);
     assert_eq!(pinned.begin_allocate_to_pool(PoolId::DEFAULT), refused(unknown));
@@ -47,7 +47,7 @@ fn the_default_pool_is_nobodys_to_begin_or_release() {
 }
 
 #[test]
-fn a_block_that_a_graph_uses_stays_for_good_and_its_pool_too() {
+fn a_block_used_by_a_graph_is_never_freed_nor_is_its_pool() {
     let mut pinned = pinned();
     pinned.begin_allocate_to_pool(POOL).unwrap();
     let block = pinned.alloc(CAPTURED).unwrap();

@@ -1,5 +1,5 @@
-//! A driver that fails at each of its calls in turn: the state stays sound, the next request works, and all
-//! memory goes back in the end but for blocks that were given up.
+//! A driver that fails at each of its calls in turn: the state stays consistent, the next request works, and all
+//! memory is freed in the end, except retired blocks.
 
 use plimsoll_alloc::{
     DeviceStream, DriverError, PinnedAllocation, PinnedAllocator, PinnedConfig, PinnedError, PinnedRequest,
@@ -48,7 +48,7 @@ fn program(pinned: &mut Pinned) {
     }
 }
 
-/// Runs the program with a failure at each call, and then without: nothing may be lost.
+/// Runs the program with a failure at each call, and then without: no memory may be lost.
 fn walk(config: PinnedConfig) {
     let mut whole = failing_at(0, config);
     program(&mut whole);
@@ -79,9 +79,9 @@ fn a_failure_at_any_call_loses_no_memory_where_large_blocks_are_not_cached() {
 }
 
 #[test]
-fn a_reserve_that_cannot_be_pinned_is_tried_again() {
+fn pinning_a_reserve_is_retried() {
     let mut pinned = failing_at(1, PinnedConfig::default().with_reserve_segment_bytes(MIB).unwrap());
-    let why = PinnedError::Driver(DriverError::Failed("told to".into()));
+    let why = PinnedError::Driver(DriverError::Failed("injected".into()));
     assert_eq!(pinned.alloc(PinnedRequest::of(100)), Err(why));
     check(&pinned);
     let block = pinned.alloc(PinnedRequest::of(100)).unwrap();
@@ -90,7 +90,7 @@ fn a_reserve_that_cannot_be_pinned_is_tried_again() {
 }
 
 #[test]
-fn a_full_host_is_told_in_numbers() {
+fn the_out_of_memory_error_has_the_figures_of_the_host() {
     let mut pinned = failing_at(0, PinnedConfig::default());
     let held = pinned.alloc(PinnedRequest::of(32 * MIB)).unwrap();
     let cached = pinned.alloc(PinnedRequest::of(16 * MIB)).unwrap();

@@ -1,8 +1,8 @@
-//! A simulated host that fails at one call, on purpose: [`Fallible`].
+//! A simulated host that fails at one call: [`Fallible`].
 
-use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, HostDriver, SimHost, Timed};
+use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, PinnedDriver, SimHost, Timed};
 
-/// Fails at the `nth` call (from 1; 0 is never) and passes on all others.
+/// Fails at the `nth` call (from 1; 0 is never) and forwards all others.
 pub(crate) struct Fallible {
     pub(crate) host: SimHost,
     pub(crate) nth: u64,
@@ -12,11 +12,11 @@ pub(crate) struct Fallible {
 impl Fallible {
     fn count(&mut self) -> Result<(), DriverError> {
         self.calls += 1;
-        if self.calls == self.nth { Err(DriverError::Failed("told to".into())) } else { Ok(()) }
+        if self.calls == self.nth { Err(DriverError::Failed("injected".into())) } else { Ok(()) }
     }
 }
 
-impl HostDriver for Fallible {
+impl PinnedDriver for Fallible {
     fn pin(&mut self, bytes: u64) -> Result<Timed<Addr>, DriverError> {
         self.count()?;
         self.host.pin(bytes)

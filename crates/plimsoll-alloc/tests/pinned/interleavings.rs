@@ -1,5 +1,5 @@
 //! All small interleavings of two streams, two blocks and their frees: a block that a stream may still use is
-//! never handed out. What may still use a block is counted here, apart from the allocator.
+//! never reused. The uses of a block are counted here, independently of the allocator.
 
 use plimsoll_alloc::{
     Addr, DeviceStream, PinnedAllocation, PinnedAllocator, PinnedConfig, PinnedRequest, SimHost, StreamId,
@@ -27,13 +27,13 @@ const STEPS: [Step; 10] = [
     Step::Empty,
 ];
 
-/// The allocator, and beside it what is known of each stream.
+/// The allocator, and a model of each stream.
 struct World {
     pinned: PinnedAllocator<SimHost, ()>,
     live: Vec<PinnedAllocation>,
     /// Where live blocks are used.
     used: Vec<(Addr, usize)>,
-    /// What each stream has still to pass: the frees of blocks that it used, in order.
+    /// The pending frees of each stream: those of blocks that it used, in order.
     ahead: [Vec<Addr>; 2],
 }
 
@@ -93,7 +93,7 @@ fn stream(nth: usize) -> DeviceStream {
 }
 
 /// Runs a program that begins with one block, and asks for more at its end; then, if it made sense, all that
-/// continue it by up to `more` steps. How many did.
+/// continue it by up to `more` steps. Returns their number.
 fn explore(program: &mut Vec<Step>, more: usize) -> usize {
     let mut world = World::new();
     world.alloc();
@@ -115,7 +115,7 @@ fn explore(program: &mut Vec<Step>, more: usize) -> usize {
 }
 
 #[test]
-fn a_block_with_a_pending_event_is_never_handed_out() {
+fn a_block_with_a_pending_event_is_never_reused() {
     let programs = explore(&mut Vec::new(), 6);
     assert_eq!(programs, 47_015, "so many make sense");
 }

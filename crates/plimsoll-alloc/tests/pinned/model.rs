@@ -9,7 +9,7 @@ use crate::naive::Naive;
 
 const MIB: u64 = 1 << 20;
 
-/// Numbers that look random: xorshift.
+/// Pseudo-random numbers: xorshift.
 struct Dice(u64);
 
 impl Dice {
@@ -76,7 +76,7 @@ fn compare(seed: u64, round_threshold_bytes: Option<u64>, max_cached_bytes: Opti
 }
 
 #[test]
-fn random_programs_go_as_the_naive_allocator_says() {
+fn random_programs_agree_with_the_naive_allocator() {
     for seed in 0..60 {
         compare(seed, None, None, 400);
         compare(seed, Some(MIB), None, 400);
@@ -86,7 +86,7 @@ fn random_programs_go_as_the_naive_allocator_says() {
 }
 
 #[test]
-fn memory_from_elsewhere_is_not_ours_to_watch() {
+fn a_use_of_foreign_memory_is_ignored() {
     let mut pinned = PinnedAllocator::new(PinnedConfig::default(), SimHost::with_capacity(MIB), ());
     let block = pinned.alloc(PinnedRequest::of(100)).unwrap();
     assert!(!pinned.record_event(Addr(12), stream(0)));

@@ -1,4 +1,4 @@
-//! The rules of pinned memory, said again as plainly as possible: [`Naive`]. No buckets, no queues per pool:
+//! The rules of pinned memory, implemented as simply as possible: [`Naive`]. No buckets, no queues per pool:
 //! one list of blocks in the order in which they became free, and one of events.
 
 use plimsoll_alloc::{Addr, DeviceStream};
@@ -11,7 +11,7 @@ pub(crate) struct Naive {
     pub(crate) max_cached_bytes: u64,
     handed_out_bytes: u64,
     held: Vec<(Addr, u64, Vec<DeviceStream>)>,
-    /// Streams that have to be passed, oldest free first: (address, size, stream, done).
+    /// Pending frees, oldest first: (address, size, stream, done).
     pending: Vec<(Addr, u64, DeviceStream, bool)>,
     free: Vec<(Addr, u64)>,
 }
@@ -82,7 +82,7 @@ impl Naive {
         self.free.clear();
     }
 
-    /// Held or waiting, and all of it; bytes.
+    /// Active bytes, and total bytes.
     pub(crate) fn active_and_all_bytes(&self) -> (u64, u64) {
         let mut waiting: Vec<(Addr, u64)> =
             self.pending.iter().map(|&(addr, bytes, ..)| (addr, bytes)).collect();

@@ -1,5 +1,5 @@
-//! PyTorch's own scenarios, the corners that they leave out, and random programs, each step compared with what
-//! PyTorch 2.15 did: where each block was placed, the calls to the device in order, all 28 statistics.
+//! PyTorch's own scenarios, corner cases that they omit, and random programs, each step compared with
+//! PyTorch 2.15: the address of each block, the device calls in order, all 28 statistics.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::recorded::{Recorded, place};
 
 #[test]
-fn every_step_is_as_pytorch_made_it() {
+fn every_step_equals_pytorchs() {
     let oracle: Value = serde_json::from_str(include_str!("oracle.json")).unwrap();
     let keys: Vec<&str> = oracle["keys"].as_array().unwrap().iter().map(text).collect();
     assert_eq!(keys, PinnedStats::default().host_memory_stats().keys().collect::<Vec<_>>());
@@ -27,7 +27,7 @@ fn every_step_is_as_pytorch_made_it() {
     assert_eq!(steps, 976);
 }
 
-/// One scenario on its way.
+/// A running scenario.
 struct Replay {
     name: String,
     config: PinnedConfig,
@@ -79,7 +79,7 @@ impl Replay {
         self.pinned.check().unwrap_or_else(|broken| panic!("{at}: {broken}"));
     }
 
-    /// Does what PyTorch did; for a request, says where the block is, in PyTorch's words.
+    /// Repeats PyTorch's step; for a request, returns the block's place in PyTorch's format.
     fn act(&mut self, op: &Value) -> Option<String> {
         let name = || text(&op[1]).to_owned();
         match text(&op[0]) {
@@ -136,7 +136,7 @@ impl Replay {
     }
 }
 
-/// The options that PyTorch's string names, on top of those before: it does not reset these.
+/// Applies a PyTorch configuration string to the current options: it does not reset them.
 fn configured(config: PinnedConfig, conf: &str) -> PinnedConfig {
     conf.split(',').filter(|option| !option.is_empty()).fold(config, |config, option| {
         let (key, mib) = option.split_once(':').unwrap();

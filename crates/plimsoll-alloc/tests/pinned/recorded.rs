@@ -1,13 +1,13 @@
-//! A host that answers as PyTorch's did, and insists on being asked the same: [`Recorded`].
+//! A host that replays PyTorch's calls, and fails on any other call: [`Recorded`].
 
 use std::collections::VecDeque;
 
-use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, HostDriver, Timed};
+use plimsoll_alloc::{Addr, DeviceStream, DriverError, EventId, PinnedDriver, Timed};
 
 /// The memory of the nth pin call starts at n times this, from 1.
 const APART_BYTES: u64 = 1 << 40;
 
-/// The calls of one step, still to come.
+/// The remaining calls of one step.
 #[derive(Default)]
 pub(crate) struct Recorded {
     pub(crate) step: String,
@@ -41,7 +41,7 @@ impl Recorded {
     }
 }
 
-impl HostDriver for Recorded {
+impl PinnedDriver for Recorded {
     fn pin(&mut self, bytes: u64) -> Result<Timed<Addr>, DriverError> {
         let answer = self.answer(&format!("pin {bytes}"));
         if answer == ["fails"] {
@@ -63,7 +63,7 @@ impl HostDriver for Recorded {
     fn record(&mut self, on: DeviceStream) -> Result<EventId, DriverError> {
         let answer = self.answer(&format!("record {}", on.stream.0));
         if answer == ["fails"] {
-            return Err(DriverError::Failed("told to".into()));
+            return Err(DriverError::Failed("injected".into()));
         }
         Ok(EventId(number(&answer[0])))
     }

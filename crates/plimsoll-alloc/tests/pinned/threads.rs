@@ -1,11 +1,11 @@
-//! The handle under many threads: the end is sound, and the sums are those of any order.
+//! The handle under many threads: the final state is consistent, and the sums do not depend on the order.
 
 use std::thread;
 
 use plimsoll_alloc::{DeviceStream, PinnedConfig, PinnedMemory, PinnedRequest, SimHost};
 
 #[test]
-fn many_threads_leave_a_sound_state() {
+fn many_threads_leave_a_consistent_state() {
     let memory = PinnedMemory::new(PinnedConfig::default(), SimHost::with_capacity(1 << 30));
     thread::scope(|scope| {
         for thread in 0..8_u64 {

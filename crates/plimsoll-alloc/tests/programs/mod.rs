@@ -1,4 +1,4 @@
-//! Random programs of requests, and a way to run them: the raw material of the property tests.
+//! Random programs of requests, and how to run them, for the property tests.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -27,14 +27,14 @@ pub(crate) enum Op {
     Limit {
         bytes: Option<u64>,
     },
-    /// Another stream uses a live block, too. Only in [`program_with_uses`].
+    /// Another stream also uses a live block. Only in [`program_with_uses`].
     Use {
         nth: usize,
         stream: u64,
     },
 }
 
-/// SplitMix64: numbers that look random, the same on every machine.
+/// SplitMix64: pseudo-random numbers, the same on every machine.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -97,7 +97,7 @@ pub(crate) fn program_with_uses(seed: u64, steps: usize) -> Vec<Op> {
     program(seed, steps).into_iter().flat_map(uses).collect()
 }
 
-/// A program under way.
+/// A running program.
 pub(crate) struct Run<D, O> {
     pub(crate) allocator: Allocator<D, O>,
     pub(crate) live: Vec<Allocation>,
@@ -105,12 +105,12 @@ pub(crate) struct Run<D, O> {
 }
 
 impl<D: Driver, O: Observer> Run<D, O> {
-    /// Runs on `allocator`; the tags given to requests follow from `tag_seed` alone.
+    /// Runs on `allocator`; the tags of requests follow from `tag_seed` alone.
     pub(crate) fn new(allocator: Allocator<D, O>, tag_seed: u64) -> Self {
         Self { allocator, live: Vec::new(), tags: Random::new(tag_seed) }
     }
 
-    /// One step. A request answers with its address.
+    /// Runs one step. A request returns its address.
     pub(crate) fn step(&mut self, op: Op) -> Result<Option<u64>, Error> {
         match op {
             Op::Alloc { bytes, stream } => {

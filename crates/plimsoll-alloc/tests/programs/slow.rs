@@ -1,8 +1,8 @@
-//! A device whose streams lag: [`Slow`].
+//! A device with slow streams: [`Slow`].
 
 use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, SimDriver, StreamId};
 
-/// A simulated device whose events take their time: each is done the third time that one is asked about.
+/// A simulated device with slow events: each is done at its third query.
 pub(crate) struct Slow {
     driver: SimDriver,
     asked: u64,

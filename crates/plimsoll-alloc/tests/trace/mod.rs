@@ -1,4 +1,4 @@
-//! Events as a worked trace tells them: PyTorch's words, with the bytes and the place.
+//! Events in the format of a worked trace: PyTorch's action names, sizes and addresses.
 
 use plimsoll_alloc::{Allocator, Config, Event, SimDriver, Stats};
 
@@ -13,7 +13,7 @@ pub(crate) fn device(bytes: u64, options: &str) -> Traced {
     Allocator::new(config, SimDriver::with_capacity(bytes), (stats, Vec::new()))
 }
 
-/// Whether state and statistics are sound.
+/// Checks that state and statistics are consistent.
 #[track_caller]
 pub(crate) fn assert_sound(allocator: &Traced) {
     allocator.check().unwrap();
@@ -50,7 +50,7 @@ pub(crate) fn assert_counters(allocator: &Traced, expected: [i64; 5]) {
     assert_eq!(got, expected);
 }
 
-/// Each entry that PyTorch would trace, with its bytes: of an allocation, what was asked for.
+/// Each entry that PyTorch would trace, with its bytes: for an allocation, the requested size.
 pub(crate) fn trace(allocator: &Traced) -> Vec<(&'static str, u64)> {
     let entry = |event: &Event| match *event {
         Event::Alloc { block, .. } => Some(("alloc", block.requested_bytes)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_alloc::{
-    Addr, Adoption, Allocation, BlockState, Config, Piece, PieceState, PoolId, Request, Step, TieOrder,
+    Addr, Adoption, Allocation, BlockState, CacheLookup, Config, Piece, PieceState, PoolId, Request, TieOrder,
 };
 
 use super::state::State;
@@ -31,7 +31,8 @@ pub(super) struct Run<'a> {
     /// Lives that wait for a stream.
     waiting: BTreeMap<LifeIndex, plimsoll_alloc::Waiting>,
     pub(super) waiting_before: Vec<Option<plimsoll_alloc::Waiting>>,
-    /// Where the first block landed in a free rest, by where the rest seems to begin: the block in front of it is larger.
+    /// Where the first block landed in a free rest, by where the rest seems to begin: the block in front of it
+    /// is larger.
     pub(super) first_in_gap: BTreeMap<Addr, Addr>,
     pub(super) placed_before: usize,
     /// The request that memory of the device was taken for last: it is served from that, whatever the rules for
@@ -157,8 +158,8 @@ impl Run<'_> {
         let request = self.request(nth, addr);
         self.replay.requests += 1;
         match self.state.allocator.start(request) {
-            Ok(Step::Done(ours)) if ours.addr() == addr => self.hold(life, ours),
-            Ok(Step::Done(ours)) => {
+            Ok(CacheLookup::Hit(ours)) if ours.addr() == addr => self.hold(life, ours),
+            Ok(CacheLookup::Hit(ours)) => {
                 let elsewhere = ours.addr();
                 self.state.allocator.free(ours);
                 if self.served_from_new == Some(nth) && self.is_retry(nth) {
@@ -167,10 +168,10 @@ impl Run<'_> {
                     self.force(nth, request, addr, Some(elsewhere), life);
                 }
             }
-            Ok(Step::CallbacksWanted(_)) if self.served_from_new == Some(nth) => {
+            Ok(CacheLookup::Miss(_)) if self.served_from_new == Some(nth) => {
                 self.put(request, addr, life);
             }
-            Ok(Step::CallbacksWanted(_)) => self.force(nth, request, addr, None, life),
+            Ok(CacheLookup::Miss(_)) => self.force(nth, request, addr, None, life),
             Err(_) => self.replay.unplaced += 1,
         }
     }
@@ -263,7 +264,7 @@ impl Run<'_> {
         self.served_from_new = Some(behind);
         let addr = event.addr()?;
         let request = self.request(behind, addr);
-        if let Ok(Step::Done(ours)) = self.state.allocator.start(request) {
+        if let Ok(CacheLookup::Hit(ours)) = self.state.allocator.start(request) {
             let found = ours.addr();
             self.state.allocator.free(ours);
             if self.is_retry(behind) {

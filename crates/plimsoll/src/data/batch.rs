@@ -5,10 +5,10 @@ use plimsoll_tensor::{Device, Error, Tensor};
 
 use super::{DataError, Field, HostArray, HostValues};
 
-/// What the loader hands out.
+/// What the loader yields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostBatch {
-    /// How many samples; fewer than the batch size only in the last batch of an epoch.
+    /// The number of samples; below the batch size only in the last batch of an epoch.
     pub samples: usize,
     /// One array per field, in the data set's order.
     pub fields: Vec<HostField>,
@@ -17,7 +17,7 @@ pub struct HostBatch {
 /// A named array of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostField {
-    /// The field's name, as `images`.
+    /// The field's name, such as `images`.
     pub name: &'static str,
     /// Shape `[samples, ...]`.
     pub array: HostArray,
@@ -33,10 +33,10 @@ impl HostBatch {
         Self { samples, fields: fields.iter().map(array).collect() }
     }
 
-    /// Makes this a batch of that many samples, all zeros, keeping the memory where it suffices.
+    /// Resizes this batch to a number of samples, all zeros, reusing its memory if it suffices.
     ///
     /// # Errors
-    /// Out of host memory; the batch is then of no use.
+    /// Out of host memory; the batch is unusable then.
     pub(super) fn reset(&mut self, samples: usize) -> Result<(), DataError> {
         self.samples = samples;
         for HostField { name, array } in &mut self.fields {
@@ -49,7 +49,7 @@ impl HostBatch {
     /// The array of a field.
     ///
     /// # Errors
-    /// If there is no field of that name.
+    /// If there is no field with this name.
     pub fn array(&self, name: &str) -> Result<&HostArray, DataError> {
         self.fields.iter().find(|field| field.name == name).map(|field| &field.array).ok_or_else(|| {
             let declared = self.fields.iter().map(|field| field.name).collect();
@@ -65,7 +65,7 @@ impl HostBatch {
         self.fields.iter().map(|field| field.to_device(device)).collect()
     }
 
-    /// Host bytes of all arrays, values present or not; `u64::MAX` if there are more.
+    /// Host bytes of all arrays, with or without values; `u64::MAX` on overflow.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.fields.iter().fold(0, |bytes: u64, field| bytes.saturating_add(field.array.bytes()))
@@ -73,8 +73,8 @@ impl HostBatch {
 }
 
 impl HostField {
-    /// The array on a device, as [`Category::Input`] under the field's name. Without values it can go to a
-    /// device that has none: the memory is taken, nothing is copied.
+    /// Copies the array to a device, as [`Category::Input`] with the field's name as label. Without values it
+    /// can go to a simulated device: memory is allocated, nothing is copied.
     ///
     /// # Errors
     /// Out of memory; an array without values for a device that computes with them.
@@ -89,7 +89,7 @@ impl HostField {
             HostValues::Absent if !device.has_values() => Tensor::empty(shape, *dtype, device),
             HostValues::Absent => Err(Error::Argument {
                 op: "to_device",
-                message: format!("the loader made only shapes of `{}`", self.name),
+                message: format!("`{}` has a shape but no values", self.name),
             }),
         }
     }

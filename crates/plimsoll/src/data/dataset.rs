@@ -1,8 +1,8 @@
-//! The seam of the data room: what a data set must say and do, and views of one.
+//! The [`Dataset`] trait, and views of a data set.
 //!
-//! A [`Dataset`] declares its [`Field`]s once, then writes sample `i` into a [`Sample`], which is a slot of the
-//! batch that is being made: a worker fills its batch in place, with no allocation per sample.
-//! To add a data set, implement the trait; everything else is the loader's.
+//! A [`Dataset`] declares its [`Field`]s once, then writes sample `i` into a [`Sample`], a slot of the
+//! current batch: a worker fills its batch in place, without an allocation per sample.
+//! To add a data set, implement the trait; the loader does the rest.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use plimsoll_tensor::DType;
 
 use super::{DataError, HostElement, HostField};
 
-/// Samples by number.
+/// A collection of samples, by index.
 ///
 /// ```
 /// # use plimsoll::{DType, data::{DataError, Dataset, Field, Sample}};
@@ -32,16 +32,16 @@ use super::{DataError, HostElement, HostField};
 /// }
 /// ```
 pub trait Dataset: Send + Sync {
-    /// How many samples there are.
+    /// The number of samples.
     fn len(&self) -> usize;
 
-    /// What each sample consists of, always the same.
+    /// The fields of each sample. They never change.
     fn fields(&self) -> Vec<Field>;
 
-    /// Writes one sample. The same index must give the same values each time, on any thread.
+    /// Writes one sample. The same index must always give the same values, on any thread.
     ///
     /// # Errors
-    /// What keeps the sample from being read; [`DataError::Custom`] holds an error of your own.
+    /// If the sample cannot be read; [`DataError::Custom`] wraps your own error.
     fn write(&self, index: usize, out: &mut Sample<'_>) -> Result<(), DataError>;
 
     /// Whether there are no samples.
@@ -49,7 +49,7 @@ pub trait Dataset: Send + Sync {
         self.len() == 0
     }
 
-    /// Host bytes that the data set holds as long as it lives, for the row "outside the allocator".
+    /// Host bytes that the data set keeps in memory, for the row "outside the allocator".
     fn resident_bytes(&self) -> u64 {
         0
     }
@@ -58,30 +58,30 @@ pub trait Dataset: Send + Sync {
 /// One field of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name, as `images`.
+    /// Its name, such as `images`.
     pub name: &'static str,
     /// Its element type.
     pub dtype: DType,
-    /// Its shape in one sample; a batch puts the number of samples in front.
+    /// Its shape in one sample; a batch adds the number of samples as the first dimension.
     pub shape: Vec<usize>,
 }
 
-/// The place of one sample in a batch.
+/// The slot of one sample in a batch.
 pub struct Sample<'a> {
     batch: &'a mut [HostField],
     slot: usize,
 }
 
 impl<'a> Sample<'a> {
-    /// Slot `slot` of a batch whose arrays have a leading dimension of samples.
+    /// Slot `slot` of a batch whose arrays have samples as the first dimension.
     pub(super) fn new(batch: &'a mut [HostField], slot: usize) -> Self {
         Self { batch, slot }
     }
 
-    /// The elements of a field of this sample, to write; zero until written.
+    /// The elements of a field of this sample, mutable; initially zero.
     ///
     /// # Errors
-    /// If the data set declared no such field, or one of another type.
+    /// If the data set declared no such field, or with another type.
     pub fn slot<T: HostElement>(&mut self, name: &str) -> Result<&mut [T], DataError> {
         let Some(at) = self.batch.iter().position(|field| field.name == name) else {
             let declared = self.batch.iter().map(|field| field.name).collect();
@@ -136,7 +136,7 @@ impl Dataset for Subset {
         self.whole.write(self.range.start + index, out)
     }
 
-    /// All of the whole: a view keeps everything alive.
+    /// The bytes of the whole data set: a view keeps all of it in memory.
     fn resident_bytes(&self) -> u64 {
         self.whole.resident_bytes()
     }
@@ -145,14 +145,14 @@ impl Dataset for Subset {
 /// A training part and a test part.
 #[derive(Clone)]
 pub struct Split {
-    /// What to train on.
+    /// The training part.
     pub train: Arc<dyn Dataset>,
-    /// What to test on.
+    /// The test part.
     pub test: Arc<dyn Dataset>,
 }
 
 impl Split {
-    /// The first `train` samples to train on, the rest to test on.
+    /// Splits off the first `train` samples for training; the rest is the test part.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -172,8 +172,8 @@ impl Split {
         })
     }
 
-    /// All but the last tenth to train on, the last tenth, rounded up, to test on: the rule for a data set that
-    /// comes without a test part. Of two samples, one each; of one, the test part has it.
+    /// The last tenth, rounded up, is the test part; the rest is the training part: the rule for a data set that
+    /// comes without a test part. Two samples are split one each; a single sample is the test part.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -184,14 +184,14 @@ impl Split {
     /// ```
     ///
     /// # Errors
-    /// None today; a `Result` like that of [`Split::at`], which does the work.
+    /// None at present; the type is that of [`Split::at`].
     pub fn nine_to_one(whole: Arc<dyn Dataset>) -> Result<Self, DataError> {
         let len = whole.len();
         Self::at(whole, len - len.div_ceil(10))
     }
 }
 
-/// A data set of which only the length and the fields are known. For simulated devices: pair it with
+/// A data set with a length and fields but no values. For simulated devices, with
 /// [`DataLoader::shapes_only`](super::DataLoader::shapes_only).
 ///
 /// ```
@@ -206,9 +206,9 @@ impl Split {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Shapes {
-    /// How many samples there would be.
+    /// The number of samples.
     pub len: usize,
-    /// What each would consist of.
+    /// The fields of each sample.
     pub fields: Vec<Field>,
 }
 
@@ -227,7 +227,7 @@ impl Dataset for Shapes {
     }
 }
 
-/// The check that every data set here makes first.
+/// The bounds check of every data set here.
 pub(super) fn check_index(index: usize, len: usize) -> Result<(), DataError> {
     if index < len { Ok(()) } else { Err(DataError::OutOfRange { index, len }) }
 }

@@ -1,15 +1,15 @@
-//! Handwritten-looking digits, drawn by code: a data set that needs no download.
+//! Synthetic handwritten digits: a data set that needs no download.
 //!
-//! It stands in for MNIST: same fields, same size, and much the same difficulty. PyTorch's LeNet (batch 64,
-//! SGD at 0.01 with momentum 0.9, the first 9,000 of seed 1) told 98.2 % of the last 1,000 after five epochs,
-//! having touched 99.1 % before; trained so, it also told 82 % of 2,000 of MNIST's, unseen.
+//! It replaces MNIST: same fields, same size, and similar difficulty. PyTorch's LeNet (batch 64,
+//! SGD at 0.01 with momentum 0.9, the first 9,000 of seed 1) classified 98.2 % of the last 1,000 after five epochs,
+//! with 99.1 % at best; trained this way, it also classified 82 % of 2,000 unseen MNIST digits.
 //!
-//! A drawing is a pure function of (seed, index): strokes from a table (`digits/glyphs.rs`), bent and slanted
-//! by a random hand (`digits/hand.rs`), inked onto 28×28 pixels (`digits/page.rs`).
+//! A drawing is a pure function of (seed, index): strokes from a table (`digits/glyphs.rs`), distorted
+//! at random (`digits/hand.rs`), rendered to 28×28 pixels (`digits/page.rs`).
 //!
 //! Note [Same pixels everywhere]: all arithmetic from seed to pixel is `+ - * /`, `sqrt`, comparison and
 //! rounding, which IEEE 754 defines to the last bit; no sine, exponential or logarithm, which differ between
-//! machines. So the golden checksums in the tests hold on any of them.
+//! machines. So the golden checksums in the tests hold on any machine.
 
 mod glyphs;
 mod hand;
@@ -21,10 +21,10 @@ use super::{DataError, Dataset, Field, Sample, grey};
 use hand::Hand;
 use page::{PIXELS, Page, SIDE};
 
-/// Drawn digits, 28×28, white on black, as MNIST has them.
+/// Synthetic digits, 28×28, white on black, as in MNIST.
 ///
-/// Each run of ten consecutive samples shows each digit once, in a random order. Nothing is kept in memory: a
-/// sample is drawn when it is asked for, in about 10 µs (a release build,
+/// Each group of ten consecutive samples has each digit once, in a random order. Nothing is kept in memory: a
+/// sample is drawn when it is read, in about 10 µs (a release build,
 /// one core of a cloud machine).
 ///
 /// ```
@@ -41,14 +41,14 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// `count` drawings of this seed. More drawings of a seed begin with the same ones.
+    /// `count` digits of this seed. A larger count starts with the same digits.
     #[must_use]
     pub const fn new(seed: u64, count: usize) -> Self {
         Self { seed, count }
     }
 
     /// Draws one digit: its pixels, row by row from the top, 0 for black, and its label. Any index can be
-    /// drawn, also beyond the count.
+    /// drawn, even beyond the count.
     #[must_use]
     pub fn draw(&self, index: usize) -> ([u8; PIXELS], u8) {
         let label = self.label(index);

@@ -1,10 +1,10 @@
-//! One pass over the data: the batches in order, made here or by worker threads.
+//! One pass over the data: the batches in order, made by the caller's thread or by worker threads.
 //!
-//! Note [Who makes which batch]: of n workers, worker w makes batches w, w + n, w + 2n, … and sends them down
-//! a bounded channel of its own; the consumer takes from the channels in turn. So batches arrive in order with
-//! no reordering buffer, each worker is at most `prefetch_factor` batches ahead, and which thread made a batch
-//! cannot show in it. Ending is the channels' doing too: dropping the receivers makes each worker's next `send`
-//! fail, and it returns. Dropping an epoch thus waits for the batches that are being made, no longer.
+//! Note [Workers and batches]: of n workers, worker w makes batches w, w + n, w + 2n, … and sends them through
+//! its own bounded channel; the consumer receives from the channels in turn. So batches arrive in order with
+//! no reordering buffer, each worker is at most `prefetch_factor` batches ahead, and the number of workers does not
+//! change a batch. The channels also end the threads: dropping the receivers makes each worker's next `send`
+//! fail, and it returns. Dropping an epoch waits only for the batches that are being made.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,7 +25,7 @@ pub struct Epoch {
     cannot_start: Option<DataError>,
 }
 
-/// A thread and the channel that its batches come from.
+/// A worker thread and its channel.
 struct Worker {
     batches: Receiver<Result<HostBatch, DataError>>,
     thread: JoinHandle<()>,
@@ -48,7 +48,7 @@ impl Epoch {
         epoch
     }
 
-    /// An epoch of which only this error comes.
+    /// An epoch that yields only this error.
     pub(super) fn refused(plan: Plan, error: DataError) -> Self {
         Self { plan: Arc::new(plan), workers: Vec::new(), next: 0, cannot_start: Some(error) }
     }
@@ -67,11 +67,11 @@ impl Epoch {
         worker.batches.recv().unwrap_or_else(|_| Err(lost()))
     }
 
-    /// Ends the threads: closes every channel first, so that they stop together.
+    /// Stops the threads: closes every channel first, so that they stop together.
     fn stop(&mut self) {
         let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
         for thread in threads {
-            // A panic of the data set has already come out as an error; there is nothing more to say here.
+            // A panic of the data set has already been returned as an error.
             let _ = thread.join();
         }
     }
@@ -114,7 +114,7 @@ impl Worker {
         workers: usize,
         prefetch_factor: usize,
     ) -> Result<Self, DataError> {
-        // One batch is in the worker's hand while it waits for room.
+        // One batch is in the worker while it waits for the channel.
         let (to, batches) = sync_channel(prefetch_factor - 1);
         let plan = Arc::clone(plan);
         let work = move || {
@@ -137,11 +137,11 @@ pub(super) enum Making {
     Shapes,
 }
 
-/// All that is needed to make any batch of an epoch, in any thread.
+/// Makes any batch of an epoch, in any thread.
 pub(super) struct Plan {
     pub(super) dataset: Arc<dyn Dataset>,
     pub(super) fields: Arc<[Field]>,
-    /// The sample at each place; `None` is the data set's own order.
+    /// The sample at each position; `None` is the data set's own order.
     pub(super) order: Option<Vec<usize>>,
     pub(super) batch_size: usize,
     pub(super) batches: usize,
@@ -153,7 +153,7 @@ impl Plan {
     /// Makes a batch. A panic of the data set is an error, here as in a worker, so that the number of workers
     /// changes nothing.
     fn batch(&self, number: usize) -> Result<HostBatch, DataError> {
-        // Unwind safety: what a panic leaves half done is the batch, which is dropped, and the data set, which
+        // Unwind safety: a panic can leave only the batch incomplete, which is dropped; the data set
         // is shared read-only.
         catch_unwind(AssertUnwindSafe(|| self.write_batch(number)))
             .unwrap_or_else(|panic| Err(DataError::Panicked { batch: number, message: message_of(&*panic) }))
@@ -182,12 +182,12 @@ fn message_of(panic: &(dyn Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }
 
-/// Batches given back, whose memory waits for the next one.
+/// Recycled batches, whose memory is reused.
 #[derive(Default)]
 pub(super) struct Spares(Mutex<Vec<HostBatch>>);
 
 impl Spares {
-    /// Keeps a batch, if it is one of ours and fewer than `most` are kept.
+    /// Keeps a batch, if it is from this loader and fewer than `most` are kept.
     pub(super) fn put(&self, batch: HostBatch, fields: &[Field], most: usize) {
         let ours = batch.fields.len() == fields.len()
             && batch.fields.iter().zip(fields).all(|(have, want)| {

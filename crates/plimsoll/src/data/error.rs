@@ -1,7 +1,7 @@
-//! What can go wrong with data, with the numbers as fields.
+//! Errors of data sets and loaders, with their figures as fields.
 //!
-//! Bad files, empty folders and a user's failing [`Dataset`](super::Dataset) are weather, so they are values
-//! of one enum. Each message says what was wrong, where, and, where we know it, what to do.
+//! Bad files, empty folders and a user's failing [`Dataset`](super::Dataset) are expected, so they are values
+//! of one enum. Each message says what is wrong, where, and, if known, what to do.
 
 use std::error::Error;
 use std::io;
@@ -13,18 +13,18 @@ use plimsoll_tensor::DType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
-    /// The operating system, or the gzip decoder, refused.
+    /// An error of the operating system or the gzip decoder.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// The verb: `open`, `read`.
         doing: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// The first two bytes are not the zeros that open every IDX file.
+    /// The first two bytes are not zero, as in every IDX file.
     #[error(
         "{} is not an IDX file: it starts with {found:02x?}, \
          not 00 00; is it another format?",
@@ -37,7 +37,7 @@ pub enum DataError {
         found: [u8; 2],
     },
 
-    /// An IDX file of elements other than unsigned bytes.
+    /// An IDX file whose elements are not unsigned bytes.
     #[error(
         "{} holds {name} elements (code {code:#04x} at byte 2); \
          only u8 (0x08) is read",
@@ -48,11 +48,11 @@ pub enum DataError {
         path: PathBuf,
         /// The type code of the header.
         code: u8,
-        /// What that code stands for.
+        /// The meaning of that code.
         name: &'static str,
     },
 
-    /// The file ends before its header does.
+    /// The file ends within its header.
     #[error(
         "{} is cut short: its header takes {expected_bytes} bytes, {found_bytes} are there; \
          fetch it again",
@@ -61,13 +61,13 @@ pub enum DataError {
     HeaderCut {
         /// The file.
         path: PathBuf,
-        /// Bytes that the header takes (after decompression).
+        /// Size of the header (after decompression), bytes.
         expected_bytes: u64,
         /// Bytes found, at most `expected_bytes`.
         found_bytes: u64,
     },
 
-    /// The header promises more than a file of this length can hold, so nothing was read.
+    /// The header's size exceeds what a file of this length can hold, so nothing was read.
     #[error(
         "{} promises {dims:?} bytes, but a file of its length holds {at_most_bytes} at most; \
          it is damaged or no IDX file",
@@ -78,22 +78,22 @@ pub enum DataError {
         path: PathBuf,
         /// The dimensions of the header.
         dims: Vec<usize>,
-        /// The most that a file of this length can hold, decompressed.
+        /// The maximum for a file of this length, decompressed.
         at_most_bytes: u64,
     },
 
-    /// The header promises more than the reader is willing to hold.
+    /// The header's size exceeds the reader's limit.
     #[error("{} holds {expected_bytes} bytes; the limit is {limit_bytes}; split the file", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// What the header promises.
+        /// The size by the header.
         expected_bytes: u64,
         /// The reader's limit.
         limit_bytes: u64,
     },
 
-    /// The body is shorter than the header promises.
+    /// The body is shorter than the header says.
     #[error(
         "{} is cut short: its header promises {expected_bytes} bytes of values, {found_bytes} \
          are there; fetch it again",
@@ -108,7 +108,7 @@ pub enum DataError {
         found_bytes: u64,
     },
 
-    /// The body is longer than the header promises.
+    /// The body is longer than the header says.
     #[error(
         "{} is too long: its header promises {expected_bytes} bytes of values, at least \
          {found_bytes} are there",
@@ -119,7 +119,7 @@ pub enum DataError {
         path: PathBuf,
         /// Bytes of values by the header.
         expected_bytes: u64,
-        /// Bytes seen before we stopped reading; the file may hold more.
+        /// Bytes read before stopping; the file may have more.
         found_bytes: u64,
     },
 
@@ -132,9 +132,9 @@ pub enum DataError {
     Dimensions {
         /// The file.
         path: PathBuf,
-        /// How many dimensions it should have.
+        /// The expected number of dimensions.
         expected: usize,
-        /// The dimensions that it has.
+        /// Its dimensions.
         found: Vec<usize>,
     },
 
@@ -156,13 +156,13 @@ pub enum DataError {
         found.display(), missing.display()
     )]
     MissingPartner {
-        /// The file that is there.
+        /// The existing file.
         found: PathBuf,
-        /// The file that is not.
+        /// The missing file.
         missing: PathBuf,
     },
 
-    /// Two files that belong together disagree.
+    /// Two files of a pair disagree.
     #[error(
         "{} has {left:?} but {} has {right:?}: these two do not belong \
          together",
@@ -179,12 +179,12 @@ pub enum DataError {
         right: Vec<usize>,
     },
 
-    /// A label that is no digit.
+    /// A label that is not a digit.
     #[error("{}: label {index} is {label}; labels are 0 to 9", path.display())]
     Label {
         /// The label file.
         path: PathBuf,
-        /// Which label, from 0.
+        /// The index of the label, from 0.
         index: usize,
         /// Its value.
         label: u8,
@@ -204,44 +204,44 @@ pub enum DataError {
     /// A sample past the end of the data set.
     #[error("sample {index} of a data set of {len}")]
     OutOfRange {
-        /// The sample asked for.
+        /// The requested sample.
         index: usize,
-        /// Samples that there are.
+        /// The number of samples.
         len: usize,
     },
 
-    /// A subset that leaves its data set.
+    /// A subset outside its data set.
     #[error("samples {start}..{end} are not a range of a data set of {len}")]
     BadSubset {
-        /// First sample asked for.
+        /// The first sample of the subset.
         start: usize,
         /// One past the last.
         end: usize,
-        /// Samples that there are.
+        /// The number of samples.
         len: usize,
     },
 
     /// A batch or a sample has no field of this name.
     #[error("no field `{name}`; the data set declares {declared:?}")]
     NoField {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The existing names.
         declared: Vec<&'static str>,
     },
 
-    /// A field was asked for as another type than it is.
+    /// A field was read as another type.
     #[error("field `{name}` is {declared:?}, not {asked:?}")]
     FieldType {
         /// The field.
         name: &'static str,
         /// Its type.
         declared: DType,
-        /// The type asked for.
+        /// The requested type.
         asked: DType,
     },
 
-    /// A value was asked of a data set, or a batch, that has shapes only.
+    /// A value was read from a data set or batch that has only shapes.
     #[error("this data has shapes only; load the values, or use the loader's shapes_only()")]
     ShapesOnly,
 
@@ -249,12 +249,12 @@ pub enum DataError {
     #[error("the batch size is 0; give at least 1")]
     BatchSize,
 
-    /// The host has no room for a buffer of the loader.
+    /// The host is out of memory for a buffer of the loader.
     #[error("no host memory for {what}: {bytes} bytes are needed; {remedy}")]
     OutOfHostMemory {
-        /// What could not be held.
+        /// The buffer.
         what: String,
-        /// How many bytes it takes; `u64::MAX` if they are beyond counting.
+        /// Its size in bytes; `u64::MAX` on overflow.
         bytes: u64,
         /// What to try.
         remedy: &'static str,
@@ -267,7 +267,7 @@ pub enum DataError {
         batch: usize,
         /// The sample's index in the data set.
         index: usize,
-        /// What the data set said.
+        /// The data set's error.
         source: Box<DataError>,
     },
 
@@ -285,9 +285,9 @@ pub enum DataError {
         "cannot start data worker {worker}: {source}; use fewer workers, or 0 to load in the caller's thread"
     )]
     Worker {
-        /// Which worker, from 0.
+        /// The worker, from 0.
         worker: usize,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 

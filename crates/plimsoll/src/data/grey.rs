@@ -1,4 +1,4 @@
-//! The one form of small grey images that MNIST and the drawn digits share: a field of normalised pixels and a
+//! The sample format of MNIST and the synthetic digits: a field of normalised pixels and a
 //! field of labels.
 
 use plimsoll_tensor::DType;
@@ -10,7 +10,7 @@ const IMAGES: &str = "images";
 /// Name of the field of classes, i64 of shape `[]`.
 const LABELS: &str = "labels";
 
-/// Mean and deviation of MNIST's training pixels, as everyone uses them (torchvision's examples).
+/// Mean and standard deviation of MNIST's training pixels, as in torchvision's examples.
 const MEAN: f32 = 0.1307;
 const DEVIATION: f32 = 0.3081;
 

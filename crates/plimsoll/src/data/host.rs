@@ -1,6 +1,6 @@
 //! One array in ordinary host memory, or only its shape.
 //!
-//! A real device wants values to copy; a simulated one wants the shape and the byte count. [`HostArray`] is
+//! A real device needs values to copy; a simulated one needs the shape and the byte count. [`HostArray`] is
 //! both: `values` may be [`HostValues::Absent`], and [`HostArray::bytes`] answers the same either way.
 //! Arrays are dense and row-major. No arithmetic lives here.
 
@@ -32,7 +32,7 @@ pub struct HostArray {
 /// The elements of a [`HostArray`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum HostValues {
-    /// None: the array is a shape.
+    /// No values: the array is only a shape.
     Absent,
     /// Of [`DType::F32`].
     F32(Vec<f32>),
@@ -72,13 +72,13 @@ impl HostArray {
         Ok(array)
     }
 
-    /// How many elements the shape holds; `usize::MAX` if there are more.
+    /// The number of elements of the shape; `usize::MAX` on overflow.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape.iter().fold(1, |elements, &extent| elements.saturating_mul(extent))
     }
 
-    /// Bytes of the elements, present or not; `u64::MAX` if there are more.
+    /// Bytes of the elements, present or not; `u64::MAX` on overflow.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.elements() as u64).saturating_mul(self.dtype.size() as u64)
@@ -90,16 +90,16 @@ impl HostArray {
         T::values(&self.values)
     }
 
-    /// The elements to write, unless they are absent or of another type.
+    /// The elements, mutable, unless they are absent or of another type.
     pub fn as_mut_slice<T: HostElement>(&mut self) -> Option<&mut [T]> {
         T::values_mut(&mut self.values)
     }
 
-    /// Makes the values as many zeros as the shape holds, keeping their memory where it suffices. `what` is
+    /// Fills the shape with zeros, reusing the memory if it suffices. `what` is
     /// this array's name in the error.
     ///
     /// # Errors
-    /// Out of host memory; the values are then gone.
+    /// Out of host memory; the values are dropped then.
     pub(super) fn zero(&mut self, what: &str) -> Result<(), DataError> {
         let elements = self.elements();
         let zeroed = match self.dtype {
@@ -122,12 +122,12 @@ pub trait HostElement: Element {
     fn into_values(elements: Vec<Self>) -> HostValues;
     /// The elements, if they are of this type.
     fn values(values: &HostValues) -> Option<&[Self]>;
-    /// The elements to write, if they are of this type.
+    /// The elements, mutable, if they are of this type.
     fn values_mut(values: &mut HostValues) -> Option<&mut [Self]>;
-    /// Makes `values` that many zeros of this type, keeping their memory where it suffices.
+    /// Sets `values` to this number of zeros of this type, reusing the memory if it suffices.
     ///
     /// # Errors
-    /// If the host has no room for them; `values` then are none.
+    /// Out of host memory; `values` are absent then.
     fn zeroed(values: &mut HostValues, elements: usize) -> Result<(), TryReserveError>;
 }
 
@@ -207,7 +207,7 @@ mod tests {
         };
         check(DType::U8, vec![1 << 62], 1 << 62);
         check(DType::I64, vec![1 << 59, 2], 1 << 63);
-        // Beyond counting: neither a wrapped number nor a panic.
+        // Overflow: neither a wrapped number nor a panic.
         check(DType::F32, vec![1 << 40, 1 << 40], u64::MAX);
         let message = HostArray::zeros(DType::U8, vec![1 << 62]).unwrap_err().to_string();
         assert_eq!(

@@ -1,8 +1,8 @@
 //! IDX, the file format of MNIST: two zero bytes, a type code, the number of dimensions, each as a big-endian
-//! u32, then the elements. Plain or gzip, told apart by their first bytes, not by the file's name.
+//! u32, then the elements. Plain or gzip, distinguished by their first bytes, not by the file's name.
 //!
-//! A header is a stranger's claim. What it promises is compared with the length of the file before anything is
-//! allocated, and no more than promised (and one byte) is ever decompressed. Only bytes (`u8`) are read.
+//! The header is untrusted. Its size is compared with the length of the file before anything is
+//! allocated, and no more than that size and one byte is ever decompressed. Only bytes (`u8`) are read.
 //!
 //! Which files make up MNIST is in `mnist.rs`.
 
@@ -17,10 +17,10 @@ use super::DataError;
 /// The largest body that is read: nearly twice EMNIST's 547 MB, the largest of MNIST's family.
 const LIMIT_BYTES: u64 = 1 << 30;
 
-/// DEFLATE cannot make more than this of one byte (zlib's technical notes: 1032 to 1).
+/// DEFLATE's maximum expansion of one byte (zlib's technical notes: 1032 to 1).
 const DEFLATE_RATIO: u64 = 1032;
 
-/// An IDX file, read.
+/// The contents of an IDX file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Idx {
     /// Its dimensions.
@@ -40,7 +40,7 @@ impl Idx {
     /// Reads a whole file.
     ///
     /// # Errors
-    /// If the file cannot be read, is no IDX file of bytes, or is not exactly as long as its header says.
+    /// If the file cannot be read, is not an IDX file of bytes, or is not exactly as long as its header says.
     pub(super) fn read(path: &Path) -> Result<Self, DataError> {
         let mut source = Source::open(path)?;
         let header = source.header()?;
@@ -51,21 +51,21 @@ impl Idx {
 
 impl IdxHeader {
     /// Reads the header alone: a few bytes, however large the file. A body that a file of this length cannot
-    /// hold is noticed, a gzip body that is cut short is not.
+    /// hold is an error; a truncated gzip body is not noticed.
     ///
     /// # Errors
-    /// If the file cannot be read or is no IDX file of bytes, or if its length gives the header the lie.
+    /// If the file cannot be read, is not an IDX file of bytes, or is too short for its header.
     pub(super) fn read(path: &Path) -> Result<Self, DataError> {
         Source::open(path)?.header()
     }
 
-    /// Bytes of the elements. Does not overflow: `Source::header` has multiplied them before.
+    /// Bytes of the elements. Does not overflow: `Source::header` checks the product.
     fn bytes(&self) -> u64 {
         self.dims.iter().map(|&dim| dim as u64).product()
     }
 }
 
-/// An open file, seen as its decompressed bytes.
+/// An open file, as a stream of decompressed bytes.
 struct Source<'a> {
     path: &'a Path,
     file_bytes: u64,
@@ -128,7 +128,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Compares what the header promises with what the file can hold, before anyone allocates for it.
+    /// Compares the header's size with what the file can hold, before any allocation.
     fn check_promise(&self, header: &IdxHeader) -> Result<(), DataError> {
         let path = || self.path.to_owned();
         let header_bytes = 4 + 4 * header.dims.len() as u64;
@@ -150,7 +150,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads the elements, and that nothing follows.
+    /// Reads the elements, and checks that nothing follows.
     fn body(&mut self, expected_bytes: u64) -> Result<Vec<u8>, DataError> {
         let bytes = self.read_up_to(expected_bytes)?;
         let path = || self.path.to_owned();
@@ -158,7 +158,7 @@ impl<'a> Source<'a> {
         if found_bytes < expected_bytes {
             return Err(DataError::Truncated { path: path(), expected_bytes, found_bytes });
         }
-        // Asking past the end also makes the gzip decoder check its checksum.
+        // Reading past the end also makes the gzip decoder verify its checksum.
         let mut beyond = [0];
         match self.bytes.read(&mut beyond) {
             Ok(0) => Ok(bytes),
@@ -167,13 +167,13 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The next bytes, fewer only where the file ends. The buffer grows with what is there, not with what was
-    /// asked for.
+    /// The next bytes, fewer only at the end of the file. The buffer grows with the data, not with the requested
+    /// size.
     fn read_up_to(&mut self, bytes: u64) -> Result<Vec<u8>, DataError> {
         let mut found = Vec::new();
         match (&mut self.bytes).take(bytes).read_to_end(&mut found) {
             Ok(_) => Ok(found),
-            // A gzip stream that stops in its middle; the caller knows how much it wanted.
+            // A truncated gzip stream; the caller compares the length.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(found),
             Err(source) => Err(DataError::Io { path: self.path.to_owned(), doing: "read", source }),
         }

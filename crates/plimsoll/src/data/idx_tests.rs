@@ -8,11 +8,11 @@ use flate2::write::GzEncoder;
 
 use super::*;
 
-/// A file that is gone when the test ends.
+/// A file that is deleted when the test ends.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    /// An empty folder of this test's own.
+    /// An empty folder for this test.
     pub(crate) fn folder(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("plimsoll-data-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);

@@ -1,4 +1,4 @@
-//! The data loader: which samples make which batch, in which order, and who makes them.
+//! The data loader: the order of samples, batches and worker threads.
 //!
 //! [`DataLoader`] is a description; [`DataLoader::epoch`] starts an [`Epoch`], which does the work
 //! (`epoch.rs`). Order and content depend only on the data set, the batch size, the seed and the epoch:
@@ -67,14 +67,14 @@ impl DataLoader {
         })
     }
 
-    /// Puts the samples in a new order each epoch, by this seed and the epoch's number alone.
+    /// Shuffles the samples in each epoch, by this seed and the epoch's number alone.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.shuffle_seed = Some(seed);
         self
     }
 
-    /// Lets this many threads make batches ahead of the consumer; 0 makes them in its own thread.
+    /// The number of threads that make batches ahead of the consumer; with 0, its own thread makes them.
     /// As PyTorch: `num_workers`.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
@@ -82,7 +82,7 @@ impl DataLoader {
         self
     }
 
-    /// How many batches each worker may be ahead, the one it is making included; 2 unless said otherwise,
+    /// How many batches each worker may be ahead, including the one it is making; 2 by default,
     /// never less than 1.
     #[must_use]
     pub fn prefetch_factor(mut self, batches: usize) -> Self {
@@ -90,7 +90,7 @@ impl DataLoader {
         self
     }
 
-    /// Leaves out a last batch that is not full.
+    /// Drops a last batch that is not full.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         self.last = LastBatch::Drop;
@@ -104,7 +104,7 @@ impl DataLoader {
         self
     }
 
-    /// How many batches an epoch has.
+    /// The number of batches of an epoch.
     #[must_use]
     pub fn len(&self) -> usize {
         match self.last {
@@ -131,8 +131,8 @@ impl DataLoader {
         HostBatch::absent(self.batch_size.min(self.dataset.len()), &self.fields).bytes()
     }
 
-    /// The most host bytes that an epoch's batches take at once, when the consumer holds one at a time.
-    /// Recycled batches and the data set's own bytes are not in it.
+    /// The maximum host bytes of an epoch's batches at once, if the consumer holds one at a time.
+    /// Recycled batches and the data set's own bytes are not included.
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
         match self.making {
@@ -141,8 +141,8 @@ impl DataLoader {
         }
     }
 
-    /// Starts an epoch; its batches are the same each time it is asked for. Threads start here and end when
-    /// the [`Epoch`] is dropped. What goes wrong comes out of the iterator, in its place.
+    /// Starts an epoch; the same epoch always has the same batches. Threads start here and end when
+    /// the [`Epoch`] is dropped. The iterator returns errors in the place of their batches.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> Epoch {
         let order = match (self.making, self.shuffle_seed) {
@@ -174,12 +174,12 @@ impl DataLoader {
         }
     }
 
-    /// Gives a batch back, so that its memory serves a later one. Optional; a dropped batch is merely freed.
+    /// Recycles a batch: a later one reuses its memory. Optional; a dropped batch is freed.
     pub fn recycle(&self, batch: HostBatch) {
         self.spares.put(batch, &self.fields, self.ahead().max(1));
     }
 
-    /// Batches that may exist beyond the consumer's.
+    /// The maximum number of batches besides the consumer's.
     fn ahead(&self) -> usize {
         self.workers.min(self.len()).saturating_mul(self.prefetch_factor)
     }

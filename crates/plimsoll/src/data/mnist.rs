@@ -1,7 +1,7 @@
-//! MNIST's files in a folder: which are there, what they hold, and a data set of them.
+//! A folder of MNIST files, and the data set in it.
 //!
-//! [`MnistDir::open`] reads headers only, so a simulated device can know counts and shapes at no cost;
-//! [`MnistDir::load`] reads the pixels. The format of one file is in `idx.rs`, the form of a sample in
+//! [`MnistDir::open`] reads only headers, which is enough for the counts and shapes of a simulated device;
+//! [`MnistDir::load`] reads the pixels. The file format is in `idx.rs`, the sample format in
 //! `grey.rs`.
 
 use std::path::{Path, PathBuf};
@@ -11,11 +11,12 @@ use super::dataset::check_index;
 use super::idx::{Idx, IdxHeader};
 use super::{DataError, Dataset, Field, Sample, Shapes, Split, grey};
 
-/// A folder with MNIST in it, its headers read.
+/// A folder with MNIST files, whose headers have been read.
 ///
 /// Expected are `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or the same with `t10k`, or both
-/// pairs; plain, or with `.gz` (if both are there, the plain one is read). With both pairs, `train` trains and
-/// `t10k` tests. With one, it is split by [`Split::nine_to_one`].
+/// pairs; plain, or with `.gz` (if both exist, the plain one is read). With both pairs, `train` is the
+/// training part and
+/// `t10k` the test part. A single pair is split by [`Split::nine_to_one`].
 ///
 /// ```no_run
 /// # use plimsoll::data::{DataLoader, MnistDir};
@@ -25,9 +26,9 @@ use super::{DataError, Dataset, Field, Sample, Shapes, Split, grey};
 /// ```
 #[derive(Clone, Debug)]
 pub struct MnistDir {
-    /// The pair to train on.
+    /// The training pair.
     pub train: Pair,
-    /// The pair to test on; `None` if `train` is to be split.
+    /// The test pair; `None` if `train` is to be split.
     pub test: Option<Pair>,
 }
 
@@ -38,7 +39,7 @@ pub struct Pair {
     pub images: PathBuf,
     /// The labels.
     pub labels: PathBuf,
-    /// How many there are of each.
+    /// The number of images and of labels.
     pub count: usize,
     /// Height of an image in pixels.
     pub rows: usize,
@@ -50,7 +51,7 @@ impl MnistDir {
     /// Finds the files and reads their headers.
     ///
     /// # Errors
-    /// If there is no pair, if a file has no partner or cannot be read, or if headers disagree.
+    /// If there is no pair, a file of a pair is missing or cannot be read, or headers disagree.
     pub fn open(dir: &Path) -> Result<Self, DataError> {
         match (Pair::find(dir, "train")?, Pair::find(dir, "t10k")?) {
             (Some(train), Some(test)) => {
@@ -76,10 +77,10 @@ impl MnistDir {
         self.split(train, |test| Ok(Arc::new(test.load()?)))
     }
 
-    /// The same split without values: nothing more is read.
+    /// The same split without values. Reads nothing more.
     ///
     /// # Errors
-    /// None today; the type is that of [`load`](Self::load).
+    /// None at present; the type is that of [`load`](Self::load).
     pub fn shapes(&self) -> Result<Split, DataError> {
         self.split(Arc::new(self.train.shapes()), |test| Ok(Arc::new(test.shapes())))
     }
@@ -164,7 +165,7 @@ impl Pair {
     }
 }
 
-/// The file of this name, or its gzip sibling.
+/// The file of this name, or with `.gz`.
 fn existing(dir: &Path, name: &str) -> Option<PathBuf> {
     [dir.join(name), dir.join(format!("{name}.gz"))].into_iter().find(|path| path.is_file())
 }
@@ -175,7 +176,7 @@ fn dims<const N: usize>(path: &Path, header: IdxHeader) -> Result<[usize; N], Da
     header.dims.try_into().map_err(wrong)
 }
 
-/// The images and labels of a pair, in memory as bytes: a quarter of what floats would take.
+/// The images and labels of a pair, in memory as bytes: a quarter of the size of floats.
 struct Mnist {
     pixels: Vec<u8>,
     labels: Vec<u8>,

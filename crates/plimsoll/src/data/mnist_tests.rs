@@ -1,4 +1,4 @@
-//! MNIST folders, good and bad, and the real files where a checkout has them.
+//! MNIST folders, valid and invalid, and the real files if the checkout has them.
 
 use super::super::idx::tests::{Scratch, gzip, idx};
 use super::super::{DataLoader, HostBatch};
@@ -60,7 +60,7 @@ fn shapes_are_those_of_the_values() {
     assert_eq!((shapes.train.resident_bytes(), values.train.resident_bytes()), (0, 15));
 }
 
-/// Opens and loads a folder that `prepare` has filled; the message that comes of it.
+/// Opens and loads a folder that `prepare` has filled; returns the error message.
 fn refusal(name: &str, prepare: impl FnOnce(&Scratch)) -> String {
     let scratch = Scratch::folder(name);
     prepare(&scratch);
@@ -70,7 +70,7 @@ fn refusal(name: &str, prepare: impl FnOnce(&Scratch)) -> String {
 }
 
 #[test]
-fn what_is_wrong_with_a_folder_is_said() {
+fn the_problem_with_a_folder_is_named() {
     let empty = refusal("empty-folder", |_| ());
     assert!(empty.contains("put train-images-idx3-ubyte and train-labels-idx1-ubyte there"), "{empty}");
 

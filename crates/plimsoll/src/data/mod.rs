@@ -1,16 +1,16 @@
-//! The data room: from files, or from drawings made by code, to batches in host memory.
+//! Data loading: from files, or synthetic digits, to batches in host memory.
 //!
-//! It speaks `torch.utils.data`: a [`Dataset`] says what a sample looks like and writes sample `i` where it is
-//! told; a [`DataLoader`] shuffles, batches, and runs worker threads; an [`Epoch`] hands out [`HostBatch`]es.
-//! Nothing here knows of devices or tensors; whoever owns a device copies a batch there.
+//! As in `torch.utils.data`, a [`Dataset`] declares the fields of a sample and writes sample `i` into a
+//! batch; a [`DataLoader`] shuffles, batches, and runs worker threads; an [`Epoch`] yields [`HostBatch`]es.
+//! Nothing here depends on tensors, and only [`HostField::to_device`] on devices.
 //!
-//! Two data sets live here: [`MnistDir`] reads MNIST's files, and [`Digits`] draws MNIST-like digits with no
+//! Two data sets are included: [`MnistDir`] reads MNIST's files, and [`Digits`] draws MNIST-like digits without a
 //! download. Both have the fields `images` (f32, `[1, H, W]`, normalised) and `labels` (i64).
 //!
 //! A simulated device needs shapes and byte counts, not values: [`DataLoader::shapes_only`] yields the same
 //! batches without reading or allocating any.
 //!
-//! Where to start reading: `dataset.rs` (the seam), then `loader.rs`, then `epoch.rs` (the threads).
+//! Read `dataset.rs` (the trait) first, then `loader.rs`, then `epoch.rs` (the threads).
 
 mod batch;
 mod dataset;

@@ -1,15 +1,15 @@
-//! Random numbers that are the same on every machine and under every release of a library.
+//! Random numbers that are the same on every machine and with every release of a library.
 //!
-//! A [`Stream`] is named by a seed, a purpose and an index, so any epoch's order and any drawing can be made
-//! alone, in any order, on any thread. ChaCha8 is specified bit for bit; what is derived from its words (a
-//! number below n, a float, a permutation) is written out here rather than taken from `rand`, whose
+//! A [`Stream`] is identified by a seed, a purpose and an index, so any epoch's order and any drawing can be made
+//! independently, on any thread. ChaCha8 is specified exactly; everything derived from its words (a
+//! number below n, a float, a permutation) is implemented here rather than taken from `rand`, whose
 //! derivations may change between releases. Floats use only `+ - * /`, which IEEE 754 rounds the same way
 //! everywhere.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What a stream is for; two purposes with the same seed and index share no words.
+/// The purpose of a stream; streams of different purposes are independent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// The order of samples in an epoch.
@@ -34,15 +34,15 @@ impl Stream {
         Self(words)
     }
 
-    /// A whole number below `bound`, each equally likely.
+    /// A uniformly distributed integer below `bound`.
     ///
     /// # Panics
     /// If `bound` is 0.
     pub(super) fn below(&mut self, bound: usize) -> usize {
-        assert!(bound > 0, "no number is below {bound}");
+        assert!(bound > 0, "bound must be above 0");
         let bound = bound as u64;
-        // Lemire's method: the high word of a product; the few low words that would favour some answers are
-        // drawn again. https://arxiv.org/abs/1805.10941
+        // Lemire's method: the high word of a product; the few low words that would bias the result are
+        // rejected. https://arxiv.org/abs/1805.10941
         let unfair = bound.wrapping_neg() % bound;
         loop {
             let product = u128::from(self.0.next_u64()) * u128::from(bound);
@@ -52,15 +52,15 @@ impl Stream {
         }
     }
 
-    /// A float in `low..high`, evenly spread.
+    /// A uniformly distributed float in `low..high`.
     pub(super) fn between(&mut self, low: f32, high: f32) -> f32 {
         // 24 bits are exactly a float's precision.
         let unit = (self.0.next_u32() >> 8) as f32 / 16_777_216.0;
         low + (high - low) * unit
     }
 
-    /// A float from a bell curve of mean 0 and standard deviation 1, never beyond ±3.5.
-    /// (Four evenly spread numbers added: no logarithm, whose last bit differs between machines.)
+    /// An approximately normal float of mean 0 and standard deviation 1, never beyond ±3.5.
+    /// (The sum of four uniform numbers: no logarithm, whose last bit differs between machines.)
     pub(super) fn bell(&mut self) -> f32 {
         const UNIT_DEVIATION: f32 = 1.732_050_8;
         let sum: f32 = (0..4).map(|_| self.between(-0.5, 0.5)).sum();
@@ -72,7 +72,7 @@ impl Stream {
         self.0.fill_bytes(bytes);
     }
 
-    /// Puts items in a random order (Fisher–Yates, last place first).
+    /// Shuffles items (Fisher–Yates, last position first).
     pub(super) fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
@@ -90,7 +90,7 @@ mod tests {
         items
     }
 
-    /// A golden value: if it moves, every shuffled run in the world changes. Do not update it lightly.
+    /// A golden value: if it changes, every shuffled run changes. Do not update it lightly.
     #[test]
     fn an_order_never_changes_between_releases() {
         assert_eq!(permutation(1, 0, 10), [8, 1, 6, 4, 0, 5, 9, 3, 7, 2]);

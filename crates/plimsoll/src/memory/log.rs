@@ -1,8 +1,8 @@
-//! A device's history written down as it happens, for runs of any length: [`stream_history`].
+//! Streaming a device's history to a file, for runs of any length: [`stream_history`].
 //!
-//! The allocator keeps entries in its ring; a thread takes them from there every few milliseconds and writes frames
-//! of the log (`plimsoll_trace::log` has its format). So nobody who allocates waits for a disk, and memory is
-//! bounded; what would not fit is lost, counted and told.
+//! The allocator keeps entries in its ring; a thread takes them every few milliseconds and writes frames
+//! of the log (format: `plimsoll_trace::log`). So no allocation waits for a disk, and memory is
+//! bounded; entries that do not fit are dropped, counted and reported.
 
 use std::fs::File;
 use std::io;
@@ -17,28 +17,28 @@ use plimsoll_trace::log::{Facts, Writer};
 
 use super::snapshot::Told;
 
-/// The ring between two looks at it: more than an allocator can do in [`LOOK_EVERY`].
+/// The size of the ring: more entries than an allocator can make in [`LOOK_EVERY`].
 const RING_ENTRIES: usize = 1 << 18;
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// A frame is written when there are so many entries,
+/// A frame is written after this number of entries,
 const FRAME_ENTRIES: usize = 8192;
-/// or after so long: what a crash costs.
+/// or after this time: the most that a crash loses.
 const FRAME_EVERY: Duration = Duration::from_secs(1);
 
-/// A log being written. Dropping it ends the log; [`HistoryLog::finish`] also tells whether that went well.
+/// A log being written. Dropping it ends the log; [`HistoryLog::finish`] also returns errors.
 #[derive(Debug)]
 #[must_use = "the log ends when this is dropped"]
 pub struct HistoryLog {
-    /// Its end is the thread's sign to stop.
+    /// Dropping it stops the thread.
     stop: Option<SyncSender<()>>,
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
-/// Writes what happens to the device's memory from now on into a log, until the answer is dropped. It replaces
-/// [`record_history`](super::record_history), whose entries it would take away.
+/// Writes the device's history to a log until the result is dropped. It replaces
+/// [`record_history`](super::record_history), whose entries it would remove.
 ///
-/// The log grows by a few bytes for each event, is whole up to the last second if the program crashes, and is read
-/// as any snapshot is.
+/// The log grows by a few bytes for each event, is complete up to the last second if the program crashes, and
+/// is read like a snapshot.
 ///
 /// ```
 /// use plimsoll::memory;
@@ -54,10 +54,10 @@ pub struct HistoryLog {
 /// ```
 ///
 /// # Errors
-/// The system's; a device that already holds memory, for a log begins with nothing.
+/// I/O errors; an error if the device already has memory, because a log starts from empty.
 pub fn stream_history(device: &Device, path: impl AsRef<Path>) -> io::Result<HistoryLog> {
     if device.memory_reserved() > 0 {
-        let message = "the device already holds memory: begin the log before, or empty the cache";
+        let message = "the device already has memory: start the log earlier, or empty the cache";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let facts = Facts {
@@ -72,7 +72,7 @@ pub fn stream_history(device: &Device, path: impl AsRef<Path>) -> io::Result<His
     let device = device.clone();
     let thread = thread::Builder::new().name("plimsoll-log".to_owned()).spawn(move || {
         let mut log = Log { writer, device, entries: Vec::new(), lost: 0, written: 0, last: Instant::now() };
-        // Nobody ever sends: the channel ends when the log is to end.
+        // Nothing is sent: closing the channel ends the log.
         while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
             log.look()?;
         }
@@ -82,10 +82,10 @@ pub fn stream_history(device: &Device, path: impl AsRef<Path>) -> io::Result<His
 }
 
 impl HistoryLog {
-    /// Ends the log: how many entries it has.
+    /// Ends the log, and returns its number of entries.
     ///
     /// # Errors
-    /// The first of the system's, at any time since the log began.
+    /// The first I/O error since the log started.
     pub fn finish(mut self) -> io::Result<u64> {
         self.join()
     }
@@ -99,12 +99,12 @@ impl HistoryLog {
 
 impl Drop for HistoryLog {
     fn drop(&mut self) {
-        // Who wants to know of errors calls `finish`.
+        // Callers that need errors call `finish`.
         let _ = self.join();
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Log {
     writer: Writer<File>,
     device: Device,

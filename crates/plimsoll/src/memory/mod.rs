@@ -1,9 +1,9 @@
-//! Where every byte went: a device's account as data.
+//! Memory reports of a device.
 //!
-//! [`Report`] is what a run says at its end; [`outside_bytes`] is the one thing that the allocator cannot
-//! know. How a report looks on a screen is not decided here. What happened, from request to request, is in a
-//! snapshot of PyTorch's kind: [`record_history`], [`save_snapshot`]; of a long run, in a log: [`stream_history`].
-//! Who wants to look while it runs: [`live`].
+//! [`Report`] is the report of a run; [`outside_bytes`] is the one figure that the allocator does not
+//! have. The program formats reports. The history of requests is in a
+//! snapshot in PyTorch's format: [`record_history`], [`save_snapshot`]; for a long run, in a log:
+//! [`stream_history`]. Watching a running program: [`live`].
 
 pub mod live;
 mod log;
@@ -36,22 +36,22 @@ pub struct Report {
     pub device: String,
     /// The device's memory.
     pub capacity_bytes: u64,
-    /// The bound on reserved bytes, if one was set.
+    /// The limit on reserved bytes, if set.
     pub limit_bytes: Option<u64>,
-    /// The most bytes in live blocks.
+    /// Peak allocated bytes.
     pub peak_allocated_bytes: u64,
-    /// The most bytes obtained from the system.
+    /// Peak reserved bytes.
     pub peak_reserved_bytes: u64,
-    /// Bytes in live blocks now.
+    /// Allocated bytes.
     pub allocated_bytes: u64,
-    /// Bytes obtained from the system now.
+    /// Reserved bytes.
     pub reserved_bytes: u64,
-    /// What the peak of live blocks was for: every category, in the order of [`Category::ALL`]. Sums to
+    /// Peak allocated bytes by category, in the order of [`Category::ALL`]. Sums to
     /// `peak_allocated_bytes`.
     pub by_category: Vec<CategoryShare>,
-    /// Whose it was, largest first. Sums to `peak_allocated_bytes`.
+    /// Peak allocated bytes by owner, largest first. Sums to `peak_allocated_bytes`.
     pub owners: Vec<Owner>,
-    /// What the process holds beside the allocator, where the system says: see [`outside_bytes`].
+    /// Memory of the process outside the allocator, if known: see [`outside_bytes`].
     pub outside_bytes: Option<u64>,
 }
 
@@ -60,12 +60,12 @@ pub struct Report {
 pub struct CategoryShare {
     /// What the bytes were for.
     pub category: Category,
-    /// How many.
+    /// The bytes.
     pub bytes: u64,
 }
 
 impl Report {
-    /// The account of a device since it was made or its peaks were last reset.
+    /// The report of a device since it was made or its peaks were last reset.
     pub fn of(device: &Device) -> Report {
         let by_category = device.peak_by_category();
         Report {
@@ -85,17 +85,17 @@ impl Report {
         }
     }
 
-    /// The bound that counts: the limit, or the whole device.
+    /// The capacity: the limit, or the whole device.
     pub fn bound_bytes(&self) -> u64 {
         self.limit_bytes.map_or(self.capacity_bytes, |limit| limit.min(self.capacity_bytes))
     }
 
-    /// How much of the bound was never reserved.
+    /// The part of the capacity that was never reserved.
     pub fn spare_bytes(&self) -> u64 {
         self.bound_bytes().saturating_sub(self.peak_reserved_bytes)
     }
 
-    /// What the peak held beyond the parameters, largest first: each category with the reason why training
+    /// The categories at the peak except parameters, largest first, each with the reason why training
     /// needs it.
     pub fn beyond_parameters(&self) -> Vec<(CategoryShare, &'static str)> {
         let mut rest: Vec<_> = self
@@ -109,7 +109,7 @@ impl Report {
     }
 }
 
-/// Why training holds bytes of a category.
+/// Why training needs memory of a category.
 pub fn why(category: Category) -> &'static str {
     match category {
         Category::Parameter => "the weights themselves",
@@ -124,25 +124,25 @@ pub fn why(category: Category) -> &'static str {
 }
 
 /// Resident bytes of this process that `device` did not obtain: the program, its data set, its threads,
-/// the matrix library's packing buffers, and other devices. `None` where the system does not say (it is
-/// asked through `/proc`). A simulated device obtains nothing, so all of the process is outside.
+/// the matrix library's packing buffers, and other devices. `None` if the system does not report it (it is
+/// read from `/proc`). A simulated device uses no memory, so all of the process is outside.
 pub fn outside_bytes(device: &Device) -> Option<u64> {
     let resident = process_resident_bytes()?;
     let ours = if device.has_values() { device.resident_bytes()? } else { 0 };
     Some(resident.saturating_sub(ours))
 }
 
-/// Bytes of this process that are in physical memory now.
+/// Resident bytes of this process.
 pub fn process_resident_bytes() -> Option<u64> {
     process_status_bytes("VmRSS:")
 }
 
-/// The most bytes of this process that were in physical memory at one time.
+/// Peak resident bytes of this process.
 pub fn max_process_resident_bytes() -> Option<u64> {
     process_status_bytes("VmHWM:")
 }
 
-/// A size in this process's `/proc` status, which is told in KiB.
+/// A size in this process's `/proc` status, which is in KiB.
 fn process_status_bytes(field: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;

@@ -1,7 +1,7 @@
 //! A device's memory and its history in PyTorch's format: [`record_history`], then [`save_snapshot`].
 //!
-//! What stands where in the file is told in `plimsoll_trace::own`. Here the numbers of a recording get
-//! the names that layers and operations have.
+//! `plimsoll_trace::own` describes the contents of the file. This file gives the ids of a recording
+//! the names of layers and operations.
 
 use std::io;
 use std::path::Path;
@@ -12,26 +12,26 @@ use plimsoll_trace::own::{self, Names, Place};
 use plimsoll_trace::snapshot::Snapshot;
 use plimsoll_trace::{Sharing, output};
 
-/// Keeps what happens to the device's memory from now on, from nothing, for [`save_snapshot`]. As
+/// Starts recording the device's history, from empty, for [`save_snapshot`]. As
 /// `torch.cuda.memory._record_memory_history(max_entries=…)`.
 ///
 /// An entry takes about 100 bytes of host memory, outside the allocator; time is microseconds since 1970, or a
-/// mere count on a simulated device. [`Device::mark_step`] marks steps.
+/// counter on a simulated device. [`Device::mark_step`] marks steps.
 pub fn record_history(device: &Device, options: HistoryOptions) {
     device.record_history(options);
 }
 
-/// Keeps no more, and forgets what was kept. As `torch.cuda.memory._record_memory_history(None)`.
+/// Stops recording, and drops the history. As `torch.cuda.memory._record_memory_history(None)`.
 pub fn stop_history(device: &Device) {
     device.stop_history();
 }
 
-/// Saves the device's segments and what was kept of their history, in PyTorch's format: a pickle of
+/// Saves the device's segments and history in PyTorch's format: a pickle of
 /// protocol 4 that [pytorch.org/memory_viz](https://pytorch.org/memory_viz) opens and
 /// `python -m torch.cuda._memory_viz trace_plot FILE -o FILE.html` draws. As
-/// `torch.cuda.memory._dump_snapshot`. Without a history it has segments and blocks alone.
+/// `torch.cuda.memory._dump_snapshot`. Without a history it has only segments and blocks.
 ///
-/// Returns what was saved.
+/// Returns the saved snapshot.
 ///
 /// ```
 /// use plimsoll::memory::{self, HistoryOptions};
@@ -48,19 +48,19 @@ pub fn stop_history(device: &Device) {
 /// ```
 ///
 /// # Errors
-/// The system's; then nothing is left behind, and a file that was there is as it was.
+/// I/O errors; an existing file does not change then, and no partial file remains.
 pub fn save_snapshot(device: &Device, path: impl AsRef<Path>) -> io::Result<Snapshot> {
     let snapshot = snapshot(device);
     output::save(&snapshot, path.as_ref(), Sharing::Equal)?;
     Ok(snapshot)
 }
 
-/// What [`save_snapshot`] saves, as a value. As `torch.cuda.memory._snapshot`.
+/// The snapshot of [`save_snapshot`], as a value. As `torch.cuda.memory._snapshot`.
 pub fn snapshot(device: &Device) -> Snapshot {
     own::snapshot(&device.recording(), &Told(device))
 }
 
-/// The names that a device's layers and operations have.
+/// The names of a device's layers and operations.
 pub(super) struct Told<'a>(pub(super) &'a Device);
 
 impl Names for Told<'_> {

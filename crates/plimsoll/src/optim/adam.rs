@@ -10,7 +10,7 @@ use super::{Optimizer, require, require_not_negative, state};
 pub struct AdamOptions {
     /// Learning rate.
     pub lr: f64,
-    /// Decay of the running averages of the gradient and of its square; each from 0 up to, not including, 1.
+    /// Decay of the running averages of the gradient and of its square; each in [0, 1).
     pub betas: (f64, f64),
     /// Added to the denominator.
     pub eps: f64,
@@ -70,7 +70,7 @@ impl Adam {
         Adam { options, parameters, moments }
     }
 
-    /// Moments for each parameter that has a gradient and no moments yet; all of them or none.
+    /// Allocates moments for each parameter that has a gradient and no moments yet: all or none.
     fn missing_moments(&self) -> Result<Vec<Option<Moments>>> {
         let slots = self.parameters.iter().zip(&self.moments);
         slots

@@ -10,19 +10,19 @@ pub use sgd::{Sgd, SgdOptions};
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::{DType, Error, Result, Tensor};
 
-/// Something that changes parameters by their gradients. As `torch.optim.Optimizer`.
+/// Updates parameters from their gradients. As `torch.optim.Optimizer`.
 pub trait Optimizer {
-    /// One step for every parameter that has a gradient. State that is missing is allocated for all of
+    /// Updates every parameter that has a gradient. Missing state is allocated for all of
     /// them first, so running out of memory leaves every parameter as it was.
     ///
     /// # Errors
-    /// Options that PyTorch would refuse, before anything changes; out of memory, at the first step.
+    /// An option that PyTorch rejects, before anything changes; out of memory, at the first step.
     fn step(&mut self) -> Result<()>;
 
-    /// The learning rate of the next step; a schedule sets it before each.
+    /// The learning rate of the next step; a scheduler sets it before each step.
     fn set_lr(&mut self, lr: f64);
 
-    /// The parameters that it changes.
+    /// The parameters that it updates.
     fn parameters(&self) -> &[Tensor];
 
     /// Drops every gradient, as PyTorch's `zero_grad(set_to_none=True)`.
@@ -32,10 +32,10 @@ pub trait Optimizer {
 }
 
 // Note [Options are checked at each step]
-// Options are public and may change between steps, so there is no other place where they are final. The rules
-// are those of PyTorch's constructors; NaN, which passes PyTorch's comparisons, is refused too.
+// Options are public and may change between steps, so they are checked when they are used. The rules
+// are those of PyTorch's constructors; NaN, which passes PyTorch's comparisons, is also rejected.
 
-/// Refuses an option for which `holds` is false; `rule` says what it must be.
+/// Rejects an option for which `holds` is false; `rule` is the requirement.
 fn require(op: &'static str, holds: bool, option: &str, value: f64, rule: &str) -> Result<()> {
     if holds {
         return Ok(());
@@ -43,12 +43,12 @@ fn require(op: &'static str, holds: bool, option: &str, value: f64, rule: &str) 
     Err(Error::Argument { op, message: format!("{option} is {value}; it must be {rule}") })
 }
 
-/// Refuses an option that is negative or NaN.
+/// Rejects an option that is negative or NaN.
 fn require_not_negative(op: &'static str, option: &str, value: f64) -> Result<()> {
     require(op, value >= 0.0, option, value, "0 or more")
 }
 
-/// Room for one piece of a parameter's state, named after both: `conv2.weight exp_avg`.
+/// Allocates one state tensor of a parameter, named after both: `conv2.weight exp_avg`.
 fn state(parameter: &Tensor, name: &str) -> Result<Tensor> {
     let label = label::intern(&format!("{} {name}", parameter.label()));
     let _owner = Span::of(Category::OptimizerState, label);

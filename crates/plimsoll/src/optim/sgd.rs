@@ -16,7 +16,7 @@ pub struct SgdOptions {
     pub dampening: f64,
     /// L2 penalty.
     pub weight_decay: f64,
-    /// Nesterov's form; needs a momentum and no dampening.
+    /// Nesterov momentum; requires momentum and no dampening.
     pub nesterov: bool,
 }
 
@@ -39,7 +39,7 @@ impl SgdOptions {
     }
 }
 
-/// Stochastic gradient descent, with momentum where asked. As `torch.optim.SGD`.
+/// Stochastic gradient descent, optionally with momentum. As `torch.optim.SGD`.
 #[derive(Debug)]
 pub struct Sgd {
     /// May be changed between steps.
@@ -55,7 +55,7 @@ impl Sgd {
         Sgd { options, parameters, momentum_buffers }
     }
 
-    /// A buffer, not yet filled, for each parameter that needs one and has none.
+    /// Allocates an uninitialised buffer for each parameter that needs one and has none.
     fn missing_buffers(&self) -> Result<Vec<Option<Tensor>>> {
         let slots = self.parameters.iter().zip(&self.momentum_buffers);
         slots
@@ -78,7 +78,7 @@ impl Optimizer for Sgd {
             let buffer = slot.clone().or(fresh).filter(|_| momentum != 0.0);
             let step = SgdStep { lr, momentum, dampening, weight_decay, nesterov, first };
             parameter.sgd_step_(&grad, buffer.as_ref(), step)?;
-            // Only now: the next step must not find a buffer that this one did not fill.
+            // Stored only now: the next step must not find a buffer that this one did not fill.
             *slot = slot.take().or(buffer);
         }
         Ok(())

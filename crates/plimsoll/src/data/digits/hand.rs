@@ -1,18 +1,18 @@
-//! A random hand: how one drawing differs from the table.
+//! Random distortion: how one drawing differs from the table.
 //!
-//! It holds the choices of one drawing (slant, bends, size, place, pressure) and turns a glyph's strokes into
-//! ink on a page. Which shapes there are is in `glyphs.rs`; what ink does is in `page.rs`.
+//! It has the parameters of one drawing (slant, bends, size, position, pressure) and turns a glyph's strokes into
+//! ink on a page. The shapes are in `glyphs.rs`; rendering is in `page.rs`.
 
 use super::super::random::Stream;
 use super::glyphs::{self, Glyph};
 use super::page::{Dot, Page, Point, SIDE};
 
-/// Straight pieces that each curve between two points is cut into.
+/// The number of line segments of each curve between two points.
 const PIECES: usize = 6;
-/// Nodes along each side of the grid that bends a glyph.
+/// Nodes along each side of the distortion grid.
 const NODES: usize = 4;
 
-/// The choices of one drawing.
+/// The parameters of one drawing.
 pub(super) struct Hand {
     /// Displacement of the nodes of a grid laid over the glyph, row by row.
     bend: [[Point; NODES]; NODES],
@@ -29,7 +29,7 @@ pub(super) struct Hand {
 
 impl Hand {
     pub(super) fn new(random: &mut Stream) -> Self {
-        // Not every hand is as unsteady as the next.
+        // The amount of distortion varies between drawings.
         let unsteady = random.between(1.5, 6.0);
         let mut bend = [[[0.0; 2]; NODES]; NODES];
         for node in bend.iter_mut().flatten() {
@@ -38,7 +38,7 @@ impl Hand {
         // The tangent of half an angle gives sine and cosine by division alone (Note [Same pixels everywhere]).
         let half = 0.07 * random.bell();
         let (cosine, sine) = ((1.0 - half * half) / (1.0 + half * half), 2.0 * half / (1.0 + half * half));
-        // Most people lean to the right: with y down, x falls as y grows.
+        // Most handwriting slants to the right: with y down, x falls as y grows.
         let shear = -0.12 + 0.2 * random.bell();
         let wide = (1.0 + 0.16 * random.bell()).max(0.55);
         let thickness = (1.2 + 0.3 * random.bell()).clamp(0.6, 2.2);
@@ -56,7 +56,7 @@ impl Hand {
     pub(super) fn write(&self, glyph: Glyph, page: &mut Page, random: &mut Stream) {
         let mut path = Vec::with_capacity(glyph.len() * 14 * PIECES);
         for (number, stroke) in glyph.iter().enumerate() {
-            // A pen that was lifted lands a little off.
+            // Each further stroke starts slightly displaced.
             let lift = if number == 0 { 0.0 } else { 2.5 };
             let off = [random.bell() * lift, random.bell() * lift];
             let bent: Vec<Point> =
@@ -69,7 +69,7 @@ impl Hand {
         }
     }
 
-    /// Appends the curve through a stroke's points, cut into straight pieces.
+    /// Appends the curve through a stroke's points, as line segments.
     fn trace(&self, points: &[Point], stroke: usize, path: &mut Vec<Step>) {
         let spans = points.len() - 1;
         let place = |at: f32| self.radius_at(at / spans as f32);
@@ -89,7 +89,7 @@ impl Hand {
         }
     }
 
-    /// A point of the table, bent by the grid, slanted and turned.
+    /// A point of the table, distorted by the grid, slanted and rotated.
     fn bent(&self, point: Point) -> Point {
         let (column, right) = cell(point[0] / glyphs::WIDTH);
         let (row, low) = cell(point[1] / glyphs::HEIGHT);
@@ -145,14 +145,15 @@ impl Fit {
     }
 
     fn dot(&self, step: &Step) -> Dot {
-        // A digit whose middle is off must not leave the page.
+        // A displaced digit must stay on the page.
         let inside = |x: f32| x.clamp(2.0, SIDE as f32 - 2.0);
         let [x, y] = add(self.corner, [step.at[0] * self.scale, step.at[1] * self.scale]);
         Dot { at: [inside(x), inside(y)], radius: step.radius }
     }
 }
 
-/// The grid cell of a position between 0 and 1, and how far into it, eased so that the bend has no creases.
+/// The grid cell of a position between 0 and 1, and the position in it, smoothed so that the distortion has no
+/// creases.
 fn cell(position: f32) -> (usize, f32) {
     let scaled = position.clamp(0.0, 1.0) * (NODES - 1) as f32;
     let cell = (scaled as usize).min(NODES - 2);

@@ -1,6 +1,6 @@
-//! A page of 28×28 pixels: how ink covers it, and how it comes out as bytes.
+//! Rendering: a page of 28×28 pixels, from lines of ink to bytes.
 //!
-//! Knows nothing of digits: it takes lines with round ends, in pixels, y down.
+//! It draws lines with round ends, in pixels, y down.
 
 use super::super::random::Stream;
 
@@ -9,13 +9,13 @@ pub(super) const SIDE: usize = 28;
 /// Pixels of a page.
 pub(super) const PIXELS: usize = SIDE * SIDE;
 
-/// A place on a page or a sheet: x to the right, then y down.
+/// A point on a page or a sheet: x to the right, then y down.
 pub(super) type Point = [f32; 2];
 
 /// Ink, 0 to 1, row by row.
 pub(super) struct Page([[f32; SIDE]; SIDE]);
 
-/// Where the pen is and how wide it is pressed.
+/// The position and width of the pen.
 #[derive(Clone, Copy)]
 pub(super) struct Dot {
     pub(super) at: Point,
@@ -47,7 +47,7 @@ impl Page {
         }
     }
 
-    /// Blurs, exposes and grains the page by random amounts, and gives bytes. Where there is no ink it stays 0,
+    /// Blurs, scales and adds noise to the page by random amounts, and returns bytes. Pixels without ink stay 0,
     /// as in MNIST.
     pub(super) fn develop(&self, random: &mut Stream) -> [u8; PIXELS] {
         let blur = random.between(0.0, 0.2);
@@ -67,7 +67,7 @@ impl Page {
 
 /// The pixels that a line between these coordinates can touch.
 fn touched(from: f32, to: f32, reach: f32) -> std::ops::Range<usize> {
-    // A cast of a negative float gives 0.
+    // A negative float casts to 0.
     let low = (from.min(to) - reach) as usize;
     let high = (from.max(to) + reach) as usize + 1;
     low..high.min(SIDE)

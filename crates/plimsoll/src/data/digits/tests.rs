@@ -1,4 +1,4 @@
-//! The drawn digits: determined, balanced, and inked like MNIST. How they look, only eyes can judge.
+//! The synthetic digits: deterministic, balanced, and inked like MNIST. Their looks are not tested.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! Where the sockets are: `$XDG_RUNTIME_DIR/plimsoll`, or `plimsoll-UID` in the folder for temporary files.
+//! The folder of the sockets: `$XDG_RUNTIME_DIR/plimsoll`, or `plimsoll-UID` in the folder for temporary files.
 //!
-//! A folder that others could write to, or that another made, is not used: neither to listen nor to look.
+//! A folder that other users own or can write to is not used, neither to listen nor to look for sockets.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::getuid;
 
-/// Both folders, the preferred one first. A program may have been started without `XDG_RUNTIME_DIR`, so who looks
-/// for it looks in both.
+/// Both folders, the preferred one first. A program may have been started without `XDG_RUNTIME_DIR`, so a client
+/// looks in both.
 pub(super) fn candidates() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
     let runtime = runtime.map(|folder| PathBuf::from(folder).join("plimsoll"));
@@ -18,7 +18,7 @@ pub(super) fn candidates() -> Vec<PathBuf> {
     runtime.into_iter().chain([temporary]).collect()
 }
 
-/// The first that there is or can be made.
+/// The first that exists or can be created.
 pub(super) fn own() -> io::Result<PathBuf> {
     let mut refused = io::Error::from(io::ErrorKind::NotFound);
     for folder in candidates() {
@@ -37,10 +37,10 @@ fn make(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Refuses a folder that is not this user's alone.
+/// Rejects a folder that other users can access.
 ///
 /// # Errors
-/// It is not there; it is a link or a file, another's, or open to others.
+/// If it does not exist, is a link or a file, belongs to another user, or is open to others.
 pub(super) fn check(folder: &Path) -> io::Result<()> {
     let there = fs::symlink_metadata(folder).map_err(|why| at(folder, &why))?;
     if there.is_dir() && there.uid() == getuid().as_raw() && there.mode() & 0o077 == 0 {
@@ -50,7 +50,7 @@ pub(super) fn check(folder: &Path) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 
-/// An error of the system's, with the path.
+/// An I/O error with its path.
 pub(super) fn at(path: &Path, why: &io::Error) -> io::Error {
     io::Error::new(why.kind(), format!("{}: {why}", path.display()))
 }

@@ -1,9 +1,9 @@
-//! A running program's memory, for who wants to look: [`serve`] in the program, [`Watcher`] outside it.
+//! Watching a running program's memory: [`serve`] in the program, [`Watcher`] outside it.
 //!
-//! The program listens on a Unix-domain socket, `PID.sock` in a folder of the user's own (`folder.rs`). Who
-//! connects and sends a line, whatever is in it, gets a line back: a [`Sample`] as JSON, of the schema
-//! `plimsoll.live/1`. So `echo | nc -U SOCKET` shows one, and `plimsoll top` draws them. Nothing is computed
-//! but when somebody asks (`serve.rs`); `watcher.rs` is the asking end.
+//! The program listens on a Unix-domain socket, `PID.sock` in a private folder of the user (`folder.rs`). A
+//! client that sends any line gets a line back: a [`Sample`] as JSON, with the schema
+//! `plimsoll.live/1`. So `echo | nc -U SOCKET` prints one, and `plimsoll top` draws them. Nothing is computed
+//! unless a client asks (`serve.rs`); `watcher.rs` is the client.
 
 mod folder;
 mod serve;
@@ -17,10 +17,10 @@ use serde::{Deserialize, Serialize};
 pub use serve::{Live, serve};
 pub use watcher::{Watcher, running};
 
-/// The version of a sample's meaning: changes of meaning raise the number, new fields do not.
+/// The schema version of a sample: incompatible changes increment it, new fields do not.
 pub const SCHEMA: &str = "plimsoll.live/1";
 
-/// One look at a running program's memory. Sizes are bytes.
+/// A sample of a running program's memory. Sizes are in bytes.
 ///
 /// ```
 /// use plimsoll::memory::live::Sample;
@@ -46,41 +46,41 @@ pub struct Sample {
     pub device: String,
     /// The device's memory.
     pub capacity_bytes: u64,
-    /// What nobody holds of it. As `torch.cuda.mem_get_info()[0]`.
+    /// Its free memory. As `torch.cuda.mem_get_info()[0]`.
     pub device_free_bytes: u64,
-    /// The bound on reserved bytes, if one is set.
+    /// The limit on reserved bytes, if set.
     pub limit_bytes: Option<u64>,
-    /// In live blocks.
+    /// Allocated bytes.
     pub allocated_bytes: u64,
-    /// Those, and in blocks that were freed while other streams still use them.
+    /// Allocated bytes plus those in freed blocks that other streams still use.
     pub active_bytes: u64,
-    /// Held of the device: live blocks and cache.
+    /// Reserved bytes: allocated and cached.
     pub reserved_bytes: u64,
-    /// The most that was allocated.
+    /// Peak allocated bytes.
     pub peak_allocated_bytes: u64,
-    /// The most that was reserved.
+    /// Peak reserved bytes.
     pub peak_reserved_bytes: u64,
-    /// What the allocated bytes are for, by [`Category::name`](crate::Category::name); sums to
+    /// Allocated bytes by category, by [`Category::name`](crate::Category::name); sums to
     /// `allocated_bytes`.
     pub by_category: BTreeMap<String, u64>,
-    /// The largest cached block: the largest hole.
+    /// The largest cached block.
     pub largest_cached_bytes: u64,
-    /// How often the device was asked again after a release of the cache.
+    /// The number of retries after releasing the cache.
     pub num_alloc_retries: u64,
-    /// How many requests failed for want of memory.
+    /// The number of requests that ran out of memory.
     pub num_ooms: u64,
-    /// What the whole process has in physical memory, where the system says.
+    /// Resident memory of the process, if known.
     pub resident_bytes: Option<u64>,
-    /// How many steps have begun ([`Device::mark_step`]).
+    /// The number of steps begun ([`Device::mark_step`]).
     pub steps: u64,
-    /// The allocated bytes between steps: when each of the last 240 began, the oldest first.
+    /// The allocated bytes at the start of each of the last 240 steps, oldest first.
     pub step_levels: Vec<u64>,
-    /// By how much those grow from step to step; none while there are too few: [`growth`].
+    /// Their growth per step; None with too few steps: [`growth`].
     pub growth_bytes_per_step: Option<f64>,
 }
 
 impl Sample {
-    /// This process and this device, now.
+    /// Takes a sample of this process and this device.
     pub fn of(device: &Device) -> Sample {
         let gauges = device.memory_gauges();
         let by_category = gauges.by_category.iter();
@@ -108,32 +108,32 @@ impl Sample {
         }
     }
 
-    /// The bound that counts: the limit, or the whole device.
+    /// The capacity: the limit, or the whole device.
     pub fn bound_bytes(&self) -> u64 {
         self.limit_bytes.map_or(self.capacity_bytes, |limit| limit.min(self.capacity_bytes))
     }
 
-    /// What is reserved and not allocated: free blocks, and those that other streams still use.
+    /// Reserved but not allocated bytes: free blocks, and those that other streams still use.
     pub fn cached_bytes(&self) -> u64 {
         self.reserved_bytes.saturating_sub(self.allocated_bytes)
     }
 
-    /// What can still be reserved: within the bound, and free on the device.
+    /// Bytes that can still be reserved: within the capacity, and free on the device.
     pub fn free_bytes(&self) -> u64 {
         self.bound_bytes().saturating_sub(self.reserved_bytes).min(self.device_free_bytes)
     }
 
-    /// What is missing to the bound because others hold it. With what is allocated, cached and free it sums to
-    /// the bound, unless that was lowered below what is reserved.
+    /// The part of the capacity that others use. With the allocated, cached and free bytes it sums to
+    /// the capacity, unless that was lowered below the reserved bytes.
     pub fn other_bytes(&self) -> u64 {
         self.bound_bytes().saturating_sub(self.reserved_bytes) - self.free_bytes()
     }
 }
 
-/// The bytes by which levels grow from step to step: the median of the slopes between every two of them, which a
-/// few odd steps do not move (Theil, A rank-invariant method of linear and polynomial regression analysis, 1950;
-/// Sen 1968). `steps` tells how many have begun: the first three, in which gradients and optimizer states come
-/// to be, do not count. None with fewer than four others.
+/// The growth of levels per step, in bytes: the median of the slopes between all pairs, which a
+/// few outliers do not change (Theil, A rank-invariant method of linear and polynomial regression analysis, 1950;
+/// Sen 1968). `steps` is the number of steps begun: the first three, which allocate gradients and optimizer
+/// state, do not count. None with fewer than four others.
 pub fn growth(step_levels: &[u64], steps: u64) -> Option<f64> {
     const WARM: u64 = 3;
     let before = steps.saturating_sub(step_levels.len() as u64);
@@ -149,7 +149,7 @@ pub fn growth(step_levels: &[u64], steps: u64) -> Option<f64> {
     Some(*median)
 }
 
-/// This process's command line, the program's folder left out.
+/// This process's command line, without the program's folder.
 fn command() -> String {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The end in the program: [`serve`].
+//! The server, in the program: [`serve`].
 //!
-//! One thread waits for who connects, and one for each who is connected; while nobody is, nothing runs. A
-//! sample takes the allocator's lock once, for a few sums, and is written with no lock held. So a client may send
-//! what it likes, or never read: its own thread waits, at most for [`WRITE_FOR`], and hangs up.
+//! One thread accepts connections, and each client has a thread; without clients, nothing runs. A
+//! sample takes the allocator's lock once, for a few sums, and is written without the lock. So a client may send
+//! anything, or never read: only its own thread waits, at most [`WRITE_FOR`], then disconnects.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,18 +17,18 @@ use plimsoll_tensor::Device;
 
 use super::{Sample, folder};
 
-/// Who watches at once, at most.
+/// The maximum number of clients.
 const MOST_WATCHERS: usize = 8;
-/// Nobody gets samples faster, however often they ask.
+/// The minimum time between samples for a client.
 const REST: Duration = Duration::from_millis(50);
-/// How often a waiting thread looks whether serving is over.
+/// How often a waiting thread checks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Who asks nothing for so long is hung up on,
+/// A client that sends nothing for this time is disconnected,
 const IDLE_FOR: Duration = Duration::from_secs(120);
-/// and so is who does not take an answer.
+/// and so is one that does not read an answer.
 const WRITE_FOR: Duration = Duration::from_secs(1);
 
-/// A device being served. Dropping it ends that, and takes the socket away.
+/// A running server. Dropping it stops the server and removes the socket.
 #[derive(Debug)]
 #[must_use = "serving ends when this is dropped"]
 pub struct Live {
@@ -37,8 +37,8 @@ pub struct Live {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Shows the device's memory to whoever of this user asks, until the answer is dropped: `plimsoll top`. While
-/// nobody asks it costs a sleeping thread; [`Device::mark_step`] tells it the steps.
+/// Serves samples of the device's memory to this user's processes (`plimsoll top`), until the result is dropped.
+/// Without clients it costs a sleeping thread. [`Device::mark_step`] marks the steps.
 ///
 /// ```
 /// use plimsoll::memory::live::{self, Watcher};
@@ -52,8 +52,8 @@ pub struct Live {
 /// ```
 ///
 /// # Errors
-/// The system's, among them that there is no folder for the socket; a process that serves a device already. A
-/// program need not mind them: nothing but the view is missing.
+/// I/O errors, including that no folder for the socket can be used; an error if the process already serves a
+/// device. A program can ignore them: only the live view is missing.
 pub fn serve(device: &Device) -> io::Result<Live> {
     serve_at(device, folder::own()?.join(format!("{}.sock", std::process::id())))
 }
@@ -72,12 +72,12 @@ fn serve_at(device: &Device, path: PathBuf) -> io::Result<Live> {
     }
 }
 
-/// Listens. What a dead process of the same number left behind makes room.
+/// Listens. Replaces the socket of a dead process with the same id.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(why) if why.kind() == ErrorKind::AddrInUse => {
             if UnixStream::connect(path).is_ok() {
-                return Err(io::Error::new(ErrorKind::AddrInUse, "this process serves a device already"));
+                return Err(io::Error::new(ErrorKind::AddrInUse, "this process already serves a device"));
             }
             fs::remove_file(path)?;
             UnixListener::bind(path)
@@ -96,7 +96,7 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // The thread waits for who connects. If the socket is gone, nobody can wake it, and it sleeps on.
+        // The thread waits for connections. If the socket file is gone, it cannot be woken, and keeps sleeping.
         if UnixStream::connect(&self.path).is_ok() {
             let _ = self.thread.take().map(JoinHandle::join);
         }
@@ -111,7 +111,7 @@ fn accept(listener: &UnixListener, device: &Device, over: &Arc<AtomicBool>) {
             return;
         }
         let Ok(client) = client else {
-            // No descriptors left, most likely: later perhaps.
+            // Probably out of file descriptors: retry later.
             thread::sleep(LOOK_EVERY);
             continue;
         };
@@ -122,16 +122,16 @@ fn accept(listener: &UnixListener, device: &Device, over: &Arc<AtomicBool>) {
         let one = Leaving(watchers.clone());
         let (device, over) = (device.clone(), over.clone());
         let answer = move || {
-            // An error is the client's affair.
+            // Errors concern only the client.
             let _ = answer(client, &device, &over);
             drop(one);
         };
-        // If there is no thread to be had, the client sees that it was hung up on.
+        // If no thread can be started, the client is disconnected.
         let _ = thread::Builder::new().name("plimsoll-live".to_owned()).spawn(answer);
     }
 }
 
-/// Takes a watcher off the count when it goes.
+/// Decrements the number of clients when dropped.
 struct Leaving(Arc<AtomicUsize>);
 
 impl Drop for Leaving {
@@ -140,7 +140,7 @@ impl Drop for Leaving {
     }
 }
 
-/// Answers lines with samples. Lines that come together get one answer.
+/// Answers lines with samples. Lines that arrive together get one answer.
 fn answer(mut client: UnixStream, device: &Device, over: &AtomicBool) -> io::Result<()> {
     client.set_read_timeout(Some(LOOK_EVERY))?;
     client.set_write_timeout(Some(WRITE_FOR))?;

@@ -1,4 +1,4 @@
-//! The end outside the program: [`Watcher`], and which programs can be watched: [`running`].
+//! The client: [`Watcher`], and the list of programs that can be watched: [`running`].
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -10,27 +10,27 @@ use rustix::process::{Pid, test_kill_process};
 
 use super::{SCHEMA, Sample, folder};
 
-/// How long an answer may take.
+/// The timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What an answer may have: many times what one has.
+/// The maximum size of an answer, far above the usual size.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// The processes of this user that can be watched, by their numbers. Sockets that dead ones left are taken away.
+/// The ids of this user's processes that can be watched. Sockets of dead processes are removed.
 ///
 /// # Errors
-/// A folder that is there and cannot be read.
+/// If an existing folder cannot be read.
 pub fn running() -> io::Result<Vec<u32>> {
     let mut pids = Vec::new();
     for folder in folder::candidates() {
         if folder::check(&folder).is_err() {
-            continue; // Most likely not there; one that is not the user's own has nothing to say here.
+            continue; // Usually it does not exist; another user's folder is ignored.
         }
         for entry in fs::read_dir(&folder).map_err(|why| folder::at(&folder, &why))? {
             let path = entry.map_err(|why| folder::at(&folder, &why))?.path();
             let Some(pid) = pid_of(&path) else { continue };
             match UnixStream::connect(&path) {
                 Ok(_) => pids.push(pid),
-                // One that is being born refuses, too.
+                // A process that is starting also refuses connections.
                 Err(why) if why.kind() == ErrorKind::ConnectionRefused && is_dead(pid) => {
                     let _ = fs::remove_file(&path);
                 }
@@ -57,7 +57,7 @@ fn is_dead(pid: u32) -> bool {
 #[derive(Debug)]
 pub struct Watcher {
     socket: BufReader<UnixStream>,
-    /// What has come of an answer.
+    /// The part of an answer received so far.
     line: Vec<u8>,
 }
 
@@ -65,7 +65,7 @@ impl Watcher {
     /// Connects to a process.
     ///
     /// # Errors
-    /// `NotFound` if no process of that number serves; else the system's.
+    /// `NotFound` if no process with this id serves; other I/O errors.
     pub fn attach(pid: u32) -> io::Result<Watcher> {
         let paths = folder::candidates().into_iter().filter(|folder| folder::check(folder).is_ok());
         for path in paths.map(|folder| folder.join(format!("{pid}.sock"))) {
@@ -84,11 +84,11 @@ impl Watcher {
         Ok(Watcher { socket: BufReader::new(socket), line: Vec::new() })
     }
 
-    /// Asks for a sample; none if the process has ended, or has hung up.
+    /// Requests a sample; None if the process has ended or closed the connection.
     ///
     /// # Errors
-    /// `TimedOut` if it does not answer, after which one may ask again; `InvalidData` if it does not answer with a
-    /// sample of this version; else the system's.
+    /// `TimedOut` if it does not answer (the caller may retry); `InvalidData` if the answer is not a
+    /// sample of this version; other I/O errors.
     pub fn sample(&mut self) -> io::Result<Option<Sample>> {
         match self.ask() {
             Ok(true) => {}
@@ -107,11 +107,11 @@ impl Watcher {
             serde_json::from_slice(&line).map_err(|why| invalid(format!("not a sample: {why}")))?;
         match sample.schema.as_str() {
             SCHEMA => Ok(Some(sample)),
-            other => Err(invalid(format!("the process speaks {other}, this program {SCHEMA}"))),
+            other => Err(invalid(format!("the process uses schema {other}, this program {SCHEMA}"))),
         }
     }
 
-    /// Sends a line, and waits for one: whether it came whole.
+    /// Sends a line, and waits for one. Returns whether it is complete.
     fn ask(&mut self) -> io::Result<bool> {
         self.socket.get_mut().write_all(b"\n")?;
         let room = MOST_BYTES - self.line.len() as u64;

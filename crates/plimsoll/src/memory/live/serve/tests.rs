@@ -1,4 +1,4 @@
-//! The two ends of the socket, and clients of bad manners.
+//! Server and client, and misbehaving clients.
 
 use std::io::BufRead;
 
@@ -13,7 +13,7 @@ fn device() -> Device {
     device
 }
 
-/// A socket of this test's own.
+/// A socket for this test.
 fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("plimsoll-live-{name}-{}.sock", std::process::id()))
 }
@@ -45,7 +45,7 @@ fn samples_follow_the_program_until_serving_is_over() {
         thread::sleep(Duration::from_millis(20));
         watcher.sample().unwrap().is_none()
     });
-    assert!(gone, "a watcher is told when serving is over");
+    assert!(gone, "a watcher sees the end of serving");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn clients_that_never_read_or_send_garbage_hold_up_neither_the_program_nor_other
                 while !over.load(Ordering::Relaxed) {
                     let Ok(mut client) = UnixStream::connect(path) else { continue };
                     client.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-                    // It never reads; what it cannot send any more is an error, and it comes again.
+                    // It never reads; once it cannot send, it reconnects.
                     while !over.load(Ordering::Relaxed) && client.write_all(&[filling; 1 << 16]).is_ok() {}
                 }
             });
@@ -95,13 +95,13 @@ fn any_line_is_answered_with_one_line() {
 }
 
 #[test]
-fn there_are_only_so_many_watchers_at_once() {
+fn the_number_of_watchers_is_limited() {
     let (device, path) = (device(), path("many"));
     let _live = serve_at(&device, path.clone()).unwrap();
     let mut watchers: Vec<Watcher> = (0..MOST_WATCHERS).map(|_| Watcher::connect(&path).unwrap()).collect();
     watchers.iter_mut().for_each(|watcher| drop(ask(watcher)));
     assert_eq!(Watcher::connect(&path).unwrap().sample().unwrap(), None);
-    // One goes, and there is room again.
+    // After one disconnects, another can connect.
     watchers.pop();
     let room = (0..100).any(|_| {
         thread::sleep(Duration::from_millis(20));
@@ -118,7 +118,7 @@ fn a_socket_in_use_is_left_alone_and_a_dead_ones_is_replaced() {
     assert_eq!(refused.kind(), ErrorKind::AddrInUse);
     assert!(refused.to_string().contains("already"), "{refused}");
     drop(live);
-    // A listener that is closed leaves its socket behind.
+    // A closed listener leaves its socket file.
     drop(UnixListener::bind(&path).unwrap());
     let live = serve_at(&device, path.clone()).unwrap();
     assert_eq!(live.path(), path);

@@ -1,11 +1,11 @@
-//! What is accepted, but worth saying: [`ConfigWarning`] where the string surely means something else than
-//! PyTorch reads in it, [`NotApplicable`] for an option that has no effect here.
+//! Warnings: [`ConfigWarning`] where the string probably means something other than
+//! PyTorch's reading of it, [`NotApplicable`] for an option that has no effect here.
 
 use std::fmt;
 
 use super::Place;
 
-/// A place where a configuration string surely means something else than PyTorch reads in it.
+/// A place where a configuration string probably means something other than PyTorch's reading of it.
 ///
 /// ```
 /// # use plimsoll_alloc::Config;
@@ -18,58 +18,58 @@ use super::Place;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigWarning {
     pub(super) place: Place,
-    pub(super) slip: Slip,
+    pub(super) slip: WarningKind,
 }
 
-/// What PyTorch reads there.
+/// The kind of warning.
 ///
 /// ```
-/// # use plimsoll_alloc::{Config, Slip};
+/// # use plimsoll_alloc::{Config, WarningKind};
 /// let parsed = Config::parse("garbage_collection_threshold:0.8x")?;
-/// assert_eq!(*parsed.warnings[0].slip(), Slip::RestIgnored { read: "0.8".into() });
+/// assert_eq!(*parsed.warnings[0].slip(), WarningKind::RestIgnored { read: "0.8".into() });
 /// # Ok::<(), plimsoll_alloc::ConfigError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slip {
-    /// White space in the middle of a word is dropped: `4 0` is 40.
+pub enum WarningKind {
+    /// White space inside a word is dropped: `4 0` is 40.
     SpaceInside,
-    /// A number wraps around: `-1` is 2^64 - 1.
+    /// The number wraps around: `-1` is 2^64 - 1.
     Wrapped {
-        /// What is read.
+        /// The value read.
         value: u64,
     },
-    /// What follows a number is ignored: `12abc` is 12.
+    /// Text after a number is ignored: `12abc` is 12.
     RestIgnored {
-        /// What is read.
+        /// The value read.
         read: String,
     },
-    /// The number is larger than it can be.
+    /// The number is above the maximum.
     Capped {
-        /// What is read.
+        /// The value read.
         value: u64,
     },
-    /// Any separator is taken for `:`.
+    /// Any separator counts as `:`.
     NotAColon,
-    /// Any word is taken for `,`, and is lost.
+    /// Any word counts as `,`, and is ignored.
     NotAComma,
-    /// The option was set before, which this overwrites.
+    /// The option was set before; this value replaces it.
     SetAgain,
     /// A reserve that is not a positive number is ignored.
     ReserveIgnored,
-    /// Requests above the size that is cached are never rounded.
+    /// Requests above the largest cached size are never rounded.
     RoundsMoreThanItCaches,
-    /// `large_segment_size_mb` is heeded wherever it stands.
+    /// `large_segment_size_mb` takes effect anywhere, even inside another value.
     HeededInsideAValue,
 }
 
 impl ConfigWarning {
-    /// Where in the string it begins, bytes.
+    /// Byte offset in the string.
     pub fn offset(&self) -> usize {
         self.place.range.start
     }
 
-    /// What PyTorch reads there.
-    pub fn slip(&self) -> &Slip {
+    /// The kind of warning.
+    pub fn slip(&self) -> &WarningKind {
         &self.slip
     }
 }
@@ -81,28 +81,30 @@ impl fmt::Display for ConfigWarning {
     }
 }
 
-impl fmt::Display for Slip {
+impl fmt::Display for WarningKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SpaceInside => f.write_str("the white space inside is dropped"),
             Self::Wrapped { value } => write!(f, "read as {value}"),
             Self::RestIgnored { read } => write!(f, "read as {read}; the rest is ignored"),
-            Self::Capped { value } => write!(f, "read as {value}, the most there is"),
+            Self::Capped { value } => write!(f, "read as {value}, the maximum"),
             Self::NotAColon => f.write_str("read as the : between an option and its value"),
             Self::NotAComma => f.write_str("read as the , between two options"),
-            Self::SetAgain => f.write_str("was set before, which this overwrites"),
+            Self::SetAgain => f.write_str("was set before; this value replaces it"),
             Self::ReserveIgnored => {
-                f.write_str("ignored: a reserve is a part of the device as in 0.5, or GiB as in 40G")
+                f.write_str("ignored: a reserve is a fraction of the device such as 0.5, or GiB such as 40G")
             }
             Self::RoundsMoreThanItCaches => {
-                f.write_str("more than pinned_max_cached_size_mb, above which nothing is rounded")
+                f.write_str("above pinned_max_cached_size_mb; larger requests are not rounded")
             }
-            Self::HeededInsideAValue => f.write_str("sets the option, although it stands inside a value"),
+            Self::HeededInsideAValue => {
+                f.write_str("sets the option, although it is inside another option's value")
+            }
         }
     }
 }
 
-/// An option that PyTorch knows and whose value it would accept, but that has no effect on this allocator.
+/// A valid PyTorch option that has no effect on this allocator.
 ///
 /// ```
 /// # use plimsoll_alloc::Config;
@@ -119,12 +121,12 @@ pub struct NotApplicable {
 }
 
 impl NotApplicable {
-    /// The option's name as it was written.
+    /// The option's name, as written.
     pub fn option(&self) -> &str {
         &self.option
     }
 
-    /// Where in the string it stands, bytes.
+    /// Byte offset in the string.
     pub fn offset(&self) -> usize {
         self.offset
     }
