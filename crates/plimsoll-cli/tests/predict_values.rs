@@ -68,6 +68,8 @@ if how == 'while':
 if how == 'branch':
     if loss > 0:
         x = x + 1
+if how == 'kept':
+    best = 1.0 if loss > 2 else x
 if how == 'logged':
     total = 0.0
     history = []
@@ -97,6 +99,7 @@ fn a_read_that_decides_a_size_or_a_branch_is_named_and_one_that_is_logged_is_not
         ("count", 27, "size"),
         ("while", 29, "branch"),
         ("branch", 32, "branch"),
+        ("kept", 35, "branch"),
     ] {
         let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
         let decides = deciding(&told);

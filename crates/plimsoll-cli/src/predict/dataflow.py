@@ -7,43 +7,17 @@
 #
 # Deciding are: the test of an `if` or a `while`, unless each arm only raises, prints or counts; the bound of a slice, an
 # index, `range`, and the arguments by which PyTorch sizes a tensor. An `assert` is none: the program goes on only where it
-# holds. Nothing here needs torch.
+# holds. Nothing here needs torch, but tensors are known as such.
 
 import ast
 import dis
 import linecache
+import sys
 import types
 
-# Results of these are made of their arguments.
-PURE = set(
-    "float int round abs bool complex min max sum sorted list tuple set dict enumerate zip map filter divmod pow reversed any"
-    " all iter next item tolist cpu numpy to detach clone float64 isclose copy deepcopy get pop values items keys mean std"
-    " ceil floor sqrt log10 exp average median array asarray stack concatenate cat".split()
-)
-# These show or store what they are given.
-SHOWS = set(
-    "print pprint repr str format log info debug warning warn error exception critical write writelines writerow add_scalar"
-    " add_scalars log_metric log_metrics set_postfix set_postfix_str set_description dump dumps save save_pretrained"
-    " echo display secho flush report join hasattr isinstance issubclass type id hash callable len log_dict add_text"
-    " tqdm_write sleep assert_close isnan isinf isfinite".split()
-)
-# Methods of a container by which it holds what it is given.
-HOLDS = set("append appendleft extend add update insert setdefault put push".split())
-# Attributes and methods that say nothing of values.
-METADATA = set(
-    "shape size dim ndim numel nelement dtype device stride is_cuda requires_grad grad_fn element_size is_contiguous"
-    " data_ptr __class__ __name__".split()
-)
-# Functions and methods of PyTorch's whose arguments are sizes; with how many of the first ones are, or their names.
-SIZES = set(
-    "range slice arange linspace logspace zeros ones empty rand randn eye full new_zeros new_ones new_empty new_full randperm"
-    " view reshape expand repeat tile unflatten narrow split chunk tensor_split split_with_sizes unfold topk kthvalue"
-    " repeat_interleave one_hot interpolate pad multinomial islice resize_ resize as_strided broadcast_to tril_indices"
-    " triu_indices pack_padded_sequence pad_packed_sequence take_along_dim select index_select bincount hsplit vsplit dsplit"
-    " segment_reduce AdaptiveAvgPool2d Linear Conv1d Conv2d Embedding Parameter randint".split()
-)
-READERS = set("item tolist cpu numpy to float int bool complex __index__ __int__ __float__ __bool__ equal allclose".split())
-FINITE = ("isnan", "isinf", "isfinite", "found_inf", "nan_to_num")
+names = ours("names")  # watch.py gives each file of ours this function
+PURE, SHOWS, HOLDS, METADATA = names.PURE, names.SHOWS, names.HOLDS, names.METADATA
+SIZES, READERS, FINITE = names.SIZES, names.READERS, names.FINITE
 DEPTH = 6  # functions of the program's that a value is followed into
 
 
@@ -232,17 +206,42 @@ class Flow:
     def tested(self, source, parent, level):
         if isinstance(parent, ast.IfExp):
             calls = [it for arm in (parent.body, parent.orelse) for it in ast.walk(arm) if isinstance(it, ast.Call)]
-            if any(last_name(it.func) not in PURE | SHOWS | READERS for it in calls):
+            is_other = any(last_name(it.func) not in PURE | SHOWS | READERS for it in calls)
+            if is_other or self.uses_tensors([parent.body, parent.orelse], level):
                 self.add("branch", source.file, parent.lineno)
             self.up(source, parent, level)
             return
         if any(last_name(it) in FINITE for it in ast.walk(parent.test)) and isinstance(parent, ast.If):
             return  # what trains is finite
-        counted = counts(parent.body + parent.orelse) if isinstance(parent, ast.If) else None
-        if counted is None:
+        arms = parent.body + parent.orelse
+        counted = counts(arms) if isinstance(parent, ast.If) else None
+        if counted is None or self.uses_tensors(arms, level):
             self.add("branch", source.file, parent.lineno)
         for target, statement in counted or ():
             self.bound(source, target, statement, level)
+
+    def uses_tensors(self, arms, level):
+        # Whether what an arm calculates, names or holds is of tensors of the device, as far as the frame shows.
+        frame = self.frames[level] if level is not None and level < len(self.frames) else None
+        left, torch = list(arms) if frame is not None else [], sys.modules.get("torch")
+        while left and torch is not None:
+            node = left.pop()
+            if isinstance(node, (ast.Raise, ast.Assert)):
+                continue
+            if isinstance(node, ast.Call) and last_name(node.func) in READERS | SHOWS:
+                continue
+            if isinstance(node, ast.If):
+                left += node.body + node.orelse
+            elif isinstance(node, (ast.Name, ast.Attribute)):
+                value = looked_up(node, frame)
+                several = value[:4] if isinstance(value, (list, tuple)) else (value,)
+                if any(isinstance(it, torch.Tensor) and it.is_cuda for it in several):
+                    return True
+            elif isinstance(node, ast.Assign):
+                left.append(node.value)
+            else:
+                left += ast.iter_child_nodes(node)
+        return False
 
     def indexed(self, source, parent, node, level):
         if parent.value is node:

@@ -7,7 +7,7 @@
 //! | `gpu.rs` | the simulated GPU, and its memory for the allocator |
 //! | `standin.rs` | finds the shared library and checks its version |
 //! | `watch.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
-//! | `reads.py`, `dataflow.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
+//! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `assume.rs` | values that are known without computing; values from `--assume` |
 //! | `finish.py`, `saves.py` | the code after the steps; protection of the user's files |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |

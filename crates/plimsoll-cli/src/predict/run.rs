@@ -32,8 +32,9 @@ const STOP: &str = "stop";
 const WATCH: &str = concat!(include_str!("patches.py"), "\n\n", include_str!("watch.py"));
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 5] = [
+const MODULES: [(&str, &str); 6] = [
     ("dataflow", include_str!("dataflow.py")),
+    ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),
     ("shadows", include_str!("shadows.py")),
     ("finish", include_str!("finish.py")),

@@ -407,6 +407,7 @@ def ours(name, known={}):
     if name not in known:
         path = os.path.join(HERE, f"plimsoll_{name}.py")
         module = known[name] = types.ModuleType(f"plimsoll_{name}")
+        module.ours = ours
         with open(path) as file:
             exec(compile(file.read(), f"<frozen plimsoll {name}>", "exec"), module.__dict__)
     return known[name]
