@@ -13,7 +13,7 @@ use crate::output;
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Categories {
     /// Show blocks as NAME if a frame of their stack, written `FILE:LINE FUNCTION`, matches REGEX. Repeatable: the
-    /// first that matches counts
+    /// first match counts
     #[arg(long = "category", value_name = "NAME=REGEX", value_parser = parse)]
     given: Vec<Pattern>,
 }

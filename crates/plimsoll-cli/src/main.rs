@@ -62,27 +62,27 @@ enum Verb {
         #[command(subcommand)]
         what: train::What,
     },
-    /// Run a PyTorch program where there is no GPU, and say what it would take of one
+    /// Predict the GPU memory of a PyTorch program, without a GPU
     Predict(predict::PredictArgs),
     /// Watch the memory of a running Plimsoll process
     Top(top::TopArgs),
-    /// Say what a memory snapshot means: why memory ran out, who holds it
+    /// Explain a memory snapshot: why memory ran out, and what used it
     Explain(explain::ExplainArgs),
-    /// Say whether memory grows from step to step, where, and whether that is a leak
+    /// Find memory that grows from step to step, and whether it leaks
     Leaks(leaks::LeaksArgs),
-    /// Say what changed at the peak from one memory snapshot to another
+    /// Compare the peaks of two memory snapshots
     Diff(diff::DiffArgs),
-    /// Say whether a memory snapshot is any good, and how to record a better one
+    /// Check the quality of a memory snapshot, and how to record a better one
     Doctor(doctor::DoctorArgs),
-    /// Replay a memory snapshot's requests under other settings of the allocator
+    /// Replay a memory snapshot's requests under other allocator settings
     Whatif(whatif::WhatIfArgs),
-    /// Hold a memory snapshot to limits, in CI: exit code 1 if it exceeds one
+    /// Check a memory snapshot against limits, for CI: exit code 1 if it exceeds one
     Check(check::CheckArgs),
-    /// Write a memory snapshot in the format of another tool
+    /// Convert a memory snapshot to the format of another tool
     Export(export::ExportArgs),
-    /// Print the lines of Python that record a good snapshot
+    /// Print Python code that records a good snapshot
     Record(record::RecordArgs),
-    /// Replay what PyTorch's allocator was asked, and compare every answer
+    /// Replay recorded calls of PyTorch's allocator, and compare every answer
     Conformance(conformance::ConformanceArgs),
     /// Measure speed
     Bench {

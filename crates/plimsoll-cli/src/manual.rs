@@ -14,7 +14,7 @@ use crate::sink::Sink;
 
 #[derive(Args)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell
+    /// The shell
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -24,7 +24,7 @@ pub(crate) struct ManArgs {
     /// A folder for the pages, one for each verb [default: the first page, to stdout]
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Replace pages that are there
+    /// Overwrite existing pages
     #[arg(short, long, requires = "dir")]
     force: bool,
 }

@@ -59,16 +59,16 @@ pub(crate) fn find(
         (Some(When::End), _) => (EventIndex::new(events), "at the end".to_owned()),
         (Some(When::Failure), None) => return Ok(None),
         (Some(When::After(_)), _) if several => {
-            return usage("an event is one device's: add --device N".to_owned());
+            return usage("an event number belongs to one device: add --device N".to_owned());
         }
         (Some(When::After(nth)), _) if nth < events => (EventIndex::new(nth), format!("after event {nth}")),
         (Some(When::After(nth)), _) => {
-            return usage(format!("there is no event {nth}: {file} has {events} of device {number}"));
+            return usage(format!("there is no event {nth}: {file} has {events} events on device {number}"));
         }
         (Some(When::Time(after_us)), _) => {
             let times = snapshot.trace(number).iter().map(|event| event.time_us.get());
             let Some(first) = times.clone().flatten().next() else {
-                return usage(format!("{file} has no times of device {number}: name an event by its number"));
+                return usage(format!("{file} has no times for device {number}: give an event number"));
             };
             let until = first.saturating_add(after_us);
             let place = last_until(times, until);
@@ -80,7 +80,7 @@ pub(crate) fn find(
 
 /// No device has the failure that was asked for.
 pub(crate) fn no_failure(file: &str) -> Failure {
-    Failure::new(Exit::Usage, format!("no request failed in {file}: ask for another moment, such as peak"))
+    Failure::new(Exit::Usage, format!("no request failed in {file}: choose another moment, such as peak"))
 }
 
 /// The place of the last of some times that is not behind another.

@@ -14,7 +14,7 @@ pub(crate) struct Page {
     /// Also write a page for a browser: one file that needs no network
     #[arg(long, value_name = "OUT.html")]
     html: Option<PathBuf>,
-    /// Replace a page that is there
+    /// Overwrite an existing page
     #[arg(short, long, requires = "html")]
     force: bool,
 }

@@ -39,15 +39,15 @@ impl Recording {
         if let Some(device) = device {
             if !devices.contains(&device) {
                 let known: Vec<String> = devices.iter().map(ToString::to_string).collect();
-                let message = format!("{name} has nothing of device {device}; it has {}", known.join(", "));
+                let message = format!("{name} has no device {device}; it has {}", known.join(", "));
                 return Err(Failure::new(Exit::Usage, message));
             }
             devices = vec![device];
         }
         if devices.is_empty() {
             let message = format!(
-                "{name} holds no memory and no event: call torch.cuda.memory._record_memory_history() before \
-                 the first tensor is made, and _dump_snapshot while tensors are alive"
+                "{name} has no memory and no events: call torch.cuda.memory._record_memory_history() before \
+                 the first tensor is created, and _dump_snapshot while tensors are alive"
             );
             return Err(Failure::new(Exit::Unreadable, message));
         }

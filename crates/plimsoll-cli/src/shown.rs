@@ -10,7 +10,7 @@ pub(crate) struct Shown {
     /// Rows of each table
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) rows: usize,
-    /// Whole bytes instead of MiB and GiB
+    /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     pub(crate) bytes: bool,
 }

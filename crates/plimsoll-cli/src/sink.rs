@@ -16,7 +16,7 @@ pub(crate) struct Sink {
     /// The file to write; `-` is stdout
     #[arg(short, long, value_name = "OUT", default_value = "-")]
     output: PathBuf,
-    /// Replace a file that is there
+    /// Overwrite an existing file
     #[arg(short, long)]
     force: bool,
 }
@@ -41,7 +41,7 @@ impl Sink {
         let is_file = !self.is_stdout() && self.output.is_file();
         if is_file && !self.force {
             let message = format!(
-                "{} is there already: add --force to replace it, or name another file",
+                "{} already exists: add --force to replace it, or name another file",
                 self.output.display()
             );
             return Err(Failure::new(Exit::Usage, message));

@@ -21,19 +21,19 @@ pub(crate) struct WhatIfArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Settings to try, as PYTORCH_ALLOC_CONF takes them; without any, the usual ones
+    /// Settings to try, in the format of PYTORCH_ALLOC_CONF [default: common settings]
     #[arg(value_name = "SETTING")]
     settings: Vec<String>,
-    /// What the whole device has, such as 80GiB: no row is given more
+    /// The device's total memory, such as 80GiB: a limit for every row
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     device_total: Option<u64>,
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Whole bytes instead of MiB and GiB
+    /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -76,12 +76,10 @@ fn as_text(answers: &[(i32, WhatIf)], whole_bytes: bool) -> String {
 
 /// The recorded requests under other settings.
 pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> String) {
-    let _ = writeln!(
-        out,
-        "{BOLD}The same requests under other settings{RESET} (replayed, without a model of time)"
-    );
+    let _ =
+        writeln!(out, "{BOLD}The recorded requests under other settings{RESET} (replayed without timing)");
     if let Some((bytes, from)) = what_if.capacity_bytes.zip(what_if.capacity_from) {
-        let _ = writeln!(out, "  {:>12} for the allocator: {}", size(bytes), from.reason());
+        let _ = writeln!(out, "  {:>12} available to the allocator: {}", size(bytes), from.reason());
     }
     let recorded = std::iter::once(("as recorded".to_owned(), &what_if.recorded));
     let simulated = what_if.rows.iter().enumerate().map(|(nth, row)| match nth {
@@ -98,7 +96,7 @@ pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> St
             outcome.driver_calls()
         );
     }
-    let _ = writeln!(out, "  {:>12} in use at most: no arrangement needs less", size(what_if.packed_bytes));
+    let _ = writeln!(out, "  {:>12} in use at the peak: no packing needs less", size(what_if.packed_bytes));
 }
 
 fn all_as_json(name: &str, answers: &[(i32, WhatIf)]) -> String {

@@ -38,7 +38,7 @@ fn a_peak_is_within_a_limit_of_its_own_size_and_not_of_a_byte_less() {
 fn a_failed_request_fails_no_oom() {
     let output = check("gpt2_oom.pickle.gz", &["--no-oom"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    assert!(stdout(&output).contains("no request was to fail but "), "{}", stdout(&output));
+    assert!(stdout(&output).contains("expected no failed request, but "), "{}", stdout(&output));
     assert_eq!(check("leak_layer.pickle.gz", &["--no-oom"]).status.code(), Some(0));
 }
 
@@ -93,9 +93,9 @@ fn a_leak_fails_no_leak_with_the_lines_that_leak() {
     let output = check("leak_layer.pickle.gz", &["--no-leak"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(text.starts_with("failed: leaking: 64.00 KiB a step in 56 of 56 steps"), "{text}");
+    assert!(text.starts_with("failed: leaking: 64.00 KiB per step in 56 of 56 steps"), "{text}");
     assert!(
-        text.contains("what each step leaves, by line:\n    +64.00 KiB  ") && text.contains(".py"),
+        text.contains("memory kept per step, by line:\n    +64.00 KiB  ") && text.contains(".py"),
         "{text}"
     );
     let told = json(&check("leak_layer.pickle.gz", &["--no-leak", "--json"]))["assertions"][0].clone();
@@ -131,7 +131,7 @@ fn json_and_junit_say_the_same() {
     assert!(!told["assertions"][1]["lines"].as_array().expect("lines").is_empty());
     let xml = fs::read_to_string(&report).expect("a report");
     assert!(xml.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{xml}");
-    assert!(xml.contains("<failure message=\"no request was to fail but "), "{xml}");
+    assert!(xml.contains("<failure message=\"expected no failed request, but "), "{xml}");
     assert_eq!(xml.matches("<testcase ").count(), 2);
 }
 

@@ -9,7 +9,7 @@ use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 fn a_recording_does_not_differ_from_itself() {
     let file = kept("leak_layer.pickle.gz");
     let answer = text(&["diff", &file, &file]);
-    assert!(answer.starts_with("no change: a peak of "), "{answer}");
+    assert!(answer.starts_with("no change: both peak at "), "{answer}");
     assert!(answer.contains("unchanged"), "{answer}");
 }
 

@@ -21,7 +21,7 @@ fn a_good_recording_is_told_from_a_usable_and_a_poor_one() {
 fn what_lacks_a_stack_comes_with_its_reason_and_the_lines_that_record_it() {
     let answer = text(&["doctor", &kept("stackless/python.pickle.gz")]);
     for part in [
-        "whose thread has no Python",
+        "on a thread without Python frames",
         "record with stacks=\"all\"",
         "_record_memory_history(context=\"all\", stacks=\"all\"",
     ] {

@@ -15,11 +15,11 @@ fn a_run_that_ran_out_of_memory_is_told_by_how_much_and_who_held_it() {
     let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
     let first = answer.lines().next().expect("a line");
     assert!(
-        first.starts_with("out of memory: CAPACITY. 384.00 MiB were asked for, short by 104.93 MiB"),
+        first.starts_with("out of memory: CAPACITY. Tried to allocate 384.00 MiB, short by 104.93 MiB"),
         "{first}"
     );
     assert!(answer.contains("activations.py:66 forward"), "{answer}");
-    assert!(answer.contains("every block where PyTorch put it"), "{answer}");
+    assert!(answer.contains("every block at the address that PyTorch chose"), "{answer}");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn phases_rises_and_what_a_request_was_for_are_told() {
     let (evaluation, adam) =
         (kept("programs/oom_evaluation.pickle.gz"), kept("programs/adam_fused.pickle.gz"));
     let answer = text(&["explain", &evaluation]);
-    assert!(answer.lines().any(|line| line.starts_with("asked for") && line.ends_with(" in an evaluation")));
+    assert!(answer.lines().any(|line| line.starts_with("requested") && line.ends_with(" during evaluation")));
     assert_eq!(explained(&evaluation)["peaks"]["failed_in"], "evaluation");
     let answer = text(&["explain", &adam]);
     let (_, phases) = answer.split_once("Peaks by phase").expect("phases");
@@ -76,7 +76,7 @@ fn phases_rises_and_what_a_request_was_for_are_told() {
 #[test]
 fn a_leak_is_the_verdict_with_its_bytes_a_step() {
     let answer = text(&["explain", &kept("leak_layer.pickle.gz")]);
-    assert!(answer.starts_with("a LEAK: 64.00 KiB a step in 56 of 56 steps (certain)"), "{answer}");
+    assert!(answer.starts_with("LEAK: 64.00 KiB per step in 56 of 56 steps (certain)"), "{answer}");
     let device = explained(&kept("leak_loss.pickle.gz"));
     assert_ne!(
         device["leaks"]["whole"]["verdict"], "leaking",
@@ -101,7 +101,7 @@ fn what_others_hold_is_the_verdict_where_it_is_more_than_was_missing() {
     assert_eq!((&told["cause"], &told["short_bytes"]), (&"held by others".into(), &known["short_bytes"]));
     assert_eq!(told["held_by_others_bytes"], own_context + of("short_bytes") + 1);
     let answer = text(&["explain", &file, "--device-total", &enough.to_string()]);
-    assert!(answer.starts_with("out of memory: HELD BY OTHERS. 384.00 MiB were asked for"), "{answer}");
+    assert!(answer.starts_with("out of memory: USED BY OTHERS. Tried to allocate 384.00 MiB"), "{answer}");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn holes_are_told_with_what_pins_them_and_over_time() {
 fn what_stays_at_the_end_stands_beside_the_peak_if_it_is_more_than_little() {
     let file = kept("programs/two_devices.pickle.gz");
     let answer = text(&["explain", &file, "--device", "0"]);
-    let (_, stays) = answer.split_once("Held at the end: ").expect("a section");
+    let (_, stays) = answer.split_once("Live at the end: ").expect("a section");
     assert!(
         stays
             .starts_with("65.00 MiB stay when the recording ends, 22.9 % of the 283.24 MiB held at the peak")
@@ -162,6 +162,6 @@ fn what_stays_at_the_end_stands_beside_the_peak_if_it_is_more_than_little() {
     assert_eq!(end["by_category"][0]["category"], "workspace");
     // A recording that ends at the failure has nothing to add.
     let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
-    assert!(!answer.contains("Held at the end"), "{answer}");
+    assert!(!answer.contains("Live at the end"), "{answer}");
     assert!(explained(&kept("gpt2_oom.pickle.gz"))["held_at_end"].is_null());
 }

@@ -172,7 +172,7 @@ fn a_file_that_is_there_is_replaced_only_with_force() {
     fs::write(&out, "mine").expect("a file");
     let refused = export(&[]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("is there already: add --force"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("already exists: add --force"), "{}", stderr(&refused));
     assert_eq!(fs::read_to_string(&out).expect("a file"), "mine");
     assert_eq!(export(&["--force"]).status.code(), Some(0));
     assert_ne!(fs::read_to_string(&out).expect("a file"), "mine");

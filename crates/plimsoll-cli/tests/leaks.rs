@@ -8,7 +8,7 @@ fn a_leak_is_told_with_its_line_its_bytes_a_step_and_what_to_do() {
     let answer = text(&["leaks", &kept("leak_layer.pickle.gz")]);
     let first = answer.lines().next().expect("a line");
     assert!(
-        first.starts_with("leaking: 64.00 KiB a step in 56 of 56 steps (certain), 3.50 MiB in all"),
+        first.starts_with("leaking: 64.00 KiB per step in 56 of 56 steps (certain), 3.50 MiB in total"),
         "{first}"
     );
     assert!(answer.contains("what a module makes is stored at each call of its forward"), "{answer}");
@@ -21,7 +21,7 @@ fn a_leak_is_told_with_its_line_its_bytes_a_step_and_what_to_do() {
 fn what_does_not_leak_is_told_apart() {
     for (file, verdict) in [
         ("leak_loss.pickle.gz", "steady: "),
-        ("gpt2_oom.pickle.gz", "too few steps to tell: no step was found"),
+        ("gpt2_oom.pickle.gz", "too few steps to tell: no steps found"),
         ("leaks/varying.python.pickle.gz", "follows batch size: "),
     ] {
         let answer = text(&["leaks", &kept(file)]);

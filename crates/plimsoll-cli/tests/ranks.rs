@@ -30,7 +30,7 @@ fn the_rank_that_holds_more_than_the_others_is_the_verdict() {
         "{first}"
     );
     assert!(first.contains("scenarios.py_:16 lm_steps"), "{first}");
-    for part in ["a LEAK: 64.00 KiB a step", "out of memory: CAPACITY, short by 104.93 MiB", "23.73 GiB*"] {
+    for part in ["LEAK: 64.00 KiB per step", "out of memory: CAPACITY, short by 104.93 MiB", "23.73 GiB*"] {
         assert!(answer.contains(part), "{part} is not in: {answer}");
     }
 }
@@ -154,7 +154,7 @@ fn two_files_of_one_rank_are_one_rank_judged_by_the_one_written_at_the_failure()
     let accounted = answer.lines().nth(1).expect("a line");
     let [used, unused] = ["memory-rank1-oom.pickle.gz", "memory-rank1.pickle"].map(|name| folder.file(name));
     assert!(
-        accounted.starts_with(&format!("rank 1 is judged by {used}, not by {unused}: both are of one run")),
+        accounted.starts_with(&format!("rank 1: {used} is used, not {unused}: both are from one run")),
         "{accounted}"
     );
     assert!(accounted.ends_with("(out of memory: CAPACITY, short by 104.93 MiB)"), "{accounted}");
@@ -163,7 +163,8 @@ fn two_files_of_one_rank_are_one_rank_judged_by_the_one_written_at_the_failure()
     assert_eq!((&told["ranks"][1]["file"], &told["unused"][0]["file"]), (&used.into(), &unused.into()));
     let page = folder.file("page.html");
     plimsoll(&["explain", folder.path(), "--html", &page]);
-    assert!(fs::read_to_string(&page).expect("the page").contains("rank 1 is judged by "));
+    let page = fs::read_to_string(&page).expect("the page");
+    assert!(page.contains("rank 1: ") && page.contains(" is used, not "));
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn a_leak_is_told_with_its_line_and_a_staircase() {
     let page = page(&files::open(&files::here("tests/snapshots/leak_layer.pickle.gz")));
     let text = read(&page);
     assert!(
-        text.contains("leaking (certain): 64.00 KiB a step in 56 of 56 steps, 3.50 MiB in all"),
+        text.contains("leaking (certain): 64.00 KiB per step in 56 of 56 steps, 3.50 MiB in total"),
         "{text}"
     );
     assert!(text.contains("look for an append to self"));
@@ -62,7 +62,7 @@ fn a_leak_is_told_with_its_line_and_a_staircase() {
 #[test]
 fn a_leak_is_a_verdict_that_something_is_wrong() {
     let page = page(&files::open(&files::here("tests/snapshots/leak_layer.pickle.gz")));
-    assert!(page.contains("<h2 class=\"verdict failed\">a LEAK: "), "not as one that nothing is wrong with");
+    assert!(page.contains("<h2 class=\"verdict failed\">LEAK: "), "not as one that nothing is wrong with");
     let page = self::page(&files::open(&files::here("tests/snapshots/programs/adam_fused.pickle.gz")));
     assert!(page.contains("<h2 class=\"verdict well\">nothing failed"), "{}", &page[..9000]);
 }
@@ -70,9 +70,9 @@ fn a_leak_is_a_verdict_that_something_is_wrong() {
 #[test]
 fn what_would_help_and_the_largest_owners_come_right_below_the_verdict() {
     for (name, help) in [
-        ("gpt2_oom", "hold at least 104.93 MiB less at this request"),
-        ("leak_layer", "what a module makes is stored at each call of its forward"),
-        ("programs/fragmented", "would have served what failed"),
+        ("gpt2_oom", "use at least 104.93 MiB less memory at this request"),
+        ("leak_layer", "a module stores a tensor at each forward call"),
+        ("programs/fragmented", "would have served the failed request"),
     ] {
         let page = page(&files::open(&files::here(&format!("tests/snapshots/{name}.pickle.gz"))));
         let text = |part: &str| page.find(part).unwrap_or_else(|| panic!("{name}: no {part}"));
@@ -85,7 +85,7 @@ fn what_would_help_and_the_largest_owners_come_right_below_the_verdict() {
 #[test]
 fn what_stays_at_the_end_is_a_table_that_sums_to_it() {
     let page = page(&files::open(&files::here("tests/snapshots/programs/adam_fused.pickle.gz")));
-    let (_, end) = page.split_once("<h3>Held at the end</h3>").expect("a section");
+    let (_, end) = page.split_once("<h3>Live at the end</h3>").expect("a section");
     let tables: Vec<&str> = end.split("<table class=\"remaining\">").skip(1).take(2).collect();
     let sums = tables.iter().map(|table| {
         let rows = table.split("</table>").next().unwrap_or_default().split("<tr><td>").skip(1);
@@ -103,11 +103,19 @@ fn other_settings_are_told_with_what_no_arrangement_goes_below() {
     let text = read(&page);
     assert!(
         text.contains(
+<<<<<<< HEAD
             "The device is taken to have 24.00 GiB for the allocator: what there was when a request failed."
         ),
         "{text}"
     );
     assert!(text.contains("The recorded settings, simulated, come to the same"), "the baseline");
+=======
+            "The simulated device has 24.00 GiB for the allocator, shown by the request that failed."
+        ),
+        "{text}"
+    );
+    assert!(text.contains("The simulation of the recorded settings matches the recording"), "the baseline");
+>>>>>>> 43b28c6 (Plain English in what explain, leaks, diff, doctor, check and whatif print)
     let expandable = "<code>export PYTORCH_ALLOC_CONF=expandable_segments:True</code>";
     assert!(page.contains(expandable) && text.contains("runs out"));
     assert!(text.contains("perfect packing"));
@@ -117,7 +125,7 @@ fn other_settings_are_told_with_what_no_arrangement_goes_below() {
 fn phases_rises_and_what_a_request_was_for_are_told() {
     let open = |name: &str| page(&files::open(&files::here("tests/snapshots").join(name)));
     let text = read(&open("programs/oom_evaluation.pickle.gz"));
-    assert!(text.contains(", in an evaluation"), "{text}");
+    assert!(text.contains(", during evaluation"), "{text}");
     let adam = open("programs/adam_fused.pickle.gz");
     let (_, phases) = adam.split_once("<table class=\"phases\">").expect("phases");
     let rows: Vec<&str> = phases.split("</table>").next().expect("its end").split("<tr>").skip(2).collect();
@@ -137,7 +145,7 @@ fn sections_come_in_the_order_of_the_questions() {
     let ids = ["bytes", "time", "held", "cached", "steps", "settings", "quality"];
     let places = ids.map(|id| page.find(&format!("<section id=\"device-0-{id}\">")).expect(id));
     assert!(places.is_sorted(), "{places:?}");
-    let last = page.find("How to make this page again").expect("the end");
+    let last = page.find("How to regenerate this page").expect("the end");
     assert!(page.find("verdict failed").or(page.find("verdict well")) < places.first().copied());
     assert!(Some(&last) > places.last());
 }
@@ -181,9 +189,9 @@ fn the_rows_of_a_comparison_sum_to_the_change_of_the_peak() {
 #[test]
 fn a_ring_that_ran_over_and_blocks_without_stacks_are_told_with_what_to_record() {
     let text = read(&page(&files::open(&files::here("tests/snapshots/stackless/ring.pickle.gz"))));
-    assert!(text.contains("The recording ran over its ring"), "{text}");
+    assert!(text.contains("The recording overflowed its ring buffer"), "{text}");
     let text = read(&page(&files::open(&files::here("tests/snapshots/stackless/late.pickle.gz"))));
-    assert!(text.contains("asked for before recording was started"), "{text}");
+    assert!(text.contains("allocated before recording started"), "{text}");
     assert!(text.contains("torch.cuda.memory._record_memory_history(context=&quot;all&quot;"), "{text}");
 }
 

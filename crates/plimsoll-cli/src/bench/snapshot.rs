@@ -29,7 +29,7 @@ pub(crate) struct SnapshotArgs {
     /// How often the file is read; the fastest counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
 }

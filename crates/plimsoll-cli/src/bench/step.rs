@@ -36,7 +36,7 @@ pub(crate) struct StepArgs {
     /// How often each takes its turn
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
 }

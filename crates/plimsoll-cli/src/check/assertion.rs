@@ -109,7 +109,7 @@ fn counterpart<'a>(
 ) -> Result<&'a DeviceExplanation, Failure> {
     let number = device.timeline.device;
     baseline.devices.iter().find(|one| one.timeline.device == number).ok_or_else(|| {
-        let message = format!("the baseline {} has nothing of device {number}", baseline.file);
+        let message = format!("the baseline {} has no device {number}", baseline.file);
         Failure::new(Exit::Usage, message)
     })
 }
@@ -167,7 +167,7 @@ fn decide(
                 let asked = Bytes(failure.asked_bytes);
                 let requests = if failure.failures == 1 { "request" } else { "requests" };
                 let message = format!(
-                    "no request was to fail but {} {requests} did, the last for {asked}",
+                    "expected no failed request, but {} {requests} failed, the last for {asked}",
                     failure.failures
                 );
                 (message, 0.0, failure.failures as f64)
@@ -191,7 +191,7 @@ fn decide(
         (false, false) => {
             let why = if quality.events == 0 { "it has no events" } else { "its oldest events were lost" };
             let name = &told.file;
-            (Verdict::Incomplete, format!("{message}; but {name} does not hold the whole run: {why}"))
+            (Verdict::Incomplete, format!("{message}; but {name} does not cover the whole run: {why}"))
         }
     };
     Assertion { want, device: timeline.device, verdict, message, limit, actual, lines: Vec::new() }

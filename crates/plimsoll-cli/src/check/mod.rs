@@ -28,25 +28,25 @@ pub(crate) struct CheckArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// At most so much is allocated, such as 22GiB
+    /// Fail if the allocated peak exceeds this size, such as 22GiB
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     peak_below: Option<u64>,
-    /// At most so much is reserved
+    /// Fail if the reserved peak exceeds this size
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     reserved_below: Option<u64>,
-    /// Of what is reserved, at most so much is cached beside live blocks: at the failure, or else at the peak
+    /// Fail if more of the reserved memory is cached beside live blocks: at the failure, or else at the peak
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     frag_below: Option<f64>,
-    /// No request fails
+    /// Fail if a request failed
     #[arg(long)]
     no_oom: bool,
-    /// Memory does not grow from step to step without being given back
+    /// Fail if memory leaks from step to step
     #[arg(long)]
     no_leak: bool,
-    /// Neither peak is higher than in this snapshot
+    /// Fail if a peak is higher than in this snapshot
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// By how much a peak may be higher than the baseline's
+    /// How much higher than the baseline a peak may be
     #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "baseline", default_value = "0")]
     tolerance: f64,
     /// Only this device
@@ -54,13 +54,13 @@ pub(crate) struct CheckArgs {
     device: Option<i32>,
     #[command(flatten)]
     categories: Categories,
-    /// Lines of code below each assertion that fails
+    /// Lines of code to print for each failed assertion
     #[arg(long, value_name = "N", default_value_t = 10)]
     rows: usize,
-    /// A report for CI, too: JUnit's XML; one that is there is replaced
+    /// Also write a JUnit XML report, overwriting an existing one
     #[arg(long, value_name = "OUT")]
     junit: Option<PathBuf>,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -18,10 +18,10 @@ use crate::shown::Shown;
 
 #[derive(Args)]
 pub(crate) struct DiffArgs {
-    /// The snapshot before: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    /// The first snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "A")]
     before: PathBuf,
-    /// The snapshot after
+    /// The second snapshot
     #[arg(value_name = "B")]
     after: PathBuf,
     /// Only this device
@@ -31,7 +31,7 @@ pub(crate) struct DiffArgs {
     categories: Categories,
     #[command(flatten)]
     shown: Shown,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer, Failure> {
             let numbers = report.devices.iter().map(|device| device.timeline.device.to_string());
             format!("{} has {}", report.file, numbers.collect::<Vec<String>>().join(", "))
         });
-        return Err(Failure::new(Exit::Usage, format!("no device is in both: {a}, {b}")));
+        return Err(Failure::new(Exit::Usage, format!("the files have no device in common: {a}, {b}")));
     }
     if let Some(sink) = sink {
         let mut command = vec!["plimsoll diff".to_owned(), quoted(&args.before), quoted(&args.after)];

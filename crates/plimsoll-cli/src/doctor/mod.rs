@@ -23,7 +23,7 @@ pub(crate) struct DoctorArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -54,7 +54,7 @@ fn as_text(explained: &Explained) -> String {
         }
         let _ = writeln!(out, "{}{BOLD}{judged}{RESET}", explained.prefix(device));
         if nth == 0 {
-            row(&mut out, "format", &format!("{form}, {written_by}; nothing in the file was run"));
+            row(&mut out, "format", &format!("{form}, {written_by}; no code in the file was run"));
         }
         if let Some(vendor) = quality.vendor.filter(|_| nth == 0) {
             row(&mut out, "devices", &format!("{}: {}", vendor.name(), vendor.caveat()));
@@ -68,13 +68,12 @@ fn as_text(explained: &Explained) -> String {
 fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuality) {
     let events = &quality.replay;
     let fit = match events.conflicts() {
-        0 => "all fit together".to_owned(),
-        conflicts => format!("{conflicts} do not fit the others"),
+        0 => "all consistent".to_owned(),
+        conflicts => format!("{conflicts} contradict the others"),
     };
-    let ring =
-        if events.is_cut { "ran over: the oldest events are lost" } else { "no sign that it ran over" };
+    let ring = if events.is_cut { "overflowed: the oldest events are lost" } else { "no sign of overflow" };
     let ring = if events.is_restarted {
-        "no sign that it ran over; blocks of an earlier recording: it was stopped and started again"
+        "did not overflow; recording was stopped and restarted: blocks of an earlier recording remain"
     } else {
         ring
     };
@@ -85,14 +84,14 @@ fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuali
             row(
                 out,
                 "held before",
-                &format!("{}, from before the first event", counted(events.held_before as u64, "block")),
+                &format!("{} allocated before the first event", counted(events.held_before as u64, "block")),
             );
         }
     }
     row(out, "releases", &released(&device.pressure));
     row(out, "replay", &replayed(&device.replay));
     let stackless = quality.stackless_percent();
-    let frames = if quality.has_native_frames { "Python and C++" } else { "Python alone" };
+    let frames = if quality.has_native_frames { "Python and C++" } else { "Python only" };
     if stackless < 100.0 {
         row(out, "frames", frames);
     }
@@ -100,7 +99,7 @@ fn device_rows(out: &mut String, device: &DeviceExplanation, quality: &DataQuali
         out,
         "stacks",
         &format!(
-            "{:.1} % of the peak's {} have one",
+            "{:.1} % of the peak's {} have a stack",
             100.0 - stackless,
             bytes::shown(quality.peak_bytes, false)
         ),
@@ -117,10 +116,10 @@ fn released(pressure: &Pressure) -> String {
     let times =
         |count: usize, name: &str| (count > 0).then(|| format!("{} {name}", counted(count as u64, "time")));
     let parts = [
-        times(pressure.retries.len(), "for a request that was refused first (a retry)"),
+        times(pressure.retries.len(), "to retry a refused request"),
         times(pressure.emptied, "by empty_cache()"),
         times(pressure.collected, "by garbage_collection_threshold"),
-        times(pressure.unclear, "by empty_cache() or a retry (context=\"all\" says which)"),
+        times(pressure.unclear, "by empty_cache() or a retry (context=\"all\" distinguishes them)"),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
@@ -148,10 +147,7 @@ fn complaints(out: &mut String, quality: &DataQuality) {
         }
     }
     if !quality.is_complete() {
-        let _ = writeln!(
-            out,
-            "\n{BOLD}Next time{RESET} (`plimsoll record` prints it as a module that does the rest, too)"
-        );
+        let _ = writeln!(out, "\n{BOLD}Next time{RESET} (`plimsoll record` prints a complete module)");
         for line in quality.record_with() {
             let _ = writeln!(out, "  {line}");
         }
@@ -174,7 +170,7 @@ pub(crate) fn section(out: &mut String, explained: &Explained, device: &DeviceEx
         let _ = writeln!(out, "  {complaint}");
     }
     if judged.grade != Grade::Good {
-        let _ = writeln!(out, "  `plimsoll doctor {}` says how to record it better", explained.file);
+        let _ = writeln!(out, "  `plimsoll doctor {}` shows how to record a better one", explained.file);
     }
 }
 

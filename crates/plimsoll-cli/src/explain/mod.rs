@@ -32,10 +32,10 @@ pub(crate) struct ExplainArgs {
     /// Only this device
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// What the whole device has, such as 80GiB; of snapshots only those of `plimsoll record` say it
+    /// The device's total memory, such as 80GiB; only snapshots of `plimsoll record` include it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     device_total: Option<u64>,
-    /// Of blocks only what the file says of them: nothing by their stacks, lives or sizes
+    /// Infer nothing about blocks from stacks, lifetimes or sizes; show only what the file says
     #[arg(long)]
     no_infer: bool,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct ExplainArgs {
     events: EventsArgs,
     #[command(flatten)]
     shown: Shown,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

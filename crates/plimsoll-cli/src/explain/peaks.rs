@@ -23,7 +23,7 @@ pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExp
         return;
     }
     // Writing to a `String` cannot fail.
-    let _ = writeln!(out, "\n{BOLD}Peaks by phase{RESET}, with all that is allocated then");
+    let _ = writeln!(out, "\n{BOLD}Peaks by phase{RESET}, counting all memory allocated at that time");
     for &(phase, moment) in phases.iter().take(shown.rows) {
         let (size, name) = (shown.size(moment.level.allocated_bytes), say::phase(&explained.snapshot, phase));
         let step = device.step_at(moment).map_or_else(String::new, |step| format!("step {step}"));

@@ -15,7 +15,7 @@ pub(super) fn section(out: &mut String, explained: &Explained, device: &DeviceEx
     let Some(remaining) = Remaining::of(explained.known(device), device) else { return };
     let sentence = say::sentence(&remaining, device, |bytes| shown.size(bytes));
     // Writing to a `String` cannot fail.
-    let _ = writeln!(out, "\n{BOLD}Held at the end{RESET}: {sentence}");
+    let _ = writeln!(out, "\n{BOLD}Live at the end{RESET}: {sentence}");
     let then = words::when(device);
     let _ = writeln!(out, "  {:>12}  {then:>20}", "at the end");
     let mut row = |[then, end]: [u64; 2], what: &str| {

@@ -72,14 +72,14 @@ impl Page<'_> {
         let holders = &device.holders;
         let when = words::when(device);
         self.ledger(out, &device.ledger, when);
-        let _ = writeln!(out, "\n{BOLD}Held {when}, by category{RESET}");
+        let _ = writeln!(out, "\n{BOLD}Live memory {when}, by category{RESET}");
         for share in &holders.by_category {
             let name = words::category(&self.explained.snapshot, share.key.category);
             self.row(out, &name, share, holders.bytes, &words::reason(share.key));
         }
         let all =
             Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
-        self.row(out, "in all", &all, holders.bytes, "memory_allocated()");
+        self.row(out, "total", &all, holders.bytes, "memory_allocated()");
         let _ = writeln!(out, "\n{BOLD}By line{RESET}");
         self.table(out, &holders.by_line, holders.bytes, |key| {
             let line = words::asker(&self.explained.snapshot, key);
@@ -108,7 +108,7 @@ impl Page<'_> {
         let growth = of.whole.growth;
         let _ = writeln!(
             out,
-            "\n{BOLD}From step to step{RESET}: {}",
+            "\n{BOLD}Growth by step{RESET}: {}",
             words::steps(device, |bytes| self.size(bytes))
         );
         peaks::steps(out, self.explained, device, self.shown);
@@ -124,7 +124,7 @@ impl Page<'_> {
             return;
         }
         leaks::lines(out, self.explained, device, self.shown.rows, |bytes| self.size(bytes));
-        let _ = writeln!(out, "  {:>12} in all since step {}", self.size(growth.bytes), growth.from + 1);
+        let _ = writeln!(out, "  {:>12} in total since step {}", self.size(growth.bytes), growth.from + 1);
         let _ = writeln!(out, "  {}", words::NO_HOLDER);
     }
 
@@ -145,7 +145,7 @@ impl Page<'_> {
         let over_time = Fragmentation::over_time(&self.explained.snapshot, timeline, MOMENTS);
         let largest: Vec<String> =
             over_time.iter().map(|(_, holes)| self.size(holes.largest_bytes)).collect();
-        let _ = writeln!(out, "  the largest over the recording: {}", largest.join(", "));
+        let _ = writeln!(out, "  the largest hole over the recording: {}", largest.join(", "));
         let mut pins: Vec<&Pin> = fragmentation.pins.iter().collect();
         pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
         for pin in pins.iter().take(self.shown.rows.min(5)) {
@@ -164,12 +164,12 @@ impl Page<'_> {
         let place = words::place(&self.explained.snapshot, Place::of(stack, &self.explained.origins));
         let age = match oldest {
             Holder { born: None, .. } => "from before the recording".to_owned(),
-            Holder { age_events: 0, .. } => "just asked for".to_owned(),
+            Holder { age_events: 0, .. } => "just allocated".to_owned(),
             Holder { age_steps: 0, age_events, .. } => {
-                format!("asked for {} before", words::counted(*age_events as u64, "event"))
+                format!("allocated {} earlier", words::counted(*age_events as u64, "event"))
             }
             Holder { age_steps, .. } => {
-                format!("asked for {} before", words::counted(*age_steps as u64, "step"))
+                format!("allocated {} earlier", words::counted(*age_steps as u64, "step"))
             }
         };
         (
@@ -180,7 +180,7 @@ impl Page<'_> {
 
     /// Where the device's bytes are: a sum, then its parts.
     fn ledger(&self, out: &mut String, ledger: &Ledger, when: &str) {
-        let _ = writeln!(out, "\n{BOLD}The device's bytes {when}{RESET}");
+        let _ = writeln!(out, "\n{BOLD}Device memory {when}{RESET}");
         for row in ledger::rows(ledger) {
             let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| self.size(bytes));
             let indent = match row.part.within() {

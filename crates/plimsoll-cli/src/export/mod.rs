@@ -39,7 +39,7 @@ pub(crate) struct ExportArgs {
     /// Only this device; not for memory_viz
     #[arg(long, value_name = "N")]
     device: Option<i32>,
-    /// Only what the file says, nothing that is inferred from it; not for sqlite and memory_viz
+    /// Infer nothing: write only what the file says; not for sqlite and memory_viz
     #[arg(long)]
     no_infer: bool,
     #[command(flatten)]
@@ -51,15 +51,15 @@ pub(crate) struct ExportArgs {
 /// Whose format.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A line for each stack, for flamegraph.pl and inferno
+    /// One line per stack, for flamegraph.pl and inferno
     Folded,
     /// JSON for www.speedscope.app
     Speedscope,
     /// Trace events in JSON, for ui.perfetto.dev and chrome://tracing
     Perfetto,
-    /// A database of SQLite: device_traces, segments and blocks, as in PyTorch's proposal
+    /// An SQLite database with device_traces, segments and blocks, as in PyTorch's proposal
     Sqlite,
-    /// PyTorch's own, for pytorch.org/memory_viz: a pickle of protocol 4, whatever was read
+    /// PyTorch's own format, for pytorch.org/memory_viz: a pickle of protocol 4
     #[value(name = "memory_viz")]
     MemoryViz,
 }

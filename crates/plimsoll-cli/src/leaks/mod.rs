@@ -23,7 +23,7 @@ pub(crate) struct LeaksArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Exit with 1 if it leaks, with 4 if there are too few steps to tell
+    /// Exit with 1 if memory leaks, with 4 if there are too few steps to tell
     #[arg(long)]
     fail: bool,
     /// Only this device
@@ -31,7 +31,7 @@ pub(crate) struct LeaksArgs {
     device: Option<i32>,
     #[command(flatten)]
     shown: Shown,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -28,17 +28,21 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         if device.steps.source == Source::Nothing {
             let _ = writeln!(
                 out,
-                "mark them: with the lines that `plimsoll record` prints, or torch.profiler's step()"
+                "mark the steps with the code that `plimsoll record` prints, or with torch.profiler's step()"
             );
             continue;
         }
         if device.leaks.whole.verdict == Verdict::TooFewSteps {
-            let _ = writeln!(out, "record more of them: at least 6, better 20");
+            let _ = writeln!(out, "record at least 6 steps, better 20");
             kept_of_each(&mut out, explained, device, args.shown.rows, size);
         }
         if device.leaks.leaking().next().is_some() {
-            let but = if leaks { "" } else { ": no leak of the whole, as much of what was there goes" };
-            let _ = writeln!(out, "\n{BOLD}What stays of each step, by line{RESET}{but}");
+            let but = if leaks {
+                ""
+            } else {
+                ": total memory does not leak, as other memory is freed at the same rate"
+            };
+            let _ = writeln!(out, "\n{BOLD}Memory kept per step, by line{RESET}{but}");
             lines(&mut out, explained, device, args.shown.rows, size);
             let _ = writeln!(out, "  {}", words::NO_HOLDER);
         }
@@ -47,7 +51,7 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         let confidence = device.steps.confidence;
         let _ = writeln!(
             out,
-            "\n{BOLD}Held after each step{RESET} ({count} steps; a step ends where {told_by}: {confidence})"
+            "\n{BOLD}Live memory after each step{RESET} ({count} steps; a step ends where {told_by}: {confidence})"
         );
         let change = |by| args.shown.change(by);
         staircase::render(&mut out, &device.leaks.whole.held, size, change);
@@ -71,13 +75,13 @@ pub(crate) fn lines(
         let place = words::place(&explained.snapshot, line.place);
         let often = match every {
             Some(every) => format!("every {every} steps"),
-            None => format!("a step in {grew} of {steps}"),
+            None => format!("per step in {grew} of {steps}"),
         };
-        let _ = writeln!(out, "  {per_step:>12} {often}  {all:>12} in all  {place}");
+        let _ = writeln!(out, "  {per_step:>12} {often}  {all:>12} in total  {place}");
     }
     if !rest.is_empty() {
         let bytes = rest.iter().map(|line| line.course.growth.bytes).fold(0, u64::saturating_add);
-        let _ = writeln!(out, "  {:>12} in all of {} more", size(bytes), rest.len());
+        let _ = writeln!(out, "  {:>12} in total from {} more", size(bytes), rest.len());
     }
 }
 
@@ -94,11 +98,10 @@ pub(crate) fn kept_of_each(
         return;
     }
     let steps = device.steps.len();
-    let _ =
-        writeln!(out, "\n{BOLD}Held at the end of what each of the {steps} steps asked for, by line{RESET}");
+    let _ = writeln!(out, "\n{BOLD}Live at the end from each of the {steps} steps, by line{RESET}");
     for (line, bytes) in kept.iter().take(rows) {
         let place = words::place(&explained.snapshot, line.place);
-        let _ = writeln!(out, "  {:>12} of each step  {place}", size(*bytes));
+        let _ = writeln!(out, "  {:>12} per step  {place}", size(*bytes));
     }
     if kept.len() > rows {
         let _ = writeln!(out, "{:16}{} more", "", kept.len() - rows);
@@ -124,8 +127,7 @@ fn others(
     if moving.is_empty() {
         return;
     }
-    let _ =
-        writeln!(out, "\n{BOLD}Lines that grow or vary and do not leak{RESET}, by what they hold in the end");
+    let _ = writeln!(out, "\n{BOLD}Lines that grow or vary but do not leak{RESET}, by live bytes at the end");
     for line in moving.iter().take(rows) {
         let held = size(line.course.held.last().copied().unwrap_or(0));
         let place = words::place(&explained.snapshot, line.place);

@@ -7,7 +7,7 @@ use crate::sink::Sink;
 
 #[derive(Args)]
 pub(crate) struct RecordArgs {
-    /// How many events to keep: the latest
+    /// How many of the latest events to keep
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     entries: u64,
     /// Which frames to keep
@@ -20,9 +20,9 @@ pub(crate) struct RecordArgs {
 /// Which frames PyTorch records.
 #[derive(Clone, Copy, ValueEnum)]
 enum Stacks {
-    /// Those of Python: cheap
+    /// Python frames: cheap
     Python,
-    /// Those of C++ too, which name the operators of the backward pass: slower, and larger files
+    /// Python and C++ frames, which name the operators of the backward pass: slower, with larger files
     All,
 }
 

@@ -24,13 +24,13 @@ pub(crate) struct TopArgs {
     /// Seconds between samples
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     interval: Duration,
-    /// Whole bytes instead of MiB and GiB
+    /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
-    /// A sample as a line of JSON
+    /// Print one sample as a line of JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// So many samples, a line each
+    /// How many samples to print, one per line
     #[arg(long, value_name = "N", default_value_t = 1, requires = "json",
           value_parser = clap::value_parser!(u64).range(1..))]
     samples: u64,
@@ -86,11 +86,11 @@ fn lines(watcher: &mut Watcher, first: Sample, args: &TopArgs) -> Result<(), Fai
 fn the_only_one() -> Result<u32, Failure> {
     match live::running().map_err(|why| unreadable(&why))?[..] {
         [pid] => Ok(pid),
-        [] => Err(Failure::new(Exit::Unreadable, format!("nothing to watch is running\n{START}"))),
+        [] => Err(Failure::new(Exit::Unreadable, format!("no running process can be watched\n{START}"))),
         ref pids => {
             let rows = pids.iter().map(|&pid| format!("\n  plimsoll top {pid:<8} {}", command_of(pid)));
             let message =
-                format!("{} processes can be watched; say which:{}", pids.len(), rows.collect::<String>());
+                format!("{} processes can be watched; choose one:{}", pids.len(), rows.collect::<String>());
             Err(Failure::new(Exit::Usage, message))
         }
     }
@@ -113,13 +113,13 @@ fn cannot_attach(pid: u32, why: &io::Error) -> Failure {
 fn hung_up(pid: u32) -> Failure {
     Failure::new(
         Exit::Unreadable,
-        format!("process {pid} hung up: it has ended, or too many watch it already"),
+        format!("process {pid} closed the connection: it has ended, or has too many watchers"),
     )
 }
 
 fn unreadable(why: &io::Error) -> Failure {
     let message = match why.kind() {
-        ErrorKind::TimedOut => "the process does not answer; is it stopped?".to_owned(),
+        ErrorKind::TimedOut => "the process does not answer; it may be stopped".to_owned(),
         _ => why.to_string(),
     };
     Failure::new(Exit::Unreadable, message)

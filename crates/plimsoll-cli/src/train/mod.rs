@@ -91,7 +91,7 @@ pub(crate) struct MnistArgs {
     /// Let nobody watch: `plimsoll top` does not find this run
     #[arg(long)]
     no_live: bool,
-    /// The result as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }

@@ -53,9 +53,9 @@ impl Rest {
     /// In words.
     pub fn name(self) -> &'static str {
         match self {
-            Self::OptimizerState { .. } => "the optimizer's state of the other parameters",
-            Self::OptimizerStep => "the same step of the optimizer for the other parameters",
-            Self::Layers { .. } => "the rest of this layer and the layers behind it",
+            Self::OptimizerState { .. } => "optimizer state for the remaining parameters",
+            Self::OptimizerStep => "the same optimizer step for the remaining parameters",
+            Self::Layers { .. } => "the rest of this layer and the following layers",
         }
     }
 }

@@ -121,28 +121,28 @@ impl Why {
     /// The reason, as the end of the sentence "these are … because …".
     pub fn evidence(self) -> &'static str {
         match self {
-            Self::Recorded => "the recording says so",
-            Self::Pattern => "a frame of their stacks matches its pattern",
-            Self::Frames => "frames of their stacks say so",
-            Self::FreedInBackward => "asked for outside the backward pass, freed during it",
-            Self::OutlivesPass => "outlive the pass that asked for them",
-            Self::FreedSoon => "freed before the pass that asked for them ended",
+            Self::Recorded => "recorded in the file",
+            Self::Pattern => "a stack frame matches the pattern",
+            Self::Frames => "shown by stack frames",
+            Self::FreedInBackward => "allocated outside the backward pass, freed during it",
+            Self::OutlivesPass => "outlive the pass that allocated them",
+            Self::FreedSoon => "freed before the pass that allocated them ended",
             Self::OthersFreedSoon => {
-                "asked for in the last optimizer step; others of their stacks were freed in theirs"
+                "allocated in the last optimizer step; other blocks of their stacks were freed within a step"
             }
-            Self::BesideState => "asked for in the last optimizer step, where this optimizer makes no state",
+            Self::BesideState => {
+                "allocated in the last optimizer step, where this optimizer creates no state"
+            }
             Self::BeyondStates => {
-                "there before the recording, as large as parameters and more than they and their states"
+                "allocated before the recording, of parameter sizes, beyond parameters and optimizer states"
             }
-            Self::Recomputed => "computed again by a checkpoint, for derivatives",
+            Self::Recomputed => "recomputed by activation checkpointing",
             Self::FreedInForward => "freed before a backward pass began",
-            Self::HeldAtFailure => "asked for by operators, held when memory ran out before a backward pass",
-            Self::HeldAtEnd => "asked for by operators, held as the recording ends without a backward pass",
-            Self::SizesOfGradients => "there before the recording, as many and as large as gradients",
-            Self::SizeOfWorkspace => {
-                "never freed, with the size of cuBLAS's workspace, which no parameter has"
-            }
-            Self::Unknown => "neither stack nor life nor size tells",
+            Self::HeldAtFailure => "allocated by operators, live when memory ran out before a backward pass",
+            Self::HeldAtEnd => "allocated by operators, live when the recording ends without a backward pass",
+            Self::SizesOfGradients => "allocated before the recording, matching gradients in number and size",
+            Self::SizeOfWorkspace => "never freed, and of cuBLAS's workspace size, which no parameter has",
+            Self::Unknown => "not shown by stack, lifetime or size",
         }
     }
 }

@@ -46,7 +46,7 @@ pub struct Stackless {
 pub enum NoStack {
     /// Recording was never started.
     NeverRecorded,
-    /// It was asked for before recording was started.
+    /// It was allocated before recording started.
     BeforeRecording,
     /// It was freed during the recording, and asked for before the oldest event that the ring kept.
     RingOverflowed,
@@ -78,15 +78,15 @@ impl NoStack {
     pub fn reason(self) -> &'static str {
         match self {
             Self::NeverRecorded => "recording was not on",
-            Self::BeforeRecording => "asked for before recording was started",
-            Self::RingOverflowed => "asked for before the oldest event that was kept",
+            Self::BeforeRecording => "allocated before recording started",
+            Self::RingOverflowed => "allocated before the oldest recorded event",
             Self::ContextOff => "recorded without stacks (context=None)",
-            Self::LiveOnly => "gone, and stacks were kept for what is held alone (context=\"state\")",
+            Self::LiveOnly => "freed, and stacks were kept only for live blocks (context=\"state\")",
             Self::BackwardThread => {
-                "asked for by the backward pass, whose thread has no Python (stacks=\"python\")"
+                "allocated by the backward pass, on a thread without Python frames (stacks=\"python\")"
             }
-            Self::NativeThread => "asked for by a thread without Python (stacks=\"python\")",
-            Self::Elsewhen => "recording was on without stacks at that time",
+            Self::NativeThread => "allocated on a thread without Python frames (stacks=\"python\")",
+            Self::Elsewhen => "allocated while stacks were not recorded",
         }
     }
 
@@ -126,14 +126,16 @@ impl Missing {
     /// What cannot be told without it.
     pub fn costs(self) -> &'static str {
         match self {
-            Self::Events => "no events: nothing before the moment of the snapshot is known",
-            Self::Segments => "no segments: neither the end nor what was held all the time is known",
-            Self::Times => "no times: moments go by the number of the event",
-            Self::RequestedSizes => "no requested sizes: rounding of blocks from before is not known",
-            Self::Pools => "no pools: private pools cannot be told from the default one",
-            Self::Settings => "no settings: the defaults are taken to have been in force",
-            Self::Annotations => "no annotations: steps are found by what repeats",
-            Self::DeviceFree => "no free bytes of the device at the failure: what was missing is not known",
+            Self::Events => "no events: only the moment of the snapshot is known",
+            Self::Segments => "no segments: the final state and blocks live throughout are unknown",
+            Self::Times => "no times: moments are event numbers",
+            Self::RequestedSizes => {
+                "no requested sizes: the rounding of blocks from before the recording is unknown"
+            }
+            Self::Pools => "no pools: private pools cannot be distinguished from the default pool",
+            Self::Settings => "no settings: PyTorch's defaults are assumed",
+            Self::Annotations => "no annotations: steps are inferred from repetition",
+            Self::DeviceFree => "no free device memory at the failure: the shortfall is unknown",
         }
     }
 }

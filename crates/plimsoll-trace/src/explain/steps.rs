@@ -85,14 +85,14 @@ impl Steps {
     /// What told, as the end of the sentence "a step ends where …".
     pub fn evidence(&self) -> &'static str {
         match self.source {
-            Source::Nothing => "nothing tells",
+            Source::Nothing => "nothing shows it",
             Source::ProfilerSteps => "the profiler's step ends",
             Source::OptimizerSteps(_) => "the scope of the optimizer's step ends",
-            Source::Scopes(_) => "a scope of the program ends that comes again and again",
+            Source::Scopes(_) => "a repeating scope of the program ends",
             Source::OptimizerPasses => "the optimizer's requests end",
             Source::BackwardPasses => "the backward pass's requests end",
-            Source::Requests(_) => "a line outside the model asks again, at even distances",
-            Source::Sizes(_) => "a request of one size comes again, at even distances",
+            Source::Requests(_) => "a line outside the model allocates again, at regular intervals",
+            Source::Sizes(_) => "a request of one size repeats, at regular intervals",
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::snapshot::FrameId;
 /// What the two are called.
 pub const SIDES: [&str; 2] = ["before", "after"];
 /// What the rows of a table sum to.
-pub const IN_ALL: &str = "in all: memory_allocated()";
+pub const IN_ALL: &str = "total: memory_allocated()";
 
 /// Two recordings, before and after.
 #[derive(Debug, Clone)]
@@ -83,7 +83,7 @@ impl<'a> Both<'a> {
     /// The devices that only one of them has, a sentence for each.
     pub fn alone(&self) -> impl Iterator<Item = String> {
         let told = |&(side, device): &(usize, &DeviceExplanation)| {
-            format!("device {} is in {} alone", device.timeline.device, self.reports[side].file)
+            format!("device {} is only in {}", device.timeline.device, self.reports[side].file)
         };
         self.alone.iter().map(told)
     }
@@ -114,8 +114,8 @@ impl Compared<'_> {
             })
             .collect();
         match (by, causes.is_empty()) {
-            (0, true) => format!("no change: a peak of {} in both, line by line", size(a)),
-            (0, false) => format!("a peak of {} in both, otherwise made up: {}", size(a), causes.join(", ")),
+            (0, true) => format!("no change: both peak at {}, line by line", size(a)),
+            (0, false) => format!("both peak at {}, with different contents: {}", size(a), causes.join(", ")),
             _ => format!("peak {}{}: {}", words::change(by, size), percent([a, b]), causes.join(", ")),
         }
     }
@@ -126,15 +126,15 @@ impl Compared<'_> {
         let allocated = [a.peak_allocated_bytes, b.peak_allocated_bytes];
         let reserved = [a.peak_reserved_bytes, b.peak_reserved_bytes];
         [
-            Total { name: "allocated at most: max_memory_allocated()", of: allocated },
-            Total { name: "reserved at most: max_memory_reserved()", of: reserved },
+            Total { name: "peak allocated: max_memory_allocated()", of: allocated },
+            Total { name: "peak reserved: max_memory_reserved()", of: reserved },
         ]
     }
 
     /// How many requests were served.
     pub fn requests(&self) -> Total {
         let of = self.comparison.totals.map(|totals| totals.allocations);
-        Total { name: "requests that were served", of }
+        Total { name: "served requests", of }
     }
 
     /// What each line holds at the peaks, whatever for; what changed the most comes first.
@@ -177,10 +177,12 @@ impl Compared<'_> {
     pub fn side(&self, side: usize, size: impl Fn(u64) -> String) -> String {
         let device = self.devices[side];
         let gap = match device.timeline.quality {
-            quality if quality.events == 0 => "; it has no events: its peak is what it held as it was taken",
-            quality if quality.is_cut => "; its oldest events were lost, and a higher peak may have been",
+            quality if quality.events == 0 => {
+                "; it has no events: its peak is the memory live when it was taken"
+            }
+            quality if quality.is_cut => "; its oldest events were lost, so its peak may have been higher",
             quality if quality.is_restarted => {
-                "; an earlier recording is not in it, and a higher peak may have been"
+                "; it lacks an earlier recording, so its peak may have been higher"
             }
             _ => "",
         };

@@ -44,7 +44,7 @@ pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> S
     let on = |device: &DeviceExplanation| format!("on device {}", device.timeline.device);
     let on_a = if a.timeline.device == r.timeline.device { String::new() } else { format!(" {}", on(a)) };
     format!(
-        "nothing failed on {} devices: at most {} allocated{on_a}, {} reserved {}",
+        "nothing failed on {} devices: peak {} allocated{on_a}, {} reserved {}",
         devices.len(),
         size(allocated(a)),
         size(reserved(r)),

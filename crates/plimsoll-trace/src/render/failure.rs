@@ -31,14 +31,14 @@ pub fn request(
     let mut lines = Vec::new();
     if !(at.is_empty() && phase.is_empty()) {
         let comma = if at.is_empty() || phase.is_empty() { "" } else { "," };
-        lines.push(format!("asked for{at}{comma}{phase}"));
+        lines.push(format!("requested{at}{comma}{phase}"));
     }
     for (nth, shape) in shapes(snapshot, origins, device, &size).into_iter().enumerate() {
         lines.push(format!("{} {shape}", if nth == 0 { "perhaps" } else { "     or" }));
     }
     lines.extend(still_needed(device, &failure, &size));
     if failure.failures > 1 {
-        lines.push(format!("the last of {} requests that failed", failure.failures));
+        lines.push(format!("the last of {} failed requests", failure.failures));
     }
     lines
 }
@@ -53,11 +53,12 @@ fn still_needed(
     let of = match needed.rest {
         Rest::OptimizerState { .. } | Rest::OptimizerStep => needed.rest.name().to_owned(),
         Rest::Layers { layer, layers, bytes_each } => {
-            format!("the rest of layer {layer} and up to layer {layers}, {} each", size(bytes_each))
+            format!("the rest of layer {layer} and the layers up to {layers}, {} each", size(bytes_each))
         }
     };
     let short = needed.short_bytes(failure.cause());
-    let short = short.map_or_else(String::new, |bytes| format!("; short by at least {} in all", size(bytes)));
+    let short =
+        short.map_or_else(String::new, |bytes| format!("; short by at least {} in total", size(bytes)));
     Some(format!("still needed: at least {} for {of} ({}){short}", size(needed.bytes), needed.confidence))
 }
 
@@ -68,49 +69,55 @@ pub(super) fn sentence(
     leak: Option<String>,
     size: impl Fn(u64) -> String,
 ) -> String {
-    let asked = format!("{} were asked for", size(failure.asked_bytes));
+    let asked = format!("Tried to allocate {}", size(failure.asked_bytes));
     let (limit, (at_most, at_least)) = (limit(failure, &size), bounds(failure));
     let told = match failure.cause() {
         Cause::Capacity { short_bytes } => {
+<<<<<<< HEAD
             let needed = device.still_needed;
             let all =
                 needed.and_then(|needed| Some((needed.short_bytes(failure.cause())?, needed.confidence)));
             let all = all.map_or_else(String::new, |(all, sure)| {
                 format!(", and by at least {} with what it still needed ({sure})", size(all))
+=======
+            let all = device.still_needed.and_then(|needed| needed.short_bytes(failure.cause()));
+            let all = all.map_or_else(String::new, |all| {
+                format!(", and by at least {} including what the program still needed", size(all))
+>>>>>>> 43b28c6 (Plain English in what explain, leaks, diff, doctor, check and whatif print)
             });
             let short = format!("{asked}, short by {at_most}{}{all}", size(short_bytes));
             match (leak, device.held_by_others(), &limit) {
-                (Some(leak), _, _) => format!("a LEAK, {leak}. {short}"),
+                (Some(leak), _, _) => format!("LEAK, {leak}. {short}"),
                 (None, Some(others), _) => format!(
-                    "HELD BY OTHERS. {short}; of the device, {} are neither free nor this allocator's: other processes \
-                     (nvidia-smi lists them), NCCL, the context",
+                    "USED BY OTHERS. {short}; {} of the device is used outside this allocator: other processes \
+                     (nvidia-smi lists them), NCCL, the CUDA context",
                     size(others)
                 ),
                 (None, None, Some(_)) => format!("CAPACITY. {short}"),
                 (None, None, None) => format!(
-                    "CAPACITY. {short}; perfect packing would still fail, so neither a setting nor empty_cache can help"
+                    "CAPACITY. {short}; live memory plus the request exceeds the capacity, so no allocator setting and no empty_cache() would help"
                 ),
             }
         }
         Cause::Fragmentation { spare_bytes } => format!(
-            "FRAGMENTATION. {asked} and would fit, with {at_least}{} to spare, if the blocks lay together{}; {}{}",
+            "FRAGMENTATION. {asked}, which would fit with {at_least}{} to spare if free memory were contiguous{}; {}{}",
             size(spare_bytes),
             holes(device, &size),
             help(device),
             if is_full(failure, spare_bytes) {
-                "; but live blocks fill more than 99 % of what there was: expect a later request to fail"
+                "; but live blocks fill more than 99 % of the capacity: expect a later request to fail"
             } else {
                 ""
             },
         ),
         Cause::Limit { short_bytes } => format!(
-            "a LIMIT of the process. {asked}, short by at most {} if the blocks lay together, and perhaps by \
-             nothing; {}",
+            "PROCESS LIMIT. {asked}, short by at most {} if free memory were contiguous, and perhaps not \
+             short at all; {}",
             size(short_bytes),
             help(device)
         ),
         Cause::Unknown => {
-            format!("{asked}; the recording does not say how much the device had free")
+            format!("{asked}; the recording does not include the device's free memory")
         }
     };
     let shared = shared(failure, &size).unwrap_or_default();
@@ -144,19 +151,19 @@ fn is_full(failure: &Failure, spare_bytes: u64) -> bool {
 fn limit(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     let (limit, free) = failure.limit.zip(failure.device_free_bytes)?;
     let of = if limit.is_exact() {
-        format!("the memory limit that was set, {}", size(limit.at_least_bytes))
+        format!("the memory limit of {}", size(limit.at_least_bytes))
     } else {
         let (least, below) = (size(limit.at_least_bytes), size(limit.below_bytes));
-        format!("the limit of the process (set_per_process_memory_fraction), between {least} and {below}")
+        format!("the process limit (set_per_process_memory_fraction), between {least} and {below}")
     };
-    Some(format!("; the device had {} free: what refused it is {of}", size(free)))
+    Some(format!("; the device had {} free: the request was refused by {of}", size(free)))
 }
 
 /// That others hold most of the device, where what is left for this allocator is less than any device has.
 fn shared(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     let capacity = failure.capacity_bytes().filter(|_| failure.is_shared)?;
     Some(format!(
-        "; it could have {} in all, less than any GPU has: others hold the rest (likely; nvidia-smi lists them)",
+        "; only {} was available in total, less than any GPU has: other processes use the rest (likely; nvidia-smi lists them)",
         size(capacity)
     ))
 }
@@ -166,14 +173,14 @@ fn help(device: &DeviceExplanation) -> String {
     let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
     match what_if.advice() {
         Advice::NotReproduced => {
-            "its replay serves it, too, so that no setting can be said to help".to_owned()
+            "the replay under the recorded settings serves it too, so settings cannot be compared".to_owned()
         }
         Advice::Serves(row) => format!("{} would have served it (replayed)", row.name()),
         Advice::NothingRecorded => "no setting was tried".to_owned(),
         Advice::NoneServes | Advice::FewerRetries(_) | Advice::Saves(_) | Advice::NothingBetter => {
             let is_open = device.failure.and_then(|failure| failure.limit).is_some_and(|it| !it.is_exact());
-            let within = if is_open { ", were the limit as low as it can be" } else { "" };
-            format!("none of the settings that were replayed would have served it{within}")
+            let within = if is_open { " at the lowest possible limit" } else { "" };
+            format!("none of the replayed settings would have served it{within}")
         }
     }
 }

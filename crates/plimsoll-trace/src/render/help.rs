@@ -22,11 +22,11 @@ pub(super) fn advice(
     let cause = device.failure.map(|failure| failure.cause());
     match (cause, device.held_by_others()) {
         (_, Some(others)) => advice.push(format!(
-            "free the device of others: {} are neither free nor this program's (nvidia-smi lists processes)",
+            "free device memory used outside this program: {} (nvidia-smi lists processes)",
             size(others)
         )),
         (Some(Cause::Capacity { short_bytes }), None) => advice.push(format!(
-            "hold at least {} less at this request: no setting of the allocator can make up for that",
+            "use at least {} less memory at this request: no allocator setting makes up for it",
             size(short_bytes)
         )),
         _ => advice.extend(what_if.map(|what_if| words::best_setting(what_if, &size))),
@@ -45,7 +45,7 @@ fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> S
     let mut advice = words::patterns(report.snapshot, device);
     advice.extend(device.leaks.leaking().next().map(|line| {
         let place = words::place(report.snapshot, line.place);
-        format!("{} of each step stay of {place}", size(line.course.growth.usual_bytes))
+        format!("{place} keeps {} of each step", size(line.course.growth.usual_bytes))
     }));
     advice
 }
@@ -59,7 +59,7 @@ fn largest(device: &DeviceExplanation) -> Option<String> {
     }
     let percent = 100.0 * bytes as f64 / all as f64;
     let category = share.key.category.purpose()?;
-    Some(format!("{} are {percent:.0} % of what is held: {}", category.plural(), less(category)))
+    Some(format!("{} are {percent:.0} % of live memory: {}", category.plural(), less(category)))
 }
 
 /// What makes a category smaller.

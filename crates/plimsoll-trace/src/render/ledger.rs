@@ -20,11 +20,11 @@ pub fn outside(ledger: &Ledger) -> Option<String> {
         return None;
     }
     let more = if device.total.is_none() {
-        "; --device-total SIZE tells how much where a request failed"
+        "; with --device-total SIZE, the size is shown where a request failed"
     } else {
         ""
     };
     Some(format!(
-        "nvidia-smi shows more: the context, libraries and other processes are outside the allocator{more}"
+        "nvidia-smi shows more: the CUDA context, libraries and other processes are outside the allocator{more}"
     ))
 }

@@ -20,25 +20,22 @@ pub fn rise(
     let [from, to] = rise.steps;
     let [less, more] = rise.moments.map(|moment| moment.level.allocated_bytes);
     let (change, less, more) = (size(more.saturating_sub(less)), size(less), size(more));
-    let to = if to < device.steps.len() {
-        format!("step {}", to + 1)
-    } else {
-        "what follows the last step".to_owned()
-    };
+    let to =
+        if to < device.steps.len() { format!("step {}", to + 1) } else { "after the last step".to_owned() };
     let pass = Phase::Pass(rise.pass).name(snapshot);
     let highest = if from == 0 { "" } else { ", the highest" };
-    format!("step {} -> {to}{highest}: +{change} at the peak of {pass}, {more} instead of {less}", from + 1)
+    format!("step {} -> {to}{highest}: +{change} at the {pass} peak, from {less} to {more}", from + 1)
 }
 
 /// When in the program the last request failed, as the end of a sentence; nothing where there is but one phase.
 pub fn failed_in(device: &DeviceExplanation) -> &'static str {
     match device.peaks.failed_in.filter(|_| device.peaks.phases.len() > 1) {
-        Some(Phase::Building) => " while the model was built",
-        Some(Phase::Checkpoint) => " while a checkpoint was loaded or saved",
-        Some(Phase::Evaluation) => " in an evaluation",
+        Some(Phase::Building) => " while building the model",
+        Some(Phase::Checkpoint) => " while loading or saving a checkpoint",
+        Some(Phase::Evaluation) => " during evaluation",
         Some(Phase::Pass(PassKind::Forward)) => " in the forward pass",
         Some(Phase::Pass(PassKind::Backward)) => " in the backward pass",
-        Some(Phase::Pass(PassKind::Optimizer)) => " in the optimizer's step",
+        Some(Phase::Pass(PassKind::Optimizer)) => " in the optimizer step",
         Some(Phase::Scope(_)) | None => "",
     }
 }

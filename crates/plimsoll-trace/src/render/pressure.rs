@@ -16,11 +16,11 @@ pub fn lines(
     let Pressure { retries, capacity, .. } = &device.pressure;
     let Some((first, limit)) = retries.first().zip(*capacity) else { return Vec::new() };
     let were = words::plural(retries.len() as u64, "request was", "requests were");
-    let which = if retries.len() > 1 { "the first asked" } else { "it asked" };
+    let which = if retries.len() > 1 { "the first requested" } else { "it requested" };
     vec![
         format!(
-            "{} {were} refused first and served after cached memory was released, which waits for the device: \
-             {which} for {}{} with {} reserved, {} of it released then",
+            "{} {were} retried after releasing cached memory, which synchronizes the device: \
+             {which} {}{} with {} reserved, of which {} was released",
             retries.len(),
             size(first.segment_bytes),
             at(snapshot, origins, first),
@@ -28,7 +28,7 @@ pub fn lines(
             size(first.released_bytes),
         ),
         format!(
-            "so the allocator could have at least {} and less than {}",
+            "so the capacity was at least {} and less than {}",
             size(limit.at_least_bytes),
             size(limit.below_bytes)
         ),

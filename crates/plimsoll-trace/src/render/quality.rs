@@ -57,21 +57,20 @@ impl Judged {
             found.push((grade, format!("{percent:.1} % of the peak's bytes have no stack")));
         }
         if quality.replay.is_cut && !lacks(Missing::Events) {
-            let cut =
-                "the ring ran over: what happened before its oldest event, a higher peak for one, is lost";
+            let cut = "the ring buffer overflowed: earlier events are lost, perhaps with a higher peak";
             found.push((Grade::Usable, cut.to_owned()));
         }
         if let Some(vendor) = quality.vendor.filter(|vendor| !vendor.is_pytorchs()) {
             found.push((Grade::Usable, format!("recorded on {}: {}", vendor.name(), vendor.caveat())));
         }
         if quality.replay.is_restarted && !lacks(Missing::Events) {
-            let restarted = "recording was stopped and started again: what happened before it was started last, a \
-                             higher peak for one, is not in the file";
+            let restarted = "recording was stopped and restarted: events before the last start are missing, perhaps \
+                             with a higher peak";
             found.push((Grade::Usable, restarted.to_owned()));
         }
         let (conflicts, events) = (quality.replay.conflicts(), quality.replay.events);
         if conflicts > 0 {
-            found.push((Grade::Usable, format!("{conflicts} of {events} events do not fit the others")));
+            found.push((Grade::Usable, format!("{conflicts} of {events} events contradict the others")));
         }
         if replay.requests > 0 && !replay.is_identical() {
             found.push((Grade::Usable, differs(replay)));
@@ -82,7 +81,7 @@ impl Judged {
         if replay.requests > 0 && replay.inexact > 0 {
             let (blocks, more) = (counted(replay.inexact as u64, "block"), Bytes(replay.inexact_bytes));
             let inexact = format!(
-                "{blocks} from before the recording may be larger than counted, by {more} in all at most"
+                "{blocks} from before the recording may be larger than counted, by at most {more} in total"
             );
             found.push((Grade::Usable, inexact));
         }
@@ -95,7 +94,7 @@ impl Judged {
 /// The grade with what it rests on: the worst complaint, or what went well.
 impl fmt::Display for Judged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let first = "what is asked can be answered to the byte";
+        let first = "all figures are exact to the byte";
         let first = self.complaints.first().map_or(first, String::as_str);
         write!(f, "{}: {first}", self.grade.name())?;
         match self.complaints.len() {
@@ -108,9 +107,12 @@ impl fmt::Display for Judged {
 /// How exactly the requests were replayed.
 pub fn replayed(replay: &Replay) -> String {
     if replay.requests == 0 {
-        "no request recorded: the state alone is explained".to_owned()
+        "no requests recorded: only the final state is known".to_owned()
     } else if replay.is_identical() {
-        format!("{} replayed, every block where PyTorch put it", counted(replay.requests as u64, "request"))
+        format!(
+            "{} replayed, every block at the address that PyTorch chose",
+            counted(replay.requests as u64, "request")
+        )
     } else {
         format!("{}: figures may differ from PyTorch's", differs(replay))
     }
@@ -120,11 +122,11 @@ fn differs(replay: &Replay) -> String {
     let Replay { requests, conflicts, unplaced, .. } = replay;
     let (requests, blocks) = (counted(*requests as u64, "request"), counted(*unplaced as u64, "block"));
     match (conflicts, unplaced) {
-        (0, 0) => format!("{requests} replayed, and the end is not as the snapshot shows it"),
-        (_, 0) => format!("{requests} replayed, {conflicts} of them decided otherwise"),
+        (0, 0) => format!("{requests} replayed, but the final state differs from the snapshot"),
+        (_, 0) => format!("{requests} replayed, {conflicts} of them placed differently"),
         _ => format!(
-            "{requests} replayed, {conflicts} of them decided otherwise, and {blocks} without a place: something \
-             else was there, or no memory"
+            "{requests} replayed, {conflicts} of them placed differently, and {blocks} not placed: the memory \
+             was occupied or missing"
         ),
     }
 }

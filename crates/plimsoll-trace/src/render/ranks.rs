@@ -45,7 +45,7 @@ impl Unused {
     /// Which file counts, and why the other does not.
     pub fn sentence(&self) -> String {
         let Self { rank, file, used, why, brief } = self;
-        format!("{rank} is judged by {}, not by {}: {why} ({brief})", plain(used), plain(file))
+        format!("{rank}: {} is used, not {}: {why} ({brief})", plain(used), plain(file))
     }
 }
 
@@ -135,7 +135,7 @@ impl<'a> Abreast<'a> {
             return match of.bytes.len() {
                 1 => format!("{} {what} at its peak", size(most)),
                 2 if least != most => {
-                    format!("{range}; which of two is odd cannot be told{}", self.widest(size))
+                    format!("{range}; two ranks are too few to say which is odd{}", self.widest(size))
                 }
                 count => format!("none of {count} {} is odd: {range}", self.rows()),
             };

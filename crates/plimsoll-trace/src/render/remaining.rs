@@ -6,7 +6,7 @@ use crate::explain::{DeviceExplanation, Remaining};
 /// How much stays, beside what was held at the moment that is explained. `size` writes a number of bytes.
 pub fn sentence(remaining: &Remaining, device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     format!(
-        "{} stay when the recording ends, {:.1} % of the {} held {}",
+        "{} is live when the recording ends, {:.1} % of the {} live {}",
         size(remaining.end_bytes),
         remaining.percent(),
         size(remaining.then_bytes),

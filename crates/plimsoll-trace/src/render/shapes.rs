@@ -21,31 +21,31 @@ pub(super) fn shapes(
         let evidence = match *evidence {
             Evidence::Parameters { count } => {
                 format!(
-                    "{} as large: a gradient, a state or a copy of one",
+                    "{} of the same size: a gradient, an optimizer state or a copy of one",
                     counted(count as u64, "parameter")
                 )
             }
             Evidence::Rows { sizes } => {
                 format!(
-                    "{sizes} other sizes asked for before it have such rows, and a parameter has the last dimension"
+                    "{sizes} earlier request sizes have the same number of rows, and a parameter has the last dimension"
                 )
             }
             Evidence::Attention { sizes } => {
-                format!("scores of attention: {sizes} other sizes asked for before it have as many rows in all")
+                format!("attention scores: {sizes} earlier request sizes have the same total number of rows")
             }
             Evidence::Broadcast { of, vectors } => {
                 let length = dims.first().map_or("n", String::as_str);
                 let line = origins.get(device.timeline.lives[of.index()].stack).line;
                 let line =
-                    line.map_or_else(String::new, |frame| format!(", asked for at {}", words::line(snapshot, frame)));
+                    line.map_or_else(String::new, |frame| format!("requested at {}", words::line(snapshot, frame)));
                 let (one, other) = (format!("[{length}, 1]"), format!("[{length}]"));
-                let held = if vectors == 1 { "one is" } else { "the last" };
+                let last = if vectors == 1 { "" } else { "the last " };
                 format!(
-                    "broadcasting makes it of {one} and {other}, and {} of {length} numbers {} held ({held}{}): \
-                     if these meet in a loss, give both the same shape",
+                    "broadcasting {one} with {other} gives it, and {} of {length} elements {} live ({last}{}): \
+                     if a loss combines them, give both the same shape",
                     counted(vectors as u64, "vector"),
                     if vectors == 1 { "is" } else { "are" },
-                    if line.is_empty() { " without a line".to_owned() } else { line }
+                    if line.is_empty() { "without a line".to_owned() } else { line }
                 )
             }
             Evidence::Scores { of } => {
@@ -55,11 +55,11 @@ pub(super) fn shapes(
                     line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)));
                 let asked = size(life.requested_bytes.get().unwrap_or(life.bytes));
                 format!(
-                    "scores of attention for the {asked} asked for{line}, if its heads are as wide as usual"
+                    "attention scores for the {asked} requested{line}, if its heads have the usual width"
                 )
             }
         };
-        format!("[{}] of {types}, a guess: {evidence}", dims.join(", "))
+        format!("[{}] of {types} (a guess): {evidence}", dims.join(", "))
     });
     told.collect()
 }

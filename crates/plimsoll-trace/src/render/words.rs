@@ -54,15 +54,15 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
     let leak = leak(device, &size);
     let Some(failure) = device.failure else {
         if let Some(leak) = leak {
-            return format!("a LEAK: {leak}");
+            return format!("LEAK: {leak}");
         }
         let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
         let tight = match device.pressure.retries.len() {
             0 => String::new(),
-            count => format!(", after {} for want of memory", retries(count)),
+            count => format!(", after {}", retries(count)),
         };
         return format!(
-            "nothing failed: at most {} allocated, {} reserved{tight}",
+            "nothing failed: peak {} allocated, {} reserved{tight}",
             size(allocated.level.allocated_bytes),
             size(reserved.level.reserved_bytes)
         );
@@ -82,17 +82,17 @@ pub(super) fn leaks(device: &DeviceExplanation) -> bool {
 
 /// The [`verdict`] in a few words.
 pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
-    let leak = leak(device, &size).map(|leak| format!("a LEAK: {leak}"));
+    let leak = leak(device, &size).map(|leak| format!("LEAK: {leak}"));
     let Some(failure) = device.failure else {
         return leak.unwrap_or_else(|| "nothing failed".to_owned());
     };
     let cause = match failure.cause() {
         Cause::Capacity { short_bytes } => {
-            let cause = if device.held_by_others().is_some() { "HELD BY OTHERS" } else { "CAPACITY" };
+            let cause = if device.held_by_others().is_some() { "USED BY OTHERS" } else { "CAPACITY" };
             format!(": {cause}, short by {}", size(short_bytes))
         }
         Cause::Fragmentation { .. } => ": FRAGMENTATION".to_owned(),
-        Cause::Limit { .. } => ": a LIMIT of the process".to_owned(),
+        Cause::Limit { .. } => ": PROCESS LIMIT".to_owned(),
         Cause::Unknown => String::new(),
     };
     let leak = leak.map_or_else(String::new, |leak| format!("; {leak}"));
@@ -112,7 +112,7 @@ pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     let bytes = size(usual_bytes);
     match every {
         Some(every) => format!("{bytes} every {every} steps, {grew} times"),
-        None => format!("{bytes} a step in {grew} of {steps} steps"),
+        None => format!("{bytes} per step in {grew} of {steps} steps"),
     }
 }
 
@@ -121,7 +121,7 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     let Course { verdict, confidence, ref held, growth, .. } = device.leaks.whole;
     let name = verdict.name();
     let (Some(&first), Some(&last)) = (held.first(), held.last()) else {
-        return format!("{name}: no step was found");
+        return format!("{name}: no steps found");
     };
     // The last step is not judged: a program that ends lets go of what it has.
     let settled = held.get(growth.from..held.len().max(2) - 1).unwrap_or_default();
@@ -131,16 +131,16 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     match verdict {
         Verdict::Leaking => {
             let leak = leak(device, &size).unwrap_or_default();
-            format!("{name}: {leak}, {} in all since step {since}", size(growth.bytes))
+            format!("{name}: {leak}, {} in total since step {since}", size(growth.bytes))
         }
         Verdict::TooFewSteps => match kept_of_each(device) {
-            0 => format!("{name}: {steps} were found"),
-            bytes => format!("{name}: {} only: +{} in each", counted(steps as u64, "step"), size(bytes)),
+            0 => format!("{name}: {steps} found"),
+            bytes => format!("{name}: only {}: +{} in each", counted(steps as u64, "step"), size(bytes)),
         },
         Verdict::Falling => format!("{name}: {} ({confidence})", rises()),
         Verdict::HeldUntilGc => {
             format!(
-                "{name}: {} to {} after each step; Python's garbage collector frees what many steps left at once, so \
+                "{name}: {} to {} after each step; the garbage collector frees the memory of many steps at once: \
                  look for reference cycles ({confidence})",
                 size(*least),
                 size(*most)
@@ -148,17 +148,14 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
         }
         Verdict::HeldUntilCleared => {
             format!(
-                "{name}: {} to {} after each step; what many steps left is freed at once ({confidence})",
+                "{name}: {} to {} after each step; the memory of many steps is freed at once ({confidence})",
                 size(*least),
                 size(*most)
             )
         }
-        Verdict::WarmingUp => format!("{name}: {}, and hardly any more to come ({confidence})", rises()),
+        Verdict::WarmingUp => format!("{name}: {}, and nearly flat by then ({confidence})", rises()),
         Verdict::GrowingCache => {
-            format!(
-                "{name}: {}; its blocks are replaced by larger ones, none is left behind ({confidence})",
-                rises()
-            )
+            format!("{name}: {}; each block is replaced by a larger one and freed ({confidence})", rises())
         }
         Verdict::Steady if least == most => {
             format!("{name}: {} after each step since step {since} ({confidence})", size(*most))
@@ -184,8 +181,7 @@ pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
     match (count, verdict) {
         (0, _) if device.timeline.quality.events == 0 => "no events were recorded".to_owned(),
         (0, _) => {
-            "nothing comes again that could be a step; to tell growth, record at least 6 of them, marked as \
-                   `plimsoll record` prints"
+            "no repeating pattern found: record at least 6 steps, marked with the code that `plimsoll record` prints"
                 .to_owned()
         }
         (_, Verdict::TooFewSteps) => {
@@ -194,7 +190,7 @@ pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
                 bytes => format!(", +{} in each", size(bytes)),
             };
             format!(
-                "{}{kept} (a step ends where {}): too few to tell a leak, record at least 6",
+                "{}{kept} (a step ends where {}): too few to detect a leak, record at least 6",
                 counted(count as u64, "step"),
                 device.steps.evidence()
             )
@@ -215,7 +211,7 @@ pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> 
 
 /// What no snapshot can tell of a leak.
 pub const NO_HOLDER: &str =
-    "which variable of Python holds them is in no snapshot: the lines are those that made them";
+    "these lines allocated the blocks; a snapshot does not record which Python variable keeps them alive";
 
 /// Which moment is explained, as the end of "held …".
 pub fn when(device: &DeviceExplanation) -> &'static str {
@@ -293,7 +289,7 @@ pub fn reason(key: Purposed) -> String {
 pub fn writer(file: &str, snapshot: &Snapshot) -> String {
     let vendor = snapshot.vendor().map(|vendor| format!(", on {}: {}", vendor.name(), vendor.caveat()));
     let vendor = vendor.unwrap_or_default();
-    format!("{file}: {}{vendor}; nothing in the file was run", snapshot.facts.written_by())
+    format!("{file}: {}{vendor}; no code in the file was run", snapshot.facts.written_by())
 }
 
 /// How good the file is, and who wrote it: a line for the file, one for each device. `file` is the snapshot as
@@ -308,8 +304,8 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
         let is_cut = quality.is_cut && replay.requests > 0;
         let is_restarted = quality.is_restarted && replay.requests > 0;
         let cut = match (is_cut, is_restarted) {
-            (true, _) => "; the ring ran over, so what came before is not known",
-            (_, true) => "; recording was started again, so what came before is not known",
+            (true, _) => "; the ring buffer overflowed: earlier events are lost",
+            (_, true) => "; recording was restarted: earlier events are missing",
             _ => "",
         };
         format!("{of}{} events; {replayed}{cut}", quality.events)
@@ -337,21 +333,21 @@ pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
     };
     match what_if.advice() {
         Advice::NothingRecorded => {
-            "no request was recorded, so no other setting can be tried: start recording \
+            "no requests were recorded, so settings cannot be compared: start recording \
                                     before the model is built"
                 .to_owned()
         }
         Advice::NotReproduced if what_if.recorded.runs_out() => {
-            "the recorded settings, simulated, serve what failed, so nothing can be said of other settings"
+            "the simulation of the recorded settings serves the failed request, so settings cannot be compared"
                 .to_owned()
         }
         Advice::NotReproduced => {
-            "the recorded settings, simulated, run out of memory, which the recording did not: \
-                                  nothing can be said of other settings"
+            "the simulation of the recorded settings runs out of memory, unlike the recording, so settings \
+                                  cannot be compared"
                 .to_owned()
         }
-        Advice::Serves(row) => format!("{} would have served what failed", row.name()),
-        Advice::NoneServes => "no setting that was tried would have served what failed".to_owned(),
+        Advice::Serves(row) => format!("{} would have served the failed request", row.name()),
+        Advice::NoneServes => "no setting tried would have served the failed request".to_owned(),
         Advice::FewerRetries(row) => format!(
             "{} would have needed {} instead of {}, with {} reserved",
             row.name(),
@@ -362,10 +358,10 @@ pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
         Advice::Saves(row) => format!("{} would have reserved {}", row.name(), instead(row)),
         Advice::NothingBetter => match what_if.error_bytes() {
             0 => {
-                format!("no setting that was tried reserves less than {}", size(baseline.peak_reserved_bytes))
+                format!("no setting tried reserves less than {}", size(baseline.peak_reserved_bytes))
             }
             error => format!(
-                "no setting that was tried reserves less than {} by more than the replay is off, {}",
+                "no setting tried reserves less than {} by more than the simulation error of {}",
                 size(baseline.peak_reserved_bytes),
                 size(error)
             ),
@@ -382,15 +378,17 @@ pub fn baseline(what_if: &WhatIf) -> String {
     let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };
     let (was, is) = (recorded.peak_reserved_bytes, simulated.outcome.peak_reserved_bytes);
     if *recorded == simulated.outcome {
-        return "The recorded settings, simulated, come to the same: peaks, retries and calls of the driver are \
+        return "The simulation of the recorded settings matches the recording: peaks, retries and driver calls are \
                 identical."
             .to_owned();
     }
     if was == is {
-        return "The recorded settings, simulated, reserve the same to the byte.".to_owned();
+        return "The simulation of the recorded settings reserves the recorded number of bytes.".to_owned();
     }
     let percent = 100.0 * (is as f64 - was as f64) / (was as f64).max(1.0);
-    format!("The recorded settings, simulated, reserve {percent:+.1} %: other rows may be as far off.")
+    format!(
+        "The simulation of the recorded settings reserves {percent:+.1} % against the recording: other rows may be off by as much."
+    )
 }
 
 #[cfg(test)]

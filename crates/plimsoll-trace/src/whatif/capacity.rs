@@ -21,8 +21,8 @@ impl CapacitySource {
     /// As the end of "is taken to have so much: …".
     pub fn reason(self) -> &'static str {
         match self {
-            Self::Failure => "what there was when a request failed",
-            Self::Retry => "the most that was reserved, as more was refused",
+            Self::Failure => "shown by the request that failed",
+            Self::Retry => "the most that was reserved when a request was refused",
             Self::DeviceTotal => "the device's total",
         }
     }

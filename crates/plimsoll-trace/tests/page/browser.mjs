@@ -89,7 +89,7 @@ async function inSight(screen) {
 /** The colour beside a verdict says whether something is wrong. */
 async function coloured() {
   const wrong = await tab.ask(`[...document.querySelectorAll("section.device > .verdict")].filter((verdict) =>
-    /^(out of memory|a LEAK)/.test(verdict.textContent) !== verdict.matches(".failed")).map((verdict) => verdict.textContent)`);
+    /^(out of memory|LEAK)/.test(verdict.textContent) !== verdict.matches(".failed")).map((verdict) => verdict.textContent)`);
   check(wrong.length === 0, `verdicts have their colour ${wrong.join(" | ")}`);
 }
 

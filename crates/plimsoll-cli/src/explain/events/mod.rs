@@ -29,7 +29,7 @@ pub(super) struct EventsArgs {
     /// Events after it
     #[arg(long, value_name = "N", default_value_t = 4, requires = "events")]
     after: usize,
-    /// Which frames of each stack to print
+    /// The frames to print of each stack
     #[arg(long, value_enum, value_name = "WHICH", default_value_t = Frames::Python, requires = "events")]
     frames: Frames,
 }
@@ -37,11 +37,11 @@ pub(super) struct EventsArgs {
 /// Which frames of a stack to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Frames {
-    /// Those of Python
+    /// Python frames
     Python,
-    /// Those of C++, too
+    /// Python and C++ frames
     All,
-    /// None
+    /// No frames
     None,
 }
 

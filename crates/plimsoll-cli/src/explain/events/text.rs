@@ -99,7 +99,7 @@ impl Text<'_> {
             let name = words::purpose(snapshot, category);
             about.push(match category.name(snapshot) {
                 Some(_) => format!("{name} ({})", why.confidence()),
-                None => "of unknown purpose".to_owned(),
+                None => "of unknown category".to_owned(),
             });
         }
         let origin = self.explained.origins.get(row.event.stack);
@@ -131,17 +131,17 @@ impl Text<'_> {
             (Some(born), Some(freed)) if self.is_recorded(freed) => {
                 format!("freed by event {}, {}", freed.index(), self.distance(born, freed, "later"))
             }
-            (_, Some(_)) => "gone by the end; how is not recorded".to_owned(),
-            (_, None) => "held at the end".to_owned(),
+            (_, Some(_)) => "freed by the end; the free was not recorded".to_owned(),
+            (_, None) => "live at the end".to_owned(),
         }
     }
 
     fn begin(&self, life: &Life, now: EventIndex) -> String {
         match life.born {
             Some(born) => {
-                format!("asked for by event {}, {}", born.index(), self.distance(born, now, "before"))
+                format!("allocated by event {}, {}", born.index(), self.distance(born, now, "before"))
             }
-            None => "there before the recording".to_owned(),
+            None => "allocated before the recording".to_owned(),
         }
     }
 
@@ -178,7 +178,7 @@ impl Text<'_> {
         }
         if left_out > 0 {
             let frames = words::counted(left_out, "frame");
-            let _ = writeln!(out, "      and {frames} of C++: --frames all prints them");
+            let _ = writeln!(out, "      and {frames} in C++: --frames all prints them");
         }
     }
 

@@ -38,7 +38,9 @@ fn inside(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         paths.iter().filter(is_one).cloned().collect::<Vec<PathBuf>>()
     };
     let found = ENDINGS.map(with).into_iter().find(|found| !found.is_empty());
-    found.ok_or_else(|| unreadable("a folder without a .pickle, .pkl or .json, packed or not".to_owned()))
+    found.ok_or_else(|| {
+        unreadable("the folder has no .pickle, .pkl or .json file, compressed or not".to_owned())
+    })
 }
 
 pub(super) fn name_of(path: &Path) -> String {

@@ -63,8 +63,8 @@ fn decided(recorded: &[Recorded<'_>]) -> Vec<Judged> {
         for &nth in process.iter().filter(|&&nth| nth != used) {
             let why = match (is_of_it(nth), recorded[used].after_failure) {
                 (false, _) => "it ends before the other begins",
-                (true, Some(_)) => "both are of one run, and the other was written nearest to the failure",
-                (true, None) => "both are of one run, and the other is the later",
+                (true, Some(_)) => "both are from one run, and the other was written nearest to the failure",
+                (true, None) => "both are from one run, and the other is later",
             };
             verdicts[nth] = Judged::Unused { used, why };
         }

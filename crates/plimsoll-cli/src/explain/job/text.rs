@@ -25,7 +25,11 @@ pub(super) fn render(job: &Abreast<'_>, shown: Shown) -> String {
         let _ = writeln!(out, "{}", unused.sentence());
     }
     if job.unused.len() > shown.rows {
-        let _ = writeln!(out, "{} more files are of ranks that have another", job.unused.len() - shown.rows);
+        let _ = writeln!(
+            out,
+            "{} more files are not used: their ranks have another",
+            job.unused.len() - shown.rows
+        );
     }
     page.ranks(&mut out);
     page.lines(&mut out);

@@ -61,11 +61,11 @@ impl Pattern {
                  an evaluation without torch.no_grad()"
             }
             Self::ActivationsKept { .. } => {
-                "each step keeps what its layers made: look for hooks or lists that store outputs, and for \
+                "each step keeps the outputs of its layers: look for hooks or lists that store outputs, and for \
                  retain_graph=True"
             }
             Self::ModuleCache { .. } => {
-                "what a module makes is stored at each call of its forward: look for an append to self, and for \
+                "a module stores a tensor at each forward call: look for an append to self, and for \
                  forward hooks"
             }
             Self::GrowingList { .. } => {
@@ -73,23 +73,23 @@ impl Pattern {
                  the CPU, or clear it"
             }
             Self::GrownByCat => {
-                "a cache grows by cat, each replaces the last: not a leak, but it has no bound"
+                "a cache grows by torch.cat, each replacing the last: not a leak, but unbounded"
             }
             Self::ReferenceCycles => {
-                "freed many steps at once, as Python's garbage collector does: look for reference cycles (an object \
-                 that refers to itself through a closure, a hook or a caught exception); gc.collect() in each step \
-                 shows whether it is that"
+                "the memory of many steps is freed at once, as Python's garbage collector does: look for reference cycles (an object \
+                 that refers to itself through a closure, a hook or a caught exception); to confirm, call \
+                 gc.collect() in each step"
             }
             Self::ClearedAtOnce => {
-                "freed many steps at once by one line, as a list that is cleared: what it keeps until then is in \
+                "one line frees the memory of many steps at once, such as clearing a list: until then it counts in \
                  the peak"
             }
             Self::RunningSum => {
-                "a sum is carried from step to step: its memory on the device does not grow; if losses are \
+                "a running sum is kept across steps: its device memory does not grow; if losses are \
                  added to it without .item() or .detach(), its graph grows on the host"
             }
             Self::CarriedNumber => {
-                "beside the loss, a number is replaced from step to step: its memory on the device does not grow; if \
+                "besides the loss, a scalar is kept across steps: its device memory does not grow; if \
                  losses are added to it without .item() or .detach(), its graph grows on the host"
             }
         }

@@ -181,7 +181,7 @@ fn is_plumbing(file: &str) -> bool {
 impl Label {
     fn text(self, report: &Report<'_>) -> String {
         match self {
-            Self::All => "all that is held".to_owned(),
+            Self::All => "all live memory".to_owned(),
             Self::NoPython => say::NO_LINE.to_owned(),
             Self::Between => "… lines in between".to_owned(),
             Self::User(frame) | Self::Library(frame) => say::line(report.snapshot, frame),

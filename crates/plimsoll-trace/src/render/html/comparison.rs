@@ -57,7 +57,7 @@ fn compared(
     panels(out, first, sections, (allocated.of[0], "the peak before"))?;
     totals(out, pair)?;
     out.push_str("<h3>At the peak, by category</h3>");
-    table(out, "for what", &pair.comparison.categories, |key| {
+    table(out, "category", &pair.comparison.categories, |key| {
         let name = words::category(pair.reports[0].snapshot, *key);
         format!("{}{}", swatch(kind(key.purpose())), Text(&name))
     })?;
@@ -73,7 +73,7 @@ fn begin(out: &mut String, what: &str) -> fmt::Result {
 }
 
 fn totals(out: &mut String, pair: &Compared<'_>) -> fmt::Result {
-    out.push_str("<h3>In all</h3>");
+    out.push_str("<h3>Total</h3>");
     begin(out, "figure")?;
     let peaks = pair.peaks();
     let most = peaks.iter().map(|total| total.change().unsigned_abs()).max().unwrap_or(0);

@@ -50,7 +50,7 @@ fn parts(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
         return Ok(());
     }
     out.push_str("<h3>Lines of several devices, at the peak of each</h3><table class=\"across\"><thead><tr>");
-    out.push_str("<th>in all<th>blocks");
+    out.push_str("<th>total<th>blocks");
     (0..count).try_for_each(|nth| write!(out, "<th>{}", Text(abreast.name(nth))))?;
     out.push_str("<th>line<tbody>");
     for line in shared.iter().take(LINES) {

@@ -34,7 +34,7 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     if verdict == Verdict::Leaking {
         let Growth { bytes, from, .. } = growth;
         write!(out, ": {},", words::rate(&growth, size))?;
-        write!(out, " {} in all since step {}", Size(bytes), from + 1)?;
+        write!(out, " {} in total since step {}", Size(bytes), from + 1)?;
     }
     let (count, evidence) = (steps.len(), steps.evidence());
     write!(out, ". {count} steps; a step ends where {evidence} ({}).</p>", steps.confidence)?;
@@ -91,10 +91,10 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
     rows.insert(0, rest);
     let (least, most) = axis(&rows, whole.verdict == Verdict::Leaking);
     let mut caption = match growing.len() {
-        0 => "Held at the end of each step".to_owned(),
-        1..=STAIRS => "Held at the end of each step; coloured, by how much lines grew".to_owned(),
+        0 => "Live memory after each step".to_owned(),
+        1..=STAIRS => "Live memory after each step; colours show how much lines grew".to_owned(),
         lines => {
-            format!("Held at the end of each step; coloured, by how much {STAIRS} of {lines} lines grew")
+            format!("Live memory after each step; colours show how much {STAIRS} of {lines} lines grew")
         }
     };
     if least > 0 {
@@ -163,7 +163,7 @@ fn figures(out: &mut String, whole: &Course) -> fmt::Result {
     let steps = whole.held.len();
     out.push_str("<details><summary>the figures, step by step</summary><table><thead><tr>");
     out.push_str(
-        "<th>held<th class=\"bar\">of the most<th>step<th>asked for in it, and held at the end<tbody>",
+        "<th>live<th class=\"bar\">of the most<th>step<th>allocated in it, and live at the end<tbody>",
     );
     let most = whole.held.iter().copied().max().unwrap_or(0);
     for step in chosen(steps, FIGURES) {

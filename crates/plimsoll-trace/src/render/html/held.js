@@ -90,9 +90,9 @@ class Held {
     const { from, to, bytes, key } = this.blocks;
     const name = (block) => `${size(bytes[block] * GRAIN)} at ${this.names[this.keys.line[key[block]]]}`;
     const came = from.indexOf(moment);
-    if (moment && came >= 0) return `it asked for ${name(came)}`;
+    if (moment && came >= 0) return `it allocated ${name(came)}`;
     const went = to.indexOf(moment);
-    return moment && went >= 0 ? `it let go of ${name(went)}` : "";
+    return moment && went >= 0 ? `it freed ${name(went)}` : "";
   }
 }
 

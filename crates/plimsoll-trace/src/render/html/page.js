@@ -23,7 +23,7 @@ function show(section, device, kinds, nth) {
     const sums = held.sums(moment);
     const when = moment === device.explained ? device.when : `after ${eventOf(moment)}`;
     const lines = held.lines(sums, ends?.map((end) => held.sums(end)));
-    part("timeline").querySelector(".of").textContent = `The largest lines then${ends ? "; changes are from begin to end of the selection" : ""}`;
+    part("timeline").querySelector(".of").textContent = `The largest lines at this moment${ends ? "; changes are from begin to end of the selection" : ""}`;
     const table = part("timeline").querySelector(".lines tbody");
     table.replaceChildren();
     for (const { line, kind, bytes, blocks, begin, end } of lines.slice(0, LINES)) {

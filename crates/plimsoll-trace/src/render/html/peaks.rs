@@ -30,9 +30,9 @@ fn phases(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> 
     }
     let of = phases[0].1.level.allocated_bytes;
     out.push_str(
-        "<h3>Peaks by phase, with all that is allocated then</h3><table class=\"phases\"><thead><tr>",
+        "<h3>Peaks by phase, counting all memory allocated at that time</h3><table class=\"phases\"><thead><tr>",
     );
-    out.push_str("<th>allocated<th class=\"bar\">of the highest<th>phase<th>step<th>asked for at<tbody>");
+    out.push_str("<th>allocated<th class=\"bar\">of the highest<th>phase<th>step<th>allocated at<tbody>");
     for &(phase, moment) in phases.iter().take(PHASES) {
         let bytes = moment.level.allocated_bytes;
         let step = device.step_at(moment).map_or_else(String::new, |step| format!("step {step}"));
@@ -52,7 +52,7 @@ fn rises(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> f
     for rise in device.peaks.rises(device.known(report.snapshot, report.origins)) {
         let told = say::rise(report.snapshot, device, &rise, |bytes| Bytes(bytes).to_string());
         write!(out, "<h3>{}</h3><table class=\"rise\"><thead><tr>", Sentence(told))?;
-        out.push_str("<th>change<th class=\"bar\">less | more<th>for what<th>line<tbody>");
+        out.push_str("<th>change<th class=\"bar\">less | more<th>category<th>line<tbody>");
         let changed: Vec<_> = rise.lines.iter().filter(|line| line.bytes() != 0).collect();
         let (listed, rest) = changed.split_at(changed.len().min(LINES));
         let by: i128 = rest.iter().map(|line| line.bytes()).sum();

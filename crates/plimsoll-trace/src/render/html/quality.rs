@@ -16,15 +16,15 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     replayed(out, device)?;
     if quality.replay.is_cut {
         out.push_str(
-            "<li>The recording ran over its ring (<code>max_entries</code>): what happened before its ",
+            "<li>The recording overflowed its ring buffer (<code>max_entries</code>): everything before its ",
         );
-        out.push_str("first event, a higher peak for one, cannot be known.");
+        out.push_str("first event is lost, perhaps with a higher peak.");
     }
     if quality.replay.is_restarted {
         out.push_str(
-            "<li>Recording was stopped and started again: what happened before its first event, a higher ",
+            "<li>Recording was stopped and restarted: everything before its first event is missing, perhaps ",
         );
-        out.push_str("peak for one, is not in the file.");
+        out.push_str("with a higher peak.");
     }
     for missing in &quality.missing {
         write!(out, "<li>The file has {}.", missing.costs())?;
@@ -39,10 +39,8 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     out.push_str("</ul>");
     stackless(out, &quality)?;
     if !quality.is_complete() {
-        out.push_str(
-            "<p>To know more next time, record like this: the first line before the model is built, ",
-        );
-        out.push_str("the last behind some steps, or where memory ran out.</p><pre>import torch\n");
+        out.push_str("<p>To record more next time, add the first line before the model is built, ");
+        out.push_str("and the last after some steps, or where memory ran out.</p><pre>import torch\n");
         for line in quality.record_with() {
             writeln!(out, "{}", Text(line))?;
         }
@@ -61,10 +59,10 @@ fn events(out: &mut String, quality: &DataQuality) -> fmt::Result {
         _ => {
             write!(out, "; {conflicts} of them {} not fit:", plural(conflicts as u64, "does", "do"))?;
             let kinds = [
-                (replay.lost_frees, "blocks that went without a record"),
-                (replay.lost_allocs, "blocks that came without a record"),
-                (replay.stray_frees, "frees of what nobody held"),
-                (replay.stray_segments, "segments or pages that do not fit the rest"),
+                (replay.lost_frees, "blocks freed without an event"),
+                (replay.lost_allocs, "blocks allocated without an event"),
+                (replay.stray_frees, "frees of blocks that were not live"),
+                (replay.stray_segments, "inconsistent segments or pages"),
             ];
             let told =
                 kinds.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(" {count} {what}"));
@@ -88,19 +86,19 @@ fn replayed(out: &mut String, device: &DeviceExplanation) -> fmt::Result {
     let otherwise = replay.conflicts + replay.unplaced;
     write!(out, "<li>{} replayed: ", counted(replay.requests as u64, "request"))?;
     if replay.is_identical() {
-        out.push_str("exact, every block where PyTorch put it.");
+        out.push_str("exact, every block at the address that PyTorch chose.");
     } else if otherwise == 0 {
-        out.push_str("every block where PyTorch put it, though not all ends as the snapshot shows.");
+        out.push_str("every block at the address that PyTorch chose, though the final state differs from the snapshot.");
     } else {
-        write!(out, "{otherwise} of them decided otherwise; figures may differ from PyTorch's.")?;
+        write!(out, "{otherwise} of them placed differently; figures may differ from PyTorch's.")?;
     }
     if let Some(first) = &replay.first {
-        write!(out, " The first is event {}, which asked for {}.", first.event.index(), Size(first.bytes))?;
+        write!(out, " The first is event {}, a request for {}.", first.event.index(), Size(first.bytes))?;
     }
     if replay.inexact > 0 {
         let blocks = counted(replay.inexact as u64, "block");
         write!(out, "<li>{blocks} from before the recording may be larger than counted,")?;
-        write!(out, " by {} in all at most.", Size(replay.inexact_bytes))?;
+        write!(out, " by at most {} in total.", Size(replay.inexact_bytes))?;
     }
     Ok(())
 }

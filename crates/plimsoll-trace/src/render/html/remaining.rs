@@ -20,7 +20,7 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     let size = |bytes: u64| Bytes(bytes).to_string();
     write!(
         out,
-        "<h3>Held at the end</h3><p class=\"said\">{}.</p>",
+        "<h3>Live at the end</h3><p class=\"said\">{}.</p>",
         say::sentence(&remaining, device, size)
     )?;
     let then = words::when(device);

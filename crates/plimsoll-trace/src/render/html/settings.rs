@@ -17,9 +17,9 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
     match what_if.capacity_bytes {
         Some(bytes) => {
             let told = what_if.capacity_from.map_or("", |from| from.reason());
-            write!(out, " The device is taken to have {} for the allocator: {told}.</p>", Size(bytes))?;
+            write!(out, " The simulated device has {} for the allocator, {told}.</p>", Size(bytes))?;
         }
-        None => out.push_str(" Nothing here can run out of memory: the recording tells of no limit.</p>"),
+        None => out.push_str(" No row can run out of memory: the recording shows no limit.</p>"),
     }
     out.push_str("<table class=\"settings\"><thead><tr><th>reserved<th class=\"bar\">of the most");
     out.push_str("<th>memory<th>setting<th>effort<tbody>");
@@ -31,7 +31,7 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
         let noun = if retries == 1 { "retry" } else { "retries" };
         let bar = Bar::plain(reserved, most);
         write!(out, "<tr><td>{}{bar}<td>{fits}<td>{setting}", Size(reserved))?;
-        write!(out, "<td>{retries} {noun}, {} calls of the driver", outcome.driver_calls())
+        write!(out, "<td>{retries} {noun}, {} driver calls", outcome.driver_calls())
     };
     row(&what_if.recorded, "as recorded")?;
     row(&simulated.outcome, "as recorded, simulated")?;
@@ -41,8 +41,8 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
         row(&tried.outcome, &format!("{export}{own}"))?;
     }
     let (packed, bar) = (what_if.packed_bytes, Bar::plain(what_if.packed_bytes, most));
-    write!(out, "<tr class=\"packed\"><td>{}{bar}<td><td>perfect packing: the most in use", Size(packed))?;
+    write!(out, "<tr class=\"packed\"><td>{}{bar}<td><td>perfect packing: the peak in use", Size(packed))?;
     out.push_str(" at one time, no arrangement needs less<td></table>");
-    out.push_str("<p class=\"hint\">The recorded requests are replayed, without a model of time.</p>");
+    out.push_str("<p class=\"hint\">The recorded requests are replayed without timing.</p>");
     Ok(())
 }

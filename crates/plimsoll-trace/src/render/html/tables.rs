@@ -76,16 +76,16 @@ pub(super) fn section(
                 out.push_str(map);
             }
             "steps" => {
-                out.push_str("<h3>From step to step</h3>");
+                out.push_str("<h3>Growth by step</h3>");
                 growth::section(&mut out, report, device)?;
                 peaks::section(&mut out, report, device)?;
             }
             "settings" => {
-                out.push_str("<h3>The same requests under other settings</h3>");
+                out.push_str("<h3>The recorded requests under other settings</h3>");
                 what_if.iter().try_for_each(|what_if| settings::section(&mut out, what_if))?;
             }
             _ => {
-                out.push_str("<h3>How far this can be relied on</h3>");
+                out.push_str("<h3>Data quality</h3>");
                 quality::section(&mut out, report, device)?;
             }
         }
@@ -110,7 +110,7 @@ impl Tables<'_> {
     fn ledger(&self, out: &mut String) -> fmt::Result {
         let rows = ledger::rows(&self.device.ledger);
         let whole = rows.iter().filter_map(|row| row.bytes).max().unwrap_or(0);
-        write!(out, "<h3>The device's bytes {}</h3><table class=\"ledger\">", words::when(self.device))?;
+        write!(out, "<h3>Device memory {}</h3><table class=\"ledger\">", words::when(self.device))?;
         out.push_str("<thead><tr><th>bytes<th class=\"bar\"><th>where<th>as PyTorch tells it<tbody>");
         for row in &rows {
             let depth = row.part.within().map_or(0, |part| if part == Part::Total { 1 } else { 2 });
@@ -127,13 +127,13 @@ impl Tables<'_> {
 
     fn holders(&self, out: &mut String) -> fmt::Result {
         let (holders, when) = (&self.device.holders, words::when(self.device));
-        write!(out, "<h3>Held {when}, by category</h3>")?;
-        self.table(out, ["for what", "how that is known"], &holders.by_category, |key| {
+        write!(out, "<h3>Live memory {when}, by category</h3>")?;
+        self.table(out, ["category", "evidence"], &holders.by_category, |key| {
             let name = Text(&words::category(self.report.snapshot, key.category)).to_string();
             (Some(kind(key.category.purpose())), name, words::reason(*key))
         })?;
         out.push_str("<h3>By line</h3>");
-        self.table(out, ["line", "for what"], &holders.by_line, |key| {
+        self.table(out, ["line", "category"], &holders.by_line, |key| {
             let category = words::purpose(self.report.snapshot, key.category);
             let line = words::asker(self.report.snapshot, *key);
             (
@@ -185,12 +185,12 @@ impl Tables<'_> {
         }
         write!(out, "<tfoot><tr><td>{}<td><td class=\"count\">", Size(of))?;
         let blocks: u64 = shares.iter().map(|share| share.blocks).sum();
-        write!(out, "{blocks}<td>in all<td></table>")
+        write!(out, "{blocks}<td>total<td></table>")
     }
 
     fn largest(&self, out: &mut String) -> fmt::Result {
         write!(out, "<h3>The largest blocks {}</h3>", words::when(self.device))?;
-        out.push_str("<table><thead><tr><th>bytes<th class=\"bar\">share<th>asked for<th>line<th>for what");
+        out.push_str("<table><thead><tr><th>bytes<th class=\"bar\">share<th>allocated<th>line<th>category");
         out.push_str("<tbody>");
         for &index in &self.device.holders.largest {
             let life = &self.device.timeline.lives[index.index()];
@@ -224,7 +224,7 @@ impl Tables<'_> {
     fn fragmentation(&self, out: &mut String) -> fmt::Result {
         let fragmentation = &self.device.fragmentation;
         let Holes { count, largest_bytes, cached, .. } = fragmentation.all;
-        write!(out, "<h3>What is cached {}</h3>", words::when(self.device))?;
+        write!(out, "<h3>Cached memory {}</h3>", words::when(self.device))?;
         if cached.sum() == 0 {
             out.push_str("<p>Nothing.</p>");
             return Ok(());

@@ -82,8 +82,8 @@ fn page(snapshot: &Snapshot, file: &str) -> String {
 fn the_verdict_and_the_tables_are_there_without_a_script() {
     let page = page(&recording(3000), "run.pickle");
     let read = page.split("<script").next().unwrap();
-    assert!(read.contains("out of memory: CAPACITY. 8.00 GiB were asked for, short by"), "the verdict");
-    for table in ["The device's bytes when memory ran out", "by category", "By line", "The largest blocks"] {
+    assert!(read.contains("out of memory: CAPACITY. Tried to allocate 8.00 GiB, short by"), "the verdict");
+    for table in ["Device memory when memory ran out", "by category", "By line", "The largest blocks"] {
         assert!(read.contains(table), "{table}");
     }
     assert!(read.contains("main.py") || read.contains("a/&lt;m&gt;.py"), "a line");
