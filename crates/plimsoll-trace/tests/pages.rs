@@ -103,19 +103,11 @@ fn other_settings_are_told_with_what_no_arrangement_goes_below() {
     let text = read(&page);
     assert!(
         text.contains(
-<<<<<<< HEAD
-            "The device is taken to have 24.00 GiB for the allocator: what there was when a request failed."
-        ),
-        "{text}"
-    );
-    assert!(text.contains("The recorded settings, simulated, come to the same"), "the baseline");
-=======
             "The simulated device has 24.00 GiB for the allocator, shown by the request that failed."
         ),
         "{text}"
     );
     assert!(text.contains("The simulation of the recorded settings matches the recording"), "the baseline");
->>>>>>> 43b28c6 (Plain English in what explain, leaks, diff, doctor, check and whatif print)
     let expandable = "<code>export PYTORCH_ALLOC_CONF=expandable_segments:True</code>";
     assert!(page.contains(expandable) && text.contains("runs out"));
     assert!(text.contains("perfect packing"));

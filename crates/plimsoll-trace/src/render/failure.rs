@@ -73,17 +73,11 @@ pub(super) fn sentence(
     let (limit, (at_most, at_least)) = (limit(failure, &size), bounds(failure));
     let told = match failure.cause() {
         Cause::Capacity { short_bytes } => {
-<<<<<<< HEAD
             let needed = device.still_needed;
             let all =
                 needed.and_then(|needed| Some((needed.short_bytes(failure.cause())?, needed.confidence)));
             let all = all.map_or_else(String::new, |(all, sure)| {
-                format!(", and by at least {} with what it still needed ({sure})", size(all))
-=======
-            let all = device.still_needed.and_then(|needed| needed.short_bytes(failure.cause()));
-            let all = all.map_or_else(String::new, |all| {
-                format!(", and by at least {} including what the program still needed", size(all))
->>>>>>> 43b28c6 (Plain English in what explain, leaks, diff, doctor, check and whatif print)
+                format!(", and by at least {} including what the program still needed ({sure})", size(all))
             });
             let short = format!("{asked}, short by {at_most}{}{all}", size(short_bytes));
             match (leak, device.held_by_others(), &limit) {
