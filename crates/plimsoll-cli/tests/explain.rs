@@ -141,7 +141,8 @@ fn holes_are_told_with_what_pins_them_and_over_time() {
     assert_eq!(over_time.len(), 32);
     assert!(over_time.iter().all(|it| number(&it["largest_bytes"]) <= number(&it["reserved_bytes"])));
     let answer = text(&["explain", &kept("leak_layer.pickle.gz")]);
-    let row = answer.lines().find(|row| row.contains("the largest over the recording: ")).expect("a row");
+    let row =
+        answer.lines().find(|row| row.contains("the largest hole over the recording: ")).expect("a row");
     assert_eq!(row.matches(',').count(), 7, "{row}");
     assert!(device["verdict"].as_str().is_some_and(|verdict| answer.starts_with(verdict)));
 }
@@ -152,8 +153,9 @@ fn what_stays_at_the_end_stands_beside_the_peak_if_it_is_more_than_little() {
     let answer = text(&["explain", &file, "--device", "0"]);
     let (_, stays) = answer.split_once("Live at the end: ").expect("a section");
     assert!(
-        stays
-            .starts_with("65.00 MiB stay when the recording ends, 22.9 % of the 283.24 MiB held at the peak")
+        stays.starts_with(
+            "65.00 MiB is live when the recording ends, 22.9 % of the 283.24 MiB live at the peak"
+        )
     );
     let end = &explained(&file)["held_at_end"];
     for table in ["by_category", "by_line"] {

@@ -11,8 +11,8 @@ fn a_leak_is_told_with_its_line_its_bytes_a_step_and_what_to_do() {
         first.starts_with("leaking: 64.00 KiB per step in 56 of 56 steps (certain), 3.50 MiB in total"),
         "{first}"
     );
-    assert!(answer.contains("what a module makes is stored at each call of its forward"), "{answer}");
-    assert!(answer.contains("What stays of each step, by line") && answer.contains(".py"), "{answer}");
+    assert!(answer.contains("a module stores a tensor at each forward call"), "{answer}");
+    assert!(answer.contains("Memory kept per step, by line") && answer.contains(".py"), "{answer}");
     let bars = answer.lines().filter(|row| row.contains("step")).filter(|row| row.contains('█')).count();
     assert!((10..=20).contains(&bars), "{answer}");
 }

@@ -70,7 +70,7 @@ fn where_no_rank_can_be_read_there_is_no_answer() {
     let folder = Folder::new("no-rank");
     let empty = plimsoll(&["explain", folder.path()]);
     assert_eq!(empty.status.code(), Some(3));
-    assert!(stderr(&empty).contains("a folder without a .pickle"), "{}", stderr(&empty));
+    assert!(stderr(&empty).contains("the folder has no .pickle"), "{}", stderr(&empty));
     for rank in 0..2 {
         fs::write(folder.file(&format!("rank{rank}.pickle")), "a poem").expect("a file");
     }

@@ -123,7 +123,10 @@ fn the_end_of_the_process_is_told_and_is_no_failure() {
     // It was killed, and left its socket. Nobody finds it, and it is cleared away.
     let none = top(&folder, &[]);
     assert_eq!(none.status.code(), Some(3));
-    assert!(stderr(&none).contains("nothing to watch") && stderr(&none).contains("plimsoll train mnist"));
+    assert!(
+        stderr(&none).contains("no running process can be watched")
+            && stderr(&none).contains("plimsoll train mnist")
+    );
     assert_eq!(Folder(folder.0.join("plimsoll")).names(), Vec::<String>::new());
 }
 
