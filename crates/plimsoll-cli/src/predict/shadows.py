@@ -59,6 +59,10 @@ class Known:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self.torch, self.weak, self.of_thread = torch, StorageWeakRef, of_thread
+        # The address of a tensor's storage, without a Python object for it: while one exists, autograd does not add to a
+        # gradient in place, and the program would take more memory than by itself.
+        self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
+        self.in_backward = lambda: torch._C._current_graph_task_id() != -1
         self.shadows = {}  # by the address of the storage's object
         self.lock = threading.RLock()
         self.standin, self.writes = ctypes.CDLL(None), None
@@ -152,7 +156,7 @@ class Known:
 
     def entry(self, tensor):
         self.forget_written()
-        found = self.shadows.get(tensor.untyped_storage()._cdata)
+        found = self.shadows.get(self.address(tensor))
         if found is None or found.reference.expired() or version(tensor) not in found.versions:
             return None
         if tensor.is_conj() or tensor.is_neg():
@@ -165,10 +169,16 @@ class Known:
         self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor):
             return
-        storage = tensor.untyped_storage()
-        found = self.shadows.get(storage._cdata)
+        key = self.address(tensor)
+        found = self.shadows.get(key)
         old = found if found is not None and not found.reference.expired() else None
         if old is None:
+            if tensor.is_floating_point() and self.in_backward():
+                self.shadows.pop(key, None)
+                return  # perhaps a gradient, which must get no object for its storage
+            storage = tensor.untyped_storage()
+            if storage.nbytes() > MOST_BYTES:
+                return
             if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
                 return  # of the rest nothing is known
             bytes = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
@@ -176,7 +186,7 @@ class Known:
             if len(self.shadows) >= PURGE:
                 self.purge()
         fresh = Shadow(old.reference, old.address, old.bytes, version(tensor), changed, even or (old.even and changed))
-        self.shadows[storage._cdata] = fresh
+        self.shadows[key] = fresh
         flat = fresh.bytes.view(tensor.dtype)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
 
@@ -195,7 +205,7 @@ class Known:
 
     def drop(self, tensor):
         if self.shadows:
-            self.shadows.pop(tensor.untyped_storage()._cdata, None)
+            self.shadows.pop(self.address(tensor), None)
 
     def purge(self):
         with self.lock:
@@ -203,7 +213,7 @@ class Known:
                 self.shadows.pop(key, None)
 
     def is_small(self, tensor):
-        bytes = tensor.untyped_storage().nbytes()
+        bytes = tensor.numel() * tensor.element_size()
         return 0 < bytes <= (MOST_FLOATS if tensor.is_floating_point() else MOST_BYTES) and not tensor.is_complex()
 
     # What an operator was given, on the host.
