@@ -260,3 +260,21 @@ fn what_comes_after_the_training_is_run_and_the_users_files_stay_as_they_were() 
     assert!(!mine.path().join("best.pt").exists());
     assert_eq!(told["files_kept"].as_array().map(Vec::len), Some(3), "{told}");
 }
+
+const BRANCHES: &str = "
+import torch
+x = torch.zeros(3, 1 << 20, device='cuda', requires_grad=True)
+h = x * 2.0
+(h[0].sin().sum() + h[1].sin().sum() + h[2].sin().sum()).backward()
+";
+
+/// While a storage has a Python object, autograd does not add to a gradient in place: `predict` must not give one to
+/// gradients.
+#[test]
+fn gradients_are_added_in_place_as_without_predict() {
+    let Some(torch) = Torch::new("branches", BRANCHES) else { return };
+    let answer = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
+    let mib = answer["judged"]["peak_allocated_bytes"].as_f64().expect("a peak") / f64::from(1 << 20);
+    // x and h; the gradient of h from the first branch, and from the second, to be added to it; their row.
+    assert_eq!(mib.floor(), 52.0, "{answer}");
+}
