@@ -202,6 +202,57 @@ impl Layout {
         out
     }
 
+    /// Every `step`-th of `len` elements of dimension `dim` from `start`.
+    pub(crate) fn slice(&self, dim: usize, start: usize, len: usize, step: usize) -> Layout {
+        let mut out = self.narrow(dim, start, len);
+        out.strides[dim] = out.strides[dim].saturating_mul(step);
+        out
+    }
+
+    /// Element `index` of dimension `dim`, which goes.
+    pub(crate) fn select(&self, dim: usize, index: usize) -> Layout {
+        self.narrow(dim, index, 1).squeeze(dim)
+    }
+
+    /// The diagonal of dimensions `a` and `b`, which go, as a new last dimension. It begins `right` columns to
+    /// the right and `down` rows below the first element.
+    pub(crate) fn diagonal(&self, (a, b): (usize, usize), (right, down): (usize, usize)) -> Layout {
+        let len = self.shape[a].saturating_sub(down).min(self.shape[b].saturating_sub(right));
+        let (stride_a, stride_b) = (self.strides[a], self.strides[b]);
+        let mut out = self.clone();
+        if len > 0 {
+            out.offset += down * stride_a + right * stride_b;
+        }
+        for dim in [a.max(b), a.min(b)] {
+            out.shape.remove(dim);
+            out.strides.remove(dim);
+        }
+        out.shape.push(len);
+        out.strides.push(stride_a.saturating_add(stride_b));
+        out
+    }
+
+    /// Windows of `size` elements of dimension `dim`, each `step` after the one before; their elements are a new
+    /// last dimension. `size` must not be above the dimension's.
+    pub(crate) fn unfold(&self, dim: usize, size: usize, step: usize) -> Layout {
+        let mut out = self.clone();
+        out.shape[dim] = (self.shape[dim] - size) / step + 1;
+        out.strides[dim] = out.strides[dim].saturating_mul(step);
+        out.shape.push(size);
+        out.strides.push(self.strides[dim]);
+        out
+    }
+
+    /// A layout without gaps for another shape of the same rank, with the dimensions in the order of this one.
+    pub(crate) fn dense_as(&self, shape: &[usize]) -> Layout {
+        let order = self.order();
+        let inner: Dims = order.iter().map(|&dim| shape[dim]).collect();
+        let dense = Layout::contiguous(&inner);
+        let mut strides = Dims::from_elem(1, shape.len());
+        order.iter().zip(&dense.strides).for_each(|(&dim, &stride)| strides[dim] = stride);
+        Layout { shape: shape.into(), strides, offset: 0 }
+    }
+
     /// A dimension of size 1 put in at `dim`.
     pub(crate) fn unsqueeze(&self, dim: usize) -> Layout {
         let mut out = self.clone();

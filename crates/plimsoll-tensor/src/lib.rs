@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs` | what elements are, what can go wrong, where elements lie, whose bytes are, which random numbers |
+//! | `dtype.rs`, `word.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs` | what elements are, what can go wrong, where elements lie, whose bytes are, which random numbers |
 //! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
 //! | `storage.rs`, `data.rs`, `history.rs` | one allocation; a layout on it; what happened to a device's memory |
@@ -47,6 +47,7 @@ pub mod suite;
 mod tensor;
 #[allow(unsafe_code)]
 mod view;
+mod word;
 
 pub use autograd::{BackwardOptions, NoGrad, enable_grad, is_grad_enabled, no_grad};
 pub use backend::{DeviceFacts, DeviceKind};

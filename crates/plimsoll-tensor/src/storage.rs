@@ -84,6 +84,11 @@ impl Storage {
         Arc::strong_count(&self.0) == 1
     }
 
+    /// How many tensors, saved or not, look at these bytes.
+    pub(crate) fn ref_count(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     pub(crate) fn version(&self) -> u32 {
         self.0.version.load(Ordering::Acquire)
     }

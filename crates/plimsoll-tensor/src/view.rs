@@ -10,6 +10,7 @@ use plimsoll_alloc::Addr;
 
 use crate::dtype::{DType, Element};
 use crate::layout::Layout;
+use crate::word::Word;
 
 /// A tensor as a back end sees it. Borrowed: it cannot outlive the locks it was made under.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,12 @@ impl<'a> View<'a> {
     /// The first element and the number of elements from there to the last.
     fn span<T: Element>(&self) -> (*mut T, usize) {
         assert_eq!(T::DTYPE, self.dtype, "a view of {} read as {}", self.dtype, T::DTYPE);
+        self.words()
+    }
+
+    /// The same as words of the elements' size.
+    fn words<T: bytemuck::Pod>(&self) -> (*mut T, usize) {
+        assert_eq!(size_of::<T>(), self.dtype.size(), "bytes of a word for {}", self.dtype);
         if self.layout.is_empty() {
             return (std::ptr::NonNull::dangling().as_ptr(), 0);
         }
@@ -90,6 +97,16 @@ impl<'a> In<'a> {
         // of 512 bytes, so elements are aligned.
         unsafe { std::slice::from_raw_parts(first, len) }
     }
+
+    /// The same as words of the elements' size.
+    ///
+    /// # Panics
+    /// When a word has another size than an element.
+    pub(crate) fn words<W: Word>(&self) -> &'a [W] {
+        let (first, len) = self.0.words::<W>();
+        // SAFETY: as in `elements`; every bit pattern is a word, which is aligned as an element of its size.
+        unsafe { std::slice::from_raw_parts(first, len) }
+    }
 }
 
 /// A tensor in host memory to write. There is one of each, and it becomes a slice once.
@@ -111,6 +128,16 @@ impl<'a> Out<'a> {
     pub fn elements<T: Element>(self) -> &'a mut [T] {
         let (first, len) = self.0.span::<T>();
         // SAFETY: as above; exclusive because the write lock is held and this was the one view of it.
+        unsafe { std::slice::from_raw_parts_mut(first, len) }
+    }
+
+    /// The same as words of the elements' size.
+    ///
+    /// # Panics
+    /// When a word has another size than an element.
+    pub(crate) fn words<W: Word>(self) -> &'a mut [W] {
+        let (first, len) = self.0.words::<W>();
+        // SAFETY: as in `elements`.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }

@@ -6,20 +6,29 @@
 
 mod argmax;
 mod binary;
+mod cat;
 mod conv;
 mod copy;
 mod create;
+mod dims;
 mod elementwise;
+mod gather;
 mod in_place;
+mod index_select;
+mod indices;
 mod layer_norm;
 mod linear;
 mod matmul;
 mod mse;
 mod nll;
+mod part;
 mod pool;
 mod read;
 mod real;
+mod repeat;
+mod scatter;
 mod softmax;
+mod split;
 mod step;
 mod sum;
 mod traced;
@@ -35,17 +44,25 @@ type Cases = fn() -> Vec<Case>;
 pub static OPERATORS: &[(&str, Cases)] = &[
     ("argmax", argmax::cases),
     ("binary", binary::cases),
+    ("cat", cat::cases),
     ("conv", conv::cases),
     ("copy", copy::cases),
     ("create", create::cases),
+    ("dims", dims::cases),
+    ("gather", gather::cases),
     ("in_place", in_place::cases),
+    ("index_select", index_select::cases),
     ("layer_norm", layer_norm::cases),
     ("linear", linear::cases),
     ("matmul", matmul::cases),
     ("mse", mse::cases),
     ("nll", nll::cases),
+    ("part", part::cases),
     ("pool", pool::cases),
+    ("repeat", repeat::cases),
+    ("scatter", scatter::cases),
     ("softmax", softmax::cases),
+    ("split", split::cases),
     ("step", step::cases),
     ("sum", sum::cases),
     ("unary", unary::cases),
@@ -56,6 +73,7 @@ pub use conv::Conv2dOptions;
 pub use pool::MaxPool2dOptions;
 pub use view::ReshapeTo;
 
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 
@@ -74,6 +92,16 @@ pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usi
             ),
         )
     })
+}
+
+/// An error where a device computes no values and the size of the result depends on those of `what`.
+pub(crate) fn want_values(op: &'static str, what: &str, device: &Device) -> Result<()> {
+    if device.has_values() {
+        return Ok(());
+    }
+    let message =
+        format!("the size of the result depends on {what}, and {} computes no values", device.name());
+    Err(Error::argument(op, message))
 }
 
 /// An error unless the type is 32-bit floating point.

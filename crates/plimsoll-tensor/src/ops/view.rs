@@ -4,10 +4,8 @@
 use smallvec::smallvec;
 
 use super::dim_index;
-use crate::cpu::kernels::strided::{copy_strided, fill};
-use crate::dtype::by_dtype;
 use crate::error::{Error, Result};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::Kernel;
 use crate::layout::{self, Dims};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::road::{call, call_one};
@@ -60,6 +58,16 @@ impl Tensor {
             Some(_) => call_one(View::Reshape(shape), &[self]),
             None => self.copy()?.reshape(shape.as_slice()),
         }
+    }
+
+    /// The same elements in row-major order under another shape, without a copy. One size may be -1. As
+    /// `Tensor.view`.
+    ///
+    /// # Errors
+    /// A shape with another number of elements; strides that leave no other way than a copy: use `reshape`.
+    #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
+    pub fn view(&self, shape: impl ReshapeTo) -> Result<Tensor> {
+        call_one(View::Reshape(self.resolve(&shape.sizes())?), &[self])
     }
 
     /// Dimensions `start` to `end`, both included, as one. As `torch.flatten`.
@@ -115,14 +123,6 @@ impl Tensor {
         call_one(View::Permute(order), &[self])
     }
 
-    /// Elements `start..start + len` of one dimension.
-    ///
-    /// # Errors
-    /// A range outside the dimension.
-    pub fn narrow(&self, dim: isize, start: usize, len: usize) -> Result<Tensor> {
-        call_one(View::Narrow { dim: dim_index("narrow", dim, self.rank())?, start, len }, &[self])
-    }
-
     /// One dimension of size 1 put in before `dim` (at the end for -1).
     ///
     /// # Errors
@@ -175,11 +175,6 @@ enum View {
     Reshape(Dims),
     Transpose(usize, usize),
     Permute(Dims),
-    Narrow {
-        dim: usize,
-        start: usize,
-        len: usize,
-    },
     Unsqueeze(usize),
     Squeeze(usize),
     /// To this shape.
@@ -192,7 +187,6 @@ impl Kernel for View {
             View::Reshape(_) => "reshape",
             View::Transpose(..) => "transpose",
             View::Permute(_) => "permute",
-            View::Narrow { .. } => "narrow",
             View::Unsqueeze(_) => "unsqueeze",
             View::Squeeze(_) => "squeeze",
             View::Expand(_) => "expand",
@@ -206,17 +200,13 @@ impl Operator for View {
         let misfit = |message: String| Error::shape(self.name(), message);
         let layout = match self {
             View::Reshape(shape) => x.layout.reshape(shape).ok_or_else(|| {
-                misfit(format!("{:?} with strides {:?} into {shape:?}", x.shape(), x.layout.strides()))
+                let (from, strides) = (x.shape(), x.layout.strides());
+                misfit(format!(
+                    "{from:?} with strides {strides:?} into {shape:?} needs a copy: use `reshape`"
+                ))
             })?,
             View::Transpose(a, b) => x.layout.transpose(*a, *b),
             View::Permute(order) => x.layout.permute(order),
-            &View::Narrow { dim, start, len } => {
-                let size = x.shape()[dim];
-                if start.checked_add(len).is_none_or(|end| end > size) {
-                    return Err(misfit(format!("{start}..{start}+{len} of dimension {dim} of size {size}")));
-                }
-                x.layout.narrow(dim, start, len)
-            }
             View::Unsqueeze(dim) => x.layout.unsqueeze(*dim),
             View::Squeeze(dim) => x.layout.squeeze(*dim),
             View::Expand(shape) => {
@@ -242,53 +232,9 @@ impl Operator for View {
                 order.iter().enumerate().for_each(|(to, &from)| inverse[from] = to as isize);
                 grad.permute(&inverse)?
             }
-            &View::Narrow { dim, start, .. } => {
-                call_one(Embed { whole: at.shape(0).into(), dim, start }, &[grad])?
-            }
             View::Expand(_) => grad.sum_to(at.shape(0))?,
         };
         Ok(smallvec![Some(result)])
-    }
-}
-
-/// `part -> whole`: zeros around a part, the derivative of `narrow`.
-#[derive(Clone, Debug)]
-struct Embed {
-    whole: Dims,
-    dim: usize,
-    start: usize,
-}
-
-impl Kernel for Embed {
-    fn name(&self) -> &'static str {
-        "narrow_backward"
-    }
-
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let ([part], [whole]) = call.split();
-        let at = whole.layout().narrow(self.dim, self.start, part.shape()[self.dim]);
-        by_dtype!(part.dtype(), T => {
-            let whole = whole.elements::<T>();
-            fill(whole, T::default());
-            if !at.is_empty() {
-                let place = &mut whole[at.offset()..at.end()];
-                copy_strided(part.shape(), part.elements(), part.strides(), place, at.strides());
-            }
-        });
-        Ok(())
-    }
-}
-
-impl Operator for Embed {
-    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [part] = super::elementwise::inputs(self.name(), ins)?;
-        Ok(smallvec![Output::new(&self.whole, part.dtype)])
-    }
-
-    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
-        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
-        let len = at.shape(0)[self.dim];
-        Ok(smallvec![Some(grad.narrow(self.dim as isize, self.start, len)?)])
     }
 }
 
@@ -306,12 +252,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case(View::Reshape(Dims::from_slice(&[2, 6])), |i| i, 12),
         case(View::Transpose(0, 1), |i| i % 3 * 4 + i / 3, 12),
         case(View::Permute(Dims::from_slice(&[1, 0])), |i| i % 3 * 4 + i / 3, 12),
-        case(View::Narrow { dim: 1, start: 1, len: 2 }, |i| i / 2 * 4 + 1 + i % 2, 6),
         case(View::Unsqueeze(1), |i| i, 12),
         case(View::Expand(Dims::from_slice(&[2, 3, 4])), |i| i % 12, 24),
         Case::new("squeeze", &[&[3, 1]], |ins| call(View::Squeeze(1), ins)),
-        Case::new("narrow_backward", &[&[3, 2]], |ins| {
-            call(Embed { whole: Dims::from_slice(&[3, 4]), dim: 1, start: 1 }, ins)
-        }),
     ]
 }

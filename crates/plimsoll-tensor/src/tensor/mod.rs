@@ -7,6 +7,7 @@
 
 mod hooks;
 mod node;
+mod sharing;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -21,6 +21,8 @@
 //! | [`pool`] | max pooling |
 //! | [`layer_norm`] | rows to mean 0 and deviation 1 |
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
+//! | [`index`] | elements by index: picked, put, added |
+//! | [`unfold`] | derivative of overlapping windows |
 //! | [`optim`] | SGD and Adam steps |
 
 pub(crate) mod conv;
@@ -30,6 +32,7 @@ mod conv_input;
 mod conv_weight;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
+pub(crate) mod index;
 pub(crate) mod layer_norm;
 pub(crate) mod loss;
 pub(crate) mod matmul;
@@ -44,4 +47,5 @@ pub(crate) mod strided;
 mod testing;
 mod tile;
 mod transpose;
+pub(crate) mod unfold;
 mod walk;

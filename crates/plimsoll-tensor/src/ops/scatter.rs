@@ -1,0 +1,319 @@
+//! A copy with elements written or added at an index: `scatter`, `scatter_add`, `index_add`, `index_copy`.
+
+use smallvec::smallvec;
+
+use super::gather::fits;
+use super::indices::{self, by_index, want_index};
+use super::{dim_index, elementwise, want_dtype, want_float};
+use crate::cpu::kernels::index::put;
+use crate::cpu::kernels::strided::copy_strided;
+use crate::dtype::{DType, by_dtype};
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Dims;
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
+use crate::tensor::{Grads, Tensor};
+use crate::word::by_word;
+
+/// What happens to an element that an index names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Replace,
+    Add,
+}
+
+/// What an index has a place for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Indexes {
+    /// Each element of the source.
+    Elements,
+    /// Each index of one dimension of the source.
+    Slices,
+}
+
+/// `x, index, src -> out`: `x` with each element of `src` at its index along a dimension. Where several have one
+/// place, the last replaces and all are added, in the order of the dimension.
+#[derive(Clone, Copy, Debug)]
+struct Scatter {
+    dim: usize,
+    change: Change,
+    indexes: Indexes,
+}
+
+impl Kernel for Scatter {
+    fn name(&self) -> &'static str {
+        match (self.change, self.indexes) {
+            (Change::Replace, Indexes::Elements) => "scatter",
+            (Change::Add, Indexes::Elements) => "scatter_add",
+            (Change::Replace, Indexes::Slices) => "index_copy",
+            (Change::Add, Indexes::Slices) => "index_add",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, index, src], [out]) = call.split();
+        let (dim, shape) = (self.dim, x.shape());
+        indices::check(self.name(), &index, dim, shape[dim])?;
+        let strides = match self.indexes {
+            Indexes::Elements => Dims::from_slice(index.strides()),
+            Indexes::Slices => indices::along(shape.len(), dim, indices::vector_stride(&index)),
+        };
+        let (layout, src_shape, src_strides) = (out.layout(), src.shape(), src.strides());
+        match self.change {
+            Change::Replace => by_word!(x.dtype(), W => {
+                let (out, src) = (out.words::<W>(), (src.words::<W>(), src_strides));
+                copy_strided(shape, x.words(), x.strides(), out, layout.strides());
+                by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), |y, x| *y = x));
+            }),
+            Change::Add => {
+                let (out, src) = (out.elements::<f32>(), (src.elements::<f32>(), src_strides));
+                copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
+                by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), |y, x| *y += x));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Scatter {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, index, src] = elementwise::inputs(self.name(), ins)?;
+        want_index(self.name(), index.dtype)?;
+        want_dtype(self.name(), src.dtype, x.dtype)?;
+        if self.change == Change::Add {
+            want_float(self.name(), x.dtype)?;
+        }
+        match self.indexes {
+            Indexes::Elements => {
+                fits(self.name(), x.shape(), index.shape(), self.dim)?;
+                elementwise::equal_shapes(self.name(), &[index, src])?;
+            }
+            Indexes::Slices => {
+                let len = indices::vector_len(self.name(), &index)?;
+                let mut expected = Dims::from_slice(x.shape());
+                expected[self.dim] = len;
+                if src.shape() != expected.as_slice() {
+                    let message = format!(
+                        "a source {:?} for {:?} with {len} indices along dimension {}: needs {expected:?}",
+                        src.shape(),
+                        x.shape(),
+                        self.dim
+                    );
+                    return Err(Error::shape(self.name(), message));
+                }
+            }
+        }
+        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(if self.change == Change::Add { ins[2].layout.len() as u64 } else { 0 }, ins, outs)
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        Saves::input(1).only_if(wanted[2] || self.change == Change::Replace)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
+        let dim = self.dim as isize;
+        let to_x = || match self.change {
+            Change::Add => Ok(grad.clone()),
+            Change::Replace => {
+                let zeros = ScatterValue { dim: self.dim, value: 0.0, indexes: self.indexes };
+                call_one(zeros, &[grad, &at.input(1)?])
+            }
+        };
+        let to_src = || match self.indexes {
+            Indexes::Elements => grad.gather(dim, &at.input(1)?),
+            Indexes::Slices => grad.index_select(dim, &at.input(1)?),
+        };
+        Ok(smallvec![at.wants(0).then(to_x).transpose()?, None, at.wants(2).then(to_src).transpose()?])
+    }
+}
+
+/// `x, index -> out`: `x` with one value at each index.
+#[derive(Clone, Copy, Debug)]
+struct ScatterValue {
+    dim: usize,
+    value: f64,
+    indexes: Indexes,
+}
+
+impl Kernel for ScatterValue {
+    fn name(&self) -> &'static str {
+        match self.indexes {
+            Indexes::Elements => "scatter",
+            Indexes::Slices => "index_fill",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, index], [out]) = call.split();
+        let (dim, shape) = (self.dim, x.shape());
+        indices::check(self.name(), &index, dim, shape[dim])?;
+        let (places, strides) = match self.indexes {
+            Indexes::Elements => (Dims::from_slice(index.shape()), Dims::from_slice(index.strides())),
+            Indexes::Slices => {
+                let mut places = Dims::from_slice(shape);
+                places[dim] = index.layout().len();
+                (places, indices::along(shape.len(), dim, indices::vector_stride(&index)))
+            }
+        };
+        let (layout, nowhere) = (out.layout(), Dims::from_elem(0, shape.len()));
+        by_dtype!(x.dtype(), T => {
+            let out = out.elements::<T>();
+            copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
+            let src = (&[self.value as T][..], &nowhere[..]);
+            by_index!(index, &strides, at => put(&places, dim, src, at, (out, shape), |y, x| *y = x));
+        });
+        Ok(())
+    }
+}
+
+impl Operator for ScatterValue {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, index] = elementwise::inputs(self.name(), ins)?;
+        want_index(self.name(), index.dtype)?;
+        match self.indexes {
+            Indexes::Elements => fits(self.name(), x.shape(), index.shape(), self.dim)?,
+            Indexes::Slices => drop(indices::vector_len(self.name(), &index)?),
+        }
+        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(0, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let zeros = ScatterValue { value: 0.0, ..*self };
+        Ok(smallvec![Some(call_one(zeros, &[grad, &at.input(1)?])?), None])
+    }
+}
+
+impl Tensor {
+    /// A copy in which `src[i][j]` is at `[index[i][j]][j]`, along dimension 0, and so for others. Where several have
+    /// one place, the last along the dimension stays. `src` may be larger than the index. As `torch.scatter`.
+    ///
+    /// # Errors
+    /// A dimension that is not there; an index with another number of dimensions, or larger than this tensor in
+    /// another dimension or than `src`; types that differ; an index outside the dimension; out of memory.
+    pub fn scatter(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+        self.put(dim, index, src, Change::Replace)
+    }
+
+    /// A copy with one value at each index. As `torch.scatter` with a number.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter`].
+    pub fn scatter_value(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
+        let dim = dim_index("scatter", dim, self.rank())?;
+        call_one(ScatterValue { dim, value, indexes: Indexes::Elements }, &[self, index])
+    }
+
+    /// A copy to which `src[i][j]` is added at `[index[i][j]][j]`, along dimension 0, and so for others; always in
+    /// one order. As `torch.scatter_add`.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter`].
+    pub fn scatter_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+        self.put(dim, index, src, Change::Add)
+    }
+
+    /// A copy to which the slices of `src` along a dimension are added, each at its index. As `torch.index_add`.
+    ///
+    /// # Errors
+    /// A dimension that is not there; an index that is no vector or has no slice for each; an index outside the
+    /// dimension; types that differ; out of memory.
+    pub fn index_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+        let dim = dim_index("index_add", dim, self.rank())?;
+        call_one(Scatter { dim, change: Change::Add, indexes: Indexes::Slices }, &[self, index, src])
+    }
+
+    /// A copy in which the slices of `src` along a dimension are each at their index. As `torch.index_copy`.
+    ///
+    /// # Errors
+    /// As [`Tensor::index_add`].
+    pub fn index_copy(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
+        let dim = dim_index("index_copy", dim, self.rank())?;
+        call_one(Scatter { dim, change: Change::Replace, indexes: Indexes::Slices }, &[self, index, src])
+    }
+
+    /// A copy with one value in the slices of a dimension that an index names. As `torch.index_fill`.
+    ///
+    /// # Errors
+    /// As [`Tensor::index_add`].
+    pub fn index_fill(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
+        let dim = dim_index("index_fill", dim, self.rank())?;
+        call_one(ScatterValue { dim, value, indexes: Indexes::Slices }, &[self, index])
+    }
+
+    fn put(&self, dim: isize, index: &Tensor, src: &Tensor, change: Change) -> Result<Tensor> {
+        let op = Scatter { dim: 0, change, indexes: Indexes::Elements };
+        let op = Scatter { dim: dim_index(op.name(), dim, self.rank())?, ..op };
+        if src.rank() != index.rank() || src.shape().iter().zip(index.shape()).any(|(src, index)| index > src)
+        {
+            let (index, src) = (index.shape(), src.shape());
+            let message =
+                format!("an index {index:?} for a source {src:?}: no size may be larger than the source's");
+            return Err(Error::shape(op.name(), message));
+        }
+        let src = (0..src.rank()).try_fold(src.clone(), |src, dim| match index.shape()[dim] {
+            size if size == src.shape()[dim] => Ok(src),
+            size => src.narrow(dim as isize, 0, size),
+        })?;
+        call_one(op, &[self, index, &src])
+    }
+}
+
+/// What the conformance suite runs. Where several replace one element, the derivative is PyTorch's (each gets the
+/// gradient of that element), and no slope: those indices differ.
+pub(crate) fn cases() -> Vec<Case> {
+    let naive = |op: Scatter, ins: &[Vec<f64>], index: &[f64]| {
+        let mut out = ins[0].clone();
+        for (i, &index) in index.iter().enumerate() {
+            let at = if op.dim == 0 { index as usize * 4 + i % 2 } else { i / 2 * 4 + index as usize };
+            out[at] = ins[1][i] + if op.change == Change::Add { out[at] } else { 0.0 };
+        }
+        vec![out]
+    };
+    let op = |dim: usize, change: Change, indexes: Indexes| Scatter { dim, change, indexes };
+    let index = |values: &[i64], shape: &[usize], x: &Tensor| Tensor::from_slice(values, shape, x.device());
+    let replace = op(0, Change::Replace, Indexes::Elements);
+    let places = [2i64, 0, 0, 1, 1, 2];
+    let copy = op(1, Change::Replace, Indexes::Slices);
+    let add = op(1, Change::Add, Indexes::Elements);
+    let add_slices = op(1, Change::Add, Indexes::Slices);
+    let value = |indexes: Indexes, shape: &[usize]| {
+        let op = ScatterValue { dim: 0, value: 2.5, indexes };
+        Case::new(format!("{} of a value", op.name()), &[&[3, 4]], move |ins| call(op, ins)).and(
+            shape,
+            DType::I64,
+            Domain::Below(3),
+        )
+    };
+    vec![
+        Case::new("scatter", &[&[3, 4], &[3, 2]], move |ins| {
+            call(replace, &[ins[0], &index(&places, &[3, 2], ins[0])?, ins[1]])
+        })
+        .expect(move |ins| naive(replace, ins, &places.map(|at| at as f64))),
+        Case::new("index_copy", &[&[3, 4], &[3, 2]], move |ins| {
+            call(copy, &[ins[0], &index(&[3, 1], &[2], ins[0])?, ins[1]])
+        }),
+        Case::new("scatter_add", &[&[3, 4], &[3, 2]], move |ins| call(add, &[ins[0], ins[2], ins[1]]))
+            .and(&[3, 2], DType::I64, Domain::Below(3))
+            .expect(move |ins| naive(add, ins, &ins[2])),
+        Case::new("index_add", &[&[3, 4], &[3, 5]], move |ins| call(add_slices, &[ins[0], ins[2], ins[1]]))
+            .and(&[5], DType::I32, Domain::Below(4)),
+        value(Indexes::Elements, &[2, 3]),
+        value(Indexes::Slices, &[2]),
+    ]
+}

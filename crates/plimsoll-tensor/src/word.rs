@@ -1,0 +1,36 @@
+//! Elements as words of 1, 2, 4 or 8 bytes: what a kernel sees that moves elements and computes nothing.
+//!
+//! Such a kernel is compiled for four sizes and works for every [`DType`](crate::DType).
+
+/// An unsigned integer of an element's size.
+pub(crate) trait Word: bytemuck::Pod + Send + Sync {}
+
+impl Word for u8 {}
+impl Word for u16 {}
+impl Word for u32 {}
+impl Word for u64 {}
+
+/// Evaluates a body with a type's name bound to the [`Word`] of a type's size.
+macro_rules! by_word {
+    ($dtype:expr, $w:ident => $body:expr) => {
+        match $dtype.size() {
+            1 => {
+                type $w = u8;
+                $body
+            }
+            2 => {
+                type $w = u16;
+                $body
+            }
+            4 => {
+                type $w = u32;
+                $body
+            }
+            _ => {
+                type $w = u64;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use by_word;
