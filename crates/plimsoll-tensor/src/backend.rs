@@ -2,11 +2,14 @@
 //!
 //! A back end computes and copies; it never allocates. Outputs and scratch come to it ready-made through
 //! `road.rs`, so that every device, the simulated one too, sees the same requests in the same order.
-//! To add a device, implement [`Backend`] and hand it to `Device::new` in `device.rs`.
+//! To add a device, implement [`Backend`] and hand it to `Device::new` in `device.rs`. A device that computes later
+//! implements [`Queues`] too; `testing/late.rs` is one.
 
-use plimsoll_alloc::{DeviceMemory, StreamId};
+use std::sync::Arc;
 
-use crate::error::Result;
+use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
+
+use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::view::View;
 
@@ -28,6 +31,7 @@ pub struct DeviceFacts {
 }
 
 /// One run of a kernel. Outputs share no memory with inputs or each other.
+#[derive(Clone, Copy)]
 pub(crate) struct Launch<'a> {
     pub(crate) ins: &'a [View<'a>],
     pub(crate) outs: &'a [View<'a>],
@@ -50,15 +54,57 @@ pub(crate) trait Backend: Send + Sync {
         DeviceFacts { kind: DeviceKind::Cpu }
     }
 
-    /// Computes.
+    /// The streams of a device that computes later; none where all work is done when its call returns.
+    fn queues(&self) -> Option<&dyn Queues> {
+        None
+    }
+
+    /// Computes, and returns when that is done. Not called where there are queues.
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()>;
 
-    /// Copies from host memory into a contiguous tensor; the byte counts are equal.
+    /// Copies from host memory into a contiguous tensor; the byte counts are equal. The bytes may change when this
+    /// returns: a device that computes later keeps a copy of them.
     fn write(&self, to: View<'_>, bytes: &[u8], on: StreamId) -> Result<()>;
 
-    /// Appends a contiguous tensor's bytes to host memory. Asked only where `has_values`.
+    /// Appends a contiguous tensor's bytes to host memory, after the work that is now on the stream. Asked only where
+    /// `has_values`.
     fn read(&self, from: View<'_>, bytes: &mut Vec<u8>, on: StreamId) -> Result<()>;
 
     /// Host bytes of this device's segments that are resident now, where the device is host memory.
     fn resident_bytes(&self) -> Option<u64>;
+}
+
+/// What a device must do that computes later: work waits on streams, each in the order in which it was queued.
+///
+/// Addresses stay valid until the work is done: a block that is freed serves its own stream at once, where order
+/// makes that safe, and another stream only after the events of those that use it (`plimsoll_alloc::Driver::record`,
+/// which the device's driver answers from the same streams). Work of two streams on one storage is ordered by the
+/// program, with events.
+pub(crate) trait Queues: Send + Sync {
+    /// Queues a kernel. `owner` is the layer that calls it, for an error that is found later.
+    fn launch(&self, kernel: Arc<dyn Kernel>, launch: Launch<'_>, on: StreamId, owner: LabelId)
+    -> Result<()>;
+
+    /// Records an event after the work that is now on a stream.
+    fn record(&self, on: StreamId) -> Result<EventId>;
+
+    /// Whether the work before an event is done. Does not wait.
+    fn is_done(&self, event: EventId) -> Result<bool>;
+
+    /// Waits on the host until the work before an event is done.
+    fn wait(&self, event: EventId) -> Result<()>;
+
+    /// Lets a stream wait for an event before its next work. Does not wait on the host.
+    fn wait_on(&self, stream: StreamId, event: EventId) -> Result<()>;
+
+    /// Waits on the host until all work of all streams is done.
+    fn wait_all(&self) -> Result<()>;
+
+    /// Nobody asks about this event again.
+    fn release(&self, event: EventId) {
+        let _ = event;
+    }
+
+    /// The first error of earlier work that was not reported yet; a device that cannot go on reports it again.
+    fn take_error(&self) -> Option<Error>;
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
 
-use crate::backend::{Backend, DeviceFacts};
+use crate::backend::{Backend, DeviceFacts, Queues};
 use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
 use crate::label::{self, Category};
@@ -35,6 +35,10 @@ pub struct Device(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     backend: Box<dyn Backend>,
+    /// Whether the back end has queues: asked by every operation.
+    computes_later: bool,
+    /// Streams made so far, without the default one.
+    streams: AtomicU64,
     seed: AtomicU64,
     /// The next stream of `seed`: each drawn tensor takes one.
     next_stream: AtomicU64,
@@ -71,8 +75,45 @@ impl Device {
         Device::new(Box::new(Sim::new(config)))
     }
 
-    fn new(backend: Box<dyn Backend>) -> Device {
-        Device(Arc::new(Inner { backend, seed: AtomicU64::new(0), next_stream: AtomicU64::new(0) }))
+    pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
+        let computes_later = backend.queues().is_some();
+        let [streams, seed, next_stream] = [const { AtomicU64::new(0) }; 3];
+        Device(Arc::new(Inner { backend, computes_later, streams, seed, next_stream }))
+    }
+
+    /// The streams of this device, if it computes later.
+    #[inline]
+    pub(crate) fn queues(&self) -> Option<&dyn Queues> {
+        if self.0.computes_later { self.0.backend.queues() } else { None }
+    }
+
+    /// How many streams were made before the one that this call is for.
+    pub(crate) fn count_stream(&self) -> u64 {
+        self.0.streams.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The error of earlier work that was found since the last call, if any.
+    ///
+    /// # Errors
+    /// That error.
+    #[inline]
+    pub(crate) fn late_error(&self) -> Result<()> {
+        match self.queues().and_then(Queues::take_error) {
+            None => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Waits until all work on all streams of this device is done; at once where a device computes at once. As
+    /// `torch.cuda.synchronize`.
+    ///
+    /// # Errors
+    /// The error of earlier work that was not reported yet: [`Error::Late`].
+    pub fn synchronize(&self) -> Result<()> {
+        if let Some(queues) = self.queues() {
+            queues.wait_all()?;
+        }
+        self.late_error()
     }
 
     pub(crate) fn backend(&self) -> &dyn Backend {

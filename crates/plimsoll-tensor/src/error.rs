@@ -128,6 +128,19 @@ pub enum Error {
         /// The kind of device.
         device: &'static str,
     },
+    /// Work that an earlier call queued failed on a device that computes later. The call that returns this did nothing;
+    /// what the failed work was to compute has any values.
+    #[error("{device}: {op}{}, queued by an earlier call, failed: {cause}", owned(.owner))]
+    Late {
+        /// The device's name.
+        device: String,
+        /// The operation that failed.
+        op: &'static str,
+        /// The layer that called it; empty where none was open.
+        owner: String,
+        /// Why it failed.
+        cause: Box<Error>,
+    },
     /// An argument outside its range.
     #[error("{op}: {message}")]
     Argument {

@@ -11,12 +11,14 @@
 //! | `dtype.rs`, `word.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs` | what elements are, what can go wrong, where elements lie, whose bytes are, which random numbers |
 //! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
+//! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
 //! | `storage.rs`, `data.rs`, `history.rs` | one allocation; a layout on it; what happened to a device's memory |
 //! | `tensor/` | [`Tensor`], the operation that made it, the hooks of both |
 //! | `autograd/` | what is kept for the way back, and the way back |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `road.rs` | [`call`]: the one road from an operator to a device |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
+//! | `testing/` | devices for tests: one that computes later |
 //! | `suite.rs` | what every operator must do, as a suite of checks |
 //! | `ops/` | what can be computed: an operator a file, with its derivative |
 //!
@@ -43,8 +45,10 @@ mod random;
 mod road;
 mod sim;
 mod storage;
+mod stream;
 pub mod suite;
 mod tensor;
+pub mod testing;
 #[allow(unsafe_code)]
 mod view;
 mod word;
@@ -61,9 +65,10 @@ pub use label::Category;
 pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
 pub use ops::{Conv2dOptions, MaxPool2dOptions, OPERATORS, ReshapeTo};
-pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment};
+pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use road::{Tensors, call, create};
 pub use sim::SimConfig;
+pub use stream::{Event, Stream, with_stream};
 pub use tensor::{Grads, HookHandle, Tensor};
 pub use view::{In, Out};
 

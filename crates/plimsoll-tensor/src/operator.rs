@@ -4,6 +4,7 @@
 //! ([`Operator::infer`]), what it costs, what it saves for its derivative and what that is; its kernels are the
 //! other half ([`Kernel`]). [`crate::call`] leads it down the one road to a device (`road.rs`).
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -294,13 +295,13 @@ pub(crate) enum Slot {
     Output(usize),
 }
 
-/// An operator that was run and recorded, with what it saved.
-pub(crate) struct Recorded<O> {
-    pub(crate) op: O,
+/// An operator that was run and recorded, as the road held it, with what it saved.
+pub(crate) struct Recorded<H> {
+    pub(crate) op: H,
     pub(crate) saved: SmallVec<[(Slot, Saved); 2]>,
 }
 
-impl<O: Operator> Derivative for Recorded<O> {
+impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.op.name();
         self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved })

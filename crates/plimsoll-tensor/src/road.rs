@@ -3,8 +3,9 @@
 //!
 //! Every byte that an operation takes is taken here, in this order, on every device; a simulated one leaves
 //! out the kernel. Back ends compute only; operators (`ops/`, and the users' own) say what there is to do.
-//! No lock is held while memory is asked for: only around a kernel.
+//! No lock is held while memory is asked for: only around a kernel, or where one is queued.
 
+use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 
 use plimsoll_alloc::{Category, StreamId, Tag};
@@ -22,6 +23,7 @@ use crate::label;
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Saves, Slot};
 use crate::storage::Storage;
+use crate::stream;
 use crate::tensor::{Derivative, Node, Tensor};
 use crate::view::View;
 
@@ -41,10 +43,18 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     let Some(first) = ins.first() else {
         unreachable!("{} has no tensors: it goes through `create`", op.name());
     };
+    match first.device().queues() {
+        None => held_call(Owned(op), first.device(), ins),
+        Some(_) => held_call(Arc::new(op), first.device(), ins),
+    }
+}
+
+fn held_call<H: Holds>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
     let datas: Inputs<'_> = ins.iter().map(|tensor| tensor.data()).collect();
     let recording = is_grad_enabled() && ins.iter().any(|tensor| tensor.requires_grad());
     let mut run = Run::default();
-    lead(first.device(), &op, &datas, recording, &mut run)?;
+    let shared = op.shared();
+    lead(&Call { device, op: &*op, shared: shared.as_ref() }, &datas, recording, &mut run)?;
     // A change in place was refused where it would have to be recorded.
     if !recording || run.changed || !run.outs.iter().any(|data| data.dtype.is_float()) {
         return Ok(run.into_tensors());
@@ -65,20 +75,67 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// As [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
+    match device.queues() {
+        None => held_create(&Owned(op), device),
+        Some(_) => held_create(&Arc::new(op), device),
+    }
+}
+
+fn held_create<H: Holds>(op: &H, device: &Device) -> Result<Tensors> {
     let mut run = Run::default();
-    lead(device, &op, &[], false, &mut run)?;
+    let shared = op.shared();
+    lead(&Call { device, op: &**op, shared: shared.as_ref() }, &[], false, &mut run)?;
     Ok(run.into_tensors())
+}
+
+/// How the road holds an operator. A device that computes at once borrows it; one that computes later shares it, with
+/// its queue and with the derivative, which costs an allocation.
+pub(crate) trait Holds: Deref<Target: Operator + Sized> + Send + Sync + 'static {
+    /// A kernel that can wait in a queue.
+    fn shared(&self) -> Option<Arc<dyn Kernel>>;
+}
+
+/// An operator that nobody else holds.
+struct Owned<O>(O);
+
+impl<O> Deref for Owned<O> {
+    type Target = O;
+
+    fn deref(&self) -> &O {
+        &self.0
+    }
+}
+
+impl<O: Operator> Holds for Owned<O> {
+    fn shared(&self) -> Option<Arc<dyn Kernel>> {
+        None
+    }
+}
+
+impl<O: Operator> Holds for Arc<O> {
+    fn shared(&self) -> Option<Arc<dyn Kernel>> {
+        Some(self.clone())
+    }
+}
+
+/// An operator on the road to a device.
+struct Call<'a> {
+    device: &'a Device,
+    op: &'a dyn Operator,
+    shared: Option<&'a Arc<dyn Kernel>>,
 }
 
 /// Room for a tensor whose values are whatever is there; `name` names the request.
 pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'static str) -> Result<Data> {
+    device.late_error()?;
     Data::alloc(device, Layout::contiguous(shape), dtype, name)
 }
 
 /// Copies host bytes into a contiguous tensor.
 pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
+    let device = to.storage.device();
     let _locks = Locks::take(&[], &[to]);
-    to.storage.device().backend().write(to.view(), bytes, StreamId::default())
+    device.backend().write(to.view(), bytes, use_on_current_stream(device, [to]))
 }
 
 /// A contiguous tensor's bytes, or an error where the device has no values.
@@ -87,10 +144,22 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
     if !device.has_values() {
         return Err(Error::NoValues { op, device: device.name().to_owned() });
     }
+    device.late_error()?;
     let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());
-    let _locks = Locks::take(&[from], &[]);
-    device.backend().read(from.view(), &mut bytes, StreamId::default())?;
+    let locks = Locks::take(&[from], &[]);
+    device.backend().read(from.view(), &mut bytes, use_on_current_stream(device, [from]))?;
+    drop(locks);
+    device.late_error()?; // of the work that the values come from
     Ok(bytes)
+}
+
+/// The current stream, which is noted as a user of these storages where it runs beside their own.
+fn use_on_current_stream<'a>(device: &Device, datas: impl IntoIterator<Item = &'a Data>) -> StreamId {
+    let on = stream::current(device);
+    if device.queues().is_some() {
+        datas.into_iter().for_each(|data| data.storage.record_stream(on));
+    }
+    on
 }
 
 type Inputs<'a> = SmallVec<[&'a Data; 4]>;
@@ -121,12 +190,14 @@ fn gathered(copies: &[(usize, Data)], i: usize) -> Option<&Data> {
 }
 
 /// All of the road but linking.
-fn lead(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool, run: &mut Run) -> Result<()> {
+fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Result<()> {
+    let Call { device, op, .. } = *call;
+    device.late_error()?;
     one_device(op, device, ins)?;
     let metas: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
     let mut outputs = op.infer(&metas)?;
     if outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
-        *run = change(device, op, ins, &outputs, recording)?;
+        *run = change(call, ins, &outputs, recording)?;
         return Ok(());
     }
     if outputs.iter().all(|output| matches!(output.place, Place::View(_))) {
@@ -164,18 +235,13 @@ fn lead(device: &Device, op: &dyn Operator, ins: &[&Data], recording: bool, run:
         Scratch::alloc(device, op, op.scratch(ins, &outs, device.facts()))?
     };
     let written: Inputs<'_> = written.iter().map(|&i| &run.outs[i]).collect();
-    launch(device, op, &lying, &written, scratch.as_ref())
+    launch(call, &lying, &written, scratch.as_ref())
 }
 
 /// The road of an operator that changes inputs. What a kernel cannot change as it lies is gathered, changed and put
 /// back; an input that shares memory with one that changes is copied first, so that no kernel reads what it writes.
-fn change(
-    device: &Device,
-    op: &dyn Operator,
-    ins: &[&Data],
-    outputs: &Outputs,
-    recording: bool,
-) -> Result<Run> {
+fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<Run> {
+    let Call { device, op, .. } = *call;
     may_change(op, ins, outputs, recording)?;
     let changes = |i: usize| outputs.iter().any(|output| output.place == Place::InPlace(i));
     let shares = |data: &Data| (0..ins.len()).any(|i| changes(i) && ins[i].storage.id() == data.storage.id());
@@ -198,12 +264,12 @@ fn change(
     let scratch = scratch(device, op, &lying, &outs)?;
     let is_view = |i: usize| matches!(outputs[i].place, Place::View(_));
     let written: Inputs<'_> = (0..outs.len()).filter(|&i| !is_view(i)).map(|i| &outs[i]).collect();
-    launch(device, op, &read, &written, scratch.as_ref())?;
+    launch(call, &read, &written, scratch.as_ref())?;
     drop((lying, read, written));
     for (output, out) in outputs.iter().zip(&mut outs) {
         let Place::InPlace(i) = output.place else { continue };
         if gathered(&copies, i).is_some() {
-            launch(device, &Copy, &[out], &[ins[i]], None)?;
+            copy(device, out, ins[i])?;
         }
         ins[i].storage.changed();
         *out = ins[i].clone();
@@ -234,23 +300,30 @@ fn scratch(device: &Device, op: &dyn Operator, ins: &[&Data], outs: &[Data]) -> 
 /// A row-major copy of an input, named after the copy.
 fn gather(device: &Device, data: &Data) -> Result<Data> {
     let copy = Data::alloc(device, Layout::contiguous(data.layout.shape()), data.dtype, Copy.name())?;
-    launch(device, &Copy, &[data], &[&copy], None)?;
+    self::copy(device, data, &copy)?;
     Ok(copy)
 }
 
-/// Runs a kernel under the locks of its tensors.
-fn launch(
-    device: &Device,
-    kernel: &dyn Kernel,
-    ins: &[&Data],
-    outs: &[&Data],
-    scratch: Option<&Scratch>,
-) -> Result<()> {
+/// The values of one tensor into another of the same shape.
+fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
+    let shared = device.queues().map(|_| Arc::new(Copy) as Arc<dyn Kernel>);
+    launch(&Call { device, op: &Copy, shared: shared.as_ref() }, &[from], &[to], None)
+}
+
+/// Runs a kernel under the locks of its tensors, or queues it under them: two threads then queue what they do to a
+/// tensor one after the other.
+fn launch(call: &Call<'_>, ins: &[&Data], outs: &[&Data], scratch: Option<&Scratch>) -> Result<()> {
     let _locks = Locks::take(ins, outs);
-    let ins: SmallVec<[View<'_>; 4]> = ins.iter().map(|data| data.view()).collect();
-    let outs: SmallVec<[View<'_>; 4]> = outs.iter().map(|data| data.view()).collect();
-    let scratch = scratch.map(Scratch::view);
-    device.backend().run(kernel, Launch { ins: &ins, outs: &outs, scratch })
+    let in_views: SmallVec<[View<'_>; 4]> = ins.iter().map(|data| data.view()).collect();
+    let out_views: SmallVec<[View<'_>; 4]> = outs.iter().map(|data| data.view()).collect();
+    let launch = Launch { ins: &in_views, outs: &out_views, scratch: scratch.map(Scratch::view) };
+    match (call.device.queues(), call.shared) {
+        (Some(queues), Some(kernel)) => {
+            let on = use_on_current_stream(call.device, ins.iter().chain(outs).copied());
+            queues.launch(kernel.clone(), launch, on, label::current_layer())
+        }
+        _ => call.device.backend().run(call.op, launch),
+    }
 }
 
 /// The same elements in the output's layout, broadcast: the one kernel that the road itself needs.
@@ -315,7 +388,7 @@ fn one_device(op: &dyn Operator, device: &Device, ins: &[&Data]) -> Result<()> {
 }
 
 /// Records the operator with what its derivative reads.
-fn link<O: Operator>(op: O, ins: &[&Tensor], mut run: Run) -> Result<Tensors> {
+fn link<H: Holds>(op: H, ins: &[&Tensor], mut run: Run) -> Result<Tensors> {
     let wanted: SmallVec<[bool; 4]> = ins.iter().map(|input| input.requires_grad()).collect();
     let saves = op.saves(&wanted);
     let mut saved = SmallVec::new();

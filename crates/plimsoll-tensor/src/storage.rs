@@ -3,15 +3,16 @@
 //! A storage knows what its bytes are for (category and label, told to the allocator) and counts
 //! in-place changes, so that a change of a tensor saved for the backward pass is noticed.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use plimsoll_alloc::{Addr, Allocation, Category, Error as AllocError, LabelId, Request, Tag};
+use plimsoll_alloc::{Addr, Allocation, Category, Error as AllocError, LabelId, Request, StreamId, Tag};
 
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::history;
 use crate::label;
+use crate::stream;
 
 /// A reference-counted piece of device memory.
 #[derive(Clone)]
@@ -22,6 +23,10 @@ struct Inner {
     /// Taken once, by `drop`.
     allocation: Option<Allocation>,
     bytes: u64,
+    /// The stream that it was requested for.
+    stream: StreamId,
+    /// The last other stream that was recorded as a user.
+    used_by: AtomicU64,
     /// Number of in-place changes so far.
     version: AtomicU32,
     use_of: Mutex<Use>,
@@ -44,12 +49,16 @@ impl Storage {
     /// Allocates `bytes` under a category and label.
     pub(crate) fn alloc_as(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<Storage> {
         let Tag { category, label } = tag;
-        let request = Request { category, label, stack: Some(history::stack_of(op)), ..Request::of(bytes) };
+        let stream = stream::current(device);
+        let stack = Some(history::stack_of(op));
+        let request = Request { stream, category, label, stack, ..Request::of(bytes) };
         let allocation = device.memory().alloc(request).map_err(|error| refused(device, op, tag, error))?;
         Ok(Storage(Arc::new(Inner {
             device: device.clone(),
             allocation: Some(allocation),
             bytes,
+            stream,
+            used_by: AtomicU64::new(stream.0),
             version: AtomicU32::new(0),
             use_of: Mutex::new(Use { tag, saved: 0 }),
             lock: RwLock::new(()),
@@ -68,6 +77,22 @@ impl Storage {
     /// Bytes asked for; the allocator rounds up.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.bytes
+    }
+
+    /// The stream that it was requested for.
+    pub(crate) fn stream(&self) -> StreamId {
+        self.0.stream
+    }
+
+    /// Notes that work on a stream uses these bytes: freed, they serve no request before that work is done.
+    pub(crate) fn record_stream(&self, on: StreamId) {
+        // The allocator keeps a list; this only saves asking it again for the stream that asked last.
+        if on != self.0.stream
+            && self.0.used_by.swap(on.0, Ordering::Relaxed) != on.0
+            && let Some(allocation) = &self.0.allocation
+        {
+            self.0.device.memory().record_stream(allocation, on);
+        }
     }
 
     pub(crate) fn lock(&self) -> &RwLock<()> {

@@ -139,6 +139,43 @@ pub fn check(case: &Case) -> std::result::Result<(), String> {
     same_memory(case, &drawn).map_err(wrong)
 }
 
+/// Runs a case and its derivative on another device that computes: the same bits as on the host, in every layout of the
+/// inputs.
+///
+/// # Errors
+/// The first difference, in a sentence.
+pub fn check_on(case: &Case, device: &Device) -> std::result::Result<(), String> {
+    let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
+    let host = Device::cpu_with(CpuConfig::default());
+    for form in [Form::Dense, Form::Permuted, Form::Framed] {
+        let bits = |device: &Device| all_bits(case, &drawn, form, device);
+        let failed = |error: Error| format!("{}: an error: {error}", case.name);
+        let (expected, got) = (bits(&host).map_err(failed)?, bits(device).map_err(failed)?);
+        if expected != got {
+            let name = &case.name;
+            return Err(format!("{name}: {form:?} inputs: the bits on {device} are not the host's"));
+        }
+    }
+    Ok(())
+}
+
+/// The bits of a case's outputs and of its inputs' gradients.
+fn all_bits(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Result<Vec<Vec<u64>>> {
+    let leaves = inputs(case, drawn, form, device)?;
+    for leaf in leaves.iter().filter(|leaf| leaf.dtype().is_float() && case.differentiable) {
+        leaf.requires_grad_(true)?;
+    }
+    let outs = (case.call)(&leaves.iter().collect::<Vec<_>>())?;
+    for out in outs.iter().filter(|out| out.requires_grad()) {
+        let gradient = Some(out.detach().ones_like()?);
+        let options = BackwardOptions { gradient, retain_graph: true, ..BackwardOptions::default() };
+        out.backward_with(options)?;
+    }
+    let grads = leaves.iter().filter_map(Tensor::grad);
+    let bits = |tensor: &Tensor| Ok(values(tensor)?.into_iter().map(f64::to_bits).collect());
+    outs.iter().cloned().chain(grads).map(|tensor| bits(&tensor)).collect()
+}
+
 /// SplitMix64: numbers that are the same everywhere.
 struct Draw(u64);
 

@@ -1,7 +1,8 @@
 //! What a back end gets to see of a tensor: where it lies, how, and of what type.
 //!
 //! A [`View`] is made by `road.rs` alone, which holds the locks of the storages for as long as the views
-//! live: any number of readers, or one writer. A back end whose addresses are host memory makes an [`In`] or
+//! live: any number of readers, or one writer. A device that computes later copies them into its queue, whose order takes
+//! the place of the locks. A back end whose addresses are host memory makes an [`In`] or
 //! an [`Out`] of it: turning an address into a slice happens here and nowhere else.
 
 use std::marker::PhantomData;
@@ -29,6 +30,11 @@ impl<'a> View<'a> {
         View { address, dtype, layout, _locked: PhantomData }
     }
 
+    /// A copy that work in a queue can take with it.
+    pub(crate) fn to_queued(self) -> QueuedView {
+        QueuedView { address: self.address, dtype: self.dtype, layout: self.layout.clone() }
+    }
+
     /// The first element and the number of elements from there to the last.
     fn span<T: Element>(&self) -> (*mut T, usize) {
         assert_eq!(T::DTYPE, self.dtype, "a view of {} read as {}", self.dtype, T::DTYPE);
@@ -43,6 +49,22 @@ impl<'a> View<'a> {
         }
         let first = std::ptr::with_exposed_provenance_mut::<T>(self.address.0 as usize);
         (first.wrapping_add(self.layout.offset()), self.layout.end() - self.layout.offset())
+    }
+}
+
+/// A view that waits in the queue of a device that computes later. The memory stays there until the work is done
+/// (`Queues` in `backend.rs`).
+#[derive(Clone, Debug)]
+pub(crate) struct QueuedView {
+    address: Addr,
+    dtype: DType,
+    layout: Layout,
+}
+
+impl QueuedView {
+    /// The view again, when the work's turn has come.
+    pub(crate) fn view(&self) -> View<'_> {
+        View { address: self.address, dtype: self.dtype, layout: &self.layout, _locked: PhantomData }
     }
 }
 

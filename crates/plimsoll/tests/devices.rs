@@ -1,4 +1,4 @@
-//! The simulated device tells the truth: one training program, and the same account to the last key.
+//! One training program on every device: the same account on the simulated one, the same bits on one that computes later.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -6,8 +6,38 @@ mod world;
 
 use plimsoll::nn::Module;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Device, SimConfig};
+use plimsoll::testing::LateConfig;
+use plimsoll::{CpuConfig, Device, SimConfig};
 use world::{batch, cnn, devices};
+
+/// The bits of each step's loss and of the parameters after six steps.
+fn trained(device: &Device) -> Vec<Vec<u32>> {
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<u32>>();
+    device.manual_seed(11);
+    let model = cnn(device);
+    let mut adam = Adam::new(model.parameters(), AdamOptions::default());
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let (images, labels) = batch(device);
+        let loss = model.forward(&images).unwrap().cross_entropy(&labels).unwrap();
+        adam.zero_grad();
+        loss.backward().unwrap();
+        adam.step().unwrap();
+        seen.push(bits(vec![loss.item().unwrap()]));
+    }
+    seen.extend(model.parameters().iter().map(|parameter| bits(parameter.to_vec().unwrap())));
+    seen
+}
+
+#[test]
+fn training_on_a_device_that_computes_later_gives_the_same_bits() {
+    let expected = trained(&Device::cpu_with(CpuConfig::default()));
+    for seed in 0..3 {
+        let late = Device::late(LateConfig { seed, ..LateConfig::default() });
+        assert_eq!(trained(&late), expected, "seed {seed}");
+        assert_eq!(late.memory_allocated(), 0);
+    }
+}
 
 /// Two steps, an evaluation and an emptied cache: most of what the runtime can do.
 fn train(device: &Device) {

@@ -25,6 +25,7 @@ use super::grad_mode::{Switched, is_grad_enabled};
 use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::label::{self, Category, Span};
+use crate::stream::{self, Stream, with_stream};
 use crate::tensor::{Edge, Grads, Keep, Node, Tensor};
 
 /// Gradients on their way, by the sequence number of the node they wait at.
@@ -67,7 +68,7 @@ impl<'a> Pass<'a> {
             if !pass.plan.needs(&node) {
                 continue;
             }
-            let results = derive(&node, grads, keep)?;
+            let results = on_its_stream(&node, grads, |grads| derive(&node, grads, keep))?;
             for (edge, grad) in node.edges().iter().zip(results) {
                 if let Some(edge) = edge {
                     pass.send(edge, grad)?;
@@ -150,6 +151,20 @@ impl<'a> Pass<'a> {
         }
         Ok(())
     }
+}
+
+/// Runs a derivative on the stream that its operation ran on, as PyTorch does. That stream waits for the caller's, where
+/// the gradients come from, and the caller's for it.
+fn on_its_stream(node: &Node, grads: Grads, f: impl FnOnce(Grads) -> Result<Grads>) -> Result<Grads> {
+    let device = grads.iter().flatten().next().map(Tensor::device);
+    let Some(device) = device.filter(|device| stream::current(device) != node.stream) else {
+        return f(grads);
+    };
+    let (here, there) = (device.current_stream(), Stream::numbered(device, node.stream));
+    there.wait_stream(&here)?;
+    let results = with_stream(&there, || f(grads))?;
+    here.wait_stream(&there)?;
+    Ok(results)
 }
 
 /// Calls one derivative, under its layer's name, and checks what it gives.

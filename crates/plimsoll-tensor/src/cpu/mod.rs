@@ -7,9 +7,10 @@ mod host;
 pub(crate) mod kernels;
 pub(crate) mod random;
 
-use plimsoll_alloc::{Config, DeviceMemory, Limit, StreamId};
+use plimsoll_alloc::{Config, DeviceMemory, Driver, Limit, StreamId};
 
-use self::host::{HostDriver, Segments};
+pub(crate) use self::host::HostDriver;
+use self::host::Segments;
 use crate::backend::{Backend, Launch};
 use crate::dtype::by_dtype;
 use crate::error::Result;
@@ -30,17 +31,26 @@ pub(crate) struct Cpu {
 
 impl Cpu {
     pub(crate) fn new(config: CpuConfig) -> Cpu {
+        Cpu::with_driver(config, |driver| driver)
+    }
+
+    /// A host whose allocator goes through another driver to this one.
+    pub(crate) fn with_driver<D: Driver + Send + 'static>(
+        config: CpuConfig,
+        wrap: impl FnOnce(Limit<HostDriver>) -> D,
+    ) -> Cpu {
         let capacity = config.capacity_bytes.unwrap_or_else(host::capacity_bytes);
         let driver = HostDriver::new();
         let segments = driver.segments();
-        let memory = DeviceMemory::new(Config::default(), Limit::new(driver, capacity));
+        let memory = DeviceMemory::new(Config::default(), wrap(Limit::new(driver, capacity)));
         Cpu { memory, segments }
     }
 }
 
 /// A view that the road made for reading.
 fn readable<'a>(view: &View<'a>) -> In<'a> {
-    // SAFETY: this back end's addresses are host memory, and the road holds the lock of the view's storage.
+    // SAFETY: this back end's addresses are host memory, and the road holds the lock of the view's storage; from the
+    // queues of `testing/late.rs`, one kernel runs at a time, while the memory is mapped.
     unsafe { In::new(*view) }
 }
 

@@ -20,6 +20,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label::{self, Category, LabelId};
+use crate::stream::Stream;
 
 pub use hooks::HookHandle;
 pub(crate) use hooks::{Hooks, any_hooks};
@@ -175,6 +176,30 @@ impl Tensor {
     /// Tells the allocator what these bytes are for and whose they are. Views share their storage's tag.
     pub fn set_owner(&self, category: Category, label: LabelId) {
         self.data().storage.retag(Tag { category, label });
+    }
+
+    /// Says that work on `stream` uses these bytes, beside the stream that they were requested for: when the last handle
+    /// goes, the memory serves no other tensor before the work that is then on `stream` is done. Operations say so
+    /// themselves; this is for other uses, and for a device that computes at once, whose allocator then does the same
+    /// as a GPU's. As `Tensor.record_stream`.
+    ///
+    /// # Errors
+    /// A stream of another device.
+    pub fn record_stream(&self, stream: &Stream) -> Result<()> {
+        if stream.device() != self.device() {
+            return Err(Error::Device {
+                op: "record_stream",
+                first: self.device().name().to_owned(),
+                second: stream.device().name().to_owned(),
+            });
+        }
+        self.data().storage.record_stream(stream.id());
+        Ok(())
+    }
+
+    /// The stream that these bytes were requested for.
+    pub fn stream(&self) -> Stream {
+        Stream::numbered(self.device(), self.data().storage.stream())
     }
 
     /// What these bytes are for.

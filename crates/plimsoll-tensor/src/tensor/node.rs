@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use plimsoll_alloc::StreamId;
 use smallvec::SmallVec;
 
 use super::{Hooks, Tensor};
@@ -11,6 +12,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label::{self, LabelId};
 use crate::layout::Dims;
+use crate::stream;
 
 /// One gradient per input; `None` where an input wants none.
 pub type Grads = SmallVec<[Option<Tensor>; 3]>;
@@ -53,6 +55,8 @@ pub(crate) struct Node {
     /// The layer that recorded it; its derivative works under `<layer> backward`.
     pub(crate) layer: LabelId,
     pub(crate) outputs: usize,
+    /// The stream that it was called on; its derivative runs there too.
+    pub(crate) stream: StreamId,
     edges: SmallVec<[Option<Edge>; 3]>,
     /// What the gradients of the inputs must look like.
     ins: Sizes,
@@ -85,6 +89,7 @@ impl Node {
             name,
             layer: label::current_layer(),
             outputs,
+            stream: inputs.first().map_or(StreamId::default(), |input| stream::current(input.device())),
             edges: inputs.iter().map(|input| input.edge()).collect(),
             ins: inputs.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())).collect(),
             place,

@@ -1,0 +1,275 @@
+//! Streams, the current one of each thread, and events.
+//!
+//! A stream is a queue of a device's work: what is queued on one stream is done in that order, and streams run beside
+//! each other. Work goes to the current stream of its thread and device, the default stream unless [`with_stream`] is
+//! open. Where two streams use one tensor, the program orders them: with [`Stream::wait_stream`] or an [`Event`].
+//!
+//! Devices that compute at once (`cpu`, `sim`) have streams too, on which everything is done when a call returns. Their
+//! allocators serve each stream from its own blocks, so that `sim` requests the memory that a GPU would.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use plimsoll_alloc::{EventId, StreamId};
+
+use crate::device::Device;
+use crate::error::Result;
+
+/// How many streams a device has besides the default one; as PyTorch's pool of streams.
+const STREAMS: u64 = 32;
+
+/// A queue of a device's work. Clones are the same stream. As `torch.cuda.Stream`.
+///
+/// ```
+/// use plimsoll_tensor::testing::LateConfig;
+/// use plimsoll_tensor::{Device, Stream, Tensor, with_stream};
+/// let device = Device::late(LateConfig::default()); // computes later, as a GPU does
+/// let x = Tensor::ones(&[4], &device)?;
+/// let side = Stream::new(&device);
+/// side.wait_stream(&device.current_stream())?; // `x` is computed on the default stream
+/// let y = with_stream(&side, || x.mul_scalar(3.0))?;
+/// device.current_stream().wait_stream(&side)?; // and `y` on the other
+/// assert_eq!(y.to_vec::<f32>()?, [3.0; 4]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Stream {
+    device: Device,
+    id: StreamId,
+}
+
+thread_local! {
+    /// Streams that [`with_stream`] opened on this thread and did not end yet.
+    static OPEN: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
+    /// Their number, which every operation reads.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Stream {
+    /// One of the device's 32 streams, in turn: the 33rd is the first again, as in PyTorch.
+    pub fn new(device: &Device) -> Stream {
+        Stream::numbered(device, StreamId(device.count_stream() % STREAMS + 1))
+    }
+
+    /// The stream of this number.
+    pub(crate) fn numbered(device: &Device, id: StreamId) -> Stream {
+        Stream { device: device.clone(), id }
+    }
+
+    /// The device whose work it queues.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Its number; the default stream is 0.
+    pub fn id(&self) -> StreamId {
+        self.id
+    }
+
+    /// Waits until the work that is now on this stream is done. As `torch.cuda.Stream.synchronize`.
+    ///
+    /// # Errors
+    /// The error of earlier work that was not reported yet: [`Error::Late`](crate::Error::Late).
+    pub fn synchronize(&self) -> Result<()> {
+        self.record_event()?.synchronize()
+    }
+
+    /// Whether all work on this stream is done. As `torch.cuda.Stream.query`.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`].
+    pub fn query(&self) -> Result<bool> {
+        self.record_event()?.query()
+    }
+
+    /// The next work on this stream waits for the work that is now on `other`; the host does not wait. As
+    /// `torch.cuda.Stream.wait_stream`.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`].
+    pub fn wait_stream(&self, other: &Stream) -> Result<()> {
+        if self == other { Ok(()) } else { self.wait_event(&other.record_event()?) }
+    }
+
+    /// The next work on this stream waits for an event; the host does not wait, unless the event is on another device.
+    /// As `torch.cuda.Stream.wait_event`.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`].
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        event.wait(self)
+    }
+
+    /// An event after the work that is now on this stream. As `torch.cuda.Stream.record_event`.
+    ///
+    /// # Errors
+    /// As [`Stream::synchronize`].
+    pub fn record_event(&self) -> Result<Event> {
+        let event = Event::new();
+        event.record(self)?;
+        Ok(event)
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({}, {})", self.device, self.id.0)
+    }
+}
+
+impl Device {
+    /// The stream of work outside [`with_stream`]. As `torch.cuda.default_stream`.
+    pub fn default_stream(&self) -> Stream {
+        Stream::numbered(self, StreamId::default())
+    }
+
+    /// The stream on which this thread queues work of this device. As `torch.cuda.current_stream`.
+    pub fn current_stream(&self) -> Stream {
+        Stream::numbered(self, current(self))
+    }
+}
+
+/// Runs `f`; what this thread asks of the stream's device meanwhile is queued on that stream, and new tensors there
+/// belong to it. As `torch.cuda.stream`.
+pub fn with_stream<T>(stream: &Stream, f: impl FnOnce() -> T) -> T {
+    /// Ends it also when `f` panics.
+    struct Open(usize);
+    impl Drop for Open {
+        fn drop(&mut self) {
+            let ended = OPEN.with_borrow_mut(|open| open.split_off(self.0));
+            DEPTH.set(self.0);
+            drop(ended); // outside the borrow: the last handle of a device may go
+        }
+    }
+    let _open = Open(OPEN.with_borrow_mut(|open| {
+        open.push(stream.clone());
+        DEPTH.set(open.len());
+        open.len() - 1
+    }));
+    f()
+}
+
+/// The number of this thread's current stream on a device.
+#[inline]
+pub(crate) fn current(device: &Device) -> StreamId {
+    if DEPTH.get() == 0 { StreamId::default() } else { innermost(device) }
+}
+
+#[cold]
+fn innermost(device: &Device) -> StreamId {
+    OPEN.with_borrow(|open| {
+        open.iter()
+            .rev()
+            .find(|stream| stream.device == *device)
+            .map_or(StreamId::default(), |stream| stream.id)
+    })
+}
+
+/// A point in a stream's work. As `torch.cuda.Event`.
+///
+/// ```
+/// use plimsoll_tensor::testing::LateConfig;
+/// use plimsoll_tensor::{Device, Event, Tensor};
+/// let device = Device::late(LateConfig::default());
+/// let event = Event::new();
+/// assert!(event.query()?); // nothing to wait for yet
+/// let x = Tensor::ones(&[4], &device)?;
+/// event.record(&device.current_stream())?;
+/// event.synchronize()?; // now `x` has its values
+/// assert!(event.query()?);
+/// # drop(x);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Default)]
+pub struct Event(Mutex<Option<Recorded>>);
+
+/// Where an event was recorded last.
+struct Recorded {
+    device: Device,
+    /// None on a device that computes at once.
+    id: Option<EventId>,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        if let (Some(queues), Some(id)) = (self.device.queues(), self.id) {
+            queues.release(id);
+        }
+    }
+}
+
+impl Event {
+    /// An event that is not recorded yet: it counts as done.
+    pub fn new() -> Event {
+        Event::default()
+    }
+
+    /// Moves the event behind the work that is now on a stream. As `torch.cuda.Event.record`.
+    ///
+    /// # Errors
+    /// The error of earlier work that was not reported yet: [`Error::Late`](crate::Error::Late).
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        stream.device.late_error()?;
+        let id = stream.device.queues().map(|queues| queues.record(stream.id)).transpose()?;
+        let before = self.replace(Some(Recorded { device: stream.device.clone(), id }));
+        drop(before); // outside the lock
+        Ok(())
+    }
+
+    /// The next work on `stream` waits for this event. As `torch.cuda.Event.wait`.
+    ///
+    /// # Errors
+    /// As [`Event::record`].
+    pub fn wait(&self, stream: &Stream) -> Result<()> {
+        let recorded = self.lock();
+        let Some(Recorded { device, id: Some(id) }) = &*recorded else { return Ok(()) };
+        let Some(queues) = device.queues() else { return Ok(()) };
+        // No device can wait for another one's events: the host does that for it.
+        if *device == stream.device { queues.wait_on(stream.id, *id) } else { queues.wait(*id) }
+    }
+
+    /// Waits on the host until the work before this event is done. As `torch.cuda.Event.synchronize`.
+    ///
+    /// # Errors
+    /// As [`Event::record`].
+    pub fn synchronize(&self) -> Result<()> {
+        let recorded = self.lock();
+        let Some(Recorded { device, id }) = &*recorded else { return Ok(()) };
+        if let (Some(queues), Some(id)) = (device.queues(), id) {
+            queues.wait(*id)?;
+        }
+        device.late_error()
+    }
+
+    /// Whether the work before this event is done. As `torch.cuda.Event.query`.
+    ///
+    /// # Errors
+    /// As [`Event::record`].
+    pub fn query(&self) -> Result<bool> {
+        let recorded = self.lock();
+        let Some(Recorded { device, id }) = &*recorded else { return Ok(true) };
+        device.late_error()?;
+        match (device.queues(), id) {
+            (Some(queues), Some(id)) => queues.is_done(*id),
+            _ => Ok(true),
+        }
+    }
+
+    fn replace(&self, recorded: Option<Recorded>) -> Option<Recorded> {
+        std::mem::replace(&mut *self.lock(), recorded)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Recorded>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.lock() {
+            Some(Recorded { device, .. }) => write!(f, "Event(recorded on {device})"),
+            None => f.write_str("Event(not recorded)"),
+        }
+    }
+}
