@@ -38,7 +38,7 @@ fn the_current_stream_belongs_to_a_thread_and_a_device() {
     with_stream(&first, || {
         assert_eq!((a.current_stream(), b.current_stream()), (first.clone(), b.default_stream()));
         with_stream(&other, || {
-            assert_eq!((a.current_stream(), b.current_stream()), (first.clone(), other.clone()))
+            assert_eq!((a.current_stream(), b.current_stream()), (first.clone(), other.clone()));
         });
         with_stream(&second, || assert_eq!(a.current_stream(), second.clone()));
         with_stream(&a.default_stream(), || assert_eq!(a.current_stream(), a.default_stream()));
