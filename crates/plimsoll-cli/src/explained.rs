@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Known, Options, Origins};
+use plimsoll_trace::explain::{DataQuality, DeviceAnalysis, DeviceExplanation, Options, Origins};
 use plimsoll_trace::render::Report;
 use plimsoll_trace::snapshot::{FrameId, Snapshot};
 use serde_json::{Value, json};
@@ -60,13 +60,13 @@ impl Explained {
     }
 
     /// One of the devices, as comparisons take it.
-    pub(crate) fn known<'a>(&'a self, device: &'a DeviceExplanation) -> Known<'a> {
-        self.report().known(device)
+    pub(crate) fn analysis<'a>(&'a self, device: &'a DeviceExplanation) -> DeviceAnalysis<'a> {
+        self.report().analysis(device)
     }
 
     /// How much is recorded of one of the devices.
     pub(crate) fn quality(&self, device: &DeviceExplanation) -> DataQuality {
-        DataQuality::of(self.known(device), &device.passes)
+        DataQuality::of(self.analysis(device), &device.passes)
     }
 
     /// What to write before what is told of a device: nothing where there is but one.

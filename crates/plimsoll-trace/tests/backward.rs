@@ -25,7 +25,7 @@ fn score(file: &str) -> Score {
     let origins = Origins::of(&snapshot);
     let device = DeviceExplanation::of(&snapshot, 0, &origins, Options::default());
     let requests = device.timeline.lives.iter().filter_map(|life| life.born);
-    let lines = device.forward_lines_of(device.known(&snapshot, &origins), requests);
+    let lines = device.forward_lines_of(device.analysis(&snapshot, &origins), requests);
     let mut score = Score::default();
     for life in &device.timeline.lives {
         let node = life.user_metadata.map_or("", |text| snapshot.texts.get(text));

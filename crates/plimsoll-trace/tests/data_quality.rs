@@ -3,15 +3,18 @@
 
 mod files;
 
-use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Known, Missing, NoStack, Options, Origins};
+use plimsoll_trace::explain::{
+    DataQuality, DeviceAnalysis, DeviceExplanation, Missing, NoStack, Options, Origins,
+};
 use plimsoll_trace::snapshot::Snapshot;
 
 fn quality(snapshot: &Snapshot, device: i32) -> DataQuality {
     let origins = Origins::of(snapshot);
     let told =
         DeviceExplanation::of(snapshot, device, &origins, Options { infer: true, device_total_bytes: None });
-    let known = Known { snapshot, timeline: &told.timeline, origins: &origins, purposes: &told.purposes };
-    DataQuality::of(known, &told.passes)
+    let analysis =
+        DeviceAnalysis { snapshot, timeline: &told.timeline, origins: &origins, purposes: &told.purposes };
+    DataQuality::of(analysis, &told.passes)
 }
 
 fn check(name: &str, causes: &[NoStack], asks: &[&str]) {

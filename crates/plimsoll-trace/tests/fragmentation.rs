@@ -4,7 +4,7 @@ mod files;
 mod recorder;
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
-use plimsoll_trace::explain::{Fragmentation, Known, Ledger, Origins, Part, Passes, Purposes};
+use plimsoll_trace::explain::{DeviceAnalysis, Fragmentation, Ledger, Origins, Part, Passes, Purposes};
 use plimsoll_trace::snapshot::{Action, Event, EventIndex, Frame, LifeIndex, Snapshot, StackId};
 use plimsoll_trace::timeline::Timeline;
 
@@ -26,7 +26,11 @@ fn at(snapshot: &Snapshot, timeline: &Timeline, after: Option<EventIndex>) -> Fr
     let origins = Origins::of(snapshot);
     let passes = Passes::of(snapshot, snapshot.trace(timeline.device), &origins);
     let purposes = Purposes::of(snapshot, timeline, &origins, &passes, true);
-    Fragmentation::of(Known { snapshot, timeline, origins: &origins, purposes: &purposes }, &[], after)
+    Fragmentation::of(
+        DeviceAnalysis { snapshot, timeline, origins: &origins, purposes: &purposes },
+        &[],
+        after,
+    )
 }
 
 #[test]
@@ -150,18 +154,19 @@ fn small_blocks_that_pin_large_segments_are_named_the_oldest_first() {
     let passes = Passes::of(&snapshot, snapshot.trace(0), &origins);
     let purposes = Purposes::of(&snapshot, &timeline, &origins, &passes, true);
     let steps = [0, 4, 8].map(|place| EventIndex::new(place).expect("few"));
-    let known = Known { snapshot: &snapshot, timeline: &timeline, origins: &origins, purposes: &purposes };
-    let found = Fragmentation::of(known, &steps, timeline.last());
+    let analysis =
+        DeviceAnalysis { snapshot: &snapshot, timeline: &timeline, origins: &origins, purposes: &purposes };
+    let found = Fragmentation::of(analysis, &steps, timeline.last());
 
     let pins: Vec<_> = found.pins.iter().map(|pin| (pin.memory.addr.0 / MIB, pin.held_bytes / MIB)).collect();
     assert_eq!(pins, [(200, 2), (100, 4)]);
-    let holders = |nth: usize| {
-        let holders = found.pins[nth].holders.iter();
-        holders.map(|it| (it.life, it.is_waiting, it.age_events, it.age_steps, it.line)).collect::<Vec<_>>()
+    let blocks = |nth: usize| {
+        let blocks = found.pins[nth].blocks.iter();
+        blocks.map(|it| (it.life, it.is_waiting, it.age_events, it.age_steps, it.line)).collect::<Vec<_>>()
     };
-    assert_eq!(holders(0), [(LifeIndex::new(0), false, 6, 2, Some(frame))]);
+    assert_eq!(blocks(0), [(LifeIndex::new(0), false, 6, 2, Some(frame))]);
     let first = (LifeIndex::new(2), true, 2, 1, Some(frame));
-    assert_eq!(holders(1), [first, (LifeIndex::new(3), false, 1, 0, Some(frame))]);
+    assert_eq!(blocks(1), [first, (LifeIndex::new(3), false, 1, 0, Some(frame))]);
 
     let all = found.all;
     assert_eq!((all.count, all.largest_bytes, all.reserved_bytes), (5, 20 * MIB, 60 * MIB));
@@ -183,7 +188,7 @@ fn holes_over_time_end_in_those_of_the_end_and_never_exceed_the_moments_asked_fo
             assert_eq!(pinned, found.all.cached.pinned, "{name}: every pinned byte is some block's doing");
             // The ones made by hand have pages of any size.
             let is_made_up = ["features", "little", "tiny"].iter().any(|it| name.starts_with(it));
-            assert!(is_made_up || found.pins.iter().all(|pin| !pin.holders.is_empty()), "{name}");
+            assert!(is_made_up || found.pins.iter().all(|pin| !pin.blocks.is_empty()), "{name}");
             for moments in [0, 1, 2, 50, 1000] {
                 let points = Fragmentation::over_time(&snapshot, &timeline, moments);
                 let events = snapshot.trace(device).len();

@@ -2,7 +2,8 @@
 
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_trace::explain::{
-    Comparison, DataQuality, DeviceExplanation, Fragmentation, Known, Ledger, Options, Origins, Ranks, State,
+    AllocatorState, Comparison, DataQuality, DeviceAnalysis, DeviceExplanation, Fragmentation, Ledger,
+    Options, Origins, Ranks,
 };
 use plimsoll_trace::snapshot::{
     Action, Block, BlockState, Event, EventIndex, Segment, SegmentType, Snapshot,
@@ -86,14 +87,14 @@ fn forged_recordings_are_explained_without_a_panic() {
         let origins = Origins::of(&snapshot);
         let told =
             DeviceExplanation::of(&snapshot, 0, &origins, Options { infer: true, device_total_bytes: None });
-        let known = Known {
+        let analysis = DeviceAnalysis {
             snapshot: &snapshot,
             timeline: &told.timeline,
             origins: &origins,
             purposes: &told.purposes,
         };
         for after in [None, EventIndex::new(events / 2), told.timeline.last(), EventIndex::new(events)] {
-            let state = State::of(&told.timeline, snapshot.trace(0), after);
+            let state = AllocatorState::of(&told.timeline, snapshot.trace(0), after);
             for segment in &state.segments {
                 let pieces = state.pieces_of(segment);
                 assert!(
@@ -109,14 +110,14 @@ fn forged_recordings_are_explained_without_a_panic() {
                 "{round}"
             );
             let steps = EventIndex::new(dice.below(60) as usize);
-            let found = Fragmentation::of(known, steps.as_slice(), after);
+            let found = Fragmentation::of(analysis, steps.as_slice(), after);
             assert!((0.0..=1.0).contains(&found.all.fragmentation()), "{round}: {:?}", found.all);
         }
         assert!(Fragmentation::over_time(&snapshot, &told.timeline, 20).len() <= 20);
-        let same = Comparison::of(known, known);
+        let same = Comparison::of(analysis, analysis);
         assert!(same.lines.iter().all(|row| row.bytes() == 0), "{round}");
-        assert_eq!(Ranks::of(&[("a".to_owned(), known)]).ranks.len(), 1);
-        let quality = DataQuality::of(known, &told.passes);
+        assert_eq!(Ranks::of(&[("a".to_owned(), analysis)]).ranks.len(), 1);
+        let quality = DataQuality::of(analysis, &told.passes);
         assert!(quality.stackless_bytes() <= quality.peak_bytes, "{round}");
     }
 }

@@ -5,7 +5,7 @@ mod files;
 use plimsoll_alloc::{Addr, Bytes, StreamId};
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
 use plimsoll_trace::render::Report;
-use plimsoll_trace::render::comparison::Both;
+use plimsoll_trace::render::comparison::SnapshotDiff;
 use plimsoll_trace::render::html::{About, Page};
 use plimsoll_trace::snapshot::{Action, Event, Segment, SegmentType, Snapshot};
 
@@ -151,9 +151,9 @@ fn the_rows_of_a_comparison_sum_to_the_change_of_the_peak() {
         let (origins, devices) = &explained[side];
         Report { file: ["a.pickle", "b.pickle"][side], snapshot: &snapshots[side], origins, devices }
     };
-    let both = Both::of([report(0), report(1)]);
-    let page = Page { about: About::Comparison(&both), title: "a b", command: "plimsoll diff" }.html();
-    let peaks = both.pairs[0].peaks();
+    let diff = SnapshotDiff::of([report(0), report(1)]);
+    let page = Page { about: About::Comparison(&diff), title: "a b", command: "plimsoll diff" }.html();
+    let peaks = diff.pairs[0].peaks();
     let tables: Vec<&str> = page
         .split("<table class=\"changes\">")
         .skip(1)
@@ -174,7 +174,7 @@ fn the_rows_of_a_comparison_sum_to_the_change_of_the_peak() {
         assert!(page.contains(&format!("<a href=\"#device-{section}\">{name}</a>")), "{name} is drawn");
         assert!(page.contains(&format!("<p class=\"title\">{name}</p>")), "{name} has a section");
     }
-    let verdict = both.pairs[0].verdict(&both.pairs[0].lines(), |bytes| Bytes(bytes).to_string());
+    let verdict = diff.pairs[0].verdict(&diff.pairs[0].lines(), |bytes| Bytes(bytes).to_string());
     assert!(read(&page).contains(&verdict.replace('<', "&lt;").replace('>', "&gt;")), "{verdict}");
 }
 

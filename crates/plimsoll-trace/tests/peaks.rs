@@ -41,7 +41,7 @@ fn a_request_failed_in_the_phase_that_the_program_was_in() {
 #[test]
 fn the_second_step_takes_more_by_the_optimizers_state() {
     let (snapshot, origins, device) = explained("programs/adam_fused.pickle.gz");
-    let rises = device.peaks.rises(device.known(&snapshot, &origins));
+    let rises = device.peaks.rises(device.analysis(&snapshot, &origins));
     let rise = rises.first().expect("a rise");
     assert_eq!((rise.steps, rise.pass), ([0, 1], PassKind::Backward));
     let [less, more] = rise.moments.map(|moment| i128::from(moment.level.allocated_bytes));

@@ -4,7 +4,9 @@ mod files;
 
 use std::collections::BTreeMap;
 
-use plimsoll_trace::explain::{Comparison, DeviceExplanation, Known, Options, Origins, Place, Ranks};
+use plimsoll_trace::explain::{
+    Comparison, DeviceAnalysis, DeviceExplanation, Options, Origins, Place, Ranks,
+};
 use plimsoll_trace::snapshot::{Snapshot, StackId, Stacks};
 
 /// All that is known of one device.
@@ -30,8 +32,8 @@ impl Recording {
         Self::of(files::open(&files::here(&format!("tests/snapshots/{name}.pickle.gz"))), 0)
     }
 
-    fn known(&self) -> Known<'_> {
-        Known {
+    fn analysis(&self) -> DeviceAnalysis<'_> {
+        DeviceAnalysis {
             snapshot: &self.snapshot,
             timeline: &self.device.timeline,
             origins: &self.origins,
@@ -60,7 +62,7 @@ fn changes_of_lines_and_of_categories_sum_to_the_change_of_the_peak() {
         .collect();
     for pair in recordings.windows(2) {
         let [(a, first), (b, second)] = pair else { unreachable!("windows of two") };
-        assert_closes(&Comparison::of(first.known(), second.known()), &format!("{a} and {b}"));
+        assert_closes(&Comparison::of(first.analysis(), second.analysis()), &format!("{a} and {b}"));
     }
 }
 
@@ -68,7 +70,7 @@ fn changes_of_lines_and_of_categories_sum_to_the_change_of_the_peak() {
 fn a_recording_does_not_differ_from_itself() {
     for name in ["gpt2_oom", "leak_layer", "leak_loss"] {
         let recording = Recording::open(name);
-        let comparison = Comparison::of(recording.known(), recording.known());
+        let comparison = Comparison::of(recording.analysis(), recording.analysis());
         assert_closes(&comparison, name);
         assert!(!comparison.lines.is_empty());
         for row in &comparison.lines {
@@ -107,7 +109,7 @@ fn lines_are_found_again_where_the_program_moved_and_grew_by_three_lines() {
         block.stack = block.stack.map(|id| ids.get(&id).copied().unwrap_or(id));
     }
     let moved = Recording::of(moved, 0);
-    let comparison = Comparison::of(recording.known(), moved.known());
+    let comparison = Comparison::of(recording.analysis(), moved.analysis());
     assert_closes(&comparison, "moved");
     let line = |of: &Recording, frame| Place::of(&of.snapshot, frame);
     let mut with_lines = 0;
@@ -128,8 +130,9 @@ fn lines_are_found_again_where_the_program_moved_and_grew_by_three_lines() {
 fn the_rank_that_holds_what_the_others_do_not_is_odd() {
     let (layer, loss) = (Recording::open("leak_layer"), Recording::open("leak_loss"));
     let rank = |nth: usize, of| (format!("rank{nth}"), of);
-    let known = [layer.known(), layer.known(), loss.known(), layer.known()];
-    let ranks = Ranks::of(&known.into_iter().enumerate().map(|(nth, of)| rank(nth, of)).collect::<Vec<_>>());
+    let analysis = [layer.analysis(), layer.analysis(), loss.analysis(), layer.analysis()];
+    let ranks =
+        Ranks::of(&analysis.into_iter().enumerate().map(|(nth, of)| rank(nth, of)).collect::<Vec<_>>());
     assert_eq!(ranks.allocated.odd, [2]);
     for (nth, rank) in ranks.ranks.iter().enumerate() {
         let sum: u64 = ranks.lines.iter().map(|line| line.across.bytes[nth]).sum();
@@ -140,7 +143,7 @@ fn the_rank_that_holds_what_the_others_do_not_is_odd() {
     assert_eq!(ranks.allocated.sum_bytes, total);
     assert_eq!(ranks.lines[0].across.odd, [2], "the least alike comes first: {:?}", ranks.lines[0]);
 
-    let alike = Ranks::of(&[rank(0, layer.known()), rank(1, layer.known()), rank(2, layer.known())]);
+    let alike = Ranks::of(&[rank(0, layer.analysis()), rank(1, layer.analysis()), rank(2, layer.analysis())]);
     assert!(alike.lines.iter().all(|line| line.across.odd.is_empty() && line.across.spread_bytes() == 0));
     assert!(Ranks::of(&[]).lines.is_empty());
 }

@@ -4,7 +4,7 @@ mod files;
 mod recorder;
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
-use plimsoll_trace::explain::{Ledger, State, States, Use};
+use plimsoll_trace::explain::{AllocatorState, AllocatorStates, Ledger, Use};
 use plimsoll_trace::snapshot::{
     self, Action, Event, EventIndex, HOST_DEVICE, Segment, SegmentType, Snapshot,
 };
@@ -14,7 +14,7 @@ use plimsoll_trace::timeline::{Life, Timeline};
 /// how much and whether it is held, waits, or neither.
 type Picture = (Addr, u64, SegmentType, StreamId, Vec<(Addr, u64, char)>);
 
-fn of_state(state: &State) -> Vec<Picture> {
+fn of_state(state: &AllocatorState) -> Vec<Picture> {
     let pieces = |segment| {
         let pieces = state.pieces_of(segment).iter();
         pieces.map(|piece| match piece.usage {
@@ -51,7 +51,7 @@ fn the_state_after_any_event_is_the_allocators_own() {
         let recorded = recorder::record(seed, 600, &config, seed % 2 == 1);
         let (timeline, trace) = (&recorded.timeline, recorded.snapshot.trace(0));
         assert_eq!(timeline.quality.conflicts(), 0, "seed {seed}");
-        let mut states = States::new(timeline, trace);
+        let mut states = AllocatorStates::new(timeline, trace);
         for (after, segments, _) in &recorded.pictures {
             let expected: Vec<Picture> = segments
                 .iter()
@@ -65,7 +65,7 @@ fn the_state_after_any_event_is_the_allocators_own() {
                     (segment.addr, segment.bytes, kind, segment.stream, merged(blocks))
                 })
                 .collect();
-            let state = State::of(timeline, trace, *after);
+            let state = AllocatorState::of(timeline, trace, *after);
             assert_eq!(of_state(&state), expected, "seed {seed} after {after:?}");
             assert_eq!(states.at(*after), state, "seed {seed} after {after:?}: in one walk");
             waited += state.bytes().waiting;
@@ -82,7 +82,7 @@ fn the_last_state_is_the_snapshots_and_sums_are_those_of_the_curve() {
         }
         for device in snapshot.devices() {
             let (timeline, trace) = (Timeline::of(&snapshot, device), snapshot.trace(device));
-            let state = State::of(&timeline, trace, EventIndex::new(trace.len()));
+            let state = AllocatorState::of(&timeline, trace, EventIndex::new(trace.len()));
             let mut shown: Vec<&Segment> = snapshot.segments_of(device).collect();
             shown.sort_by_key(|segment| segment.address);
             let picture = |segment: &&Segment| {
@@ -95,7 +95,7 @@ fn the_last_state_is_the_snapshots_and_sums_are_those_of_the_curve() {
             };
             assert_eq!(of_state(&state), shown.iter().map(picture).collect::<Vec<_>>(), "{name}");
 
-            let mut states = States::new(&timeline, trace);
+            let mut states = AllocatorStates::new(&timeline, trace);
             let stride = trace.len() / 97 + 1;
             for moment in timeline.curve(trace).step_by(stride) {
                 let (state, level) = (states.at(moment.after), moment.level);
@@ -125,7 +125,7 @@ fn what_fits_nowhere_is_listed_apart_and_counted_all_the_same() {
     for life in &mut timeline.lives {
         *life = Life { freed: None, completed: None, ..*life };
     }
-    let state = State::of(&timeline, &trace, timeline.last());
+    let state = AllocatorState::of(&timeline, &trace, timeline.last());
     assert_eq!(state.bytes().live, 1024);
     assert_eq!((state.unplaced.len(), state.unplaced_bytes().live), (4, 512 + 1024 + 512 + 512));
     assert_eq!((state.reserved_bytes(), state.bytes().sum()), (2 << 20, 2 << 20));
@@ -159,7 +159,7 @@ fn pages_join_their_neighbours_although_old_events_do_not_tell_the_pool() {
     }];
     let timeline = Timeline::of(&snapshot, 0);
     let check = |after, expected: &[(u64, u64)]| {
-        let state = State::of(&timeline, snapshot.trace(0), after);
+        let state = AllocatorState::of(&timeline, snapshot.trace(0), after);
         let found = state.segments.iter().map(|it| (it.memory.addr.0 / page, it.memory.bytes / page));
         assert_eq!(found.collect::<Vec<_>>(), expected);
     };

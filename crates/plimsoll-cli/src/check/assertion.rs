@@ -1,7 +1,7 @@
 //! One assertion about one device, decided: [`Assertion`].
 
 use plimsoll_alloc::Bytes;
-use plimsoll_trace::explain::{Comparison, DeviceExplanation, Holders, Line, Share, leaks};
+use plimsoll_trace::explain::{Comparison, DeviceExplanation, Line, Owners, Share, leaks};
 use plimsoll_trace::render::words;
 
 use crate::exit::{Exit, Failure};
@@ -211,7 +211,7 @@ fn blamed(
     };
     let against = matches!(want, Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_));
     if let Some((baseline, before)) = before.filter(|_| against) {
-        let (first, second) = (baseline.known(before), told.known(device));
+        let (first, second) = (baseline.analysis(before), told.analysis(device));
         let comparison = Comparison::after(first, second, [moment(before), moment(device)]);
         return grown(told, baseline, &comparison);
     }
@@ -229,11 +229,11 @@ fn blamed(
         category: Some(words::purpose(&told.snapshot, share.key.category).into_owned()),
         bytes: share.bytes,
     };
-    if after == device.holders.after {
-        return device.holders.by_line.iter().map(blamed).collect();
+    if after == device.owners.after {
+        return device.owners.by_line.iter().map(blamed).collect();
     }
-    let holders = Holders::after(&device.timeline, &told.origins, &device.purposes, after);
-    holders.by_line.iter().map(blamed).collect()
+    let owners = Owners::after(&device.timeline, &told.origins, &device.purposes, after);
+    owners.by_line.iter().map(blamed).collect()
 }
 
 /// The lines that hold more than before, and how much more.

@@ -1,21 +1,21 @@
 //! What changed, for programs: `plimsoll.diff/1`. Pairs are before and after.
 
 use plimsoll_trace::explain::{Amount, Change, Totals};
-use plimsoll_trace::render::comparison::{Both, Compared};
+use plimsoll_trace::render::comparison::{Compared, SnapshotDiff};
 use serde_json::{Value, json};
 
 use crate::explained::Explained;
 
 /// The whole answer; the changes of all lines sum to that of the peak, and so do those of all categories.
-pub(super) fn render(files: &[Explained; 2], both: &Both<'_>) -> String {
-    let devices: Vec<Value> = both.pairs.iter().map(|pair| device(files, pair)).collect();
-    let alone = both
+pub(super) fn render(files: &[Explained; 2], diff: &SnapshotDiff<'_>) -> String {
+    let devices: Vec<Value> = diff.pairs.iter().map(|pair| device(files, pair)).collect();
+    let alone = diff
         .alone
         .iter()
-        .map(|&(side, device)| json!({ "file": both.reports[side].file, "device": device.timeline.device }));
+        .map(|&(side, device)| json!({ "file": diff.reports[side].file, "device": device.timeline.device }));
     let value = json!({
         "schema": "plimsoll.diff/1",
-        "files": both.reports.map(|report| report.file),
+        "files": diff.reports.map(|report| report.file),
         "devices": devices,
         "devices_in_one_file": alone.collect::<Vec<_>>(),
     });

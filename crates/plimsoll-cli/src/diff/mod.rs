@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use plimsoll_trace::explain::Options;
-use plimsoll_trace::render::comparison::Both;
+use plimsoll_trace::render::comparison::SnapshotDiff;
 use plimsoll_trace::render::html::About;
 
 use crate::categories::Categories;
@@ -43,9 +43,9 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer, Failure> {
     let sink = args.page.sink()?;
     let open = |file| Explained::open(file, args.device, Options::default(), &args.categories);
     let files = [open(&args.before)?, open(&args.after)?];
-    let both = Both::of(files.each_ref().map(Explained::report));
-    if both.pairs.is_empty() {
-        let [a, b] = both.reports.map(|report| {
+    let diff = SnapshotDiff::of(files.each_ref().map(Explained::report));
+    if diff.pairs.is_empty() {
+        let [a, b] = diff.reports.map(|report| {
             let numbers = report.devices.iter().map(|device| device.timeline.device.to_string());
             format!("{} has {}", report.file, numbers.collect::<Vec<String>>().join(", "))
         });
@@ -55,11 +55,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Answer, Failure> {
         let mut command = vec!["plimsoll diff".to_owned(), quoted(&args.before), quoted(&args.after)];
         command.extend(args.device.map(|device| format!("--device {device}")));
         command.extend(args.categories.words());
-        let [a, b] = both.reports.map(|report| report.file);
-        sink.page(About::Comparison(&both), &format!("{a} {b}"), &sink.again(&command.join(" ")))?;
+        let [a, b] = diff.reports.map(|report| report.file);
+        sink.page(About::Comparison(&diff), &format!("{a} {b}"), &sink.again(&command.join(" ")))?;
         if sink.is_stdout() {
             return Ok(Answer::default());
         }
     }
-    Ok(Answer::from(if args.json { json::render(&files, &both) } else { text::render(&both, args) }))
+    Ok(Answer::from(if args.json { json::render(&files, &diff) } else { text::render(&diff, args) }))
 }

@@ -3,31 +3,31 @@
 use std::fmt::Write;
 
 use plimsoll_trace::explain::{Amount, Change};
-use plimsoll_trace::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total};
+use plimsoll_trace::render::comparison::{Compared, IN_ALL, Listed, SIDES, SnapshotDiff, Total};
 use plimsoll_trace::render::words;
 
 use super::DiffArgs;
 use crate::output::{BOLD, RESET};
 
 /// The whole answer.
-pub(super) fn render(both: &Both<'_>, args: &DiffArgs) -> String {
-    let page = Text { both, args };
+pub(super) fn render(diff: &SnapshotDiff<'_>, args: &DiffArgs) -> String {
+    let page = Text { diff, args };
     let mut out = String::new();
     // Writing to a `String` cannot fail.
-    for pair in &both.pairs {
+    for pair in &diff.pairs {
         if !out.is_empty() {
             out.push('\n');
         }
         page.pair(&mut out, pair);
     }
-    for alone in both.alone() {
+    for alone in diff.alone() {
         let _ = writeln!(out, "\n{alone}");
     }
     out
 }
 
 struct Text<'a> {
-    both: &'a Both<'a>,
+    diff: &'a SnapshotDiff<'a>,
     args: &'a DiffArgs,
 }
 
@@ -39,7 +39,7 @@ impl Text<'_> {
     fn pair(&self, out: &mut String, pair: &Compared<'_>) {
         let lines = pair.lines();
         let verdict = pair.verdict(&lines, |bytes| self.size(bytes));
-        let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", self.both.prefix(pair));
+        let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", self.diff.prefix(pair));
         self.totals(out, pair);
         let _ = writeln!(out, "\n{BOLD}At the peak, by category{RESET}");
         let snapshot = pair.reports[0].snapshot;

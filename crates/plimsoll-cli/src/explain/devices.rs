@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use plimsoll_trace::render::devices::{decisive, part, verdict};
 use plimsoll_trace::render::failure;
-use plimsoll_trace::render::ranks::{Abreast, COLUMNS, line as line_name};
+use plimsoll_trace::render::ranks::{COLUMNS, RankTable, line as line_name};
 use serde_json::{Value, json};
 
 use super::job;
@@ -27,21 +27,21 @@ pub(super) fn head(out: &mut String, explained: &Explained, shown: Shown) {
             let _ = writeln!(out, "{line}");
         }
     }
-    let abreast = Abreast::of_devices(explained.report());
-    job::rows(out, &abreast, shown);
-    parts(out, &abreast, shown);
+    let table = RankTable::of_devices(explained.report());
+    job::rows(out, &table, shown);
+    parts(out, &table, shown);
 }
 
 /// The lines of which several devices have blocks.
-fn parts(out: &mut String, abreast: &Abreast<'_>, shown: Shown) {
-    let (shared, count) = (abreast.shared(), abreast.devices.len());
+fn parts(out: &mut String, table: &RankTable<'_>, shown: Shown) {
+    let (shared, count) = (table.shared(), table.devices.len());
     if shared.is_empty() {
         return;
     }
     let _ = writeln!(out, "\n{BOLD}Lines of several devices, at the peak of each{RESET}");
     let is_wide = count <= COLUMNS;
     if is_wide {
-        let names: String = (0..count).map(|nth| format!("{:>COLUMN$} ", abreast.name(nth))).collect();
+        let names: String = (0..count).map(|nth| format!("{:>COLUMN$} ", table.name(nth))).collect();
         let _ = writeln!(out, "  {}", names.trim_end());
     }
     for line in shared.iter().take(shown.rows) {
@@ -72,8 +72,8 @@ pub(super) fn verdict_as_json(explained: &Explained) -> Value {
 
 /// The lines of which several devices have blocks; bytes and blocks in the order of the devices.
 pub(super) fn parts_as_json(explained: &Explained) -> Value {
-    let abreast = Abreast::of_devices(explained.report());
-    let rows = abreast.shared().into_iter().map(|line| {
+    let table = RankTable::of_devices(explained.report());
+    let rows = table.shared().into_iter().map(|line| {
         json!({
             "line": job::place(line.place.as_ref()),
             "package_line": job::place(line.package.as_ref()),

@@ -1,6 +1,6 @@
 //! The holes of one device for programs: at the moment that is explained, and over the recording.
 
-use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holder, Holes, Pin};
+use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Pin, PinningBlock};
 use serde_json::{Value, json};
 
 use crate::explained::Explained;
@@ -42,19 +42,19 @@ fn pin(explained: &Explained, pin: &Pin) -> Value {
         "segment_bytes": pin.memory.bytes,
         "held_bytes": pin.held_bytes,
         "pinned_bytes": pin.pinned_bytes,
-        "blocks": pin.holders.len(),
-        "oldest": pin.holders.first().map(|oldest| holder(explained, oldest)),
+        "blocks": pin.blocks.len(),
+        "oldest": pin.blocks.first().map(|oldest| pinning_block(explained, oldest)),
     })
 }
 
-fn holder(explained: &Explained, holder: &Holder) -> Value {
+fn pinning_block(explained: &Explained, pinning_block: &PinningBlock) -> Value {
     json!({
-        "bytes": holder.bytes,
-        "waiting": holder.is_waiting,
-        "line": holder.line.map(|frame| explained.line(frame)),
-        "category": holder.category.name(&explained.snapshot),
-        "born_event": holder.born.map(|event| event.index()),
-        "age_events": holder.age_events,
-        "age_steps": holder.age_steps,
+        "bytes": pinning_block.bytes,
+        "waiting": pinning_block.is_waiting,
+        "line": pinning_block.line.map(|frame| explained.line(frame)),
+        "category": pinning_block.category.name(&explained.snapshot),
+        "born_event": pinning_block.born.map(|event| event.index()),
+        "age_events": pinning_block.age_events,
+        "age_steps": pinning_block.age_steps,
     })
 }

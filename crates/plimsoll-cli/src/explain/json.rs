@@ -25,8 +25,8 @@ pub(crate) fn render(explained: &Explained) -> String {
 
 /// One device.
 pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value {
-    let (timeline, holders) = (&device.timeline, &device.holders);
-    let by_category = holders.by_category.iter().map(|share| {
+    let (timeline, owners) = (&device.timeline, &device.owners);
+    let by_category = owners.by_category.iter().map(|share| {
         let why = share.key.why;
         row(
             share,
@@ -37,7 +37,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
             }),
         )
     });
-    let by_line = holders.by_line.iter().map(|share| {
+    let by_line = owners.by_line.iter().map(|share| {
         row(
             share,
             json!({
@@ -48,7 +48,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
             }),
         )
     });
-    let by_operator = holders
+    let by_operator = owners
         .by_operator
         .iter()
         .map(|share| row(share, json!({ "operator": share.key.map(|name| name.of(&explained.snapshot)) })));
@@ -93,8 +93,8 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
         "peak_reserved": moment(timeline.peak_reserved),
         "ledger": ledger(&device.ledger),
         "held": {
-            "after_event": holders.after.map(|event| event.index()),
-            "bytes": holders.bytes,
+            "after_event": owners.after.map(|event| event.index()),
+            "bytes": owners.bytes,
             "by_category": by_category.collect::<Vec<_>>(),
             "by_line": by_line.collect::<Vec<_>>(),
             "by_operator": by_operator.collect::<Vec<_>>(),

@@ -38,7 +38,7 @@ pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExp
 
 /// The highest moment of the first steps and of all, and what the difference is made of.
 pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
-    for rise in device.peaks.rises(explained.known(device)) {
+    for rise in device.peaks.rises(explained.analysis(device)) {
         let told = say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
         let _ = writeln!(out, "  {told}");
         for line in rise.lines.iter().filter(|line| line.bytes() != 0).take(MOST_LINES) {
@@ -78,7 +78,7 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
         value["scope"] = is_scope(phase).into();
         value
     });
-    let rises = device.peaks.rises(explained.known(device)).into_iter().map(|rise| {
+    let rises = device.peaks.rises(explained.analysis(device)).into_iter().map(|rise| {
         let lines = rise.lines.iter().filter(|line| line.bytes() != 0).map(|line| {
             json!({
                 "line": line.key.frame().map(|frame| explained.line(frame)),

@@ -12,7 +12,7 @@ use crate::shown::Shown;
 
 /// The section of one device: nothing where little stays.
 pub(super) fn section(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
-    let Some(remaining) = Remaining::of(explained.known(device), device) else { return };
+    let Some(remaining) = Remaining::of(explained.analysis(device), device) else { return };
     let sentence = say::sentence(&remaining, device, |bytes| shown.size(bytes));
     // Writing to a `String` cannot fail.
     let _ = writeln!(out, "\n{BOLD}Live at the end{RESET}: {sentence}");
@@ -41,7 +41,7 @@ pub(super) fn section(out: &mut String, explained: &Explained, device: &DeviceEx
 
 /// The same for programs: `null` where little stays.
 pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
-    let Some(remaining) = Remaining::of(explained.known(device), device) else { return Value::Null };
+    let Some(remaining) = Remaining::of(explained.analysis(device), device) else { return Value::Null };
     let categories = remaining.categories().into_iter().map(|Change { key, amounts: [then, end] }| {
         json!({
             "category": key.name(&explained.snapshot),

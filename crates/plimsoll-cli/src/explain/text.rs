@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use plimsoll_trace::explain::leaks::{Place, Verdict};
-use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holder, Holes, Ledger, Part, Pin, Share};
+use plimsoll_trace::explain::{
+    DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, PinningBlock, Share,
+};
 use plimsoll_trace::render::devices::decisive;
 use plimsoll_trace::render::{failure, ledger, pressure, words};
 use plimsoll_trace::timeline::Timeline;
@@ -69,24 +71,24 @@ impl Page<'_> {
     }
 
     fn device(&self, out: &mut String, device: &DeviceExplanation) {
-        let holders = &device.holders;
+        let owners = &device.owners;
         let when = words::when(device);
         self.ledger(out, &device.ledger, when);
         let _ = writeln!(out, "\n{BOLD}Live memory {when}, by category{RESET}");
-        for share in &holders.by_category {
+        for share in &owners.by_category {
             let name = words::category(&self.explained.snapshot, share.key.category);
-            self.row(out, &name, share, holders.bytes, &words::reason(share.key));
+            self.row(out, &name, share, owners.bytes, &words::reason(share.key));
         }
         let all =
-            Share { key: (), bytes: holders.bytes, blocks: blocks(&holders.by_category), largest_bytes: 0 };
-        self.row(out, "total", &all, holders.bytes, "memory_allocated()");
+            Share { key: (), bytes: owners.bytes, blocks: blocks(&owners.by_category), largest_bytes: 0 };
+        self.row(out, "total", &all, owners.bytes, "memory_allocated()");
         let _ = writeln!(out, "\n{BOLD}By line{RESET}");
-        self.table(out, &holders.by_line, holders.bytes, |key| {
+        self.table(out, &owners.by_line, owners.bytes, |key| {
             let line = words::asker(&self.explained.snapshot, key);
             (line, words::purpose(&self.explained.snapshot, key.category).into_owned())
         });
         let _ = writeln!(out, "\n{BOLD}By operator{RESET}");
-        self.table(out, &holders.by_operator, holders.bytes, |key| {
+        self.table(out, &owners.by_operator, owners.bytes, |key| {
             let name = key.map(|name| words::plain(name.of(&self.explained.snapshot)).into_owned());
             (String::new(), name.unwrap_or_else(|| "no operator in the stack".to_owned()))
         });
@@ -150,25 +152,25 @@ impl Page<'_> {
         pins.sort_by_key(|pin| std::cmp::Reverse(pin.pinned_bytes));
         for pin in pins.iter().take(self.shown.rows.min(5)) {
             let (place, age) =
-                pin.holders.first().map_or_else(Default::default, |oldest| self.oldest(timeline, oldest));
+                pin.blocks.first().map_or_else(Default::default, |oldest| self.oldest(timeline, oldest));
             let (pinned, held) = (self.size(pin.pinned_bytes), self.size(pin.held_bytes));
-            let blocks = words::counted(pin.holders.len() as u64, "block");
+            let blocks = words::counted(pin.blocks.len() as u64, "block");
             let row = format!("  {pinned:>12}  by {held} in {blocks}{age}  {place}");
             let _ = writeln!(out, "{}", row.trim_end());
         }
     }
 
     /// What the oldest block of a segment is and who asked for it, and how long ago.
-    fn oldest(&self, timeline: &Timeline, oldest: &Holder) -> (String, String) {
+    fn oldest(&self, timeline: &Timeline, oldest: &PinningBlock) -> (String, String) {
         let stack = oldest.life.and_then(|life| timeline.lives[life.index()].stack);
         let place = words::place(&self.explained.snapshot, Place::of(stack, &self.explained.origins));
         let age = match oldest {
-            Holder { born: None, .. } => "from before the recording".to_owned(),
-            Holder { age_events: 0, .. } => "just allocated".to_owned(),
-            Holder { age_steps: 0, age_events, .. } => {
+            PinningBlock { born: None, .. } => "from before the recording".to_owned(),
+            PinningBlock { age_events: 0, .. } => "just allocated".to_owned(),
+            PinningBlock { age_steps: 0, age_events, .. } => {
                 format!("allocated {} earlier", words::counted(*age_events as u64, "event"))
             }
-            Holder { age_steps, .. } => {
+            PinningBlock { age_steps, .. } => {
                 format!("allocated {} earlier", words::counted(*age_steps as u64, "step"))
             }
         };

@@ -1,9 +1,9 @@
 //! `plimsoll top`: a running program's memory, as it changes. `screen.rs` has the terminal and the keys,
-//! `view.rs` and `vessel.rs` what is drawn, `text.rs` the same for where there is no terminal.
+//! `view.rs` and `gauge.rs` what is drawn, `text.rs` the same for where there is no terminal.
 
+mod gauge;
 mod screen;
 mod text;
-mod vessel;
 mod view;
 
 use std::io::{self, ErrorKind, IsTerminal};

@@ -10,8 +10,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, BorderType, Paragraph, Sparkline};
 
+use super::gauge::MemoryGauge;
 use super::text;
-use super::vessel::Vessel;
 use crate::bytes;
 
 /// Smaller screens get the plain text, as much as fits.
@@ -127,7 +127,7 @@ impl View {
         let [left, right] = Layout::horizontal([Constraint::Length(24), Constraint::Min(0)]).areas(middle);
         let [bars, categories] = Layout::vertical([Constraint::Length(7), Constraint::Min(0)]).areas(right);
         self.head(frame, head, sample, now);
-        frame.render_widget(Vessel { sample, whole: self.whole, palette: self.palette }, left);
+        frame.render_widget(MemoryGauge { sample, whole: self.whole, palette: self.palette }, left);
         self.bars(frame, bars, sample);
         self.categories(frame, categories, sample);
         self.course(frame, below, sample);

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_alloc::Category;
 
-use super::fragmentation::Known;
-use super::origin::{Doing, Name};
+use super::fragmentation::DeviceAnalysis;
+use super::origin::{Activity, Name};
 use super::passes::{Pass, PassKind, Passes};
 use crate::snapshot::{Action, EventIndex, FrameId, LifeIndex, Snapshot, StackId};
 use crate::timeline::Life;
@@ -67,7 +67,11 @@ const MOST_OF_ONE: usize = 12;
 impl ForwardLines {
     /// Those of the requests at these events, where they are found. `wanted` are requests that a backward pass made
     /// without a line of Python; others are left out. Costs a walk over each pass that has one, and over those before.
-    pub(super) fn of(known: Known<'_>, passes: &Passes, wanted: impl Iterator<Item = EventIndex>) -> Self {
+    pub(super) fn of(
+        analysis: DeviceAnalysis<'_>,
+        passes: &Passes,
+        wanted: impl Iterator<Item = EventIndex>,
+    ) -> Self {
         let wanted: BTreeSet<EventIndex> = wanted.collect();
         let all: Vec<Pass> = passes.iter().copied().collect();
         let mut found = BTreeMap::new();
@@ -77,7 +81,7 @@ impl ForwardLines {
                 let before = &all[place.saturating_sub(PASSES_BEFORE)..place];
                 let mut told = Vec::new();
                 let mut requests: BTreeMap<usize, usize> = BTreeMap::new();
-                Sweep::new(known, *pass, before).run(last, |event, place, line| {
+                Sweep::new(analysis, *pass, before).run(last, |event, place, line| {
                     *requests.entry(place).or_default() += 1;
                     told.push((event, place, line));
                 });
@@ -108,7 +112,7 @@ struct Op {
 
 /// One backward pass on its way back through the operators.
 struct Sweep<'a> {
-    known: Known<'a>,
+    analysis: DeviceAnalysis<'a>,
     pass: Pass,
     ops: Vec<Op>,
     /// When the pass frees what operators saved, with their places.
@@ -127,9 +131,9 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(known: Known<'a>, pass: Pass, before: &[Pass]) -> Self {
+    fn new(analysis: DeviceAnalysis<'a>, pass: Pass, before: &[Pass]) -> Self {
         let mut sweep = Self {
-            known,
+            analysis,
             pass,
             ops: Vec::new(),
             frees: BTreeSet::new(),
@@ -143,10 +147,11 @@ impl<'a> Sweep<'a> {
         let Some(first) = before.first() else { return sweep };
         let latest = before.last().filter(|pass| pass.kind == PassKind::Forward);
         for nth in sweep.born(first.first, pass.first) {
-            let life = &known.timeline.lives[nth];
+            let life = &analysis.timeline.lives[nth];
             let is_freed_here = life.freed.is_some_and(|freed| (pass.first..=pass.last).contains(&freed));
             let is_latest = latest.is_some_and(|latest| life.born >= Some(latest.first));
-            if (is_freed_here || is_latest) && known.origins.get(life.stack).doing == Doing::Forward {
+            if (is_freed_here || is_latest) && analysis.origins.get(life.stack).activity == Activity::Forward
+            {
                 sweep.push(nth);
             }
         }
@@ -156,18 +161,18 @@ impl<'a> Sweep<'a> {
 
     /// The places of the lives that were born from one event on and before another.
     fn born(&self, from: EventIndex, to: EventIndex) -> std::ops::Range<usize> {
-        let lives = &self.known.timeline.lives;
+        let lives = &self.analysis.timeline.lives;
         let before = |event| lives.partition_point(|life| life.born < Some(event));
         before(from)..before(to)
     }
 
     /// Takes a request as the last operator of the forward pass, unless it is scratch.
     fn push(&mut self, nth: usize) {
-        let known = self.known;
-        let life = &known.timeline.lives[nth];
-        let origin = known.origins.get(life.stack);
+        let analysis = self.analysis;
+        let life = &analysis.timeline.lives[nth];
+        let origin = analysis.origins.get(life.stack);
         let is_workspace = LifeIndex::new(nth)
-            .is_some_and(|index| known.purposes.get(index).category == Some(Category::Workspace));
+            .is_some_and(|index| analysis.purposes.get(index).category == Some(Category::Workspace));
         // What is freed by the next event was scratch inside an operator.
         let is_scratch =
             life.freed.zip(life.born).is_some_and(|(freed, born)| freed.index() == born.index() + 1);
@@ -197,8 +202,8 @@ impl<'a> Sweep<'a> {
 
     /// Follows the pass until an event, and tells the line of each request without a line of its own.
     fn run(&mut self, until: EventIndex, mut tell: impl FnMut(EventIndex, usize, ForwardLine)) {
-        let known = self.known;
-        let trace = known.snapshot.trace(known.timeline.device);
+        let analysis = self.analysis;
+        let trace = analysis.snapshot.trace(analysis.timeline.device);
         for index in self.pass.first.index()..=until.index().min(self.pass.last.index()) {
             let (Some(now), Some(event)) = (EventIndex::new(index), trace.get(index)) else { break };
             while let Some(&(freed, place)) = self.frees.first().filter(|(freed, _)| *freed <= now) {
@@ -209,9 +214,9 @@ impl<'a> Sweep<'a> {
             if !matches!(event.action, Action::Alloc | Action::Oom) {
                 continue;
             }
-            let origin = known.origins.get(event.stack);
-            if origin.doing == Doing::Recomputing {
-                if let Some(life) = known.timeline.life_of(now) {
+            let origin = analysis.origins.get(event.stack);
+            if origin.activity == Activity::Recomputing {
+                if let Some(life) = analysis.timeline.life_of(now) {
                     self.push(life.index());
                     self.restart();
                 }
@@ -230,7 +235,7 @@ impl<'a> Sweep<'a> {
     fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> usize {
         let lowest = self.saved.last().copied().unwrap_or(0);
         let highest = self.at.min(self.highest).max(lowest);
-        let snapshot = self.known.snapshot;
+        let snapshot = self.analysis.snapshot;
         if let Some(node) = operator.and_then(|name| derivative(name.of(snapshot))) {
             let between = (lowest..=highest).rev().take(MOST_BETWEEN);
             let behind = highest + 1..(highest + BEYOND).min(self.ops.len());
@@ -242,7 +247,7 @@ impl<'a> Sweep<'a> {
                 }
             }
             self.by = FoundBy::Order;
-        } else if self.known.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
+        } else if self.analysis.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
             // A sum over a gradient's broadcast dimensions, or a gradient that is kept: of the derivative before it.
             return highest;
         }
@@ -262,7 +267,7 @@ impl<'a> Sweep<'a> {
 
     /// Whether an operator's stack calls the operator that a derivative is of.
     fn calls(&mut self, place: usize, node: &str) -> bool {
-        let snapshot = self.known.snapshot;
+        let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };
         let names = self.names.entry(stack).or_insert_with(|| operators(snapshot, stack));
         names.iter().any(|name| is_derivative_of(node, name.of(snapshot)))

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::origin::{Doing, Origins};
+use super::origin::{Activity, Origins};
 use super::passes::{PassKind, Passes};
 use crate::snapshot::{FrameId, Snapshot, StackId};
 use crate::timeline::Life;
@@ -24,7 +24,8 @@ pub(super) fn of_stacks(
     // What is moved once gradients are there may be they.
     let mut has_gradients = false;
     for life in lives {
-        let Some(stack) = life.stack.filter(|_| origins.get(life.stack).doing == Doing::Building) else {
+        let Some(stack) = life.stack.filter(|_| origins.get(life.stack).activity == Activity::Building)
+        else {
             continue;
         };
         if let Some(line) = line_of(snapshot, stack, "/torch/nn/modules/module.py", "_apply") {

@@ -7,7 +7,7 @@
 
 use plimsoll_alloc::PoolId;
 
-use super::state::{SegmentState, State, Use};
+use super::state::{AllocatorState, SegmentState, Use};
 use crate::snapshot::{PoolIndex, SegmentType, Snapshot};
 
 /// The bytes of a small pool's page.
@@ -54,14 +54,14 @@ impl<'a> Releasing<'a> {
     }
 
     /// The cached bytes of one segment of a state.
-    pub(super) fn cached(&self, state: &State, segment: &SegmentState) -> CachedBytes {
+    pub(super) fn cached(&self, state: &AllocatorState, segment: &SegmentState) -> CachedBytes {
         let whole = self.given_back(state, segment, |usage| usage == Use::Cached);
         let (reusable, private) = if self.is_private(segment.memory.pool) { (0, whole) } else { (whole, 0) };
         CachedBytes { reusable, private, pinned: segment.bytes.cached.saturating_sub(whole) }
     }
 
     /// What `empty_cache` gives back: at least, and at most if nobody uses the private pools.
-    pub(super) fn by_empty_cache(&self, state: &State) -> (u64, u64) {
+    pub(super) fn by_empty_cache(&self, state: &AllocatorState) -> (u64, u64) {
         let is_free = |usage| !matches!(usage, Use::Live(_));
         let (mut least, mut most) = (0_u64, 0_u64);
         for segment in &state.segments {
@@ -73,7 +73,12 @@ impl<'a> Releasing<'a> {
     }
 
     /// The bytes of a segment that can go back if these uses do not keep them.
-    fn given_back(&self, state: &State, segment: &SegmentState, is_free: impl Fn(Use) -> bool) -> u64 {
+    fn given_back(
+        &self,
+        state: &AllocatorState,
+        segment: &SegmentState,
+        is_free: impl Fn(Use) -> bool,
+    ) -> u64 {
         let memory = segment.memory;
         let page_bytes = match memory.segment_type {
             _ if !memory.is_expandable => memory.bytes,

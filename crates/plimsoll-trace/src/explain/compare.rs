@@ -5,9 +5,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::fragmentation::Known;
-use super::holders::{BackwardBlock, Holders, Line};
+use super::fragmentation::DeviceAnalysis;
 use super::lines::{lead, matched};
+use super::owners::{BackwardBlock, Line, Owners};
 use super::purpose::ShownCategory;
 use crate::snapshot::{Action, EventIndex, FrameId};
 
@@ -83,11 +83,11 @@ impl ChangedLine {
 }
 
 impl Totals {
-    pub(super) fn of(known: Known<'_>) -> Self {
-        let trace = known.snapshot.trace(known.timeline.device);
+    pub(super) fn of(analysis: DeviceAnalysis<'_>) -> Self {
+        let trace = analysis.snapshot.trace(analysis.timeline.device);
         Self {
-            peak_allocated_bytes: known.timeline.peak_allocated.level.allocated_bytes,
-            peak_reserved_bytes: known.timeline.peak_reserved.level.reserved_bytes,
+            peak_allocated_bytes: analysis.timeline.peak_allocated.level.allocated_bytes,
+            peak_reserved_bytes: analysis.timeline.peak_reserved.level.reserved_bytes,
             allocations: trace.iter().filter(|event| event.action == Action::Alloc).count() as u64,
         }
     }
@@ -95,13 +95,17 @@ impl Totals {
 
 impl Comparison {
     /// Compares one device of each of two recordings, when the most was allocated.
-    pub fn of(first: Known<'_>, second: Known<'_>) -> Self {
-        Self::after(first, second, [first, second].map(|known| known.timeline.peak_allocated.after))
+    pub fn of(first: DeviceAnalysis<'_>, second: DeviceAnalysis<'_>) -> Self {
+        Self::after(first, second, [first, second].map(|analysis| analysis.timeline.peak_allocated.after))
     }
 
     /// The same at other moments: after an event of each, `None` before the first. The totals are not of these
     /// moments.
-    pub fn after(first: Known<'_>, second: Known<'_>, moments: [Option<EventIndex>; 2]) -> Self {
+    pub fn after(
+        first: DeviceAnalysis<'_>,
+        second: DeviceAnalysis<'_>,
+        moments: [Option<EventIndex>; 2],
+    ) -> Self {
         let sides = [Side::of(first, moments[0]), Side::of(second, moments[1])];
         let [a, b] = &sides;
         let pairs = matched((first.snapshot, &a.frames), (second.snapshot, &b.frames));
@@ -139,11 +143,11 @@ struct Side {
 }
 
 impl Side {
-    fn of(known: Known<'_>, moment: Option<EventIndex>) -> Self {
-        let holders = Holders::after(known.timeline, known.origins, known.purposes, moment);
-        let frames: Vec<FrameId> = holders.by_line.iter().filter_map(|share| share.key.frame).collect();
-        let leads = lead(known.snapshot, &frames);
-        let rows = holders.by_line.iter().map(|share| {
+    fn of(analysis: DeviceAnalysis<'_>, moment: Option<EventIndex>) -> Self {
+        let owners = Owners::after(analysis.timeline, analysis.origins, analysis.purposes, moment);
+        let frames: Vec<FrameId> = owners.by_line.iter().filter_map(|share| share.key.frame).collect();
+        let leads = lead(analysis.snapshot, &frames);
+        let rows = owners.by_line.iter().map(|share| {
             let frame = share.key.frame.and_then(|frame| leads.get(&frame)).copied();
             let key = Line {
                 frame,

@@ -3,16 +3,16 @@
 use plimsoll_alloc::Category;
 
 use super::backward::ForwardLines;
-use super::fragmentation::{Fragmentation, Known};
-use super::holders::{Holders, held};
+use super::fragmentation::{DeviceAnalysis, Fragmentation};
 use super::leaks::Leaks;
 use super::ledger::Ledger;
 use super::needed::StillNeeded;
 use super::origin::Origins;
+use super::owners::{Owners, held};
 use super::passes::{PassKind, Passes};
 use super::peaks::{Peaks, Phase};
 use super::purpose::Purposes;
-use super::shapes::{Guess, Riddle};
+use super::shapes::{FailedRequest, Guess};
 use super::steps::Steps;
 use crate::failure::{Cause, Failure};
 use crate::pressure::Pressure;
@@ -44,7 +44,7 @@ pub struct DeviceExplanation {
     /// What would have been needed beyond it, at least; none where nothing shows it.
     pub still_needed: Option<StillNeeded>,
     /// Who held the memory at [`DeviceExplanation::moment`].
-    pub holders: Holders,
+    pub owners: Owners,
     /// Where the device's bytes were then.
     pub ledger: Ledger,
     /// The holes in them.
@@ -101,23 +101,23 @@ impl DeviceExplanation {
         });
         let failure = Failure::last(snapshot, &timeline);
         let moment = failure.map_or(timeline.peak_allocated.after, |failure| Some(failure.at));
-        let known = Known { snapshot, timeline: &timeline, origins, purposes: &purposes };
+        let analysis = DeviceAnalysis { snapshot, timeline: &timeline, origins, purposes: &purposes };
         let forward_lines = if options.infer {
             let bare = held(&timeline, moment).filter(|(_, life)| origins.get(life.stack).line.is_none());
             let wanted = bare.filter_map(|(_, life)| life.born).chain(failure.map(|failure| failure.at));
-            ForwardLines::of(known, &passes, wanted)
+            ForwardLines::of(analysis, &passes, wanted)
         } else {
             ForwardLines::default()
         };
-        let holders = Holders::with_forward_lines(&timeline, origins, &purposes, &forward_lines, moment);
+        let owners = Owners::with_forward_lines(&timeline, origins, &purposes, &forward_lines, moment);
         let total = options.device_total_bytes.or_else(|| snapshot.recorder().device_total_bytes(device));
         let ledger = Ledger::of(snapshot, &timeline, moment, total);
         let begins: Vec<EventIndex> =
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
-        let fragmentation = Fragmentation::of(known, &begins, moment);
+        let fragmentation = Fragmentation::of(analysis, &begins, moment);
         let leaks = Leaks::of(snapshot, &timeline, origins, &purposes, &steps);
-        let riddle = failure.filter(|_| options.infer).map(|failure| Riddle {
-            known,
+        let request = failure.filter(|_| options.infer).map(|failure| FailedRequest {
+            analysis,
             failure,
             step_began: steps.boundaries.iter().rfind(|&&end| end < failure.at).copied(),
             is_pass: matches!(
@@ -126,8 +126,8 @@ impl DeviceExplanation {
             ),
         });
         let still_needed = failure.filter(|_| options.infer);
-        let still_needed = still_needed.and_then(|failure| StillNeeded::of(known, &passes, &failure));
-        let shapes = riddle.map_or_else(Vec::new, |riddle| riddle.guesses());
+        let still_needed = still_needed.and_then(|failure| StillNeeded::of(analysis, &passes, &failure));
+        let shapes = request.map_or_else(Vec::new, |request| request.guesses());
         let cause = failure.map(|failure| failure.cause());
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
         let pressure = Pressure::of(snapshot, &timeline);
@@ -143,7 +143,7 @@ impl DeviceExplanation {
             forward_lines,
             shapes,
             still_needed,
-            holders,
+            owners,
             ledger,
             fragmentation,
             steps,
@@ -154,23 +154,23 @@ impl DeviceExplanation {
     }
 
     /// The device, as comparisons and judgements of the recording take it: with what it was explained from.
-    pub fn known<'a>(&'a self, snapshot: &'a Snapshot, origins: &'a Origins) -> Known<'a> {
-        Known { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
+    pub fn analysis<'a>(&'a self, snapshot: &'a Snapshot, origins: &'a Origins) -> DeviceAnalysis<'a> {
+        DeviceAnalysis { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
     }
 
     /// The forward lines of some requests that backward passes made without a line, by their events. Costs a walk
     /// over each pass that has one, and over those before.
     pub fn forward_lines_of(
         &self,
-        known: Known<'_>,
+        analysis: DeviceAnalysis<'_>,
         requests: impl Iterator<Item = EventIndex>,
     ) -> ForwardLines {
-        ForwardLines::of(known, &self.passes, requests)
+        ForwardLines::of(analysis, &self.passes, requests)
     }
 
     /// The moment that is explained: when memory ran out, or else when the most was allocated.
     pub fn moment(&self) -> Option<EventIndex> {
-        self.holders.after
+        self.owners.after
     }
 
     /// The step that a moment lies in, from one; `None` behind the last.

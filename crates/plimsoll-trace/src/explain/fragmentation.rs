@@ -10,7 +10,7 @@ use plimsoll_alloc::StreamId;
 use super::cached::{CachedBytes, Releasing};
 use super::origin::Origins;
 use super::purpose::{Purposes, ShownCategory};
-use super::state::{SegmentState, State, States, Use};
+use super::state::{AllocatorState, AllocatorStates, SegmentState, Use};
 use crate::snapshot::{EventIndex, FrameId, LifeIndex, PoolIndex, SegmentType, Snapshot};
 use crate::timeline::{Memory, Timeline};
 
@@ -60,7 +60,7 @@ impl Holes {
         if self.reserved_bytes == 0 { 0.0 } else { self.cached.pinned as f64 / self.reserved_bytes as f64 }
     }
 
-    fn add(&mut self, state: &State, segment: &SegmentState, cached: CachedBytes) {
+    fn add(&mut self, state: &AllocatorState, segment: &SegmentState, cached: CachedBytes) {
         self.reserved_bytes = self.reserved_bytes.saturating_add(segment.memory.bytes);
         self.cached = self.cached.plus(cached);
         for hole in state.pieces_of(segment).iter().filter(|piece| piece.usage == Use::Cached) {
@@ -80,12 +80,12 @@ pub struct Pin {
     /// Cached beside them.
     pub pinned_bytes: u64,
     /// The blocks that hold it, the oldest first.
-    pub holders: Vec<Holder>,
+    pub blocks: Vec<PinningBlock>,
 }
 
 /// A block that pins a segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Holder {
+pub struct PinningBlock {
     /// The block; `None` if it was let go before the recording.
     pub life: Option<LifeIndex>,
     /// Its bytes.
@@ -106,7 +106,7 @@ pub struct Holder {
 
 /// What is known of the blocks of a recording.
 #[derive(Debug, Clone, Copy)]
-pub struct Known<'a> {
+pub struct DeviceAnalysis<'a> {
     /// The recording.
     pub snapshot: &'a Snapshot,
     /// One device of it.
@@ -120,9 +120,10 @@ pub struct Known<'a> {
 impl Fragmentation {
     /// The fragmentation after an event. `steps` are the first events of the steps of training, ascending;
     /// none if they are not known.
-    pub fn of(known: Known<'_>, steps: &[EventIndex], after: Option<EventIndex>) -> Self {
-        let state = State::of(known.timeline, known.snapshot.trace(known.timeline.device), after);
-        let releasing = Releasing::of(known.snapshot);
+    pub fn of(analysis: DeviceAnalysis<'_>, steps: &[EventIndex], after: Option<EventIndex>) -> Self {
+        let state =
+            AllocatorState::of(analysis.timeline, analysis.snapshot.trace(analysis.timeline.device), after);
+        let releasing = Releasing::of(analysis.snapshot);
         let mut all = Holes::default();
         let (mut pools, mut pins) = (BTreeMap::new(), Vec::new());
         for segment in &state.segments {
@@ -133,14 +134,15 @@ impl Fragmentation {
             all.add(&state, segment, cached);
             if cached.pinned > 0 {
                 let pieces = state.pieces_of(segment).iter();
-                let mut holders: Vec<Holder> =
-                    pieces.filter_map(|piece| known.holder(steps, after, piece.usage, piece.bytes)).collect();
-                holders.sort_by_key(|holder| (holder.born, holder.life));
+                let mut blocks: Vec<PinningBlock> = pieces
+                    .filter_map(|piece| analysis.pinning_block(steps, after, piece.usage, piece.bytes))
+                    .collect();
+                blocks.sort_by_key(|pinning_block| (pinning_block.born, pinning_block.life));
                 let held_bytes = segment.memory.bytes.saturating_sub(segment.bytes.cached);
-                pins.push(Pin { memory: segment.memory, held_bytes, pinned_bytes: cached.pinned, holders });
+                pins.push(Pin { memory: segment.memory, held_bytes, pinned_bytes: cached.pinned, blocks });
             }
         }
-        pins.sort_by_key(|pin| pin.holders.first().map(|oldest| (oldest.born, oldest.life)));
+        pins.sort_by_key(|pin| pin.blocks.first().map(|oldest| (oldest.born, oldest.life)));
         let empty_cache_bytes = releasing.by_empty_cache(&state);
         Self { after, all, pools: pools.into_iter().collect(), pins, empty_cache_bytes }
     }
@@ -154,7 +156,7 @@ impl Fragmentation {
     ) -> Vec<(Option<EventIndex>, Holes)> {
         let trace = snapshot.trace(timeline.device);
         let releasing = Releasing::of(snapshot);
-        let mut states = States::new(timeline, trace);
+        let mut states = AllocatorStates::new(timeline, trace);
         let intervals = moments.saturating_sub(1).min(trace.len());
         let places =
             (0..=intervals).map(|nth| trace.len() - trace.len() * (intervals - nth) / intervals.max(1));
@@ -172,14 +174,14 @@ impl Fragmentation {
     }
 }
 
-impl Known<'_> {
-    fn holder(
+impl DeviceAnalysis<'_> {
+    fn pinning_block(
         &self,
         steps: &[EventIndex],
         after: Option<EventIndex>,
         usage: Use,
         bytes: u64,
-    ) -> Option<Holder> {
+    ) -> Option<PinningBlock> {
         let index = match usage {
             Use::Live(life) => Some(life),
             Use::Waiting(life) => life,
@@ -189,7 +191,7 @@ impl Known<'_> {
         let born = life.and_then(|life| life.born);
         let until = |moment: Option<EventIndex>| moment.map_or(0, |event| event.index() + 1);
         let began = |moment| steps.partition_point(|&step| Some(step) <= moment);
-        Some(Holder {
+        Some(PinningBlock {
             life: index,
             bytes,
             is_waiting: !matches!(usage, Use::Live(_)),

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use plimsoll_alloc::Category;
 
-use super::origin::{Doing, Origins};
+use super::origin::{Activity, Origins};
 use super::passes::{PassKind, Passes};
 use super::purpose::{Purpose, Why};
 use crate::snapshot::{Snapshot, StackId};
@@ -38,7 +38,7 @@ pub(super) fn settle(
     passes: &Passes,
 ) {
     let Some(last) = passes.iter().last().filter(|pass| pass.kind == PassKind::Optimizer) else { return };
-    let is_of_step = |life: &Life| origins.get(life.stack).doing == Doing::OptimizerStep;
+    let is_of_step = |life: &Life| origins.get(life.stack).activity == Activity::OptimizerStep;
     let of_step = lives.iter().zip(&*purposes).filter(|(life, _)| is_of_step(life));
     let freed: BTreeSet<Option<StackId>> =
         of_step.filter(|(_, purpose)| purpose.why == Why::FreedSoon).map(|(life, _)| life.stack).collect();

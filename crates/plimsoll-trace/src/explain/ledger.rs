@@ -5,7 +5,7 @@
 //! `None`, and the rows around it still close as far as they are known.
 
 use super::cached::{CachedBytes, Releasing};
-use super::state::{State, Use};
+use super::state::{AllocatorState, Use};
 use crate::snapshot::{Action, Event, EventIndex, Snapshot};
 use crate::timeline::Timeline;
 
@@ -140,14 +140,14 @@ impl Ledger {
         device_total: Option<u64>,
     ) -> Self {
         let trace = snapshot.trace(timeline.device);
-        let state = State::of(timeline, trace, after);
+        let state = AllocatorState::of(timeline, trace, after);
         let mut ledger = Self::of_state(snapshot, timeline, &state);
         ledger.device = DeviceBytes::of(timeline, trace, after, ledger.reserved, device_total);
         ledger
     }
 
     /// The ledger of a state, of which the device is not known.
-    fn of_state(snapshot: &Snapshot, timeline: &Timeline, state: &State) -> Self {
+    fn of_state(snapshot: &Snapshot, timeline: &Timeline, state: &AllocatorState) -> Self {
         let releasing = Releasing::of(snapshot);
         let cached = state.segments.iter().map(|segment| releasing.cached(state, segment));
         let mut ledger = Self {

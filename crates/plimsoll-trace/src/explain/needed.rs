@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use plimsoll_alloc::Category;
 
-use super::fragmentation::Known;
-use super::holders::held;
-use super::origin::{Doing, is_python};
+use super::fragmentation::DeviceAnalysis;
+use super::origin::{Activity, is_python};
+use super::owners::held;
 use super::passes::{PassKind, Passes};
 use crate::failure::{Cause, Failure};
 use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
@@ -62,10 +62,10 @@ impl Rest {
 
 impl StillNeeded {
     /// What was still needed as a request failed, if something shows it.
-    pub(super) fn of(known: Known<'_>, passes: &Passes, failure: &Failure) -> Option<Self> {
-        match known.origins.get(failure.stack).doing {
-            Doing::OptimizerState | Doing::OptimizerStep => of_optimizer(known, passes, failure),
-            Doing::Forward => layers::find(known, passes, failure),
+    pub(super) fn of(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<Self> {
+        match analysis.origins.get(failure.stack).activity {
+            Activity::OptimizerState | Activity::OptimizerStep => of_optimizer(analysis, passes, failure),
+            Activity::Forward => layers::find(analysis, passes, failure),
             _ => None,
         }
     }
@@ -90,22 +90,22 @@ const TWO_PARTS: [&str; 7] =
 type Sizes = BTreeMap<u64, usize>;
 
 /// What an optimizer makes of the size of each gradient, by the lines that do.
-fn of_optimizer(known: Known<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
-    let Known { snapshot, timeline, origins, purposes } = known;
+fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
+    let DeviceAnalysis { snapshot, timeline, origins, purposes } = analysis;
     let mut gradients = Sizes::new();
     for (index, life) in held(timeline, Some(failure.at)) {
         if purposes.get(index).category == Some(Category::Gradient) {
             *gradients.entry(size(life)).or_default() += 1;
         }
     }
-    let doing = origins.get(failure.stack).doing;
+    let activity = origins.get(failure.stack).activity;
     let failed = line_of(snapshot, failure.stack)?;
     let mut made: BTreeMap<FrameId, Sizes> = BTreeMap::from([(failed, Sizes::new())]);
     let begin = begin_of_step(passes, failure.at);
     let born = timeline.lives.iter().filter(|life| life.born >= Some(begin) && life.born < Some(failure.at));
-    for life in born.filter(|life| origins.get(life.stack).doing == doing) {
+    for life in born.filter(|life| origins.get(life.stack).activity == activity) {
         let Some(line) = line_of(snapshot, life.stack) else { continue };
-        if doing == Doing::OptimizerStep && line == failed && !life.is_held_after(Some(failure.at)) {
+        if activity == Activity::OptimizerStep && line == failed && !life.is_held_after(Some(failure.at)) {
             return None; // one after another, not all at once
         }
         *made.entry(line).or_default().entry(size(life)).or_default() += 1;
@@ -115,14 +115,14 @@ fn of_optimizer(known: Known<'_>, passes: &Passes, failure: &Failure) -> Option<
         return None;
     }
     let is_part = |line: &FrameId, sizes: &Sizes| {
-        is_within(sizes, &gradients) && (doing == Doing::OptimizerState || *line == failed)
+        is_within(sizes, &gradients) && (activity == Activity::OptimizerState || *line == failed)
     };
     made.retain(|line, sizes| is_part(line, sizes));
-    let rest = match doing {
-        Doing::OptimizerState => {
-            let known =
+    let rest = match activity {
+        Activity::OptimizerState => {
+            let documented =
                 if file_of(snapshot, failed).is_some_and(|file| TWO_PARTS.contains(&file)) { 2 } else { 1 };
-            Rest::OptimizerState { parts: made.len().max(known) }
+            Rest::OptimizerState { parts: made.len().max(documented) }
         }
         _ if sum(&made[&failed]) == rounded(failure.asked_bytes) => return None, // the first of its line
         _ => Rest::OptimizerStep,

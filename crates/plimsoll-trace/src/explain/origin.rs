@@ -19,7 +19,7 @@ pub struct Origin {
     /// The outermost operator below that line, as `at::_ops` names it.
     pub operator: Option<Name>,
     /// What the program was doing.
-    pub doing: Doing,
+    pub activity: Activity,
     /// The category that the user gave to stacks like this, by its name.
     pub custom: Option<TextId>,
 }
@@ -62,7 +62,7 @@ impl Name {
 /// What a program does when it asks for memory, as far as its stack shows. Where a stack shows several, the
 /// last of them here counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Doing {
+pub enum Activity {
     /// Nothing that can be told: there are no frames, or none of those below.
     #[default]
     Unknown,
@@ -162,9 +162,9 @@ enum Mark {
     /// A line that a user wrote.
     User,
     /// A line of a library, with what it shows.
-    Library(Doing),
+    Library(Activity),
     /// A line of PyTorch's layers, optimizers or compiled code, with what it shows.
-    Layer(Doing),
+    Layer(Activity),
     /// A module calls its `forward`.
     ModuleCall,
     /// A function with a derivative of its own is called: the derivative itself, if the frame below is it.
@@ -180,7 +180,7 @@ enum Mark {
     /// Python of PyTorch's that it puts around operators on any thread, also that of the backward pass.
     Dispatch,
     /// Another frame that shows what is done.
-    Native(Doing),
+    Native(Activity),
     /// Nothing.
     Plain,
 }
@@ -192,33 +192,33 @@ fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId
     for id in frames {
         has_frames |= marks[id.index()] != Mark::Dispatch;
         let is_derived = std::mem::replace(&mut derived, derives[id.index()]);
-        let doing = match marks[id.index()] {
+        let activity = match marks[id.index()] {
             Mark::User => {
                 origin.line = origin.line.or(Some(id));
                 below_python = false;
-                Doing::Unknown
+                Activity::Unknown
             }
-            Mark::Library(doing) | Mark::Layer(doing) => {
+            Mark::Library(activity) | Mark::Layer(activity) => {
                 library = library.or(Some(id));
                 if origin.line.is_none() && matches!(marks[id.index()], Mark::Layer(_)) {
                     layer = layer.or(Some(id));
                 }
                 below_python = false;
-                doing
+                activity
             }
             Mark::ModuleCall => {
                 library = library.or(Some(id));
                 in_module |= origin.line.is_some();
                 below_python = false;
-                Doing::Unknown
+                Activity::Unknown
             }
             Mark::Apply | Mark::Checkpoint => {
                 library = library.or(Some(id));
                 below_python = false;
                 match marks[id.index()] {
-                    Mark::Apply if is_derived => Doing::Backward,
-                    Mark::Checkpoint if origin.doing < Doing::Backward => Doing::Recomputing,
-                    _ => Doing::Unknown,
+                    Mark::Apply if is_derived => Activity::Backward,
+                    Mark::Checkpoint if origin.activity < Activity::Backward => Activity::Recomputing,
+                    _ => Activity::Unknown,
                 }
             }
             Mark::Package => {
@@ -227,31 +227,31 @@ fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId
                     origin.package_line = origin.package_line.or(Some(id));
                 }
                 below_python = false;
-                Doing::Unknown
+                Activity::Unknown
             }
             Mark::Operator(name) => {
                 if below_python {
                     origin.operator = Some(name);
                 }
-                Doing::Unknown
+                Activity::Unknown
             }
             Mark::Derivative(node) => {
                 origin.operator = node.or(origin.operator);
                 below_python &= node.is_none();
-                Doing::Backward
+                Activity::Backward
             }
-            Mark::Native(doing) => doing,
-            Mark::Dispatch | Mark::Plain => Doing::Unknown,
+            Mark::Native(activity) => activity,
+            Mark::Dispatch | Mark::Plain => Activity::Unknown,
         };
-        origin.doing = origin.doing.max(doing);
+        origin.activity = origin.activity.max(activity);
     }
     if origin.line.is_none() {
         origin.line = origin.package_line.take().or(library);
-    } else if !in_module && origin.doing != Doing::Building {
+    } else if !in_module && origin.activity != Activity::Building {
         origin.package_line = origin.package_line.or(layer);
     }
     if has_frames {
-        origin.doing = origin.doing.max(Doing::Forward);
+        origin.activity = origin.activity.max(Activity::Forward);
     }
     origin
 }
@@ -322,8 +322,8 @@ fn library_mark(file: &str, name: &str) -> Mark {
     if file.contains("/torch/_native/") {
         return Mark::Dispatch;
     }
-    let doing = library_doing(&file, name);
-    if is_layer(&file) { Mark::Layer(doing) } else { Mark::Library(doing) }
+    let activity = library_activity(&file, name);
+    if is_layer(&file) { Mark::Layer(activity) } else { Mark::Library(activity) }
 }
 
 /// Whether a file of PyTorch's says more than that something was called: layers, optimizers, compiled code.
@@ -339,28 +339,32 @@ fn is_layer(file: &str) -> bool {
     LAYERS.iter().any(|part| file.contains(part)) && !CALLERS.iter().any(|caller| file.ends_with(caller))
 }
 
-fn library_doing(file: &str, name: &str) -> Doing {
+fn library_activity(file: &str, name: &str) -> Activity {
     if file.contains("/torch/optim/") {
-        return if name == "_init_group" { Doing::OptimizerState } else { Doing::OptimizerStep };
+        return if name == "_init_group" { Activity::OptimizerState } else { Activity::OptimizerStep };
     }
     let is_engine = file.ends_with("/torch/autograd/graph.py") && name == "_engine_run_backward";
     if is_engine || file.ends_with("/torch/autograd/__init__.py") && name == "_make_grads" {
-        return Doing::Backward;
+        return Activity::Backward;
     }
     if file.ends_with("/torch/nn/parallel/distributed.py") && name == "_ddp_init_helper" {
-        return Doing::Bucketing;
+        return Activity::Bucketing;
     }
     let is_sharded = file.contains("/torch/distributed/fsdp/");
     if is_sharded && name.contains("unshard") {
-        return Doing::Gathering;
+        return Activity::Gathering;
     }
     if is_sharded && name.contains("backward") {
-        return Doing::Backward;
+        return Activity::Backward;
     }
     let is_module = file.ends_with("/torch/nn/modules/module.py") && matches!(name, "_apply" | "convert");
     let is_made = file.contains("/torch/nn/") && matches!(name, "__init__" | "reset_parameters");
     let is_made = is_made || is_sharded && name.starts_with("_init");
-    if is_module || is_made || file.ends_with("/torch/nn/init.py") { Doing::Building } else { Doing::Unknown }
+    if is_module || is_made || file.ends_with("/torch/nn/init.py") {
+        Activity::Building
+    } else {
+        Activity::Unknown
+    }
 }
 
 fn native(id: TextId, name: &str) -> Mark {
@@ -369,7 +373,7 @@ fn native(id: TextId, name: &str) -> Mark {
         return between("at::_ops::", "::call").map_or(Mark::Plain, Mark::Operator);
     }
     if name.contains("AccumulateGrad") {
-        return Mark::Native(Doing::Accumulating);
+        return Mark::Native(Activity::Accumulating);
     }
     if name.contains("torch::autograd::generated::") {
         return Mark::Derivative(between("torch::autograd::generated::", "::apply"));
@@ -381,7 +385,7 @@ fn native(id: TextId, name: &str) -> Mark {
     }
     const SCRATCH: [&str; 4] = ["getCurrentCUDABlas", "getCUDABlasLt", "CuBlasLtWorkspace", "getWorkspace"];
     if SCRATCH.iter().any(|part| name.contains(part)) || name.contains("cudnn") && name.contains("orkspace") {
-        return Mark::Native(Doing::Workspace);
+        return Mark::Native(Activity::Workspace);
     }
     Mark::Plain
 }

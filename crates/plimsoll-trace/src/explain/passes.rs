@@ -5,7 +5,7 @@
 //! has no Python: in a recording of Python frames alone, requests without a frame are the backward pass's.
 
 use super::compiler;
-use super::origin::{Doing, Origins};
+use super::origin::{Activity, Origins};
 use crate::snapshot::{Action, Event, EventIndex, Snapshot, Stage};
 use crate::timeline::Life;
 
@@ -50,7 +50,7 @@ pub struct Passes {
 impl Passes {
     /// Reads the trace's requests in order, and the annotations that tell when an optimizer begins.
     pub fn of(snapshot: &Snapshot, trace: &[Event], origins: &Origins) -> Self {
-        let doing = |event: &Event| origins.get(event.stack).doing;
+        let activity = |event: &Event| origins.get(event.stack).activity;
         let in_compiler = compiler::in_compiler(snapshot);
         let compiles = |event: &Event| event.stack.is_some_and(|stack| in_compiler[stack.index()]);
         let found = Self { python_only: is_python_only(trace, origins), ..Self::default() };
@@ -61,20 +61,20 @@ impl Passes {
         for (index, event) in (0..).map_while(EventIndex::new).zip(trace) {
             let now = event.time_us.get();
             let begins = optimizer_begins.next_if(|&begin| now.is_some_and(|now| now >= begin)).is_some();
-            let doing = doing(event);
-            if event.action == Action::Alloc && doing != Doing::Workspace {
+            let activity = activity(event);
+            if event.action == Action::Alloc && activity != Activity::Workspace {
                 let before =
-                    std::mem::replace(&mut recomputing, (doing == Doing::Recomputing).then_some(index));
+                    std::mem::replace(&mut recomputing, (activity == Activity::Recomputing).then_some(index));
                 recomputed.extend(before.filter(|_| recomputing.is_none()));
             }
-            let kind = match (event.action, doing) {
+            let kind = match (event.action, activity) {
                 (Action::Oom, _) => {
                     failures.push(index);
                     None
                 }
                 // A compiler that runs in the midst of a pass is part of it.
                 (Action::Alloc, _) if compiles(event) => passes.last().map(|pass| pass.kind),
-                (Action::Alloc, doing) => found.kind_of(doing, passes.last().map(|pass| pass.kind)),
+                (Action::Alloc, activity) => found.kind_of(activity, passes.last().map(|pass| pass.kind)),
                 _ => None,
             };
             let kind = kind.or(begins.then_some(PassKind::Optimizer));
@@ -98,13 +98,15 @@ impl Passes {
     }
 
     /// The pass that a request belongs to by what its stack shows; `before` is the one before it.
-    pub(super) fn kind_of(&self, doing: Doing, before: Option<PassKind>) -> Option<PassKind> {
-        match doing {
-            Doing::Backward | Doing::Recomputing | Doing::Accumulating => Some(PassKind::Backward),
-            Doing::Unknown if self.python_only => Some(PassKind::Backward),
-            Doing::OptimizerStep | Doing::OptimizerState => Some(PassKind::Optimizer),
-            Doing::Workspace | Doing::Gathering => before,
-            Doing::Unknown | Doing::Forward | Doing::Building | Doing::Bucketing => Some(PassKind::Forward),
+    pub(super) fn kind_of(&self, activity: Activity, before: Option<PassKind>) -> Option<PassKind> {
+        match activity {
+            Activity::Backward | Activity::Recomputing | Activity::Accumulating => Some(PassKind::Backward),
+            Activity::Unknown if self.python_only => Some(PassKind::Backward),
+            Activity::OptimizerStep | Activity::OptimizerState => Some(PassKind::Optimizer),
+            Activity::Workspace | Activity::Gathering => before,
+            Activity::Unknown | Activity::Forward | Activity::Building | Activity::Bucketing => {
+                Some(PassKind::Forward)
+            }
         }
     }
 
@@ -174,7 +176,7 @@ impl Passes {
 /// Whether requests without a frame are the backward pass's: others have frames, but none of C++.
 fn is_python_only(trace: &[Event], origins: &Origins) -> bool {
     let asks = || trace.iter().filter(|event| event.action == Action::Alloc);
-    let bare = asks().filter(|event| origins.get(event.stack).doing == Doing::Unknown).count();
+    let bare = asks().filter(|event| origins.get(event.stack).activity == Activity::Unknown).count();
     !origins.has_native() && bare * 20 < asks().count() * 19
 }
 

@@ -8,8 +8,8 @@
 use std::cmp::Reverse;
 
 use super::compare::{Change, ChangedLine, Comparison};
-use super::fragmentation::Known;
-use super::origin::{Doing, Origins, is_library, is_package, is_python};
+use super::fragmentation::DeviceAnalysis;
+use super::origin::{Activity, Origins, is_library, is_package, is_python};
 use super::passes::{PassKind, Passes};
 use super::scopes::Scopes;
 use super::steps::Steps;
@@ -114,7 +114,7 @@ impl Peaks {
             }
             let of_stack = event.stack.and_then(|stack| named.get(stack.index()).copied().flatten());
             if event.action == Action::Oom {
-                let kind = passes.kind_of(origins.get(event.stack).doing, kind);
+                let kind = passes.kind_of(origins.get(event.stack).activity, kind);
                 found.failed_in = of_stack.or(kind.map(Phase::Pass));
             } else if let Some(kind) = kind {
                 if let Some(place) = of_stack.unwrap_or(Phase::Pass(kind)).place() {
@@ -142,7 +142,7 @@ impl Peaks {
 
     /// Why the second step took more than the first, and the highest more than the second: each where it is more
     /// than a hundredth.
-    pub fn rises(&self, known: Known<'_>) -> Vec<Rise> {
+    pub fn rises(&self, analysis: DeviceAnalysis<'_>) -> Vec<Rise> {
         let bytes = |moment: Moment| moment.level.allocated_bytes;
         // The first of those that are as high.
         let highest = (0..self.steps.len()).max_by_key(|&step| (bytes(self.steps[step]), Reverse(step)));
@@ -155,7 +155,7 @@ impl Peaks {
             let [less, more] = moments.map(bytes);
             let is_more = more > bytes(self.steps[from]) && more - less.min(more) > less / 100;
             (is_more && moments[0].after.is_some()).then(|| {
-                let lines = Comparison::after(known, known, moments.map(|moment| moment.after)).lines;
+                let lines = Comparison::after(analysis, analysis, moments.map(|moment| moment.after)).lines;
                 Rise { steps, moments, pass, lines }
             })
         });
@@ -188,7 +188,7 @@ fn named(snapshot: &Snapshot, origins: &Origins) -> Vec<Option<Phase>> {
     let is_any = of_frames.iter().any(Option::is_some);
     let of_stack = |id: StackId| {
         let mut told = stacks.frame_ids(id).filter(|_| is_any).filter_map(|frame| of_frames[frame.index()]);
-        let is_built = origins.get(Some(id)).doing == Doing::Building;
+        let is_built = origins.get(Some(id)).activity == Activity::Building;
         told.next().or(is_built.then_some(Phase::Building))
     };
     (0..stacks.len()).filter_map(StackId::new).map(of_stack).collect()

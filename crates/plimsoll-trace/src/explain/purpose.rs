@@ -8,7 +8,7 @@
 use plimsoll_alloc::Category;
 
 use super::modules::in_modules;
-use super::origin::{Doing, Origins};
+use super::origin::{Activity, Origins};
 use super::passes::{Pass, PassKind, Passes};
 use super::sizes;
 use super::{buffers, last_pass};
@@ -173,13 +173,13 @@ impl Purposes {
             for (purpose, life) in
                 purposes.iter_mut().zip(&timeline.lives).filter(|(purpose, _)| unknown(purpose))
             {
-                let doing = origins.get(life.stack).doing;
+                let activity = origins.get(life.stack).activity;
                 if life.stack.is_some_and(|stack| are_buffers[stack.index()]) {
                     *purpose = Purpose { category: Some(Category::Buffer), why: Why::Frames };
                     continue;
                 }
                 if let Some((category, why)) =
-                    from_frames(doing).or_else(|| from_life(life, doing, passes, keeps_graph))
+                    from_frames(activity).or_else(|| from_life(life, activity, passes, keeps_graph))
                     && (has_model || why != Why::HeldAtFailure)
                 {
                     *purpose = Purpose { category: Some(category), why };
@@ -219,27 +219,27 @@ fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Cate
 }
 
 /// What frames say by themselves, also of a block from before the recording.
-fn from_frames(doing: Doing) -> Option<(Category, Why)> {
-    let category = match doing {
-        Doing::Workspace => Category::Workspace,
-        Doing::OptimizerState => Category::OptimizerState,
-        Doing::Accumulating | Doing::Bucketing => Category::Gradient,
-        Doing::Building | Doing::Gathering => Category::Parameter,
+fn from_frames(activity: Activity) -> Option<(Category, Why)> {
+    let category = match activity {
+        Activity::Workspace => Category::Workspace,
+        Activity::OptimizerState => Category::OptimizerState,
+        Activity::Accumulating | Activity::Bucketing => Category::Gradient,
+        Activity::Building | Activity::Gathering => Category::Parameter,
         _ => return None,
     };
     Some((category, Why::Frames))
 }
 
-fn from_life(life: &Life, doing: Doing, passes: &Passes, keeps_graph: bool) -> Option<(Category, Why)> {
+fn from_life(life: &Life, activity: Activity, passes: &Passes, keeps_graph: bool) -> Option<(Category, Why)> {
     let born = life.born?;
-    Some(match doing {
-        Doing::OptimizerStep if passes.is_freed_before_next(life, born) => {
+    Some(match activity {
+        Activity::OptimizerStep if passes.is_freed_before_next(life, born) => {
             (Category::Temporary, Why::FreedSoon)
         }
-        Doing::OptimizerStep => (Category::OptimizerState, Why::OutlivesPass),
-        Doing::Backward => from_backward(life, born, passes),
-        Doing::Recomputing => from_checkpoint(life, born, passes),
-        Doing::Unknown if passes.is_backward(born) => from_backward(life, born, passes),
+        Activity::OptimizerStep => (Category::OptimizerState, Why::OutlivesPass),
+        Activity::Backward => from_backward(life, born, passes),
+        Activity::Recomputing => from_checkpoint(life, born, passes),
+        Activity::Unknown if passes.is_backward(born) => from_backward(life, born, passes),
         _ => from_forward(life, born, passes, keeps_graph)?,
     })
 }
@@ -302,7 +302,8 @@ fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes) -> bool 
         return false;
     }
     let (mut asked, mut held) = (0_u64, 0_u64);
-    let of_operators = |life: &&Life| life.born.is_some() && origins.get(life.stack).doing <= Doing::Forward;
+    let of_operators =
+        |life: &&Life| life.born.is_some() && origins.get(life.stack).activity <= Activity::Forward;
     for life in timeline.lives.iter().filter(of_operators) {
         asked = asked.saturating_add(life.bytes);
         held = held.saturating_add(if life.freed.is_none() { life.bytes } else { 0 });

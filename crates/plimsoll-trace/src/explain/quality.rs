@@ -3,7 +3,7 @@
 //! A block without a stack is no accident: PyTorch was not asked to record it, or could not. Which of the causes
 //! applies to a block follows from the rest of the file.
 
-use super::fragmentation::Known;
+use super::fragmentation::DeviceAnalysis;
 use super::origin::is_python;
 use super::passes::Passes;
 use crate::snapshot::{Action, Event, FrameId, Key, Kind, Snapshot, StackId, Vendor};
@@ -142,15 +142,15 @@ impl Missing {
 
 impl DataQuality {
     /// Looks at one device of a recording; `passes` are those of its trace.
-    pub fn of(known: Known<'_>, passes: &Passes) -> Self {
-        let (snapshot, timeline) = (known.snapshot, known.timeline);
+    pub fn of(analysis: DeviceAnalysis<'_>, passes: &Passes) -> Self {
+        let (snapshot, timeline) = (analysis.snapshot, analysis.timeline);
         let file = File::of(snapshot, timeline.device);
         let mut sums = NoStack::ALL.map(|why| Stackless { why, bytes: 0, blocks: 0 });
         let (mut peak_bytes, mut no_python_bytes) = (0_u64, 0_u64);
         for life in timeline.held_after(timeline.peak_allocated.after) {
             peak_bytes = peak_bytes.saturating_add(life.bytes);
             if life.stack.is_some_and(is_told) {
-                if known.origins.get(life.stack).line.is_none() {
+                if analysis.origins.get(life.stack).line.is_none() {
                     no_python_bytes = no_python_bytes.saturating_add(life.bytes);
                 }
                 continue;

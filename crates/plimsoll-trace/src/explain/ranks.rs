@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::compare::Totals;
-use super::fragmentation::Known;
-use super::holders::Holders;
+use super::fragmentation::DeviceAnalysis;
+use super::owners::Owners;
 use crate::snapshot::{FrameId, Snapshot};
 
 /// The ranks of a job, each at its own peak.
@@ -137,20 +137,20 @@ impl LineAcross {
 
 impl Ranks {
     /// Puts ranks side by side: files of a job, or devices of a file, each with a name.
-    pub fn of(known: &[(String, Known<'_>)]) -> Self {
-        let ranks = known.iter().map(|(name, known)| Rank {
+    pub fn of(analysis: &[(String, DeviceAnalysis<'_>)]) -> Self {
+        let ranks = analysis.iter().map(|(name, analysis)| Rank {
             name: name.clone(),
-            device: known.timeline.device,
-            totals: Totals::of(*known),
+            device: analysis.timeline.device,
+            totals: Totals::of(*analysis),
         });
         let ranks: Vec<Rank> = ranks.collect();
         let mut lines: BTreeMap<[Option<Place>; 2], Figures> = BTreeMap::new();
-        for (nth, (_, known)) in known.iter().enumerate() {
-            let peak = known.timeline.peak_allocated.after;
-            let holders = Holders::after(known.timeline, known.origins, known.purposes, peak);
-            for share in &holders.by_line {
+        for (nth, (_, analysis)) in analysis.iter().enumerate() {
+            let peak = analysis.timeline.peak_allocated.after;
+            let owners = Owners::after(analysis.timeline, analysis.origins, analysis.purposes, peak);
+            for share in &owners.by_line {
                 let frames = [share.key.frame, share.key.package_line];
-                let place = frames.map(|frame| frame.map(|frame| Place::of(known.snapshot, frame)));
+                let place = frames.map(|frame| frame.map(|frame| Place::of(analysis.snapshot, frame)));
                 let zeros = || (vec![0; ranks.len()], vec![0; ranks.len()]);
                 let (bytes, blocks) = lines.entry(place).or_insert_with(zeros);
                 bytes[nth] = bytes[nth].saturating_add(share.bytes);

@@ -5,7 +5,7 @@
 
 use super::compare::{Amount, Change, ChangedLine, Comparison};
 use super::device::DeviceExplanation;
-use super::fragmentation::Known;
+use super::fragmentation::DeviceAnalysis;
 use super::purpose::ShownCategory;
 
 /// What is held at the end of a recording.
@@ -25,17 +25,18 @@ impl Remaining {
 
     /// Compares the end with the moment that is explained. `None` where no more than [`Remaining::FEW_PERCENT`]
     /// stays, and where the recording ends at that very moment.
-    pub fn of(known: Known<'_>, device: &DeviceExplanation) -> Option<Self> {
-        let (then, end) = (device.moment(), known.timeline.last());
+    pub fn of(analysis: DeviceAnalysis<'_>, device: &DeviceExplanation) -> Option<Self> {
+        let (then, end) = (device.moment(), analysis.timeline.last());
         if end <= then {
             return None;
         }
-        let then_bytes = device.holders.bytes;
-        let end_bytes = known.timeline.held_at_end().fold(0_u64, |sum, life| sum.saturating_add(life.bytes));
+        let then_bytes = device.owners.bytes;
+        let end_bytes =
+            analysis.timeline.held_at_end().fold(0_u64, |sum, life| sum.saturating_add(life.bytes));
         if u128::from(end_bytes) * 100 <= u128::from(then_bytes) * u128::from(Self::FEW_PERCENT) {
             return None;
         }
-        let comparison = Comparison::after(known, known, [then, end]);
+        let comparison = Comparison::after(analysis, analysis, [then, end]);
         Some(Self { end_bytes, then_bytes, comparison })
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_alloc::Category;
 
-use super::fragmentation::Known;
+use super::fragmentation::DeviceAnalysis;
 use crate::failure::Failure;
 use crate::snapshot::{EventIndex, LifeIndex};
 use crate::timeline::Life;
@@ -76,8 +76,8 @@ const HEADS: [u64; 7] = [64, 128, 32, 80, 96, 256, 40];
 
 /// A request that failed, and what speaks of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Riddle<'a> {
-    pub(super) known: Known<'a>,
+pub(super) struct FailedRequest<'a> {
+    pub(super) analysis: DeviceAnalysis<'a>,
     pub(super) failure: Failure,
     /// The last event before its step, if steps are known.
     pub(super) step_began: Option<EventIndex>,
@@ -85,14 +85,14 @@ pub(super) struct Riddle<'a> {
     pub(super) is_pass: bool,
 }
 
-impl Riddle<'_> {
+impl FailedRequest<'_> {
     /// What it may have been for, the best guess first.
     pub(super) fn guesses(&self) -> Vec<Guess> {
         let block_bytes = self.failure.asked_bytes;
         if block_bytes < LEAST_BYTES {
             return Vec::new();
         }
-        let lives = &self.known.timeline.lives;
+        let lives = &self.analysis.timeline.lives;
         let before = |at: EventIndex| lives.partition_point(|life| life.born < Some(at));
         let born = before(self.failure.at);
         let first = self.step_began.map_or(0, before).max(born.saturating_sub(LAST));
@@ -123,14 +123,14 @@ impl Riddle<'_> {
     }
 
     fn category(&self, nth: usize) -> Option<Category> {
-        LifeIndex::new(nth).and_then(|life| self.known.purposes.get(life).category)
+        LifeIndex::new(nth).and_then(|life| self.analysis.purposes.get(life).category)
     }
 
     /// The sizes of parameters, each with how many have it.
     fn parameters(&self, born: usize) -> BTreeMap<u64, usize> {
         let mut sizes = BTreeMap::new();
         for nth in (0..born).filter(|&nth| self.category(nth) == Some(Category::Parameter)) {
-            *sizes.entry(asked(&self.known.timeline.lives[nth])).or_default() += 1;
+            *sizes.entry(asked(&self.analysis.timeline.lives[nth])).or_default() += 1;
         }
         sizes
     }
@@ -139,7 +139,7 @@ impl Riddle<'_> {
     fn made(&self, first: usize, born: usize) -> BTreeSet<u64> {
         const KEPT: [Category; 3] = [Category::Parameter, Category::OptimizerState, Category::Workspace];
         let is_kept = |nth: usize| self.category(nth).is_some_and(|category| KEPT.contains(&category));
-        let lives = &self.known.timeline.lives;
+        let lives = &self.analysis.timeline.lives;
         let made = (first..born).filter(|&nth| lives[nth].born.is_some() && !is_kept(nth));
         let mut made: BTreeSet<u64> = made.map(|nth| asked(&lives[nth])).collect();
         while made.len() > MOST_SIZES {
@@ -153,7 +153,7 @@ impl Riddle<'_> {
         const KEPT: [Category; 4] =
             [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Workspace];
         let is_vector = |nth: usize, length: u64, elements: &[u64]| {
-            let life = &self.known.timeline.lives[nth];
+            let life = &self.analysis.timeline.lives[nth];
             life.is_held_after(Some(self.failure.at))
                 && elements.iter().any(|bytes| bytes.saturating_mul(length) == asked(life))
                 && !self.category(nth).is_some_and(|category| KEPT.contains(&category))
@@ -179,7 +179,7 @@ impl Riddle<'_> {
     /// Scores of attention, of what was asked for last that is much smaller and has a length of which they are
     /// the square.
     fn scores(&self, born: usize, block_bytes: u64) -> Vec<Guess> {
-        let lives = self.known.timeline.lives[..born].iter().enumerate().rev().take(16);
+        let lives = self.analysis.timeline.lives[..born].iter().enumerate().rev().take(16);
         let smaller = lives.filter(|(_, life)| asked(life) >= 1 << 16 && asked(life) <= block_bytes / 8);
         let guesses = smaller.filter_map(|(nth, life)| {
             let (query_bytes, of) = (asked(life), LifeIndex::new(nth)?);

@@ -1,8 +1,8 @@
-//! What the device's memory held at any moment of a recording, piece by piece: [`State`].
+//! What the device's memory held at any moment of a recording, piece by piece: [`AllocatorState`].
 //!
 //! A snapshot shows the moment at which it was taken. The moments before follow from the trace: memory comes
 //! and goes by its own events ([`Timeline::memory_before`] and those behind), blocks by their lives, and what
-//! lies between blocks is cached. [`States`] goes through many moments in one walk.
+//! lies between blocks is cached. [`AllocatorStates`] goes through many moments in one walk.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::timeline::{Memory, MemoryMap, Timeline};
 
 /// The memory of one device at one moment. Every byte of a segment is in exactly one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct State {
+pub struct AllocatorState {
     /// The moment: after this event. `None` is before the first; one past the last is the snapshot itself.
     pub after: Option<EventIndex>,
     /// The memory that the allocator has from the device, by address.
@@ -32,7 +32,7 @@ pub struct SegmentState {
     pub memory: Memory,
     /// Its bytes by use; together all of `memory.bytes`.
     pub bytes: BytesByUse,
-    /// The places of its pieces in `State::pieces`.
+    /// The places of its pieces in `AllocatorState::pieces`.
     pieces: Range<usize>,
 }
 
@@ -120,13 +120,13 @@ impl BytesByUse {
     }
 }
 
-impl State {
+impl AllocatorState {
     /// The state after an event; `trace` is the trace that the timeline is of. Costs a walk over the events and
     /// lives until then.
     ///
     /// ```
     /// # use plimsoll_alloc::{Addr, StreamId};
-    /// # use plimsoll_trace::explain::{State, Use};
+    /// # use plimsoll_trace::explain::{AllocatorState, Use};
     /// # use plimsoll_trace::snapshot::{Action, Event, EventIndex, Snapshot};
     /// # use plimsoll_trace::timeline::Timeline;
     /// let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
@@ -138,13 +138,13 @@ impl State {
     ///     event(Action::SegmentFree, 0x20_0000, 2 << 20),
     /// ];
     /// let timeline = Timeline::of(&Snapshot { traces: vec![trace.clone()], ..Snapshot::default() }, 0);
-    /// let state = State::of(&timeline, &trace, EventIndex::new(1));
+    /// let state = AllocatorState::of(&timeline, &trace, EventIndex::new(1));
     /// let pieces: Vec<_> = state.pieces().iter().map(|piece| (piece.bytes, piece.usage)).collect();
     /// assert_eq!(pieces[0].0, 1024);
     /// assert_eq!(pieces[1], ((2 << 20) - 1024, Use::Cached));
     /// ```
     pub fn of(timeline: &Timeline, trace: &[Event], after: Option<EventIndex>) -> Self {
-        States::new(timeline, trace).at(after)
+        AllocatorStates::new(timeline, trace).at(after)
     }
 
     /// The pieces of all segments, by address.
@@ -175,7 +175,7 @@ impl State {
 
 /// The states of one device at several moments, in order.
 #[derive(Debug, Clone)]
-pub struct States<'a> {
+pub struct AllocatorStates<'a> {
     timeline: &'a Timeline,
     trace: &'a [Event],
     memory: MemoryMap,
@@ -210,7 +210,7 @@ impl Active {
     }
 }
 
-impl<'a> States<'a> {
+impl<'a> AllocatorStates<'a> {
     /// Begins before the first event; `trace` is the trace that the timeline is of.
     pub fn new(timeline: &'a Timeline, trace: &'a [Event]) -> Self {
         let waiting = timeline.waiting_before.iter().map(|life| Active {
@@ -225,7 +225,7 @@ impl<'a> States<'a> {
     }
 
     /// The state after an event, which is none before the last one asked for: else the last one's again.
-    pub fn at(&mut self, after: Option<EventIndex>) -> State {
+    pub fn at(&mut self, after: Option<EventIndex>) -> AllocatorState {
         let events = after.map_or(0, |event| event.index() + 1).min(self.trace.len());
         for nth in self.events..events {
             self.memory.follow(&self.trace[nth], nth, self.timeline);
@@ -247,7 +247,7 @@ impl<'a> States<'a> {
     }
 
     /// Lays what is active into the memory.
-    fn lay_out(&self, after: Option<EventIndex>) -> State {
+    fn lay_out(&self, after: Option<EventIndex>) -> AllocatorState {
         let (mut segments, mut pieces, mut unplaced) = (Vec::new(), Vec::new(), Vec::new());
         let mut blocks = self.active.iter().map(|active| active.piece(after)).peekable();
         for memory in self.memory.iter() {
@@ -268,7 +268,7 @@ impl<'a> States<'a> {
             segments.push(SegmentState { memory: *memory, bytes, pieces: first..pieces.len() });
         }
         unplaced.extend(blocks);
-        State { after, segments, unplaced, pieces }
+        AllocatorState { after, segments, unplaced, pieces }
     }
 }
 

@@ -75,7 +75,7 @@ pub fn read(mut input: impl Read, most_entries: usize) -> io::Result<Logged> {
     let facts = facts.ok_or_else(|| invalid("the log breaks off within its header"))?;
     let mut run = Run {
         state: LogState::new(facts.config.clone()),
-        known: Known { device: facts.device.clone(), ..Known::default() },
+        known: NameTable { device: facts.device.clone(), ..NameTable::default() },
         latest: VecDeque::new(),
         entries: 0,
         lost: 0,
@@ -143,20 +143,20 @@ fn facts(payload: &[u8]) -> Option<Facts> {
 
 /// The names from the frames.
 #[derive(Default)]
-struct Known {
+struct NameTable {
     device: String,
     labels: BTreeMap<LabelId, String>,
     stacks: BTreeMap<StackId, Vec<Place>>,
 }
 
-impl Known {
+impl NameTable {
     fn has_room_for(&self, frame: &Frame) -> bool {
         let known = self.labels.len() + self.stacks.len();
         known + frame.labels.len() + frame.stacks.len() <= MOST_NAMES
     }
 }
 
-impl Names for Known {
+impl Names for NameTable {
     fn label(&self, id: LabelId) -> String {
         self.labels.get(&id).cloned().unwrap_or_default()
     }
@@ -173,7 +173,7 @@ impl Names for Known {
 /// The content so far.
 struct Run {
     state: LogState,
-    known: Known,
+    known: NameTable,
     latest: VecDeque<Entry>,
     entries: u64,
     lost: u64,

@@ -1,4 +1,4 @@
-//! What changed from one recording to another, in the words of every form that says it: [`Both`], device by device
+//! What changed from one recording to another, in the words of every form that says it: [`SnapshotDiff`], device by device
 //! [`Compared`].
 
 use std::cmp::Reverse;
@@ -16,7 +16,7 @@ pub const IN_ALL: &str = "total: memory_allocated()";
 
 /// Two recordings, before and after.
 #[derive(Debug, Clone)]
-pub struct Both<'a> {
+pub struct SnapshotDiff<'a> {
     /// The recordings.
     pub reports: [Report<'a>; 2],
     /// What is compared: a device of each.
@@ -56,7 +56,7 @@ pub struct Listed<'a, K> {
     pub all: [Amount; 2],
 }
 
-impl<'a> Both<'a> {
+impl<'a> SnapshotDiff<'a> {
     /// Compares devices of the same number; where both have but one, these: the same program may have run elsewhere.
     pub fn of(reports: [Report<'a>; 2]) -> Self {
         let [a, b] = reports.map(|report| report.devices);
@@ -74,7 +74,7 @@ impl<'a> Both<'a> {
         let all = a.iter().map(|device| (0, device)).chain(b.iter().map(|device| (1, device)));
         let alone = all.filter(is_alone).collect();
         let compared = |devices: [&'a DeviceExplanation; 2]| {
-            let comparison = Comparison::of(reports[0].known(devices[0]), reports[1].known(devices[1]));
+            let comparison = Comparison::of(reports[0].analysis(devices[0]), reports[1].analysis(devices[1]));
             Compared { reports, devices, comparison }
         };
         Self { reports, alone, pairs: pairs.into_iter().map(compared).collect() }

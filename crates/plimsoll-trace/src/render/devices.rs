@@ -1,9 +1,9 @@
 //! Several devices of one recording, in the words of every form: which of them is the verdict, and in which order they
-//! are shown. Side by side they are shown as the ranks of a job are ([`Abreast`]).
+//! are shown. Side by side they are shown as the ranks of a job are ([`RankTable`]).
 
 use std::cmp::Reverse;
 
-use super::ranks::Abreast;
+use super::ranks::RankTable;
 use super::{Report, words};
 use crate::explain::{DeviceExplanation, LineAcross};
 use crate::snapshot::Snapshot;
@@ -52,7 +52,7 @@ pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> S
     )
 }
 
-impl<'a> Abreast<'a> {
+impl<'a> RankTable<'a> {
     /// Puts the devices of one recording side by side, in their order.
     pub fn of_devices(report: Report<'a>) -> Self {
         let devices = report.devices.iter().map(|device| (report, device));

@@ -52,8 +52,8 @@ fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> S
 
 /// What makes the largest category smaller.
 fn largest(device: &DeviceExplanation) -> Option<String> {
-    let share = device.holders.by_category.iter().find(|share| share.key.category.purpose().is_some())?;
-    let (bytes, all) = (u128::from(share.bytes), u128::from(device.holders.bytes));
+    let share = device.owners.by_category.iter().find(|share| share.key.category.purpose().is_some())?;
+    let (bytes, all) = (u128::from(share.bytes), u128::from(device.owners.bytes));
     if all == 0 || bytes * 100 < all * u128::from(MUCH_PERCENT) {
         return None;
     }

@@ -17,7 +17,7 @@ pub mod remaining;
 mod shapes;
 pub mod words;
 
-use crate::explain::{DeviceExplanation, Known, Origins};
+use crate::explain::{DeviceAnalysis, DeviceExplanation, Origins};
 use crate::snapshot::Snapshot;
 
 /// A recording, and what it tells.
@@ -35,7 +35,7 @@ pub struct Report<'a> {
 
 impl<'a> Report<'a> {
     /// One of the devices, as comparisons take it.
-    pub fn known(&self, device: &'a DeviceExplanation) -> Known<'a> {
-        device.known(self.snapshot, self.origins)
+    pub fn analysis(&self, device: &'a DeviceExplanation) -> DeviceAnalysis<'a> {
+        device.analysis(self.snapshot, self.origins)
     }
 }

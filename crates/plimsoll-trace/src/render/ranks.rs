@@ -1,4 +1,4 @@
-//! The ranks of a job side by side, in the words of every form that says it: [`Abreast`].
+//! The ranks of a job side by side, in the words of every form that says it: [`RankTable`].
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ pub const ODD: &str = "far from the others, which are close to each other";
 
 /// The ranks of a job, and what each tells.
 #[derive(Debug, Clone)]
-pub struct Abreast<'a> {
+pub struct RankTable<'a> {
     /// Their figures.
     pub ranks: Ranks,
     /// The device of each, with its recording, in the same order.
@@ -49,7 +49,7 @@ impl Unused {
     }
 }
 
-impl<'a> Abreast<'a> {
+impl<'a> RankTable<'a> {
     /// Puts recordings side by side, each with the name of its rank; several devices of one are ranks of their own.
     pub fn of(
         files: &[(&'a str, Report<'a>)],
@@ -68,9 +68,9 @@ impl<'a> Abreast<'a> {
 
     /// Puts devices side by side, each under a name.
     pub(super) fn named(devices: impl Iterator<Item = (String, Report<'a>, &'a DeviceExplanation)>) -> Self {
-        let (known, devices): (Vec<_>, Vec<_>) =
-            devices.map(|(name, report, device)| ((name, report.known(device)), (report, device))).unzip();
-        Self { ranks: Ranks::of(&known), devices, unreadable: &[], unused: &[] }
+        let (analysis, devices): (Vec<_>, Vec<_>) =
+            devices.map(|(name, report, device)| ((name, report.analysis(device)), (report, device))).unzip();
+        Self { ranks: Ranks::of(&analysis), devices, unreadable: &[], unused: &[] }
     }
 
     /// What could not be read, a sentence for each.

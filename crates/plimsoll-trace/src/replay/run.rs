@@ -6,7 +6,7 @@ use plimsoll_alloc::{
     Addr, Adoption, Allocation, BlockState, CacheLookup, Config, Piece, PieceState, PoolId, Request, TieOrder,
 };
 
-use super::state::State;
+use super::state::ReplayState;
 use super::{Divergence, Replay};
 use crate::conformance::{Answer, Choice};
 use crate::snapshot::{self, Action, Event, EventIndex, LifeIndex, MaybeU64, PoolIndex, Pools, Snapshot};
@@ -25,7 +25,7 @@ pub(super) struct Run<'a> {
     pub(super) trace: &'a [Event],
     pub(super) config: Config,
     pub(super) pools: &'a Pools,
-    pub(super) state: State,
+    pub(super) state: ReplayState,
     /// What each life holds in our allocator now.
     pub(super) held: Vec<Option<Allocation>>,
     /// Lives that wait for a stream.
@@ -66,7 +66,7 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder,
         timeline,
         trace: &trace[..timeline.quality.events.min(events).min(trace.len())],
         pools: &snapshot.pools,
-        state: State::new(snapshot, config.clone(), tie_order),
+        state: ReplayState::new(snapshot, config.clone(), tie_order),
         config,
         held: (0..timeline.lives.len()).map(|_| None).collect(),
         waiting: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! Our allocator in the state that the recording has come to: [`State`]. Memory of the device comes and goes
+//! Our allocator in the state that the recording has come to: [`ReplayState`]. Memory of the device comes and goes
 //! as the record says; the allocator has no device of its own to ask.
 
 use std::collections::BTreeMap;
@@ -26,14 +26,14 @@ impl Driver for NoDevice {
     }
 }
 
-pub(super) struct State {
+pub(super) struct ReplayState {
     pub(super) allocator: Allocator<NoDevice, ()>,
     /// Segments, and the address space of expandable ones: what is there must not be given again.
     pub(super) memory: BTreeMap<Addr, DeviceRange>,
     pub(super) stray_segments: usize,
 }
 
-impl State {
+impl ReplayState {
     /// Nothing, under the recorded options. Those that only matter to who asks a device are off.
     pub(super) fn new(snapshot: &Snapshot, config: Config, tie_order: TieOrder) -> Self {
         let config = config.with_tie_order(tie_order).with_throw_on_cudamalloc_oom(false);

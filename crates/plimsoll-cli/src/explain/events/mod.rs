@@ -87,7 +87,7 @@ impl EventsArgs {
                 let mut window = self.window(explained, device, at, moment);
                 if !asked.no_infer {
                     let requests = window.events.iter().map(|row| row.index);
-                    window.forward_lines = device.forward_lines_of(explained.known(device), requests);
+                    window.forward_lines = device.forward_lines_of(explained.analysis(device), requests);
                 }
                 windows.push(window);
             }

@@ -2,12 +2,12 @@
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::explain::{Across, Place};
-use plimsoll_trace::render::ranks::Abreast;
+use plimsoll_trace::render::ranks::RankTable;
 use plimsoll_trace::render::words;
 use serde_json::{Value, json};
 
 /// The whole answer.
-pub(super) fn render(job: &Abreast<'_>) -> String {
+pub(super) fn render(job: &RankTable<'_>) -> String {
     let ranks = job.devices.iter().zip(&job.ranks.ranks).map(|((file, device), rank)| {
         json!({
             "name": rank.name,

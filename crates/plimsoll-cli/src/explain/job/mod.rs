@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use plimsoll_trace::explain::DeviceExplanation;
 use plimsoll_trace::render::html::About;
-use plimsoll_trace::render::ranks::{Abreast, Unused};
+use plimsoll_trace::render::ranks::{RankTable, Unused};
 use plimsoll_trace::render::words;
 
 use self::same::Judged;
@@ -103,9 +103,9 @@ impl Job {
         }
     }
 
-    fn abreast(&self) -> Abreast<'_> {
+    fn table(&self) -> RankTable<'_> {
         let files: Vec<_> = self.files.iter().map(|(name, _, file)| (name.as_str(), file.report())).collect();
-        Abreast::of(&files, &self.unreadable, &self.unused)
+        RankTable::of(&files, &self.unreadable, &self.unused)
     }
 
     /// The commands that show each rank by itself, in their order.
@@ -125,7 +125,7 @@ impl Job {
 pub(super) fn run(paths: &[PathBuf], args: &ExplainArgs, sink: Option<Sink>) -> Result<Answer, Failure> {
     let job = Job::open(paths, args)?;
     let exit = if job.unreadable.is_empty() { Exit::Done } else { Exit::OutOfMemory };
-    let abreast = job.abreast();
+    let table = job.table();
     if let Some(sink) = sink {
         let given: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
         let title = match given.as_slice() {
@@ -134,11 +134,11 @@ pub(super) fn run(paths: &[PathBuf], args: &ExplainArgs, sink: Option<Sink>) -> 
         };
         let commands = job.commands(args);
         let again = sink.again(&args.command(&args.files));
-        sink.page(About::Ranks(&abreast, &commands), &title, &again)?;
+        sink.page(About::Ranks(&table, &commands), &title, &again)?;
         if sink.is_stdout() {
             return Ok(Answer { text: String::new(), exit });
         }
     }
-    let text = if args.json { json::render(&abreast) } else { text::render(&abreast, args.shown) };
+    let text = if args.json { json::render(&table) } else { text::render(&table, args.shown) };
     Ok(Answer { text, exit })
 }

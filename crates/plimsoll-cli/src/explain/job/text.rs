@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use plimsoll_trace::explain::Across;
-use plimsoll_trace::render::ranks::{Abreast, COLUMNS, ODD, RANGE, line as line_name};
+use plimsoll_trace::render::ranks::{COLUMNS, ODD, RANGE, RankTable, line as line_name};
 use plimsoll_trace::render::words;
 
 use crate::output::{BOLD, RESET};
@@ -13,7 +13,7 @@ use crate::shown::Shown;
 const COLUMN: usize = 13;
 
 /// The whole answer.
-pub(super) fn render(job: &Abreast<'_>, shown: Shown) -> String {
+pub(super) fn render(job: &RankTable<'_>, shown: Shown) -> String {
     let page = Text { job, shown };
     let mut out = String::new();
     // Writing to a `String` cannot fail.
@@ -37,12 +37,12 @@ pub(super) fn render(job: &Abreast<'_>, shown: Shown) -> String {
 }
 
 /// A row for each rank, or whatever else is side by side: the peaks, and the verdict in a few words.
-pub(in crate::explain) fn rows(out: &mut String, abreast: &Abreast<'_>, shown: Shown) {
-    Text { job: abreast, shown }.ranks(out);
+pub(in crate::explain) fn rows(out: &mut String, table: &RankTable<'_>, shown: Shown) {
+    Text { job: table, shown }.ranks(out);
 }
 
 struct Text<'a> {
-    job: &'a Abreast<'a>,
+    job: &'a RankTable<'a>,
     shown: Shown,
 }
 

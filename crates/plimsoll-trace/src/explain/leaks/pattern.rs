@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::rows::Rows;
 use super::{Course, Line, Place, Verdict};
 use crate::explain::modules::{in_modules, is_call};
-use crate::explain::origin::{Doing, Name, Origin, Origins};
+use crate::explain::origin::{Activity, Name, Origin, Origins};
 use crate::explain::purpose::{Purposes, Why};
 use crate::explain::steps::Steps;
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot, StackId};
@@ -121,13 +121,13 @@ pub(super) fn of_line(
 /// Whether a block is a number that an addition made.
 pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
     let is_addition = |name: Name| name.of(snapshot).starts_with("add_");
-    life.bytes <= 512 && origin.doing <= Doing::Forward && origin.operator.is_some_and(is_addition)
+    life.bytes <= 512 && origin.activity <= Activity::Forward && origin.operator.is_some_and(is_addition)
 }
 
 /// Whether a block is a number by its size, which a user's line asked for without a library in between; and whether
 /// it is a number at all.
 pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool, bool) {
-    let is_number = life.bytes <= 512 && origin.doing == Doing::Forward;
+    let is_number = life.bytes <= 512 && origin.activity == Activity::Forward;
     let innermost = life.stack.and_then(|stack| snapshot.stacks.frame_ids(stack).next());
     (is_number && innermost == origin.line, is_number)
 }
@@ -180,16 +180,16 @@ pub(super) fn of_leak(
         sample.iter().filter_map(|life| timeline.lives[life.index()].stack).collect();
     let is_inside = in_modules(snapshot);
     let inside = stacks.iter().filter(|stack| is_inside[stack.index()]).count();
-    let is_forward = stacks.iter().all(|&stack| origins.get(Some(stack)).doing == Doing::Forward);
+    let is_forward = stacks.iter().all(|&stack| origins.get(Some(stack)).activity == Activity::Forward);
     let (blocks, count) = (sample.len(), stacks.len());
     // A list of outputs has few blocks each step; layers make many.
     if is_forward && inside > 0 && count > 1 && blocks > 3 {
         let later = timeline.lives[last.index() + 1..].iter().zip(last.index() + 1..);
         let is_backward = |(life, index): (&Life, usize)| {
             let why = LifeIndex::new(index).map(|life| purposes.get(life).why);
-            match origins.get(life.stack).doing {
-                Doing::Backward | Doing::Recomputing | Doing::Accumulating => Some(true),
-                Doing::Unknown if matches!(why, Some(Why::FreedSoon | Why::OutlivesPass)) => Some(true),
+            match origins.get(life.stack).activity {
+                Activity::Backward | Activity::Recomputing | Activity::Accumulating => Some(true),
+                Activity::Unknown if matches!(why, Some(Why::FreedSoon | Why::OutlivesPass)) => Some(true),
                 _ if life.stack.is_some_and(|stack| is_inside[stack.index()]) => Some(false),
                 _ => None,
             }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_alloc::Category;
 
 use super::{Rest, StillNeeded, rounded, size};
-use crate::explain::fragmentation::Known;
-use crate::explain::holders::held;
+use crate::explain::fragmentation::DeviceAnalysis;
+use crate::explain::owners::held;
 use crate::explain::passes::Passes;
 use crate::failure::Failure;
 use crate::snapshot::{Action, EventIndex};
@@ -25,8 +25,8 @@ struct Visit {
 }
 
 /// What the layer and those behind it take beyond the request.
-pub(super) fn find(known: Known<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
-    let visits = visits(known, failure);
+pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
+    let visits = visits(analysis, failure);
     let runs = runs(&visits, passes);
     let (last, earlier) = runs.split_last()?;
     let levels: Vec<u64> = last.iter().map(|visit| visit.level).collect();
@@ -40,7 +40,7 @@ pub(super) fn find(known: Known<'_>, passes: &Passes, failure: &Failure) -> Opti
     let (all, confidence) = if before >= visited {
         (before, if rises.len() > in_a_layer { "likely" } else { "a guess" })
     } else {
-        (equal_layers(known, failure, layer)? * in_a_layer, "a guess")
+        (equal_layers(analysis, failure, layer)? * in_a_layer, "a guess")
     };
     // This visit's layer begins with it, as it were: as much follows as from any to the next.
     let left = (all + 1).checked_sub(visited)? as u64;
@@ -51,11 +51,11 @@ pub(super) fn find(known: Known<'_>, passes: &Passes, failure: &Failure) -> Opti
 }
 
 /// Every request as the one that failed, which comes last.
-fn visits(known: Known<'_>, failure: &Failure) -> Vec<Visit> {
-    let trace = known.snapshot.trace(known.timeline.device);
-    let mut level = known.timeline.start.allocated_bytes;
+fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
+    let trace = analysis.snapshot.trace(analysis.timeline.device);
+    let mut level = analysis.timeline.start.allocated_bytes;
     let mut visits = Vec::new();
-    for (moment, event) in known.timeline.curve(trace).zip(trace) {
+    for (moment, event) in analysis.timeline.curve(trace).zip(trace) {
         let before = std::mem::replace(&mut level, moment.level.allocated_bytes);
         let Some(at) = moment.after.filter(|&at| at <= failure.at) else { break };
         // Operators of one line have one stack where only Python's frames are recorded.
@@ -85,10 +85,10 @@ fn period(rises: &[u64]) -> Option<usize> {
 }
 
 /// How many layers the parameters show: the number that most of them come in, by bytes, or in a multiple of it.
-fn equal_layers(known: Known<'_>, failure: &Failure, least: usize) -> Option<usize> {
+fn equal_layers(analysis: DeviceAnalysis<'_>, failure: &Failure, least: usize) -> Option<usize> {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
-    for (index, life) in held(known.timeline, Some(failure.at)) {
-        if known.purposes.get(index).category == Some(Category::Parameter) {
+    for (index, life) in held(analysis.timeline, Some(failure.at)) {
+        if analysis.purposes.get(index).category == Some(Category::Parameter) {
             *sizes.entry(size(life)).or_default() += 1;
         }
     }

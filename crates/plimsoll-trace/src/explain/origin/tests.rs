@@ -17,11 +17,11 @@ fn snapshot(frames: &[(&str, &str)]) -> (Snapshot, Option<StackId>) {
     (snapshot, stack)
 }
 
-fn check(frames: &[(&str, &str)], line: Option<&str>, operator: Option<&str>, doing: Doing) {
+fn check(frames: &[(&str, &str)], line: Option<&str>, operator: Option<&str>, activity: Activity) {
     let (snapshot, stack) = snapshot(frames);
     let origin = Origins::of(&snapshot).get(stack);
     let file = origin.line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
-    assert_eq!((file, origin.doing), (line, doing), "{frames:?}");
+    assert_eq!((file, origin.activity), (line, activity), "{frames:?}");
     assert_eq!(origin.operator.map(|name| name.of(&snapshot)), operator, "{frames:?}");
 }
 
@@ -38,10 +38,10 @@ fn the_users_innermost_line_and_the_outermost_operator_below_it_count() {
         &[inner, again, outer, LINEAR, user, main],
         Some("/home/me/model.py"),
         Some("mul_Tensor"),
-        Doing::Forward,
+        Activity::Forward,
     );
-    check(&[LINEAR], Some(LINEAR.0), None, Doing::Forward);
-    check(&[], None, None, Doing::Unknown);
+    check(&[LINEAR], Some(LINEAR.0), None, Activity::Forward);
+    check(&[], None, None, Activity::Unknown);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_line_of_somebody_elses_package_is_told_beside_the_users() {
     let file =
         |line: Option<FrameId>| line.map(|id| snapshot.texts.get(snapshot.stacks.get_frame(id).filename));
     assert_eq!((file(origin.line), file(origin.package_line)), (Some("train.py"), Some(theirs.0)));
-    check(&[LINEAR, theirs], Some(theirs.0), None, Doing::Forward);
+    check(&[LINEAR, theirs], Some(theirs.0), None, Activity::Forward);
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn a_training_loops_line_has_the_line_of_the_layer_or_the_optimizer_that_it_call
 #[test]
 fn python_that_pytorch_puts_around_operators_is_no_line_of_anybodys() {
     let router = ("/x/site-packages/torch/_native/registry.py", "eager_router");
-    check(&[router], None, None, Doing::Unknown);
-    check(&[router, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
+    check(&[router], None, None, Activity::Unknown);
+    check(&[router, ("train.py", "main")], Some("train.py"), None, Activity::Forward);
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn derivatives_are_told_by_their_node() {
     let op = ("", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)");
     let node = ("", "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)");
     let engine = ("", "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)");
-    check(&[op, node, engine], None, Some("AddmmBackward0"), Doing::Backward);
+    check(&[op, node, engine], None, Some("AddmmBackward0"), Activity::Backward);
     let keeps = ("", "torch::autograd::AccumulateGrad::apply(std::vector<at::Tensor>&&)");
-    check(&[op, keeps, engine], None, Some("mm"), Doing::Accumulating);
+    check(&[op, keeps, engine], None, Some("mm"), Activity::Accumulating);
 }
 
 #[test]
@@ -114,20 +114,20 @@ fn optimizers_are_told_by_their_files() {
     let init = ("/x/site-packages/torch/optim/adamw.py", "_init_group");
     let step = ("/x/site-packages/torch/optim/adamw.py", "step");
     let user = ("train.py", "main");
-    check(&[init, step, user], Some("train.py"), None, Doing::OptimizerState);
-    check(&[step, user], Some("train.py"), None, Doing::OptimizerStep);
+    check(&[init, step, user], Some("train.py"), None, Activity::OptimizerState);
+    check(&[step, user], Some("train.py"), None, Activity::OptimizerStep);
     check(
         &[("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py", "step")],
         Some("C:\\py\\Lib\\site-packages\\torch\\optim\\sgd.py"),
         None,
-        Doing::OptimizerStep,
+        Activity::OptimizerStep,
     );
 }
 
 #[test]
 fn modules_that_are_brought_to_the_device_are_being_built() {
     let convert = ("/x/site-packages/torch/nn/modules/module.py", "convert");
-    check(&[convert, ("a.py", "main")], Some("a.py"), None, Doing::Building);
+    check(&[convert, ("a.py", "main")], Some("a.py"), None, Activity::Building);
 }
 
 const APPLY: (&str, &str) = ("/x/site-packages/torch/autograd/function.py", "apply");
@@ -135,36 +135,36 @@ const APPLY: (&str, &str) = ("/x/site-packages/torch/autograd/function.py", "app
 #[test]
 fn a_derivative_that_a_program_defines_is_told_by_the_frame_that_calls_it() {
     let (derivative, forward) = (("train.py", "backward"), ("train.py", "forward"));
-    check(&[derivative, APPLY], Some("train.py"), None, Doing::Backward);
-    check(&[forward, APPLY, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
-    check(&[derivative, ("train.py", "main")], Some("train.py"), None, Doing::Forward);
+    check(&[derivative, APPLY], Some("train.py"), None, Activity::Backward);
+    check(&[forward, APPLY, ("train.py", "main")], Some("train.py"), None, Activity::Forward);
+    check(&[derivative, ("train.py", "main")], Some("train.py"), None, Activity::Forward);
     let compiled = ("/x/site-packages/torch/_functorch/_aot_autograd/runtime_wrappers.py", "backward");
     let boxed = (APPLY.0, "apply_boxed");
     let call = ("/tmp/torchinductor_me/ab/cab.py", "call");
-    check(&[call, compiled, boxed], Some(call.0), None, Doing::Backward);
+    check(&[call, compiled, boxed], Some(call.0), None, Activity::Backward);
 }
 
 #[test]
 fn what_a_checkpoint_computes_again_is_told_from_the_derivatives_that_it_asks_for() {
     let checkpoint = |name| ("/x/site-packages/torch/utils/checkpoint.py", name);
     let (engine, user) = (("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward"), "model.py");
-    let check = |frames: &[(&str, &str)], doing| check(frames, Some(user), None, doing);
-    check(&[LINEAR, (user, "forward"), checkpoint("recompute_fn")], Doing::Recomputing);
-    check(&[LINEAR, (user, "forward"), checkpoint("unpack_hook"), engine], Doing::Recomputing);
-    check(&[LINEAR, (user, "forward"), checkpoint("backward"), APPLY], Doing::Recomputing);
-    check(&[engine, checkpoint("backward"), APPLY, (user, "main")], Doing::Backward);
-    check(&[LINEAR, (user, "forward"), checkpoint("forward"), APPLY], Doing::Forward);
+    let check = |frames: &[(&str, &str)], activity| check(frames, Some(user), None, activity);
+    check(&[LINEAR, (user, "forward"), checkpoint("recompute_fn")], Activity::Recomputing);
+    check(&[LINEAR, (user, "forward"), checkpoint("unpack_hook"), engine], Activity::Recomputing);
+    check(&[LINEAR, (user, "forward"), checkpoint("backward"), APPLY], Activity::Recomputing);
+    check(&[engine, checkpoint("backward"), APPLY, (user, "main")], Activity::Backward);
+    check(&[LINEAR, (user, "forward"), checkpoint("forward"), APPLY], Activity::Forward);
 }
 
 #[test]
 fn sharded_parameters_are_made_gathered_and_their_gradients_sent() {
     let sharded = |name| ("/x/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_param.py", name);
-    let check = |frames: &[(&str, &str)], doing| {
-        check(&[frames, &[("train.py", "main")]].concat(), Some("train.py"), None, doing);
+    let check = |frames: &[(&str, &str)], activity| {
+        check(&[frames, &[("train.py", "main")]].concat(), Some("train.py"), None, activity);
     };
-    check(&[sharded("_init_sharded_param")], Doing::Building);
-    check(&[sharded("wait_for_unshard"), sharded("pre_backward")], Doing::Gathering);
-    check(&[sharded("post_backward")], Doing::Backward);
+    check(&[sharded("_init_sharded_param")], Activity::Building);
+    check(&[sharded("wait_for_unshard"), sharded("pre_backward")], Activity::Gathering);
+    check(&[sharded("post_backward")], Activity::Backward);
     let buckets = ("/x/site-packages/torch/nn/parallel/distributed.py", "_ddp_init_helper");
-    check(&[buckets, (buckets.0, "__init__")], Doing::Bucketing);
+    check(&[buckets, (buckets.0, "__init__")], Activity::Bucketing);
 }

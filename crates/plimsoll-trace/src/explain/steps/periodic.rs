@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::{Source, Steps};
-use crate::explain::origin::{Doing, Origins};
+use crate::explain::origin::{Activity, Origins};
 use crate::snapshot::{Action, Event, EventIndex, StackId};
 
 /// Fewer repetitions are no period.
@@ -58,8 +58,9 @@ pub(super) fn find(
 ) -> Option<Steps> {
     let has_stacks = trace.iter().any(|event| event.stack.is_some_and(|stack| stack != StackId::EMPTY));
     if has_stacks {
-        let is_outside =
-            |stack: &StackId| !is_inside[stack.index()] && origins.get(Some(*stack)).doing == Doing::Forward;
+        let is_outside = |stack: &StackId| {
+            !is_inside[stack.index()] && origins.get(Some(*stack)).activity == Activity::Forward
+        };
         // A compiler's own requests are no part of what runs again.
         let runs = |event: &Event| event.stack.is_none_or(|stack| !in_compiler[stack.index()]);
         let (stack, boundaries, confidence) = beat(trace, |event| event.stack.filter(is_outside), runs)?;

@@ -10,27 +10,27 @@ use super::panels::{panels, swatch};
 use super::text::{Sentence, Text};
 use super::{SECTIONS, Section};
 use crate::explain::{Amount, Change};
-use crate::render::comparison::{Both, Compared, IN_ALL, Listed, SIDES, Total};
+use crate::render::comparison::{Compared, IN_ALL, Listed, SIDES, SnapshotDiff, Total};
 use crate::render::words;
 
 /// Rows of a table; what is beyond them is one more row.
 const ROWS: usize = 40;
 
 /// The sections are those of the pairs, before and after in turn, then those of devices without a counterpart.
-pub(super) fn head(out: &mut String, both: &Both<'_>, sections: &[Section<'_>]) -> fmt::Result {
+pub(super) fn head(out: &mut String, diff: &SnapshotDiff<'_>, sections: &[Section<'_>]) -> fmt::Result {
     out.push_str("<section class=\"head\">");
-    for (nth, pair) in both.pairs.iter().take(SECTIONS / 2).enumerate() {
+    for (nth, pair) in diff.pairs.iter().take(SECTIONS / 2).enumerate() {
         compared(
             out,
-            &both.prefix(pair),
+            &diff.prefix(pair),
             pair,
             (2 * nth, sections.get(2 * nth..2 * nth + 2).unwrap_or_default()),
         )?;
     }
-    for alone in both.alone().take(ROWS) {
+    for alone in diff.alone().take(ROWS) {
         write!(out, "<p>{}</p>", Sentence(alone))?;
     }
-    let devices = 2 * both.pairs.len() + both.alone.len();
+    let devices = 2 * diff.pairs.len() + diff.alone.len();
     if let Some(more) = devices.checked_sub(sections.len()).filter(|&more| more > 0) {
         write!(out, "<p class=\"hint\">{more} more are not shown: <code>--device N</code> shows one.</p>")?;
     }

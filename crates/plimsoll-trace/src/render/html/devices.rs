@@ -10,7 +10,7 @@ use super::panels::panels;
 use super::text::{Sentence, Text};
 use super::{Section, ranks, summary};
 use crate::explain::DeviceExplanation;
-use crate::render::ranks::{Abreast, COLUMNS, line as line_name};
+use crate::render::ranks::{COLUMNS, RankTable, line as line_name};
 use crate::render::{Report, devices, words};
 
 /// Lines that are listed.
@@ -33,30 +33,30 @@ pub(super) fn head(out: &mut String, report: Report<'_>, sections: &[Section<'_>
     if let Some(section) = sections.iter().find(|section| section.is_summed_up) {
         summary::section(out, section, section.what_if().as_deref())?;
     }
-    let abreast = Abreast::of_devices(report);
+    let table = RankTable::of_devices(report);
     let drawn: Vec<usize> = (0..sections.len()).collect();
-    ranks::ranks(out, &abreast, &drawn, "device")?;
-    parts(out, &abreast)?;
-    let most = abreast.ranks.allocated.range()[2];
+    ranks::ranks(out, &table, &drawn, "device")?;
+    parts(out, &table)?;
+    let most = table.ranks.allocated.range()[2];
     panels(out, 0, sections, (most, "the highest peak"))?;
     out.push_str("</section>");
     Ok(())
 }
 
 /// The lines of which several devices hold blocks: which part each has.
-fn parts(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
-    let (shared, count) = (abreast.shared(), abreast.devices.len());
+fn parts(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
+    let (shared, count) = (table.shared(), table.devices.len());
     if shared.is_empty() || count > COLUMNS {
         return Ok(());
     }
     out.push_str("<h3>Lines of several devices, at the peak of each</h3><table class=\"across\"><thead><tr>");
     out.push_str("<th>total<th>blocks");
-    (0..count).try_for_each(|nth| write!(out, "<th>{}", Text(abreast.name(nth))))?;
+    (0..count).try_for_each(|nth| write!(out, "<th>{}", Text(table.name(nth))))?;
     out.push_str("<th>line<tbody>");
     for line in shared.iter().take(LINES) {
         write!(out, "<tr><td>{}<td>{}", Size(line.across.sum_bytes), line.sum_blocks())?;
         for nth in 0..count {
-            let (of, part) = (Text(abreast.name(nth)), devices::part(line, nth));
+            let (of, part) = (Text(table.name(nth)), devices::part(line, nth));
             write!(out, "<td data-of=\"{of}\">{}, {part}", Size(line.across.bytes[nth]))?;
         }
         write!(out, "<td><code>{}</code>", Text(line_name(line)))?;

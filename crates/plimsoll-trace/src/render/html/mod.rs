@@ -61,8 +61,8 @@ use sha2::{Digest, Sha256};
 use self::buckets::kind_names;
 use self::section::{Section, drawings};
 use self::text::{Text, Whole};
-use super::comparison::{Both, SIDES};
-use super::ranks::Abreast;
+use super::comparison::{SIDES, SnapshotDiff};
+use super::ranks::RankTable;
 use super::{Report, words};
 use crate::explain::DeviceExplanation;
 
@@ -117,9 +117,9 @@ pub enum About<'a> {
     /// One recording.
     Recording(Report<'a>),
     /// What changed from one to another.
-    Comparison(&'a Both<'a>),
+    Comparison(&'a SnapshotDiff<'a>),
     /// The ranks of a job, and the commands that show each by itself.
-    Ranks(&'a Abreast<'a>, &'a [String]),
+    Ranks(&'a RankTable<'a>, &'a [String]),
 }
 
 impl About<'_> {
@@ -167,9 +167,9 @@ impl<'a> Page<'a> {
                 devices::head(&mut out, report, sections)?;
             }
             About::Recording(_) => {}
-            About::Comparison(both) => comparison::head(&mut out, both, sections)?,
-            About::Ranks(abreast, commands) => {
-                ranks::head(&mut out, abreast, commands, &abreast.foremost(RANKS), sections)?;
+            About::Comparison(diff) => comparison::head(&mut out, diff, sections)?,
+            About::Ranks(table, commands) => {
+                ranks::head(&mut out, table, commands, &table.foremost(RANKS), sections)?;
             }
         }
         for (nth, section) in sections.iter().enumerate() {
@@ -197,16 +197,16 @@ impl<'a> Page<'a> {
                 });
                 sections.collect()
             }
-            About::Comparison(both) => {
-                let pairs = both.pairs.iter().flat_map(|pair| [0, 1].map(|side| (side, pair.devices[side])));
-                let all = pairs.chain(both.alone.iter().copied());
+            About::Comparison(diff) => {
+                let pairs = diff.pairs.iter().flat_map(|pair| [0, 1].map(|side| (side, pair.devices[side])));
+                let all = pairs.chain(diff.alone.iter().copied());
                 all.take(SECTIONS)
-                    .map(|(side, device)| titled(SIDES[side], both.reports[side], device))
+                    .map(|(side, device)| titled(SIDES[side], diff.reports[side], device))
                     .collect()
             }
-            About::Ranks(abreast, _) => {
-                let drawn = abreast.foremost(RANKS).into_iter();
-                let section = |nth: usize| (abreast.name(nth), abreast.devices[nth]);
+            About::Ranks(table, _) => {
+                let drawn = table.foremost(RANKS).into_iter();
+                let section = |nth: usize| (table.name(nth), table.devices[nth]);
                 drawn.map(section).map(|(name, (report, device))| titled(name, report, device)).collect()
             }
         }
@@ -216,9 +216,9 @@ impl<'a> Page<'a> {
     fn provenance(&self, out: &mut String) {
         let reports: Vec<Report<'a>> = match self.about {
             About::Recording(report) => vec![report],
-            About::Comparison(both) => both.reports.into(),
-            About::Ranks(abreast, _) => {
-                abreast.by_file().filter_map(|devices| devices.first()).map(|(report, _)| *report).collect()
+            About::Comparison(diff) => diff.reports.into(),
+            About::Ranks(table, _) => {
+                table.by_file().filter_map(|devices| devices.first()).map(|(report, _)| *report).collect()
             }
         };
         let is_folded = reports.len() > 2;

@@ -49,7 +49,7 @@ fn phases(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> 
 }
 
 fn rises(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
-    for rise in device.peaks.rises(device.known(report.snapshot, report.origins)) {
+    for rise in device.peaks.rises(device.analysis(report.snapshot, report.origins)) {
         let told = say::rise(report.snapshot, device, &rise, |bytes| Bytes(bytes).to_string());
         write!(out, "<h3>{}</h3><table class=\"rise\"><thead><tr>", Sentence(told))?;
         out.push_str("<th>change<th class=\"bar\">less | more<th>category<th>line<tbody>");

@@ -10,7 +10,7 @@ use crate::render::words::{counted, plural};
 
 /// The section of one device.
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
-    let quality = DataQuality::of(device.known(report.snapshot, report.origins), &device.passes);
+    let quality = DataQuality::of(device.analysis(report.snapshot, report.origins), &device.passes);
     out.push_str("<ul>");
     events(out, &quality)?;
     replayed(out, device)?;

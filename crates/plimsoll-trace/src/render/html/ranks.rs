@@ -9,7 +9,7 @@ use super::cells::{Bar, Size};
 use super::panels::panels;
 use super::text::{Sentence, Text};
 use crate::explain::LineAcross;
-use crate::render::ranks::{Abreast, COLUMNS, ODD, RANGE, line as line_name};
+use crate::render::ranks::{COLUMNS, ODD, RANGE, RankTable, line as line_name};
 use crate::render::words::{self, counted, plural};
 
 /// Ranks that have a row; of more, those that matter most.
@@ -22,61 +22,61 @@ const MISSING: usize = 50;
 /// `drawn` are the ranks that have a section, in the order of these; `commands` show each rank by itself.
 pub(super) fn head(
     out: &mut String,
-    abreast: &Abreast<'_>,
+    table: &RankTable<'_>,
     commands: &[String],
     drawn: &[usize],
     sections: &[Section<'_>],
 ) -> fmt::Result {
-    let is_bad = abreast.devices.iter().any(|(_, device)| words::is_bad(device));
+    let is_bad = table.devices.iter().any(|(_, device)| words::is_bad(device));
     let class = if is_bad { "verdict failed" } else { "verdict beside" };
-    let verdict = abreast.verdict(|bytes| Bytes(bytes).to_string());
+    let verdict = table.verdict(|bytes| Bytes(bytes).to_string());
     write!(out, "<section class=\"head\"><h2 class=\"{class}\">{}</h2>", Sentence(verdict))?;
-    for missing in abreast.missing().take(MISSING) {
+    for missing in table.missing().take(MISSING) {
         write!(out, "<p class=\"bad\">{}</p>", Sentence(missing))?;
     }
-    for unused in abreast.unused.iter().take(MISSING) {
+    for unused in table.unused.iter().take(MISSING) {
         write!(out, "<p>{}</p>", Sentence(unused.sentence()))?;
     }
-    if let Some(more) = abreast.unused.len().checked_sub(MISSING).filter(|&more| more > 0) {
+    if let Some(more) = table.unused.len().checked_sub(MISSING).filter(|&more| more > 0) {
         write!(out, "<p>and {more} more</p>")?;
     }
-    if let Some(more) = abreast.unreadable.len().checked_sub(MISSING).filter(|&more| more > 0) {
+    if let Some(more) = table.unreadable.len().checked_sub(MISSING).filter(|&more| more > 0) {
         write!(out, "<p class=\"bad\">and without {more} more</p>")?;
     }
-    panels(out, 0, sections, (abreast.ranks.allocated.median_bytes, "the median of all peaks"))?;
-    ranks(out, abreast, drawn, "rank")?;
-    others(out, abreast, commands, drawn)?;
-    lines(out, abreast)?;
+    panels(out, 0, sections, (table.ranks.allocated.median_bytes, "the median of all peaks"))?;
+    ranks(out, table, drawn, "rank")?;
+    others(out, table, commands, drawn)?;
+    lines(out, table)?;
     out.push_str("</section>");
     Ok(())
 }
 
 /// The ranks that are told, in their order.
-fn told(abreast: &Abreast<'_>) -> Vec<usize> {
-    let mut told = abreast.foremost(RANKS);
+fn told(table: &RankTable<'_>) -> Vec<usize> {
+    let mut told = table.foremost(RANKS);
     told.sort_unstable();
     told
 }
 
 /// A row for each rank, or whatever else is side by side.
-pub(super) fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize], what: &str) -> fmt::Result {
-    let Abreast { ranks, devices, .. } = abreast;
+pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], what: &str) -> fmt::Result {
+    let RankTable { ranks, devices, .. } = table;
     let most = ranks.allocated.bytes.iter().max().copied().unwrap_or(0);
     write!(out, "<h3>At the peak, {what} by {what}</h3><table class=\"ranks\"><thead><tr><th>allocated")?;
     write!(out, "<th class=\"bar\">of the most<th>reserved<th>{what}<th>verdict<tbody>")?;
-    let told = told(abreast);
+    let told = told(table);
     for &nth in &told {
         let (allocated, reserved) = (ranks.allocated.bytes[nth], ranks.reserved.bytes[nth]);
-        let class = if abreast.is_odd(nth) { "odd" } else { "plain" };
+        let class = if table.is_odd(nth) { "odd" } else { "plain" };
         let bar = Bar { bytes: allocated, of: most, class };
         write!(out, "<tr><td>{}{bar}<td>{}<td>", Size(allocated), Size(reserved))?;
-        let name = Text(abreast.name(nth));
+        let name = Text(table.name(nth));
         match drawn.iter().position(|&place| place == nth) {
             Some(section) => write!(out, "<a href=\"#device-{section}\">{name}</a>")?,
             None => write!(out, "{name}")?,
         }
         let brief = words::brief(devices[nth].1, |bytes| Bytes(bytes).to_string());
-        write!(out, "<td>{}{}", odd(abreast, nth), Sentence(brief))?;
+        write!(out, "<td>{}{}", odd(table, nth), Sentence(brief))?;
     }
     let rest = devices.len() - told.len();
     if rest > 0 {
@@ -87,15 +87,15 @@ pub(super) fn ranks(out: &mut String, abreast: &Abreast<'_>, drawn: &[usize], wh
         )?;
     }
     out.push_str("</table>");
-    if (0..devices.len()).any(|nth| abreast.is_odd(nth)) {
+    if (0..devices.len()).any(|nth| table.is_odd(nth)) {
         write!(out, "<p class=\"hint\">odd: {ODD}</p>")?;
     }
     Ok(())
 }
 
 /// By which figures a rank is odd, in words.
-fn odd(abreast: &Abreast<'_>, nth: usize) -> &'static str {
-    match (abreast.ranks.allocated.is_odd(nth), abreast.ranks.reserved.is_odd(nth)) {
+fn odd(table: &RankTable<'_>, nth: usize) -> &'static str {
+    match (table.ranks.allocated.is_odd(nth), table.ranks.reserved.is_odd(nth)) {
         (true, true) => "<strong class=\"bad\">odd</strong>: ",
         (true, false) => "<strong class=\"bad\">odd</strong> by what it allocated: ",
         (false, true) => "<strong class=\"bad\">odd</strong> by what it reserved: ",
@@ -104,12 +104,12 @@ fn odd(abreast: &Abreast<'_>, nth: usize) -> &'static str {
 }
 
 /// The ranks that have no section, and the commands that show them.
-fn others(out: &mut String, abreast: &Abreast<'_>, commands: &[String], drawn: &[usize]) -> fmt::Result {
-    let without: Vec<usize> = told(abreast).into_iter().filter(|nth| !drawn.contains(nth)).collect();
+fn others(out: &mut String, table: &RankTable<'_>, commands: &[String], drawn: &[usize]) -> fmt::Result {
+    let without: Vec<usize> = told(table).into_iter().filter(|nth| !drawn.contains(nth)).collect();
     if without.is_empty() {
         return Ok(());
     }
-    let (told, all) = (without.len(), abreast.devices.len() - drawn.len());
+    let (told, all) = (without.len(), table.devices.len() - drawn.len());
     let are = plural(all as u64, "rank is", "ranks are");
     write!(out, "<details><summary>{all} {are} not drawn below: the commands that show them")?;
     if told < all {
@@ -123,8 +123,8 @@ fn others(out: &mut String, abreast: &Abreast<'_>, commands: &[String], drawn: &
     Ok(())
 }
 
-fn lines(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
-    let differing = abreast.differing();
+fn lines(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
+    let differing = table.differing();
     if differing.is_empty() {
         return Ok(());
     }
@@ -132,9 +132,9 @@ fn lines(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
         "<h3>Lines in which they differ, at the peak of each</h3><table class=\"across\"><thead><tr>",
     );
     out.push_str("<th>spread<th class=\"bar\">of the widest");
-    let count = abreast.devices.len();
+    let count = table.devices.len();
     let columns: Vec<String> = if count <= COLUMNS {
-        (0..count).map(|nth| Text(abreast.name(nth)).to_string()).collect()
+        (0..count).map(|nth| Text(table.name(nth)).to_string()).collect()
     } else {
         RANGE.map(str::to_owned).into()
     };
@@ -153,7 +153,7 @@ fn lines(out: &mut String, abreast: &Abreast<'_>) -> fmt::Result {
         }
         write!(out, "<td><code>{}</code>", Text(line_name(line)))?;
         if count > COLUMNS && !line.across.odd.is_empty() {
-            write!(out, " <strong class=\"bad\">odd</strong>: {}", Text(abreast.odd_names(line)))?;
+            write!(out, " <strong class=\"bad\">odd</strong>: {}", Text(table.odd_names(line)))?;
         }
     }
     if let Some(rest) = differing.len().checked_sub(LINES).filter(|&rest| rest > 0) {

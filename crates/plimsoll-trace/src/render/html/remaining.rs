@@ -16,7 +16,7 @@ const ROWS: usize = 20;
 
 /// The section of one device: nothing where little stays.
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
-    let Some(remaining) = Remaining::of(report.known(device), device) else { return Ok(()) };
+    let Some(remaining) = Remaining::of(report.analysis(device), device) else { return Ok(()) };
     let size = |bytes: u64| Bytes(bytes).to_string();
     write!(
         out,

@@ -73,7 +73,7 @@ pub(super) fn drawings(device: &DeviceExplanation) -> [&'static str; 3] {
     let timeline = &device.timeline;
     let is_any = [
         timeline.quality.events > 0,
-        device.holders.bytes > 0,
+        device.owners.bytes > 0,
         timeline.peak_reserved.level.reserved_bytes > 0,
     ];
     let mut parts = [TIMELINE, ICICLE, MAP];

@@ -28,16 +28,16 @@ pub(super) fn section(out: &mut String, section: &Section<'_>, what_if: Option<&
         }
         out.push_str("</ul></div>");
     }
-    let holders = &device.holders;
-    if !holders.by_line.is_empty() {
+    let owners = &device.owners;
+    if !owners.by_line.is_empty() {
         write!(
             out,
             "<div class=\"owners\"><h3>The largest owners {}</h3><table><tbody>",
             words::when(device)
         )?;
-        for share in holders.by_line.iter().take(OWNERS) {
+        for share in owners.by_line.iter().take(OWNERS) {
             let class = format!("kind-{}", kind(share.key.category.purpose()));
-            let bar = Bar { bytes: share.bytes, of: holders.bytes, class: &class };
+            let bar = Bar { bytes: share.bytes, of: owners.bytes, class: &class };
             let line = words::asker(report.snapshot, share.key);
             let purpose = words::purpose(report.snapshot, share.key.category);
             write!(

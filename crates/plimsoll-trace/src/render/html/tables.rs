@@ -66,7 +66,7 @@ pub(super) fn section(
             "bytes" => tables.ledger(&mut out)?,
             "time" => out.push_str(timeline),
             "held" => {
-                tables.holders(&mut out)?;
+                tables.owners(&mut out)?;
                 out.push_str(icicle);
                 tables.largest(&mut out)?;
                 remaining::section(&mut out, report, device)?;
@@ -125,15 +125,15 @@ impl Tables<'_> {
         outside.iter().try_for_each(|told| write!(out, "<p class=\"hint\">{told}</p>"))
     }
 
-    fn holders(&self, out: &mut String) -> fmt::Result {
-        let (holders, when) = (&self.device.holders, words::when(self.device));
+    fn owners(&self, out: &mut String) -> fmt::Result {
+        let (owners, when) = (&self.device.owners, words::when(self.device));
         write!(out, "<h3>Live memory {when}, by category</h3>")?;
-        self.table(out, ["category", "evidence"], &holders.by_category, |key| {
+        self.table(out, ["category", "evidence"], &owners.by_category, |key| {
             let name = Text(&words::category(self.report.snapshot, key.category)).to_string();
             (Some(kind(key.category.purpose())), name, words::reason(*key))
         })?;
         out.push_str("<h3>By line</h3>");
-        self.table(out, ["line", "category"], &holders.by_line, |key| {
+        self.table(out, ["line", "category"], &owners.by_line, |key| {
             let category = words::purpose(self.report.snapshot, key.category);
             let line = words::asker(self.report.snapshot, *key);
             (
@@ -143,7 +143,7 @@ impl Tables<'_> {
             )
         })?;
         out.push_str("<h3>By operator</h3>");
-        self.table(out, ["operator", ""], &holders.by_operator, |key| {
+        self.table(out, ["operator", ""], &owners.by_operator, |key| {
             let name = key.map(|name| format!("<code>{}</code>", Text(name.of(self.report.snapshot))));
             (None, name.unwrap_or_else(|| "no operator in the stack".to_owned()), String::new())
         })
@@ -157,7 +157,7 @@ impl Tables<'_> {
         shares: &[Share<K>],
         words: impl Fn(&K) -> (Option<usize>, String, String),
     ) -> fmt::Result {
-        let of = self.device.holders.bytes;
+        let of = self.device.owners.bytes;
         out.push_str("<table><thead><tr><th>bytes<th class=\"bar\">share<th>blocks");
         write!(out, "<th>{}<th>{}<tbody>", heads[0], heads[1])?;
         let (listed, rest) = shares.split_at(shares.len().min(ROWS));
@@ -192,7 +192,7 @@ impl Tables<'_> {
         write!(out, "<h3>The largest blocks {}</h3>", words::when(self.device))?;
         out.push_str("<table><thead><tr><th>bytes<th class=\"bar\">share<th>allocated<th>line<th>category");
         out.push_str("<tbody>");
-        for &index in &self.device.holders.largest {
+        for &index in &self.device.owners.largest {
             let life = &self.device.timeline.lives[index.index()];
             let (category, _) = self.device.purposes.shown(index, life, self.report.origins);
             let name = words::purpose(self.report.snapshot, category).into_owned();
@@ -202,7 +202,7 @@ impl Tables<'_> {
                 |event| format!("at event {}", event.index()),
             );
             let class = format!("kind-{}", kind(category.purpose()));
-            let bar = Bar { bytes: life.bytes, of: self.device.holders.bytes, class: &class };
+            let bar = Bar { bytes: life.bytes, of: self.device.owners.bytes, class: &class };
             let origin = self.report.origins.get(life.stack);
             let line = match (origin.line, origin.package_line) {
                 (None, _) => {
@@ -250,14 +250,14 @@ impl Tables<'_> {
         );
         for pin in pins.iter().take(PINS) {
             let bar = Bar::plain(pin.pinned_bytes, cached.pinned);
-            let oldest = pin.holders.first();
+            let oldest = pin.blocks.first();
             let age = oldest.map_or_else(String::new, |oldest| match oldest.born {
                 Some(_) => format!("{} events before", oldest.age_events),
                 None => "from before the recording".to_owned(),
             });
-            let line = cells::line(self.report, oldest.and_then(|holder| holder.line));
+            let line = cells::line(self.report, oldest.and_then(|pinning_block| pinning_block.line));
             let (pinned, held) = (Size(pin.pinned_bytes), Size(pin.held_bytes));
-            let blocks = counted(pin.holders.len() as u64, "block");
+            let blocks = counted(pin.blocks.len() as u64, "block");
             write!(out, "<tr><td>{pinned}{bar}<td>{held} in {blocks}<td>{age}<td>{line}")?;
         }
         if let Some(rest) = pins.len().checked_sub(PINS).filter(|&rest| rest > 0) {

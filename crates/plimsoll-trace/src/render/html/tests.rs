@@ -3,8 +3,8 @@
 use plimsoll_alloc::{Addr, StreamId};
 
 use super::super::Report;
-use super::super::comparison::Both;
-use super::super::ranks::Abreast;
+use super::super::comparison::SnapshotDiff;
+use super::super::ranks::RankTable;
 use super::{About, BLOCKS, PAGE, Page, SCRIPT};
 use crate::explain::{DeviceExplanation, Options, Origins};
 use crate::snapshot::{Action, Event, Frame, Snapshot, StackId};
@@ -108,12 +108,12 @@ fn pages_about_several(snapshots: [&Snapshot; 2], name: &str, ranks: usize) -> [
         let (origins, device) = &explained[side];
         Report { file: name, snapshot: snapshots[side], origins, devices: std::slice::from_ref(device) }
     };
-    let both = Both::of([report(0), report(1)]);
+    let diff = SnapshotDiff::of([report(0), report(1)]);
     let unreadable = [(name.to_owned(), name.to_owned())];
     let files: Vec<_> = (0..ranks).map(|nth| (name, report(usize::from(nth > 0)))).collect();
-    let abreast = Abreast::of(&files, &unreadable, &[]);
+    let table = RankTable::of(&files, &unreadable, &[]);
     let commands = vec![name.to_owned(); ranks];
-    [About::Comparison(&both), About::Ranks(&abreast, &commands)]
+    [About::Comparison(&diff), About::Ranks(&table, &commands)]
         .map(|about| Page { about, title: name, command: name }.html())
 }
 
@@ -149,8 +149,8 @@ fn each_pair_of_a_comparison_leads_to_its_own_sections() {
     let origins = Origins::of(&snapshot);
     let devices = [0, 1].map(|number| DeviceExplanation::of(&snapshot, number, &origins, Options::default()));
     let report = Report { file: "a", snapshot: &snapshot, origins: &origins, devices: &devices };
-    let both = Both::of([report, report]);
-    let page = Page { about: About::Comparison(&both), title: "a a", command: "plimsoll diff" }.html();
+    let diff = SnapshotDiff::of([report, report]);
+    let page = Page { about: About::Comparison(&diff), title: "a a", command: "plimsoll diff" }.html();
     let links = page.split("<figcaption><a href=\"#device-").skip(1);
     let links: Vec<&str> = links.filter_map(|rest| rest.split("</a>").next()).collect();
     let led = ["before: a, device 0", "after: a, device 0", "before: a, device 1", "after: a, device 1"];

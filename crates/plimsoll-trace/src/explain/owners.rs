@@ -1,4 +1,4 @@
-//! Who holds the memory at one moment: [`Holders`], by category, by line, by operator. Each sums to the same.
+//! Who holds the memory at one moment: [`Owners`], by category, by line, by operator. Each sums to the same.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ pub struct BackwardBlock {
 
 /// What is held after one event, put together in three ways. The largest rows come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holders {
+pub struct Owners {
     /// After which event; `None` is the moment before the first.
     pub after: Option<EventIndex>,
     /// Bytes in blocks that are held.
@@ -65,11 +65,11 @@ pub struct Holders {
     pub by_line: Vec<Share<Line>>,
     /// Which operator, or node of the backward pass, asked; `None` where the stack shows none.
     pub by_operator: Vec<Share<Option<Name>>>,
-    /// The largest blocks, at most [`Holders::LARGEST`].
+    /// The largest blocks, at most [`Owners::LARGEST`].
     pub largest: Vec<LifeIndex>,
 }
 
-impl Holders {
+impl Owners {
     /// How many of the largest blocks are named.
     pub const LARGEST: usize = 20;
 

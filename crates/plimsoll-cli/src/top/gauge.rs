@@ -1,4 +1,4 @@
-//! The waterline: how full the vessel is that the limit is, and the line that it must not be loaded beyond.
+//! The waterline: how full the gauge is that the limit is, and the line that it must not be loaded beyond.
 
 use plimsoll::memory::live::Sample;
 use ratatui::buffer::Buffer;
@@ -13,14 +13,14 @@ use crate::bytes;
 /// Blocks of one to eight eighths of a cell, from below.
 const EIGHTHS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
-/// The vessel of one sample.
-pub(super) struct Vessel<'a> {
+/// The gauge of one sample.
+pub(super) struct MemoryGauge<'a> {
     pub(super) sample: &'a Sample,
     pub(super) whole: bool,
     pub(super) palette: Palette,
 }
 
-impl Widget for Vessel<'_> {
+impl Widget for MemoryGauge<'_> {
     fn render(self, area: Rect, cells: &mut Buffer) {
         let Self { sample, whole, palette } = self;
         let bound = sample.bound_bytes();
