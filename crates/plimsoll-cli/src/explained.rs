@@ -1,9 +1,10 @@
-//! A snapshot that was read, with what it tells: [`Explained`], what the verbs about one or two snapshots share.
+//! A snapshot with its explanation: [`Explained`], shared by the verbs about one or two snapshots.
 
 use std::path::Path;
 
 use plimsoll_trace::explain::{DataQuality, DeviceAnalysis, DeviceExplanation, Options, Origins};
 use plimsoll_trace::render::Report;
+use plimsoll_trace::render::devices::worst_first;
 use plimsoll_trace::snapshot::{FrameId, Snapshot};
 use serde_json::{Value, json};
 
@@ -11,18 +12,18 @@ use crate::categories::Categories;
 use crate::exit::Failure;
 use crate::recording::Recording;
 
-/// A snapshot and what it tells of each device in question.
+/// A snapshot and the explanation of each device in question.
 pub(crate) struct Explained {
     /// As the user named it.
     pub(crate) file: String,
     pub(crate) snapshot: Snapshot,
     pub(crate) origins: Origins,
-    /// By number; at least one.
+    /// By number, or in the order of [`Explained::worst_first`]; at least one.
     pub(crate) devices: Vec<DeviceExplanation>,
 }
 
 impl Explained {
-    /// Reads a file and explains it; with a number, only that device.
+    /// Reads a file and explains it; with a number, only that device of it.
     ///
     /// # Errors
     /// As [`Recording::open`].
@@ -35,12 +36,12 @@ impl Explained {
         Ok(Explained::with_categories(Recording::open(file, device)?, options, categories))
     }
 
-    /// Explains what was read.
+    /// Explains a recording.
     pub(crate) fn of(recording: Recording, options: Options) -> Explained {
         Explained::with_categories(recording, options, &Categories::default())
     }
 
-    /// The same, with categories of the user's own.
+    /// The same, with categories that the user defines.
     pub(crate) fn with_categories(
         recording: Recording,
         options: Options,
@@ -53,28 +54,34 @@ impl Explained {
         Explained { file: name, snapshot, origins, devices }
     }
 
-    /// It, as forms that people read take it.
+    /// Puts the devices in the order in which every verb lists them: those that ran out of memory first.
+    pub(crate) fn worst_first(mut self) -> Explained {
+        worst_first(&self.snapshot, &mut self.devices);
+        self
+    }
+
+    /// The input of texts and pages.
     pub(crate) fn report(&self) -> Report<'_> {
         let Explained { file, snapshot, origins, devices } = self;
         Report { file, snapshot, origins, devices }
     }
 
-    /// One of the devices, as comparisons take it.
+    /// One of the devices, as the input of comparisons.
     pub(crate) fn analysis<'a>(&'a self, device: &'a DeviceExplanation) -> DeviceAnalysis<'a> {
         self.report().analysis(device)
     }
 
-    /// How much is recorded of one of the devices.
+    /// The data quality of one of the devices.
     pub(crate) fn quality(&self, device: &DeviceExplanation) -> DataQuality {
         DataQuality::of(self.analysis(device), &device.passes)
     }
 
-    /// What to write before what is told of a device: nothing where there is but one.
+    /// The prefix of a sentence about a device: empty if there is only one.
     pub(crate) fn prefix(&self, device: &DeviceExplanation) -> String {
         if self.devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() }
     }
 
-    /// A line of the program, for programs.
+    /// A line of the program as JSON.
     pub(crate) fn line(&self, frame: FrameId) -> Value {
         let frame = self.snapshot.stacks.get_frame(frame);
         json!({

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use plimsoll_alloc::Config;
+use plimsoll_trace::explain::{DeviceExplanation, Options};
 use plimsoll_trace::render::words;
-use plimsoll_trace::replay::Replay;
-use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{Advice, Outcome, SETTINGS, WhatIf};
 use serde_json::{Value, json};
 
 use crate::bytes;
 use crate::exit::{Exit, Failure};
+use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::recording::Recording;
 
@@ -43,18 +43,19 @@ pub(crate) fn run(args: &WhatIfArgs) -> Result<String, Failure> {
     for setting in &args.settings {
         Config::parse(setting).map_err(|why| Failure::new(Exit::Usage, format!("{setting}: {why}")))?;
     }
-    let Recording { name, snapshot, devices } = Recording::open(&args.file, args.device)?;
+    let options = Options { device_total_bytes: args.device_total, ..Options::default() };
+    let explained = Explained::of(Recording::open(&args.file, args.device)?, options).worst_first();
     let settings: Vec<&str> = match args.settings.as_slice() {
         [] => SETTINGS.to_vec(),
-        asked => asked.iter().map(String::as_str).collect(),
+        given => given.iter().map(String::as_str).collect(),
     };
-    let of = |device: i32| {
-        let mut timeline = Timeline::of(&snapshot, device);
-        Replay::of(&snapshot, &mut timeline);
-        (device, WhatIf::within(&snapshot, &timeline, &settings, args.device_total))
+    let answer = |device: &DeviceExplanation| {
+        let simulated = || device.simulated(&explained.snapshot, &settings, args.device_total);
+        let made = device.what_if.clone().filter(|_| args.settings.is_empty());
+        (device.timeline.device, made.unwrap_or_else(simulated))
     };
-    let answers: Vec<(i32, WhatIf)> = devices.into_iter().map(of).collect();
-    Ok(if args.json { all_as_json(&name, &answers) } else { as_text(&answers, args.bytes) })
+    let answers: Vec<(i32, WhatIf)> = explained.devices.iter().map(answer).collect();
+    Ok(if args.json { all_as_json(&explained.file, &answers) } else { as_text(&answers, args.bytes) })
 }
 
 fn as_text(answers: &[(i32, WhatIf)], whole_bytes: bool) -> String {
@@ -87,7 +88,7 @@ pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> St
         _ => (row.name(), &row.outcome),
     });
     for (name, outcome) in recorded.chain(simulated) {
-        let fits = if outcome.runs_out() { "runs out" } else { "fits" };
+        let fits = if outcome.fits() { "fits" } else { "runs out" };
         let _ = writeln!(
             out,
             "  {:>12} reserved  {fits:<8}  {:>5} retries  {:>6} device calls  {name}",
@@ -117,6 +118,7 @@ pub(crate) fn as_json(what_if: &WhatIf) -> Value {
             "peak_allocated_bytes": outcome.peak_allocated_bytes,
             "peak_reserved_bytes": outcome.peak_reserved_bytes,
             "runs_out": outcome.runs_out(),
+            "serves_still_needed": outcome.serves_rest,
             "retries": outcome.retries,
             "segment_allocs": outcome.segment_allocs,
             "segment_frees": outcome.segment_frees,

@@ -104,3 +104,23 @@ fn other_verbs_begin_with_the_device_that_is_worst() {
     let grades: Vec<&str> = doctor.lines().filter(|line| line.starts_with("device ")).collect();
     assert!(grades[0].starts_with("device 0: ") && !grades[0].contains("good"), "{grades:?}");
 }
+
+#[test]
+fn whatif_and_diff_list_the_device_that_ran_out_first() {
+    let folder = Folder::new("two-devices-first");
+    let file = two_devices(&folder);
+    let first = text(&["whatif", &file]).lines().next().expect("a line").to_owned();
+    assert!(first.starts_with("device 1: no setting tried would have served"), "{first}");
+    let devices = |verb: &[&str]| {
+        let answer = json(&plimsoll(verb));
+        let devices = answer["devices"].as_array().expect("devices").clone();
+        let number = |device: &serde_json::Value| device["device"].as_i64().expect("a number");
+        devices.iter().map(number).collect::<Vec<_>>()
+    };
+    assert_eq!(devices(&["whatif", &file, "--json"]), [1, 0]);
+    // The same order with settings of the user's own, which are simulated anew.
+    assert_eq!(devices(&["whatif", &file, "expandable_segments:True", "--json"]), [1, 0]);
+    let answer = text(&["diff", &file, &file]);
+    let places = ["device 1: ", "device 0: "].map(|part| answer.find(part));
+    assert!(places[0].is_some() && places[0] < places[1], "{answer}");
+}

@@ -145,9 +145,19 @@ impl Failure {
         self.limit.map(|limit| limit.at_least_bytes).or(whole)
     }
 
-    /// What kept the request from being served.
+    /// The most that the capacity can be: under a [`Limit`], the byte below what was refused.
+    pub fn most_capacity_bytes(&self) -> Option<u64> {
+        self.limit.map(|limit| limit.below_bytes.saturating_sub(1)).or(self.capacity_bytes())
+    }
+
+    /// Bytes in use and the request together.
+    pub fn needed_bytes(&self) -> u64 {
+        self.level.active_bytes.saturating_add(self.asked_bytes)
+    }
+
+    /// Why the request could not be served.
     pub fn cause(&self) -> Cause {
-        let needed = self.level.active_bytes.saturating_add(self.asked_bytes);
+        let needed = self.needed_bytes();
         match (self.capacity_bytes(), self.limit) {
             (None, _) => Cause::Unknown,
             (Some(capacity), _) if needed <= capacity => {

@@ -1,11 +1,10 @@
 //! What the recorded requests would have needed under other settings: [`WhatIf`].
 //!
-//! The same requests (order, bytes, streams, pools, lifetimes) are asked of our allocator on a simulated device.
-//! There is no model of time: a program that waits for memory, or gives up, is not simulated. What was held
-//! before the recording is asked for first, by address: an approximation, as the order in which it truly came
-//! is not known. How far it carries shows in the second row, the recorded settings simulated: its peak stands
-//! beside the recorded one. The device has no more than the recording shows (`capacity.rs`); which row to recommend
-//! is decided in `advice.rs`.
+//! Our allocator serves the same requests (order, bytes, streams, pools, lifetimes) on a simulated device. Time is
+//! not simulated, nor a program that waits for memory or gives up. Blocks from before the recording are requested
+//! first, in the order of their addresses: an approximation, as the true order is unknown. The second row shows how
+//! good it is: it simulates the recorded settings, so its peak should be the recorded one. The device has no more
+//! memory than the recording shows (`capacity.rs`). `advice.rs` decides which row to recommend.
 
 mod advice;
 mod capacity;
@@ -17,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_alloc::Config;
 
+use crate::explain::StillNeeded;
 use crate::failure::Failure;
 use crate::pressure::Pressure;
 use crate::snapshot::{Action, EventIndex, Snapshot};
@@ -25,9 +25,9 @@ pub use advice::Advice;
 pub use capacity::CapacitySource;
 use capacity::{Capacity, within_fraction};
 use program::Program;
-use simulate::simulate;
+use simulate::{serves_rest, simulate};
 
-/// Settings to try, as they stand in the configuration string.
+/// Settings to try, in the format of `PYTORCH_ALLOC_CONF`.
 pub const SETTINGS: [&str; 9] = [
     "",
     "expandable_segments:True",
@@ -66,66 +66,68 @@ pub const SETTINGS: [&str; 9] = [
 pub struct WhatIf {
     /// What was recorded.
     pub recorded: Outcome,
-    /// The recorded settings simulated, then those that were asked about. A setting that the recorded ones
-    /// cannot be combined with, or that has no meaning without a known capacity, has no row.
+    /// The recorded settings, simulated, then the settings in question. A setting that cannot be combined with the
+    /// recorded ones, or that has no effect without a known capacity, has no row.
     pub rows: Vec<Row>,
-    /// Requests that were recorded. Without one there is nothing to replay, only a state.
+    /// Requests that were recorded. If there are none, there is nothing to replay.
     pub requests: usize,
-    /// The most bytes in use at one time, each request rounded to 512 bytes: what no arrangement of blocks
-    /// can go below.
+    /// The most bytes in use at one time, each request rounded to 512 bytes: no arrangement of blocks needs less.
     pub packed_bytes: u64,
-    /// What the process could have in all, as far as that is known; `None`: the simulated device has no bound,
-    /// and nothing runs out of memory.
+    /// Bytes available to the process. `None` if that is unknown: then the simulated device has no bound, and
+    /// no request fails.
     pub capacity_bytes: Option<u64>,
-    /// What tells that.
+    /// How the capacity is known.
     pub capacity_from: Option<CapacitySource>,
     /// The requests that failed in the recording.
     pub failures: Vec<Failure>,
 }
 
-/// What a recording came to under one setting.
+/// The outcome of a recording's requests under one setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The settings, as they stand in the configuration string; empty for PyTorch's own.
+    /// The settings, in the format of `PYTORCH_ALLOC_CONF`; empty for PyTorch's defaults.
     pub setting: String,
-    /// What it came to.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
 impl Row {
-    /// The line for a shell that sets it.
+    /// The shell assignment that sets it.
     pub fn export(&self) -> String {
         format!("PYTORCH_ALLOC_CONF={}", self.setting)
     }
 
-    /// What to call it in a sentence.
+    /// The name of the setting in a sentence.
     pub fn name(&self) -> String {
         if self.setting.is_empty() { "PyTorch's own settings".to_owned() } else { self.export() }
     }
 }
 
-/// What requests came to.
+/// What happened to the requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// The most that was allocated at one time, bytes.
     pub peak_allocated_bytes: u64,
     /// The most that was reserved at one time, bytes.
     pub peak_reserved_bytes: u64,
-    /// Requests that failed, though they did not in the recording.
+    /// Requests that failed here, but not in the recording.
     pub new_failures: usize,
     /// The first of them.
     pub first_new_failure: Option<EventIndex>,
     /// For each request that failed in the recording, whether it is served.
     pub serves: Vec<bool>,
-    /// How often the device was asked again after the cache was released.
+    /// Whether what the program still needed after the last failed request is served, too ([`StillNeeded`]). `None`
+    /// where a request fails, and where nothing is known to be needed.
+    pub serves_rest: Option<bool>,
+    /// How often a request was tried again after the cache was released.
     pub retries: usize,
-    /// Segments that the device gave (`cudaMalloc`).
+    /// Calls of `cudaMalloc`.
     pub segment_allocs: usize,
-    /// Segments that it took back (`cudaFree`).
+    /// Calls of `cudaFree`.
     pub segment_frees: usize,
-    /// Times that pages were mapped.
+    /// Ranges of pages that were mapped.
     pub maps: usize,
-    /// Times that pages were unmapped.
+    /// Ranges of pages that were unmapped.
     pub unmaps: usize,
 }
 
@@ -135,26 +137,43 @@ impl Outcome {
         self.new_failures > 0 || self.serves.contains(&false)
     }
 
-    /// How often the device was asked to give or take memory.
+    /// Whether every request is served, also those that the program still needed as far as they are known.
+    pub fn fits(&self) -> bool {
+        !self.runs_out() && self.serves_rest != Some(false)
+    }
+
+    /// Calls of the driver that allocate, free, map or unmap memory.
     pub fn driver_calls(&self) -> usize {
         self.segment_allocs + self.segment_frees + self.maps + self.unmaps
     }
 }
 
 impl WhatIf {
-    /// Simulates a recording under its own settings and each of these. The timeline should have been replayed
-    /// ([`Replay`](crate::replay::Replay)), so that the recorded sums are exact. Runs on several threads;
-    /// the answer does not depend on how many.
+    /// Simulates a recording under its own settings and each of these. Replay the timeline first
+    /// ([`Replay`](crate::replay::Replay)), so that the recorded sums are exact. Runs on several threads; the
+    /// answer does not depend on their number.
     pub fn of(snapshot: &Snapshot, timeline: &Timeline, settings: &[&str]) -> Self {
         Self::within(snapshot, timeline, settings, None)
     }
 
-    /// The same on a device that has so many bytes in all. Without, what the recorder wrote counts.
+    /// The same with the device's total memory in bytes. `None` takes the total that the recorder wrote, if it did.
     pub fn within(
         snapshot: &Snapshot,
         timeline: &Timeline,
         settings: &[&str],
         device_total_bytes: Option<u64>,
+    ) -> Self {
+        Self::with_rest(snapshot, timeline, settings, device_total_bytes, None)
+    }
+
+    /// The same, with what the program still needed after its last failed request: a setting fits if it serves
+    /// that, too.
+    pub fn with_rest(
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        settings: &[&str],
+        device_total_bytes: Option<u64>,
+        still_needed: Option<&StillNeeded>,
     ) -> Self {
         let recorded_config = snapshot.config();
         let failures = Failure::all(snapshot, timeline);
@@ -176,7 +195,7 @@ impl WhatIf {
         let device_bytes = capacity.map(|capacity| capacity.device_bytes(fraction));
         Self {
             recorded: recorded(snapshot, timeline, &program, failures.len()),
-            rows: simulated(&program, &configs, device_bytes),
+            rows: simulated(&program, &configs, device_bytes, still_needed),
             requests: program.requests,
             packed_bytes: program.packed_bytes,
             capacity_bytes: capacity.map(|capacity| capacity.bytes),
@@ -186,11 +205,16 @@ impl WhatIf {
     }
 }
 
-/// So many blocks held at once, and one simulation at a time is enough: each has a copy of them all.
+/// With more blocks held at once, simulations run one after another: each has a copy of all blocks.
 const MANY_PLACES: usize = 1 << 16;
 
 /// The program under each of the configurations, in their order.
-fn simulated(program: &Program, configs: &[(String, Config)], device_bytes: Option<u64>) -> Vec<Row> {
+fn simulated(
+    program: &Program,
+    configs: &[(String, Config)],
+    device_bytes: Option<u64>,
+    still_needed: Option<&StillNeeded>,
+) -> Vec<Row> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = if program.places > MANY_PLACES { 1 } else { cores.min(configs.len()) };
     let (next, rows) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(configs.len())));
@@ -200,7 +224,9 @@ fn simulated(program: &Program, configs: &[(String, Config)], device_bytes: Opti
                 while let nth = next.fetch_add(1, Ordering::Relaxed)
                     && let Some((setting, config)) = configs.get(nth)
                 {
-                    let outcome = simulate(program, config, device_bytes);
+                    let mut outcome = simulate(program, config, device_bytes);
+                    let rest = still_needed.filter(|_| !outcome.serves.is_empty() && !outcome.runs_out());
+                    outcome.serves_rest = rest.map(|rest| serves_rest(program, config, device_bytes, rest));
                     let row = Row { setting: setting.clone(), outcome };
                     rows.lock().expect("a simulation does not panic").push((nth, row));
                 }
@@ -212,7 +238,7 @@ fn simulated(program: &Program, configs: &[(String, Config)], device_bytes: Opti
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
-/// What the trace itself tells.
+/// The outcome as the trace itself shows it.
 fn recorded(snapshot: &Snapshot, timeline: &Timeline, program: &Program, failures: usize) -> Outcome {
     let trace = snapshot.trace(timeline.device);
     let count = |action| trace.iter().filter(|event| event.action == action).count();
@@ -222,6 +248,7 @@ fn recorded(snapshot: &Snapshot, timeline: &Timeline, program: &Program, failure
         new_failures: 0,
         first_new_failure: None,
         serves: vec![false; failures],
+        serves_rest: None,
         retries: program.retries,
         segment_allocs: count(Action::SegmentAlloc),
         segment_frees: count(Action::SegmentFree),

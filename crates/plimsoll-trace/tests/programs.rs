@@ -196,7 +196,7 @@ impl Case<'_> {
     /// All that the optimizer's state, or a row of equal layers, takes: what is there, the request, and what was still
     /// needed.
     fn needs(&self, failure: &Failure) -> u64 {
-        let Some(needed) = self.explained.still_needed else { return 0 };
+        let Some(needed) = &self.explained.still_needed else { return 0 };
         if let Rest::Layers { layers, bytes_each, .. } = needed.rest {
             return layers as u64 * bytes_each;
         }

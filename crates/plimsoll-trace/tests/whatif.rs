@@ -59,3 +59,41 @@ fn settings_that_are_none_or_need_a_capacity_that_is_not_known_have_no_row() {
     let rows: Vec<_> = answer.rows.iter().map(|row| row.setting.as_str()).collect();
     assert_eq!((rows.as_slice(), answer.capacity_bytes), (["", "max_split_size_mb:64"].as_slice(), None));
 }
+
+/// What a setting comes to for a program that runs out of memory as its optimizer creates its state.
+fn advice_after(still_needed: Option<&StillNeeded>) -> (String, Option<String>) {
+    let snapshot = files::open(&files::here("tests/snapshots/programs/oom_optimizer.pickle.gz"));
+    let timeline = replayed(&snapshot);
+    let answer = WhatIf::with_rest(&snapshot, &timeline, &SETTINGS, None, still_needed);
+    let advice = answer.advice();
+    (advice.name().to_owned(), advice.row().map(|row| row.setting.clone()))
+}
+
+#[test]
+fn a_setting_that_serves_the_failed_request_but_not_the_rest_is_not_recommended() {
+    let needed = |bytes: u64, requests: &[u64]| StillNeeded {
+        bytes,
+        requests: requests.to_vec(),
+        rest: Rest::OptimizerState { parts: 2 },
+        confidence: "likely",
+    };
+    let (expandable, mib) = (Some("expandable_segments:True".to_owned()), 1 << 20);
+    assert_eq!(advice_after(None), ("serves".to_owned(), expandable.clone()));
+    assert_eq!(advice_after(Some(&needed(mib, &[mib]))), ("serves".to_owned(), expandable.clone()));
+    assert_eq!(advice_after(Some(&needed(mib, &[]))), ("serves".to_owned(), expandable));
+    for rest in [needed(100 * mib, &[60 * mib, 40 * mib]), needed(100 * mib, &[])] {
+        assert_eq!(advice_after(Some(&rest)), ("serves one request".to_owned(), None), "{rest:?}");
+    }
+}
+
+#[test]
+fn explain_and_whatif_take_what_is_still_needed_from_the_recording() {
+    let snapshot = files::open(&files::here("tests/snapshots/programs/oom_optimizer.pickle.gz"));
+    let origins = Origins::of(&snapshot);
+    let device = DeviceExplanation::of(&snapshot, 0, &origins, Options::default());
+    let needed = device.still_needed.as_ref().expect("states of the other parameters");
+    assert_eq!(needed.requests.iter().sum::<u64>(), needed.bytes);
+    let what_if = device.what_if.as_ref().expect("settings are tried");
+    assert_eq!(what_if.advice().name(), "serves one request");
+    assert_eq!(device.simulated(&snapshot, &SETTINGS, None).advice(), what_if.advice());
+}

@@ -80,10 +80,10 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
                     "element_bytes": guess.element_bytes,
                     "confidence": "a guess",
                 })).collect::<Vec<_>>(),
-                "still_needed": device.still_needed.map(|needed| json!({
+                "still_needed": device.still_needed.as_ref().map(|needed| json!({
                     "bytes": needed.bytes,
                     "of": needed.rest.name(),
-                    "short_bytes_in_all": needed.short_bytes(cause),
+                    "short_bytes_in_all": needed.short_bytes(&failure),
                     "confidence": needed.confidence,
                 })),
                 "failures": failure.failures,

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll_trace::explain::Options;
-use plimsoll_trace::render::devices::gravest_first;
 use plimsoll_trace::render::html::About;
 
 use self::events::EventsArgs;
@@ -62,8 +61,7 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
         }
         return job::run(&files, args, sink);
     };
-    let mut explained = Explained::open(file, args.device, args.options(), &args.categories)?;
-    gravest_first(&explained.snapshot, &mut explained.devices);
+    let explained = Explained::open(file, args.device, args.options(), &args.categories)?.worst_first();
     if args.events.is_asked() {
         return args.events.answer(&explained, args);
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use plimsoll_standin::notice::{self, Kind, Notice};
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Options};
 use plimsoll_trace::render::words;
-use plimsoll_trace::whatif::{SETTINGS, WhatIf};
+use plimsoll_trace::whatif::SETTINGS;
 
 use super::failed::failed;
 use super::gpu::{Target, Workspaces};
@@ -78,9 +78,10 @@ impl Analysis {
     /// Adds a replay of the requests under other allocator settings.
     pub(super) fn try_settings(&mut self) {
         let Explained { snapshot, devices, .. } = &mut self.explained;
-        let DeviceExplanation { what_if, timeline, ledger, .. } = &mut devices[0];
-        let total = ledger.device.total;
-        what_if.get_or_insert_with(|| WhatIf::within(snapshot, timeline, &SETTINGS, total));
+        let device = &mut devices[0];
+        if device.what_if.is_none() {
+            device.what_if = Some(device.simulated(snapshot, &SETTINGS, device.ledger.device.total));
+        }
     }
 
     pub(super) fn device(&self) -> &DeviceExplanation {

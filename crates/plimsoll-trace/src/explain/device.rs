@@ -132,7 +132,8 @@ impl DeviceExplanation {
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));
         let pressure = Pressure::of(snapshot, &timeline);
         let is_tight = may_fit || failure.is_none() && !pressure.retries.is_empty();
-        let what_if = is_tight.then(|| WhatIf::within(snapshot, &timeline, &SETTINGS, total));
+        let simulated = || WhatIf::with_rest(snapshot, &timeline, &SETTINGS, total, still_needed.as_ref());
+        let what_if = is_tight.then(simulated);
         Self {
             timeline,
             replay,
@@ -153,7 +154,19 @@ impl DeviceExplanation {
         }
     }
 
-    /// The device, as comparisons and judgements of the recording take it: with what it was explained from.
+    /// Simulates the device's requests under other settings. A setting fits if it also serves what the program still
+    /// needed.
+    pub fn simulated(
+        &self,
+        snapshot: &Snapshot,
+        settings: &[&str],
+        device_total_bytes: Option<u64>,
+    ) -> WhatIf {
+        let still_needed = self.still_needed.as_ref();
+        WhatIf::with_rest(snapshot, &self.timeline, settings, device_total_bytes, still_needed)
+    }
+
+    /// The device with the snapshot and the origins that it was explained from: the input of comparisons.
     pub fn analysis<'a>(&'a self, snapshot: &'a Snapshot, origins: &'a Origins) -> DeviceAnalysis<'a> {
         DeviceAnalysis { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
     }

@@ -1,7 +1,7 @@
-//! What a program would have needed beyond the request that failed: [`StillNeeded`], always at least.
+//! What a program would have needed after the request that failed: [`StillNeeded`], a lower bound.
 //!
-//! Who finds room for one request runs out at the next, where the same comes again: an optimizer makes its state for
-//! one parameter after another, and a model of equal layers takes as much for each. `needed/layers.rs` does the second.
+//! Room for one request is not enough where more of the same follow: an optimizer creates its state for one parameter
+//! after another, and each of a model's equal layers takes the same amount. `needed/layers.rs` handles the layers.
 
 mod layers;
 
@@ -13,44 +13,46 @@ use super::fragmentation::DeviceAnalysis;
 use super::origin::{Activity, is_python};
 use super::owners::held;
 use super::passes::{PassKind, Passes};
-use crate::failure::{Cause, Failure};
+use crate::failure::Failure;
 use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
 use crate::timeline::Life;
 
-/// What would have been asked for after the request that failed, and held with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the program would have requested after the request that failed, to hold at the same time.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StillNeeded {
-    /// Bytes beyond the request, at least.
+    /// Bytes beyond the failed request, a lower bound.
     pub bytes: u64,
-    /// Of what.
+    /// The bytes of each of these requests, the largest first. Empty where only their sum is known.
+    pub requests: Vec<u64>,
+    /// What the bytes are for.
     pub rest: Rest,
-    /// How sure that is, in the words of [`Why::confidence`](super::Why::confidence).
+    /// How sure this is, in the words of [`Why::confidence`](super::Why::confidence).
     pub confidence: &'static str,
 }
 
-/// What the rest is.
+/// What the bytes that were still needed are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// An optimizer's state of the parameters that had none yet.
+    /// Optimizer state for the parameters that had none yet.
     OptimizerState {
-        /// Tensors of a parameter's size for each parameter.
+        /// State tensors of each parameter, of the parameter's size.
         parts: usize,
     },
-    /// The same tensors of an optimizer's step for the other parameters.
+    /// The tensors that an optimizer step creates for the other parameters.
     OptimizerStep,
-    /// A layer of several that take as much each, and those behind it.
+    /// The rest of one of several equal layers, and the layers after it.
     Layers {
         /// The layer in which the request failed, from one.
         layer: usize,
-        /// How many there are.
+        /// How many layers there are.
         layers: usize,
-        /// What each takes, bytes.
+        /// Bytes that each layer takes.
         bytes_each: u64,
     },
 }
 
 impl Rest {
-    /// In words.
+    /// What the bytes are for, in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::OptimizerState { .. } => "optimizer state for the remaining parameters",
@@ -61,7 +63,7 @@ impl Rest {
 }
 
 impl StillNeeded {
-    /// What was still needed as a request failed, if something shows it.
+    /// What was still needed when a request failed, if the recording shows it.
     pub(super) fn of(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<Self> {
         match analysis.origins.get(failure.stack).activity {
             Activity::OptimizerState | Activity::OptimizerStep => of_optimizer(analysis, passes, failure),
@@ -70,26 +72,25 @@ impl StillNeeded {
         }
     }
 
-    /// What is missing for the request and all that is still needed, bytes, at least; `None` if nothing is.
-    pub fn short_bytes(&self, cause: Cause) -> Option<u64> {
-        match cause {
-            Cause::Capacity { short_bytes } => Some(short_bytes.saturating_add(self.bytes)),
-            Cause::Fragmentation { spare_bytes } => {
-                self.bytes.checked_sub(spare_bytes).filter(|&bytes| bytes > 0)
-            }
-            Cause::Limit { .. } | Cause::Unknown => None,
-        }
+    /// By how many bytes the request and all that was still needed exceed the capacity, a lower bound: `None` if they
+    /// fit, or if the capacity is unknown.
+    pub fn short_bytes(&self, failure: &Failure) -> Option<u64> {
+        let needed = failure.needed_bytes().saturating_add(self.bytes);
+        needed.checked_sub(failure.most_capacity_bytes()?).filter(|&bytes| bytes > 0)
     }
 }
 
-/// PyTorch's optimizers whose state is two tensors of each parameter's size, or three.
+/// Files of PyTorch's optimizers that keep at least two tensors of each parameter's size.
 const TWO_PARTS: [&str; 7] =
     ["adadelta.py", "adam.py", "adamax.py", "adamw.py", "nadam.py", "radam.py", "sparse_adam.py"];
 
-/// How many tensors there are of each size.
+/// The number of tensors of each size.
 type Sizes = BTreeMap<u64, usize>;
 
-/// What an optimizer makes of the size of each gradient, by the lines that do.
+/// More requests than this are not listed: no model has as many, but a forged file may.
+const MOST_REQUESTS: usize = 1 << 20;
+
+/// What an optimizer creates for each gradient, counted by the line that creates it.
 fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
     let DeviceAnalysis { snapshot, timeline, origins, purposes } = analysis;
     let mut gradients = Sizes::new();
@@ -106,7 +107,7 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
     for life in born.filter(|life| origins.get(life.stack).activity == activity) {
         let Some(line) = line_of(snapshot, life.stack) else { continue };
         if activity == Activity::OptimizerStep && line == failed && !life.is_held_after(Some(failure.at)) {
-            return None; // one after another, not all at once
+            return None; // freed before the next one: not held at the same time
         }
         *made.entry(line).or_default().entry(size(life)).or_default() += 1;
     }
@@ -124,35 +125,50 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
                 if file_of(snapshot, failed).is_some_and(|file| TWO_PARTS.contains(&file)) { 2 } else { 1 };
             Rest::OptimizerState { parts: made.len().max(documented) }
         }
-        _ if sum(&made[&failed]) == rounded(failure.asked_bytes) => return None, // the first of its line
+        _ if sum(&made[&failed]) == rounded(failure.asked_bytes) => return None, // nothing of this line came before
         _ => Rest::OptimizerStep,
     };
     let parts = if let Rest::OptimizerState { parts } = rest { parts as u64 } else { 1 };
     let all = sum(&gradients).saturating_mul(parts);
     let bytes = all.saturating_sub(made.values().map(sum).fold(0, u64::saturating_add));
-    (bytes > 0).then_some(StillNeeded { bytes, rest, confidence: "likely" })
+    let requests = remaining(&gradients, parts, made.values());
+    (bytes > 0).then_some(StillNeeded { bytes, requests, rest, confidence: "likely" })
 }
 
-/// The first event of the optimizer's step that an event lies in.
+/// The requests for `parts` tensors of each gradient's size, without those that were made.
+fn remaining<'a>(gradients: &Sizes, parts: u64, made: impl Iterator<Item = &'a Sizes>) -> Vec<u64> {
+    let mut counts: BTreeMap<u64, u64> =
+        gradients.iter().map(|(&bytes, &count)| (bytes, parts.saturating_mul(count as u64))).collect();
+    for (bytes, &count) in made.flatten() {
+        counts.entry(*bytes).and_modify(|left| *left = left.saturating_sub(count as u64));
+    }
+    if counts.values().fold(0, |sum: u64, &count| sum.saturating_add(count)) > MOST_REQUESTS as u64 {
+        return Vec::new();
+    }
+    let of_size = |(&bytes, &count): (&u64, &u64)| std::iter::repeat_n(bytes, count as usize);
+    counts.iter().rev().flat_map(of_size).collect()
+}
+
+/// The first event of the optimizer step that an event lies in.
 fn begin_of_step(passes: &Passes, event: EventIndex) -> EventIndex {
     let pass = passes.iter().filter(|pass| pass.first <= event).last();
     pass.filter(|pass| pass.kind == PassKind::Optimizer).map_or(event, |pass| pass.first)
 }
 
-/// The innermost line of Python.
+/// The innermost Python frame of a stack.
 fn line_of(snapshot: &Snapshot, stack: Option<StackId>) -> Option<FrameId> {
     let file = |id: FrameId| snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
     snapshot.stacks.frame_ids(stack?).find(|&id| is_python(file(id)))
 }
 
-/// The name of a file of PyTorch's optimizers.
+/// The name of the file that a frame is in, if that is one of PyTorch's.
 fn file_of(snapshot: &Snapshot, line: FrameId) -> Option<&str> {
     let file = snapshot.texts.get(snapshot.stacks.get_frame(line).filename);
     let (_, name) = file.rsplit_once(['/', '\\'])?;
     file.contains("torch").then_some(name)
 }
 
-/// Whether there are no more of any size than in another count.
+/// Whether no size occurs more often than in the other count.
 fn is_within(sizes: &Sizes, others: &Sizes) -> bool {
     sizes.iter().all(|(bytes, count)| others.get(bytes).is_some_and(|others| count <= others))
 }

@@ -1,17 +1,17 @@
-//! What changed from one recording to another, in the words of every form that says it: [`SnapshotDiff`], device by device
-//! [`Compared`].
+//! What changed from one recording to another: [`SnapshotDiff`], a [`Compared`] for each device.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Report;
+use super::devices::severity;
 use super::words::{self, NO_LINE};
 use crate::explain::{Amount, Change, ChangedLine, Comparison, DeviceExplanation};
 use crate::snapshot::FrameId;
 
-/// What the two are called.
+/// The names of the two recordings.
 pub const SIDES: [&str; 2] = ["before", "after"];
-/// What the rows of a table sum to.
+/// The name of a table's total.
 pub const IN_ALL: &str = "total: memory_allocated()";
 
 /// Two recordings, before and after.
@@ -19,9 +19,10 @@ pub const IN_ALL: &str = "total: memory_allocated()";
 pub struct SnapshotDiff<'a> {
     /// The recordings.
     pub reports: [Report<'a>; 2],
-    /// What is compared: a device of each.
+    /// The devices compared, one of each recording: the worst first, by the rule of
+    /// [`worst_first`](super::devices::worst_first).
     pub pairs: Vec<Compared<'a>>,
-    /// Devices that only one of them has: which recording, and the device.
+    /// Devices that only one recording has: which recording, and the device.
     pub alone: Vec<(usize, &'a DeviceExplanation)>,
 }
 
@@ -36,43 +37,47 @@ pub struct Compared<'a> {
     pub comparison: Comparison,
 }
 
-/// A figure of the whole, before and after.
+/// A figure of the whole device, before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Total {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
     /// The figure.
     pub of: [u64; 2],
 }
 
-/// The rows of a table that are told one by one, and what the others come to.
+/// The rows of a table that are listed, and the sum of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed<'a, K> {
-    /// What changed, in the order of the rows.
+    /// The listed rows, in order.
     pub rows: Vec<&'a Change<K>>,
-    /// The others as one, under a name; none if every row is told.
+    /// The others as one row; `None` if every row is listed.
     pub rest: Option<Change<String>>,
-    /// All of them.
+    /// The sum of all rows.
     pub all: [Amount; 2],
 }
 
 impl<'a> SnapshotDiff<'a> {
-    /// Compares devices of the same number; where both have but one, these: the same program may have run elsewhere.
+    /// Compares devices of the same number. If each recording has only one device, compares these: the same program
+    /// may have run on another device.
     pub fn of(reports: [Report<'a>; 2]) -> Self {
         let [a, b] = reports.map(|report| report.devices);
         let number = |device: &DeviceExplanation| device.timeline.device;
         let has = |devices: &'a [DeviceExplanation], wanted: i32| {
             devices.iter().find(|device| number(device) == wanted)
         };
-        let pairs: Vec<[&'a DeviceExplanation; 2]> = match (a, b) {
+        let mut pairs: Vec<[&'a DeviceExplanation; 2]> = match (a, b) {
             ([a], [b]) => vec![[a, b]],
             _ => a.iter().filter_map(|device| Some([device, has(b, number(device))?])).collect(),
         };
+        let of = |side: usize, device: &DeviceExplanation| severity(reports[side].snapshot, device);
+        pairs.sort_by_key(|[a, b]| of(0, a).min(of(1, b)));
         let is_alone = |&(side, device): &(usize, &DeviceExplanation)| {
             !pairs.iter().any(|pair| number(pair[side]) == number(device))
         };
         let all = a.iter().map(|device| (0, device)).chain(b.iter().map(|device| (1, device)));
-        let alone = all.filter(is_alone).collect();
+        let mut alone: Vec<(usize, &DeviceExplanation)> = all.filter(is_alone).collect();
+        alone.sort_by_key(|&(side, device)| (side, of(side, device)));
         let compared = |devices: [&'a DeviceExplanation; 2]| {
             let comparison = Comparison::of(reports[0].analysis(devices[0]), reports[1].analysis(devices[1]));
             Compared { reports, devices, comparison }
@@ -80,15 +85,15 @@ impl<'a> SnapshotDiff<'a> {
         Self { reports, alone, pairs: pairs.into_iter().map(compared).collect() }
     }
 
-    /// The devices that only one of them has, a sentence for each.
+    /// The devices that only one recording has, a sentence for each.
     pub fn alone(&self) -> impl Iterator<Item = String> {
-        let told = |&(side, device): &(usize, &DeviceExplanation)| {
+        let sentence = |&(side, device): &(usize, &DeviceExplanation)| {
             format!("device {} is only in {}", device.timeline.device, self.reports[side].file)
         };
-        self.alone.iter().map(told)
+        self.alone.iter().map(sentence)
     }
 
-    /// Before what is told of a pair: which device, if there are several pairs.
+    /// The prefix of a sentence about a pair: its device, if there are several pairs.
     pub fn prefix(&self, pair: &Compared<'_>) -> String {
         if self.pairs.len() > 1 {
             format!("device {}: ", pair.devices[0].timeline.device)
@@ -99,14 +104,14 @@ impl<'a> SnapshotDiff<'a> {
 }
 
 impl Compared<'_> {
-    /// By how much the peak changed, and the lines that did it. `size` writes a number of bytes.
+    /// By how much the peak changed, and at which lines. `size` writes a number of bytes.
     pub fn verdict(&self, lines: &[Change<String>], size: impl Fn(u64) -> String) -> String {
         let [a, b] = self.comparison.totals.map(|totals| totals.peak_allocated_bytes);
         let by = i128::from(b) - i128::from(a);
         let most = lines.iter().map(|line| line.bytes().unsigned_abs()).max().unwrap_or(0);
-        // Lines that did little beside the first are for the table.
-        let telling = lines.iter().filter(|line| line.bytes().unsigned_abs() * 10 >= most.max(1));
-        let causes: Vec<String> = telling
+        // Lines that changed little beside the first are left to the table.
+        let largest = lines.iter().filter(|line| line.bytes().unsigned_abs() * 10 >= most.max(1));
+        let causes: Vec<String> = largest
             .take(3)
             .map(|line| {
                 let at = if line.key.starts_with(NO_LINE) { "with" } else { "at" };
@@ -120,7 +125,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Both peaks.
+    /// The peaks of allocated and of reserved bytes.
     pub fn peaks(&self) -> [Total; 2] {
         let [a, b] = self.comparison.totals;
         let allocated = [a.peak_allocated_bytes, b.peak_allocated_bytes];
@@ -131,13 +136,13 @@ impl Compared<'_> {
         ]
     }
 
-    /// How many requests were served.
+    /// The number of requests that were served.
     pub fn requests(&self) -> Total {
         let of = self.comparison.totals.map(|totals| totals.allocations);
         Total { name: "served requests", of }
     }
 
-    /// What each line holds at the peaks, whatever for; what changed the most comes first.
+    /// Each line's live bytes at the peaks, in all categories. The largest change comes first.
     pub fn lines(&self) -> Vec<Change<String>> {
         let mut lines: BTreeMap<[Option<FrameId>; 2], Vec<&Change<ChangedLine>>> = BTreeMap::new();
         for change in &self.comparison.lines {
@@ -159,7 +164,7 @@ impl Compared<'_> {
         named
     }
 
-    /// A line as the second calls it, and where it was in the first if that is elsewhere.
+    /// The name of a line in the second recording, and its place in the first if it moved.
     fn line(&self, frames: [Option<FrameId>; 2]) -> String {
         let [a, b] =
             [0, 1].map(|side| frames[side].map(|frame| words::line(self.reports[side].snapshot, frame)));
@@ -173,7 +178,7 @@ impl Compared<'_> {
         }
     }
 
-    /// What one of the two came to, and what is not known of it.
+    /// The verdict of one recording, and what is unknown about it.
     pub fn side(&self, side: usize, size: impl Fn(u64) -> String) -> String {
         let device = self.devices[side];
         let gap = match device.timeline.quality {
@@ -191,7 +196,7 @@ impl Compared<'_> {
 }
 
 impl Total {
-    /// By how much the second is more: less if negative.
+    /// The second figure minus the first.
     pub fn change(&self) -> i128 {
         i128::from(self.of[1]) - i128::from(self.of[0])
     }
@@ -202,14 +207,14 @@ impl Total {
         if change == 0 { "0".to_owned() } else { format!("{change:+}") }
     }
 
-    /// The change in percent of what there was before, in brackets; nothing where there was nothing.
+    /// The change in percent of the first figure, in brackets; empty if that is 0.
     pub fn percent(&self) -> String {
         percent(self.of)
     }
 }
 
 impl<'a, K> Listed<'a, K> {
-    /// At most so many rows; those that did not change are never told one by one.
+    /// Lists at most `most` rows, and none that did not change.
     pub fn of(rows: &'a [Change<K>], most: usize) -> Self {
         let (first, behind) = rows.split_at(rows.len().min(most));
         let (listed, quiet): (Vec<_>, Vec<_>) = first.iter().partition(|row| row.bytes() != 0);
@@ -243,15 +248,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_did_not_change_is_told_as_one_and_all_rows_sum() {
+    fn unchanged_rows_are_summed_in_one_and_all_rows_add_up() {
         let amount = |bytes| Amount { bytes, blocks: 1 };
         let rows = [(9, 1), (5, 5), (2, 4), (0, 1)];
         let rows = rows.map(|(a, b)| Change { key: "", amounts: [amount(a), amount(b)] });
         let check = |most, listed: usize, rest: Option<(&str, i128)>| {
-            let told = Listed::of(&rows, most);
-            assert_eq!(told.rows.len(), listed, "{most}");
-            assert_eq!(told.rest.as_ref().map(|it| (it.key.as_str(), it.bytes())), rest, "{most}");
-            assert_eq!(told.all.map(|all| (all.bytes, all.blocks)), [(16, 4), (11, 4)]);
+            let listed_rows = Listed::of(&rows, most);
+            assert_eq!(listed_rows.rows.len(), listed, "{most}");
+            assert_eq!(listed_rows.rest.as_ref().map(|it| (it.key.as_str(), it.bytes())), rest, "{most}");
+            assert_eq!(listed_rows.all.map(|all| (all.bytes, all.blocks)), [(16, 4), (11, 4)]);
         };
         check(4, 3, Some(("1 unchanged", 0)));
         check(2, 1, Some(("3 more", 3)));
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_with_their_sign_and_in_percent() {
+    fn changes_have_a_sign_and_a_percentage() {
         let total = |of| Total { name: "", of };
         assert_eq!(
             [[8, 10], [10, 8], [7, 7], [0, 3]].map(|of| total(of).percent()),

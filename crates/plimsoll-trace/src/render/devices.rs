@@ -1,5 +1,5 @@
-//! Several devices of one recording, in the words of every form: which of them is the verdict, and in which order they
-//! are shown. Side by side they are shown as the ranks of a job are ([`RankTable`]).
+//! Several devices of one recording: whose verdict is the recording's, and the order in which they are listed. Side by
+//! side they are shown as the ranks of a job are ([`RankTable`]).
 
 use std::cmp::Reverse;
 
@@ -8,26 +8,29 @@ use super::{Report, words};
 use crate::explain::{DeviceExplanation, LineAcross};
 use crate::snapshot::Snapshot;
 
-/// Puts the devices in the order in which they matter: those that ran out of memory, the last failure first, for that
-/// one ended the program; those that leak; the others by number.
-pub fn gravest_first(snapshot: &Snapshot, devices: &mut [DeviceExplanation]) {
-    devices.sort_by_key(|device| {
-        let failed = device.failure.map(|failure| {
-            let event = snapshot.trace(device.timeline.device).get(failure.at.index());
-            event.and_then(|event| event.time_us.get())
-        });
-        (Reverse(failed), Reverse(words::is_bad(device)), device.timeline.device)
-    });
+/// Sorts the devices, the worst first: those that ran out of memory, the last failure first, because that one ended the
+/// program; then those that leak; then the others by number.
+pub fn worst_first(snapshot: &Snapshot, devices: &mut [DeviceExplanation]) {
+    devices.sort_by_key(|device| severity(snapshot, device));
 }
 
-/// The device whose verdict is the recording's: the first, if something is wrong with it. The devices are in the order
-/// of [`gravest_first`].
+/// The key of that order: the worst device has the smallest.
+pub(super) fn severity(snapshot: &Snapshot, device: &DeviceExplanation) -> impl Ord + use<> {
+    let failed = device.failure.map(|failure| {
+        let event = snapshot.trace(device.timeline.device).get(failure.at.index());
+        event.and_then(|event| event.time_us.get())
+    });
+    (Reverse(failed), Reverse(words::is_bad(device)), device.timeline.device)
+}
+
+/// The device whose verdict is the recording's: the first, if something is wrong with it, or if it is the only one. The
+/// devices are in the order of [`worst_first`].
 pub fn decisive(devices: &[DeviceExplanation]) -> Option<&DeviceExplanation> {
     devices.first().filter(|device| words::is_bad(device) || devices.len() == 1)
 }
 
-/// What happened, in the words of the device that decides it; else the largest figures of all. The devices are in the
-/// order of [`gravest_first`]. `size` writes a number of bytes.
+/// The verdict of the decisive device; without one, the largest figures of all devices. The devices are in the order
+/// of [`worst_first`]. `size` writes a number of bytes.
 pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> String {
     if let Some(device) = decisive(devices) {
         let of = match devices.len() {
@@ -62,8 +65,8 @@ impl<'a> RankTable<'a> {
         }))
     }
 
-    /// The lines of which several of them hold blocks, those that hold the most first: of a model that is spread over
-    /// devices, each has a part.
+    /// The lines with blocks on several devices, the largest first: each device has a part of a model that is spread
+    /// over them.
     pub fn shared(&self) -> Vec<&LineAcross> {
         let is_line = |line: &&LineAcross| line.place.is_some() && line.is_shared();
         let mut shared: Vec<&LineAcross> = self.ranks.lines.iter().filter(is_line).collect();
@@ -72,7 +75,7 @@ impl<'a> RankTable<'a> {
     }
 }
 
-/// How many blocks of a line one device has: `12 of 24 blocks`.
+/// The part of a line's blocks that one device has: `12 of 24 blocks`.
 pub fn part(line: &LineAcross, nth: usize) -> String {
     format!("{} of {}", line.blocks[nth], words::counted(line.sum_blocks(), "block"))
 }

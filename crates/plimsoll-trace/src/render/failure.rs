@@ -49,14 +49,14 @@ fn still_needed(
     failure: &Failure,
     size: impl Fn(u64) -> String,
 ) -> Option<String> {
-    let needed = device.still_needed?;
+    let needed = device.still_needed.as_ref()?;
     let of = match needed.rest {
         Rest::OptimizerState { .. } | Rest::OptimizerStep => needed.rest.name().to_owned(),
         Rest::Layers { layer, layers, bytes_each } => {
             format!("the rest of layer {layer} and the layers up to {layers}, {} each", size(bytes_each))
         }
     };
-    let short = needed.short_bytes(failure.cause());
+    let short = needed.short_bytes(failure);
     let short =
         short.map_or_else(String::new, |bytes| format!("; short by at least {} in total", size(bytes)));
     Some(format!("still needed: at least {} for {of} ({}){short}", size(needed.bytes), needed.confidence))
@@ -73,9 +73,8 @@ pub(super) fn sentence(
     let (limit, (at_most, at_least)) = (limit(failure, &size), bounds(failure));
     let told = match failure.cause() {
         Cause::Capacity { short_bytes } => {
-            let needed = device.still_needed;
-            let all =
-                needed.and_then(|needed| Some((needed.short_bytes(failure.cause())?, needed.confidence)));
+            let needed = device.still_needed.as_ref();
+            let all = needed.and_then(|needed| Some((needed.short_bytes(failure)?, needed.confidence)));
             let all = all.map_or_else(String::new, |(all, sure)| {
                 format!(", and by at least {} including what the program still needed ({sure})", size(all))
             });
@@ -169,7 +168,14 @@ fn help(device: &DeviceExplanation) -> String {
         Advice::NotReproduced => {
             "the replay under the recorded settings serves it too, so settings cannot be compared".to_owned()
         }
+        Advice::Serves(row) if row.outcome.serves_rest.is_some() => {
+            format!("{} would have served it and what was still needed (replayed)", row.name())
+        }
         Advice::Serves(row) => format!("{} would have served it (replayed)", row.name()),
+        Advice::ServesOneRequest(row) => format!(
+            "{} would have served it, but no replayed setting what the program still needed after it",
+            row.name()
+        ),
         Advice::NothingRecorded => "no setting was tried".to_owned(),
         Advice::NoneServes | Advice::FewerRetries(_) | Advice::Saves(_) | Advice::NothingBetter => {
             let is_open = device.failure.and_then(|failure| failure.limit).is_some_and(|it| !it.is_exact());

@@ -25,16 +25,35 @@ pub(super) fn advice(
             "free device memory used outside this program: {} (nvidia-smi lists processes)",
             size(others)
         )),
-        (Some(Cause::Capacity { short_bytes }), None) => advice.push(format!(
-            "use at least {} less memory at this request: no allocator setting makes up for it",
-            size(short_bytes)
-        )),
+        (Some(Cause::Capacity { short_bytes }), None) => {
+            advice.push(less_at_failure(device, short_bytes, &size))
+        }
         _ => advice.extend(what_if.map(|what_if| words::best_setting(what_if, &size))),
     }
     if !leaks {
         advice.extend(largest(device));
     }
     advice
+}
+
+/// By how much less memory the program must use at the failed request, and for what it still needed after it.
+fn less_at_failure(device: &DeviceExplanation, short_bytes: u64, size: impl Fn(u64) -> String) -> String {
+    let needed = device.still_needed.as_ref().zip(device.failure);
+    let all = needed.and_then(|(needed, failure)| Some((needed, needed.short_bytes(&failure)?)));
+    match all {
+        Some((needed, all_bytes)) => format!(
+            "use at least {} less memory: {} for this request, the rest for {} ({}); no allocator setting makes up \
+             for it",
+            size(all_bytes),
+            size(short_bytes),
+            needed.rest.name(),
+            needed.confidence
+        ),
+        None => format!(
+            "use at least {} less memory at this request: no allocator setting makes up for it",
+            size(short_bytes)
+        ),
+    }
 }
 
 /// What a leak looks like, and the line that leaks most.

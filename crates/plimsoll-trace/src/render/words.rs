@@ -346,7 +346,15 @@ pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
                                   cannot be compared"
                 .to_owned()
         }
+        Advice::Serves(row) if row.outcome.serves_rest.is_some() => {
+            format!("{} would have served the failed request and what was still needed after it", row.name())
+        }
         Advice::Serves(row) => format!("{} would have served the failed request", row.name()),
+        Advice::ServesOneRequest(row) => format!(
+            "{} would have served the failed request, but no setting tried serves what the program still needed \
+             after it: reduce memory use",
+            row.name()
+        ),
         Advice::NoneServes => "no setting tried would have served the failed request".to_owned(),
         Advice::FewerRetries(row) => format!(
             "{} would have needed {} instead of {}, with {} reserved",

@@ -1,8 +1,9 @@
 //! Which setting to recommend, and whether to recommend one: [`Advice`], one rule for every verb.
 //!
-//! Settings rank by: fits, fewest retries, least reserved, fewest calls of the driver. What is claimed of the best
-//! is a difference from the recorded settings *simulated*, never from the record. How far the simulation is from
-//! the record is the error of every row: a difference within it, or one that rounding hides, is no claim.
+//! Settings are ranked: those that fit first, then by fewest retries, least memory reserved, fewest calls of the
+//! driver. The best one is compared with the *simulation* of the recorded settings, never with the recording itself.
+//! The difference between these two is the error of every row: a gain within the error, or one that rounding hides,
+//! is not claimed.
 
 use plimsoll_alloc::Bytes;
 
@@ -13,10 +14,13 @@ use super::{Outcome, Row, WhatIf};
 pub enum Advice<'a> {
     /// No request was recorded, so there is nothing to replay.
     NothingRecorded,
-    /// The recorded settings, simulated, fit where the recording ran out, or the other way round: no row counts.
+    /// The simulation of the recorded settings fits where the recording ran out of memory, or the other way round:
+    /// the rows say nothing.
     NotReproduced,
-    /// A request failed that this setting serves.
+    /// A request failed. This setting serves it, and what the program still needed after it as far as that is known.
     Serves(&'a Row),
+    /// A request failed. This setting serves it, but no setting serves what the program still needed after it.
+    ServesOneRequest(&'a Row),
     /// A request failed, and no setting serves it.
     NoneServes,
     /// The setting needs fewer retries.
@@ -28,12 +32,13 @@ pub enum Advice<'a> {
 }
 
 impl<'a> Advice<'a> {
-    /// In one word, for programs.
+    /// The advice in a few words, for programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::NothingRecorded => "nothing recorded",
             Self::NotReproduced => "not reproduced",
             Self::Serves(_) => "serves",
+            Self::ServesOneRequest(_) => "serves one request",
             Self::NoneServes => "none serves",
             Self::FewerRetries(_) => "fewer retries",
             Self::Saves(_) => "saves",
@@ -45,7 +50,11 @@ impl<'a> Advice<'a> {
     pub fn row(self) -> Option<&'a Row> {
         match self {
             Self::Serves(row) | Self::FewerRetries(row) | Self::Saves(row) => Some(row),
-            Self::NothingRecorded | Self::NotReproduced | Self::NoneServes | Self::NothingBetter => None,
+            Self::NothingRecorded
+            | Self::NotReproduced
+            | Self::ServesOneRequest(_)
+            | Self::NoneServes
+            | Self::NothingBetter => None,
         }
     }
 }
@@ -68,7 +77,11 @@ impl WhatIf {
         };
         let it = &best.outcome;
         if recorded.runs_out() {
-            return if it.runs_out() { Advice::NoneServes } else { Advice::Serves(best) };
+            return match (it.runs_out(), it.fits()) {
+                (true, _) => Advice::NoneServes,
+                (false, true) => Advice::Serves(best),
+                (false, false) => Advice::ServesOneRequest(best),
+            };
         }
         let retries_error = baseline.retries.abs_diff(recorded.retries);
         if it.runs_out() || it.retries > baseline.retries {
@@ -82,13 +95,13 @@ impl WhatIf {
         }
     }
 
-    /// How far the recorded settings, simulated, are from what was recorded, bytes reserved at most.
+    /// The difference between the peaks that the recorded settings reserve, simulated and recorded, in bytes.
     pub fn error_bytes(&self) -> u64 {
         let was = self.recorded.peak_reserved_bytes;
         self.rows.first().map_or(0, |baseline| baseline.outcome.peak_reserved_bytes.abs_diff(was))
     }
 
-    /// Whether so many bytes are less than the recorded settings reserve, by more than the error and visibly.
+    /// Whether this is less than the recorded settings reserve, simulated, by more than the error and after rounding.
     fn is_less(&self, bytes: u64) -> bool {
         let baseline = self.rows.first().map_or(0, |row| row.outcome.peak_reserved_bytes);
         let is_seen = Bytes(bytes).to_string() != Bytes(baseline).to_string();
@@ -96,9 +109,15 @@ impl WhatIf {
     }
 }
 
-/// Best first.
-fn rank(outcome: &Outcome) -> (bool, usize, u64, usize) {
-    (outcome.runs_out(), outcome.retries, outcome.peak_reserved_bytes, outcome.driver_calls())
+/// The order of the settings, the best first.
+fn rank(outcome: &Outcome) -> (bool, bool, usize, u64, usize) {
+    (
+        outcome.runs_out(),
+        !outcome.fits(),
+        outcome.retries,
+        outcome.peak_reserved_bytes,
+        outcome.driver_calls(),
+    )
 }
 
 #[cfg(test)]

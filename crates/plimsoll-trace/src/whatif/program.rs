@@ -25,7 +25,7 @@ pub(super) enum Step {
     Complete(Place),
     /// The program released the cache.
     EmptyCache,
-    /// A request that failed in the recording; if it is served, it is given back at once.
+    /// A request that failed in the recording. If it is served, its block is freed at once.
     Failed {
         pool: Option<PoolIndex>,
         bytes: u64,

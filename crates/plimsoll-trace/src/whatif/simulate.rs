@@ -6,12 +6,13 @@ use plimsoll_alloc::{
 
 use super::Outcome;
 use super::program::{Program, Step};
+use crate::explain::StillNeeded;
 use crate::snapshot::{EventIndex, PoolIndex};
 
 /// The bytes of a device without a bound. Address space is reserved in proportion, so it is not endless.
 const BOUNDLESS_BYTES: u64 = 1 << 50;
 
-/// Counts what a row shows.
+/// Counts the figures of a row.
 #[derive(Default)]
 struct Tally {
     allocated_bytes: u64,
@@ -58,7 +59,7 @@ impl Tally {
     }
 }
 
-/// What is kept in a place.
+/// The contents of a place.
 enum Kept {
     Nothing,
     Held(Allocation),
@@ -72,22 +73,47 @@ struct Run<'a> {
     waiting: usize,
 }
 
-/// Runs the program; a request that fails is left out, and the program goes on without it.
+/// Runs the program. A request that fails is left out, and the program continues without it.
 pub(super) fn simulate(program: &Program, config: &Config, capacity_bytes: Option<u64>) -> Outcome {
-    let driver = SimDriver::with_capacity(capacity_bytes.unwrap_or(BOUNDLESS_BYTES));
-    let mut allocator = Allocator::new(config.clone(), driver, Tally::default());
-    for &pool in program.pools.iter().filter(|&&pool| pool != PoolId::DEFAULT) {
-        allocator.create_pool(pool).expect("a pool with a name of its own");
-    }
-    let kept = (0..program.places).map(|_| Kept::Nothing).collect();
-    let mut run = Run { program, allocator, kept, waiting: 0 };
+    let mut run = Run::new(program, config, capacity_bytes);
     for step in &program.steps {
         run.step(step);
     }
     std::mem::take(&mut run.allocator.observer_mut().outcome)
 }
 
-impl Run<'_> {
+/// Whether the last request that failed in the recording is served, and then what was still needed, all held at one
+/// time. Of a rest with unknown sizes, the sum must fit beside what is allocated.
+pub(super) fn serves_rest(
+    program: &Program,
+    config: &Config,
+    capacity_bytes: Option<u64>,
+    rest: &StillNeeded,
+) -> bool {
+    let is_failed = |step: &Step| matches!(step, Step::Failed { .. });
+    let Some(last) = program.steps.iter().rposition(is_failed) else { return false };
+    let Step::Failed { pool, bytes, stream } = program.steps[last] else { return false };
+    let mut run = Run::new(program, config, capacity_bytes);
+    program.steps[..last].iter().for_each(|step| run.step(step));
+    let requests = std::iter::once(bytes).chain(rest.requests.iter().copied());
+    // What is served stays held: the simulated device ends with this function.
+    let is_served = requests.map(|bytes| run.ask(pool, bytes, stream)).all(|served| served.is_some());
+    let unlisted = if rest.requests.is_empty() { rest.bytes } else { 0 };
+    let needed = run.allocator.observer_mut().allocated_bytes.saturating_add(unlisted);
+    is_served && capacity_bytes.is_none_or(|capacity| needed <= capacity)
+}
+
+impl<'a> Run<'a> {
+    fn new(program: &'a Program, config: &Config, capacity_bytes: Option<u64>) -> Self {
+        let driver = SimDriver::with_capacity(capacity_bytes.unwrap_or(BOUNDLESS_BYTES));
+        let mut allocator = Allocator::new(config.clone(), driver, Tally::default());
+        for &pool in program.pools.iter().filter(|&&pool| pool != PoolId::DEFAULT) {
+            allocator.create_pool(pool).expect("a pool with a name of its own");
+        }
+        let kept = (0..program.places).map(|_| Kept::Nothing).collect();
+        Self { program, allocator, kept, waiting: 0 }
+    }
+
     #[inline]
     fn step(&mut self, step: &Step) {
         match *step {
@@ -105,7 +131,7 @@ impl Run<'_> {
                     self.waiting += 1;
                 }
             }
-            // A device that only counts takes everything back.
+            // The simulated device accepts every segment.
             Step::EmptyCache => drop(self.allocator.empty_cache()),
             Step::Failed { pool, bytes, stream } => {
                 let served = self.ask(pool, bytes, stream);
@@ -129,7 +155,7 @@ impl Run<'_> {
         }
     }
 
-    /// Asks for memory; before it fails, what waits for a stream is waited for, as PyTorch does.
+    /// Requests memory. Before that fails, waits for the blocks that wait for a stream, as PyTorch does.
     #[inline]
     fn ask(&mut self, pool: Option<PoolIndex>, bytes: u64, stream: StreamId) -> Option<Allocation> {
         let pool = pool.map_or(PoolId::DEFAULT, |pool| self.program.pools[pool.index()]);

@@ -1,7 +1,7 @@
-//! A forward pass that runs out in one of several equal layers: each takes as much as the one before.
+//! A forward pass that runs out of memory in one of several equal layers: each takes as much as the one before.
 //!
-//! The line that failed was reached once in each layer, or a few times. From one time to the next the level rises by
-//! what a layer takes. How many layers there are an earlier pass shows, or the parameters: as many of each size.
+//! Each layer reaches the line that failed once, or a few times. Between two visits the level rises by what a layer
+//! takes. The number of layers follows from an earlier pass, or from the parameters: as many of each size.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +14,17 @@ use crate::explain::passes::Passes;
 use crate::failure::Failure;
 use crate::snapshot::{Action, EventIndex};
 
-/// How often one line may be reached in a layer.
+/// How often a layer may reach one line.
 const MOST_IN_A_LAYER: usize = 4;
 
-/// The line is reached: the event, and what is allocated right before.
+/// One visit of the line that failed: the event, and the bytes allocated right before it.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     at: EventIndex,
     level: u64,
 }
 
-/// What the layer and those behind it take beyond the request.
+/// What the rest of the layer and the layers after it need beyond the request.
 pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<StillNeeded> {
     let visits = visits(analysis, failure);
     let runs = runs(&visits, passes);
@@ -42,15 +42,20 @@ pub(super) fn find(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Fail
     } else {
         (equal_layers(analysis, failure, layer)? * in_a_layer, "a guess")
     };
-    // This visit's layer begins with it, as it were: as much follows as from any to the next.
+    // Count from this visit: until the next one as many bytes follow as between any two.
     let left = (all + 1).checked_sub(visited)? as u64;
     let bytes = bytes_each.saturating_mul(left) / in_a_layer as u64;
     let bytes = bytes.saturating_sub(rounded(failure.asked_bytes));
     let layers = all.div_ceil(in_a_layer);
-    (bytes > 0).then_some(StillNeeded { bytes, rest: Rest::Layers { layer, layers, bytes_each }, confidence })
+    (bytes > 0).then_some(StillNeeded {
+        bytes,
+        requests: Vec::new(),
+        rest: Rest::Layers { layer, layers, bytes_each },
+        confidence,
+    })
 }
 
-/// Every request as the one that failed, which comes last.
+/// All requests like the one that failed, which comes last.
 fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
     let trace = analysis.snapshot.trace(analysis.timeline.device);
     let mut level = analysis.timeline.start.allocated_bytes;
@@ -58,7 +63,7 @@ fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
     for (moment, event) in analysis.timeline.curve(trace).zip(trace) {
         let before = std::mem::replace(&mut level, moment.level.allocated_bytes);
         let Some(at) = moment.after.filter(|&at| at <= failure.at) else { break };
-        // Operators of one line have one stack where only Python's frames are recorded.
+        // Without C++ frames, all operators of one line have the same stack: compare sizes, too.
         let is_one = event.stack == failure.stack && rounded(event.size) == rounded(failure.asked_bytes);
         if is_one && (event.action == Action::Alloc || at == failure.at) {
             visits.push(Visit { at, level: before });
@@ -67,14 +72,14 @@ fn visits(analysis: DeviceAnalysis<'_>, failure: &Failure) -> Vec<Visit> {
     visits
 }
 
-/// Runs of visits of one pass from each of which to the next the level rises.
+/// Groups of consecutive visits in one pass between which the level rises.
 fn runs(visits: &[Visit], passes: &Passes) -> Vec<Vec<Visit>> {
     let pass = |visit: &Visit| passes.at(visit.at);
     let follows = |a: &Visit, b: &Visit| b.level > a.level && pass(a) == pass(b);
     visits.chunk_by(follows).map(<[Visit]>::to_vec).collect()
 }
 
-/// After how many rises they repeat; the first ones, in which libraries may take scratch, need not.
+/// The period of the rises: after how many they repeat. The first ones may differ, as libraries take workspaces then.
 fn period(rises: &[u64]) -> Option<usize> {
     let alike = |a: u64, b: u64| a.abs_diff(b) <= a.max(b) / 64;
     let repeats = |period: &usize| {
@@ -84,7 +89,7 @@ fn period(rises: &[u64]) -> Option<usize> {
     (1..=MOST_IN_A_LAYER.min(rises.len() / 2)).find(repeats).or((rises.len() == 1).then_some(1))
 }
 
-/// How many layers the parameters show: the number that most of them come in, by bytes, or in a multiple of it.
+/// How many layers the parameters show: the count, or a divisor of the counts, of most parameters by bytes.
 fn equal_layers(analysis: DeviceAnalysis<'_>, failure: &Failure, least: usize) -> Option<usize> {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for (index, life) in held(analysis.timeline, Some(failure.at)) {
@@ -109,7 +114,7 @@ mod tests {
     #[test]
     fn rises_repeat_after_as_many_as_a_layer_has() {
         assert_eq!(period(&[100, 100, 100]), Some(1));
-        assert_eq!(period(&[180, 100, 100]), Some(1)); // scratch of the first layer
+        assert_eq!(period(&[180, 100, 100]), Some(1)); // workspace of the first layer
         assert_eq!(period(&[10, 90, 10, 90]), Some(2));
         assert_eq!(period(&[10, 90, 30, 50]), None);
         assert_eq!(period(&[100]), Some(1));

@@ -17,7 +17,7 @@ use crate::render::{Report, devices, words};
 const LINES: usize = 20;
 
 /// The device that the first screen is about: the one that decides the verdict, else that with the highest peak. The
-/// devices are in the order of [`devices::gravest_first`].
+/// devices are in the order of [`devices::worst_first`].
 pub(super) fn foremost<'a>(report: &Report<'a>) -> &'a DeviceExplanation {
     let allocated = |device: &&DeviceExplanation| device.timeline.peak_allocated.level.allocated_bytes;
     // Of equal ones the first.

@@ -34,8 +34,7 @@ impl Section<'_> {
         }
         let known = device.what_if.as_ref().map(Cow::Borrowed);
         Some(known.unwrap_or_else(|| {
-            let total = device.ledger.device.total;
-            Cow::Owned(WhatIf::within(self.report.snapshot, &device.timeline, &SETTINGS, total))
+            Cow::Owned(device.simulated(self.report.snapshot, &SETTINGS, device.ledger.device.total))
         }))
     }
 

@@ -27,7 +27,7 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
     let most = outcomes.map(|outcome| outcome.peak_reserved_bytes).max().unwrap_or(0);
     let mut row = |outcome: &Outcome, setting: &str| {
         let Outcome { peak_reserved_bytes: reserved, retries, .. } = *outcome;
-        let fits = if outcome.runs_out() { "<strong class=\"bad\">runs out</strong>" } else { "fits" };
+        let fits = if outcome.fits() { "fits" } else { "<strong class=\"bad\">runs out</strong>" };
         let noun = if retries == 1 { "retry" } else { "retries" };
         let bar = Bar::plain(reserved, most);
         write!(out, "<tr><td>{}{bar}<td>{fits}<td>{setting}", Size(reserved))?;

@@ -132,6 +132,39 @@ def oom_amsgrad(r):
     runs_out_in_step(r, OPT.Adam, 24 * MIB, amsgrad=True)
 
 
+def states_of(r, parts, layers=3):
+    """The bytes of `parts` tensors for each parameter."""
+    return parts * sum(p.numel() * 4 for p in Model(r, layers=layers).parameters())
+
+
+@scene()
+def oom_sgd_momentum(r):
+    """SGD makes its momentum buffers inside the first step, as copies of the gradients."""
+    r.expect(needs=states_of(r, 1, layers=8))
+    runs_out_in_step(r, OPT.SGD, 6 * MIB, layers=8, lr=0.1, momentum=0.9)
+
+
+@scene()
+def oom_sgd_momentum_loop(r):
+    """The same one parameter after another, without foreach."""
+    r.expect(needs=states_of(r, 1, layers=8))
+    runs_out_in_step(r, OPT.SGD, 6 * MIB, layers=8, lr=0.1, momentum=0.9, foreach=False)
+
+
+@scene()
+def oom_rmsprop(r):
+    """A state of one part."""
+    r.expect(needs=states_of(r, 1, layers=8))
+    runs_out_in_step(r, OPT.RMSprop, 6 * MIB, layers=8)
+
+
+@scene()
+def oom_rmsprop_centered(r):
+    """A state of three parts: squares, momentum, averages."""
+    r.expect(needs=states_of(r, 3))
+    runs_out_in_step(r, OPT.RMSprop, 20 * MIB, momentum=0.9, centered=True)
+
+
 @scene()
 def oom_foreach(r):
     """The state is there; the step's own temporaries find no room."""
