@@ -5,15 +5,16 @@ mod files;
 
 use plimsoll_trace::explain::{DeviceExplanation, FoundBy, Options, Origins};
 
-/// How many are right, and how many there are.
+/// The right ones, and all.
 type Right = [u64; 2];
 
-/// Of blocks, of their bytes, and of blocks whose line is called likely.
+/// Blocks, their bytes, and the blocks whose line is called likely or certain.
 #[derive(Debug, Default)]
 struct Score {
     blocks: Right,
     bytes: Right,
     likely: Right,
+    certain: Right,
 }
 
 fn percent([right, all]: Right) -> u64 {
@@ -43,6 +44,9 @@ fn score(file: &str) -> Score {
         if found.is_some_and(|found| found.by == FoundBy::Operator) {
             add(&mut score.likely, 1);
         }
+        if found.is_some_and(|found| found.by == FoundBy::Recorded) {
+            add(&mut score.certain, 1);
+        }
     }
     score
 }
@@ -58,6 +62,34 @@ fn check(file: &str, blocks: u64, bytes: u64) {
     let score = score(file);
     assert!(score.blocks[1] > 20, "{file}: {score:?}");
     assert!(percent(score.blocks) >= blocks && percent(score.bytes) >= bytes, "{file}: {score:?}");
+}
+
+#[test]
+fn in_anomaly_mode_the_recording_has_the_forward_line_of_every_backward_block() {
+    for program in ["mlp", "gpt"] {
+        let score = score(&format!("{program}.anomaly"));
+        assert!(score.blocks[1] > 20 && score.blocks[0] == score.blocks[1], "{program}: {score:?}");
+        assert_eq!(score.certain, score.blocks, "{program}");
+    }
+}
+
+#[test]
+fn a_forward_stack_survives_writing_and_reading() {
+    let path = files::here("tests/snapshots/backward/mlp.anomaly.pickle.gz");
+    let before = files::open(&path);
+    let copy = std::env::temp_dir().join(format!("plimsoll-forward-{}.pickle", std::process::id()));
+    plimsoll_trace::output::save(&before, &copy, plimsoll_trace::Sharing::Equal).expect("a file");
+    let after = files::open(&copy);
+    std::fs::remove_file(&copy).expect("the file");
+    let lines = |snapshot: &plimsoll_trace::snapshot::Snapshot| -> Vec<Option<(String, i64)>> {
+        let forward = |event: &plimsoll_trace::snapshot::Event| {
+            let frame = *snapshot.stacks.frames(snapshot.stacks.forward(event.stack?)?).next()?;
+            Some((snapshot.texts.get(frame.filename).to_owned(), frame.line))
+        };
+        snapshot.trace(0).iter().map(forward).collect()
+    };
+    assert!(lines(&before).iter().flatten().count() > 20);
+    assert_eq!(lines(&before), lines(&after));
 }
 
 #[test]

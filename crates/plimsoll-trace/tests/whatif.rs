@@ -1,9 +1,9 @@
-//! What-if: the recorded settings, simulated, come to what was recorded; the answers for a recording that ran
+//! What-if: the simulation of the recorded settings gives the recorded figures; the answers for recordings that ran
 //! out of memory.
 
 mod files;
 
-use plimsoll_trace::explain::Cause;
+use plimsoll_trace::explain::{Cause, DeviceExplanation, Options, Origins, Rest, StillNeeded};
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
@@ -63,7 +63,8 @@ fn settings_that_are_none_or_need_a_capacity_that_is_not_known_have_no_row() {
 /// What a setting comes to for a program that runs out of memory as its optimizer creates its state.
 fn advice_after(still_needed: Option<&StillNeeded>) -> (String, Option<String>) {
     let snapshot = files::open(&files::here("tests/snapshots/programs/oom_optimizer.pickle.gz"));
-    let timeline = replayed(&snapshot);
+    let mut timeline = Timeline::of(&snapshot, 0);
+    Replay::of(&snapshot, &mut timeline);
     let answer = WhatIf::with_rest(&snapshot, &timeline, &SETTINGS, None, still_needed);
     let advice = answer.advice();
     (advice.name().to_owned(), advice.row().map(|row| row.setting.clone()))

@@ -134,9 +134,10 @@ fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: F
     let origin = explained.origins.get(failure.stack);
     let block = match origin.line {
         Some(_) => BackwardBlock::default(),
-        None => {
-            BackwardBlock { operator: origin.operator, forward: device.forward_lines.get(Some(failure.at)) }
-        }
+        None => BackwardBlock {
+            operator: origin.operator,
+            forward: origin.forward.or(device.forward_lines.get(Some(failure.at))),
+        },
     };
     backward(explained, block)
 }

@@ -33,6 +33,8 @@ pub struct ForwardLine {
 /// What a forward line was found by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FoundBy {
+    /// The recording has the forward operator's stack: anomaly mode was on.
+    Recorded,
     /// The derivative's name is that of an operator of the line, at the right place of the order.
     Operator,
     /// The order alone, and sizes.
@@ -43,6 +45,7 @@ impl FoundBy {
     /// How sure that is.
     pub fn confidence(self) -> &'static str {
         match self {
+            Self::Recorded => "certain",
             Self::Operator => "likely",
             Self::Order => "a guess",
         }
@@ -65,31 +68,35 @@ const MOST_BETWEEN: usize = 1 << 10;
 const MOST_OF_ONE: usize = 12;
 
 impl ForwardLines {
-    /// Those of the requests at these events, where they are found. `wanted` are requests that a backward pass made
-    /// without a line of Python; others are left out. Costs a walk over each pass that has one, and over those before.
+    /// The forward lines of requests that a backward pass made without a line of Python, where they are found. Other
+    /// requests are left out. Costs a walk over each backward pass with such a request, and over the passes before.
     pub(super) fn of(
         analysis: DeviceAnalysis<'_>,
         passes: &Passes,
         wanted: impl Iterator<Item = EventIndex>,
     ) -> Self {
-        let wanted: BTreeSet<EventIndex> = wanted.collect();
+        let trace = analysis.snapshot.trace(analysis.timeline.device);
+        let recorded = |event: EventIndex| analysis.origins.get(trace.get(event.index())?.stack).forward;
+        let (known, wanted): (BTreeSet<_>, BTreeSet<_>) =
+            wanted.partition(|&event| recorded(event).is_some());
         let all: Vec<Pass> = passes.iter().copied().collect();
-        let mut found = BTreeMap::new();
+        let mut found: BTreeMap<_, _> =
+            known.into_iter().filter_map(|at| Some((at, recorded(at)?))).collect();
         for (place, pass) in all.iter().enumerate().filter(|(_, pass)| pass.kind == PassKind::Backward) {
             let here: Vec<EventIndex> = wanted.range(pass.first..=pass.last).copied().collect();
             if let Some(&last) = here.last() {
                 let before = &all[place.saturating_sub(PASSES_BEFORE)..place];
-                let mut told = Vec::new();
+                let mut lines = Vec::new();
                 let mut requests: BTreeMap<usize, usize> = BTreeMap::new();
                 Sweep::new(analysis, *pass, before).run(last, |event, place, line| {
                     *requests.entry(place).or_default() += 1;
-                    told.push((event, place, line));
+                    lines.push((event, place, line));
                 });
                 let is_sure = |place: usize, by| by == FoundBy::Operator || requests[&place] <= MOST_OF_ONE;
-                let told = told.into_iter().filter(|(event, place, line)| {
+                let lines = lines.into_iter().filter(|(event, place, line)| {
                     here.binary_search(event).is_ok() && is_sure(*place, line.by)
                 });
-                found.extend(told.map(|(event, _, line)| (event, line)));
+                found.extend(lines.map(|(event, _, line)| (event, line)));
             }
         }
         Self(found)

@@ -4,6 +4,7 @@
 //! A stack of PyTorch's begins with its allocator and ends in the interpreter; between lie hundreds of C++
 //! frames, the library's Python and, somewhere, the line that its user wrote. The innermost such line counts.
 
+use super::backward::{ForwardLine, FoundBy};
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId, TextId};
 
 /// What a stack tells.
@@ -18,6 +19,8 @@ pub struct Origin {
     pub package_line: Option<FrameId>,
     /// The outermost operator below that line, as `at::_ops` names it.
     pub operator: Option<Name>,
+    /// The line of the forward operator that a derivative is of, where the recording has it.
+    pub forward: Option<ForwardLine>,
     /// What the program was doing.
     pub activity: Activity,
     /// The category that the user gave to stacks like this, by its name.
@@ -105,7 +108,14 @@ impl Origins {
         let marks: Vec<Mark> = frames.clone().map(|id| mark(snapshot, stacks.get_frame(id))).collect();
         let derives: Vec<bool> = frames.clone().map(|id| derives(snapshot, stacks.get_frame(id))).collect();
         let ids = (0..stacks.len()).filter_map(StackId::new);
-        let of_stacks = ids.map(|id| origin(&marks, &derives, stacks.frame_ids(id))).collect();
+        let mut of_stacks: Vec<Origin> = Vec::with_capacity(stacks.len());
+        for id in ids {
+            let forward = stacks.forward(id).and_then(|forward| of_stacks.get(forward.index())).copied();
+            let forward = forward.and_then(|Origin { line, package_line, .. }| {
+                Some(ForwardLine { frame: line?, package_line, by: FoundBy::Recorded })
+            });
+            of_stacks.push(Origin { forward, ..origin(&marks, &derives, stacks.frame_ids(id)) });
+        }
         let file = |id| snapshot.texts.get(stacks.get_frame(id).filename);
         let has_native = frames.map(file).any(|file| !is_python(file));
         Self { of_stacks, has_native, categories: Vec::new() }

@@ -100,7 +100,10 @@ impl Owners {
             let (frame, package_line) = (origin.line, origin.package_line);
             let backward = match frame {
                 Some(_) => BackwardBlock::default(),
-                None => BackwardBlock { operator: origin.operator, forward: forward.get(life.born) },
+                None => {
+                    let forward = origin.forward.or(forward.get(life.born));
+                    BackwardBlock { operator: origin.operator, forward }
+                }
             };
             bytes = bytes.saturating_add(life.bytes);
             by_category.add(Purposed { category, why }, life);

@@ -16,7 +16,7 @@ pub fn request(
 ) -> Vec<String> {
     let Some(failure) = device.failure else { return Vec::new() };
     let origin = origins.get(failure.stack);
-    let at = match (origin.line, device.forward_lines.get(Some(failure.at))) {
+    let at = match (origin.line, origin.forward.or(device.forward_lines.get(Some(failure.at)))) {
         (Some(frame), _) => format!(" at {}", words::line(snapshot, frame)),
         (None, Some(forward)) => {
             let operator = origin.operator;

@@ -31,7 +31,7 @@ keys! {
     Device = "device", Address = "address", TotalSize = "total_size", AllocatedSize = "allocated_size",
     ActiveSize = "active_size", RequestedSize = "requested_size", Stream = "stream",
     SegmentType = "segment_type", SegmentPoolId = "segment_pool_id", IsExpandable = "is_expandable",
-    Frames = "frames", Blocks = "blocks", Size = "size", State = "state", History = "history", Addr = "addr",
+    Frames = "frames", ForwardFrames = "forward_frames", Blocks = "blocks", Size = "size", State = "state", History = "history", Addr = "addr",
     RealSize = "real_size", Action = "action", DeviceFree = "device_free", TimeUs = "time_us",
     CompileContext = "compile_context", UserMetadata = "user_metadata",
     InternalMetadata = "internal_metadata", PoolId = "pool_id", Category = "category",

@@ -1,5 +1,6 @@
 //! Call stacks and their frames, without duplicates: [`Stacks`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::BuildHasher;
 
@@ -55,6 +56,9 @@ pub struct Stacks {
     /// Where each stack ends in `joined`.
     ends: Vec<usize>,
     known: HashTable<StackId>,
+    /// Of each stack that has a forward stack: the same frames without, and the forward stack; and the way back.
+    forward: BTreeMap<StackId, (StackId, StackId)>,
+    with_forward: HashMap<(StackId, StackId), StackId>,
     hasher: DefaultHashBuilder,
     /// A stack being built.
     scratch: Vec<u32>,
@@ -70,6 +74,8 @@ impl Default for Stacks {
             joined: Vec::new(),
             ends: Vec::new(),
             known: HashTable::new(),
+            forward: BTreeMap::new(),
+            with_forward: HashMap::new(),
             hasher: DefaultHashBuilder::default(),
             scratch: Vec::new(),
         };
@@ -139,6 +145,32 @@ impl Stacks {
         Some(id)
     }
 
+    /// The id of a stack of the backward pass, linked to the stack of the forward operator that its derivative is of;
+    /// `None` when ids run out. Without the link it is another stack, with the same frames.
+    ///
+    /// # Panics
+    /// With an id of another table.
+    pub fn with_forward(&mut self, stack: StackId, forward: StackId) -> Option<StackId> {
+        let plain = self.forward.get(&stack).map_or(stack, |&(plain, _)| plain);
+        if let Some(&id) = self.with_forward.get(&(plain, forward)) {
+            return Some(id);
+        }
+        let id = StackId::new(self.ends.len())?;
+        let end = self.ends[plain.index()];
+        let start = end - self.frame_ids(plain).len();
+        self.joined.extend_from_within(start..end);
+        self.ends.push(self.joined.len());
+        self.forward.insert(id, (plain, forward));
+        self.with_forward.insert((plain, forward), id);
+        Some(id)
+    }
+
+    /// The stack of the forward operator, where anomaly mode recorded it (`forward_frames`). Its id is less than the
+    /// stack's own.
+    pub fn forward(&self, stack: StackId) -> Option<StackId> {
+        self.forward.get(&stack).map(|&(_, forward)| forward)
+    }
+
     /// A frame by id.
     ///
     /// # Panics
@@ -195,6 +227,7 @@ impl Stacks {
             + (self.joined.capacity() + self.scratch.capacity()) * 4
             + self.ends.capacity() * 8
             + self.known.capacity() * 8
+            + self.forward.len() * 48
     }
 }
 
@@ -206,8 +239,8 @@ fn slice<'a>(joined: &'a [u32], ends: &[usize], id: StackId) -> &'a [u32] {
 
 impl PartialEq for Stacks {
     fn eq(&self, other: &Self) -> bool {
-        (&self.frames, &self.fx, &self.joined, &self.ends)
-            == (&other.frames, &other.fx, &other.joined, &other.ends)
+        (&self.frames, &self.fx, &self.joined, &self.ends, &self.forward)
+            == (&other.frames, &other.fx, &other.joined, &other.ends, &other.forward)
     }
 }
 

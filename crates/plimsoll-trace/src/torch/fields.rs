@@ -20,7 +20,7 @@ pub(super) struct Incomplete {
 /// The deepest nesting of dictionaries; a snapshot has four levels.
 const MOST_INCOMPLETE: usize = 64;
 
-fn wrong(key: Key, expected: &'static str, found: Value) -> Why {
+pub(super) fn wrong(key: Key, expected: &'static str, found: Value) -> Why {
     Why::WrongType { key, expected, found: found.what() }
 }
 
@@ -186,7 +186,7 @@ impl Objects {
     }
 
     fn set_event(&mut self, at: usize, key: Key, value: Value) -> Result<bool, Why> {
-        let stack = if key == Key::Frames { Some(self.stack(key, value)?) } else { None };
+        let stack = self.stack_field(self.events[at].stack, key, value)?;
         let category = if key == Key::Category { Some(self.category(key, value)?) } else { None };
         let event = &mut self.events[at];
         match key {
@@ -202,7 +202,7 @@ impl Objects {
             Key::Size => event.size = whole(key, value)?,
             Key::Stream => event.stream = StreamId(whole(key, value)?),
             Key::TimeUs => event.time_us = optional(key, value)?,
-            Key::Frames => event.stack = stack,
+            Key::Frames | Key::ForwardFrames => event.stack = stack,
             Key::CompileContext => event.compile_context = text(key, value)?,
             Key::UserMetadata => event.user_metadata = text(key, value)?,
             Key::InternalMetadata => event.internal_metadata = text(key, value)?,
@@ -229,13 +229,13 @@ impl Objects {
     }
 
     fn set_block(&mut self, at: usize, key: Key, value: Value) -> Result<bool, Why> {
-        let stack = if key == Key::Frames { Some(self.stack(key, value)?) } else { None };
+        let stack = self.stack_field(self.blocks[at].stack, key, value)?;
         let block = &mut self.blocks[at];
         match key {
             Key::Address => block.address = Addr(whole(key, value)?),
             Key::Size => block.size = whole(key, value)?,
             Key::RequestedSize => block.requested_size = optional(key, value)?,
-            Key::Frames => block.stack = stack,
+            Key::Frames | Key::ForwardFrames => block.stack = stack,
             Key::State => {
                 let Value::Text(text) = value else { return Err(wrong(key, "a text", value)) };
                 block.state = match self.snapshot.texts.get(text) {
@@ -265,7 +265,7 @@ impl Objects {
     }
 
     fn set_segment(&mut self, at: usize, key: Key, value: Value) -> Result<bool, Why> {
-        let stack = if key == Key::Frames { Some(self.stack(key, value)?) } else { None };
+        let stack = self.stack_field(self.segments[at].stack, key, value)?;
         let blocks = if key == Key::Blocks { self.take_blocks(value)? } else { Vec::new() };
         let segment = &mut self.segments[at];
         match key {
@@ -289,7 +289,7 @@ impl Objects {
                 Value::Bool(expandable) => segment.is_expandable = Some(expandable),
                 _ => return Err(wrong(key, "a bool", value)),
             },
-            Key::Frames => segment.stack = stack,
+            Key::Frames | Key::ForwardFrames => segment.stack = stack,
             Key::Blocks => segment.blocks = blocks,
             _ => return Ok(false),
         }
@@ -348,7 +348,7 @@ impl Objects {
         Ok(true)
     }
 
-    fn stack(&mut self, key: Key, value: Value) -> Result<StackId, Why> {
+    pub(super) fn stack(&mut self, key: Key, value: Value) -> Result<StackId, Why> {
         match value {
             Value::Stack(id, _) => Ok(id),
             Value::EmptyList(_) => Ok(StackId::EMPTY),

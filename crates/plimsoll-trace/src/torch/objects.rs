@@ -37,6 +37,8 @@ pub(crate) struct Objects {
     pub(super) first_action: TextId,
     /// The categories that events name: their indices so far.
     pub(super) named_categories: HashMap<TextId, CategoryId>,
+    /// The frames that texts of `forward_frames` describe.
+    pub(super) forward_frames: HashMap<TextId, Option<FrameId>>,
 }
 
 /// An entry of a block's history, which old files have in place of the block's own stack.
@@ -57,6 +59,8 @@ pub(super) enum List {
     Histories(u32),
     Lists(Vec<Value>),
     Texts(Vec<TextId>),
+    /// Texts that were read as the stack of a forward operator.
+    Forward(Option<StackId>),
     /// Its entries were moved into a record, and cannot be moved again.
     Taken,
 }
@@ -103,6 +107,7 @@ impl Objects {
             incomplete: Vec::new(),
             first_action: first.ok_or_else(|| ids_ran_out("texts"))?,
             named_categories: HashMap::new(),
+            forward_frames: HashMap::new(),
         })
     }
 
@@ -302,6 +307,7 @@ impl Objects {
             // Usually a pair or two in each; incomplete records are short-lived.
             + self.dicts.capacity() * 4 * size_of::<(TextId, Value)>()
             + self.growing.capacity() * size_of::<Growing>()
+            + self.forward_frames.capacity() * 16
     }
 }
 
@@ -314,7 +320,7 @@ impl List {
             Self::Annotations(_) => "a list of annotations",
             Self::Histories(_) => "a history",
             Self::Lists(_) => "a list of lists",
-            Self::Texts(_) => "a list of texts",
+            Self::Texts(_) | Self::Forward(_) => "a list of texts",
             Self::Taken => "a list that was used already",
         }
     }

@@ -3,8 +3,10 @@
 //! Keys are in PyTorch's order, and only those with a known value: missing values are not
 //! made up. Texts, frames, stacks and pools are written once and referred to.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use super::forward;
 use crate::pickle::{Kept, Pickler};
 use crate::snapshot::{
     Annotation, Block, Event, FrameId, Key, Kind, MaybeU64, PoolIndex, Segment, Setting, Snapshot, StackId,
@@ -33,6 +35,7 @@ pub(crate) fn write(snapshot: &Snapshot, out: impl Write, sharing: Sharing) -> i
         frames: vec![None; snapshot.stacks.frame_count()],
         stacks: vec![None; snapshot.stacks.len()],
         pools: vec![None; snapshot.pools.len()],
+        forwards: BTreeMap::new(),
         sharing,
         last: None,
     };
@@ -48,6 +51,8 @@ struct Writer<'a, W> {
     frames: Vec<Option<Kept>>,
     stacks: Vec<Option<Kept>>,
     pools: Vec<Option<Kept>>,
+    /// The memo index of each forward stack that was written.
+    forwards: BTreeMap<StackId, Kept>,
     sharing: Sharing,
     /// The stack of the event before.
     last: Option<StackId>,
@@ -105,6 +110,7 @@ impl<W: Write> Writer<'_, W> {
                 writer.pickler.bool(expandable)?;
             }
             writer.stack(segment.stack)?;
+            writer.forward(segment.stack)?;
             writer.key(Key::Blocks)?;
             writer.list(segment.blocks.iter(), Self::block)
         })
@@ -116,7 +122,8 @@ impl<W: Write> Writer<'_, W> {
             writer.number(Key::Size, block.size)?;
             writer.maybe(Key::RequestedSize, block.requested_size)?;
             writer.word(Key::State, block.state.name())?;
-            writer.stack(block.stack)
+            writer.stack(block.stack)?;
+            writer.forward(block.stack)
         })
     }
 
@@ -147,7 +154,8 @@ impl<W: Write> Writer<'_, W> {
                     None => writer.number(Key::Category, category.index() as u64)?,
                 }
             }
-            writer.stack(event.stack)
+            writer.stack(event.stack)?;
+            writer.forward(event.stack)
         })
     }
 
@@ -196,6 +204,23 @@ impl<W: Write> Writer<'_, W> {
         }
         let kept = self.kept_list(self.snapshot.stacks.frame_ids(stack), Self::frame)?;
         self.stacks[stack.index()] = Some(kept);
+        Ok(())
+    }
+
+    /// The stack of the forward operator, as anomaly mode writes it: texts, the outermost frame first.
+    fn forward(&mut self, stack: Option<StackId>) -> io::Result<()> {
+        let snapshot = self.snapshot;
+        let Some(forward) = stack.and_then(|stack| snapshot.stacks.forward(stack)) else { return Ok(()) };
+        self.key(Key::ForwardFrames)?;
+        if let Some(&kept) = self.forwards.get(&forward) {
+            return self.pickler.again(kept);
+        }
+        let frames = snapshot.stacks.frames(forward).rev();
+        let kept = self.kept_list(frames, |writer, frame| {
+            let [file, name] = [frame.filename, frame.name].map(|text| snapshot.texts.get(text));
+            writer.pickler.text(&forward::text(file, frame.line, name)).map(drop)
+        })?;
+        self.forwards.insert(forward, kept);
         Ok(())
     }
 

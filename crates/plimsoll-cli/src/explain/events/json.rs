@@ -31,7 +31,10 @@ fn event(explained: &Explained, window: &Window<'_>, row: &Row<'_>) -> Value {
     let origin = explained.origins.get(event.stack);
     let block = match origin.line {
         Some(_) => BackwardBlock::default(),
-        None => BackwardBlock { operator: origin.operator, forward: window.forward_lines.get(Some(index)) },
+        None => BackwardBlock {
+            operator: origin.operator,
+            forward: origin.forward.or(window.forward_lines.get(Some(index))),
+        },
     };
     let stack = event.stack.map(|stack| explained.snapshot.stacks.frame_ids(stack));
     json!({

@@ -103,7 +103,8 @@ impl Text<'_> {
             });
         }
         let origin = self.explained.origins.get(row.event.stack);
-        let forward = self.window.forward_lines.get(Some(row.index)).filter(|_| origin.line.is_none());
+        let forward = origin.forward.or(self.window.forward_lines.get(Some(row.index)));
+        let forward = forward.filter(|_| origin.line.is_none());
         if let Some(forward) = forward {
             about.push(words::backward(
                 snapshot,

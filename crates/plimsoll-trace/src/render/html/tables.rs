@@ -206,7 +206,8 @@ impl Tables<'_> {
             let origin = self.report.origins.get(life.stack);
             let line = match (origin.line, origin.package_line) {
                 (None, _) => {
-                    let (operator, forward) = (origin.operator, self.device.forward_lines.get(life.born));
+                    let (operator, forward) =
+                        (origin.operator, origin.forward.or(self.device.forward_lines.get(life.born)));
                     let block = BackwardBlock { operator, forward };
                     Text(&words::backward(self.report.snapshot, block)).to_string()
                 }

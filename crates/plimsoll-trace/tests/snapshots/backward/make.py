@@ -1,14 +1,16 @@
 """Records small training programs in which every backward node says which line of the forward pass it is of.
 
-    python make.py OUT        # writes OUT/PROGRAM.all.pickle.gz and OUT/PROGRAM.python.pickle.gz
+    python make.py OUT        # writes OUT/PROGRAM.all.pickle.gz, PROGRAM.python.pickle.gz and PROGRAM.anomaly.pickle.gz
 
 Anomaly mode keeps the stack of each node's forward operator; a hook before the node writes it into the memory
 history as user metadata, `NODE@FILE:LINE`, innermost line outside PyTorch. `../../backward.rs` compares with that.
+PyTorch itself writes that stack as `forward_frames`, which only the files `anomaly` keep; these have frames of Python.
 Values do not matter, so that any device for which PyTorch's CUDA runs will do. Paths are shortened.
 """
 
 import gzip
 import pickle
+import re
 import sys
 import warnings
 
@@ -151,16 +153,19 @@ if len(sys.argv) == 2:
     import subprocess
 
     for name in PROGRAMS:
-        for stacks in ("all", "python"):
+        for stacks in ("all", "python", "anomaly"):
             subprocess.run([sys.executable, __file__, sys.argv[1], name, stacks], check=True)
 else:
     out, name, stacks = sys.argv[1:]
-    torch.cuda.memory._record_memory_history(stacks=stacks, max_entries=100000)
+    recorded = "all" if stacks == "all" else "python"
+    torch.cuda.memory._record_memory_history(stacks=recorded, max_entries=100000)
     run(name)
     snapshot = torch.cuda.memory._snapshot()
     with_frames = [event for trace in snapshot["device_traces"] for event in trace] + snapshot["segments"]
     for owner in with_frames + [block for segment in snapshot["segments"] for block in segment["blocks"]]:
-        owner.pop("forward_frames", None)  # what anomaly mode adds: the answer
+        lines = owner.pop("forward_frames", None)  # what anomaly mode adds: the answer
+        if lines and stacks == "anomaly":
+            owner["forward_frames"] = [re.sub('"(.*?)"', lambda path: f'"{short(path[1])}"', line, count=1) for line in lines]
         for frame in owner.get("frames", []):
             frame["filename"] = short(frame["filename"])
     with gzip.GzipFile(f"{out}/{name}.{stacks}.pickle.gz", "wb", mtime=0) as file:
