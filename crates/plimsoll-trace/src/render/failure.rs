@@ -173,7 +173,7 @@ fn help(device: &DeviceExplanation) -> String {
         }
         Advice::Serves(row) => format!("{} would have served it (replayed)", row.name()),
         Advice::ServesOneRequest(row) => format!(
-            "{} would have served it, but no replayed setting what the program still needed after it",
+            "{} would have served it, but no replayed setting serves what the program still needed after it",
             row.name()
         ),
         Advice::NothingRecorded => "no setting was tried".to_owned(),

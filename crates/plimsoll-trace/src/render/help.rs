@@ -26,7 +26,7 @@ pub(super) fn advice(
             size(others)
         )),
         (Some(Cause::Capacity { short_bytes }), None) => {
-            advice.push(less_at_failure(device, short_bytes, &size))
+            advice.push(less_at_failure(device, short_bytes, &size));
         }
         _ => advice.extend(what_if.map(|what_if| words::best_setting(what_if, &size))),
     }
