@@ -7,6 +7,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::view::{In, Out};
 
@@ -19,6 +20,13 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// `b` and `c`: a GPU's kernel is a loop around it.
     fn expression(&self) -> Option<String> {
         None
+    }
+
+    /// The type in which [`Kernel::cpu`] reads and writes a tensor of this type. Where it is another, the road hands the
+    /// kernel converted copies, and converts what it wrote. By default kernels know floats of 32 and 64 bits and
+    /// `int64`, and that serves every type; one that reads all of them itself gives back what it is given.
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype.accumulator()
     }
 
     /// Computes on host memory.

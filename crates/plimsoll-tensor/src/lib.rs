@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs` | what elements are, what can go wrong, where elements lie, whose bytes are, which random numbers |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs` | what elements are, autocast's switch, what can go wrong, where elements lie, whose bytes are, which random numbers |
 //! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -16,6 +16,7 @@
 //! | `tensor/` | [`Tensor`], the operation that made it, the hooks of both |
 //! | `autograd/` | what is kept for the way back, and the way back |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
+//! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `road.rs` | [`call`]: the one road from an operator to a device |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `testing/` | devices for tests: one that computes later |
@@ -26,6 +27,8 @@
 
 #![deny(unsafe_code)]
 
+pub mod autocast;
+mod autocast_mode;
 pub mod autograd;
 mod backend;
 #[allow(unsafe_code)]
@@ -57,9 +60,10 @@ pub use autograd::{BackwardOptions, NoGrad, enable_grad, is_grad_enabled, no_gra
 pub use backend::{DeviceFacts, DeviceKind};
 pub use cpu::CpuConfig;
 pub use device::{Device, Owner};
-pub use dtype::{DType, Element};
+pub use dtype::{DType, Element, Scalar, Stored, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
 pub use function::{Function, FunctionBackward, Save, apply};
+pub use half::{bf16, f16};
 pub use kernel::{CpuCall, Kernel};
 pub use label::Category;
 pub use layout::{Dims, Layout};

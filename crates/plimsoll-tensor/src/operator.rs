@@ -120,6 +120,8 @@ pub enum Autocast {
     Lower,
     /// To 32 bits: where the lower precision loses too much.
     Full,
+    /// To the widest type among them.
+    Widest,
 }
 
 /// Which inputs and outputs a derivative reads. Only those are kept.

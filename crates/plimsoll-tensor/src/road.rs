@@ -1,5 +1,5 @@
-//! The one road from an operator to a device: infer, lay out, allocate the outputs, allocate the scratch, run,
-//! link.
+//! The one road from an operator to a device: autocast, infer, lay out, allocate the outputs, allocate the scratch,
+//! run, link.
 //!
 //! Every byte that an operation takes is taken here, in this order, on every device; a simulated one leaves
 //! out the kernel. Back ends compute only; operators (`ops/`, and the users' own) say what there is to do.
@@ -11,12 +11,15 @@ use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use plimsoll_alloc::{Category, StreamId, Tag};
 use smallvec::SmallVec;
 
+use crate::autocast;
 use crate::autograd::{Saved, is_grad_enabled, place};
+use crate::backend::DeviceKind;
 use crate::backend::Launch;
+use crate::cpu::kernels::convert::{AnyOperand, convert};
 use crate::cpu::kernels::strided::copy_strided;
 use crate::data::Data;
 use crate::device::Device;
-use crate::dtype::{DType, by_dtype};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::label;
@@ -25,7 +28,8 @@ use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Saves, S
 use crate::storage::Storage;
 use crate::stream;
 use crate::tensor::{Derivative, Node, Tensor};
-use crate::view::View;
+use crate::view::{In, Out, View};
+use crate::word::by_word;
 
 /// The outputs of a call, in the operator's order.
 pub type Tensors = SmallVec<[Tensor; 1]>;
@@ -43,9 +47,19 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
     let Some(first) = ins.first() else {
         unreachable!("{} has no tensors: it goes through `create`", op.name());
     };
-    match first.device().queues() {
-        None => held_call(Owned(op), first.device(), ins),
-        Some(_) => held_call(Arc::new(op), first.device(), ins),
+    if autocast::is_enabled()
+        && let Some(cast) = autocast::inputs(op.autocast(), ins)?
+    {
+        return travel(op, first.device(), &cast.iter().collect::<SmallVec<[&Tensor; 4]>>());
+    }
+    travel(op, first.device(), ins)
+}
+
+/// The rest of the road, with inputs in the types that autocast leaves.
+fn travel<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
+    match device.queues() {
+        None => held_call(Owned(op), device, ins),
+        Some(_) => held_call(Arc::new(op), device, ins),
     }
 }
 
@@ -169,7 +183,7 @@ type Metas<'a> = SmallVec<[Meta<'a>; 4]>;
 #[derive(Default)]
 struct Run {
     outs: SmallVec<[Data; 1]>,
-    /// Copies of the inputs that a kernel could not take as they lie, by number.
+    /// Copies of the inputs that a kernel could not take as they lie or are, by number.
     gathered: Vec<(usize, Data)>,
     /// Whether outputs are inputs that changed.
     changed: bool,
@@ -204,10 +218,12 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
         run.outs.extend(outputs.into_iter().map(|output| existing(output, ins)));
         return Ok(());
     }
-    // Layout policy: what a kernel cannot take as it lies is copied first.
+    // Layout policy: what a kernel cannot take as it lies, or reads in another type, is copied first.
+    let types = Types::of(device, op);
     for (i, data) in ins.iter().enumerate() {
-        if !op.takes(i, &data.layout) {
-            run.gathered.push((i, gather(device, data)?));
+        let dtype = types.of_kernel(data.dtype);
+        if dtype != data.dtype || !op.takes(i, &data.layout) {
+            run.gathered.push((i, gather(device, op, i, data, dtype)?));
         }
     }
     let mut lying: Inputs<'_> = SmallVec::from_slice(ins);
@@ -223,8 +239,13 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
             run.outs.push(existing(output, &lying));
         }
     }
+    let mut wide: Vec<(usize, Data)> = Vec::new();
+    for &i in &written {
+        wide.extend(types.room(device, &run.outs[i])?.map(|data| (i, data)));
+    }
     let scratch = {
-        let outs: Metas<'_> = run.outs.iter().map(meta).collect();
+        let outs: Metas<'_> =
+            run.outs.iter().enumerate().map(|(i, out)| meta(gathered(&wide, i).unwrap_or(out))).collect();
         let moved: Metas<'_>;
         let ins = if run.gathered.is_empty() {
             &metas
@@ -234,8 +255,36 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
         };
         Scratch::alloc(device, op, op.scratch(ins, &outs, device.facts()))?
     };
-    let written: Inputs<'_> = written.iter().map(|&i| &run.outs[i]).collect();
-    launch(call, &lying, &written, scratch.as_ref())
+    let written: Inputs<'_> = written.iter().map(|&i| gathered(&wide, i).unwrap_or(&run.outs[i])).collect();
+    launch(call, &lying, &written, scratch.as_ref())?;
+    wide.iter().try_for_each(|(i, data)| copy(device, data, &run.outs[*i]))
+}
+
+/// In which types a kernel reads and writes on a device. The host's kernels know few types; those of other devices are
+/// written for the types of their tensors.
+struct Types<'a> {
+    kernel: &'a dyn Kernel,
+    converts: bool,
+}
+
+impl<'a> Types<'a> {
+    fn of(device: &Device, kernel: &'a dyn Operator) -> Types<'a> {
+        Types { kernel, converts: device.facts().kind == DeviceKind::Cpu }
+    }
+
+    fn of_kernel(&self, dtype: DType) -> DType {
+        // Asked for every tensor of every operator: the commonest type first.
+        if dtype == DType::F32 || !self.converts { dtype } else { self.kernel.cpu_type(dtype) }
+    }
+
+    /// Where the kernel writes an output, if in another type.
+    fn room(&self, device: &Device, out: &Data) -> Result<Option<Data>> {
+        let dtype = self.of_kernel(out.dtype);
+        if dtype == out.dtype {
+            return Ok(None);
+        }
+        Data::alloc(device, out.layout.dense(), dtype, "to_dtype").map(Some)
+    }
 }
 
 /// The road of an operator that changes inputs. What a kernel cannot change as it lies is gathered, changed and put
@@ -245,10 +294,11 @@ fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) ->
     may_change(op, ins, outputs, recording)?;
     let changes = |i: usize| outputs.iter().any(|output| output.place == Place::InPlace(i));
     let shares = |data: &Data| (0..ins.len()).any(|i| changes(i) && ins[i].storage.id() == data.storage.id());
-    let mut copies = Vec::new();
+    let (mut copies, types) = (Vec::new(), Types::of(device, op));
     for (i, data) in ins.iter().enumerate() {
-        if !op.takes(i, &data.layout) || (!changes(i) && shares(data)) {
-            copies.push((i, gather(device, data)?));
+        let dtype = types.of_kernel(data.dtype);
+        if dtype != data.dtype || !op.takes(i, &data.layout) || (!changes(i) && shares(data)) {
+            copies.push((i, gather(device, op, i, data, dtype)?));
         }
     }
     let lying: Inputs<'_> =
@@ -261,11 +311,17 @@ fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) ->
             Place::View(_) | Place::InPlace(_) => existing(output.clone(), &lying),
         });
     }
+    let mut wide: Vec<(usize, Data)> = Vec::new();
+    for (i, _) in outputs.iter().enumerate().filter(|(_, output)| output.place == Place::New) {
+        wide.extend(types.room(device, &outs[i])?.map(|data| (i, data)));
+    }
     let scratch = scratch(device, op, &lying, &outs)?;
     let is_view = |i: usize| matches!(outputs[i].place, Place::View(_));
-    let written: Inputs<'_> = (0..outs.len()).filter(|&i| !is_view(i)).map(|i| &outs[i]).collect();
+    let place = |i: usize| gathered(&wide, i).unwrap_or(&outs[i]);
+    let written: Inputs<'_> = (0..outs.len()).filter(|&i| !is_view(i)).map(place).collect();
     launch(call, &read, &written, scratch.as_ref())?;
     drop((lying, read, written));
+    wide.iter().try_for_each(|(i, data)| copy(device, data, &outs[*i]))?;
     for (output, out) in outputs.iter().zip(&mut outs) {
         let Place::InPlace(i) = output.place else { continue };
         if gathered(&copies, i).is_some() {
@@ -288,7 +344,9 @@ fn existing(output: Output, ins: &[&Data]) -> Data {
         Place::InPlace(i) => (ins[i].layout.clone(), i),
         Place::New => unreachable!("an output with memory of its own"),
     };
-    Data { storage: ins[i].storage.clone(), layout, dtype: output.dtype }
+    // A changed input is what the kernel changes: a converted copy has another type than the output.
+    let dtype = if output.place == Place::InPlace(i) { ins[i].dtype } else { output.dtype };
+    Data { storage: ins[i].storage.clone(), layout, dtype }
 }
 
 fn scratch(device: &Device, op: &dyn Operator, ins: &[&Data], outs: &[Data]) -> Result<Option<Scratch>> {
@@ -297,17 +355,25 @@ fn scratch(device: &Device, op: &dyn Operator, ins: &[&Data], outs: &[Data]) -> 
     Scratch::alloc(device, op, op.scratch(&ins, &outs, device.facts()))
 }
 
-/// A row-major copy of an input, named after the copy.
-fn gather(device: &Device, data: &Data) -> Result<Data> {
-    let copy = Data::alloc(device, Layout::contiguous(data.layout.shape()), data.dtype, Copy.name())?;
+/// A copy of an input in the type that the kernel reads: in the same order of dimensions if the kernel takes that,
+/// else row-major.
+fn gather(device: &Device, op: &dyn Operator, i: usize, data: &Data, dtype: DType) -> Result<Data> {
+    let dense = data.layout.dense();
+    let layout = if op.takes(i, &data.layout) && op.takes(i, &dense) {
+        dense
+    } else {
+        Layout::contiguous(data.layout.shape())
+    };
+    let name = if dtype == data.dtype { Copy::AS_IT_IS.name() } else { "to_dtype" };
+    let copy = Data::alloc(device, layout, dtype, name)?;
     self::copy(device, data, &copy)?;
     Ok(copy)
 }
 
 /// The values of one tensor into another of the same shape.
 fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
-    let shared = device.queues().map(|_| Arc::new(Copy) as Arc<dyn Kernel>);
-    launch(&Call { device, op: &Copy, shared: shared.as_ref() }, &[from], &[to], None)
+    let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Kernel>);
+    launch(&Call { device, op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
 }
 
 /// Runs a kernel under the locks of its tensors, or queues it under them: two threads then queue what they do to a
@@ -326,20 +392,47 @@ fn launch(call: &Call<'_>, ins: &[&Data], outs: &[&Data], scratch: Option<&Scrat
     }
 }
 
-/// The same elements in the output's layout, broadcast: the one kernel that the road itself needs.
+/// The same elements in the output's layout and type, broadcast: the one kernel that the road itself needs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Copy;
+pub(crate) struct Copy {
+    /// The type of the output, where it is not the input's.
+    pub(crate) to: Option<DType>,
+}
+
+impl Copy {
+    pub(crate) const AS_IT_IS: Copy = Copy { to: None };
+}
 
 impl Kernel for Copy {
     fn name(&self) -> &'static str {
-        "copy"
+        if self.to.is_some() { "to_dtype" } else { "copy" }
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
-        let (shape, strides) = (out.shape(), out.strides());
-        by_dtype!(x.dtype(), T => copy_strided::<T>(shape, x.elements(), x.strides(), out.elements(), strides));
+        copy_to(x, out);
         Ok(())
+    }
+}
+
+/// Copies an input over an output to which it broadcasts, converted where their types differ.
+///
+/// # Panics
+/// When it does not broadcast.
+pub(crate) fn copy_to(x: In<'_>, out: Out<'_>) {
+    let layout = x.layout().expand(out.shape());
+    let layout =
+        layout.unwrap_or_else(|| unreachable!("{:?} does not broadcast to {:?}", x.shape(), out.shape()));
+    let (shape, strides, dtype) = (out.shape(), out.strides(), out.dtype());
+    if x.dtype() == dtype {
+        by_word!(dtype, W => copy_strided::<W>(shape, x.words(), layout.strides(), out.words(), strides));
+    } else {
+        let from = AnyOperand { bytes: x.bytes(), dtype: x.dtype(), strides: layout.strides() };
+        convert(shape, from, (out.bytes(), dtype, strides));
     }
 }
 
@@ -394,7 +487,9 @@ fn link<H: Holds>(op: H, ins: &[&Tensor], mut run: Run) -> Result<Tensors> {
     let mut saved = SmallVec::new();
     if saves != Saves::NOTHING {
         for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
-            let data = gathered(&run.gathered, i).unwrap_or(input.data());
+            // A gathered copy is what the derivative would gather again; one of another type is only larger.
+            let same_type = |copy: &&Data| copy.dtype == input.dtype();
+            let data = gathered(&run.gathered, i).filter(same_type).unwrap_or(input.data());
             saved.push((Slot::Input(i), Saved::new(data)?));
         }
         for (i, data) in run.outs.iter().enumerate().filter(|&(i, _)| saves.has_output(i)) {

@@ -8,7 +8,7 @@
 use crate::autograd::{BackwardOptions, no_grad};
 use crate::cpu::CpuConfig;
 use crate::device::Device;
-use crate::dtype::{DType, by_dtype};
+use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
 use crate::road::Tensors;
 use crate::sim::SimConfig;
@@ -214,7 +214,7 @@ fn draw(input: &Sample, seed: usize) -> Vec<f64> {
 
 fn tensor(values: &[f64], input: &Sample, form: Form, device: &Device) -> Result<Tensor> {
     let dense = by_dtype!(input.dtype, T => {
-        let values: Vec<T> = values.iter().map(|&x| x as T).collect();
+        let values: Vec<T> = values.iter().map(|&x| T::from_f64(x)).collect();
         Tensor::from_slice(&values, &input.shape, device)?
     });
     match form {
@@ -245,9 +245,8 @@ fn inputs(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Resul
 }
 
 /// A tensor's values in 64 bits, row-major.
-#[allow(clippy::cast_lossless, reason = "one body for all types")]
 fn values(tensor: &Tensor) -> Result<Vec<f64>> {
-    by_dtype!(tensor.dtype(), T => Ok(tensor.to_vec::<T>()?.into_iter().map(|x| x as f64).collect()))
+    by_dtype!(tensor.dtype(), T => Ok(tensor.to_vec::<T>()?.into_iter().map(Element::to_f64).collect()))
 }
 
 fn compare(

@@ -7,11 +7,12 @@
 
 use std::marker::PhantomData;
 
+use bytemuck::Pod;
 use plimsoll_alloc::Addr;
 
-use crate::dtype::{DType, Element};
+use crate::dtype::{DType, Stored};
 use crate::layout::Layout;
-use crate::word::Word;
+use crate::word::by_word;
 
 /// A tensor as a back end sees it. Borrowed: it cannot outlive the locks it was made under.
 #[derive(Clone, Copy, Debug)]
@@ -35,20 +36,18 @@ impl<'a> View<'a> {
         QueuedView { address: self.address, dtype: self.dtype, layout: self.layout.clone() }
     }
 
-    /// The first element and the number of elements from there to the last.
-    fn span<T: Element>(&self) -> (*mut T, usize) {
-        assert_eq!(T::DTYPE, self.dtype, "a view of {} read as {}", self.dtype, T::DTYPE);
-        self.words()
-    }
-
-    /// The same as words of the elements' size.
-    fn words<T: bytemuck::Pod>(&self) -> (*mut T, usize) {
-        assert_eq!(size_of::<T>(), self.dtype.size(), "bytes of a word for {}", self.dtype);
+    /// The first element and the number of elements from there to the last, as values of an element's size.
+    fn span<S: Pod>(&self) -> (*mut S, usize) {
+        assert_eq!(size_of::<S>(), self.dtype.size(), "elements of {} read by another size", self.dtype);
         if self.layout.is_empty() {
             return (std::ptr::NonNull::dangling().as_ptr(), 0);
         }
-        let first = std::ptr::with_exposed_provenance_mut::<T>(self.address.0 as usize);
+        let first = std::ptr::with_exposed_provenance_mut::<S>(self.address.0 as usize);
         (first.wrapping_add(self.layout.offset()), self.layout.end() - self.layout.offset())
+    }
+
+    fn want<S: Stored>(&self) {
+        assert!(S::holds(self.dtype), "a view of {} read as {}", self.dtype, std::any::type_name::<S>());
     }
 }
 
@@ -107,27 +106,40 @@ impl<'a> In<'a> {
         In(view)
     }
 
-    /// The elements from the first to the last, gaps included.
+    /// The elements from the first to the last, gaps included; truth values as bytes of 0 and 1.
     ///
     /// # Panics
     /// When the elements are of another type.
-    pub fn elements<T: Element>(&self) -> &'a [T] {
-        let (first, len) = self.0.span::<T>();
+    pub fn elements<S: Stored>(&self) -> &'a [S] {
+        self.0.want::<S>();
+        self.words()
+    }
+
+    /// The same as values of an element's size, whatever they mean.
+    ///
+    /// # Panics
+    /// When the elements have another size.
+    pub(crate) fn words<S: Pod>(&self) -> &'a [S] {
+        let (first, len) = self.0.span::<S>();
         // SAFETY: the storage owns `bytes` bytes at `address` while the lock behind this view is held
-        // (road.rs); `View::new` checked that the last element lies inside them. Every bit pattern that gets
-        // there is a valid element, host memory is zeroed before its first use, and blocks begin at multiples
+        // (road.rs); `View::new` checked that the last element lies inside them. Every bit pattern is a valid
+        // value, host memory is zeroed before its first use, and blocks begin at multiples
         // of 512 bytes, so elements are aligned.
         unsafe { std::slice::from_raw_parts(first, len) }
     }
+}
 
-    /// The same as words of the elements' size.
-    ///
-    /// # Panics
-    /// When a word has another size than an element.
-    pub(crate) fn words<W: Word>(&self) -> &'a [W] {
-        let (first, len) = self.0.words::<W>();
-        // SAFETY: as in `elements`; every bit pattern is a word, which is aligned as an element of its size.
-        unsafe { std::slice::from_raw_parts(first, len) }
+impl<'a> In<'a> {
+    /// The bytes of the elements from the first to the last, gaps included.
+    pub fn bytes(&self) -> &'a [u8] {
+        by_word!(self.dtype(), T => bytemuck::cast_slice(self.words::<T>()))
+    }
+}
+
+impl<'a> Out<'a> {
+    /// The bytes of the elements from the first to the last, gaps included.
+    pub fn bytes(self) -> &'a mut [u8] {
+        by_word!(self.dtype(), T => bytemuck::cast_slice_mut(self.words::<T>()))
     }
 }
 
@@ -143,23 +155,22 @@ impl<'a> Out<'a> {
         Out(view)
     }
 
-    /// The elements from the first to the last, gaps included.
+    /// The elements from the first to the last, gaps included; truth values as bytes of 0 and 1.
     ///
     /// # Panics
     /// When the elements are of another type.
-    pub fn elements<T: Element>(self) -> &'a mut [T] {
-        let (first, len) = self.0.span::<T>();
-        // SAFETY: as above; exclusive because the write lock is held and this was the one view of it.
-        unsafe { std::slice::from_raw_parts_mut(first, len) }
+    pub fn elements<S: Stored>(self) -> &'a mut [S] {
+        self.0.want::<S>();
+        self.words()
     }
 
-    /// The same as words of the elements' size.
+    /// The same as values of an element's size, whatever they mean.
     ///
     /// # Panics
-    /// When a word has another size than an element.
-    pub(crate) fn words<W: Word>(self) -> &'a mut [W] {
-        let (first, len) = self.0.words::<W>();
-        // SAFETY: as in `elements`.
+    /// When the elements have another size.
+    pub(crate) fn words<S: Pod>(self) -> &'a mut [S] {
+        let (first, len) = self.0.span::<S>();
+        // SAFETY: as above; exclusive because the write lock is held and this was the one view of it.
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }

@@ -2,15 +2,7 @@
 //!
 //! Such a kernel is compiled for four sizes and works for every [`DType`](crate::DType).
 
-/// An unsigned integer of an element's size.
-pub(crate) trait Word: bytemuck::Pod + Send + Sync {}
-
-impl Word for u8 {}
-impl Word for u16 {}
-impl Word for u32 {}
-impl Word for u64 {}
-
-/// Evaluates a body with a type's name bound to the [`Word`] of a type's size.
+/// Evaluates a body with a type's name bound to the unsigned integer of a type's size.
 macro_rules! by_word {
     ($dtype:expr, $w:ident => $body:expr) => {
         match $dtype.size() {

@@ -11,7 +11,7 @@ mod forms;
 use std::collections::BTreeSet;
 
 use forms::Form;
-use plimsoll_tensor::{BackwardOptions, DType, Device, Tensor, no_grad};
+use plimsoll_tensor::{BackwardOptions, DType, Device, Element, Tensor, no_grad};
 use serde_json::Value;
 
 /// Both libraries round each step to 24 bits but add in different orders: a sum of n products may differ
@@ -35,11 +35,19 @@ fn numbers(tensor: &Value) -> Vec<f64> {
 
 fn tensor(entry: &Value, form: Form, device: &Device) -> Tensor {
     let (values, shape) = (numbers(entry), call::sizes(&entry["shape"]));
+    fn of<T: Element>(values: &[f64]) -> Vec<T> {
+        values.iter().map(|&x| T::from_f64(x)).collect()
+    }
     match call::dtype(&entry["dtype"]) {
-        DType::F32 => form.tensor(&values.iter().map(|&x| x as f32).collect::<Vec<_>>(), &shape, device),
-        DType::I64 => form.tensor(&values.iter().map(|&x| x as i64).collect::<Vec<_>>(), &shape, device),
-        DType::I32 => form.tensor(&values.iter().map(|&x| x as i32).collect::<Vec<_>>(), &shape, device),
-        DType::U8 => form.tensor(&values.iter().map(|&x| x as u8).collect::<Vec<_>>(), &shape, device),
+        DType::F64 => form.tensor(&of::<f64>(&values), &shape, device),
+        DType::F32 => form.tensor(&of::<f32>(&values), &shape, device),
+        DType::F16 => form.tensor(&of::<half::f16>(&values), &shape, device),
+        DType::BF16 => form.tensor(&of::<half::bf16>(&values), &shape, device),
+        DType::I64 => form.tensor(&of::<i64>(&values), &shape, device),
+        DType::I32 => form.tensor(&of::<i32>(&values), &shape, device),
+        DType::I16 => form.tensor(&of::<i16>(&values), &shape, device),
+        DType::U8 => form.tensor(&of::<u8>(&values), &shape, device),
+        DType::Bool => form.tensor(&of::<bool>(&values), &shape, device),
     }
 }
 

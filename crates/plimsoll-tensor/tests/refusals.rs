@@ -63,12 +63,21 @@ fn shapes_that_do_not_go_together_are_named() {
 #[test]
 fn a_type_that_an_operation_does_not_take_is_named() {
     let (x, n) = (zeros(&[2]), Tensor::arange(2, &Device::cpu()).unwrap());
-    let expected = |op: &str| format!("{op}: expected float32, got int64; convert with `to_dtype`");
-    assert_eq!(text(&x + &n), expected("add"));
-    assert_eq!(text(n.exp()), expected("exp"));
-    assert_eq!(text(n.sum()), expected("sum"));
+    let expected =
+        |op: &str| format!("{op}: expected a type of floating point, got int64; convert with `to_dtype`");
+    assert_eq!(text(n.gelu()), expected("gelu"));
+    assert_eq!(text(n.mean()), expected("mean"));
     assert_eq!(text(n.softmax(0)), expected("softmax"));
-    assert_eq!(text(x.add_(&n)), expected("add_"));
+    assert_eq!(text(n.layer_norm(None, None, 1e-5)), expected("layer_norm"));
+    let truth = n.eq(&n).unwrap();
+    let message = "sub: expected a type of numbers, got bool; convert with `to_dtype`";
+    assert_eq!(text(&truth - &truth), message);
+    let message = "matmul: expected float32, got float64; convert with `to_dtype`";
+    assert_eq!(text(zeros(&[2, 2]).matmul(&zeros(&[2, 2]).double().unwrap())), message);
+    let message = "add_: the result is of float32, which a tensor of int64 cannot hold: convert one first";
+    assert_eq!(text(n.add_(&x)), message);
+    let message = "add_: 0.5 times a tensor cannot be added to one of int64: it is not whole";
+    assert_eq!(text(n.add_scaled_(&n, 0.5)), message);
     assert!(matches!(zeros(&[2, 2]).cross_entropy(&x), Err(Error::DType { op: "nll_loss", .. })));
 }
 

@@ -23,6 +23,7 @@ use smallvec::{SmallVec, smallvec};
 use super::anomaly;
 use super::grad_mode::{Switched, is_grad_enabled};
 use super::plan::Plan;
+use crate::autocast_mode;
 use crate::error::{Error, Result};
 use crate::label::{self, Category, Span};
 use crate::stream::{self, Stream, with_stream};
@@ -170,6 +171,8 @@ fn on_its_stream(node: &Node, grads: Grads, f: impl FnOnce(Grads) -> Result<Grad
 /// Calls one derivative, under its layer's name, and checks what it gives.
 fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     let _owner = Span::layer(label::backward_of(node.layer));
+    // A derivative works in the types that its operation had.
+    let _as_recorded = autocast_mode::lower().map(|_| autocast_mode::Switched::to(None));
     let derivative = node.derivative(keep)?;
     let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(Option::is_some).collect();
     let mut results = derivative.backward(node, &grads, &wanted)?;
@@ -181,6 +184,10 @@ fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     }
     for (i, (result, (shape, dtype))) in results.iter_mut().zip(node.ins()).enumerate() {
         let Some(grad) = result else { continue };
+        // Of what promotion or autocast made of an input comes back a gradient in another type.
+        if grad.dtype() != *dtype && grad.dtype().is_float() && dtype.is_float() {
+            *grad = grad.to_dtype(*dtype)?;
+        }
         if grad.shape() != shape.as_slice() || grad.dtype() != *dtype {
             let got = format!("{:?} of {}", grad.shape(), grad.dtype());
             let message =

@@ -12,7 +12,6 @@ use plimsoll_alloc::{Config, DeviceMemory, Driver, Limit, StreamId};
 pub(crate) use self::host::HostDriver;
 use self::host::Segments;
 use crate::backend::{Backend, Launch};
-use crate::dtype::by_dtype;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::view::{In, Out, View};
@@ -83,14 +82,12 @@ impl Backend for Cpu {
     }
 
     fn write(&self, to: View<'_>, bytes: &[u8], _: StreamId) -> Result<()> {
-        let to = writable(&to);
-        by_dtype!(to.dtype(), T => bytemuck::cast_slice_mut(to.elements::<T>()).copy_from_slice(bytes));
+        writable(&to).bytes().copy_from_slice(bytes);
         Ok(())
     }
 
     fn read(&self, from: View<'_>, bytes: &mut Vec<u8>, _: StreamId) -> Result<()> {
-        let from = readable(&from);
-        by_dtype!(from.dtype(), T => bytes.extend_from_slice(bytemuck::cast_slice(from.elements::<T>())));
+        bytes.extend_from_slice(readable(&from).bytes());
         Ok(())
     }
 

@@ -9,21 +9,53 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::kernels::parallel::{PIECE, for_each_piece};
 use crate::random::{Distribution, RandomStream};
 
-/// Fills `out` from the beginning of a stream: one word per uniform value, two per pair of normal ones.
-pub(crate) fn fill(distribution: Distribution, from: RandomStream, out: &mut [f32]) {
+/// A float to draw.
+pub(crate) trait Drawn: Copy + Send {
+    /// 32-bit words of the stream that one value takes.
+    const WORDS: usize;
+    /// A value of at least `low`, below `high`.
+    fn uniform(low: f64, high: f64, rng: &mut ChaCha8Rng) -> Self;
+    /// `mean + std * z`.
+    fn normal(mean: f64, std: f64, z: f64) -> Self;
+}
+
+impl Drawn for f32 {
+    const WORDS: usize = 1;
+    fn uniform(low: f64, high: f64, rng: &mut ChaCha8Rng) -> f32 {
+        uniform(low as f32, high as f32, rng.next_u32())
+    }
+    fn normal(mean: f64, std: f64, z: f64) -> f32 {
+        mean as f32 + std as f32 * z as f32
+    }
+}
+
+impl Drawn for f64 {
+    const WORDS: usize = 2;
+    fn uniform(low: f64, high: f64, rng: &mut ChaCha8Rng) -> f64 {
+        let value = low + (high - low) * ((rng.next_u64() >> 11) as f64 * (1.0 / 9_007_199_254_740_992.0));
+        if value < high { value } else { high.next_down().max(low) }
+    }
+    fn normal(mean: f64, std: f64, z: f64) -> f64 {
+        mean + std * z
+    }
+}
+
+/// Fills `out` from the beginning of a stream: one or two words per uniform value, two per pair of normal ones.
+pub(crate) fn fill<T: Drawn>(distribution: Distribution, from: RandomStream, out: &mut [T]) {
     // Pieces begin at even places, so that no pair is cut.
     for_each_piece(out, PIECE, |start, piece| {
         let mut words = ChaCha8Rng::seed_from_u64(from.seed);
         words.set_stream(from.stream);
-        words.set_word_pos(start as u128);
         match distribution {
             Distribution::Uniform { low, high } => {
-                piece.iter_mut().for_each(|x| *x = uniform(low as f32, high as f32, words.next_u32()));
+                words.set_word_pos((start * T::WORDS) as u128);
+                piece.iter_mut().for_each(|x| *x = T::uniform(low, high, &mut words));
             }
             Distribution::Normal { mean, std } => {
+                words.set_word_pos(start as u128);
                 for pair in piece.chunks_mut(2) {
                     let drawn = normals(words.next_u32(), words.next_u32());
-                    pair.iter_mut().zip(drawn).for_each(|(x, z)| *x = mean as f32 + std as f32 * z);
+                    pair.iter_mut().zip(drawn).for_each(|(x, z)| *x = T::normal(mean, std, z));
                 }
             }
         }
@@ -38,12 +70,12 @@ fn uniform(low: f32, high: f32, word: u32) -> f32 {
 }
 
 /// Two independent standard normal values from two words: Box and Muller's transform.
-fn normals(a: u32, b: u32) -> [f32; 2] {
+fn normals(a: u32, b: u32) -> [f64; 2] {
     // From (0, 1], so that the logarithm is finite.
     let u = (f64::from(a) + 1.0) / 4_294_967_296.0;
     let angle = std::f64::consts::TAU * (f64::from(b) / 4_294_967_296.0);
     let radius = libm::sqrt(-2.0 * libm::log(u));
-    [(radius * libm::cos(angle)) as f32, (radius * libm::sin(angle)) as f32]
+    [radius * libm::cos(angle), radius * libm::sin(angle)]
 }
 
 #[cfg(test)]
@@ -55,7 +87,7 @@ mod tests {
     #[test]
     fn a_long_draw_begins_like_a_short_one() {
         let draw = |n: usize, distribution| {
-            let mut out = vec![0.0; n];
+            let mut out = vec![0.0f32; n];
             fill(distribution, STREAM, &mut out);
             out
         };
@@ -68,7 +100,7 @@ mod tests {
 
     #[test]
     fn uniform_values_fill_their_range_and_stay_inside() {
-        let mut out = vec![0.0; 100_000];
+        let mut out = vec![0.0f32; 100_000];
         fill(Distribution::Uniform { low: 2.0, high: 3.0 }, STREAM, &mut out);
         assert!(out.iter().all(|x| (2.0..3.0).contains(x)));
         let mean = out.iter().map(|&x| f64::from(x)).sum::<f64>() / 1e5;
@@ -78,7 +110,7 @@ mod tests {
 
     #[test]
     fn normal_values_have_mean_and_deviation() {
-        let mut out = vec![0.0; 100_001];
+        let mut out = vec![0.0f32; 100_001];
         fill(Distribution::Normal { mean: 1.0, std: 2.0 }, STREAM, &mut out);
         let n = out.len() as f64;
         let mean = out.iter().map(|&x| f64::from(x)).sum::<f64>() / n;

@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::{dim_index, elementwise, want_float};
+use super::{dim_index, elementwise, want_number};
 use crate::cpu::kernels::reduce;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -25,7 +25,12 @@ impl Kernel for ArgMax {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
-        reduce::argmax(x.shape(), x.elements(), x.strides(), self.dim, out.elements());
+        let out = out.elements();
+        match x.dtype() {
+            DType::I64 => reduce::argmax::<i64>(x.shape(), x.elements(), x.strides(), self.dim, out),
+            DType::F64 => reduce::argmax::<f64>(x.shape(), x.elements(), x.strides(), self.dim, out),
+            _ => reduce::argmax::<f32>(x.shape(), x.elements(), x.strides(), self.dim, out),
+        }
         Ok(())
     }
 }
@@ -33,7 +38,7 @@ impl Kernel for ArgMax {
 impl Operator for ArgMax {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs("argmax", ins)?;
-        want_float("argmax", x.dtype)?;
+        want_number("argmax", x.dtype)?;
         if x.shape()[self.dim] == 0 {
             let message = format!("dimension {} of {:?} has no elements", self.dim, x.shape());
             return Err(Error::shape("argmax", message));
@@ -48,9 +53,9 @@ impl Tensor {
     /// Where the largest value along a dimension is, the first of equals, as 64-bit integers.
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; a type other than `float32`; out of memory.
+    /// A dimension that is not there or has no elements; truth values; out of memory.
     pub fn argmax(&self, dim: isize) -> Result<Tensor> {
-        want_float("argmax", self.dtype())?;
+        want_number("argmax", self.dtype())?;
         call_one(ArgMax { dim: dim_index("argmax", dim, self.rank())? }, &[self])
     }
 }

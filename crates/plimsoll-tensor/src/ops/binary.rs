@@ -11,9 +11,10 @@ use smallvec::smallvec;
 use super::elementwise::{self, Laid};
 use super::real::Real;
 use super::traced::{Text, Traced};
-use super::want_float;
+use super::want_number;
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise::{zip, zip3};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout;
@@ -30,12 +31,44 @@ pub(crate) enum Reads {
     Both,
 }
 
+/// Of which types a row is, and of which its results are. Inputs of two types meet in one: [`result_type`].
+///
+/// [`result_type`]: crate::result_type
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Types {
+    /// Of all, in their common type.
+    All,
+    /// Of numbers, in their common type.
+    Numbers,
+    /// Of floating point; what is not becomes `float32`.
+    Floats,
+    /// Of all; the results are true or false.
+    Truth,
+}
+
+impl Types {
+    /// The type in which two elements meet.
+    fn compute(self, common: DType) -> DType {
+        if self == Types::Floats { common.or_float() } else { common }
+    }
+
+    /// The type of the results.
+    fn result(self, op: &'static str, common: DType) -> Result<DType> {
+        match self {
+            Types::Truth => Ok(DType::Bool),
+            Types::Numbers => want_number(op, common).map(|()| common),
+            Types::All | Types::Floats => Ok(self.compute(common)),
+        }
+    }
+}
+
 /// A row of the table.
 pub(crate) trait Row: Clone + Copy + Debug + Default + Send + Sync + 'static {
     const NAME: &'static str;
     const BACKWARD: &'static str;
     /// What the gradients of the left and of the right side read, beside `g`.
     const READS: [Reads; 2];
+    const TYPES: Types;
     fn value<R: Real>(a: R, b: R) -> R;
     fn left<R: Real>(g: R, a: R, b: R) -> R;
     fn right<R: Real>(g: R, a: R, b: R) -> R;
@@ -54,9 +87,25 @@ impl<F: Row> Kernel for Binary<F> {
         Some(Text::of_expression(["a", "b"], |[a, b]| F::value(a, b)))
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([a, b], [out]) = call.split();
         let laid = Laid::of(out.layout(), [a.layout(), b.layout()]);
+        if [a.dtype(), b.dtype(), out.dtype()] != [DType::F32; 3] {
+            elementwise::evaluate(
+                &laid,
+                [a, b],
+                out,
+                F::TYPES.compute(elementwise::common_type_of(&[a, b])),
+                |[a, b]| F::value(a, b),
+                |[a, b]| F::value(a, b),
+                |[a, b]| F::value(a, b),
+            );
+            return Ok(());
+        }
         let [a, b] = laid.operands::<f32, 2>([a, b]);
         zip(
             laid.shape(),
@@ -73,13 +122,13 @@ impl<F: Row> Kernel for Binary<F> {
 impl<F: Row> Operator for Binary<F> {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [a, b] = elementwise::inputs(F::NAME, ins)?;
-        want_float(F::NAME, a.dtype)?;
-        want_float(F::NAME, b.dtype)?;
+        let common = if a.dtype == b.dtype { a.dtype } else { elementwise::common_type(ins) };
+        let dtype = F::TYPES.result(F::NAME, common)?;
         if a.shape() == b.shape() {
-            return Ok(smallvec![Output::laid_out(elementwise::layout_for(a.shape(), ins), a.dtype)]);
+            return Ok(smallvec![Output::laid_out(elementwise::layout_for(a.shape(), ins), dtype)]);
         }
         let shape = layout::broadcast(F::NAME, a.shape(), b.shape())?;
-        Ok(smallvec![Output::laid_out(elementwise::layout_for(&shape, ins), a.dtype)])
+        Ok(smallvec![Output::laid_out(elementwise::layout_for(&shape, ins), dtype)])
     }
 
     fn saves(&self, wanted: &[bool]) -> Saves {
@@ -137,9 +186,26 @@ impl<F: Row> Kernel for BinaryBackward<F> {
         }))
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([g, a, b], [out]) = call.split();
         let laid = Laid::of(out.layout(), [g.layout(), a.layout(), b.layout()]);
+        if [g.dtype(), a.dtype(), b.dtype(), out.dtype()] != [DType::F32; 4] {
+            let left = self.side == 0;
+            elementwise::evaluate(
+                &laid,
+                [g, a, b],
+                out,
+                elementwise::common_type_of(&[g, a, b]),
+                |[g, a, b]| if left { F::left(g, a, b) } else { F::right(g, a, b) },
+                |[g, a, b]| if left { F::left(g, a, b) } else { F::right(g, a, b) },
+                |[g, a, b]| if left { F::left(g, a, b) } else { F::right(g, a, b) },
+            );
+            return Ok(());
+        }
         let operands = laid.operands::<f32, 3>([g, a, b]);
         let out = out.elements::<f32>();
         match self.side {
@@ -172,7 +238,7 @@ impl<F: Row> Operator for BinaryBackward<F> {
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
-        $name:ident => $row:ident over $domain:ident {
+        $name:ident => $row:ident over $domain:ident of $types:ident {
             |$a:ident, $b:ident| $value:expr,
             left reads $left_reads:ident: |$lg:ident, $la:ident, $lb:ident| $left:expr,
             right reads $right_reads:ident: |$rg:ident, $ra:ident, $rb:ident| $right:expr
@@ -187,6 +253,7 @@ macro_rules! binary {
             const NAME: &'static str = stringify!($name);
             const BACKWARD: &'static str = concat!(stringify!($name), "_backward");
             const READS: [Reads; 2] = [Reads::$left_reads, Reads::$right_reads];
+            const TYPES: Types = Types::$types;
             #[inline(always)]
             fn value<R: Real>($a: R, $b: R) -> R {
                 $value
@@ -222,7 +289,8 @@ macro_rules! binary {
 
 fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
     let case = |shapes: &[&[usize]]| {
-        Case::new(format!("{} {shapes:?}", F::NAME), shapes, move |ins| call(Binary(row), ins)).over(domain)
+        let case = Case::new(format!("{} {shapes:?}", F::NAME), shapes, move |ins| call(Binary(row), ins));
+        if F::TYPES == Types::Truth { case.over(domain).without_derivative() } else { case.over(domain) }
     };
     let values = |ins: &[Vec<f64>]| vec![ins[0].iter().zip(&ins[1]).map(|(&a, &b)| F::value(a, b)).collect()];
     let column = |ins: &[Vec<f64>]| {
@@ -239,31 +307,73 @@ fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
 
 binary! {
     /// `self + other`, broadcast.
-    add => Sum over Any {
+    add => Sum over Any of All {
         |a, b| a + b,
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| g
     }
 
     /// `self - other`, broadcast.
-    sub => Difference over Any {
+    sub => Difference over Any of Numbers {
         |a, b| a - b,
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| -g
     }
 
     /// `self * other`, element by element, broadcast.
-    mul => Product over Any {
+    mul => Product over Any of All {
         |a, b| a * b,
         left reads Other: |g, a, b| g * b,
         right reads Other: |g, a, b| g * a
     }
 
     /// `self / other`, element by element, broadcast.
-    div => Quotient over Positive {
+    div => Quotient over Positive of Floats {
         |a, b| a / b,
         left reads Other: |g, a, b| g / b,
         right reads Both: |g, a, b| -g * ((a / b) / b)
+    }
+
+    /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
+    eq => Equal over Any of Truth {
+        |a, b| a.equals(b, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self` differs from `other`, which what is not a number does from all, broadcast: a tensor of `bool`.
+    ne => NotEqual over Any of Truth {
+        |a, b| a.equals(b, R::of(0.0), R::of(1.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self <= other`, broadcast: a tensor of `bool`.
+    le => AtMost over Any of Truth {
+        |a, b| a.at_most(b, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self >= other`, broadcast: a tensor of `bool`.
+    ge => AtLeast over Any of Truth {
+        |a, b| b.at_most(a, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self < other`, broadcast: a tensor of `bool`.
+    lt => Less over Any of Truth {
+        |a, b| a.at_most(b, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self > other`, broadcast: a tensor of `bool`.
+    gt => Greater over Any of Truth {
+        |a, b| b.at_most(a, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
     }
 }
 
@@ -280,32 +390,36 @@ impl Tensor {
     }
 }
 
+/// `&a + &b`, `&a + 2.0`, `&a + 2` and `2.0 + &a`, each with its sign.
 macro_rules! sign {
-    ($trait:ident, $method:ident, $scalar:expr) => {
+    ($trait:ident, $method:ident, $scalar:ident) => {
         impl std::ops::$trait<&Tensor> for &Tensor {
             type Output = Result<Tensor>;
             fn $method(self, other: &Tensor) -> Result<Tensor> {
                 Tensor::$method(self, other)
             }
         }
-        impl std::ops::$trait<f64> for &Tensor {
+        sign!(@ $trait, $method, $scalar, f64);
+        sign!(@ $trait, $method, $scalar, i64);
+    };
+    (@ $trait:ident, $method:ident, $scalar:ident, $number:ty) => {
+        impl std::ops::$trait<$number> for &Tensor {
             type Output = Result<Tensor>;
-            fn $method(self, value: f64) -> Result<Tensor> {
-                let (mul, add): (f64, f64) = $scalar(value);
-                self.affine(mul, add)
+            fn $method(self, value: $number) -> Result<Tensor> {
+                self.$scalar(value)
             }
         }
     };
 }
-sign!(Add, add, |value| (1.0, value));
-sign!(Sub, sub, |value: f64| (1.0, -value));
-sign!(Mul, mul, |value| (value, 0.0));
-sign!(Div, div, |value: f64| (1.0 / value, 0.0));
+sign!(Add, add, add_scalar);
+sign!(Sub, sub, sub_scalar);
+sign!(Mul, mul, mul_scalar);
+sign!(Div, div, div_scalar);
 
 impl std::ops::Add<&Tensor> for f64 {
     type Output = Result<Tensor>;
     fn add(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.affine(1.0, self)
+        tensor.add_scalar(self)
     }
 }
 
@@ -319,7 +433,7 @@ impl std::ops::Sub<&Tensor> for f64 {
 impl std::ops::Mul<&Tensor> for f64 {
     type Output = Result<Tensor>;
     fn mul(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.affine(self, 0.0)
+        tensor.mul_scalar(self)
     }
 }
 

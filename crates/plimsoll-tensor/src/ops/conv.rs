@@ -4,12 +4,14 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{elementwise, want_float};
+use super::{elementwise, want_number, want_same};
 use crate::backend::DeviceFacts;
 use crate::cpu::kernels::conv::{
     self, Conv2dShape, conv2d_backward_input_scratch_len, conv2d_backward_weight_scratch_len,
     conv2d_scratch_len,
 };
+use crate::cpu::kernels::conv_any;
+use crate::cpu::kernels::number::by_number;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -87,9 +89,16 @@ impl Kernel for Conv2d {
         let scratch = call.scratch();
         let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
         let shape = conv_shape(x.shape(), w.shape(), None, self.0)?;
-        let bias = bias.first().map(|bias| bias.elements());
         let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
-        conv::conv2d(&shape, x.elements(), w.elements(), bias, out.elements(), scratch);
+        if out.dtype() == DType::F32 {
+            let bias = bias.first().map(|bias| bias.elements());
+            conv::conv2d(&shape, x.elements(), w.elements(), bias, out.elements(), scratch);
+            return Ok(());
+        }
+        by_number!(out.dtype(), T => {
+            let bias = bias.first().map(|bias| bias.elements());
+            conv_any::conv2d::<T>(&shape, x.elements(), w.elements(), bias, out.elements());
+        });
         Ok(())
     }
 }
@@ -99,7 +108,8 @@ impl Operator for Conv2d {
         let [x, w, bias @ ..] = ins else {
             return Err(Error::argument("conv2d", "needs an input, a weight and perhaps a bias"));
         };
-        ins.iter().try_for_each(|meta| want_float("conv2d", meta.dtype))?;
+        want_number("conv2d", x.dtype)?;
+        want_same("conv2d", ins)?;
         let s = conv_shape(x.shape(), w.shape(), bias.first().map(Meta::shape), self.0)?;
         Ok(smallvec![Output::new(&[s.batch, s.out_channels, s.out_h(), s.out_w()], x.dtype)])
     }
@@ -109,6 +119,9 @@ impl Operator for Conv2d {
     }
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        if ins[0].dtype != DType::F32 {
+            return 0;
+        }
         let shape = conv_shape(ins[0].shape(), ins[1].shape(), None, self.0);
         shape.map_or(0, |shape| float_bytes(conv2d_scratch_len(&shape)))
     }
@@ -160,7 +173,17 @@ impl Kernel for BackwardInput {
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let ([grad, w], [out]) = call.split();
-        conv::conv2d_backward_input(&self.0, grad.elements(), w.elements(), out.elements(), scratch);
+        match out.dtype() {
+            DType::F64 => {
+                conv_any::conv2d_backward_input::<f64>(
+                    &self.0,
+                    grad.elements(),
+                    w.elements(),
+                    out.elements(),
+                );
+            }
+            _ => conv::conv2d_backward_input(&self.0, grad.elements(), w.elements(), out.elements(), scratch),
+        }
         Ok(())
     }
 }
@@ -176,7 +199,10 @@ impl Operator for BackwardInput {
         layout.is_contiguous()
     }
 
-    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        if ins[0].dtype != DType::F32 {
+            return 0;
+        }
         float_bytes(conv2d_backward_input_scratch_len(&self.0))
     }
 
@@ -208,7 +234,19 @@ impl Kernel for BackwardWeight {
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let ([grad, x], [out]) = call.split();
-        conv::conv2d_backward_weight(&self.0, x.elements(), grad.elements(), out.elements(), scratch);
+        match out.dtype() {
+            DType::F64 => {
+                conv_any::conv2d_backward_weight::<f64>(
+                    &self.0,
+                    x.elements(),
+                    grad.elements(),
+                    out.elements(),
+                );
+            }
+            _ => {
+                conv::conv2d_backward_weight(&self.0, x.elements(), grad.elements(), out.elements(), scratch);
+            }
+        }
         Ok(())
     }
 }
@@ -224,7 +262,10 @@ impl Operator for BackwardWeight {
         layout.is_contiguous()
     }
 
-    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        if ins[0].dtype != DType::F32 {
+            return 0;
+        }
         float_bytes(conv2d_backward_weight_scratch_len(&self.0))
     }
 

@@ -3,62 +3,21 @@
 use smallvec::smallvec;
 
 use super::elementwise;
-use crate::cpu::kernels::strided::{CastTo, cast};
-use crate::dtype::{DType, Element, by_dtype};
+use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{CpuCall, Kernel};
-use crate::layout::Layout;
+use crate::kernel::Kernel;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::road::{Copy, call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
-use crate::view::{In, Out};
 
 impl Operator for Copy {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [x] = elementwise::inputs("copy", ins)?;
-        Ok(smallvec![Output::new(x.shape(), x.dtype)])
-    }
-
-    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        Cost::streaming(0, ins, outs)
-    }
-
-    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
-        Ok(smallvec![at.grad(0).cloned()])
-    }
-}
-
-/// `x -> out`: each element converted to another type.
-#[derive(Clone, Copy, Debug)]
-struct Cast {
-    to: DType,
-}
-
-impl Kernel for Cast {
-    fn name(&self) -> &'static str {
-        "to_dtype"
-    }
-
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        fn dense<T: Element + CastTo<U>, U: Element>(x: In<'_>, out: Out<'_>) {
-            cast::<T, U>(x.elements(), out.elements());
-        }
-        let ([x], [out]) = call.split();
-        by_dtype!(x.dtype(), T => by_dtype!(out.dtype(), U => dense::<T, U>(x, out)));
-        Ok(())
-    }
-}
-
-impl Operator for Cast {
-    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [x] = elementwise::inputs("to_dtype", ins)?;
-        Ok(smallvec![Output::laid_out(x.layout.dense(), self.to)])
-    }
-
-    /// Without gaps, in any order of dimensions: the output has the same.
-    fn takes(&self, _: usize, layout: &Layout) -> bool {
-        layout.end() - layout.offset() == layout.len() && layout.dense().strides() == layout.strides()
+        let [x] = elementwise::inputs(self.name(), ins)?;
+        Ok(smallvec![match self.to {
+            None => Output::new(x.shape(), x.dtype),
+            Some(dtype) => Output::laid_out(x.layout.dense(), dtype),
+        }])
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -84,11 +43,12 @@ impl Tensor {
     /// # Errors
     /// Out of memory.
     pub fn copy(&self) -> Result<Tensor> {
-        call_one(Copy, &[self])
+        call_one(Copy::AS_IT_IS, &[self])
     }
 
-    /// The values converted to another type: towards zero, and into the range of the type, where it has fewer
-    /// values. Gradients flow between types of floating point.
+    /// The values converted to another type: floating point rounds to the nearest, or towards zero and into range
+    /// where it becomes a whole number; whole numbers wrap; `bool` is true where a value is not zero. Gradients flow
+    /// between types of floating point. As `Tensor.to(dtype)`.
     ///
     /// # Errors
     /// Out of memory.
@@ -96,7 +56,49 @@ impl Tensor {
         if self.dtype() == dtype {
             return Ok(self.clone());
         }
-        call_one(Cast { to: dtype }, &[self])
+        call_one(Copy { to: Some(dtype) }, &[self])
+    }
+}
+
+impl Tensor {
+    /// Converted to `float64`. As `Tensor.double()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn double(&self) -> Result<Tensor> {
+        self.to_dtype(DType::F64)
+    }
+
+    /// Converted to `float32`. As `Tensor.float()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn float(&self) -> Result<Tensor> {
+        self.to_dtype(DType::F32)
+    }
+
+    /// Converted to `float16`. As `Tensor.half()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn half(&self) -> Result<Tensor> {
+        self.to_dtype(DType::F16)
+    }
+
+    /// Converted to `bfloat16`. As `Tensor.bfloat16()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn bfloat16(&self) -> Result<Tensor> {
+        self.to_dtype(DType::BF16)
+    }
+
+    /// Converted to `int64`. As `Tensor.long()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn long(&self) -> Result<Tensor> {
+        self.to_dtype(DType::I64)
     }
 }
 
@@ -105,9 +107,13 @@ pub(crate) fn cases() -> Vec<Case> {
     let same = |ins: &[Vec<f64>]| vec![ins[0].clone()];
     let whole = |ins: &[Vec<f64>]| vec![ins[0].iter().map(|x| x.trunc()).collect()];
     vec![
-        Case::new("copy", &[&[3, 4]], |ins| call(Copy, ins)).expect(same),
-        Case::new("to_dtype", &[&[3, 4]], |ins| call(Cast { to: DType::I32 }, ins))
+        Case::new("copy", &[&[3, 4]], |ins| call(Copy::AS_IT_IS, ins)).expect(same),
+        Case::new("to_dtype", &[&[3, 4]], |ins| call(Copy { to: Some(DType::I32) }, ins))
             .expect(whole)
             .without_derivative(),
+        Case::new("to_dtype there and back", &[&[3, 4]], |ins| {
+            Ok(smallvec![ins[0].to_dtype(DType::F64)?.to_dtype(DType::F32)?])
+        })
+        .expect(same),
     ]
 }

@@ -31,20 +31,41 @@ impl Source {
     /// Writes it over `out`.
     pub(crate) fn write(self, out: Out<'_>) {
         match self {
-            Source::Value(value) => by_dtype!(out.dtype(), T => fill_strided(value as T, out)),
+            Source::Value(value) => by_dtype!(out.dtype(), T => fill_strided::<T>(T::from_f64(value), out)),
             Source::Count => by_dtype!(out.dtype(), T => {
-                out.elements::<T>().iter_mut().enumerate().for_each(|(i, x)| *x = i as T);
+                let count = |(i, x): (usize, &mut <T as Element>::Stored)| *x = T::from_f64(i as f64).to_stored();
+                out.elements::<<T as Element>::Stored>().iter_mut().enumerate().for_each(count);
             }),
-            Source::Random(distribution, from) => random::fill(distribution, from, out.elements()),
+            Source::Random(distribution, from) => match out.dtype() {
+                DType::F64 => random::fill::<f64>(distribution, from, out.elements()),
+                _ => random::fill::<f32>(distribution, from, out.elements()),
+            },
         }
+    }
+
+    /// Refuses types that have no such values.
+    pub(crate) fn check(self, op: &'static str, dtype: DType) -> Result<()> {
+        let refused = |expected| Err(Error::DType { op, expected, got: dtype });
+        match self {
+            Source::Value(_) => Ok(()),
+            Source::Count if dtype == DType::Bool => refused("a type of numbers"),
+            Source::Count => Ok(()),
+            Source::Random(..) if !dtype.is_float() => refused("a type of floating point"),
+            Source::Random(..) => Ok(()),
+        }
+    }
+
+    /// The type in which the host's kernel writes: random values are drawn in 32 or 64 bits.
+    pub(crate) fn cpu_type(self, dtype: DType) -> DType {
+        if matches!(self, Source::Random(..)) { dtype.accumulator() } else { dtype }
     }
 }
 
 fn fill_strided<T: Element>(value: T, out: Out<'_>) {
     let (shape, strides, repeat) = (out.shape(), out.strides(), Dims::from_elem(0, out.shape().len()));
     match out.layout().is_contiguous() {
-        true => fill(out.elements(), value),
-        false => copy_strided(shape, &[value], &repeat, out.elements(), strides),
+        true => fill(out.elements(), value.to_stored()),
+        false => copy_strided(shape, &[value.to_stored()], &repeat, out.elements(), strides),
     }
 }
 
@@ -63,6 +84,10 @@ impl Kernel for Create {
         self.name
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        self.source.cpu_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([], [out]) = call.split();
         self.source.write(out);
@@ -73,6 +98,7 @@ impl Kernel for Create {
 impl Operator for Create {
     fn infer(&self, _: &[Meta<'_>]) -> Result<Outputs> {
         layout::checked_len(&self.shape)?;
+        self.source.check(self.name, self.dtype)?;
         Ok(smallvec![Output::new(&self.shape, self.dtype)])
     }
 }
@@ -83,19 +109,25 @@ impl Tensor {
     /// # Errors
     /// A shape that does not have as many elements as `values`; out of memory.
     pub fn from_slice<T: Element>(values: &[T], shape: &[usize], device: &Device) -> Result<Tensor> {
-        Tensor::from_bytes(bytemuck::cast_slice(values), T::DTYPE, shape, device)
+        Tensor::from_bytes(T::bytes_of(values), T::DTYPE, shape, device)
     }
 
     /// A tensor from the native-endian bytes of its elements, row-major.
     ///
     /// # Errors
-    /// A byte count that is not the shape's; out of memory.
+    /// A byte count that is not the shape's; a truth value that is neither 0 nor 1; out of memory.
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
         let needed = layout::checked_len(shape)? * dtype.size();
         if bytes.len() != needed {
             let got = bytes.len();
             let message = format!("shape {shape:?} of {dtype} has {needed} bytes, the values have {got}");
             return Err(Error::shape("from_bytes", message));
+        }
+        if dtype == DType::Bool
+            && let Some(at) = bytes.iter().position(|&byte| byte > 1)
+        {
+            let message = format!("byte {at} is {}; truth values are 0 or 1", bytes[at]);
+            return Err(Error::argument("from_bytes", message));
         }
         let data = road::empty(shape, dtype, device, "tensor")?;
         road::write(&data, bytes)?;

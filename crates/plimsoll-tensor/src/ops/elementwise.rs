@@ -1,11 +1,13 @@
 //! What the elementwise tables share: how their operands are laid beside each other.
 
-use crate::cpu::kernels::elementwise::Operand;
-use crate::dtype::Element;
+use super::real::Whole;
+use crate::cpu::kernels::convert::AnyOperand;
+use crate::cpu::kernels::elementwise::{Operand, apply};
+use crate::dtype::{DType, Stored, result_type};
 use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 use crate::operator::Meta;
-use crate::view::In;
+use crate::view::{In, Out};
 
 /// Operands broadcast to the output's shape, with the dimensions in the order in which the output lies: there
 /// it is contiguous, so that a kernel need not know that it is channels-last.
@@ -40,12 +42,57 @@ impl<const N: usize> Laid<N> {
     }
 
     /// The operands as the kernels take them.
-    pub(crate) fn operands<'a, T: Element, const M: usize>(
-        &'a self,
-        ins: [In<'a>; M],
-    ) -> [Operand<'a, T>; M] {
+    pub(crate) fn operands<'a, T: Stored, const M: usize>(&'a self, ins: [In<'a>; M]) -> [Operand<'a, T>; M] {
         std::array::from_fn(|i| Operand { data: ins[i].elements(), strides: &self.strides[i] })
     }
+}
+
+impl<const N: usize> Laid<N> {
+    /// The operands of any types.
+    pub(crate) fn any<'a>(&'a self, ins: [In<'a>; N]) -> [AnyOperand<'a>; N] {
+        std::array::from_fn(|i| AnyOperand {
+            bytes: ins[i].bytes(),
+            dtype: ins[i].dtype(),
+            strides: &self.strides[i],
+        })
+    }
+}
+
+/// Computes an expression of elements of any types, in the type in which `compute` is computed with: `f` has a body for each.
+pub(crate) fn evaluate<const N: usize>(
+    laid: &Laid<N>,
+    ins: [In<'_>; N],
+    out: Out<'_>,
+    compute: DType,
+    f32: impl Fn([f32; N]) -> f32 + Sync,
+    f64: impl Fn([f64; N]) -> f64 + Sync,
+    whole: impl Fn([Whole; N]) -> Whole + Sync,
+) {
+    let (ins, dtype) = (laid.any(ins), out.dtype());
+    let out = (out.bytes(), dtype);
+    match compute.accumulator() {
+        DType::F32 => apply::<f32, N>(laid.shape(), ins, out, f32),
+        DType::F64 => apply::<f64, N>(laid.shape(), ins, out, f64),
+        _ => apply::<i64, N>(
+            laid.shape(),
+            ins,
+            out,
+            #[inline(always)]
+            |values| whole(values.map(Whole)).0,
+        ),
+    }
+}
+
+/// The type in which inputs of these types meet.
+pub(crate) fn common_type(ins: &[Meta<'_>]) -> DType {
+    let types = ins.iter().map(|meta| (meta.dtype, meta.rank() > 0));
+    result_type(types).unwrap_or(DType::F32)
+}
+
+/// The same for what a kernel is called with.
+pub(crate) fn common_type_of(ins: &[In<'_>]) -> DType {
+    let types = ins.iter().map(|x| (x.dtype(), !x.shape().is_empty()));
+    result_type(types).unwrap_or(DType::F32)
 }
 
 /// The inputs of an operator that has `N`.

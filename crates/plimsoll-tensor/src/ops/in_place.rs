@@ -4,18 +4,17 @@ use smallvec::smallvec;
 
 use super::create::Source;
 use super::elementwise::Laid;
-use super::want_float;
-use crate::cpu::kernels::elementwise::update;
-use crate::cpu::kernels::strided::copy_strided;
-use crate::dtype::by_dtype;
+use crate::cpu::kernels::elementwise::{update, update_any};
+use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::random::{Distribution, RandomStream};
-use crate::road::call;
+use crate::road::{call, copy_to};
 use crate::suite::Case;
 use crate::tensor::Tensor;
+use crate::view::{In, Out};
 
 /// `x -> y`, where `y` changes by each element of `x`, broadcast. The inputs are `y, x`.
 #[derive(Clone, Copy, Debug)]
@@ -37,37 +36,54 @@ impl Kernel for Change {
         }
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [y]) = call.split();
-        let laid = Laid::of(y.layout(), [x.layout()]);
         match *self {
-            Change::Add { alpha } => {
-                let (alpha, [x]) = (alpha as f32, laid.operands::<f32, 1>([x]));
-                update(
-                    laid.shape(),
-                    y.elements::<f32>(),
-                    x,
-                    #[inline(always)]
-                    |y, x| y + alpha * x,
-                );
-            }
-            Change::Mul => {
-                let [x] = laid.operands::<f32, 1>([x]);
-                update(
-                    laid.shape(),
-                    y.elements::<f32>(),
-                    x,
-                    #[inline(always)]
-                    |y: f32, x: f32| y * x,
-                );
-            }
-            Change::Copy => by_dtype!(y.dtype(), T => {
-                let layout = x.layout().expand(y.shape()).unwrap_or_else(|| unreachable!("inferred"));
-                let (shape, strides) = (y.shape(), y.strides());
-                copy_strided::<T>(shape, x.elements(), layout.strides(), y.elements(), strides);
-            }),
+            Change::Add { alpha } => change(
+                x,
+                y,
+                #[inline(always)]
+                |y, x| y + alpha as f32 * x,
+                |y, x| y + alpha * x,
+                |y, x| y.wrapping_add((alpha as i64).wrapping_mul(x)),
+            ),
+            Change::Mul => change(
+                x,
+                y,
+                #[inline(always)]
+                |y, x| y * x,
+                |y, x| y * x,
+                i64::wrapping_mul,
+            ),
+            Change::Copy => copy_to(x, y),
         }
         Ok(())
+    }
+}
+
+/// Changes `y` by each element of `x`, in the type in which `y` is computed with.
+fn change(
+    x: In<'_>,
+    y: Out<'_>,
+    f32: impl Fn(f32, f32) -> f32 + Sync,
+    f64: impl Fn(f64, f64) -> f64 + Sync,
+    i64: impl Fn(i64, i64) -> i64 + Sync,
+) {
+    let laid = Laid::of(y.layout(), [x.layout()]);
+    if (x.dtype(), y.dtype()) == (DType::F32, DType::F32) {
+        let [x] = laid.operands::<f32, 1>([x]);
+        return update(laid.shape(), y.elements::<f32>(), x, f32);
+    }
+    let (dtype, [x]) = (y.dtype(), laid.any([x]));
+    let y = (y.bytes(), dtype);
+    match dtype.accumulator() {
+        DType::F32 => update_any(laid.shape(), y, x, f32),
+        DType::F64 => update_any(laid.shape(), y, x, f64),
+        _ => update_any(laid.shape(), y, x, i64),
     }
 }
 
@@ -75,9 +91,8 @@ impl Operator for Change {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [y, x] = super::elementwise::inputs(self.name(), ins)?;
         if !matches!(self, Change::Copy) {
-            want_float(self.name(), y.dtype)?;
+            self.check(y.dtype, result_type([&y, &x].map(|meta| (meta.dtype, meta.rank() > 0))))?;
         }
-        super::want_dtype(self.name(), x.dtype, y.dtype)?;
         if x.layout.expand(y.shape()).is_none() {
             let message = format!("{:?} does not broadcast to {:?}", x.shape(), y.shape());
             return Err(Error::shape(self.name(), message));
@@ -88,6 +103,33 @@ impl Operator for Change {
     /// Sums and products change memory without gaps, in any order of dimensions; copies go anywhere.
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         input != 0 || matches!(self, Change::Copy) || without_gaps(layout)
+    }
+}
+
+impl Change {
+    /// Whether `y` can hold what it becomes: a result of a higher category than its own would lose its meaning.
+    fn check(self, y: DType, result: Option<DType>) -> Result<()> {
+        let whole = |alpha: f64| alpha.fract() == 0.0;
+        let holds = match result {
+            Some(result) if result.is_float() => y.is_float(),
+            Some(DType::Bool) | None => true,
+            Some(_) => y != DType::Bool,
+        };
+        match self {
+            Change::Add { alpha } if !y.is_float() && !whole(alpha) => {
+                let message =
+                    format!("{alpha} times a tensor cannot be added to one of {y}: it is not whole");
+                Err(Error::argument(self.name(), message))
+            }
+            _ if holds => Ok(()),
+            _ => {
+                let result = result.unwrap_or(y);
+                let message = format!(
+                    "the result is of {result}, which a tensor of {y} cannot hold: convert one first"
+                );
+                Err(Error::argument(self.name(), message))
+            }
+        }
     }
 }
 
@@ -108,6 +150,10 @@ impl Kernel for Overwrite {
         self.name
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        self.source.cpu_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([], [out]) = call.split();
         self.source.write(out);
@@ -118,9 +164,7 @@ impl Kernel for Overwrite {
 impl Operator for Overwrite {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [y] = super::elementwise::inputs(self.name, ins)?;
-        if matches!(self.source, Source::Random(..)) {
-            want_float(self.name, y.dtype)?;
-        }
+        self.source.check(self.name, y.dtype)?;
         Ok(smallvec![Output::in_place(0, &y)])
     }
 
@@ -177,13 +221,13 @@ impl Tensor {
     /// # Errors
     /// A tensor that takes part in recording; shapes that do not broadcast to this one.
     pub fn copy_(&self, other: &Tensor) -> Result<()> {
-        call(Change::Copy, &[self, &other.to_dtype(self.dtype())?]).map(drop)
+        call(Change::Copy, &[self, other]).map(drop)
     }
 
     /// Values drawn evenly from `low` up to `high`, from one stream of a seed.
     ///
     /// # Errors
-    /// A tensor that takes part in recording; a type other than `float32`.
+    /// A tensor that takes part in recording; a type that is not of floating point.
     pub fn uniform_(&self, low: f64, high: f64, from: RandomStream) -> Result<()> {
         self.overwrite("uniform", Source::Random(Distribution::Uniform { low, high }, from))
     }

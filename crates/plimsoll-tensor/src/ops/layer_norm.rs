@@ -2,9 +2,10 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::want_float;
+use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::layer_norm::{layer_norm, layer_norm_backward, layer_norm_backward_scale};
+use crate::cpu::kernels::number::by_float;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -34,11 +35,12 @@ impl Kernel for LayerNorm {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let [x, scale @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
-        let scale = [0, 1].map(|i| scale.get(i).map(|tensor| tensor.elements::<f32>()));
-        let x = x.elements::<f32>();
         let mut outs = call.outs.into_iter();
-        let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred")).elements::<f32>();
-        layer_norm(self.eps, x, scale, next(), next(), next());
+        by_float!(x.dtype(), T => {
+            let scale = [0, 1].map(|i| scale.get(i).map(|tensor| tensor.elements::<T>()));
+            let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred")).elements();
+            layer_norm(self.eps, x.elements(), scale, next(), next(), next());
+        });
         Ok(())
     }
 }
@@ -48,7 +50,8 @@ impl Operator for LayerNorm {
         let [x, scale @ ..] = ins else {
             return Err(Error::argument("layer_norm", "needs an input, and perhaps a weight and a bias"));
         };
-        ins.iter().try_for_each(|meta| want_float("layer_norm", meta.dtype))?;
+        want_float("layer_norm", x.dtype)?;
+        want_same("layer_norm", ins)?;
         let (cols, lead) = rows(x)?;
         if scale.len() > 2 || scale.iter().any(|meta| meta.shape() != [cols]) {
             let shapes: Vec<_> = scale.iter().map(Meta::shape).collect();
@@ -56,7 +59,8 @@ impl Operator for LayerNorm {
                 format!("input {:?} with weight and bias {shapes:?}: needs […, n], [n] and [n]", x.shape());
             return Err(Error::shape("layer_norm", message));
         }
-        let number = || Output::laid_out(lead.clone(), x.dtype);
+        // Short floats keep their statistics in 32 bits, as in PyTorch.
+        let number = || Output::laid_out(lead.clone(), x.dtype.accumulator());
         Ok(smallvec![Output::new(x.shape(), x.dtype), number(), number()])
     }
 
@@ -147,10 +151,12 @@ impl Kernel for LayerNormBackward {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let [grad, x, mean, rstd, weight @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
         let cols = x.shape().last().copied().unwrap_or(1);
-        let weight = weight.first().map(|weight| weight.elements());
         let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
-        let row = [mean.elements(), rstd.elements()];
-        layer_norm_backward(cols, grad.elements(), x.elements(), row, weight, out.elements());
+        by_float!(out.dtype(), T => {
+            let weight = weight.first().map(|weight| weight.elements());
+            let row = [mean.elements(), rstd.elements()];
+            layer_norm_backward::<T>(cols, grad.elements(), x.elements(), row, weight, out.elements());
+        });
         Ok(())
     }
 }
@@ -176,8 +182,10 @@ impl Kernel for LayerNormBackwardScale {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, x, mean, rstd], [out]) = call.split();
-        let row = [mean.elements(), rstd.elements()];
-        layer_norm_backward_scale(grad.elements(), x.elements(), row, out.elements());
+        by_float!(out.dtype(), T => {
+            let row = [mean.elements(), rstd.elements()];
+            layer_norm_backward_scale::<T>(grad.elements(), x.elements(), row, out.elements());
+        });
         Ok(())
     }
 }

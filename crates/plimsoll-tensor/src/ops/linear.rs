@@ -2,8 +2,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::want_float;
-use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, matmul};
+use super::{want_number, want_same};
+use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
@@ -32,18 +33,26 @@ impl Kernel for Linear {
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
-        let (k, n) = (w.shape()[1], w.shape()[0]);
-        let x_layout = as_rows(x.layout()).unwrap_or_else(|| unreachable!("taken"));
-        let strides =
-            |layout: &Layout| MatrixStrides { batch: 0, row: layout.strides()[0], col: layout.strides()[1] };
-        let shape = MatmulShape { batch: 1, m: x_layout.shape()[0], k, n };
-        let (a, b) = ((x.elements(), strides(&x_layout)), (w.elements(), strides(w.layout()).transposed()));
-        let bias = bias.first().map(|bias| bias.elements());
-        let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
-        matmul(&shape, a, b, bias, (out.elements(), MatrixStrides::row_major(shape.m, n)));
+        match call.outs[0].dtype() {
+            DType::I64 => product::<i64>(call),
+            DType::F64 => product::<f64>(call),
+            _ => product::<f32>(call),
+        }
         Ok(())
     }
+}
+
+fn product<T: Product>(call: CpuCall<'_>) {
+    let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
+    let (k, n) = (w.shape()[1], w.shape()[0]);
+    let x_layout = as_rows(x.layout()).unwrap_or_else(|| unreachable!("taken"));
+    let strides =
+        |layout: &Layout| MatrixStrides { batch: 0, row: layout.strides()[0], col: layout.strides()[1] };
+    let shape = MatmulShape { batch: 1, m: x_layout.shape()[0], k, n };
+    let (a, b) = ((x.elements(), strides(&x_layout)), (w.elements(), strides(w.layout()).transposed()));
+    let bias = bias.first().map(|bias| bias.elements());
+    let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
+    T::matmul(&shape, a, b, bias, (out.elements(), MatrixStrides::row_major(shape.m, n)));
 }
 
 impl Operator for Linear {
@@ -51,7 +60,8 @@ impl Operator for Linear {
         let [x, w, bias @ ..] = ins else {
             return Err(Error::argument("linear", "needs an input, a weight and perhaps a bias"));
         };
-        ins.iter().try_for_each(|meta| want_float("linear", meta.dtype))?;
+        want_number("linear", x.dtype)?;
+        want_same("linear", ins)?;
         let bias = bias.first();
         let fits = x.rank() > 0 && w.rank() == 2 && x.shape().last() == w.shape().last();
         if !fits || bias.is_some_and(|b| b.shape() != &w.shape()[..1]) {

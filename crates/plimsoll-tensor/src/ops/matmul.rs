@@ -3,9 +3,10 @@
 use smallvec::smallvec;
 
 use super::elementwise;
-use super::want_float;
-use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, matmul};
+use super::{want_number, want_same};
+use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
 use crate::cpu::kernels::strided::fill;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims, Layout};
@@ -23,47 +24,52 @@ impl Kernel for Matmul {
         "matmul"
     }
 
-    /// Where the leading dimensions do not have one common stride, the products are made one by one.
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let ([a, b], [out]) = call.split();
-        let lead = out.shape().len() - 2;
-        let (leading, [m, n]) = (&out.shape()[..lead], [out.shape()[lead], out.shape()[lead + 1]]);
-        let k = a.shape()[a.shape().len() - 1];
-        if k == 0 || out.layout().is_empty() {
-            // Sums of nothing, or no sums: an input without elements has no place to begin a matrix at.
-            fill(out.elements::<f32>(), 0.0);
-            return Ok(());
-        }
-        let (a_layout, b_layout) =
-            (with_lead(a.layout(), leading, m, k), with_lead(b.layout(), leading, k, n));
-        let matrix = |layout: &Layout, batch: usize| MatrixStrides {
-            batch,
-            row: layout.strides()[lead],
-            col: layout.strides()[lead + 1],
-        };
-        let (a, b, out) = (a.elements::<f32>(), b.elements::<f32>(), out.elements::<f32>());
-        let shape = MatmulShape { batch: 1, m, k, n };
-        let c_strides = MatrixStrides::row_major(m, n);
-        let batch: usize = leading.iter().product();
-        if let (Some(a_batch), Some(b_batch)) = (lead_stride(&a_layout, lead), lead_stride(&b_layout, lead)) {
-            let shape = MatmulShape { batch, ..shape };
-            let (a, b) = ((a, matrix(&a_layout, a_batch)), (b, matrix(&b_layout, b_batch)));
-            matmul(&shape, a, b, None, (out, c_strides));
-            return Ok(());
-        }
-        let at = |layout: &Layout, mut index: usize| {
-            (0..lead).rev().fold(0, |at, dim| {
-                let place = index % leading[dim];
-                index /= leading[dim];
-                at + place * layout.strides()[dim]
-            })
-        };
-        for i in 0..batch {
-            let a = (&a[at(&a_layout, i)..], matrix(&a_layout, 0));
-            let b = (&b[at(&b_layout, i)..], matrix(&b_layout, 0));
-            matmul(&shape, a, b, None, (&mut out[i * m * n..][..m * n], c_strides));
+        match call.outs[0].dtype() {
+            DType::I64 => products::<i64>(call),
+            DType::F64 => products::<f64>(call),
+            _ => products::<f32>(call),
         }
         Ok(())
+    }
+}
+
+/// Where the leading dimensions do not have one common stride, the products are made one by one.
+fn products<T: Product>(call: CpuCall<'_>) {
+    let ([a, b], [out]) = call.split();
+    let lead = out.shape().len() - 2;
+    let (leading, [m, n]) = (&out.shape()[..lead], [out.shape()[lead], out.shape()[lead + 1]]);
+    let k = a.shape()[a.shape().len() - 1];
+    if k == 0 || out.layout().is_empty() {
+        // Sums of nothing, or no sums: an input without elements has no place to begin a matrix at.
+        return fill(out.elements(), T::default());
+    }
+    let (a_layout, b_layout) = (with_lead(a.layout(), leading, m, k), with_lead(b.layout(), leading, k, n));
+    let matrix = |layout: &Layout, batch: usize| MatrixStrides {
+        batch,
+        row: layout.strides()[lead],
+        col: layout.strides()[lead + 1],
+    };
+    let (a, b, out) = (a.elements(), b.elements(), out.elements());
+    let shape = MatmulShape { batch: 1, m, k, n };
+    let c_strides = MatrixStrides::row_major(m, n);
+    let batch: usize = leading.iter().product();
+    if let (Some(a_batch), Some(b_batch)) = (lead_stride(&a_layout, lead), lead_stride(&b_layout, lead)) {
+        let shape = MatmulShape { batch, ..shape };
+        let (a, b) = ((a, matrix(&a_layout, a_batch)), (b, matrix(&b_layout, b_batch)));
+        return T::matmul(&shape, a, b, None, (out, c_strides));
+    }
+    let at = |layout: &Layout, mut index: usize| {
+        (0..lead).rev().fold(0, |at, dim| {
+            let place = index % leading[dim];
+            index /= leading[dim];
+            at + place * layout.strides()[dim]
+        })
+    };
+    for i in 0..batch {
+        let a = (&a[at(&a_layout, i)..], matrix(&a_layout, 0));
+        let b = (&b[at(&b_layout, i)..], matrix(&b_layout, 0));
+        T::matmul(&shape, a, b, None, (&mut out[i * m * n..][..m * n], c_strides));
     }
 }
 
@@ -91,8 +97,8 @@ fn lead_stride(layout: &Layout, lead: usize) -> Option<usize> {
 impl Operator for Matmul {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [a, b] = elementwise::inputs("matmul", ins)?;
-        want_float("matmul", a.dtype)?;
-        want_float("matmul", b.dtype)?;
+        want_number("matmul", a.dtype)?;
+        want_same("matmul", ins)?;
         let misfit = || Error::shape("matmul", format!("{:?} times {:?}", a.shape(), b.shape()));
         let ([a_lead @ .., m, k], [b_lead @ .., k2, n]) = (a.shape(), b.shape()) else {
             return Err(misfit());

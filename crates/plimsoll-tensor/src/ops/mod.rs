@@ -76,6 +76,7 @@ pub use view::ReshapeTo;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::operator::Meta;
 
 /// A dimension counted from the front, or from the back where negative, as an index below `rank`.
 pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {
@@ -104,9 +105,29 @@ pub(crate) fn want_values(op: &'static str, what: &str, device: &Device) -> Resu
     Err(Error::argument(op, message))
 }
 
-/// An error unless the type is 32-bit floating point.
+/// An error unless the type is of floating point.
 pub(crate) fn want_float(op: &'static str, dtype: DType) -> Result<()> {
-    want_dtype(op, dtype, DType::F32)
+    match dtype.is_float() {
+        true => Ok(()),
+        false => Err(Error::DType { op, expected: "a type of floating point", got: dtype }),
+    }
+}
+
+/// An error unless the type is of numbers.
+pub(crate) fn want_number(op: &'static str, dtype: DType) -> Result<()> {
+    match dtype {
+        DType::Bool => Err(Error::DType { op, expected: "a type of numbers", got: dtype }),
+        _ => Ok(()),
+    }
+}
+
+/// An error unless all tensors are of one type.
+pub(crate) fn want_same(op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
+    let [first, rest @ ..] = ins else { return Ok(()) };
+    match rest.iter().find(|other| other.dtype != first.dtype) {
+        None => Ok(()),
+        Some(other) => Err(Error::DType { op, expected: first.dtype.name(), got: other.dtype }),
+    }
 }
 
 pub(crate) fn want_dtype(op: &'static str, got: DType, expected: DType) -> Result<()> {

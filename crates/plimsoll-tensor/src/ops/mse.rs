@@ -2,9 +2,10 @@
 
 use smallvec::smallvec;
 
-use super::{elementwise, want_float};
+use super::{elementwise, want_float, want_same};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::loss::{Reduction, mse_loss, mse_loss_backward};
+use crate::cpu::kernels::number::by_float;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -24,7 +25,9 @@ impl Kernel for MseLoss {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x, target], [out]) = call.split();
-        out.elements()[0] = mse_loss(x.elements(), target.elements(), self.0);
+        by_float!(out.dtype(), T => {
+            out.elements()[0] = mse_loss::<T>(x.elements(), target.elements(), self.0);
+        });
         Ok(())
     }
 }
@@ -33,7 +36,7 @@ impl Operator for MseLoss {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x, target] = elementwise::inputs("mse_loss", ins)?;
         want_float("mse_loss", x.dtype)?;
-        want_float("mse_loss", target.dtype)?;
+        want_same("mse_loss", &[x, target])?;
         elementwise::equal_shapes("mse_loss", &[x, target])?;
         Ok(smallvec![Output::new(&[], x.dtype)])
     }
@@ -88,8 +91,10 @@ impl Kernel for MseLossBackward {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, x, target], [out]) = call.split();
-        let grad = self.sign as f32 * grad.elements::<f32>()[0];
-        mse_loss_backward(x.elements(), target.elements(), grad, self.reduction, out.elements());
+        by_float!(out.dtype(), T => {
+            let grad = self.sign as T * grad.elements::<T>()[0];
+            mse_loss_backward(x.elements(), target.elements(), grad, self.reduction, out.elements());
+        });
         Ok(())
     }
 }
@@ -110,7 +115,7 @@ impl Tensor {
     /// scalar is allocated.
     ///
     /// # Errors
-    /// Two shapes; a type other than `float32`; out of memory.
+    /// Two shapes; types that differ or are not of floating point; out of memory.
     pub fn mse_loss(&self, target: &Tensor) -> Result<Tensor> {
         self.mse_loss_with(target, Reduction::Mean)
     }

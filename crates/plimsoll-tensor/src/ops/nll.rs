@@ -2,8 +2,9 @@
 
 use smallvec::smallvec;
 
-use super::{elementwise, want_dtype, want_float};
+use super::{elementwise, want_float};
 use crate::cpu::kernels::loss::{BadTarget, Reduction, nll_loss, nll_loss_backward};
+use crate::cpu::kernels::number::by_float;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -28,8 +29,11 @@ impl Kernel for NllLoss {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x, target], [out]) = call.split();
-        let value = nll_loss(x.shape()[1], x.elements(), target.elements(), self.0);
-        out.elements()[0] = value.map_err(bad_target)?;
+        let cols = x.shape()[1];
+        by_float!(out.dtype(), T => {
+            let value = nll_loss::<T>(cols, x.elements(), target.elements(), self.0);
+            out.elements()[0] = value.map_err(bad_target)?;
+        });
         Ok(())
     }
 }
@@ -38,7 +42,13 @@ impl Operator for NllLoss {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x, target] = elementwise::inputs("nll_loss", ins)?;
         want_float("nll_loss", x.dtype)?;
-        want_dtype("nll_loss", target.dtype, DType::I64)?;
+        if !matches!(target.dtype, DType::I64 | DType::U8) {
+            return Err(Error::DType {
+                op: "nll_loss",
+                expected: "int64 or uint8 targets",
+                got: target.dtype,
+            });
+        }
         if x.rank() != 2 || target.shape() != &x.shape()[..1] {
             let message = format!(
                 "log-probabilities {:?} with targets {:?}: needs [batch, classes] and [batch]",
@@ -89,9 +99,11 @@ impl Kernel for NllLossBackward {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, target], [out]) = call.split();
-        let grad = grad.elements::<f32>()[0];
-        nll_loss_backward(self.classes, grad, target.elements(), self.reduction, out.elements())
-            .map_err(bad_target)
+        by_float!(out.dtype(), T => {
+            let grad = grad.elements::<T>()[0];
+            nll_loss_backward(self.classes, grad, target.elements(), self.reduction, out.elements())
+        })
+        .map_err(bad_target)
     }
 }
 

@@ -3,7 +3,8 @@
 
 use smallvec::smallvec;
 
-use super::{elementwise, want_float};
+use super::{elementwise, want_number};
+use crate::cpu::kernels::number::{by_float, by_number};
 use crate::cpu::kernels::pool::{Pool2dShape, max_pool2d, max_pool2d_backward, max_pool2d_pick};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -57,18 +58,27 @@ fn pool_shape(x: &[usize], options: MaxPool2dOptions) -> Result<Pool2dShape> {
     Ok(Pool2dShape { planes: batch * channels, in_h, in_w, kernel, stride, padding })
 }
 
+/// All types but short floats as they are: the place in a window is a byte, and must stay one.
+fn value_type(dtype: DType) -> DType {
+    if dtype.is_float() { dtype.accumulator() } else { dtype }
+}
+
 impl Kernel for MaxPool2d {
     fn name(&self) -> &'static str {
         "max_pool2d"
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        value_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out, index]) = call.split();
         let shape = pool_shape(x.shape(), self.0)?;
-        match index.dtype() {
-            DType::U8 => max_pool2d::<u8>(&shape, x.elements(), out.elements(), index.elements()),
-            _ => max_pool2d::<i32>(&shape, x.elements(), out.elements(), index.elements()),
-        }
+        by_number!(x.dtype(), T => match index.dtype() {
+            DType::U8 => max_pool2d::<T, u8>(&shape, x.elements(), out.elements(), index.elements()),
+            _ => max_pool2d::<T, i32>(&shape, x.elements(), out.elements(), index.elements()),
+        });
         Ok(())
     }
 }
@@ -76,7 +86,7 @@ impl Kernel for MaxPool2d {
 impl Operator for MaxPool2d {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs("max_pool2d", ins)?;
-        want_float("max_pool2d", x.dtype)?;
+        want_number("max_pool2d", x.dtype)?;
         let shape = pool_shape(x.shape(), self.0)?;
         let out = [x.shape()[0], x.shape()[1], shape.out_h(), shape.out_w()];
         let index = if self.0.kernel[0] * self.0.kernel[1] <= 256 { DType::U8 } else { DType::I32 };
@@ -114,13 +124,19 @@ impl Kernel for MaxPool2dBackward {
         "max_pool2d_backward"
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        value_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, index], [out]) = call.split();
-        let (grad, out) = (grad.elements(), out.elements());
-        match index.dtype() {
-            DType::U8 => max_pool2d_backward::<u8>(&self.shape, grad, index.elements(), out),
-            _ => max_pool2d_backward::<i32>(&self.shape, grad, index.elements(), out),
-        }
+        by_float!(out.dtype(), T => {
+            let (grad, out) = (grad.elements::<T>(), out.elements());
+            match index.dtype() {
+                DType::U8 => max_pool2d_backward::<T, u8>(&self.shape, grad, index.elements(), out),
+                _ => max_pool2d_backward::<T, i32>(&self.shape, grad, index.elements(), out),
+            }
+        });
         Ok(())
     }
 }
@@ -157,12 +173,16 @@ impl Kernel for MaxPool2dPick {
         "max_pool2d_pick"
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        value_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x, index], [out]) = call.split();
-        match index.dtype() {
-            DType::U8 => max_pool2d_pick::<u8>(&self.shape, x.elements(), index.elements(), out.elements()),
-            _ => max_pool2d_pick::<i32>(&self.shape, x.elements(), index.elements(), out.elements()),
-        }
+        by_float!(x.dtype(), T => match index.dtype() {
+            DType::U8 => max_pool2d_pick::<T, u8>(&self.shape, x.elements(), index.elements(), out.elements()),
+            _ => max_pool2d_pick::<T, i32>(&self.shape, x.elements(), index.elements(), out.elements()),
+        });
         Ok(())
     }
 }

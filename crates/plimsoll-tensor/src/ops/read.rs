@@ -42,13 +42,17 @@ impl Tensor {
             return Err(Error::NoValues { op, device: self.device().name().to_owned() });
         }
         let bytes = road::read(self.detach().contiguous()?.data(), op)?;
-        Ok(bytemuck::pod_collect_to_vec(&bytes))
+        Ok(T::from_bytes(&bytes))
     }
 
     /// Whether a value is not a number.
     pub(crate) fn has_nan(&self) -> Result<bool> {
+        const OP: &str = "detect_anomaly";
         Ok(match self.dtype() {
-            DType::F32 => self.read::<f32>("detect_anomaly")?.iter().any(|x| x.is_nan()),
+            DType::F64 => self.read::<f64>(OP)?.iter().any(|x| x.is_nan()),
+            DType::F32 => self.read::<f32>(OP)?.iter().any(|x| x.is_nan()),
+            DType::F16 => self.read::<half::f16>(OP)?.iter().any(|x| x.is_nan()),
+            DType::BF16 => self.read::<half::bf16>(OP)?.iter().any(|x| x.is_nan()),
             _ => false,
         })
     }

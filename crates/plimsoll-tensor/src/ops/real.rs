@@ -1,6 +1,6 @@
 //! Real numbers, in which the rows of the elementwise tables are written.
 //!
-//! A row's expression is generic over [`Real`], and so has several readings: with `f32` and `f64` it is the
+//! A row's expression is generic over [`Real`], and so has several readings: with `f32`, `f64` and [`Whole`] it is the
 //! kernel of the host; with [`Traced`](super::traced::Traced) it is operations on tensors, which are recorded
 //! where a derivative needs a derivative itself; with [`Text`](super::traced::Text) it is the text of a kernel
 //! for a GPU. So they cannot differ.
@@ -27,6 +27,8 @@ pub(crate) trait Real:
     fn erf(self) -> Self;
     /// `then` where this is at most `limit`, else `otherwise`, which not a number chooses too.
     fn at_most(self, limit: Self, then: Self, otherwise: Self) -> Self;
+    /// `then` where both are equal, else `otherwise`, which not a number chooses too.
+    fn equals(self, other: Self, then: Self, otherwise: Self) -> Self;
 }
 
 macro_rules! real {
@@ -61,8 +63,80 @@ macro_rules! real {
             fn at_most(self, limit: $t, then: $t, otherwise: $t) -> $t {
                 if self <= limit { then } else { otherwise }
             }
+            #[inline(always)]
+            #[allow(clippy::float_cmp, reason = "exactly that is asked for")]
+            fn equals(self, other: $t, then: $t, otherwise: $t) -> $t {
+                if self == other { then } else { otherwise }
+            }
         }
     };
 }
 real!(f32, exp::exp, exp::tanh, libm::erff);
 real!(f64, f64::exp, f64::tanh, libm::erf);
+
+/// A whole number that wraps, as the processor's do. Its functions that have no whole results are never called: a row
+/// says of which types it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole(pub(crate) i64);
+
+macro_rules! wrapping {
+    ($($trait:ident $method:ident $wrapping:ident),*) => {$(
+        impl $trait for Whole {
+            type Output = Whole;
+            #[inline(always)]
+            fn $method(self, other: Whole) -> Whole {
+                Whole(self.0.$wrapping(other.0))
+            }
+        }
+    )*};
+}
+wrapping!(Add add wrapping_add, Sub sub wrapping_sub, Mul mul wrapping_mul);
+
+impl Div for Whole {
+    type Output = Whole;
+    fn div(self, _: Whole) -> Whole {
+        not_whole()
+    }
+}
+
+impl Neg for Whole {
+    type Output = Whole;
+    #[inline(always)]
+    fn neg(self) -> Whole {
+        Whole(self.0.wrapping_neg())
+    }
+}
+
+fn not_whole() -> Whole {
+    unreachable!("this function has no whole results")
+}
+
+impl Real for Whole {
+    #[inline(always)]
+    fn of(value: f64) -> Whole {
+        Whole(value as i64)
+    }
+    fn exp(self) -> Whole {
+        not_whole()
+    }
+    fn ln(self) -> Whole {
+        not_whole()
+    }
+    fn sqrt(self) -> Whole {
+        not_whole()
+    }
+    fn tanh(self) -> Whole {
+        not_whole()
+    }
+    fn erf(self) -> Whole {
+        not_whole()
+    }
+    #[inline(always)]
+    fn at_most(self, limit: Whole, then: Whole, otherwise: Whole) -> Whole {
+        if self.0 <= limit.0 { then } else { otherwise }
+    }
+    #[inline(always)]
+    fn equals(self, other: Whole, then: Whole, otherwise: Whole) -> Whole {
+        if self.0 == other.0 { then } else { otherwise }
+    }
+}

@@ -7,7 +7,7 @@ use super::indices::{self, by_index, want_index};
 use super::{dim_index, elementwise, want_dtype, want_float};
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::strided::copy_strided;
-use crate::dtype::{DType, by_dtype};
+use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Dims;
@@ -164,9 +164,10 @@ impl Kernel for ScatterValue {
         };
         let (layout, nowhere) = (out.layout(), Dims::from_elem(0, shape.len()));
         by_dtype!(x.dtype(), T => {
-            let out = out.elements::<T>();
+            let out = out.elements();
             copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
-            let src = (&[self.value as T][..], &nowhere[..]);
+            let value = T::from_f64(self.value).to_stored();
+            let src = (&[value][..], &nowhere[..]);
             by_index!(index, &strides, at => put(&places, dim, src, at, (out, shape), |y, x| *y = x));
         });
         Ok(())

@@ -4,8 +4,9 @@
 use smallvec::smallvec;
 
 use super::elementwise;
-use super::{dim_index, want_float};
+use super::{dim_index, want_float, want_same};
 use crate::autograd::is_grad_enabled;
+use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::softmax;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -38,10 +39,10 @@ impl Kernel for Softmax {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         let cols = columns(x.shape());
-        match self {
-            Softmax::Plain => softmax::softmax(cols, x.elements(), out.elements()),
-            Softmax::Log => softmax::log_softmax(cols, x.elements(), out.elements()),
-        }
+        by_float!(out.dtype(), T => match self {
+            Softmax::Plain => softmax::softmax::<T>(cols, x.elements(), out.elements()),
+            Softmax::Log => softmax::log_softmax::<T>(cols, x.elements(), out.elements()),
+        });
         Ok(())
     }
 }
@@ -99,12 +100,13 @@ impl Kernel for SoftmaxBackward {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, y], [out]) = call.split();
         let cols = columns(y.shape());
-        match self.0 {
-            Softmax::Plain => softmax::softmax_backward(cols, grad.elements(), y.elements(), out.elements()),
-            Softmax::Log => {
-                softmax::log_softmax_backward(cols, grad.elements(), y.elements(), out.elements());
-            }
-        }
+        by_float!(out.dtype(), T => {
+            let backward = match self.0 {
+                Softmax::Plain => softmax::softmax_backward::<T>,
+                Softmax::Log => softmax::log_softmax_backward::<T>,
+            };
+            backward(cols, grad.elements(), y.elements(), out.elements());
+        });
         Ok(())
     }
 }
@@ -113,6 +115,7 @@ impl Operator for SoftmaxBackward {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [grad, y] = elementwise::inputs(self.name(), ins)?;
         elementwise::equal_shapes(self.name(), &[grad, y])?;
+        want_same(self.name(), &[grad, y])?;
         Ok(smallvec![Output::new(y.shape(), grad.dtype)])
     }
 
@@ -125,7 +128,7 @@ impl Tensor {
     /// Softmax along a dimension. As `torch.softmax`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type other than `float32`; out of memory.
+    /// A dimension that is not there; a type that is not of floating point; out of memory.
     pub fn softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Plain)
     }
@@ -133,7 +136,7 @@ impl Tensor {
     /// Logarithm of the softmax along a dimension, without overflow. As `torch.log_softmax`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type other than `float32`; out of memory.
+    /// A dimension that is not there; a type that is not of floating point; out of memory.
     pub fn log_softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Log)
     }

@@ -2,9 +2,10 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::want_float;
+use super::want_dtype;
 use crate::autograd::no_grad;
 use crate::cpu::kernels::optim::{AdamStep, SgdStep, adam_step, sgd_step};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -53,7 +54,7 @@ impl Operator for Step {
             return Err(Error::argument(self.name(), "needs a parameter"));
         };
         for meta in ins {
-            want_float(name, meta.dtype)?;
+            want_dtype(name, meta.dtype, DType::F32)?;
             if meta.shape() != param.shape() {
                 let message =
                     format!("a parameter of {:?} with a tensor of {:?}", param.shape(), meta.shape());

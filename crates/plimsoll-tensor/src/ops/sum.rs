@@ -3,7 +3,9 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{dim_index, elementwise, want_float};
+use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::reduce;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Dims;
@@ -37,11 +39,17 @@ impl Kernel for SumOver {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
-        let out = out.elements::<f32>();
-        reduce::sum(x.shape(), x.elements(), x.strides(), &self.marks, out);
-        if self.scale != 1.0 {
-            out.iter_mut().for_each(|x| *x *= self.scale as f32);
+        if out.dtype() == DType::I64 {
+            reduce::sum_whole(x.shape(), x.elements(), x.strides(), &self.marks, out.elements());
+            return Ok(());
         }
+        by_float!(out.dtype(), T => {
+            let out = out.elements::<T>();
+            reduce::sum(x.shape(), x.elements(), x.strides(), &self.marks, out);
+            if self.scale != 1.0 {
+                out.iter_mut().for_each(|x| *x *= self.scale as T);
+            }
+        });
         Ok(())
     }
 }
@@ -54,14 +62,18 @@ fn kept(shape: &[usize], marks: &[bool]) -> Dims {
 impl Operator for SumOver {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs(self.name, ins)?;
-        want_float(self.name, x.dtype)?;
+        // Whole numbers and truth values add up to `int64`; their mean would not be whole.
+        let dtype = if x.dtype.is_float() { x.dtype } else { DType::I64 };
+        if self.name == "mean" {
+            want_float(self.name, x.dtype)?;
+        }
         let shape: Dims = match self.reduced {
             Reduced::Kept => kept(x.shape(), &self.marks),
             Reduced::Dropped => {
                 x.shape().iter().zip(&self.marks).filter(|&(_, &mark)| !mark).map(|(&n, _)| n).collect()
             }
         };
-        Ok(smallvec![Output::new(&shape, x.dtype)])
+        Ok(smallvec![Output::new(&shape, dtype)])
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -81,10 +93,10 @@ impl Operator for SumOver {
 }
 
 impl Tensor {
-    /// The sum of all elements, a scalar.
+    /// The sum of all elements, a scalar; of whole numbers and truth values in `int64`.
     ///
     /// # Errors
-    /// A type other than `float32`; out of memory: as for every reduction.
+    /// Out of memory.
     pub fn sum(&self) -> Result<Tensor> {
         self.reduce("sum", None, Reduced::Dropped)
     }
@@ -108,7 +120,7 @@ impl Tensor {
     /// The mean of all elements, a scalar; not a number where there are none.
     ///
     /// # Errors
-    /// As [`Tensor::sum`].
+    /// A type that is not of floating point; out of memory.
     pub fn mean(&self) -> Result<Tensor> {
         self.reduce("mean", None, Reduced::Dropped)
     }
@@ -131,7 +143,6 @@ impl Tensor {
 
     /// `None` means all dimensions.
     fn reduce(&self, name: &'static str, dims: Option<&[isize]>, reduced: Reduced) -> Result<Tensor> {
-        want_float(name, self.dtype())?;
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(dims.is_none(), self.rank());
         for &dim in dims.unwrap_or_default() {
             let dim = dim_index(name, dim, self.rank())?;

@@ -93,14 +93,14 @@ impl Traced {
 impl Add for Traced {
     type Output = Traced;
     fn add(self, other: Traced) -> Traced {
-        self.binary(other, Tensor::add, Tensor::add_scalar, |a, b| b.add_scalar(a), |a, b| a + b)
+        self.binary(other, Tensor::add, |a, b| a.affine(1.0, b), |a, b| b.affine(1.0, a), |a, b| a + b)
     }
 }
 
 impl Sub for Traced {
     type Output = Traced;
     fn sub(self, other: Traced) -> Traced {
-        let scalar = |a: &Tensor, b: f64| a.add_scalar(-b);
+        let scalar = |a: &Tensor, b: f64| a.affine(1.0, -b);
         self.binary(other, Tensor::sub, scalar, |a, b| b.affine(-1.0, a), |a, b| a - b)
     }
 }
@@ -108,15 +108,15 @@ impl Sub for Traced {
 impl Mul for Traced {
     type Output = Traced;
     fn mul(self, other: Traced) -> Traced {
-        self.binary(other, Tensor::mul, Tensor::mul_scalar, |a, b| b.mul_scalar(a), |a, b| a * b)
+        self.binary(other, Tensor::mul, |a, b| a.affine(b, 0.0), |a, b| b.affine(a, 0.0), |a, b| a * b)
     }
 }
 
 impl Div for Traced {
     type Output = Traced;
     fn div(self, other: Traced) -> Traced {
-        let scalar = |a: &Tensor, b: f64| a.mul_scalar(1.0 / b);
-        self.binary(other, Tensor::div, scalar, |a, b| b.reciprocal()?.mul_scalar(a), |a, b| a / b)
+        let scalar = |a: &Tensor, b: f64| a.affine(1.0 / b, 0.0);
+        self.binary(other, Tensor::div, scalar, |a, b| b.reciprocal()?.affine(a, 0.0), |a, b| a / b)
     }
 }
 
@@ -150,6 +150,10 @@ impl Real for Traced {
     fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
         let mask = (self - limit).unary(Tensor::not_positive, |x| f64::from(u8::from(x <= 0.0)));
         mask * then + (Traced::Constant(1.0) - mask) * otherwise
+    }
+    /// As [`Real::at_most`], both ways.
+    fn equals(self, other: Traced, then: Traced, otherwise: Traced) -> Traced {
+        self.at_most(other, other.at_most(self, then, otherwise), otherwise)
     }
 }
 
@@ -229,5 +233,9 @@ impl Real for Text {
     fn at_most(self, limit: Text, then: Text, otherwise: Text) -> Text {
         let [x, limit, then, otherwise] = [self, limit, then, otherwise].map(Text::get);
         Text::push(format!("({x} <= {limit} ? {then} : {otherwise})"))
+    }
+    fn equals(self, other: Text, then: Text, otherwise: Text) -> Text {
+        let [x, other, then, otherwise] = [self, other, then, otherwise].map(Text::get);
+        Text::push(format!("({x} == {other} ? {then} : {otherwise})"))
     }
 }

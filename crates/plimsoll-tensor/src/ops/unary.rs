@@ -15,9 +15,11 @@ use super::traced::{Text, Traced};
 use super::want_float;
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise::{map, zip};
+use crate::dtype::{DType, Scalar};
+use crate::error::Error;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
-use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
+use crate::operator::{Autocast, Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
@@ -30,11 +32,41 @@ pub(crate) enum Reads {
     Output,
 }
 
+/// Of which types a row is, and of which its results are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Types {
+    /// Of all; what is not of floating point gives `float32`.
+    Floats,
+    /// Of floating point only.
+    FloatsOnly,
+    /// Of numbers.
+    Numbers,
+    /// Of all; truth values give `int64`.
+    Counts,
+}
+
+impl Types {
+    /// The type of the result for an input of this type.
+    fn result(self, op: &'static str, dtype: DType) -> Result<DType> {
+        match self {
+            Types::Floats => Ok(dtype.or_float()),
+            Types::FloatsOnly => want_float(op, dtype).map(|()| dtype),
+            Types::Numbers if dtype == DType::Bool => {
+                Err(Error::DType { op, expected: "a type of numbers", got: dtype })
+            }
+            Types::Counts if dtype == DType::Bool => Ok(DType::I64),
+            Types::Numbers | Types::Counts => Ok(dtype),
+        }
+    }
+}
+
 /// A row of the table.
 pub(crate) trait Row: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
     const BACKWARD: &'static str;
     const READS: Reads;
+    const TYPES: Types;
+    const AUTOCAST: Autocast;
     /// The function.
     fn value<R: Real>(&self, x: R) -> R;
     /// The gradient of `x`: `g` is the output's, `v` what was saved (`g` again where nothing was).
@@ -54,9 +86,26 @@ impl<F: Row> Kernel for Unary<F> {
         Some(Text::of_expression(["a"], |[x]| self.0.value(x)))
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         let laid = Laid::of(out.layout(), [x.layout()]);
+        if x.dtype() != DType::F32 {
+            let compute = if F::TYPES == Types::Floats { x.dtype().or_float() } else { x.dtype() };
+            elementwise::evaluate(
+                &laid,
+                [x],
+                out,
+                compute,
+                |[x]| self.0.value(x),
+                |[x]| self.0.value(x),
+                |[x]| self.0.value(x),
+            );
+            return Ok(());
+        }
         let [x] = laid.operands::<f32, 1>([x]);
         map(
             laid.shape(),
@@ -72,8 +121,11 @@ impl<F: Row> Kernel for Unary<F> {
 impl<F: Row> Operator for Unary<F> {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs(F::NAME, ins)?;
-        want_float(F::NAME, x.dtype)?;
-        Ok(smallvec![Output::laid_out(x.layout.dense(), x.dtype)])
+        Ok(smallvec![Output::laid_out(x.layout.dense(), F::TYPES.result(F::NAME, x.dtype)?)])
+    }
+
+    fn autocast(&self) -> Autocast {
+        F::AUTOCAST
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -113,9 +165,25 @@ impl<F: Row> Kernel for UnaryBackward<F> {
         Some(Text::of_expression(["a", "b"], |[g, v]| self.0.gradient(g, v)))
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([g, v], [out]) = call.split();
         let laid = Laid::of(out.layout(), [g.layout(), v.layout()]);
+        if [g.dtype(), v.dtype()] != [DType::F32; 2] {
+            elementwise::evaluate(
+                &laid,
+                [g, v],
+                out,
+                elementwise::common_type_of(&[g, v]),
+                |[g, v]| self.0.gradient(g, v),
+                |[g, v]| self.0.gradient(g, v),
+                |[g, v]| self.0.gradient(g, v),
+            );
+            return Ok(());
+        }
         let [g, v] = laid.operands::<f32, 2>([g, v]);
         zip(
             laid.shape(),
@@ -141,7 +209,8 @@ impl<F: Row> Operator for UnaryBackward<F> {
 macro_rules! unary {
     ($(
         $(#[$doc:meta])*
-        $name:ident => $row:ident $({ $($field:ident),* })? over $domain:ident {
+        $vis:vis $name:ident => $row:ident $({ $($field:ident),* })? over $domain:ident of $types:ident
+            $(autocast $cast:ident)? {
             |$x:ident| $value:expr,
             reads $reads:ident,
             |$g:ident, $v:ident| $gradient:expr
@@ -155,6 +224,8 @@ macro_rules! unary {
             const NAME: &'static str = stringify!($name);
             const BACKWARD: &'static str = concat!(stringify!($name), "_backward");
             const READS: Reads = Reads::$reads;
+            const TYPES: Types = Types::$types;
+            const AUTOCAST: Autocast = [$(Autocast::$cast,)? Autocast::AsGiven][0];
             #[inline(always)]
             fn value<R: Real>(&self, $x: R) -> R {
                 $(let $row { $($field),* } = self; $(let $field = R::of(*$field);)*)?
@@ -173,7 +244,7 @@ macro_rules! unary {
             ///
             /// # Errors
             /// A type without such a function; out of memory.
-            pub fn $name(&self $($(, $field: f64)*)?) -> Result<Tensor> {
+            $vis fn $name(&self $($(, $field: f64)*)?) -> Result<Tensor> {
                 call_one(Unary($row { $($($field),*)? }), &[self])
             }
         }
@@ -194,60 +265,67 @@ fn case<F: Row>(row: F, domain: Domain) -> Case {
 
 unary! {
     /// `-x`.
-    neg => Negative over Any { |x| -x, reads Nothing, |g, v| -g }
+    pub neg => Negative over Any of Numbers { |x| -x, reads Nothing, |g, v| -g }
 
     /// `max(x, 0)`; not a number stays so, as in PyTorch.
-    relu => Relu over Apart {
+    pub relu => Relu over Apart of Numbers {
         |x| x.at_most(R::of(0.0), R::of(0.0), x),
         reads Output,
         |g, y| y.at_most(R::of(0.0), R::of(0.0), g)
     }
 
     /// `e` to the power of `x`.
-    exp => Exponential over Any { |x| x.exp(), reads Output, |g, y| g * y }
+    pub exp => Exponential over Any of Floats autocast Full { |x| x.exp(), reads Output, |g, y| g * y }
 
     /// Natural logarithm. As `torch.log`.
-    log => Logarithm over Positive { |x| x.ln(), reads Input, |g, x| g / x }
+    pub log => Logarithm over Positive of Floats autocast Full { |x| x.ln(), reads Input, |g, x| g / x }
 
     /// Square root.
-    sqrt => SquareRoot over Positive { |x| x.sqrt(), reads Output, |g, y| g / (y * R::of(2.0)) }
+    pub sqrt => SquareRoot over Positive of Floats { |x| x.sqrt(), reads Output, |g, y| g / (y * R::of(2.0)) }
 
     /// `x²`.
-    square => Square over Any { |x| x * x, reads Input, |g, x| g * (x * R::of(2.0)) }
+    pub square => Square over Any of Counts { |x| x * x, reads Input, |g, x| g * (x * R::of(2.0)) }
 
     /// `1 / x`.
-    reciprocal => Reciprocal over Positive { |x| R::of(1.0) / x, reads Output, |g, y| -g * y * y }
+    pub reciprocal => Reciprocal over Positive of Floats autocast Full { |x| R::of(1.0) / x, reads Output, |g, y| -g * y * y }
 
     /// Hyperbolic tangent.
-    tanh => HyperbolicTangent over Any { |x| x.tanh(), reads Output, |g, y| g * (R::of(1.0) - y * y) }
+    pub tanh => HyperbolicTangent over Any of Floats { |x| x.tanh(), reads Output, |g, y| g * (R::of(1.0) - y * y) }
 
     /// `1 / (1 + e^-x)`.
-    sigmoid => Sigmoid over Any {
+    pub sigmoid => Sigmoid over Any of Floats {
         |x| R::of(1.0) / (R::of(1.0) + (-x).exp()),
         reads Output,
         |g, y| g * (R::of(1.0) - y) * y
     }
 
     /// The error function, `2/√π` times the integral of `e^-t²` from 0 to `x`.
-    erf => ErrorFunction over Any {
+    pub erf => ErrorFunction over Any of Floats {
         |x| x.erf(),
         reads Input,
         |g, x| g * R::of(FRAC_2_SQRT_PI) * (-(x * x)).exp()
     }
 
     /// `x · Φ(x)`, with the normal distribution's Φ. As `torch.nn.functional.gelu`.
-    gelu => Gelu over Any {
+    pub gelu => Gelu over Any of FloatsOnly {
         |x| x * R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf()),
         reads Input,
         |g, x| g * (R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf())
             + x * R::of(0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI) * (x * x * R::of(-0.5)).exp())
     }
 
-    /// `mul * x + add`.
-    affine => Affine { mul, add } over Any { |x| x * mul + add, reads Nothing, |g, v| g * mul }
+    /// `mul * x + add`, of floating point.
+    pub affine => Affine { mul, add } over Any of Floats { |x| x * mul + add, reads Nothing, |g, v| g * mul }
+
+    /// `mul * x + add` of whole numbers, which wrap; of floating point it is [`Tensor::affine`].
+    pub(crate) affine_whole => AffineWhole { mul, add } over Any of Counts {
+        |x| x * mul + add,
+        reads Nothing,
+        |g, v| g * mul
+    }
 
     /// 1 where `x <= 0`, else 0; no gradient flows.
-    not_positive => NotPositive over Apart {
+    pub not_positive => NotPositive over Apart of Numbers {
         |x| x.at_most(R::of(0.0), R::of(1.0), R::of(0.0)),
         reads Nothing,
         |g, v| g * R::of(0.0)
@@ -258,17 +336,45 @@ impl Tensor {
     /// `x + value`.
     ///
     /// # Errors
-    /// As [`Tensor::affine`].
-    pub fn add_scalar(&self, value: f64) -> Result<Tensor> {
-        self.affine(1.0, value)
+    /// Out of memory.
+    pub fn add_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
+        self.with_scalars(Scalar::Int(1), value.into())
+    }
+
+    /// `x - value`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn sub_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
+        let negative = match value.into() {
+            Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
+            Scalar::Float(value) => Scalar::Float(-value),
+        };
+        self.with_scalars(Scalar::Int(1), negative)
     }
 
     /// `x * value`.
     ///
     /// # Errors
-    /// As [`Tensor::affine`].
-    pub fn mul_scalar(&self, value: f64) -> Result<Tensor> {
-        self.affine(value, 0.0)
+    /// Out of memory.
+    pub fn mul_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
+        self.with_scalars(value.into(), Scalar::Int(0))
+    }
+
+    /// `x / value`, of floating point.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn div_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
+        self.affine(1.0 / value.into().to_f64(), 0.0)
+    }
+
+    fn with_scalars(&self, mul: Scalar, add: Scalar) -> Result<Tensor> {
+        let (factor, summand) = (mul.to_f64(), add.to_f64());
+        match add.result_type(mul.result_type(self.dtype())) {
+            result if result.is_float() => self.affine(factor, summand),
+            _ => self.affine_whole(factor, summand),
+        }
     }
 }
 

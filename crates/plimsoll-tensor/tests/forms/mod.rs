@@ -40,10 +40,18 @@ impl Form {
 
 /// A tensor's values as 64-bit floating point, whatever its type.
 pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
+    fn of<T: Element>(tensor: &Tensor) -> Vec<f64> {
+        tensor.to_vec::<T>().unwrap().into_iter().map(Element::to_f64).collect()
+    }
     match tensor.dtype() {
-        DType::F32 => tensor.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect(),
-        DType::I64 => tensor.to_vec::<i64>().unwrap().into_iter().map(|x| x as f64).collect(),
-        DType::I32 => tensor.to_vec::<i32>().unwrap().into_iter().map(f64::from).collect(),
-        DType::U8 => tensor.to_vec::<u8>().unwrap().into_iter().map(f64::from).collect(),
+        DType::F64 => of::<f64>(tensor),
+        DType::F32 => of::<f32>(tensor),
+        DType::F16 => of::<half::f16>(tensor),
+        DType::BF16 => of::<half::bf16>(tensor),
+        DType::I64 => of::<i64>(tensor),
+        DType::I32 => of::<i32>(tensor),
+        DType::I16 => of::<i16>(tensor),
+        DType::U8 => of::<u8>(tensor),
+        DType::Bool => of::<bool>(tensor),
     }
 }

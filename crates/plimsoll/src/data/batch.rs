@@ -82,10 +82,15 @@ impl HostField {
         let _owner = Span::of(Category::Input, label::intern(self.name));
         let HostArray { dtype, shape, values } = &self.array;
         match values {
+            HostValues::F64(values) => Tensor::from_slice(values, shape, device),
             HostValues::F32(values) => Tensor::from_slice(values, shape, device),
+            HostValues::F16(values) => Tensor::from_slice(values, shape, device),
+            HostValues::BF16(values) => Tensor::from_slice(values, shape, device),
             HostValues::I64(values) => Tensor::from_slice(values, shape, device),
             HostValues::I32(values) => Tensor::from_slice(values, shape, device),
+            HostValues::I16(values) => Tensor::from_slice(values, shape, device),
             HostValues::U8(values) => Tensor::from_slice(values, shape, device),
+            HostValues::Bool(values) => Tensor::from_slice(values, shape, device),
             HostValues::Absent if !device.has_values() => Tensor::empty(shape, *dtype, device),
             HostValues::Absent => Err(Error::Argument {
                 op: "to_device",

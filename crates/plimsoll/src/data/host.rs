@@ -6,7 +6,7 @@
 
 use std::collections::TryReserveError;
 
-use plimsoll_tensor::{DType, Element};
+use plimsoll_tensor::{DType, Element, bf16, f16};
 
 use super::DataError;
 
@@ -34,14 +34,24 @@ pub struct HostArray {
 pub enum HostValues {
     /// No values: the array is only a shape.
     Absent,
+    /// Of [`DType::F64`].
+    F64(Vec<f64>),
     /// Of [`DType::F32`].
     F32(Vec<f32>),
+    /// Of [`DType::F16`].
+    F16(Vec<f16>),
+    /// Of [`DType::BF16`].
+    BF16(Vec<bf16>),
     /// Of [`DType::I64`].
     I64(Vec<i64>),
     /// Of [`DType::I32`].
     I32(Vec<i32>),
+    /// Of [`DType::I16`].
+    I16(Vec<i16>),
     /// Of [`DType::U8`].
     U8(Vec<u8>),
+    /// Of [`DType::Bool`].
+    Bool(Vec<bool>),
 }
 
 impl HostArray {
@@ -103,10 +113,15 @@ impl HostArray {
     pub(super) fn zero(&mut self, what: &str) -> Result<(), DataError> {
         let elements = self.elements();
         let zeroed = match self.dtype {
+            DType::F64 => f64::zeroed(&mut self.values, elements),
             DType::F32 => f32::zeroed(&mut self.values, elements),
+            DType::F16 => f16::zeroed(&mut self.values, elements),
+            DType::BF16 => bf16::zeroed(&mut self.values, elements),
             DType::I64 => i64::zeroed(&mut self.values, elements),
             DType::I32 => i32::zeroed(&mut self.values, elements),
+            DType::I16 => i16::zeroed(&mut self.values, elements),
             DType::U8 => u8::zeroed(&mut self.values, elements),
+            DType::Bool => bool::zeroed(&mut self.values, elements),
         };
         zeroed.map_err(|_| DataError::OutOfHostMemory {
             what: format!("{what} of shape {:?}", self.shape),
@@ -116,7 +131,7 @@ impl HostArray {
     }
 }
 
-/// A Rust type that a [`HostArray`] can hold: f32, i64, i32, u8.
+/// A Rust type that a [`HostArray`] can hold: one for each [`DType`].
 pub trait HostElement: Element {
     /// Wraps elements.
     fn into_values(elements: Vec<Self>) -> HostValues;
@@ -159,10 +174,15 @@ macro_rules! element {
     };
 }
 
+element!(f64, F64);
 element!(f32, F32);
+element!(f16, F16);
+element!(bf16, BF16);
 element!(i64, I64);
 element!(i32, I32);
+element!(i16, I16);
 element!(u8, U8);
+element!(bool, Bool);
 
 #[cfg(test)]
 mod tests {
@@ -170,7 +190,8 @@ mod tests {
 
     #[test]
     fn bytes_do_not_depend_on_values() {
-        for (dtype, bytes) in [(DType::U8, 6), (DType::I32, 24), (DType::F32, 24), (DType::I64, 48)] {
+        for dtype in DType::ALL {
+            let bytes = 6 * dtype.size() as u64;
             assert_eq!(HostArray::absent(dtype, vec![2, 3]).bytes(), bytes);
             assert_eq!(HostArray::zeros(dtype, vec![2, 3]).unwrap().bytes(), bytes);
         }

@@ -4,9 +4,11 @@
 //! vectorised. Broadcasting is a stride of 0. Runs along the last merged dimension are vectorised when the
 //! strides there are 0 or 1, which covers equal shapes, scalars, row vectors and column vectors.
 
+use super::convert::{AnyOperand, Compute, RUN, runs};
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 use super::walk::Walk;
+use crate::dtype::DType;
 
 /// A strided view of elements to read.
 #[derive(Debug, Clone, Copy)]
@@ -179,6 +181,79 @@ pub(crate) fn update<T: Copy + Send, X: Copy + Sync>(
                 );
             },
         );
+    });
+}
+
+/// `out[i] = f([a[i], b[i], …])` for each position of `shape`, row-major, for operands and an output of any types: computed in
+/// `C`, a short run at a time.
+pub(crate) fn apply<C: Compute, const N: usize>(
+    shape: &[usize],
+    operands: [AnyOperand<'_>; N],
+    (out, out_dtype): (&mut [u8], DType),
+    f: impl Fn([C; N]) -> C + Sync,
+) {
+    let walk = Walk::new(shape, operands.map(|operand| operand.strides));
+    let size = out_dtype.size();
+    check(&walk, shape, operands.map(|x| x.bytes.len() / x.dtype.size()), out.len() / size);
+    let (loads, store) = (operands.map(|operand| C::load(operand.dtype)), C::store(out_dtype));
+    let strides = walk.run_strides();
+    for_each_piece(out, PIECE * size, |start, piece| {
+        let start = start / size;
+        walk.for_each_run(start..start + piece.len() / size, |at, from, len| {
+            runs(len, |i, n| {
+                let mut values = [[C::default(); RUN]; N];
+                for k in 0..N {
+                    loads[k](operands[k].bytes, from[k] + i * strides[k], strides[k], &mut values[k][..n]);
+                }
+                let mut results = [C::default(); RUN];
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for (j, result) in results[..n].iter_mut().enumerate() {
+                            *result = f(std::array::from_fn(
+                                #[inline(always)]
+                                |k| values[k][j],
+                            ));
+                        }
+                    },
+                );
+                store(&results[..n], &mut piece[(at - start + i) * size..][..n * size]);
+            });
+        });
+    });
+}
+
+/// `y[i] = f(y[i], x[i])` for each position of `shape`, for elements of any types: computed in `C`. `y` is contiguous.
+pub(crate) fn update_any<C: Compute>(
+    shape: &[usize],
+    (y, y_dtype): (&mut [u8], DType),
+    x: AnyOperand<'_>,
+    f: impl Fn(C, C) -> C + Sync,
+) {
+    let walk = Walk::new(shape, [x.strides]);
+    let size = y_dtype.size();
+    check(&walk, shape, [x.bytes.len() / x.dtype.size()], y.len() / size);
+    let (load_y, load_x, store) = (C::load(y_dtype), C::load(x.dtype), C::store(y_dtype));
+    let [stride] = walk.run_strides();
+    for_each_piece(y, PIECE * size, |start, piece| {
+        let start = start / size;
+        walk.for_each_run(start..start + piece.len() / size, |at, [from], len| {
+            runs(len, |i, n| {
+                let (mut old, mut new) = ([C::default(); RUN], [C::default(); RUN]);
+                let y = &mut piece[(at - start + i) * size..][..n * size];
+                load_y(y, 0, 1, &mut old[..n]);
+                load_x(x.bytes, from + i * stride, stride, &mut new[..n]);
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for (old, &new) in old[..n].iter_mut().zip(&new[..n]) {
+                            *old = f(*old, new);
+                        }
+                    },
+                );
+                store(&old[..n], y);
+            });
+        });
     });
 }
 

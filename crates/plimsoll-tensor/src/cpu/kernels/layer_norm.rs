@@ -3,23 +3,24 @@
 //! Sums over a row are in `f64`, as those of softmax. The weight's gradient is cut by columns, so that no sum
 //! depends on the number of threads.
 
+use super::number::Float;
 use super::parallel::{PIECE, for_each_piece, for_each_piece2};
 use super::simd::vectorize;
 use super::softmax::row_sum;
 
 /// Writes each row's mean, one over its deviation, and the row normalized, times `scale[0]` plus `scale[1]`.
-pub(crate) fn layer_norm(
+pub(crate) fn layer_norm<T: Float>(
     eps: f64,
-    x: &[f32],
-    scale: [Option<&[f32]>; 2],
-    out: &mut [f32],
-    mean: &mut [f32],
-    rstd: &mut [f32],
+    x: &[T],
+    scale: [Option<&[T]>; 2],
+    out: &mut [T],
+    mean: &mut [T],
+    rstd: &mut [T],
 ) {
     assert_eq!(x.len(), out.len(), "layer_norm: x against out");
     if x.is_empty() {
-        mean.fill(0.0);
-        rstd.fill(f32::NAN);
+        mean.fill(T::default());
+        rstd.fill(T::of(f64::NAN));
         return;
     }
     let cols = x.len() / mean.len();
@@ -29,8 +30,8 @@ pub(crate) fn layer_norm(
             || {
                 let rows = x[start * cols..].chunks_exact(cols);
                 for ((mean, rstd), row) in mean.iter_mut().zip(rstd).zip(rows) {
-                    *mean = row_sum(row) / cols as f32;
-                    *rstd = (1.0 / (squares(row, *mean) / cols as f64 + eps).sqrt()) as f32;
+                    *mean = row_sum(row) / T::of(cols as f64);
+                    *rstd = T::of(1.0 / (squares(row, *mean) / cols as f64 + eps).sqrt());
                 }
             },
         );
@@ -43,14 +44,14 @@ pub(crate) fn layer_norm(
                 for (i, out) in piece.chunks_exact_mut(cols).enumerate() {
                     let row = start / cols + i;
                     let (mean, rstd) = (mean[row], rstd[row]);
-                    for (out, x) in out.iter_mut().zip(&x[row * cols..]) {
+                    for (out, &x) in out.iter_mut().zip(&x[row * cols..]) {
                         *out = (x - mean) * rstd;
                     }
                     if let Some(weight) = scale[0] {
-                        out.iter_mut().zip(weight).for_each(|(out, w)| *out *= w);
+                        out.iter_mut().zip(weight).for_each(|(out, &w)| *out *= w);
                     }
                     if let Some(bias) = scale[1] {
-                        out.iter_mut().zip(bias).for_each(|(out, b)| *out += b);
+                        out.iter_mut().zip(bias).for_each(|(out, &b)| *out += b);
                     }
                 }
             },
@@ -60,9 +61,9 @@ pub(crate) fn layer_norm(
 
 /// The sum of squared distances from `mean`, in 16 lanes of `f64`.
 #[inline(always)]
-fn squares(row: &[f32], mean: f32) -> f64 {
+fn squares<T: Float>(row: &[T], mean: T) -> f64 {
     let (blocks, rest) = row.as_chunks::<16>();
-    let square = |x: f32| f64::from((x - mean) * (x - mean));
+    let square = |x: T| ((x - mean) * (x - mean)).wide();
     let mut lanes = [0f64; 16];
     for block in blocks {
         for i in 0..16 {
@@ -74,13 +75,13 @@ fn squares(row: &[f32], mean: f32) -> f64 {
 
 /// Writes the gradient of `x`: `rstd · (g - mean(g) - x̂ · mean(g · x̂))`, with `g` the gradient times `weight`
 /// and `x̂` the normalized row.
-pub(crate) fn layer_norm_backward(
+pub(crate) fn layer_norm_backward<T: Float>(
     cols: usize,
-    grad: &[f32],
-    x: &[f32],
-    [mean, rstd]: [&[f32]; 2],
-    weight: Option<&[f32]>,
-    out: &mut [f32],
+    grad: &[T],
+    x: &[T],
+    [mean, rstd]: [&[T]; 2],
+    weight: Option<&[T]>,
+    out: &mut [T],
 ) {
     assert_eq!([grad.len(), out.len()], [x.len(); 2], "layer_norm_backward: grad and out against x");
     let cols = cols.max(1);
@@ -93,17 +94,17 @@ pub(crate) fn layer_norm_backward(
                     let (mean, rstd) = (mean[row], rstd[row]);
                     let (x, grad) = (&x[row * cols..][..cols], &grad[row * cols..][..cols]);
                     // `out` holds `g · x̂` first, for its mean, then `g`.
-                    let set = |out: &mut [f32], times: bool| {
+                    let set = |out: &mut [T], times: bool| {
                         for (i, out) in out.iter_mut().enumerate() {
-                            let g = grad[i] * weight.map_or(1.0, |weight| weight[i]);
+                            let g = grad[i] * weight.map_or(T::of(1.0), |weight| weight[i]);
                             *out = if times { g * ((x[i] - mean) * rstd) } else { g };
                         }
                     };
                     set(out, true);
-                    let along = row_sum(out) / cols as f32;
+                    let along = row_sum(out) / T::of(cols as f64);
                     set(out, false);
-                    let level = row_sum(out) / cols as f32;
-                    for (out, x) in out.iter_mut().zip(x) {
+                    let level = row_sum(out) / T::of(cols as f64);
+                    for (out, &x) in out.iter_mut().zip(x) {
                         *out = rstd * (*out - level - (x - mean) * rstd * along);
                     }
                 }
@@ -116,7 +117,12 @@ pub(crate) fn layer_norm_backward(
 const COLUMNS: usize = 64;
 
 /// Writes the gradient of the weight: the sum over rows of `grad · x̂`.
-pub(crate) fn layer_norm_backward_scale(grad: &[f32], x: &[f32], [mean, rstd]: [&[f32]; 2], out: &mut [f32]) {
+pub(crate) fn layer_norm_backward_scale<T: Float>(
+    grad: &[T],
+    x: &[T],
+    [mean, rstd]: [&[T]; 2],
+    out: &mut [T],
+) {
     assert_eq!(grad.len(), x.len(), "layer_norm_backward_scale: grad against x");
     let cols = out.len();
     for_each_piece(out, COLUMNS, |start, out| {
@@ -124,13 +130,13 @@ pub(crate) fn layer_norm_backward_scale(grad: &[f32], x: &[f32], [mean, rstd]: [
             #[inline(always)]
             || {
                 let mut sums = [0f64; COLUMNS];
-                for (row, (mean, rstd)) in mean.iter().zip(rstd).enumerate() {
+                for (row, (&mean, &rstd)) in mean.iter().zip(rstd).enumerate() {
                     let at = row * cols + start;
-                    for ((sum, x), g) in sums.iter_mut().zip(&x[at..][..out.len()]).zip(&grad[at..]) {
-                        *sum += f64::from(g * ((x - mean) * rstd));
+                    for ((sum, &x), &g) in sums.iter_mut().zip(&x[at..][..out.len()]).zip(&grad[at..]) {
+                        *sum += (g * ((x - mean) * rstd)).wide();
                     }
                 }
-                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum as f32);
+                out.iter_mut().zip(sums).for_each(|(out, sum)| *out = T::of(sum));
             },
         );
     });

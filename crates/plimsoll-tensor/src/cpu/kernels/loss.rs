@@ -1,5 +1,6 @@
 //! Losses that end a forward pass in one number: negative log likelihood and mean squared error.
 
+use super::number::Float;
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 
@@ -21,10 +22,10 @@ impl Reduction {
         }
     }
 
-    fn finish(self, sum: f64, n: usize) -> f32 {
+    fn finish<T: Float>(self, sum: f64, n: usize) -> T {
         match self {
-            Self::Mean => (sum / n as f64) as f32,
-            Self::Sum => sum as f32,
+            Self::Mean => T::of(sum / n as f64),
+            Self::Sum => T::of(sum),
         }
     }
 }
@@ -41,16 +42,16 @@ pub(crate) struct BadTarget {
 ///
 /// # Errors
 /// The first target outside `0..cols`.
-pub(crate) fn nll_loss(
+pub(crate) fn nll_loss<T: Float>(
     cols: usize,
-    log_probs: &[f32],
+    log_probs: &[T],
     targets: &[i64],
     reduction: Reduction,
-) -> Result<f32, BadTarget> {
+) -> Result<T, BadTarget> {
     assert_eq!(log_probs.len(), targets.len() * cols, "nll_loss: {} rows of {cols}", targets.len());
     let mut sum = 0.0;
     for (row, &value) in targets.iter().enumerate() {
-        sum -= f64::from(log_probs[row * cols + column(row, value, cols)?]);
+        sum -= log_probs[row * cols + column(row, value, cols)?].wide();
     }
     Ok(reduction.finish(sum, targets.len()))
 }
@@ -59,16 +60,16 @@ pub(crate) fn nll_loss(
 ///
 /// # Errors
 /// The first target outside `0..cols`; `out` is then partly written.
-pub(crate) fn nll_loss_backward(
+pub(crate) fn nll_loss_backward<T: Float>(
     cols: usize,
-    grad: f32,
+    grad: T,
     targets: &[i64],
     reduction: Reduction,
-    out: &mut [f32],
+    out: &mut [T],
 ) -> Result<(), BadTarget> {
     assert_eq!(out.len(), targets.len() * cols, "nll_loss_backward: {} rows of {cols}", targets.len());
-    let entry = -(f64::from(grad) * reduction.weight(targets.len())) as f32;
-    super::strided::fill(out, 0.0);
+    let entry = T::of(-(grad.wide() * reduction.weight(targets.len())));
+    super::strided::fill(out, T::default());
     for (row, &value) in targets.iter().enumerate() {
         out[row * cols + column(row, value, cols)?] = entry;
     }
@@ -80,7 +81,7 @@ fn column(row: usize, value: i64, cols: usize) -> Result<usize, BadTarget> {
 }
 
 /// Returns the mean (or sum) of `(input - target)²`.
-pub(crate) fn mse_loss(input: &[f32], target: &[f32], reduction: Reduction) -> f32 {
+pub(crate) fn mse_loss<T: Float>(input: &[T], target: &[T], reduction: Reduction) -> T {
     assert_eq!(input.len(), target.len(), "mse_loss: input against target");
     // At most 64 parts whose sums are added in order, see reduce.rs for why `f64` across blocks.
     let part_len = input.len().div_ceil(64).max(PIECE);
@@ -92,7 +93,7 @@ pub(crate) fn mse_loss(input: &[f32], target: &[f32], reduction: Reduction) -> f
             #[inline(always)]
             || {
                 for (input, target) in input.chunks(1024).zip(target.chunks(1024)) {
-                    sum[0] += f64::from(squares(input, target));
+                    sum[0] += squares(input, target).wide();
                 }
             },
         );
@@ -102,8 +103,8 @@ pub(crate) fn mse_loss(input: &[f32], target: &[f32], reduction: Reduction) -> f
 
 /// The sum of squared differences in 32 interleaved lanes.
 #[inline(always)]
-fn squares(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = [0f32; 32];
+fn squares<T: Float>(a: &[T], b: &[T]) -> T {
+    let mut lanes = [T::default(); 32];
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<32>(), b.as_chunks::<32>());
     for (a, b) in a.iter().zip(b) {
         for i in 0..32 {
@@ -111,30 +112,30 @@ fn squares(a: &[f32], b: &[f32]) -> f32 {
         }
     }
     for ((lane, a), b) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
-        *lane += (a - b) * (a - b);
+        *lane += (*a - *b) * (*a - *b);
     }
-    lanes.iter().sum()
+    lanes.into_iter().sum()
 }
 
 /// Writes the gradient of [`mse_loss`] with respect to `input`, times `grad` of the loss. With respect to
 /// `target` it is the negative.
-pub(crate) fn mse_loss_backward(
-    input: &[f32],
-    target: &[f32],
-    grad: f32,
+pub(crate) fn mse_loss_backward<T: Float>(
+    input: &[T],
+    target: &[T],
+    grad: T,
     reduction: Reduction,
-    out: &mut [f32],
+    out: &mut [T],
 ) {
     assert_eq!(input.len(), target.len(), "mse_loss_backward: input against target");
     assert_eq!(input.len(), out.len(), "mse_loss_backward: input against out");
-    let scale = (2.0 * f64::from(grad) * reduction.weight(input.len())) as f32;
+    let scale = T::of(2.0 * grad.wide() * reduction.weight(input.len()));
     for_each_piece(out, PIECE, |at, out| {
         let (input, target) = (&input[at..], &target[at..]);
         vectorize(
             #[inline(always)]
             || {
                 for ((out, x), t) in out.iter_mut().zip(input).zip(target) {
-                    *out = (x - t) * scale;
+                    *out = (*x - *t) * scale;
                 }
             },
         );
@@ -181,8 +182,8 @@ mod tests {
 
     #[test]
     fn a_mean_of_nothing_is_nan_and_a_sum_zero() {
-        assert!(mse_loss(&[], &[], Reduction::Mean).is_nan());
-        assert_eq!(mse_loss(&[], &[], Reduction::Sum), 0.0);
-        assert!(nll_loss(3, &[], &[], Reduction::Mean).unwrap().is_nan());
+        assert!(mse_loss::<f32>(&[], &[], Reduction::Mean).is_nan());
+        assert_eq!(mse_loss::<f32>(&[], &[], Reduction::Sum), 0.0);
+        assert!(nll_loss::<f32>(3, &[], &[], Reduction::Mean).unwrap().is_nan());
     }
 }

@@ -3,7 +3,8 @@
 //! `gemm` runs single-threaded on blocks of the output that we cut by shape, so that the sum behind each
 //! element does not depend on the number of threads. Transposed views cost nothing: they are strides.
 
-use super::parallel::{Cut, for_each_chunk};
+use super::number::{Float, Number};
+use super::parallel::{Cut, for_each_chunk, for_each_piece};
 
 /// Sizes of `batch` products `[m, k] x [k, n]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +43,12 @@ impl MatrixStrides {
 }
 
 /// `c = a * b`, plus `bias[n]` on every row when given. `c` is overwritten and its strides must not overlap.
-pub(crate) fn matmul(
+pub(crate) fn matmul<T: Float>(
     shape: &MatmulShape,
-    (a, a_strides): (&[f32], MatrixStrides),
-    (b, b_strides): (&[f32], MatrixStrides),
-    bias: Option<&[f32]>,
-    (c, c_strides): (&mut [f32], MatrixStrides),
+    (a, a_strides): (&[T], MatrixStrides),
+    (b, b_strides): (&[T], MatrixStrides),
+    bias: Option<&[T]>,
+    (c, c_strides): (&mut [T], MatrixStrides),
 ) {
     let &MatmulShape { batch, m, k, n } = shape;
     let spans = [a_strides.span(batch, m, k), b_strides.span(batch, k, n), c_strides.span(batch, m, n)];
@@ -89,14 +90,66 @@ pub(crate) fn matmul(
                     b.as_ptr().wrapping_add(at(b_strides, 0, cols.start)),
                     b_strides.col as isize,
                     b_strides.row as isize,
-                    1.0,
-                    1.0,
+                    T::of(1.0),
+                    T::of(1.0),
                     false,
                     false,
                     false,
                     gemm::Parallelism::None,
                 );
             }
+        }
+    });
+}
+
+/// The types of which there are products.
+pub(crate) trait Product: Number {
+    /// As [`matmul`].
+    fn matmul(
+        shape: &MatmulShape,
+        a: (&[Self], MatrixStrides),
+        b: (&[Self], MatrixStrides),
+        bias: Option<&[Self]>,
+        c: (&mut [Self], MatrixStrides),
+    );
+}
+
+macro_rules! product {
+    ($($t:ty => $matmul:path),*) => {$(
+        impl Product for $t {
+            fn matmul(
+                shape: &MatmulShape,
+                a: (&[$t], MatrixStrides),
+                b: (&[$t], MatrixStrides),
+                bias: Option<&[$t]>,
+                c: (&mut [$t], MatrixStrides),
+            ) {
+                $matmul(shape, a, b, bias, c);
+            }
+        }
+    )*};
+}
+product!(f32 => matmul, f64 => matmul, i64 => matmul_whole);
+
+/// [`matmul`] of whole numbers, which wrap: plain loops. `c` is row-major.
+fn matmul_whole(
+    shape: &MatmulShape,
+    (a, a_strides): (&[i64], MatrixStrides),
+    (b, b_strides): (&[i64], MatrixStrides),
+    bias: Option<&[i64]>,
+    (c, c_strides): (&mut [i64], MatrixStrides),
+) {
+    let &MatmulShape { batch, m, k, n } = shape;
+    assert_eq!(c_strides, MatrixStrides { batch: c_strides.batch, ..MatrixStrides::row_major(m, n) });
+    for_each_piece(&mut c[..batch * m * n], n.max(1), |start, out| {
+        let (batch, row) = (start / n / m, start / n % m);
+        for (col, out) in out.iter_mut().enumerate() {
+            let at = |i: usize| {
+                let a = a[batch * a_strides.batch + row * a_strides.row + i * a_strides.col];
+                (a, b[batch * b_strides.batch + i * b_strides.row + col * b_strides.col])
+            };
+            let bias = bias.map_or(0, |bias| bias[col]);
+            *out = (0..k).map(at).fold(bias, |sum, (a, b)| a.times_plus(b, sum));
         }
     });
 }

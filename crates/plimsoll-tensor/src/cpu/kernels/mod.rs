@@ -12,12 +12,14 @@
 //! | file | kernels |
 //! |---|---|
 //! | [`parallel`] | the one way to use more cores |
+//! | [`number`] | the types that kernels compute in |
 //! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
-//! | [`elementwise`], [`strided`] | a function of each element; copies, casts, fills |
+//! | [`convert`] | elements of any type in the three that kernels compute in, and back |
+//! | [`elementwise`], [`strided`] | a function of each element; copies, fills |
 //! | `exp` | exponential and tanh that vectorise |
 //! | [`reduce`] | sum, argmax |
 //! | [`matmul`] | strided, batched products |
-//! | [`conv`] | convolution: sizes, then `conv_forward`, `conv_few_taps`, `conv_input`, `conv_weight` over one `tile` |
+//! | [`conv`] | convolution: sizes, then `conv_forward`, `conv_few_taps`, `conv_input`, `conv_weight` over one `tile`; `conv_any` for other types than `f32` |
 //! | [`pool`] | max pooling |
 //! | [`layer_norm`] | rows to mean 0 and deviation 1 |
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
@@ -26,16 +28,19 @@
 //! | [`optim`] | SGD and Adam steps |
 
 pub(crate) mod conv;
+pub(crate) mod conv_any;
 mod conv_few_taps;
 mod conv_forward;
 mod conv_input;
 mod conv_weight;
+pub(crate) mod convert;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
 pub(crate) mod index;
 pub(crate) mod layer_norm;
 pub(crate) mod loss;
 pub(crate) mod matmul;
+pub(crate) mod number;
 pub(crate) mod optim;
 pub(crate) mod parallel;
 pub(crate) mod pool;

@@ -4,6 +4,7 @@
 //! 256 positions: a quarter of what PyTorch keeps for backward. As in PyTorch, padding counts as -inf, the
 //! first maximum wins and NaN is larger than everything.
 
+use super::number::{Float, Number};
 use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
 use super::simd::vectorize;
 
@@ -108,10 +109,10 @@ impl WindowIndex for i32 {
 ///
 /// # Panics
 /// When the kernel has more positions than `I` can name, or slices are not of `shape`.
-pub(crate) fn max_pool2d<I: WindowIndex>(
+pub(crate) fn max_pool2d<T: Number, I: WindowIndex>(
     shape: &Pool2dShape,
-    input: &[f32],
-    out: &mut [f32],
+    input: &[T],
+    out: &mut [T],
     index: &mut [I],
 ) {
     shape.check(input.len(), out.len(), index.len(), I::MAX);
@@ -136,11 +137,11 @@ pub(crate) fn max_pool2d<I: WindowIndex>(
 }
 
 /// Writes to `grad_in` each input's gradient: the sum of `grad_out` over windows whose maximum it was.
-pub(crate) fn max_pool2d_backward<I: WindowIndex>(
+pub(crate) fn max_pool2d_backward<T: Float, I: WindowIndex>(
     shape: &Pool2dShape,
-    grad_out: &[f32],
+    grad_out: &[T],
     index: &[I],
-    grad_in: &mut [f32],
+    grad_in: &mut [T],
 ) {
     shape.check(grad_in.len(), grad_out.len(), index.len(), I::MAX);
     let (in_plane, out_plane, group) = (shape.in_plane(), shape.out_plane(), shape.planes_per_chunk());
@@ -162,11 +163,11 @@ pub(crate) fn max_pool2d_backward<I: WindowIndex>(
 }
 
 /// Writes to `out` the value of `input` at each window's place.
-pub(crate) fn max_pool2d_pick<I: WindowIndex>(
+pub(crate) fn max_pool2d_pick<T: Number, I: WindowIndex>(
     shape: &Pool2dShape,
-    input: &[f32],
+    input: &[T],
     index: &[I],
-    out: &mut [f32],
+    out: &mut [T],
 ) {
     shape.check(input.len(), out.len(), index.len(), I::MAX);
     let (in_plane, out_plane, out_w) = (shape.in_plane(), shape.out_plane(), shape.out_w());
@@ -184,7 +185,12 @@ pub(crate) fn max_pool2d_pick<I: WindowIndex>(
 
 /// The common 2 x 2 halving: every input is in at most one window, so both directions are one pass.
 #[inline(always)]
-fn pairs_forward<I: WindowIndex>(shape: &Pool2dShape, input: &[f32], out: &mut [f32], index: &mut [I]) {
+fn pairs_forward<T: Number, I: WindowIndex>(
+    shape: &Pool2dShape,
+    input: &[T],
+    out: &mut [T],
+    index: &mut [I],
+) {
     let (in_w, out_w) = (shape.in_w, shape.out_w());
     let rows =
         out.chunks_exact_mut(out_w).zip(index.chunks_exact_mut(out_w)).zip(input.chunks_exact(2 * in_w));
@@ -204,7 +210,12 @@ fn pairs_forward<I: WindowIndex>(shape: &Pool2dShape, input: &[f32], out: &mut [
 }
 
 #[inline(always)]
-fn pairs_backward<I: WindowIndex>(shape: &Pool2dShape, grad_out: &[f32], index: &[I], grad_in: &mut [f32]) {
+fn pairs_backward<T: Float, I: WindowIndex>(
+    shape: &Pool2dShape,
+    grad_out: &[T],
+    index: &[I],
+    grad_in: &mut [T],
+) {
     let (in_w, out_w) = (shape.in_w, shape.out_w());
     let mut rows = grad_in.chunks_exact_mut(2 * in_w);
     for ((rows, grad), index) in (&mut rows).zip(grad_out.chunks_exact(out_w)).zip(index.chunks_exact(out_w))
@@ -214,21 +225,29 @@ fn pairs_backward<I: WindowIndex>(shape: &Pool2dShape, grad_out: &[f32], index: 
             let (pairs, rest) = row.as_chunks_mut::<2>();
             for ((pair, &g), &at) in pairs.iter_mut().zip(grad).zip(index) {
                 let at = at.position() as u32;
-                *pair = [if at == first { g } else { 0.0 }, if at == first + 1 { g } else { 0.0 }];
+                *pair = [
+                    if at == first { g } else { T::default() },
+                    if at == first + 1 { g } else { T::default() },
+                ];
             }
-            rest.fill(0.0);
+            rest.fill(T::default());
         }
     }
-    rows.into_remainder().fill(0.0);
+    rows.into_remainder().fill(T::default());
 }
 
 /// Any kernel: each window position is one pass along the rows of the output, held in cache.
 #[inline(always)]
-fn plane_forward<I: WindowIndex>(shape: &Pool2dShape, input: &[f32], out: &mut [f32], index: &mut [I]) {
+fn plane_forward<T: Number, I: WindowIndex>(
+    shape: &Pool2dShape,
+    input: &[T],
+    out: &mut [T],
+    index: &mut [I],
+) {
     let ([kernel_h, kernel_w], [_, stride], out_w) = (shape.kernel, shape.stride, shape.out_w());
     for oy in 0..shape.out_h() {
         let (out, index) = (&mut out[oy * out_w..][..out_w], &mut index[oy * out_w..][..out_w]);
-        out.fill(f32::NEG_INFINITY);
+        out.fill(T::LOWEST);
         let top = shape.padding[0].saturating_sub(oy * shape.stride[0]);
         for (ox, index) in index.iter_mut().enumerate() {
             // A window of nothing but -inf names its first position inside the image.
@@ -251,8 +270,13 @@ fn plane_forward<I: WindowIndex>(shape: &Pool2dShape, input: &[f32], out: &mut [
 }
 
 #[inline(always)]
-fn plane_backward<I: WindowIndex>(shape: &Pool2dShape, grad_out: &[f32], index: &[I], grad_in: &mut [f32]) {
-    grad_in.fill(0.0);
+fn plane_backward<T: Float, I: WindowIndex>(
+    shape: &Pool2dShape,
+    grad_out: &[T],
+    index: &[I],
+    grad_in: &mut [T],
+) {
+    grad_in.fill(T::default());
     let out_w = shape.out_w();
     for oy in 0..shape.out_h() {
         for ox in 0..out_w {

@@ -93,5 +93,5 @@ fn gradients_accumulate_at_each_maximum() {
 fn a_byte_does_not_name_a_large_window() {
     let shape =
         Pool2dShape { planes: 1, in_h: 17, in_w: 17, kernel: [17, 17], stride: [1, 1], padding: [0, 0] };
-    max_pool2d::<u8>(&shape, &[0.0; 289], &mut [0.0], &mut [0]);
+    max_pool2d::<f32, u8>(&shape, &[0.0; 289], &mut [0.0], &mut [0]);
 }

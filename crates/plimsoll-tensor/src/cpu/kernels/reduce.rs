@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::number::{Float, Number};
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 use super::walk::Walk;
@@ -18,7 +19,7 @@ const PARTS: usize = 64;
 
 /// `out` = sum of `src` over the dimensions where `reduced` is set; the others keep their order.
 /// A sum over no elements is 0.
-pub(crate) fn sum(shape: &[usize], src: &[f32], strides: &[usize], reduced: &[bool], out: &mut [f32]) {
+pub(crate) fn sum<T: Float>(shape: &[usize], src: &[T], strides: &[usize], reduced: &[bool], out: &mut [T]) {
     assert_eq!(strides.len(), shape.len(), "sum: strides against rank");
     assert_eq!(reduced.len(), shape.len(), "sum: mask against rank");
     let dims = |wanted: bool| {
@@ -28,7 +29,7 @@ pub(crate) fn sum(shape: &[usize], src: &[f32], strides: &[usize], reduced: &[bo
     let (kept, folded) = (dims(false), dims(true));
     assert_eq!(out.len(), kept.len(), "sum: out against kept dimensions of {shape:?}");
     if folded.len() == 0 {
-        return out.fill(0.0);
+        return out.fill(T::default());
     }
     let reads = kept.span(0) + folded.span(0);
     assert!(
@@ -60,7 +61,7 @@ pub(crate) fn sum(shape: &[usize], src: &[f32], strides: &[usize], reduced: &[bo
                         } else {
                             for (i, out) in out.iter_mut().enumerate() {
                                 let src = &src[from + i * kept_step..];
-                                *out = add(src, &folded, 0..folded.len()) as f32;
+                                *out = T::of(add(src, &folded, 0..folded.len()));
                             }
                         }
                     },
@@ -70,8 +71,30 @@ pub(crate) fn sum(shape: &[usize], src: &[f32], strides: &[usize], reduced: &[bo
     });
 }
 
+/// [`sum`] of whole numbers, which wrap.
+pub(crate) fn sum_whole(shape: &[usize], src: &[i64], strides: &[usize], reduced: &[bool], out: &mut [i64]) {
+    let dims = |wanted: bool| {
+        let chosen = (0..shape.len()).filter(move |&d| reduced[d] == wanted);
+        Walk::of_dims(chosen.map(|d| (shape[d], [strides[d]])))
+    };
+    let (kept, folded) = (dims(false), dims(true));
+    let ([kept_step], [step]) = (kept.run_strides(), folded.run_strides());
+    for_each_piece(out, (PIECE / folded.len().max(1)).max(1), |start, piece| {
+        kept.for_each_run(start..start + piece.len(), |at, [from], len| {
+            for (i, out) in piece[at - start..][..len].iter_mut().enumerate() {
+                *out = 0;
+                folded.for_each_run(0..folded.len(), |_, [inner], len| {
+                    for k in 0..len {
+                        *out = out.wrapping_add(src[from + i * kept_step + inner + k * step]);
+                    }
+                });
+            }
+        });
+    });
+}
+
 /// `out` = index along `dim` of the largest value, the first if several; the first NaN wins.
-pub(crate) fn argmax(shape: &[usize], src: &[f32], strides: &[usize], dim: usize, out: &mut [i64]) {
+pub(crate) fn argmax<T: Number>(shape: &[usize], src: &[T], strides: &[usize], dim: usize, out: &mut [i64]) {
     let (size, step) = (shape[dim], strides[dim]);
     let kept = Walk::of_dims((0..shape.len()).filter(|&d| d != dim).map(|d| (shape[d], [strides[d]])));
     assert!(size > 0 || kept.len() == 0, "argmax over dimension {dim} of size 0");
@@ -95,7 +118,7 @@ pub(crate) fn argmax(shape: &[usize], src: &[f32], strides: &[usize], dim: usize
 }
 
 /// Adds everything `folded` visits, in fixed parts that run in parallel and join in order.
-fn add_in_parts(src: &[f32], folded: &Walk<1>) -> f32 {
+fn add_in_parts<T: Float>(src: &[T], folded: &Walk<1>) -> T {
     let part_len = folded.len().div_ceil(PARTS).max(PIECE);
     let mut totals = [0f64; PARTS];
     for_each_piece(&mut totals[..folded.len().div_ceil(part_len)], 1, |part, total| {
@@ -105,12 +128,12 @@ fn add_in_parts(src: &[f32], folded: &Walk<1>) -> f32 {
             || total[0] = add(src, folded, positions),
         );
     });
-    totals.into_iter().sum::<f64>() as f32
+    T::of(totals.into_iter().sum::<f64>())
 }
 
 /// Adds the values at `positions`.
 #[inline(always)]
-fn add(src: &[f32], folded: &Walk<1>, positions: Range<usize>) -> f64 {
+fn add<T: Float>(src: &[T], folded: &Walk<1>, positions: Range<usize>) -> f64 {
     let [step] = folded.run_strides();
     let mut total = 0.0;
     folded.for_each_run(
@@ -120,16 +143,18 @@ fn add(src: &[f32], folded: &Walk<1>, positions: Range<usize>) -> f64 {
             let src = &src[from..];
             if step == 1 && len >= LANES {
                 for block in src[..len].chunks(BLOCK * LANES) {
-                    total += f64::from(add_block(block));
+                    total += add_block(block).wide();
                 }
             } else {
                 for block in (0..len).step_by(BLOCK) {
                     let block = block..len.min(block + BLOCK);
-                    total += f64::from(block.fold(
-                        0.0,
-                        #[inline(always)]
-                        |sum, i| sum + src[i * step],
-                    ));
+                    total += block
+                        .fold(
+                            T::default(),
+                            #[inline(always)]
+                            |sum, i| sum + src[i * step],
+                        )
+                        .wide();
                 }
             }
         },
@@ -139,8 +164,8 @@ fn add(src: &[f32], folded: &Walk<1>, positions: Range<usize>) -> f64 {
 
 /// Adds contiguous values in [`LANES`] interleaved lanes, then the lanes by halves.
 #[inline(always)]
-fn add_block(block: &[f32]) -> f32 {
-    let mut lanes = [0f32; LANES];
+fn add_block<T: Float>(block: &[T]) -> T {
+    let mut lanes = [T::default(); LANES];
     let (rows, rest) = block.as_chunks::<LANES>();
     for row in rows {
         for i in 0..LANES {
@@ -153,7 +178,8 @@ fn add_block(block: &[f32]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
         for i in 0..half {
-            lanes[i] += lanes[i + half];
+            let other = lanes[i + half];
+            lanes[i] += other;
         }
         half /= 2;
     }
@@ -162,10 +188,10 @@ fn add_block(block: &[f32]) -> f32 {
 
 /// Adds up to [`LANES`] neighbouring columns at once.
 #[inline(always)]
-fn add_columns(src: &[f32], folded: &Walk<1>, out: &mut [f32]) {
+fn add_columns<T: Float>(src: &[T], folded: &Walk<1>, out: &mut [T]) {
     let [step] = folded.run_strides();
     let width = out.len();
-    let (mut totals, mut lanes, mut rows) = ([0f64; LANES], [0f32; LANES], 0);
+    let (mut totals, mut lanes, mut rows) = ([0f64; LANES], [T::default(); LANES], 0);
     folded.for_each_run(
         0..folded.len(),
         #[inline(always)]
@@ -184,15 +210,15 @@ fn add_columns(src: &[f32], folded: &Walk<1>, out: &mut [f32]) {
                 rows += 1;
                 if rows == BLOCK {
                     for i in 0..LANES {
-                        totals[i] += f64::from(lanes[i]);
+                        totals[i] += lanes[i].wide();
                     }
-                    (lanes, rows) = ([0.0; LANES], 0);
+                    (lanes, rows) = ([T::default(); LANES], 0);
                 }
             }
         },
     );
     for (i, out) in out.iter_mut().enumerate() {
-        *out = (totals[i] + f64::from(lanes[i])) as f32;
+        *out = T::of(totals[i] + lanes[i].wide());
     }
 }
 

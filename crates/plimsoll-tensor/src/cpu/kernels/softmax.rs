@@ -2,12 +2,12 @@
 //!
 //! Each row is shifted by its maximum first, as in PyTorch, so that nothing overflows.
 
-use super::exp::exp;
+use super::number::Float;
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 
 /// `out[r, c]` = exp(src[r, c]) / sum of exp(src[r, ..]).
-pub(crate) fn softmax(cols: usize, src: &[f32], out: &mut [f32]) {
+pub(crate) fn softmax<T: Float>(cols: usize, src: &[T], out: &mut [T]) {
     rows(
         cols,
         src,
@@ -16,9 +16,9 @@ pub(crate) fn softmax(cols: usize, src: &[f32], out: &mut [f32]) {
         |src, out| {
             let max = row_max(src);
             for (out, &x) in out.iter_mut().zip(src) {
-                *out = exp(x - max);
+                *out = (x - max).exp();
             }
-            let scale = 1.0 / row_sum(out);
+            let scale = T::of(1.0) / row_sum(out);
             for out in out {
                 *out *= scale;
             }
@@ -27,7 +27,7 @@ pub(crate) fn softmax(cols: usize, src: &[f32], out: &mut [f32]) {
 }
 
 /// `out[r, c]` = src[r, c] - ln(sum of exp(src[r, ..])).
-pub(crate) fn log_softmax(cols: usize, src: &[f32], out: &mut [f32]) {
+pub(crate) fn log_softmax<T: Float>(cols: usize, src: &[T], out: &mut [T]) {
     rows(
         cols,
         src,
@@ -36,7 +36,7 @@ pub(crate) fn log_softmax(cols: usize, src: &[f32], out: &mut [f32]) {
         |src, out| {
             let max = row_max(src);
             for (out, &x) in out.iter_mut().zip(src) {
-                *out = exp(x - max);
+                *out = (x - max).exp();
             }
             let log_sum = row_sum(out).ln();
             for (out, &x) in out.iter_mut().zip(src) {
@@ -47,7 +47,7 @@ pub(crate) fn log_softmax(cols: usize, src: &[f32], out: &mut [f32]) {
 }
 
 /// The gradient of [`softmax`] from its output `y`: y * (grad - sum of grad * y).
-pub(crate) fn softmax_backward(cols: usize, grad: &[f32], y: &[f32], out: &mut [f32]) {
+pub(crate) fn softmax_backward<T: Float>(cols: usize, grad: &[T], y: &[T], out: &mut [T]) {
     assert_eq!(y.len(), out.len(), "softmax_backward: y against out");
     rows_at(
         cols,
@@ -56,7 +56,7 @@ pub(crate) fn softmax_backward(cols: usize, grad: &[f32], y: &[f32], out: &mut [
         #[inline(always)]
         |at, grad, out| {
             let y = &y[at..][..cols];
-            for ((out, g), y) in out.iter_mut().zip(grad).zip(y) {
+            for ((out, &g), &y) in out.iter_mut().zip(grad).zip(y) {
                 *out = g * y;
             }
             let dot = row_sum(out);
@@ -67,8 +67,8 @@ pub(crate) fn softmax_backward(cols: usize, grad: &[f32], y: &[f32], out: &mut [
     );
 }
 
-/// The gradient of [`log_softmax`] from its output `y`: grad - exp(y) * sum of grad.
-pub(crate) fn log_softmax_backward(cols: usize, grad: &[f32], y: &[f32], out: &mut [f32]) {
+/// The gradient of [`log_softmax`] from its output `y`: grad - y.exp() * sum of grad.
+pub(crate) fn log_softmax_backward<T: Float>(cols: usize, grad: &[T], y: &[T], out: &mut [T]) {
     assert_eq!(y.len(), out.len(), "log_softmax_backward: y against out");
     rows_at(
         cols,
@@ -78,13 +78,13 @@ pub(crate) fn log_softmax_backward(cols: usize, grad: &[f32], y: &[f32], out: &m
         |at, grad, out| {
             let sum = row_sum(grad);
             for ((out, &g), &y) in out.iter_mut().zip(grad).zip(&y[at..]) {
-                *out = g - exp(y) * sum;
+                *out = g - y.exp() * sum;
             }
         },
     );
 }
 
-fn rows(cols: usize, src: &[f32], out: &mut [f32], row: impl Fn(&[f32], &mut [f32]) + Sync) {
+fn rows<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(&[T], &mut [T]) + Sync) {
     rows_at(
         cols,
         src,
@@ -95,7 +95,7 @@ fn rows(cols: usize, src: &[f32], out: &mut [f32], row: impl Fn(&[f32], &mut [f3
 }
 
 /// Runs `row(offset, src row, out row)` for every row, in parallel pieces of whole rows.
-fn rows_at(cols: usize, src: &[f32], out: &mut [f32], row: impl Fn(usize, &[f32], &mut [f32]) + Sync) {
+fn rows_at<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(usize, &[T], &mut [T]) + Sync) {
     assert_eq!(src.len(), out.len(), "softmax: src against out");
     assert!(cols > 0 || out.is_empty(), "softmax over {cols} columns of {} elements", out.len());
     assert!(
@@ -122,10 +122,10 @@ fn rows_at(cols: usize, src: &[f32], out: &mut [f32], row: impl Fn(usize, &[f32]
 const LANES: usize = 16;
 
 #[inline(always)]
-fn row_max(row: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if a > b { a } else { b };
+fn row_max<T: Float>(row: &[T]) -> T {
+    let larger = |a: T, b: T| if a > b { a } else { b };
     let (blocks, rest) = row.as_chunks::<LANES>();
-    let max = rest.iter().copied().fold(f32::NEG_INFINITY, larger);
+    let max = rest.iter().copied().fold(T::LOWEST, larger);
     let Some((first, blocks)) = blocks.split_first() else { return max };
     let mut lanes = *first;
     for block in blocks {
@@ -138,17 +138,17 @@ fn row_max(row: &[f32]) -> f32 {
 
 /// Sums in `f64`: rows may be long.
 #[inline(always)]
-pub(super) fn row_sum(row: &[f32]) -> f32 {
+pub(super) fn row_sum<T: Float>(row: &[T]) -> T {
     let (blocks, rest) = row.as_chunks::<LANES>();
-    let sum: f64 = rest.iter().copied().map(f64::from).sum();
-    let Some((first, blocks)) = blocks.split_first() else { return sum as f32 };
-    let mut lanes = first.map(f64::from);
+    let sum: f64 = rest.iter().copied().map(T::wide).sum();
+    let Some((first, blocks)) = blocks.split_first() else { return T::of(sum) };
+    let mut lanes = first.map(T::wide);
     for block in blocks {
         for i in 0..LANES {
-            lanes[i] += f64::from(block[i]);
+            lanes[i] += block[i].wide();
         }
     }
-    (lanes.iter().sum::<f64>() + sum) as f32
+    T::of(lanes.iter().sum::<f64>() + sum)
 }
 
 #[cfg(test)]

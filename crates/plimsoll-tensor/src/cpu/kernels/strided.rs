@@ -1,7 +1,6 @@
-//! Moving elements: copies between layouts, casts between types, fills. Nothing is computed.
+//! Moving elements: copies between layouts, fills. Nothing is computed, and no type is looked at.
 
 use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
-use super::simd::vectorize;
 use super::walk::Walk;
 
 /// Copies each position of `shape` from `src` to `dst`. `contiguous()` is this with row-major `dst_strides`.
@@ -34,43 +33,6 @@ pub(crate) fn copy_strided<T: Copy + Send + Sync>(
                 }
             }
         });
-    });
-}
-
-/// A number that casts as Rust's `as` does: truncating towards zero and saturating.
-pub(crate) trait CastTo<T> {
-    fn cast_to(self) -> T;
-}
-
-macro_rules! cast {
-    ($($from:ty => $($to:ty)*;)*) => { $($(
-        impl CastTo<$to> for $from {
-            #[inline(always)]
-            #[allow(clippy::cast_lossless, clippy::unnecessary_cast)] // one body for all pairs
-            fn cast_to(self) -> $to { self as $to }
-        }
-    )*)* };
-}
-cast! {
-    f32 => f32 i64 i32 u8;
-    i64 => f32 i64 i32 u8;
-    i32 => f32 i64 i32 u8;
-    u8 => f32 i64 i32 u8;
-}
-
-/// `dst[i] = src[i]` as another type.
-pub(crate) fn cast<T: CastTo<U> + Copy + Sync, U: Send>(src: &[T], dst: &mut [U]) {
-    assert_eq!(src.len(), dst.len(), "cast: src against dst");
-    for_each_piece(dst, PIECE, |at, dst| {
-        let src = &src[at..][..dst.len()];
-        vectorize(
-            #[inline(always)]
-            || {
-                for (dst, src) in dst.iter_mut().zip(src) {
-                    *dst = src.cast_to();
-                }
-            },
-        );
     });
 }
 
@@ -107,16 +69,6 @@ mod tests {
     #[should_panic(expected = "overlaps itself")]
     fn a_broadcast_destination_is_refused() {
         copy_strided(&[2, 2], &[1u8; 4], &[2, 1], &mut [0; 4], &[0, 1]);
-    }
-
-    #[test]
-    fn casts_truncate_and_saturate() {
-        let mut out = [0u8; 4];
-        cast(&[1.9f32, -3.0, 300.0, f32::NAN], &mut out);
-        assert_eq!(out, [1, 0, 255, 0]);
-        let mut out = [0f32; 2];
-        cast(&[-7i64, 1 << 40], &mut out);
-        assert_eq!(out, [-7.0, 1_099_511_627_776.0]);
     }
 
     #[test]

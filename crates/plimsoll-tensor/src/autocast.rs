@@ -1,0 +1,129 @@
+//! Mixed precision: operators choose the type of their inputs, as PyTorch's autocast does.
+//!
+//! Each operator says what suits it ([`Autocast`], PyTorch's lists for CUDA). While [`autocast`] is open on a thread, the road
+//! (`road.rs`) casts its inputs first; a cast is recorded, so gradients come back in the type of the parameter. The
+//! cast of a parameter is kept until the outermost `autocast` ends, so that a weight that is used twice is cast once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use crate::autocast_mode::{self, Switched};
+use crate::autograd::is_grad_enabled;
+use crate::dtype::{DType, promote};
+use crate::error::{Error, Result};
+use crate::operator::Autocast;
+use crate::tensor::{Tensor, WeakTensor};
+
+thread_local! {
+    static CASTS: RefCell<HashMap<usize, (WeakTensor, Tensor)>> = RefCell::new(HashMap::new());
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Whether operators choose types on this thread now. As `torch.is_autocast_enabled`.
+pub fn is_enabled() -> bool {
+    autocast_mode::lower().is_some()
+}
+
+/// The lower precision in force, if any. As `torch.get_autocast_dtype`.
+pub fn dtype() -> Option<DType> {
+    autocast_mode::lower()
+}
+
+/// Runs `f` with products in a lower precision and what needs it in 32 bits. As `torch.autocast(dtype=…)`. `None`
+/// switches it off within another.
+///
+/// ```
+/// use plimsoll_tensor::{DType, Device, Tensor, autocast};
+/// let device = Device::cpu();
+/// let w = Tensor::ones(&[4, 4], &device)?.requires_grad_(true)?;
+/// let x = Tensor::ones(&[2, 4], &device)?;
+/// let loss = autocast::autocast(DType::BF16, || {
+///     let y = x.matmul(&w)?;
+///     assert_eq!(y.dtype(), DType::BF16);
+///     y.sum()
+/// })?;
+/// loss.backward()?;
+/// assert_eq!((loss.dtype(), w.grad().unwrap().dtype()), (DType::F32, DType::F32));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of `f`; a type other than `float16` and `bfloat16`.
+pub fn autocast<T, E: From<Error>>(
+    lower: impl Into<Option<DType>>,
+    f: impl FnOnce() -> std::result::Result<T, E>,
+) -> std::result::Result<T, E> {
+    let lower = lower.into();
+    if let Some(got) = lower.filter(|dtype| !matches!(dtype, DType::F16 | DType::BF16)) {
+        return Err(Error::DType { op: "autocast", expected: "float16 or bfloat16", got }.into());
+    }
+    let _until_the_end = Opened::new(lower);
+    f()
+}
+
+/// Autocast as it was set until this is dropped, then as it was before.
+struct Opened {
+    _switched: Switched,
+}
+
+impl Opened {
+    fn new(lower: Option<DType>) -> Opened {
+        DEPTH.set(DEPTH.get() + 1);
+        Opened { _switched: Switched::to(lower) }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+        if DEPTH.get() == 0 {
+            // Dropped outside the borrow: freeing a tensor may run anything.
+            let casts = CASTS.with_borrow_mut(std::mem::take);
+            drop(casts);
+        }
+    }
+}
+
+/// The inputs of an operator in the types that suit it; `None` where they are already.
+pub(crate) fn inputs(policy: Autocast, ins: &[&Tensor]) -> Result<Option<SmallVec<[Tensor; 4]>>> {
+    let Some(lower) = autocast_mode::lower() else { return Ok(None) };
+    // PyTorch leaves 64-bit floats alone.
+    let eligible = |tensor: &Tensor| tensor.dtype().is_float() && tensor.dtype() != DType::F64;
+    let to = match policy {
+        Autocast::AsGiven => return Ok(None),
+        Autocast::Lower => lower,
+        Autocast::Full => DType::F32,
+        Autocast::Widest => {
+            let types = ins.iter().filter(|tensor| eligible(tensor)).map(|tensor| tensor.dtype());
+            types.fold(lower, promote)
+        }
+    };
+    if ins.iter().all(|tensor| !eligible(tensor) || tensor.dtype() == to) {
+        return Ok(None);
+    }
+    let cast = |tensor: &&Tensor| if eligible(tensor) { cast(tensor, to) } else { Ok((*tensor).clone()) };
+    ins.iter().map(cast).collect::<Result<_>>().map(Some)
+}
+
+fn cast(tensor: &Tensor, to: DType) -> Result<Tensor> {
+    if tensor.dtype() == to {
+        return Ok(tensor.clone());
+    }
+    let parameter = tensor.is_leaf() && tensor.requires_grad() && is_grad_enabled();
+    if !parameter || tensor.dtype() != DType::F32 {
+        return tensor.to_dtype(to);
+    }
+    let found = CASTS.with_borrow(|casts| {
+        let (of, cast) = casts.get(&tensor.id())?;
+        of.upgrade().filter(|of| of.is_same(tensor) && cast.dtype() == to).map(|_| cast.clone())
+    });
+    if let Some(cast) = found {
+        return Ok(cast);
+    }
+    let cast = tensor.to_dtype(to)?;
+    let old = CASTS.with_borrow_mut(|casts| casts.insert(tensor.id(), (tensor.downgrade(), cast.clone())));
+    drop(old);
+    Ok(cast)
+}
