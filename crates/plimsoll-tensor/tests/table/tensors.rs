@@ -1,6 +1,6 @@
 //! Tensors as the table writes them: `f32[2,3]1,2,3,4,5,6`.
 
-use plimsoll_tensor::{DType, Device, Tensor};
+use plimsoll_tensor::{DType, Device, Element, Tensor, bf16, f16};
 
 use crate::forms::{self, Form};
 
@@ -25,11 +25,19 @@ pub(crate) fn tensor(text: &str, form: Form, device: &Device) -> Tensor {
 }
 
 fn make(dtype: &str, shape: &[usize], values: &[f64], form: Form, device: &Device) -> Tensor {
+    fn of<T: Element>(values: &[f64]) -> Vec<T> {
+        values.iter().map(|&x| T::from_f64(x)).collect()
+    }
     match dtype {
-        "f32" => form.tensor(&values.iter().map(|&x| x as f32).collect::<Vec<_>>(), shape, device),
-        "i64" => form.tensor(&values.iter().map(|&x| x as i64).collect::<Vec<_>>(), shape, device),
-        "i32" => form.tensor(&values.iter().map(|&x| x as i32).collect::<Vec<_>>(), shape, device),
-        "u8" => form.tensor(&values.iter().map(|&x| x as u8).collect::<Vec<_>>(), shape, device),
+        "f64" => form.tensor(&of::<f64>(values), shape, device),
+        "f32" => form.tensor(&of::<f32>(values), shape, device),
+        "f16" => form.tensor(&of::<f16>(values), shape, device),
+        "bf16" => form.tensor(&of::<bf16>(values), shape, device),
+        "i64" => form.tensor(&of::<i64>(values), shape, device),
+        "i32" => form.tensor(&of::<i32>(values), shape, device),
+        "i16" => form.tensor(&of::<i16>(values), shape, device),
+        "u8" => form.tensor(&of::<u8>(values), shape, device),
+        "bool" => form.tensor(&of::<bool>(values), shape, device),
         _ => panic!("{dtype} is not a type of the table"),
     }
 }
