@@ -44,6 +44,15 @@ pub(crate) struct Inner {
     next_stream: AtomicU64,
 }
 
+/// Where a device's random numbers stand: [`Device::rng_state`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RngState {
+    /// The seed.
+    pub seed: u64,
+    /// The stream of the seed that the next drawn tensor takes.
+    pub next_stream: u64,
+}
+
 /// Bytes that one owner held for one purpose at the peak.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
@@ -144,6 +153,30 @@ impl Device {
     pub fn manual_seed(&self, seed: u64) {
         self.0.seed.store(seed, Ordering::Relaxed);
         self.0.next_stream.store(0, Ordering::Relaxed);
+    }
+
+    /// Where the device's random numbers stand. As `torch.cuda.get_rng_state`.
+    pub fn rng_state(&self) -> RngState {
+        RngState {
+            seed: self.0.seed.load(Ordering::Relaxed),
+            next_stream: self.0.next_stream.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Goes on drawing from where a device's random numbers stood. As `torch.cuda.set_rng_state`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let cpu = Device::cpu_with(Default::default());
+    /// let state = cpu.rng_state();
+    /// let first = Tensor::randn(&[3], &cpu)?.to_vec::<f32>()?;
+    /// cpu.set_rng_state(state);
+    /// assert_eq!(Tensor::randn(&[3], &cpu)?.to_vec::<f32>()?, first);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    pub fn set_rng_state(&self, state: RngState) {
+        self.0.seed.store(state.seed, Ordering::Relaxed);
+        self.0.next_stream.store(state.next_stream, Ordering::Relaxed);
     }
 
     pub(crate) fn next_random(&self) -> RandomStream {

@@ -18,6 +18,7 @@
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `road.rs` | [`call`]: the one road from an operator to a device |
+//! | `checkpoint.rs` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `testing/` | devices for tests: one that computes later |
 //! | `suite.rs` | what every operator must do, as a suite of checks |
@@ -31,6 +32,7 @@ pub mod autocast;
 mod autocast_mode;
 pub mod autograd;
 mod backend;
+pub mod checkpoint;
 #[allow(unsafe_code)]
 mod cpu;
 mod data;
@@ -59,7 +61,7 @@ mod word;
 pub use autograd::{BackwardOptions, NoGrad, enable_grad, is_grad_enabled, no_grad};
 pub use backend::{DeviceFacts, DeviceKind};
 pub use cpu::CpuConfig;
-pub use device::{Device, Owner};
+pub use device::{Device, Owner, RngState};
 pub use dtype::{DType, Element, Scalar, Stored, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
 pub use function::{Function, FunctionBackward, Save, apply};

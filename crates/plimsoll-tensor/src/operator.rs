@@ -4,6 +4,7 @@
 //! ([`Operator::infer`]), what it costs, what it saves for its derivative and what that is; its kernels are the
 //! other half ([`Kernel`]). [`crate::call`] leads it down the one road to a device (`road.rs`).
 
+use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -227,6 +228,8 @@ pub struct Backward<'a> {
     grads: &'a [Option<Tensor>],
     wanted: &'a [bool],
     saved: &'a [(Slot, Saved)],
+    /// What hooks gave back: each is asked once for each derivative.
+    unpacked: RefCell<SmallVec<[(Slot, Data); 2]>>,
 }
 
 impl Backward<'_> {
@@ -286,7 +289,16 @@ impl Backward<'_> {
     fn saved(&self, slot: Slot) -> Result<Data> {
         let found = self.saved.iter().find(|(at, _)| *at == slot);
         let Some((_, saved)) = found else { unreachable!("{} did not save {slot:?}", self.name) };
-        saved.get(self.name)
+        if !saved.is_packed() {
+            return saved.get(self.name);
+        }
+        let known = self.unpacked.borrow().iter().find(|(at, _)| *at == slot).map(|(_, data)| data.clone());
+        if let Some(data) = known {
+            return Ok(data);
+        }
+        let data = saved.get(self.name)?;
+        self.unpacked.borrow_mut().push((slot, data.clone()));
+        Ok(data)
     }
 }
 
@@ -306,6 +318,7 @@ pub(crate) struct Recorded<H> {
 impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.op.name();
-        self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved })
+        let unpacked = RefCell::default();
+        self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved, unpacked })
     }
 }

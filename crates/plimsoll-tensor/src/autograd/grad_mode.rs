@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
+    static RECOMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether this thread records operations for a backward pass.
@@ -58,6 +59,29 @@ impl Drop for Switched {
     fn drop(&mut self) {
         ENABLED.set(self.before);
     }
+}
+
+/// This thread computes what a checkpoint dropped, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Recomputing {
+    before: bool,
+}
+
+impl Recomputing {
+    pub(crate) fn new() -> Recomputing {
+        Recomputing { before: RECOMPUTING.replace(true) }
+    }
+}
+
+impl Drop for Recomputing {
+    fn drop(&mut self) {
+        RECOMPUTING.set(self.before);
+    }
+}
+
+/// Whether this thread computes what a checkpoint dropped.
+pub(crate) fn is_recomputing() -> bool {
+    RECOMPUTING.get()
 }
 
 /// Recording is off on this thread until the guard is dropped.

@@ -15,5 +15,6 @@ pub use anomaly::detect_anomaly;
 pub(crate) use anomaly::place;
 pub use grad::{BackwardOptions, GradOptions, backward, grad};
 pub use grad_mode::{NoGrad, enable_grad, is_grad_enabled, no_grad};
+pub(crate) use grad_mode::{Recomputing, is_recomputing};
 pub(crate) use saved::Saved;
 pub use saved::saved_tensors_hooks;

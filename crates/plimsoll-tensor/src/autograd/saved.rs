@@ -35,6 +35,11 @@ impl Saved {
         Ok(Saved::Packed { value, hooks })
     }
 
+    /// Whether a hook must give it back.
+    pub(crate) fn is_packed(&self) -> bool {
+        matches!(self, Saved::Packed { .. })
+    }
+
     /// The values, for the derivative of `node`.
     ///
     /// # Errors
@@ -94,7 +99,8 @@ where
 }
 
 /// Runs `f`; what its operations save for the backward pass is given to `pack`, and what that makes of it is kept
-/// instead. The backward pass asks `unpack` for the tensor again, once for each use. As
+/// instead. The backward pass asks `unpack` for the tensor again, once for each derivative that
+/// reads it. As
 /// `torch.autograd.graph.saved_tensors_hooks`. Both run without recording; the innermost pair counts.
 ///
 /// ```

@@ -1,0 +1,251 @@
+//! Activation checkpointing: what a piece of the network saves is dropped, and computed again when the backward pass asks.
+//!
+//! As `torch.utils.checkpoint` with `use_reentrant=False`: the piece is recorded as any other, so gradients, hooks,
+//! [`autograd::grad`](crate::autograd::grad) and checkpoints inside it work; only what its operations would save is replaced
+//! by a number. The first derivative that asks for one runs the piece again, up to the last tensor that is needed, and
+//! each value is dropped as soon as its derivative has read it. Random numbers and autocast are those of the first run.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::autocast_mode;
+use crate::autograd::{Saved, enable_grad, is_grad_enabled, saved_tensors_hooks};
+use crate::device::{Device, RngState};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Dims;
+use crate::tensor::Tensor;
+
+/// Runs `f` on `inputs` and keeps nothing of what it saves for the backward pass but the inputs themselves: `f` runs a second
+/// time there, with the same random numbers and under the same autocast. As `torch.utils.checkpoint.checkpoint`.
+///
+/// `f` must compute the same both times; tensors that it captures, such as parameters, get their gradients as usual.
+///
+/// ```
+/// use plimsoll_tensor::checkpoint::checkpoint;
+/// use plimsoll_tensor::{Device, SimConfig, Tensor};
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// let x = Tensor::ones(&[1 << 20], &device)?.requires_grad_(true)?;
+/// let block = |x: &[Tensor]| x[0].exp()?.tanh()?.exp()?.tanh();
+/// let y = block(&[x.clone()])?;
+/// let kept = device.memory_allocated();
+/// drop(y);
+/// let y = checkpoint(block, &[&x])?;
+/// assert_eq!((kept, device.memory_allocated()), (5 * 4 << 20, 2 * 4 << 20));
+/// y.sum()?.backward()?;
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Those of `f`. In the backward pass: those of its second run; a second run that saves other tensors than the first.
+pub fn checkpoint<F>(f: F, inputs: &[&Tensor]) -> Result<Tensor>
+where
+    F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
+{
+    if !is_grad_enabled() {
+        return f(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>());
+    }
+    let piece = Arc::new(Piece::new(f, inputs)?);
+    let (packs, unpacks) = (piece.clone(), piece.clone());
+    let out = saved_tensors_hooks(
+        move |tensor: &Tensor| Ok(packs.count(tensor)),
+        move |number: &usize| unpacks.again(*number),
+        || (piece.f)(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>()),
+    )?;
+    Ok(out)
+}
+
+/// Runs `functions` one after the other, cut into `segments` of equal numbers, of which all but the last are checkpointed. As
+/// `torch.utils.checkpoint.checkpoint_sequential`.
+///
+/// ```
+/// use plimsoll_tensor::checkpoint::{Step, checkpoint_sequential};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let x = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let steps: Vec<Step> = (0..4).map(|_| Step::new(Tensor::tanh)).collect();
+/// checkpoint_sequential(&steps, 2, &x)?.sum()?.backward()?;
+/// assert!(x.grad().is_some());
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// As [`checkpoint`]; no segment, or more segments than functions.
+pub fn checkpoint_sequential(functions: &[Step], segments: usize, input: &Tensor) -> Result<Tensor> {
+    if segments == 0 || segments > functions.len() {
+        let message = format!("{segments} segments of {} functions", functions.len());
+        return Err(Error::argument("checkpoint_sequential", message));
+    }
+    let len = functions.len() / segments;
+    let (segmented, last) = functions.split_at(len * (segments - 1));
+    let mut x = input.clone();
+    for segment in segmented.chunks(len) {
+        let segment = segment.to_vec();
+        x = checkpoint(move |x| run(&segment, &x[0]), &[&x])?;
+    }
+    run(last, &x)
+}
+
+fn run(steps: &[Step], x: &Tensor) -> Result<Tensor> {
+    steps.iter().try_fold(x.clone(), |x, step| (step.0)(&x))
+}
+
+/// One function of a sequence: clones are the same function.
+#[derive(Clone)]
+pub struct Step(Arc<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>);
+
+impl Step {
+    /// From a function of one tensor.
+    pub fn new(f: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static) -> Step {
+        Step(Arc::new(f))
+    }
+}
+
+impl std::fmt::Debug for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Step")
+    }
+}
+
+/// Whether this thread runs a piece for the second time: what must happen once, such as a change of running statistics, must
+/// not happen now.
+pub fn is_recomputing() -> bool {
+    crate::autograd::is_recomputing()
+}
+
+/// A checkpointed piece.
+struct Piece<F> {
+    f: F,
+    /// Each input, and whether it wanted a gradient. They are saved as any operation's are, so that a checkpoint around this
+    /// one drops them too.
+    inputs: Vec<(Saved, bool)>,
+    random: Vec<(Device, RngState)>,
+    autocast: Option<DType>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Shape and type of each tensor that the first run saved, in order.
+    saved: Vec<(Dims, DType)>,
+    /// What the second run saved and nobody has asked for yet.
+    again: BTreeMap<usize, Tensor>,
+}
+
+impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
+    fn new(f: F, inputs: &[&Tensor]) -> Result<Piece<F>> {
+        let mut random: Vec<(Device, RngState)> = Vec::new();
+        for input in inputs {
+            let device = input.device();
+            if random.iter().all(|(known, _)| known != device) {
+                random.push((device.clone(), device.rng_state()));
+            }
+        }
+        let saved = |input: &&Tensor| Ok((Saved::new(input.data())?, input.requires_grad()));
+        let inputs = inputs.iter().map(saved).collect::<Result<_>>()?;
+        Ok(Piece { f, inputs, random, autocast: autocast_mode::lower(), state: Mutex::default() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of one more saved tensor.
+    fn count(&self, tensor: &Tensor) -> usize {
+        let saved = &mut self.state().saved;
+        saved.push((Dims::from_slice(tensor.shape()), tensor.dtype()));
+        saved.len() - 1
+    }
+
+    /// A saved tensor, which is then no longer kept here.
+    fn again(self: &Arc<Self>, number: usize) -> Result<Tensor> {
+        let found = self.state().again.remove(&number);
+        match found {
+            Some(tensor) => Ok(tensor),
+            None => {
+                self.recompute()?;
+                let found = self.state().again.remove(&number);
+                found.ok_or_else(|| differs("one tensor less than the first"))
+            }
+        }
+    }
+
+    /// Runs the piece again, up to the last tensor that it saved before.
+    fn recompute(self: &Arc<Self>) -> Result<()> {
+        let inputs = self.inputs.iter().map(|(saved, wanted)| {
+            let input = Tensor::from_data(saved.get("checkpoint")?);
+            if *wanted { input.requires_grad_(true) } else { Ok(input) }
+        });
+        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
+        self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
+        let progress = Arc::new(Mutex::new(Progress::default()));
+        let (piece, seen) = (self.clone(), progress.clone());
+        let result = {
+            let _as_before = autocast_mode::Switched::to(self.autocast);
+            let _second = crate::autograd::Recomputing::new();
+            enable_grad(|| {
+                saved_tensors_hooks(
+                    move |tensor: &Tensor| piece.keep(tensor, &seen),
+                    |_: &()| {
+                        Err(Error::autograd(
+                            "checkpoint",
+                            "a backward pass inside of a checkpointed function",
+                        ))
+                    },
+                    || (self.f)(&inputs),
+                )
+            })
+        };
+        for ((device, _), state) in self.random.iter().zip(random) {
+            device.set_rng_state(state);
+        }
+        let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&progress.wrong, progress.complete, result) {
+            (Some(wrong), ..) => Err(differs(wrong)),
+            (None, true, _) => Ok(()),
+            (None, false, Err(error)) => Err(error),
+            (None, false, Ok(_)) => Err(differs(&format!("{} tensors", progress.next))),
+        }
+    }
+
+    /// Keeps a tensor of the second run. The last one ends it by an error that nobody sees.
+    fn keep(&self, tensor: &Tensor, progress: &Mutex<Progress>) -> Result<()> {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = progress.next;
+        progress.next += 1;
+        let mut state = self.state();
+        let found = (Dims::from_slice(tensor.shape()), tensor.dtype());
+        if state.saved.get(number) != Some(&found) {
+            progress.wrong = Some(format!("tensor {number} is {:?} of {}", found.0, found.1));
+            return Err(stop());
+        }
+        let last = number + 1 == state.saved.len();
+        let old = state.again.insert(number, tensor.detach());
+        drop(state);
+        drop(old);
+        if last {
+            progress.complete = true;
+            return Err(stop());
+        }
+        Ok(())
+    }
+}
+
+/// How far a second run has come.
+#[derive(Default)]
+struct Progress {
+    next: usize,
+    complete: bool,
+    wrong: Option<String>,
+}
+
+fn stop() -> Error {
+    Error::autograd("checkpoint", "all that the backward pass needs has been computed again")
+}
+
+fn differs(what: &str) -> Error {
+    let message = format!(
+        "when the function ran again it saved {what}, unlike the first time; it must compute the same both times"
+    );
+    Error::autograd("checkpoint", message)
+}
