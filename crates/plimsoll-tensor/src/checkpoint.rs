@@ -91,7 +91,9 @@ fn run(steps: &[Step], x: &Tensor) -> Result<Tensor> {
 
 /// One function of a sequence: clones are the same function.
 #[derive(Clone)]
-pub struct Step(Arc<dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync>);
+pub struct Step(Arc<Apply>);
+
+type Apply = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
 impl Step {
     /// From a function of one tensor.
