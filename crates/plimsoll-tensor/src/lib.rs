@@ -70,7 +70,7 @@ pub use kernel::{CpuCall, Kernel};
 pub use label::Category;
 pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
-pub use ops::{Conv2dOptions, MaxPool2dOptions, OPERATORS, ReshapeTo};
+pub use ops::{Conv2dOptions, MaxPool2dOptions, OPERATORS, ReshapeTo, unscale_};
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use road::{Tensors, call, create};
 pub use sim::SimConfig;

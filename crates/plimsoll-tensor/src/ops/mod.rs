@@ -33,6 +33,7 @@ mod step;
 mod sum;
 mod traced;
 mod unary;
+mod unscale;
 mod view;
 
 use crate::suite::Case;
@@ -66,11 +67,13 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("step", step::cases),
     ("sum", sum::cases),
     ("unary", unary::cases),
+    ("unscale", unscale::cases),
     ("view", view::cases),
 ];
 
 pub use conv::Conv2dOptions;
 pub use pool::MaxPool2dOptions;
+pub use unscale::unscale_;
 pub use view::ReshapeTo;
 
 use crate::device::Device;

@@ -25,7 +25,7 @@
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
 //! | [`index`] | elements by index: picked, put, added |
 //! | [`unfold`] | derivative of overlapping windows |
-//! | [`optim`] | SGD and Adam steps |
+//! | [`optim`], [`unscale`] | SGD and Adam steps; gradients of a scaled loss |
 
 pub(crate) mod conv;
 pub(crate) mod conv_any;
@@ -53,4 +53,5 @@ mod testing;
 mod tile;
 mod transpose;
 pub(crate) mod unfold;
+pub(crate) mod unscale;
 mod walk;
