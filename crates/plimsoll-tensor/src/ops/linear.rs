@@ -13,9 +13,30 @@ use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
+/// How a weight lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weight {
+    /// `[out, in]`, as PyTorch's layers have it.
+    OutIn,
+    /// `[in, out]`.
+    InOut,
+}
+
 /// `x, w[, bias] -> out`.
 #[derive(Clone, Copy, Debug)]
-struct Linear;
+struct Linear {
+    weight: Weight,
+}
+
+impl Linear {
+    /// Inputs and outputs of a weight of this shape.
+    fn sizes(self, weight: &[usize]) -> [usize; 2] {
+        match self.weight {
+            Weight::OutIn => [weight[1], weight[0]],
+            Weight::InOut => [weight[0], weight[1]],
+        }
+    }
+}
 
 /// How many rows there are, which also holds where a row has no elements.
 fn rows(shape: &[usize]) -> usize {
@@ -34,22 +55,26 @@ impl Kernel for Linear {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         match call.outs[0].dtype() {
-            DType::I64 => product::<i64>(call),
-            DType::F64 => product::<f64>(call),
-            _ => product::<f32>(call),
+            DType::I64 => product::<i64>(*self, call),
+            DType::F64 => product::<f64>(*self, call),
+            _ => product::<f32>(*self, call),
         }
         Ok(())
     }
 }
 
-fn product<T: Product>(call: CpuCall<'_>) {
+fn product<T: Product>(op: Linear, call: CpuCall<'_>) {
     let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
-    let (k, n) = (w.shape()[1], w.shape()[0]);
+    let [k, n] = op.sizes(w.shape());
     let x_layout = as_rows(x.layout()).unwrap_or_else(|| unreachable!("taken"));
     let strides =
         |layout: &Layout| MatrixStrides { batch: 0, row: layout.strides()[0], col: layout.strides()[1] };
     let shape = MatmulShape { batch: 1, m: x_layout.shape()[0], k, n };
-    let (a, b) = ((x.elements(), strides(&x_layout)), (w.elements(), strides(w.layout()).transposed()));
+    let w_strides = match op.weight {
+        Weight::OutIn => strides(w.layout()).transposed(),
+        Weight::InOut => strides(w.layout()),
+    };
+    let (a, b) = ((x.elements(), strides(&x_layout)), (w.elements(), w_strides));
     let bias = bias.first().map(|bias| bias.elements());
     let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
     T::matmul(&shape, a, b, bias, (out.elements(), MatrixStrides::row_major(shape.m, n)));
@@ -63,18 +88,19 @@ impl Operator for Linear {
         want_number("linear", x.dtype)?;
         want_same("linear", ins)?;
         let bias = bias.first();
-        let fits = x.rank() > 0 && w.rank() == 2 && x.shape().last() == w.shape().last();
-        if !fits || bias.is_some_and(|b| b.shape() != &w.shape()[..1]) {
+        let fits = x.rank() > 0 && w.rank() == 2 && x.shape().last() == Some(&self.sizes(w.shape())[0]);
+        if !fits || bias.is_some_and(|b| b.shape() != [self.sizes(w.shape())[1]]) {
             let message = format!(
-                "input {:?} with weight {:?} and bias {:?}: needs […, in], [out, in] and [out]",
+                "input {:?} with weight {:?} and bias {:?}: needs […, in], {} and [out]",
                 x.shape(),
                 w.shape(),
-                bias.map(Meta::shape)
+                bias.map(Meta::shape),
+                if self.weight == Weight::OutIn { "[out, in]" } else { "[in, out]" }
             );
             return Err(Error::shape("linear", message));
         }
         let mut shape = Dims::from_slice(x.shape());
-        shape[x.rank() - 1] = w.shape()[0];
+        shape[x.rank() - 1] = self.sizes(w.shape())[1];
         Ok(smallvec![Output::new(&shape, x.dtype)])
     }
 
@@ -87,7 +113,7 @@ impl Operator for Linear {
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        let k = ins[1].shape()[1];
+        let [k, _] = self.sizes(ins[1].shape());
         Cost::streaming(2 * (outs[0].layout.len() * k) as u64, ins, outs)
     }
 
@@ -102,10 +128,15 @@ impl Operator for Linear {
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
         let grad = grad.reshape(&[rows(grad.shape()), grad.shape()[grad.rank() - 1]])?;
-        let to_x = || grad.matmul(&at.input(1)?)?.reshape(at.shape(0));
+        let to_x = || {
+            let w = at.input(1)?;
+            let w = if self.weight == Weight::OutIn { w } else { w.t()? };
+            grad.matmul(&w)?.reshape(at.shape(0))
+        };
         let to_w = || {
             let x = at.input(0)?;
-            grad.t()?.matmul(&x.reshape(&[rows(x.shape()), x.shape()[x.rank() - 1]])?)
+            let x = x.reshape(&[rows(x.shape()), x.shape()[x.rank() - 1]])?;
+            if self.weight == Weight::OutIn { grad.t()?.matmul(&x) } else { x.t()?.matmul(&grad) }
         };
         let mut results: Grads =
             smallvec![at.wants(0).then(to_x).transpose()?, at.wants(1).then(to_w).transpose()?];
@@ -125,7 +156,18 @@ impl Tensor {
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
         ins.extend(bias);
-        call_one(Linear, &ins)
+        call_one(Linear { weight: Weight::OutIn }, &ins)
+    }
+
+    /// `self · weight + bias`: as [`Tensor::linear`] with a weight `[in, out]`, as `transformers`' `Conv1D` has it. As
+    /// `torch.addmm` over rows.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together; out of memory.
+    pub fn linear_in_out(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self, weight];
+        ins.extend(bias);
+        call_one(Linear { weight: Weight::InOut }, &ins)
     }
 }
 
@@ -140,9 +182,22 @@ pub(crate) fn cases() -> Vec<Case> {
             vec![(0..rows * n).map(|i| at(i / n, i % n)).collect()]
         }
     };
-    let case = |shapes: &[&[usize]]| Case::new(format!("linear {shapes:?}"), shapes, |ins| call(Linear, ins));
+    let case = |shapes: &[&[usize]]| {
+        Case::new(format!("linear {shapes:?}"), shapes, |ins| call(Linear { weight: Weight::OutIn }, ins))
+    };
+    let in_out = |ins: &[Vec<f64>]| {
+        let at = |row: usize, col: usize| -> f64 {
+            let product: f64 = (0..4).map(|j| ins[0][row * 4 + j] * ins[1][j * 5 + col]).sum();
+            product + ins[2][col]
+        };
+        vec![(0..15).map(|i| at(i / 5, i % 5)).collect()]
+    };
     vec![
         case(&[&[3, 4], &[5, 4], &[5]]).expect(naive([3, 4, 5])),
         case(&[&[2, 3, 4], &[2, 4]]).expect(naive([6, 4, 2])),
+        Case::new("linear_in_out", &[&[3, 4], &[4, 5], &[5]], |ins| {
+            call(Linear { weight: Weight::InOut }, ins)
+        })
+        .expect(in_out),
     ]
 }

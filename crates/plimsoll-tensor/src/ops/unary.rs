@@ -314,6 +314,14 @@ unary! {
             + x * R::of(0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI) * (x * x * R::of(-0.5)).exp())
     }
 
+    /// An approximation of `gelu` by a hyperbolic tangent: `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`. As
+    /// `torch.nn.functional.gelu(approximate="tanh")`.
+    pub gelu_tanh => GeluTanh over Any of FloatsOnly {
+        |x| x * R::of(0.5) * (R::of(1.0) + (gelu_argument(x)).tanh()),
+        reads Input,
+        |g, x| g * gelu_slope(x, gelu_argument(x).tanh())
+    }
+
     /// `mul * x + add`, of floating point.
     pub affine => Affine { mul, add } over Any of Floats { |x| x * mul + add, reads Nothing, |g, v| g * mul }
 
@@ -330,6 +338,19 @@ unary! {
         reads Nothing,
         |g, v| g * R::of(0.0)
     }
+}
+
+/// `√(2/π) · (x + 0.044715 x³)`.
+#[inline(always)]
+fn gelu_argument<R: Real>(x: R) -> R {
+    (x + x * x * x * R::of(0.044_715)) * R::of(FRAC_2_SQRT_PI * FRAC_1_SQRT_2)
+}
+
+/// The derivative of `gelu_tanh`, with `t` the hyperbolic tangent in it.
+#[inline(always)]
+fn gelu_slope<R: Real>(x: R, t: R) -> R {
+    let inner = (R::of(1.0) + x * x * R::of(3.0 * 0.044_715)) * R::of(FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
+    (R::of(1.0) + t) * R::of(0.5) + x * R::of(0.5) * (R::of(1.0) - t * t) * inner
 }
 
 impl Tensor {
