@@ -72,19 +72,19 @@ print('peaks', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved
 fn the_peaks_are_the_programs_own() {
     let Some(torch) = Torch::new("peaks", TRAINS) else { return };
     let whole = torch.predict(&["--whole", "--json"], &["512"]);
-    let told = answer(&whole, 0);
-    let judged = &told["judged"];
+    let report = answer(&whole, 0);
+    let judged = &report["judged"];
     let peaks = format!("peaks {} {}\n", judged["peak_allocated_bytes"], judged["peak_reserved_bytes"]);
     assert!(stderr(&whole).contains(&peaks), "{peaks}{}", stderr(&whole));
-    assert_eq!(told["verdict"]["is"], "fits");
+    assert_eq!(report["verdict"]["is"], "fits");
     assert_eq!(judged["process"]["steps"], 5);
     assert_eq!(judged["explanation"]["replay"]["identical"], true);
 
     let snapshot = torch.folder.file("run.pickle");
     let three = torch.predict(&["--json", "--snapshot", &snapshot], &["512"]);
-    let told = answer(&three, 0);
+    let report = answer(&three, 0);
     assert_eq!(
-        (&told["judged"]["process"]["steps"], &told["judged"]["process"]["state"]),
+        (&report["judged"]["process"]["steps"], &report["judged"]["process"]["state"]),
         (&3.into(), &"stopped".into())
     );
     assert!(stderr(&three).contains("step 1") && !stderr(&three).contains("step 3"), "{}", stderr(&three));
@@ -95,9 +95,9 @@ fn the_peaks_are_the_programs_own() {
 fn the_largest_width_that_fits_is_found() {
     let Some(torch) = Torch::new("find", TRAINS) else { return };
     let options = ["--gpu", "1GiB", "--cc", "8.0", "--context", "0", "--find", "W=2..5", "--json"];
-    let told = answer(&torch.predict(&options, &["{W}000"]), 0);
-    assert_eq!(told["largest"], 3, "{told}");
-    let tried = told["tried"].as_array().expect("runs");
+    let report = answer(&torch.predict(&options, &["{W}000"]), 0);
+    assert_eq!(report["largest"], 3, "{report}");
+    let tried = report["tried"].as_array().expect("runs");
     let first_not = tried.iter().find(|it| it["verdict"]["is"] == "runs out").expect("one that does not fit");
     assert!(
         first_not["verdict"]["line"].as_str().is_some_and(|line| line.contains("train.py:")),
@@ -122,16 +122,16 @@ if sys.argv[1] == 'read':
 ";
 
 #[test]
-fn how_a_program_fails_is_told_apart() {
+fn memory_that_ran_out_and_other_failures_have_different_verdicts() {
     let Some(torch) = Torch::new("fails", FAILS) else { return };
-    let told = |how: &str, code| answer(&torch.predict(&["--json"], &[how]), code)["verdict"].clone();
-    let out = told("out", 4);
+    let report = |how: &str, code| answer(&torch.predict(&["--json"], &[how]), code)["verdict"].clone();
+    let out = report("out", 4);
     assert!(out["line"].as_str().is_some_and(|line| line.contains("train.py:5")), "{out}");
     assert_eq!((&out["asked_bytes"], &out["caught"]), (&(4_u64 << 30).into(), &false.into()));
-    assert_eq!(told("caught", 4)["caught"], true);
-    let read = told("read", 5);
+    assert_eq!(report("caught", 4)["caught"], true);
+    let read = report("read", 5);
     assert!(read["hint"].as_str().is_some_and(|hint| hint.contains("read back")), "{read}");
-    let own = told("own", 5);
+    let own = report("own", 5);
     assert!(
         own["hint"].is_null() && own["how"].as_str().is_some_and(|how| how.starts_with("KeyError")),
         "{own}"
@@ -183,9 +183,9 @@ if sys.argv[1] == 'refused':
 ";
 
 #[test]
-fn what_the_stand_in_took_to_be_so_is_among_the_limits_however_the_program_ends() {
+fn assumptions_are_among_the_limits_however_the_program_ends() {
     let Some(torch) = Torch::new("assumes", ASSUMES) else { return };
-    let limits = |told: &Value| told["not_counted"].to_string();
+    let limits = |report: &Value| report["not_counted"].to_string();
     let exit = answer(&torch.predict(&["--whole", "--json"], &["exit"]), 0);
     assert_eq!(exit["exact"], false);
     for said in ["cuSPARSE is assumed to need", "cuFFT is assumed to need"] {
@@ -204,7 +204,7 @@ torch.fft.fft(torch.randn(64, 1 << 17, device='cuda'))
 ";
 
 #[test]
-fn the_peaks_without_the_workspaces_of_cufft_are_told_too() {
+fn the_peaks_without_the_workspaces_of_cufft_are_reported_too() {
     let Some(torch) = Torch::new("transforms", TRANSFORMS) else { return };
     let output = torch.predict(&["--whole"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -225,14 +225,15 @@ for _ in range(3):
 fn cudnn_is_asked_for_its_workspaces_and_the_program_runs_once() {
     let Some(torch) = Torch::new("convolves", CONVOLVES) else { return };
     let out = torch.folder.file("out");
-    let told = answer(&torch.predict(&["--gpu", "H200", "--json"], &[&out]), 0);
-    let limits = told["not_counted"].to_string();
+    let report = answer(&torch.predict(&["--gpu", "H200", "--json"], &[&out]), 0);
+    let limits = report["not_counted"].to_string();
     assert!(limits.contains("cuDNN chose its kernels and workspaces itself"), "{limits}");
-    let without = &told["without_cudnn_workspaces"];
-    assert!(without["left_out"].as_u64().is_some_and(|count| count > 0), "{told}");
+    let without = &report["without_cudnn_workspaces"];
+    assert!(without["left_out"].as_u64().is_some_and(|count| count > 0), "{report}");
     let none = torch.folder.file("none");
-    let told = answer(&torch.predict(&["--gpu", "H200", "--json", "--cudnn-workspace", "none"], &[&none]), 0);
-    let peak = |key| (&without[key], &told["judged"][key]);
+    let report =
+        answer(&torch.predict(&["--gpu", "H200", "--json", "--cudnn-workspace", "none"], &[&none]), 0);
+    let peak = |key| (&without[key], &report["judged"][key]);
     for key in ["peak_allocated_bytes", "peak_reserved_bytes"] {
         let (replayed, run) = peak(key);
         assert_eq!(replayed, run, "{key}: the replay gives what a run without workspaces gives");
@@ -245,12 +246,12 @@ fn the_snapshots_of_all_ranks_are_kept_in_a_folder() {
     torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
     let folder = torch.folder.file("kept") + "/";
     let output = torch.predict(&["--json", "--devices", "2", "--snapshot", &folder], &[]);
-    let told = answer(&output, 0);
+    let report = answer(&output, 0);
     let side_by_side = json(&plimsoll(&["explain", "--json", &folder]));
     let ranks = side_by_side["ranks"].as_array().expect("ranks");
     let names: Vec<&Value> = ranks.iter().map(|rank| &rank["name"]).collect();
     assert_eq!(names, ["rank 0", "rank 1"], "{side_by_side}");
-    let own = told["judged"]["process"]["rank"].as_u64().expect("a rank");
+    let own = report["judged"]["process"]["rank"].as_u64().expect("a rank");
     assert!(fs::exists(format!("{folder}rank{own}.pickle")).expect("a folder"));
     // Another run's would be taken for ranks of this one.
     let again = torch.predict(&["--snapshot", &folder], &[]);
@@ -282,12 +283,12 @@ fn processes_share_a_gpu_with_a_context_each() {
     let Some(torch) = Torch::new("shares", SHARES) else { return };
     let gpu = ["--gpu", "8GiB", "--cc", "8.0", "--context", "512MiB", "--json"];
     let fits = torch.predict(&gpu, &["1"]);
-    let told = answer(&fits, 0);
-    assert_eq!(told["verdict"]["spare_bytes"], 5_u64 << 30, "{told}");
+    let report = answer(&fits, 0);
+    assert_eq!(report["verdict"]["spare_bytes"], 5_u64 << 30, "{report}");
     assert_eq!(stderr(&fits).matches(&format!("taken {}", 3_u64 << 30)).count(), 2, "{}", stderr(&fits));
     // Each alone would fit.
-    let told = answer(&torch.predict(&gpu, &["4"]), 4);
-    assert_eq!(told["verdict"]["is"], "runs out", "{told}");
+    let report = answer(&torch.predict(&gpu, &["4"]), 4);
+    assert_eq!(report["verdict"]["is"], "runs out", "{report}");
 }
 
 const AGREES: &str = "
@@ -345,8 +346,8 @@ for step in range(3):
 #[test]
 fn a_program_that_resumes_or_checks_its_distributions_runs() {
     let Some(torch) = Torch::new("resumes", RESUMES) else { return };
-    let told = answer(&torch.predict(&["--json"], &[]), 0);
-    assert_eq!(told["judged"]["process"]["steps"], 3);
+    let report = answer(&torch.predict(&["--json"], &[]), 0);
+    assert_eq!(report["judged"]["process"]["steps"], 3);
 }
 
 const WAITS: &str = "
@@ -359,7 +360,7 @@ while True:
 ";
 
 #[test]
-fn what_was_seen_is_told_at_a_signal_or_a_timeout_and_no_process_is_left() {
+fn a_signal_or_a_timeout_ends_the_run_with_a_report_and_no_process_is_left() {
     let Some(torch) = Torch::new("waits", WAITS) else { return };
     let gone = |output: &Output| {
         let said = stderr(output);
@@ -368,8 +369,8 @@ fn what_was_seen_is_told_at_a_signal_or_a_timeout_and_no_process_is_left() {
         !fs::read_to_string(format!("/proc/{number}/stat")).is_ok_and(|it| !it.contains(") Z "))
     };
     let expired = torch.predict(&["--json", "--timeout", "30s"], &[]);
-    let told = answer(&expired, 4);
-    assert_eq!(told["judged"]["peak_allocated_bytes"], 1 << 30, "{told}");
+    let report = answer(&expired, 4);
+    assert_eq!(report["judged"]["peak_allocated_bytes"], 1 << 30, "{report}");
     assert!(gone(&expired));
 
     let temporary = torch.folder.file("temporary");
@@ -389,9 +390,9 @@ fn what_was_seen_is_told_at_a_signal_or_a_timeout_and_no_process_is_left() {
     assert!(sent.success());
     let mut output = child.wait_with_output().expect("an end");
     output.stderr = before.into_bytes();
-    let told = answer(&output, 4);
-    assert!(told["summary"].as_str().is_some_and(|it| it.contains("interrupted")), "{told}");
-    assert_eq!(told["judged"]["peak_allocated_bytes"], 1 << 30, "{told}");
+    let report = answer(&output, 4);
+    assert!(report["summary"].as_str().is_some_and(|it| it.contains("interrupted")), "{report}");
+    assert_eq!(report["judged"]["peak_allocated_bytes"], 1 << 30, "{report}");
     assert!(gone(&output));
     // What PyTorch keeps there stays.
     let left = fs::read_dir(&temporary).expect("a folder").map(|entry| entry.expect("an entry").file_name());

@@ -106,11 +106,11 @@ fn an_allocator_without_a_record_still_has_peaks() {
         else {
             return;
         };
-        let told = answer(&output, 0);
+        let report = answer(&output, 0);
         // Parameters, gradients and Adam's two averages of 4 MiB each.
-        let reserved = told["judged"]["peak_reserved_bytes"].as_u64().expect("a number");
-        assert!((16 << 20..64 << 20).contains(&reserved), "{what}: {told}");
-        assert!(told["not_counted"].to_string().contains(what), "{told}");
+        let reserved = report["judged"]["peak_reserved_bytes"].as_u64().expect("a number");
+        assert!((16 << 20..64 << 20).contains(&reserved), "{what}: {report}");
+        assert!(report["not_counted"].to_string().contains(what), "{report}");
     }
 }
 
@@ -173,8 +173,8 @@ for group, size, rank in ((mesh['shard'].get_group(), 4, 3), (mesh['replicate'].
 fn parts_of_a_job_have_their_own_size_and_ranks_though_one_rank_runs_alone() {
     let options = ["--json", "--nodes", "2", "--devices", "8", "--rank", "11"];
     let Some(output) = predict("parts", PARTS, &options, &[]) else { return };
-    let told = answer(&output, 0);
-    assert_eq!(told["judged"]["process"]["rank"], 11, "{told}");
+    let report = answer(&output, 0);
+    assert_eq!(report["judged"]["process"]["rank"], 11, "{report}");
 }
 
 const COMPILES: &str = "
@@ -198,4 +198,27 @@ fn what_is_tuned_here_is_not_left_in_the_users_caches() {
     answer(&output, 0);
     assert_eq!(cache.names(), [""; 0]);
     assert!(!home.0.join(".triton").exists(), "{:?}", home.names());
+}
+
+const COMPILES_TWICE: &str = "
+import subprocess, sys, torch
+if len(sys.argv) < 2:
+    for caches in ('cold', 'warm'):
+        subprocess.run([sys.executable, __file__, caches], check=True)
+    sys.exit()
+x = torch.randn(1024, 1024, device='cuda')
+torch.compile(lambda x: (x.t() * x).sin(), options=dict(max_autotune_pointwise=True))(x)
+print(sys.argv[1], torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), flush=True)
+";
+
+#[test]
+fn the_peaks_with_a_warm_compile_cache_are_those_of_a_second_process() {
+    let Some(output) = predict("compiles-twice", COMPILES_TWICE, &["--json", "--whole"], &[]) else { return };
+    let report = answer(&output, 0);
+    let (cold, warm) = (&report["judged"], &report["with_warm_compile_cache"]);
+    for (caches, peaks) in [("cold", cold), ("warm", warm)] {
+        let line = format!("{caches} {} {}\n", peaks["peak_allocated_bytes"], peaks["peak_reserved_bytes"]);
+        assert!(stderr(&output).contains(&line), "{line}{}", stderr(&output));
+    }
+    assert!(cold["peak_reserved_bytes"].as_u64() > warm["peak_reserved_bytes"].as_u64(), "{report}");
 }

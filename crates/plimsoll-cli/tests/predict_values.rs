@@ -22,17 +22,17 @@ if sys.argv[1] == 'mask':
 fn an_answer_is_not_exact_where_memory_is_asked_for_by_what_was_selected() {
     let Some(torch) = Torch::new("selects", SELECTS) else { return };
     for (how, exact) in [("dense", true), ("mask", false)] {
-        let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
+        let report = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
         let decides: Vec<&str> =
-            deciding(&told).iter().filter_map(|read| read["operator"].as_str()).collect();
+            deciding(&report).iter().filter_map(|read| read["operator"].as_str()).collect();
         let wanted: &[&str] = if exact { &[] } else { &["nonzero"] };
-        assert_eq!((&told["exact"], decides), (&exact.into(), wanted.to_vec()), "{how}: {told}");
+        assert_eq!((&report["exact"], decides), (&exact.into(), wanted.to_vec()), "{how}: {report}");
     }
 }
 
 /// The reads of the device that decide a size or a branch.
-fn deciding(told: &Value) -> Vec<&Value> {
-    told["reads"].as_array().expect("reads").iter().filter(|read| read["decides"] == true).collect()
+fn deciding(report: &Value) -> Vec<&Value> {
+    report["reads"].as_array().expect("reads").iter().filter(|read| read["decides"] == true).collect()
 }
 
 const READS: &str = "
@@ -101,15 +101,15 @@ fn a_read_that_decides_a_size_or_a_branch_is_named_and_one_that_is_logged_is_not
         ("branch", 32, "branch"),
         ("kept", 35, "branch"),
     ] {
-        let told = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
-        let decides = deciding(&told);
-        assert_eq!(told["exact"], false, "{how}: {told}");
+        let report = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
+        let decides = deciding(&report);
+        assert_eq!(report["exact"], false, "{how}: {report}");
         assert!(decides.iter().all(|it| it["line"] == line && it["fate"] == fate), "{how}: {decides:?}");
-        assert!(!decides.is_empty(), "{how}: {told}");
+        assert!(!decides.is_empty(), "{how}: {report}");
     }
-    let told = answer(&torch.predict(&["--whole", "--json"], &["logged"]), 0);
-    assert_eq!((&told["exact"], deciding(&told).len()), (&true.into(), 0), "{told}");
-    assert!(told["reads"].as_array().is_some_and(|reads| !reads.is_empty()), "{told}");
+    let report = answer(&torch.predict(&["--whole", "--json"], &["logged"]), 0);
+    assert_eq!((&report["exact"], deciding(&report).len()), (&true.into(), 0), "{report}");
+    assert!(report["reads"].as_array().is_some_and(|reads| !reads.is_empty()), "{report}");
 }
 
 const KNOWN: &str = "
@@ -133,8 +133,8 @@ if (there == 2).all():
 #[test]
 fn what_the_host_sent_keeps_its_value_through_pytorchs_operators() {
     let Some(torch) = Torch::new("known", KNOWN) else { return };
-    let told = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
-    assert_eq!((&told["exact"], deciding(&told).len()), (&true.into(), 0), "{told}");
+    let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
+    assert_eq!((&report["exact"], deciding(&report).len()), (&true.into(), 0), "{report}");
 }
 
 const ASSUMED: &str = "
@@ -149,19 +149,19 @@ print('sizes', y.size(1), z.size(0), k.size(0))
 ";
 
 #[test]
-fn a_read_gets_the_value_that_is_assumed_and_the_answer_says_the_range() {
+fn a_read_returns_the_assumed_value_and_the_report_has_the_range() {
     let Some(torch) = Torch::new("assumed", ASSUMED) else { return };
     let assume = ["train.py:5=half", "train.py:6=max", "train.py:7=1234", "train.py:3=1"];
     let options: Vec<&str> = assume.iter().flat_map(|it| ["--assume", it]).chain(["--json"]).collect();
     let output = torch.predict(&options, &[]);
-    let told = answer(&output, 0);
+    let report = answer(&output, 0);
     assert!(stderr(&output).contains("sizes 256 32768 1234\n"), "{}", stderr(&output));
     assert!(stderr(&output).contains("sizes 0 0 0\n"), "{}", stderr(&output));
     let (with, zero) =
-        (&told["judged"]["peak_reserved_bytes"], &told["with_zero_for_assumed"]["peak_reserved_bytes"]);
+        (&report["judged"]["peak_reserved_bytes"], &report["with_zero_for_assumed"]["peak_reserved_bytes"]);
     assert!(with.as_u64() > zero.as_u64(), "{with} {zero}");
-    assert_eq!(deciding(&told)[0]["assumed"], "half", "{told}");
-    assert!(told["not_counted"].to_string().contains("--assume train.py:3: no unknown value"), "{told}");
+    assert_eq!(deciding(&report)[0]["assumed"], "half", "{report}");
+    assert!(report["not_counted"].to_string().contains("--assume train.py:3: no unknown value"), "{report}");
 }
 
 const CRITIC: &str = "
@@ -181,8 +181,8 @@ for step in range(50):
 fn a_step_counts_once_every_optimizer_has_stepped() {
     let Some(torch) = Torch::new("critic", CRITIC) else { return };
     let output = torch.predict(&["--json"], &[]);
-    let told = answer(&output, 0);
-    assert!(told["summary"].as_str().is_some_and(|it| it.contains("in the first 3 steps")), "{told}");
+    let report = answer(&output, 0);
+    assert!(report["summary"].as_str().is_some_and(|it| it.contains("in the first 3 steps")), "{report}");
     assert!(
         stderr(&output).contains("step 10") && !stderr(&output).contains("step 12"),
         "{}",
@@ -249,16 +249,16 @@ fn what_comes_after_the_training_is_run_and_the_users_files_stay_as_they_were() 
     }
     std::thread::sleep(std::time::Duration::from_secs(2));
     let output = torch.predict(&["--json"], &[mine.path().to_str().expect("a path")]);
-    let told = answer(&output, 0);
+    let report = answer(&output, 0);
     assert!(stderr(&output).contains("\nend\n"), "{}", stderr(&output));
     // The evaluation, with its larger batch, is the peak.
-    assert!(told["summary"].as_str().is_some_and(|it| it.contains("after step 3")), "{told}");
-    assert!(told["not_run"].to_string().contains("the rest of the training"), "{told}");
+    assert!(report["summary"].as_str().is_some_and(|it| it.contains("after step 3")), "{report}");
+    assert!(report["not_run"].to_string().contains("the rest of the training"), "{report}");
     for name in ["last.pt", "log.txt"] {
         assert_eq!(fs::read_to_string(mine.path().join(name)).expect("a file"), "mine", "{name}");
     }
     assert!(!mine.path().join("best.pt").exists());
-    assert_eq!(told["files_kept"].as_array().map(Vec::len), Some(3), "{told}");
+    assert_eq!(report["files_kept"].as_array().map(Vec::len), Some(3), "{report}");
 }
 
 const BRANCHES: &str = "
@@ -277,4 +277,38 @@ fn gradients_are_added_in_place_as_without_predict() {
     let mib = answer["judged"]["peak_allocated_bytes"].as_f64().expect("a peak") / f64::from(1 << 20);
     // x and h; the gradient of h from the first branch, and from the second, to be added to it; their row.
     assert_eq!(mib.floor(), 52.0, "{answer}");
+}
+
+const ROUTES: &str = "
+import torch
+N, E, K = 4096, 8, 2
+x, scores = torch.randn(N, 16, device='cuda'), torch.randn(N, E, device='cuda', requires_grad=True).softmax(-1)
+def sizes(index):
+    return [len(x[torch.where(index == it)[0]]) for it in range(E)]
+assert sizes(scores.topk(K).indices) == [N * K // E] * E
+assert sizes(scores.argmax(-1)) == sizes(scores.max(-1)[1]) == [N // E] * E
+assert sizes(scores.argsort(-1, descending=True)[:, :K]) == [N * K // E] * E
+assert sizes(torch.multinomial(scores, K)) == [N * K // E] * E
+weights, chosen = scores.topk(K + 1)
+for gates in (
+    torch.zeros_like(scores).scatter(1, chosen[:, :K], weights[:, :K].softmax(1)),
+    torch.full_like(scores, 0.0).scatter_(1, chosen[:, :K], weights[:, :K].detach()),
+    torch.zeros_like(scores).scatter_(1, chosen[:, :K], 1.0),
+):
+    assert (gates > 0).sum(0).tolist() == [N * K // E] * E
+    assert len(gates.nonzero()) == N * K
+order = chosen[:, :K].reshape(-1).argsort()
+parts = x[order // K].split(chosen[:, :K].reshape(-1).bincount(minlength=E).tolist())
+assert [len(it) for it in parts] == [N * K // E] * E
+words = torch.randn(4, 50000, device='cuda').topk(3).indices
+assert (words == 0).sum().item() == 0
+";
+
+#[test]
+fn experts_get_equal_shares_from_routers_of_every_kind() {
+    let Some(torch) = Torch::new("routes", ROUTES) else { return };
+    let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
+    let decides = deciding(&report);
+    assert!(decides.iter().all(|read| read["even_share"] == true || read["source"] == ""), "{decides:?}");
+    assert_eq!(report["exact"], false, "{report}");
 }

@@ -1,8 +1,8 @@
-//! CUPTI, which profilers use (`torch.profiler` with CUDA activities, Nsight's hooks): they start and stop as on a card,
-//! and no kernel is recorded, as none runs.
+//! CUPTI, which profilers use (`torch.profiler` with CUDA activities): profilers start and stop as on a GPU, and record no
+//! kernels, because none run.
 //!
-//! NVIDIA's own library must not be reached: it needs tables of the driver's, and calls itself without an end where these
-//! are missing. So even what needs no device is answered here.
+//! NVIDIA's own library must not be called: it needs undocumented tables of the driver, and recurses without end if they
+//! are missing. So even calls that need no device are answered here.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -34,7 +34,7 @@ calls! { Profiler:
         last.offer(0);
         Ok(())
     }
-    /// Time does not pass on the device; that of the host is not asked for here.
+    /// Time does not pass on the device.
     fn cuptiGetTimestamp(time: Out<u64>) {
         time.put(0)
     }
@@ -47,7 +47,7 @@ nothing! { Profiler:
     cuptiActivitySetAttribute cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiUnsubscribe
 }
 
-/// The next record of a buffer, of which there is none.
+/// The next record of a buffer: there is none.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetNextRecord() -> c_int {
     NO_MORE_RECORDS

@@ -1,6 +1,6 @@
-//! `libcuda`: the calls that begin with `cu`, which PyTorch's allocator makes for expandable segments, and
-//! Triton and `torch.compile` for their kernels. What the runtime can do is done there; the errors have the
-//! same numbers.
+//! `libcuda`: the calls that begin with `cu`. PyTorch's allocator makes them for expandable segments, Triton and
+//! `torch.compile` for their kernels. Calls that the runtime has, too, are implemented there; errors have the same
+//! numbers.
 
 mod allocation;
 mod context;
@@ -9,5 +9,5 @@ mod green;
 mod module;
 mod streams;
 
-/// The driver's handle of a device's context: its number, from 1.
+/// The driver's handle of a device's context: the device's number, from 1.
 type ContextHandle = u64;

@@ -1,40 +1,40 @@
-//! Why a call fails, and the number by which each of NVIDIA's libraries says so.
+//! Reasons why a call fails, and each library's number for them.
 
 use std::ffi::c_int;
 
-/// How a call of the stand-in ends.
+/// The result of a call.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// An argument that the call cannot take: a null pointer, an address that is not ours, a size of zero.
+    /// An invalid argument: a null pointer, an unknown address, a size of zero.
     InvalidValue,
-    /// The device has less left than was asked for.
+    /// The device has less free memory than requested.
     OutOfMemory,
-    /// A device number beyond those there are.
+    /// A device number that does not exist.
     InvalidDevice,
-    /// A stream, an event, a graph or memory that was never made, or is gone.
+    /// A stream, event, graph or memory that was never created, or was destroyed.
     InvalidHandle,
     /// No such symbol.
     NotFound,
     /// The kernel is compiled for other devices.
     NoKernelImage,
-    /// The call is not imitated.
+    /// The stand-in does not support the call.
     NotSupported,
-    /// Access to this peer was granted before.
+    /// Access to this peer is already enabled.
     PeerAccessAlreadyEnabled,
-    /// What was asked is not allowed while a stream is captured.
+    /// Not allowed during a capture.
     CaptureUnsupported,
-    /// The capture to be ended was begun on another stream.
+    /// The capture began on another stream.
     CaptureUnmatched,
-    /// The number that `PLIMSOLL_STANDIN_FAULT` names.
+    /// The number in `PLIMSOLL_STANDIN_FAULT`.
     Injected(c_int),
-    /// The number that the real library answered.
+    /// The number that the real library returned.
     Status(c_int),
 }
 
-/// Whose numbers are spoken.
+/// The library whose status codes apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Library {
     /// `libcudart`: `cudaError_t`.
@@ -62,7 +62,7 @@ pub(crate) enum Library {
 }
 
 impl Failure {
-    /// The number that `library` uses for this failure. The source of each is the library's header.
+    /// The library's number for this failure, from its header.
     pub(crate) fn code(self, library: Library) -> c_int {
         let (memory, unsupported, invalid) = match (self, library) {
             (Failure::Injected(code) | Failure::Status(code), _) => return code,

@@ -1,6 +1,6 @@
-//! The devices of this process: [`Setup`], made of a row of the table of GPUs ([`plimsoll_gpu`]).
+//! The devices of this process: [`Setup`], from a row of the table of GPUs ([`plimsoll_gpu`]).
 //!
-//! What a device says of itself follows from that row (`gpu/properties.rs`).
+//! A device's properties follow from that row (`gpu/properties.rs`).
 
 mod properties;
 
@@ -18,8 +18,8 @@ pub(crate) fn named(name: &str) -> Option<Gpu> {
     plimsoll_gpu::named(name).ok().copied()
 }
 
-/// A device of this compute capability, with the properties of the first GPU of that capability in the table, else of
-/// the next lower one that is listed.
+/// A device of this compute capability, with the properties of the first GPU of that capability in the table, or of the
+/// next lower capability there.
 fn of_capability(capability: (i32, i32)) -> Option<Gpu> {
     let gpu = *plimsoll_gpu::of_capability(capability)?;
     Some(Gpu { card: "Plimsoll stand-in", capability, ..gpu })
@@ -31,15 +31,15 @@ pub(crate) struct Setup {
     pub(crate) gpu: Gpu,
     /// Memory of each device.
     pub(crate) memory_bytes: u64,
-    /// What of that a process takes for its context.
+    /// The part of it that each process uses for its context.
     context_bytes: u64,
-    /// By a device's number in this process: its number in the machine.
+    /// The number in the machine of each device of this process.
     visible: Vec<usize>,
-    /// In which order addresses are handed out.
+    /// The order of allocation addresses.
     pub(crate) addresses: Addresses,
 }
 
-/// In which order addresses are handed out: Note [Up or down] in `memory/space.rs`.
+/// The order of allocation addresses: Note [Up or down] in `memory/space.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Addresses {
     /// Each above the one before.
@@ -49,7 +49,7 @@ pub(crate) enum Addresses {
 }
 
 impl Setup {
-    /// So many devices of a kind, all of them visible.
+    /// This many devices of a kind, all of them visible.
     pub(crate) fn of(gpu: Gpu, devices: usize) -> Self {
         Setup {
             gpu,
@@ -60,7 +60,7 @@ impl Setup {
         }
     }
 
-    /// What the environment asks for.
+    /// The devices that the environment describes.
     fn read() -> Self {
         let gpu = settings::value(settings::GPU, "H100", named);
         let gpu = gpu.or_else(|| named("A100-80GB")).unwrap_or(GPUS[0]);
@@ -86,29 +86,29 @@ impl Setup {
         setup
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub(crate) fn devices(&self) -> usize {
         self.visible.len()
     }
 
-    /// A device by CUDA's number for it.
+    /// A device by CUDA's number.
     ///
     /// # Errors
     ///
-    /// `InvalidDevice` if there are not so many.
+    /// `InvalidDevice` if there is none with that number.
     pub(crate) fn device(&self, number: i32) -> Outcome<usize> {
         let device = usize::try_from(number).ok().filter(|device| *device < self.devices());
         device.ok_or(Failure::InvalidDevice)
     }
 
-    /// What of a device is free beside so many bytes of this process, its context and what others have.
+    /// A device's free bytes, if this process uses `used_bytes` beside its context. Other processes' bytes count.
     pub(crate) fn free_bytes(&self, device: usize, used_bytes: u64) -> u64 {
         let taken_bytes = used_bytes + self.context_bytes + share::others_bytes(self.visible[device]);
         self.memory_bytes.saturating_sub(taken_bytes)
     }
 
-    /// Notes that this process has so many bytes of a device, if these have room beside its context and what others
-    /// have: whether they do. Fewer than before always do.
+    /// Records that this process uses this many bytes of a device beside its context. Fails, with `false`, if an increase
+    /// does not fit beside the other processes' bytes.
     pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
         let bytes = used_bytes.saturating_add(self.context_bytes);
         share::note(self.visible[device], bytes, self.memory_bytes)
@@ -136,7 +136,7 @@ impl Setup {
         (0..self.devices()).find(|device| end(&self.pci(*device)) == end(address))
     }
 
-    /// An identity that tells the devices of a machine apart.
+    /// An ID that differs between the devices of a machine.
     pub(crate) fn uuid(&self, device: usize) -> [u8; 16] {
         let mut uuid = *b"plimsoll-standin";
         uuid[15] = self.bus(device).to_le_bytes()[0];
@@ -144,13 +144,13 @@ impl Setup {
     }
 }
 
-/// The devices that `CUDA_VISIBLE_DEVICES` names, up to the first that is none, as a real driver reads it.
+/// The devices that `CUDA_VISIBLE_DEVICES` names, up to the first invalid one, as with a real driver.
 fn seen(text: &str, devices: usize) -> Vec<usize> {
     let numbers = text.split(',').map(|number| number.trim().parse().ok());
     numbers.map_while(|number: Option<usize>| number.filter(|number| *number < devices)).collect()
 }
 
-/// The devices of this process, as the environment asked for them when the first call was made.
+/// The devices of this process, as the environment described them at the first call.
 pub(crate) fn setup() -> &'static Setup {
     static SETUP: OnceLock<Setup> = OnceLock::new();
     SETUP.get_or_init(|| {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn visible_devices_are_read_up_to_the_first_that_is_none() {
+    fn visible_devices_are_read_up_to_the_first_invalid_one() {
         assert_eq!(seen("2,0,9,1", 4), [2, 0]);
         assert_eq!(seen("", 4), []);
         assert_eq!(seen("-1", 4), []);

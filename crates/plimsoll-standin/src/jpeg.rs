@@ -1,6 +1,6 @@
-//! nvJPEG: `torchvision.io.decode_jpeg` on the GPU. A picture's size is read from its header on the host, so that the
-//! tensors are as large as on a card; nothing is decoded, and an encoded picture is empty. What the library takes of the
-//! device by itself is not documented.
+//! nvJPEG: `torchvision.io.decode_jpeg` on the GPU. An image's size is read from its header on the host, so that tensors
+//! are as large as on a GPU; nothing is decoded, and an encoded image is empty. The library's own device memory is
+//! undocumented.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -9,10 +9,10 @@ use crate::call::{calls, makers, nothing, work};
 use crate::error::Failure;
 use crate::notice;
 
-/// How many components a picture can have.
+/// The most components of an image.
 const COMPONENTS: usize = 4;
 
-/// The size and the number of components of a picture.
+/// An image's size and number of components.
 #[derive(Debug, PartialEq, Eq)]
 struct Frame {
     components: u8,
@@ -24,7 +24,7 @@ calls! { Jpeg:
     fn nvjpegCreateEx(
         _backend: c_int, _device: *const c_void, _pinned: *const c_void, _flags: c_uint, handle: Out<u64>,
     ) {
-        notice::assume("nvJPEG", "is taken to need no memory of its own");
+        notice::assume("nvJPEG", "is assumed to need no memory of its own");
         handle.put(crate::call::new_handle())
     }
     fn nvjpegGetImageInfo(
@@ -33,14 +33,14 @@ calls! { Jpeg:
     ) {
         let frame = frame(&data.get_bytes(bytes)?).ok_or(Failure::InvalidValue)?;
         components.put(c_int::from(frame.components))?;
-        // Gray, or the colours at full resolution.
+        // Grey, or colour channels at full resolution.
         subsampling.put(if frame.components == 1 { 6 } else { 0 })?;
         let each = |size| std::array::from_fn(|it| if it < usize::from(frame.components) { size } else { 0 });
         widths.put(each(frame.width))?;
         heights.put(each(frame.height))
     }
     fn nvjpegDecodeBatchedSupported(_handle: u64, _stream: u64, supported: Out<c_int>) {
-        // Zero is yes.
+        // Zero means yes.
         supported.put(0)
     }
     fn nvjpegEncodeRetrieveBitstream(_handle: u64, _state: u64, _data: *const u8, length: Out<usize>, _stream: u64) {
@@ -55,7 +55,7 @@ calls! { Jpeg:
 
 makers! { Jpeg: nvjpegCreateSimple }
 
-/// Defines exported functions that make an object beside a handle: their second argument is its place.
+/// Defines exported functions that create an opaque object: the second argument receives its handle.
 macro_rules! second {
     ($($name:ident)*) => {
         calls! { Jpeg: $(
@@ -96,12 +96,12 @@ nothing! { Jpeg:
 
 work! { Jpeg: nvjpegDecode nvjpegDecodeBatched nvjpegDecodeJpegDevice nvjpegDecodeJpeg nvjpegEncodeImage }
 
-/// The frame header of a JPEG file: the first marker from `FFC0` to `FFCF` but for `C4`, `C8` and `CC`.
+/// The frame header of a JPEG file: the first marker from `FFC0` to `FFCF` except `C4`, `C8` and `CC`.
 fn frame(data: &[u8]) -> Option<Frame> {
     let mut rest = data.strip_prefix(&[0xff, 0xd8])?;
     loop {
         let (&[0xff, marker], after) = rest.split_first_chunk::<2>()? else { return None };
-        // Fill bytes may stand before a marker.
+        // Fill bytes may precede a marker.
         if marker == 0xff {
             rest = &rest[1..];
             continue;

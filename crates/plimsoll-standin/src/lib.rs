@@ -1,23 +1,22 @@
-//! A CUDA device that computes nothing: the calls that PyTorch makes of NVIDIA's libraries, answered without
-//! a GPU.
+//! A CUDA device that computes nothing: it answers PyTorch's calls to NVIDIA's libraries without a GPU.
 //!
-//! PyTorch's own allocator, autograd and optimizers run on it unchanged, so that their memory figures are
-//! exact. Device memory is address space that is never touched, kernels do nothing, copies to the host give
-//! zeros (or what it has just sent: `memory/recent.rs`), and time does not pass. Calls that are not imitated
-//! name themselves, once, and answer "not supported"; [`notice`] has what else limits the figures.
+//! PyTorch's own allocator, autograd and optimizers run on it unchanged, so their memory figures are exact. Device memory
+//! is address space that is never accessed, kernels do nothing, copies to the host yield zeros (or values that the host
+//! has just sent: `memory/recent.rs`), and time does not pass. An unsupported call is reported once and returns "not
+//! supported"; [`notice`] reports everything else that limits the figures.
 //!
-//! The crate is a shared library, which the loader puts in front of NVIDIA's ([`place`] says how); as a Rust
-//! library it has what a launcher needs: the names of the settings, the library's folder
-//! and version. Anything that needs no device stays NVIDIA's own: version numbers, names of errors, NVRTC.
+//! The crate is a shared library that takes precedence over NVIDIA's ([`place`] describes how). As a Rust library it has
+//! what a launcher needs: the names of the settings, the library's folder and version. Calls that need no device stay
+//! NVIDIA's own: version numbers, error names, NVRTC.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
-//! | `notice.rs` | what was taken to be so, and what was refused, for whoever judges the figures |
-//! | `share.rs`, `process.rs` | what several processes have of one device; whether a process has ended |
-//! | `gpu.rs`, `gpu/` | the devices of this process, and what each says of itself |
-//! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs`, `lock.rs` | how every call is made: arguments, outcome, injected faults, locks |
-//! | `memory.rs`, `memory/` | what is held of the devices; address space; stray accesses; copies |
+//! | `notice.rs` | assumptions and unsupported calls, which limit the figures |
+//! | `share.rs`, `process.rs` | devices that several processes use; whether a process has ended |
+//! | `gpu.rs`, `gpu/` | the devices of this process, and their properties |
+//! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs`, `lock.rs` | every call: arguments, outcome, injected faults, locks |
+//! | `memory.rs`, `memory/` | memory in use; address space; stray accesses; copies |
 //! | `stream.rs` | streams, events, captures |
 //! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
@@ -25,18 +24,18 @@
 //! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
 //! | `sparse.rs`, `sparse/` | cuSPARSE |
 //! | `solver.rs`, `fft.rs` | cuSOLVER, as if it needed no workspace; cuFFT |
-//! | `workspace.rs` | workspaces that are not documented: none, or by a model; what is asked for, for whoever judges |
-//! | `planner.rs`, `planner/` | cuDNN's own plans, asked in a process of their own with a description of the GPU |
-//! | `structured.rs`, `jpeg.rs` | cuSPARSELt, as if it needed no workspace; nvJPEG, which reads headers only |
+//! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
+//! | `planner.rs`, `planner/` | cuDNN's own plans, from a separate process with a description of the GPU |
+//! | `structured.rs`, `jpeg.rs` | cuSPARSELt, as if it needed no workspace; nvJPEG, which reads only headers |
 //! | `cupti.rs` | CUPTI: profilers start, and record nothing |
-//! | `smi.rs` | what `nvidia-smi` prints |
-//! | `unknown.rs` | what PyTorch may call and is not imitated: multicast, memory shared by file descriptors, … |
+//! | `smi.rs` | the output of `nvidia-smi` |
+//! | `unknown.rs` | unsupported calls that PyTorch may make: multicast, memory shared by file descriptors, … |
 //!
-//! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor decide sizes
-//! of scratch in PyTorch's own kernels, and come from the table. What depends on the kernels themselves is
-//! one fixed answer: 32 registers, two blocks per multiprocessor. cuDNN and cuFFT ask for no workspace, or for that of a
-//! model, which is near and not exact (`dnn/workspace.rs` and the files beside it, `fft.rs`); what is taken to be so of any
-//! library is told ([`notice`]).
+//! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor set the scratch sizes of
+//! PyTorch's own kernels, and come from the table. Properties of the kernels themselves have one fixed value: 32 registers,
+//! two blocks per multiprocessor. cuDNN's workspaces are none, a model's, or cuDNN's own (`planner.rs`); cuFFT's are none or
+//! a model's. A model is near and not exact (`dnn/workspace.rs` and the files beside it, `fft.rs`). Every assumption about
+//! a library is reported ([`notice`]).
 
 // CUDA's names are CUDA's.
 #![allow(non_snake_case)]

@@ -1,8 +1,8 @@
-//! What is held of each device: allocations, reservations of addresses, physical memory mapped into them,
-//! pinned memory of the host.
+//! The memory in use: device allocations, address reservations, physical memory that is mapped into them, and pinned
+//! host memory.
 //!
-//! Nothing of a device's memory exists: an allocation is address space that faults when it is touched
-//! ([`space`]), and a number of bytes that count against the device's.
+//! Device memory does not exist: an allocation is a range of addresses that faults on access ([`space`]), and a number
+//! of bytes that count against the device's.
 
 pub(crate) mod copy;
 pub(crate) mod reads;
@@ -21,34 +21,34 @@ use crate::gpu::setup;
 use crate::lock::locked;
 use space::Access;
 
-/// Device memory is given in pages of this size, as by the real driver.
+/// Device memory is allocated in pages of this size, as by the real driver.
 pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 
-/// What a range of addresses is.
+/// The kind of an address range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Memory of a device (`cudaMalloc`).
     Device(usize),
     /// Memory of a device's pool (`cudaMallocAsync`).
     Pool(usize),
-    /// Addresses for physical memory to be mapped into (`cuMemAddressReserve`).
+    /// Addresses into which physical memory can be mapped (`cuMemAddressReserve`).
     Reserved,
-    /// Memory of a device that the host may touch (`cudaMallocManaged`).
+    /// Memory of a device that the host may access (`cudaMallocManaged`).
     Managed(usize),
     /// Pinned memory of the host (`cudaHostAlloc`).
     Host,
-    /// Memory of the host that was pinned where it was (`cudaHostRegister`).
+    /// Existing host memory that was pinned (`cudaHostRegister`).
     Registered,
 }
 
-/// A range of addresses, by its begin.
+/// An address range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range {
-    /// Where it begins.
+    /// Its first address.
     pub(crate) begin: u64,
-    /// How long it is.
+    /// Its length.
     pub(crate) bytes: u64,
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
 }
 
@@ -57,27 +57,27 @@ pub(crate) struct Range {
 struct Physical {
     bytes: u64,
     device: usize,
-    /// Its handle, if it is not released, and the places where it is mapped. At zero it is given back.
+    /// References: its handle, until that is released, and each mapping. It is freed at zero.
     holds: u64,
 }
 
-/// Use of a device's pool now and at most, for `cudaMemPoolGetAttribute`.
+/// A device pool's current and peak use, for `cudaMemPoolGetAttribute`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct PoolUse {
     pub(crate) current_bytes: u64,
     pub(crate) high_bytes: u64,
 }
 
-/// Everything held by this process.
+/// This process's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     ranges: BTreeMap<u64, Range>,
     physical: BTreeMap<u64, Physical>,
-    /// Where physical memory is mapped: by address, its bytes and handle.
+    /// Mappings of physical memory: bytes and handle, by address.
     mapped: BTreeMap<u64, (u64, u64)>,
-    /// By device: bytes in use.
+    /// Bytes in use, by device.
     used: BTreeMap<usize, u64>,
-    /// By device: the most bytes that were in use at one time.
+    /// The peak of bytes in use, by device.
     most: BTreeMap<usize, u64>,
     pools: BTreeMap<usize, PoolUse>,
 }
@@ -96,12 +96,12 @@ pub(crate) fn memory() -> MutexGuard<'static, Memory> {
     locked(&MEMORY)
 }
 
-/// The same from a signal's handler: nothing if somebody else has it.
+/// The same for a signal handler: `None` if the lock is held.
 fn memory_if_free() -> Option<MutexGuard<'static, Memory>> {
     MEMORY.try_lock().ok()
 }
 
-/// The most bytes that this process had of a device at one time, without its context: for whoever watches it.
+/// The peak of this process's bytes on a device, without its context. For hooks inside the process.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
     let device = usize::try_from(device).unwrap_or(usize::MAX);
@@ -109,11 +109,11 @@ extern "C" fn plimsoll_standin_most_bytes(device: c_int) -> u64 {
 }
 
 impl Memory {
-    /// Allocates on a device, in whole pages. `kind` says how it will be known: device, pool or managed.
+    /// Allocates on a device, in whole pages. `kind` is device, pool or managed.
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the device has less left.
+    /// `OutOfMemory` if the device has less free memory.
     pub(crate) fn allocate(&mut self, device: usize, bytes: u64, kind: Kind) -> Outcome<u64> {
         let bytes = pages(bytes)?;
         self.take(device, bytes)?;
@@ -128,11 +128,11 @@ impl Memory {
         Ok(begin)
     }
 
-    /// Frees what [`Memory::allocate`] gave. Null is nothing.
+    /// Frees an allocation of [`Memory::allocate`]. Null does nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if no allocation begins there.
+    /// `InvalidValue` if no allocation starts there.
     pub(crate) fn free(&mut self, begin: u64) -> Outcome {
         if begin == 0 {
             return Ok(());
@@ -153,7 +153,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `OutOfMemory` if the host has no such addresses left.
+    /// `OutOfMemory` if no such range of addresses is free.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Outcome<u64> {
         let bytes = pages(bytes)?;
         let begin = space::map(bytes, Access::None)?;
@@ -161,11 +161,11 @@ impl Memory {
         Ok(begin)
     }
 
-    /// Gives reserved addresses back, into which nothing is mapped.
+    /// Releases reserved addresses.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if no reservation begins there, or something is mapped.
+    /// `InvalidValue` if no reservation starts there, or something is mapped into it.
     pub(crate) fn unreserve(&mut self, begin: u64) -> Outcome {
         let range = self.ranges.get(&begin).filter(|range| range.kind == Kind::Reserved);
         let range = *range.ok_or(Failure::InvalidValue)?;
@@ -176,11 +176,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Makes physical memory, and returns its handle.
+    /// Creates physical memory, and returns its handle.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if it is not of whole pages, `OutOfMemory` if the device has less left.
+    /// `InvalidValue` if the size is not a number of whole pages, `OutOfMemory` if the device has less free memory.
     pub(crate) fn create(&mut self, device: usize, bytes: u64) -> Outcome<u64> {
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) {
             return Err(Failure::InvalidValue);
@@ -191,11 +191,11 @@ impl Memory {
         Ok(handle)
     }
 
-    /// Lets go of physical memory; it is given back when it is mapped nowhere, too.
+    /// Releases the handle of physical memory, which is freed once it is not mapped either.
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle.
+    /// `InvalidHandle` if there is no such handle.
     pub(crate) fn release(&mut self, handle: u64) -> Outcome {
         let physical = self.physical.get_mut(&handle).ok_or(Failure::InvalidHandle)?;
         physical.holds -= 1;
@@ -207,7 +207,7 @@ impl Memory {
         Ok(())
     }
 
-    /// One more hold on the physical memory that is mapped at an address; its handle.
+    /// Adds a reference to the physical memory that is mapped at an address, and returns its handle.
     ///
     /// # Errors
     ///
@@ -221,11 +221,11 @@ impl Memory {
         Ok(*handle)
     }
 
-    /// Maps physical memory, whole, at an address inside a reservation where nothing is mapped.
+    /// Maps all of a physical memory at an unmapped address inside a reservation.
     ///
     /// # Errors
     ///
-    /// `InvalidHandle` if there is none of this handle, `InvalidValue` if it does not fit there.
+    /// `InvalidHandle` if there is no such handle, `InvalidValue` if it does not fit there.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, handle: u64) -> Outcome {
         let end = address.checked_add(bytes).ok_or(Failure::InvalidValue)?;
         let range = self.find(address).filter(|range| range.kind == Kind::Reserved);
@@ -245,7 +245,7 @@ impl Memory {
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if what is mapped there is not these bytes exactly.
+    /// `InvalidValue` if the mappings there are not exactly this range.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Outcome {
         let end = address.checked_add(bytes).ok_or(Failure::InvalidValue)?;
         let there = self.mapped.range(address..end).map(|(begin, (bytes, handle))| (*begin, *bytes, *handle));
@@ -260,7 +260,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Pinned memory of the host, all zero.
+    /// Allocates pinned host memory, zeroed.
     ///
     /// # Errors
     ///
@@ -272,11 +272,11 @@ impl Memory {
         Ok(begin)
     }
 
-    /// Gives pinned memory back. Null is nothing.
+    /// Frees pinned memory. Null does nothing.
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if none begins there.
+    /// `InvalidValue` if none starts there.
     pub(crate) fn unpin(&mut self, begin: u64) -> Outcome {
         if begin == 0 {
             return Ok(());
@@ -287,16 +287,16 @@ impl Memory {
         Ok(())
     }
 
-    /// Notes that memory of the host is pinned where it is.
+    /// Records that existing host memory is pinned.
     pub(crate) fn register(&mut self, begin: u64, bytes: u64) {
         self.ranges.insert(begin, Range { begin, bytes, kind: Kind::Registered });
     }
 
-    /// Forgets what [`Memory::register`] noted.
+    /// Undoes [`Memory::register`].
     ///
     /// # Errors
     ///
-    /// `InvalidValue` if nothing was noted there.
+    /// `InvalidValue` if no registered memory starts there.
     pub(crate) fn unregister(&mut self, begin: u64) -> Outcome {
         let range = self.ranges.get(&begin).filter(|range| range.kind == Kind::Registered);
         range.ok_or(Failure::InvalidValue)?;
@@ -304,23 +304,23 @@ impl Memory {
         Ok(())
     }
 
-    /// The range that an address lies in.
+    /// The range that contains an address.
     pub(crate) fn find(&self, address: u64) -> Option<Range> {
         let (_, range) = self.ranges.range(..=address).next_back()?;
         (address < range.begin + range.bytes).then_some(*range)
     }
 
-    /// What of a device is free, in bytes.
+    /// A device's free bytes.
     pub(crate) fn free_bytes(&self, device: usize) -> u64 {
         setup().free_bytes(device, self.used_bytes(device))
     }
 
-    /// How a device's pool is used.
+    /// The use of a device's pool.
     pub(crate) fn pool(&mut self, device: usize) -> &mut PoolUse {
         self.pools.entry(device).or_default()
     }
 
-    /// Takes bytes of a device.
+    /// Adds bytes to a device's use, if they fit.
     fn take(&mut self, device: usize, bytes: u64) -> Outcome {
         let used_bytes = self.used_bytes(device).checked_add(bytes).ok_or(Failure::OutOfMemory)?;
         if !setup().note(device, used_bytes) {
@@ -332,15 +332,15 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives bytes back to their device.
+    /// Subtracts bytes from a device's use.
     fn give(&mut self, device: usize, bytes: u64) {
         let used_bytes = self.used_bytes(device) - bytes;
         self.used.insert(device, used_bytes);
-        // Less has room.
+        // A decrease always fits.
         setup().note(device, used_bytes);
     }
 
-    /// What this process has of a device.
+    /// This process's bytes on a device.
     fn used_bytes(&self, device: usize) -> u64 {
         self.used.get(&device).copied().unwrap_or(0)
     }
@@ -352,7 +352,7 @@ impl Memory {
     }
 }
 
-/// A size in whole pages.
+/// A size, rounded up to whole pages.
 fn pages(bytes: u64) -> Outcome<u64> {
     bytes.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Failure::OutOfMemory)
 }

@@ -1,5 +1,5 @@
-//! NCCL: collectives compute nothing. Ranks may run as processes of one machine, which tell each other the values
-//! that are known (`exchange.rs`) and how far they are, or one rank may run by itself.
+//! NCCL: collectives compute nothing. Ranks may be processes of one machine, which exchange known values and their
+//! progress (`exchange.rs`), or a rank may run alone.
 
 mod collective;
 mod exchange;
@@ -22,35 +22,36 @@ pub(crate) use exchange::{Message, deadline};
 /// A communicator's handle.
 type CommHandle = u64;
 
-/// `ncclUniqueId`, which goes by value.
+/// `ncclUniqueId`, which is passed by value.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct UniqueId([u8; 128]);
 
 impl UniqueId {
-    /// For a folder.
+    /// As a folder name.
     fn name(&self) -> String {
         self.0[..12].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// What a communicator knows of itself.
+/// A communicator.
 #[derive(Debug, Clone)]
 struct Comm {
     rank: c_int,
     ranks: c_int,
     device: usize,
-    /// The way to the others, if there are any and they are processes.
+    /// The channel to the other ranks, if they are processes of this machine.
     exchange: Option<Exchange>,
-    /// How many collectives it was part of, and how many of these its others were waited for.
+    /// The number of collectives that it took part in.
     calls: u64,
+    /// The number of those that the other ranks are known to have reached.
     settled: u64,
-    /// What it sent and received of others by itself: by sender and receiver.
+    /// The number of point-to-point messages, by sender and receiver.
     messages: BTreeMap<(u32, u32), u64>,
 }
 
 impl Comm {
-    /// This rank's number, and those of all.
+    /// This rank, and the range of all ranks.
     fn place(&self) -> (u32, std::ops::Range<u32>) {
         (self.rank.unsigned_abs(), 0..self.ranks.unsigned_abs())
     }
@@ -146,7 +147,7 @@ fn get(comm: CommHandle) -> Outcome<Comm> {
     comms().get(&comm).cloned().ok_or(Failure::InvalidHandle)
 }
 
-/// A new communicator of this many ranks, with this way to the others, if there are any.
+/// Makes a communicator of this many ranks. `exchange` opens the channel to the others.
 fn join(rank: c_int, ranks: c_int, exchange: impl FnOnce() -> Option<Exchange>) -> Outcome<CommHandle> {
     if rank < 0 || rank >= ranks {
         return Err(Failure::InvalidValue);
@@ -159,8 +160,8 @@ fn join(rank: c_int, ranks: c_int, exchange: impl FnOnce() -> Option<Exchange>) 
     Ok(handle)
 }
 
-/// The part of a communicator whose ranks chose this color, in the order of their keys; null for a negative
-/// color. Without the other ranks the part's size is not known: it is this rank's place in the whole.
+/// A communicator of the ranks that chose this color, in the order of their keys; null for a negative color. Without
+/// the other ranks the size of that group is unknown, so the result is as large as the whole communicator.
 fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
     let choice = [color, key].map(c_int::to_ne_bytes);
     let call = collective::called(comm, Some(choice.as_flattened()))?;
@@ -171,8 +172,8 @@ fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
     let Some(exchange) = exchange else { return join(rank, ranks, || None) };
     let until = deadline();
     let chose = |rank: c_int| {
-        let told = exchange.message(rank.unsigned_abs(), call).read(until)?;
-        let &[its, key] = told.as_chunks::<4>().0 else { return None };
+        let message = exchange.message(rank.unsigned_abs(), call).read(until)?;
+        let &[its, key] = message.as_chunks::<4>().0 else { return None };
         (c_int::from_ne_bytes(its) == color).then_some((c_int::from_ne_bytes(key), rank))
     };
     let mut members: Vec<(c_int, c_int)> = (0..ranks).filter_map(chose).collect();
@@ -181,8 +182,8 @@ fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
     join(place as c_int, members.len() as c_int, || exchange.part(&format!("{call}-{color}")))
 }
 
-/// Waits until the other ranks have begun the collectives that this one has, as a device would before it
-/// gives anything to the host.
+/// Waits until the other ranks have started the collectives that this rank has started, as a GPU would before it copies
+/// anything to the host.
 pub(crate) fn wait_for_others(until: Instant) {
     let mut open = Vec::new();
     for (handle, comm) in comms().iter().filter(|(_, comm)| comm.calls > comm.settled) {
@@ -202,7 +203,7 @@ pub(crate) fn wait_for_others(until: Instant) {
     }
 }
 
-/// An identity that differs between processes and calls.
+/// An ID that differs between processes and calls.
 fn unique_id() -> UniqueId {
     let mut id = UniqueId([0; 128]);
     id.0[..8].copy_from_slice(&new_handle().to_le_bytes());

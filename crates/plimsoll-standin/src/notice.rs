@@ -1,10 +1,10 @@
-//! What a process is told of the stand-in that decides how far its figures can be relied on: what was taken to be so
-//! (a workspace that is not documented), which calls were refused, and that something depends on values. Each is said
-//! once: on stderr, and in a file of the process, `PID.notices`, where [`crate::settings::NOTICES`] names a folder.
+//! Notices: facts that limit the accuracy of a process's figures. These are assumptions (an undocumented workspace),
+//! unsupported calls, and selections by device values. Each is reported once: on stderr, and in the process's file,
+//! `PID.notices`, if [`crate::settings::NOTICES`] names a folder.
 //!
-//! A line is written when it is known, so that it is there however the process ends, and a process that forks keeps
-//! what it had told in its parent's file. A line is `assumed`, `refused` or `selected`, what it is about, and the
-//! sentence's end, with tabs between.
+//! A line is written at once, so that it is recorded however the process ends. After a fork, earlier notices stay in the
+//! parent's file. A line has three parts, separated by tabs: `assumed`, `refused` or `selected`; the subject; the rest of
+//! the sentence.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -15,36 +15,36 @@ use std::sync::Mutex;
 use crate::lock::locked;
 use crate::settings;
 
-/// What cuDNN's workspaces are told to be about.
+/// The subject of notices about cuDNN's workspaces.
 pub const CUDNN: &str = "cuDNN";
-/// What cuFFT's are told to be about.
+/// The subject of notices about cuFFT's workspaces.
 pub const CUFFT: &str = "cuFFT";
-/// What is told of a library whose workspaces are modelled.
+/// The text for a library whose workspaces come from a model.
 pub const MODELLED: &str = "is assumed to need the workspaces of a model fitted to an H200";
 
-/// What is told of cuDNN where it answered for itself.
+/// The text for cuDNN if it computed its own answers.
 pub const ASKED: &str =
     "chose its kernels and workspaces itself, for a description of the GPU instead of a GPU";
 
-/// One thing that was told.
+/// A notice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Notice {
-    /// What kind of thing.
+    /// Its kind.
     pub kind: Kind,
     /// A library or a call, as `cuFFT` or `cudaIpcGetMemHandle`.
     pub about: String,
-    /// What of it, the end of a sentence that begins with `about`.
+    /// The rest of a sentence that begins with `about`.
     pub text: String,
 }
 
-/// The kinds of what is told.
+/// The kinds of notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// Something was taken to be so.
+    /// An assumption.
     Assumed,
-    /// A call is not imitated.
+    /// An unsupported call.
     Refused,
-    /// Something was selected by values of the device, all of which are zero.
+    /// A selection by device values, all of which are zero.
     Selected,
 }
 
@@ -65,7 +65,7 @@ impl Notice {
         format!("{}\t{}\t{}\n", self.kind.name(), self.about, self.text)
     }
 
-    /// Nothing for a line that was cut off.
+    /// `None` for a truncated line.
     fn parsed(line: &str) -> Option<Notice> {
         let (name, rest) = line.split_once('\t')?;
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name)?;
@@ -74,11 +74,11 @@ impl Notice {
     }
 }
 
-/// What a process has told in this folder, in order.
+/// The notices of a process in this folder, in order.
 ///
 /// # Errors
 ///
-/// The system's; that there is no file is none: nothing was told.
+/// I/O errors. A missing file is not an error: the process has no notices.
 pub fn of_process(folder: &Path, pid: u32) -> io::Result<Vec<Notice>> {
     match fs::read_to_string(file(folder, pid)) {
         Ok(text) => Ok(text.lines().filter_map(Notice::parsed).collect()),
@@ -91,41 +91,41 @@ fn file(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("{pid}.notices"))
 }
 
-/// Tells that something was taken to be so.
+/// Reports an assumption.
 pub(crate) fn assume(about: &str, text: &str) {
     once(Kind::Assumed, about, text);
 }
 
-/// Tells that a call was refused.
+/// Reports an unsupported call.
 pub(crate) fn refuse(name: &str) {
     once(Kind::Refused, name, "is not supported by the stand-in");
 }
 
-/// Tells that something was refused, and why.
+/// Reports something unsupported, and why.
 pub(crate) fn refuse_because(about: &str, why: &str) {
     once(Kind::Refused, about, why);
 }
 
-/// Tells that something was selected by values.
+/// Reports a selection by device values.
 pub(crate) fn select() {
     once(
         Kind::Selected,
         "what is selected by values of the device",
-        "is empty here, with all that is made of it: what `nonzero`, `unique`, a mask or `coalesce` leave, as for the \
-         gradient of a sparse embedding",
+        "is empty here, and so is everything computed from it: the results of `nonzero`, `unique`, a mask or `coalesce`, such \
+         as the gradient of a sparse embedding",
     );
 }
 
 fn once(kind: Kind, about: &str, text: &str) {
-    static TOLD: Mutex<BTreeSet<Notice>> = Mutex::new(BTreeSet::new());
+    static REPORTED: Mutex<BTreeSet<Notice>> = Mutex::new(BTreeSet::new());
     let notice = Notice { kind, about: about.to_owned(), text: text.to_owned() };
-    let mut told = locked(&TOLD);
-    if !told.contains(&notice) {
+    let mut reported = locked(&REPORTED);
+    if !reported.contains(&notice) {
         settings::say(&format!("{about} {text}"));
         if let Some(folder) = settings::text(settings::NOTICES) {
             keep(&notice, Path::new(&folder));
         }
-        told.insert(notice);
+        reported.insert(notice);
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_read_back_and_a_cut_line_is_left_out() {
+    fn notices_are_read_back_and_a_truncated_line_is_skipped() {
         let notice = Notice { kind: Kind::Refused, about: "cuCall".to_owned(), text: "is not".to_owned() };
         assert_eq!(Notice::parsed(notice.line().trim_end()), Some(notice));
         for line in ["", "refused", "refused\tcuCall", "meant\tcuCall\tis not"] {

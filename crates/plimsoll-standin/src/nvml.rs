@@ -1,5 +1,5 @@
-//! `libnvidia-ml`: what PyTorch asks when it counts devices and explains that memory ran out. No process is
-//! listed, as in a container that does not see the others.
+//! `libnvidia-ml`: the queries that PyTorch makes to count devices and to explain an out-of-memory error. No process is
+//! listed, as inside a container.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -12,7 +12,7 @@ use crate::version;
 
 pub(crate) mod idle;
 
-/// The driver's own version, of those with CUDA 13.2.
+/// The driver's version, one that supports CUDA 13.2.
 pub(crate) const DRIVER: &str = "595.00";
 
 /// NVML's handle of a device: its number, from 1.
@@ -89,13 +89,13 @@ unknown! { Nvml:
     nvmlDeviceGetNumaNodeId nvmlDeviceGetVirtualizationMode nvmlDeviceGetP2PStatus nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkCapability
 }
 
-/// What an error is called.
+/// The text of an error.
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(error: c_int) -> *const c_char {
     if error == 0 { c"Success".as_ptr() } else { c"an error of the stand-in device".as_ptr() }
 }
 
-/// A device's identity as NVML writes it.
+/// A device's UUID in NVML's format.
 pub(crate) fn uuid_text(device: usize) -> String {
     let bytes = setup().uuid(device);
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

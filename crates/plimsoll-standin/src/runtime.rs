@@ -1,8 +1,8 @@
-//! `libcudart`: the calls that begin with `cuda`, by what they are about.
+//! `libcudart`: the calls that begin with `cuda`, by subject.
 //!
-//! Where CUDA 12 and 13 differ in a call's arguments they differ in its symbol, too
-//! (`cudaGetDeviceProperties_v2` and `cudaGetDeviceProperties`), so that both are answered here side by side.
-//! Versions and names of errors need no device and are left to NVIDIA's library.
+//! If a call's arguments differ between CUDA 12 and 13, so does its symbol (`cudaGetDeviceProperties_v2` and
+//! `cudaGetDeviceProperties`), so both are defined here. Versions and error names need no device: NVIDIA's library
+//! provides them.
 
 mod allocation;
 mod device;
@@ -22,24 +22,24 @@ pub(crate) use entry::{Symbol, address_of};
 pub(crate) use kernel::{BLOCKS_PER_MULTIPROCESSOR, REGISTERS, THREADS_PER_BLOCK};
 
 thread_local! {
-    /// The device that this thread's calls are for.
+    /// This thread's current device.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The device that this thread's calls are for.
+/// This thread's current device.
 ///
 /// # Errors
 ///
-/// `InvalidDevice` if there is none at all.
+/// `InvalidDevice` if there is no device.
 pub(crate) fn current_device() -> Outcome<usize> {
     setup().device(i32::try_from(CURRENT.get()).unwrap_or(i32::MAX))
 }
 
-/// Makes this thread's calls be for a device, by CUDA's number.
+/// Sets this thread's current device, by CUDA's number.
 ///
 /// # Errors
 ///
-/// `InvalidDevice` if there are not so many.
+/// `InvalidDevice` if there is none with that number.
 pub(crate) fn set_current_device(number: i32) -> Outcome {
     CURRENT.set(setup().device(number)?);
     Ok(())

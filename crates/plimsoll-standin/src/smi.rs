@@ -1,5 +1,5 @@
-//! What `nvidia-smi` prints of the devices that are imitated, for programs that call it: its table, `-L`, and
-//! `--query-gpu=… --format=csv`.
+//! `nvidia-smi` for the simulated devices, for programs that call it: its table, `-L`, and `--query-gpu=…
+//! --format=csv`.
 
 use std::fmt::Write;
 
@@ -7,17 +7,17 @@ use crate::gpu::setup;
 use crate::nvml::{DRIVER, idle, uuid_text};
 use crate::share;
 
-/// The answer to these arguments, as text for stdout.
+/// The text for stdout with these arguments.
 ///
 /// ```
-/// // One device, if the environment names none.
+/// // One device by default.
 /// assert!(plimsoll_standin::smi::answer(&["-L".to_owned()])?.starts_with("GPU 0: NVIDIA "));
 /// # Ok::<(), String>(())
 /// ```
 ///
 /// # Errors
 ///
-/// What is not imitated, in words.
+/// A message that names the unsupported argument or field.
 pub fn answer(arguments: &[String]) -> Result<String, String> {
     let (mut query, mut format, mut only, mut is_list) = (None, String::new(), None, false);
     let mut rest = arguments.iter();
@@ -33,7 +33,7 @@ pub fn answer(arguments: &[String]) -> Result<String, String> {
             "-i" | "--id" => only = Some(value()),
             _ => {
                 return Err(format!(
-                    "{argument} is not imitated; -L, --query-gpu=FIELDS --format=csv and -i N are"
+                    "{argument} is not supported by the stand-in; -L, --query-gpu=FIELDS --format=csv and -i N are"
                 ));
             }
         }
@@ -55,7 +55,7 @@ fn list(devices: &[usize]) -> String {
     devices.iter().map(|it| format!("GPU {it}: {} (UUID: {})\n", setup().gpu.card, uuid_text(*it))).collect()
 }
 
-/// Values and their units, by field; a row for each device.
+/// A row per device, with a value and its unit per field.
 fn csv(fields: &str, format: &str, devices: &[usize]) -> Result<String, String> {
     let options: Vec<&str> = format.split(',').collect();
     if !options.contains(&"csv") {
@@ -90,7 +90,7 @@ fn csv(fields: &str, format: &str, devices: &[usize]) -> Result<String, String> 
     Ok(out)
 }
 
-/// A field's value of a device, and its unit.
+/// The value of a field for a device, and its unit.
 fn field(name: &str, device: usize) -> Result<(String, &'static str), String> {
     let gpu = &setup().gpu;
     let mib = |bytes: u64| (bytes >> 20).to_string();
@@ -130,16 +130,16 @@ fn field(name: &str, device: usize) -> Result<(String, &'static str), String> {
         "mig.mode.current" | "mig.mode.pending" => ("Disabled".to_owned(), ""),
         "display_active" | "display_mode" => ("Disabled".to_owned(), ""),
         "pid" | "process_name" => (String::new(), ""),
-        _ => return Err(format!("Field \"{name}\" is not imitated")),
+        _ => return Err(format!("Field \"{name}\" is not supported by the stand-in")),
     })
 }
 
-/// What all processes have of a device now.
+/// The bytes of a device that all processes use now.
 fn used_bytes(device: usize) -> u64 {
     share::others_bytes(setup().in_machine(device))
 }
 
-/// The table that is printed without arguments.
+/// The table, which is printed without arguments.
 fn table(devices: &[usize]) -> String {
     let mut out = String::new();
     let line =

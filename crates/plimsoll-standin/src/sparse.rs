@@ -223,8 +223,8 @@ fn size(place: Out<u64>, bytes: u64) -> Outcome {
 fn spread(result: &str) {
     notice::assume(
         result,
-        "is taken to have as many values as if those that it is made of lay evenly spread: on a card it depends on \
-         where they are",
+        "is assumed to have as many values as if those of its operands were evenly spread: on a GPU the number depends on \
+         their positions",
     );
 }
 

@@ -1,5 +1,5 @@
-//! cuSPARSELt: products with a matrix of which two of four neighbours are zero. How large such a matrix is when it is
-//! compressed follows from its layout; the workspaces are not documented and taken to be none.
+//! cuSPARSELt: products with a matrix in which two of every four neighbours are zero. The size of such a matrix in
+//! compressed form follows from its layout; the workspaces are undocumented and assumed to be none.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,7 +8,7 @@ use crate::call::{calls, nothing, work};
 use crate::error::Outcome;
 use crate::notice;
 
-/// A matrix as its descriptor here holds it, at the beginning of the 1 KiB that cuSPARSELt's has.
+/// A matrix descriptor, stored at the beginning of cuSPARSELt's 1 KiB.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Descriptor {
@@ -18,7 +18,7 @@ struct Descriptor {
     kind: c_int,
 }
 
-/// What an algorithm can be asked: `cusparseLtMatmulAlgAttribute_t`. The highest number of an algorithm is 0.
+/// The size of an algorithm's attribute (`cusparseLtMatmulAlgAttribute_t`). All are 0, such as the highest algorithm number.
 const BYTES_OF_AN_ATTRIBUTE: usize = 4;
 
 calls! { Sparse:
@@ -67,14 +67,14 @@ nothing! { Sparse:
 work! { Sparse: cusparseLtMatmul cusparseLtMatmulSearch cusparseLtSpMMAPrune cusparseLtSpMMAPrune2 }
 
 fn assumed() -> Outcome {
-    notice::assume("cuSPARSELt", "is taken to need no workspace");
+    notice::assume("cuSPARSELt", "is assumed to need no workspace");
     Ok(())
 }
 
-/// Half of the values, and two bits for the place of each of these among its four neighbours.
+/// Half of the values, and two bits each for its position among four neighbours.
 fn compressed_bytes(matrix: &Descriptor) -> usize {
     let values = usize::try_from(matrix.rows.saturating_mul(matrix.columns)).unwrap_or(0);
-    // `CUDA_R_32F`, half and bfloat16, then types of one byte.
+    // `CUDA_R_32F`; `CUDA_R_16F` and `CUDA_R_16BF`; types of one byte.
     let bytes = match matrix.kind {
         0 => 4,
         2 | 14 => 2,

@@ -1,7 +1,5 @@
-//! What PyTorch may call and is not imitated: each call names itself on stderr, once, and answers "not
-//! supported".
-//!
-//! Most of them share memory with other libraries.
+//! Unsupported calls that PyTorch may make: each is reported once on stderr, and returns "not supported". Most of them
+//! share memory with other libraries.
 
 use crate::call::unknown;
 

@@ -92,6 +92,18 @@ impl Snapshot {
         usize::try_from(device).ok().and_then(|device| self.traces.get(device)).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether each stack, by its id, has a frame with such a file and function.
+    pub fn stacks_with(&self, is_wanted: impl Fn(&str, &str) -> bool) -> Vec<bool> {
+        let frames = (0..self.stacks.frame_count()).filter_map(FrameId::new);
+        let is_wanted = |id| {
+            let frame = self.stacks.get_frame(id);
+            is_wanted(self.texts.get(frame.filename), self.texts.get(frame.name))
+        };
+        let wanted: Vec<bool> = frames.map(is_wanted).collect();
+        let has_one = |id| self.stacks.frame_ids(id).any(|frame| wanted[frame.index()]);
+        (0..self.stacks.len()).filter_map(StackId::new).map(has_one).collect()
+    }
+
     /// The value of a setting, by its name in `allocator_settings`.
     pub fn setting(&self, name: &str) -> Option<&Setting> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, setting)| setting)

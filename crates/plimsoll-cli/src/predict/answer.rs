@@ -13,7 +13,8 @@ use super::gpu::{Target, Workspaces};
 use super::reads::Read;
 use super::report::{Peaks, ProcessState, Report};
 use super::run::Ended;
-use super::without::Without;
+use super::warm;
+use super::without::{Without, is_workspace};
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
 use crate::recording::Recording;
@@ -27,6 +28,8 @@ pub(super) struct Outcome {
     pub(super) judged: Option<Judged>,
     /// The peaks of the same requests without the libraries' workspaces, if there were any and the program fits.
     pub(super) without_workspaces: Option<Without>,
+    /// The peaks without the requests of `torch.compile` that a warm cache saves, if there were any and the program fits.
+    pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
 }
@@ -56,6 +59,8 @@ pub(super) struct Shortage {
     pub(super) cause: Cause,
     /// Whether the program continued after it.
     pub(super) caught: bool,
+    /// Whether `torch.compile` made it to compile or to time kernels, which warm caches save.
+    pub(super) is_saved_by_caches: bool,
 }
 
 /// A process and one of its devices.
@@ -114,7 +119,14 @@ impl Outcome {
             _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
         };
         let reports = reports.iter().filter(|report| report.started).cloned().collect();
-        Ok(Outcome { verdict, reports, judged, without_workspaces: None, without_assumptions: None })
+        Ok(Outcome {
+            verdict,
+            reports,
+            judged,
+            without_workspaces: None,
+            with_warm_caches: None,
+            without_assumptions: None,
+        })
     }
 }
 
@@ -136,13 +148,25 @@ impl Outcome {
         self.notices().iter().any(|notice| notice.about == notice::CUDNN)
     }
 
-    /// Replays the recording without the libraries' workspaces. Not after running out of memory: the recording ends
-    /// there, so the rest is unknown.
-    pub(super) fn leave_out_workspaces(&mut self) {
+    /// Replays the recording without the libraries' workspaces, and without the requests that warm compile caches save. Not
+    /// after running out of memory: the recording ends there, so the rest is unknown.
+    pub(super) fn replay_without(&mut self) {
         let judged = self.judged.as_ref().filter(|_| matches!(self.verdict, Verdict::Fits { .. }));
-        let analysis = judged.and_then(|judged| Some((judged, judged.analysis.as_ref()?)));
-        self.without_workspaces =
-            analysis.and_then(|(judged, analysis)| Without::of(analysis, &judged.report.workspaces));
+        let Some((judged, analysis)) = judged.and_then(|judged| Some((judged, judged.analysis.as_ref()?)))
+        else {
+            return;
+        };
+        let workspaces = &judged.report.workspaces;
+        self.without_workspaces = Without::of(analysis, |event| is_workspace(workspaces, event));
+        self.with_warm_caches = warm::replay(analysis, judged.report.compile_caches);
+    }
+
+    /// Whether a replay's peaks differ from the run's.
+    pub(super) fn differs(&self, replay: &Without) -> bool {
+        let peaks = self.judged.as_ref().map(|judged| judged.peaks);
+        peaks.is_some_and(|peaks| {
+            (peaks.allocated_bytes, peaks.reserved_bytes) != (replay.allocated_bytes, replay.reserved_bytes)
+        })
     }
 
     /// The libraries with undocumented workspaces, as `cuDNN's` or `cuDNN's and cuFFT's`; `None` if there are none.
@@ -207,6 +231,7 @@ impl Judged {
         let analysis = self.analysis.as_ref()?;
         let (explained, failure) = (&analysis.explained, analysis.device().failure?);
         let line = explained.origins.get(failure.stack).line;
+        let saved = warm::saved(&explained.snapshot, self.report.compile_caches);
         Some(Shortage {
             step: self.report.failed_step,
             line: line.map(|frame| words::line(&explained.snapshot, frame)),
@@ -215,6 +240,7 @@ impl Judged {
             // A worker process may exit normally and report its failure to its parent.
             caught: self.report.state != ProcessState::Failed
                 && !matches!(ended, Ended::Status(_) | Ended::Signal(_)),
+            is_saved_by_caches: failure.stack.is_some_and(|stack| saved[stack.index()]),
         })
     }
 }
@@ -362,6 +388,7 @@ mod tests {
             asked_bytes: 60 * MIB,
             cause: Cause::Capacity { short_bytes: 3 * MIB },
             caught,
+            is_saved_by_caches: false,
         };
         // A rank with more memory, and no failure.
         let other = report(&serde_json::json!({ "rank": 0, "devices": [{

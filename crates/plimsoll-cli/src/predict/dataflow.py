@@ -1,13 +1,13 @@
-# What becomes of a value that a program read from the device: is it shown, or does it decide a size or a branch?
+# The use of a value that the program read from the device: is it only shown, or does it decide a size or a branch?
 #
-# The value itself cannot tell: it is an ordinary float, int or bool, and has to stay one. So the source is followed, from
-# the expression that read (the frame knows its instruction, and Python since 3.11 that instruction's columns) to where it
-# goes: through names, attributes, containers, returns to the callers that wait on the stack, and into the program's own
-# functions. Where no source is at hand, the instruction alone says whether a branch follows.
+# The value is an ordinary float, int or bool and must stay one, so it cannot record its use. This file follows it through
+# the source instead: from the expression that read it (the frame has its instruction, and since Python 3.11 that
+# instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the program's
+# own functions. Without source code, the instruction alone shows whether a branch follows.
 #
-# Deciding are: the test of an `if` or a `while`, unless each arm only raises, prints or counts; the bound of a slice, an
-# index, `range`, and the arguments by which PyTorch sizes a tensor. An `assert` is none: the program goes on only where it
-# holds. Nothing here needs torch, but tensors are known as such.
+# These decide: the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
+# index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if it
+# holds. Nothing here imports torch.
 
 import ast
 import dis
@@ -15,20 +15,20 @@ import linecache
 import sys
 import types
 
-names = ours("names")  # watch.py gives each file of ours this function
+names = module("names")  # watch.py defines `module` in each file that it loads
 PURE, SHOWS, HOLDS, METADATA = names.PURE, names.SHOWS, names.HOLDS, names.METADATA
 SIZES, READERS, FINITE = names.SIZES, names.READERS, names.FINITE
-DEPTH = 6  # functions of the program's that a value is followed into
+DEPTH = 6  # a value is followed into nested calls of the program's functions up to this depth
 
 
 class Sink:
-    # Where a value decides: `size` or `branch`, and the line.
+    # A line where a value decides something; `kind` is `size` or `branch`.
     def __init__(self, kind, file, line):
         self.kind, self.file, self.line = kind, file, line
 
 
 class Source:
-    # A file's syntax, with the parent of each node.
+    # The syntax tree of a file, with the parent of each node.
     known = {}
 
     def __init__(self, tree, file):
@@ -61,7 +61,7 @@ class Source:
 
 
 class Site:
-    # An instruction of a frame, as far as the source tells it.
+    # The instruction that a frame is at, and its expressions in the source, if they are known.
     def __init__(self, frame):
         self.code, self.frame = frame.f_code, frame
         self.source = Source.of(frame.f_code, frame.f_globals)
@@ -87,7 +87,7 @@ class Site:
             ]
             if fits:
                 return [max(fits, key=lambda node: (node.lineno, node.col_offset))]
-        # A Python that knows lines alone: every call of that line's that reads, or what is tested or indexed there.
+        # Before Python 3.11 only the line is known: all calls on it that read, or all tests and subscripts.
         calls = [node for node in inside if isinstance(node, ast.Call) and last_name(node.func) in READERS]
         tests = [node.test for node in inside if isinstance(node, (ast.If, ast.While)) and node.lineno == self.line]
         return tests if tests and is_jump(self.name) else calls
@@ -105,7 +105,7 @@ def last_name(function):
 
 
 def sinks(frames, is_part_of_call=False):
-    # Where a value goes that the innermost of these frames read, whose callers follow.
+    # The sinks of the value that the innermost frame read. The frames are ordered from the innermost outwards.
     return Flow(frames).run()
 
 
@@ -133,16 +133,16 @@ class Flow:
             self.found.append(Sink(kind, file, line))
 
     def read(self, source, node, level):
-        # The instruction of this node read. A call that takes a tensor for a number reads its arguments.
+        # This node read a value. A call that converts a tensor to a number reads its arguments.
         if isinstance(node, ast.Call) and last_name(node.func) not in READERS:
-            self.given(source, node, level)
+            self.passed(source, node, level)
         elif isinstance(node, ast.Subscript):
             self.add("size", source.file, node.lineno)
         else:
             self.up(source, node, level)
 
     def up(self, source, node, level):
-        # The value of this expression is that of a read, or made of it; `level` is its frame, or None.
+        # The value of this expression is the value read, or computed from it; `level` is its frame, or None.
         if (node, level) in self.seen:
             return
         self.seen.add((node, level))
@@ -177,15 +177,15 @@ class Flow:
         elif isinstance(parent, ast.Call):
             if parent.func is node:
                 if last_name(node) in SIZES and last_name(node) not in PURE:
-                    return  # a method of the value's own: its arguments are others
+                    return  # a method of the value: its arguments are other values
                 if last_name(node) not in SHOWS and last_name(node) not in HOLDS:
                     self.up(source, parent, level)
             else:
-                self.given(source, parent, level, node)
+                self.passed(source, parent, level, node)
         elif isinstance(parent, ast.keyword):
             call = source.parents[parent]
             if isinstance(call, ast.Call):
-                self.given(source, call, level, parent)
+                self.passed(source, call, level, parent)
         elif isinstance(parent, ast.Assign):
             for target in parent.targets:
                 self.bound(source, target, parent, level)
@@ -212,7 +212,7 @@ class Flow:
             self.up(source, parent, level)
             return
         if any(last_name(it) in FINITE for it in ast.walk(parent.test)) and isinstance(parent, ast.If):
-            return  # what trains is finite
+            return  # a check for finite values: assumed to pass
         arms = parent.body + parent.orelse
         counted = counts(arms) if isinstance(parent, ast.If) else None
         if counted is None or self.uses_tensors(arms, level):
@@ -221,7 +221,7 @@ class Flow:
             self.bound(source, target, statement, level)
 
     def uses_tensors(self, arms, level):
-        # Whether what an arm calculates, names or holds is of tensors of the device, as far as the frame shows.
+        # Whether an arm uses tensors of the device, as far as the frame's variables show.
         frame = self.frames[level] if level is not None and level < len(self.frames) else None
         left, torch = list(arms) if frame is not None else [], sys.modules.get("torch")
         while left and torch is not None:
@@ -250,7 +250,7 @@ class Flow:
             self.add("size", source.file, parent.lineno)
 
     def bound(self, source, target, statement, level):
-        # The value has a name from here on.
+        # The value is assigned to a target.
         if isinstance(target, (ast.Tuple, ast.List)):
             value = getattr(statement, "value", None)
             for at, part in enumerate(target.elts):
@@ -267,7 +267,7 @@ class Flow:
             self.held(source, target, level)
 
     def held(self, source, place, level):
-        # A container holds the value, or an attribute: whoever loads it may have the value.
+        # A container or an attribute stores the value: every load of it may return the value.
         while isinstance(place, (ast.Subscript, ast.Call)):
             place = place.value if isinstance(place, ast.Subscript) else place.func
         if isinstance(place, ast.Name):
@@ -294,7 +294,7 @@ class Flow:
                     self.up(source, node, level if source.scope(node) is scope else None)
 
     def returned(self, source, statement, level):
-        # To the frame that waits for it, if it is on the stack.
+        # The caller gets the value, if its frame is on the stack.
         if level is None or level + 1 >= len(self.frames):
             return
         site = Site(self.frames[level + 1])
@@ -305,8 +305,8 @@ class Flow:
             elif isinstance(node, ast.Call) or "CALL" not in site.name:
                 self.up(site.source, node, level + 1)
 
-    def given(self, source, call, level, argument=None):
-        # An argument of this call, or all of them, are the value.
+    def passed(self, source, call, level, argument=None):
+        # The value is this argument of the call, or may be any of them.
         name = last_name(call.func)
         if name in SHOWS:
             return
@@ -324,7 +324,7 @@ class Flow:
         self.up(source, call, level)
 
     def function(self, expression, level):
-        # The program's own function that is called, if the frame tells which; with how many arguments are bound to it.
+        # The program's function that this expression is in the frame, and the number of its bound arguments; else None.
         if level is None or level >= len(self.frames):
             return None
         value = looked_up(expression, self.frames[level])
@@ -362,7 +362,7 @@ class Flow:
 
 
 def bound_of(frame, which):
-    # The greatest value by which this instruction can cut its tensor: `x[:, :n]` has no more than x has there.
+    # The largest value with which this slice changes its tensor: for `x[:, :n]`, the size of x there.
     site = Site(frame)
     node = site.nodes[0] if len(site.nodes) == 1 else None
     if not isinstance(node, ast.Subscript):
@@ -385,7 +385,7 @@ def is_text(node):
 
 
 def is_sized(name, call, argument, is_first):
-    # Of these some arguments are values: the filled value of `full`, what `pad` pads.
+    # Some arguments of these functions are not sizes: the value of `full`, the input of `pad`.
     if argument is None:
         return True
     keyword = argument.arg if isinstance(argument, ast.keyword) else None
@@ -402,7 +402,7 @@ def is_sized(name, call, argument, is_first):
 
 
 def counts(statements):
-    # What an arm gives names to, if it does nothing else but raise, show and count; else None.
+    # The targets that an arm assigns to, if it only raises, shows and counts; else None.
     targets = []
     for it in statements:
         if isinstance(it, (ast.Pass, ast.Raise, ast.Assert)):
@@ -430,7 +430,7 @@ def counts(statements):
 
 
 def reaches(source, scope, name, statement, load):
-    # Whether what a statement gives to a name can be what is loaded: no other assignment stands between on every way.
+    # Whether a load can see the value that a statement assigned: no other assignment is between them on every path.
     def binds(it):
         targets = it.targets if isinstance(it, ast.Assign) else [it.target] if isinstance(it, ast.AnnAssign) else []
         names = [part for target in targets for part in ast.walk(target)]
@@ -458,14 +458,14 @@ def reaches(source, scope, name, statement, load):
 
 
 def looked_up(expression, frame):
-    # What a name or a chain of attributes stands for, without running anything of the program's.
+    # The value of a name or of a chain of attributes, without running any code of the program's.
     import inspect
 
     if isinstance(expression, ast.Name):
         names = frame.f_locals
         found = names.get(expression.id, frame.f_globals.get(expression.id))
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(names, dict):
-            names.clear()  # a copy, which Python before 3.13 keeps with the frame, and all tensors in it
+            names.clear()  # a copy, which Python before 3.13 keeps alive with the frame, and with it the tensors
         return found
     if isinstance(expression, ast.Attribute):
         value = looked_up(expression.value, frame)

@@ -99,7 +99,14 @@ impl Report {
         match asked_bytes(&error.text) {
             Some(asked_bytes) => {
                 let (step, cause) = (self.failed_step, Cause::Unknown);
-                Verdict::RunsOut(Shortage { step, line, asked_bytes, cause, caught: false })
+                Verdict::RunsOut(Shortage {
+                    step,
+                    line,
+                    asked_bytes,
+                    cause,
+                    caught: false,
+                    is_saved_by_caches: false,
+                })
             }
             None => Verdict::Unknown(line.map_or_else(
                 || "memory ran out, and there is no snapshot that shows where".to_owned(),

@@ -1,8 +1,8 @@
-# When the steps are done: the loop over the training's DataLoader ends as if there were no more batches, so that what
-# comes after it is seen, too: the evaluation, often with a larger batch. Loaders that begin then give a few batches.
+# After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that the
+# code after it runs, too: the evaluation, often with a larger batch. Loaders that start then yield a few batches.
 #
-# A program that goes round again (the next epoch) is given one batch a round, until its time is up. One whose steps are
-# not made in a loop over a DataLoader is ended at once: what comes after is named as not seen (`unseen`).
+# If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a loop
+# over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
 
 import ast
 import linecache
@@ -10,22 +10,22 @@ import os
 import sys
 import time
 
-BATCHES = 3  # of a loader that begins after the steps
-LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for what comes after them
-IDLE = 5  # steps beyond those asked for, with nothing new between them
+BATCHES = 3  # from a loader that starts after the steps
+LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
+IDLE = 5  # stop after this many further steps without new code in between
 
 
 class Finish:
     def __init__(self, torch, is_library):
         self.torch, self.is_library = torch, is_library
         self.begun = time.monotonic()
-        self.finishing = 0.0  # when the steps were done
-        self.training = set()  # loaders that gave a batch between steps, by address
+        self.finishing = 0.0  # the time at which the steps were done
+        self.training = set()  # loaders that yielded a batch between steps, by address
         self.since_step = set()
-        self.cut = False  # a loader was ended
-        self.news, self.idle = set(), 0  # what was first seen after the steps; steps since then
+        self.cut = False  # whether a loader was ended early
+        self.new, self.idle = set(), 0  # loaders and lines first seen after the steps; steps since the last of them
         self.called = set()  # lines that evaluate
-        self.files = set()  # of the program's, on the stack at a step
+        self.files = set()  # the program's files on the stack at a step
         self.watch_loaders()
         self.watch_evaluation()
 
@@ -58,7 +58,7 @@ class Finish:
             self.plimsoll_given += 1
             finish.since_step.add(loader)
             if finish.finishing and loader not in finish.training:
-                finish.tell(loader)
+                finish.saw(loader)
             return result
 
         kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
@@ -77,14 +77,14 @@ class Finish:
             place = frame.f_code.co_filename, frame.f_lineno
             finish.called.add(place)
             if finish.finishing:
-                finish.tell(place)
+                finish.saw(place)
             return original(self)
 
         eval.__wrapped__ = original
         module.eval = eval
 
     def stepped(self):
-        # A step was counted: the loaders that led to it are the training's.
+        # A step was counted: the loaders that yielded a batch for it are the training's.
         self.training |= self.since_step
         self.since_step = set()
         frame = sys._getframe(2)
@@ -94,7 +94,7 @@ class Finish:
             frame = frame.f_back
 
     def may_go_on(self):
-        # Whether what comes after the steps can be reached.
+        # Whether the code after the steps can be reached.
         return bool(self.training) or self.has_trainer()
 
     def has_trainer(self):
@@ -109,19 +109,19 @@ class Finish:
     def begin(self):
         self.finishing = time.monotonic()
 
-    def tell(self, what):
-        # Something that had not been before.
-        if what not in self.news:
-            self.news.add(what)
+    def saw(self, what):
+        # A loader or a line ran after the steps.
+        if what not in self.new:
+            self.new.add(what)
             self.idle = 0
 
     def is_up(self):
-        # Whether it is time to end. That is asked of a step after the last, too: many without news are enough.
+        # Whether to stop: too many further steps without new code, or too much time.
         passed = self.finishing - self.begun
         return self.idle > IDLE or time.monotonic() - self.finishing > min(max(passed, LEAST_TIME), MOST_TIME)
 
     def unseen(self):
-        # Lines of the program's that evaluate and were not reached.
+        # The program's lines that evaluate and were not reached.
         found = []
         for file in sorted(self.files):
             try:
@@ -137,7 +137,7 @@ class Finish:
 
 
 def trainer(module, finish):
-    # transformers' Trainer evaluates every so many steps: once after those that are run. It saves nothing for it.
+    # After the steps transformers' Trainer evaluates once and stops, without saving.
     handler = module.CallbackHandler
     for name in ("on_step_end", "on_epoch_end"):
         original = getattr(handler, name)

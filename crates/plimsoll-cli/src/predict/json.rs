@@ -8,6 +8,7 @@ use super::limits::limits;
 use super::reads;
 use super::report::{ProcessState, Report};
 use super::text;
+use super::without::Without;
 use crate::bytes;
 use crate::explain;
 
@@ -40,12 +41,8 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
         "exit": outcome.verdict.exit() as u8,
         "exact": outcome.is_exact(target),
         "judged": judged,
-        "without_cudnn_workspaces": outcome.without_workspaces.as_ref().map(|without| json!({
-            "peak_allocated_bytes": without.allocated_bytes,
-            "peak_reserved_bytes": without.reserved_bytes,
-            "left_out": without.left_out,
-            "largest_bytes": without.largest_bytes,
-        })),
+        "without_cudnn_workspaces": outcome.without_workspaces.as_ref().map(without),
+        "with_warm_compile_cache": outcome.with_warm_caches.as_ref().map(without),
         "with_zero_for_assumed": outcome.without_assumptions.as_ref().map(|zero| json!({
             "verdict": verdict(&zero.verdict),
             "summary": text::verdict(zero, target, size),
@@ -61,6 +58,16 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
     })
 }
 
+/// The peaks without some of the requests.
+fn without(without: &Without) -> Value {
+    json!({
+        "peak_allocated_bytes": without.allocated_bytes,
+        "peak_reserved_bytes": without.reserved_bytes,
+        "left_out": without.left_out,
+        "largest_bytes": without.largest_bytes,
+    })
+}
+
 /// The verdict and its figures.
 pub(super) fn verdict(verdict: &Verdict) -> Value {
     match verdict {
@@ -73,6 +80,7 @@ pub(super) fn verdict(verdict: &Verdict) -> Value {
             "cause": it.cause.name(),
             "short_bytes": it.cause.short_bytes(),
             "caught": it.caught,
+            "saved_by_warm_compile_cache": it.is_saved_by_caches,
         }),
         Verdict::Failed { how, hint } => json!({ "is": "failed", "how": how, "hint": hint }),
         Verdict::Unknown(why) => json!({ "is": "unknown", "why": why }),

@@ -6,14 +6,15 @@
 //! |---|---|
 //! | `gpu.rs` | the simulated GPU, and its memory for the allocator |
 //! | `standin.rs` | finds the shared library and checks its version |
-//! | `watch.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
+//! | `watch.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
 //! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
-//! | `shadows.py`, `assume.rs` | values that are known without computing; values from `--assume` |
+//! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
 //! | `finish.py`, `saves.py` | the code after the steps; protection of the user's files |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
 //! | `surroundings.rs` | private caches, and an `nvidia-smi` |
 //! | `run.rs`, `processes.rs`, `signals.rs` | runs the user's program and its child processes |
-//! | `answer.rs`, `failed.rs`, `limits.rs`, `without.rs` | the verdict, its limits, the peaks without workspaces |
+//! | `answer.rs`, `failed.rs`, `limits.rs` | the verdict and its limits |
+//! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
 //! | `text.rs`, `json.rs` | the reports |
 //! | `keep.rs` | `--snapshot` |
 //! | `find.rs`, `search.rs` | `--find`, and its search |
@@ -38,6 +39,7 @@ mod signals;
 mod standin;
 mod surroundings;
 mod text;
+mod warm;
 mod without;
 
 use std::ffi::OsString;
@@ -185,7 +187,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
-    outcome.leave_out_workspaces();
+    outcome.replay_without();
     if !args.assume.is_empty() && run.ended != Ended::Interrupted {
         output::progress("running again with zero instead of the --assume values");
         let run = Run::of(args, &args.command, &target, &session, &[])?;

@@ -1,17 +1,17 @@
-# What PyTorch is told otherwise inside the user's Python processes, so that a program takes the course there that it
-# takes on a card, though every value that is read from the device is zero and other ranks may not be there.
+# Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, although
+# values that it reads from the device are zero and other ranks may be absent.
 #
-# The launcher puts this file before watch.py in one sitecustomize.py; Watch there and its last lines say when each of
-# these is done. What is asked of the allocator stays as it is, but for send_objects: NCCL would take some hundred bytes
-# of the GPU to carry Python objects.
+# The launcher puts this file before watch.py in one sitecustomize.py; `Watch` and the last lines there install the
+# patches. Memory requests do not change, except in send_objects: NCCL would use a few hundred bytes of the GPU for
+# Python objects.
 
 import os
 import sys
 
 
 def trust_values(torch):
-    # Where PyTorch itself reads a value only to check it, or to divide by it, a zero would end a program that runs on a
-    # card. What the reading takes of memory is as before. TorchScript, which compiles some of these, finds the originals.
+    # Where PyTorch itself reads a value to check it or to divide by it, a zero would end a program that runs on a GPU.
+    # The read itself still happens, with its memory. TorchScript compiles some of these functions: it finds the originals.
     import functools
 
     def answered(original, answer):
@@ -27,15 +27,15 @@ def trust_values(torch):
     for place in (torch, torch.Tensor):
         if hasattr(place, "_is_all_true"):
             place._is_all_true = answered(place._is_all_true, lambda _: torch.ones((), dtype=torch.bool, device="cpu"))
-    # An optimizer whose state came from a checkpoint has its count of steps, and NAdam its product, on the device. Nothing
-    # that it divides by is zero where these are between 0 and 1.
+    # An optimizer whose state came from a checkpoint has its step count (NAdam also a product) on the device. With a value
+    # between 0 and 1 it never divides by zero.
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.optim.") and hasattr(module, "_get_value"):
             module._get_value = answered(module._get_value, lambda value: value or 0.5)
 
 
 def keep_inductor(module):
-    # What Inductor tunes goes into the run's own caches, also where the program itself names others.
+    # Inductor writes to the run's private caches, even if the program itself names others.
     place = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "inductor")
 
     def cache_dir():
@@ -46,16 +46,16 @@ def keep_inductor(module):
 
 
 def keep_triton(module):
-    # The same for Triton.
+    # Triton, too.
     module.cache.dir = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "triton")
 
 
 def end_generation(module):
-    # transformers asks the device whether every sequence has its end: under every strategy none has one before its
-    # greatest length, which the program knows.
+    # transformers reads from the device whether every sequence has ended. Here none ends before the maximum length, which
+    # the host knows.
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
-    is_long = None  # of the sequences that were judged last; an assistant's are judged in between
+    is_long = None  # whether the sequences of the last check have their maximum length
 
     def judged(self, input_ids, *args, **options):
         nonlocal is_long
@@ -72,31 +72,31 @@ def end_generation(module):
 
 
 def send_objects(torch):
-    # Python objects that ranks send each other through GPUs, their sizes first, would arrive as zeros: they go through the
-    # host instead, among the same ranks.
+    # Ranks send each other Python objects through GPUs, first their sizes, which would arrive as zeros. Here they go through
+    # the host instead, between the same ranks.
     import functools
     import inspect
     from torch import distributed
 
     if not distributed.is_gloo_available():
         return
-    twins = {}  # by the world, which may end and begin anew, and the ranks
+    host_groups = {}  # by the world, because a program may destroy it and make another, and by the ranks
 
-    def twin(ranks):
+    def host_group(ranks):
         key = distributed.group.WORLD, tuple(ranks)
-        if key not in twins:
-            # PyTorch counts groups, and names them by that: of one that only some ranks make, none may be counted.
+        if key not in host_groups:
+            # PyTorch names groups by a counter: a group that only some ranks make must not advance it.
             world = distributed.distributed_c10d._world
             count, world.group_count = world.group_count, 1 << 40
             try:
-                twins[key] = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
+                host_groups[key] = distributed.new_group(ranks, backend="gloo", use_local_synchronization=True)
             finally:
                 world.group_count = count
-        return twins[key]
+        return host_groups[key]
 
-    def carries(group):
-        in_it = group is not None and group != distributed.GroupMember.NON_GROUP_MEMBER
-        return in_it and distributed.get_backend(group) == "nccl"
+    def uses_nccl(group):
+        is_member = group is not None and group != distributed.GroupMember.NON_GROUP_MEMBER
+        return is_member and distributed.get_backend(group) == "nccl"
 
     def on_host(original, redirect):
         signature = inspect.signature(original)
@@ -105,27 +105,27 @@ def send_objects(torch):
         def call(*args, **options):
             bound = signature.bind(*args, **options)
             group = bound.arguments.get("group") or distributed.group.WORLD
-            if carries(group) and redirect(bound.arguments, group) and "device" in bound.arguments:
+            if uses_nccl(group) and redirect(bound.arguments, group) and "device" in bound.arguments:
                 bound.arguments["device"] = None
             return original(*bound.args, **bound.kwargs)
 
         return call
 
     def among_all(arguments, group):
-        arguments["group"] = twin(distributed.get_process_group_ranks(group))
+        arguments["group"] = host_group(distributed.get_process_group_ranks(group))
         return True
 
     def between_two(peer):
-        # Only these two make this call, so that only they can make a group for it.
+        # Only these two ranks make this call, so only they can make a group for it.
         def redirect(arguments, group):
             its_rank = arguments.get(peer)
             if its_rank is None and arguments.get(f"group_{peer}") is not None:
                 its_rank = distributed.get_global_rank(group, arguments[f"group_{peer}"])
             if its_rank is None or its_rank == distributed.get_rank():
-                return False  # from whichever rank, or PyTorch's to refuse
+                return False  # a receive from any rank, or an error that PyTorch reports
             arguments.pop(f"group_{peer}", None)
             arguments[peer] = its_rank
-            arguments["group"] = twin(sorted((its_rank, distributed.get_rank())))
+            arguments["group"] = host_group(sorted((its_rank, distributed.get_rank())))
             return True
 
         return redirect
@@ -143,13 +143,13 @@ def send_objects(torch):
 
 
 def stand_alone(torch):
-    # Process groups begin without the other ranks. What is on the GPU goes through PyTorch's own code for NCCL, whose
-    # memory counts; what is on the host through PyTorch's fake group.
+    # Process groups start without the other ranks. GPU tensors go through PyTorch's own NCCL code, whose memory counts; host
+    # tensors go through PyTorch's `fake` group.
     import torch.testing._internal.distributed.fake_pg
     from torch import distributed
 
     class Store(distributed.Store):
-        # Answers for all. What another rank would have written is a name of NCCL's, of this many bytes.
+        # Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128 bytes.
         def __init__(self):
             super().__init__()
             self.values = {}
@@ -180,8 +180,7 @@ def stand_alone(torch):
     for module in (distributed, distributed.distributed_c10d, distributed.device_mesh):
         module.init_process_group = init_process_group
 
-    # A communicator of a part is split off the whole by what every rank tells of itself. Alone it is made by itself
-    # instead, of its own ranks.
+    # NCCL splits a communicator with data from every rank. Without the other ranks, a subgroup gets a new communicator.
     c10d = distributed.distributed_c10d
     c10d._get_split_source = lambda *args, **options: None
 

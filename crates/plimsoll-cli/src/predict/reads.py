@@ -1,8 +1,8 @@
-# Which values the program reads from the device, where, and what becomes of each: the stand-in calls for every copy to
-# the host whose value is not known, and gives zeros unless something is written there.
+# The values that the program reads from the device: where, and what they are used for. The stand-in calls a hook for every
+# copy of an unknown value to the host; the program gets zeros unless the hook writes another value.
 #
-# A read is identified by its line and call stack (a site). Its use is worked out once per site (dataflow.py).
-# Some operators read in their own course: how many elements `nonzero` found decides the size of its result.
+# A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some
+# operators read during their own work: the number of elements that `nonzero` found is the size of its result.
 
 import ctypes
 import gc
@@ -11,25 +11,28 @@ import re
 import sys
 import threading
 
-FRAMES = 4  # of the innermost, that tell one site from another
-MOST = 500  # sites that are told
-# Operators of PyTorch's that hand a value, or a copy, to Python: its fate is the expression's.
-HANDED = set(
+FRAMES = 4  # the innermost ones, which identify a site
+MOST = 500  # sites in the report
+# PyTorch's operators that return a value, or a copy, to Python: its use is that of the expression.
+RETURNING = set(
     "item to copy_from _local_scalar_dense copy_ _to_copy to_dtype_layout to_device to_dtype to_other clone contiguous equal is_nonzero"
     " allclose _is_all_true _is_any_true cpu pin_memory _copy_from".split()
 )
-# Operators that read only to check, or for a value: no size depends on it.
-CHECKED = set(
+# Operators that read to check an argument, or for a value that no size depends on.
+CHECKING = set(
     "multinomial normal bernoulli histc quantile nanquantile _assert_async cholesky cholesky_ex inv inverse lstsq"
     " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet".split()
 )
-COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read how many there are
-# What these read is stored or printed.
+COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read the number of their results
+# What these files read is stored or printed.
 SHOWING = (
     "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
     " /torch/utils/tensorboard/ /tensorboard/ /tensorboardX/ /wandb/ /mlflow/ /torch/storage.py /torch/multiprocessing/"
 ).split()
 GENERATION = "/transformers/generation/"
+# Their reads of a size get its maximum: sequences as long as possible, and every candidate of an assistant accepted. With
+# zeros, assisted generation would accept no token at all and never end.
+LONGEST = ("_beam_search", "_assisted_decoding")
 OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
 
 
@@ -37,10 +40,10 @@ class Site:
     def __init__(self, number, place, via, operator, fate, sinks):
         self.number, self.place, self.via, self.operator = number, place, via, operator
         self.fate, self.sinks, self.count, self.value, self.even = fate, sinks, 0, None, False
-        self.matched = []  # the lines of assumptions that are about it
-        self.is_used = False  # whether the value that is assumed was given
+        self.matched = []  # the lines of --assume that name it
+        self.is_used = False  # whether it returned the assumed value
 
-    def told(self):
+    def row(self):
         file, line, function = self.place or (None, None, None)
         return dict(
             file=file,
@@ -68,50 +71,50 @@ class Reads:
     def __init__(self, fate, assumed):
         self.fate, self.assumed = fate, assumed  # [(file, line, value)]
         self.sites = {}
-        self.codes = []  # those that sites name by address
+        self.codes = []  # keeps the code objects, because sites identify them by address
         self.of_thread = threading.local()
-        self.problems = []  # assumptions that could not be followed
+        self.problems = []  # assumptions that could not be applied
         self.library = ctypes.CDLL(None)
         if not hasattr(self.library, "plimsoll_standin_on_read"):
             return
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t)
-        self.listener = kind(self.heard)
+        self.listener = kind(self.on_read)
         self.library.plimsoll_standin_on_read(self.listener)
         import atexit
 
         atexit.register(lambda: self.library.plimsoll_standin_on_read(kind()))
 
-    def heard(self, to, _from, count):
-        # The stand-in copied zeros to the host. None of what fails here is the program's.
-        mine = self.of_thread
-        if getattr(mine, "busy", False) or sys is None:
+    def on_read(self, to, _from, count):
+        # The stand-in copied zeros to the host. A failure here must not fail the program.
+        state = self.of_thread
+        if getattr(state, "busy", False) or sys is None:
             return
-        mine.busy = True
+        state.busy = True
         try:
-            pending = getattr(mine, "pending", None)
+            pending = getattr(state, "pending", None)
             if pending is not None:
-                # An operator counts elements that are known.
+                # An operator counts elements, and their number is known.
                 if count in (4, 8):
                     ctypes.memmove(to, pending.to_bytes(count, sys.byteorder), count)
-                if not getattr(mine, "even", False):
+                if not getattr(state, "even", False):
                     return
-            if getattr(mine, "known", False):
+            if getattr(state, "known", False):
                 return
             site = self.site(sys._getframe(1))
             if site is None:
                 return
             site.count += 1
-            if getattr(mine, "even", False):
+            if getattr(state, "even", False):
                 site.even = True
             elif site.value is not None:
-                given = self.bytes_of(site, count)
-                if given is not None:
+                assumed = self.bytes_of(site, count)
+                if assumed is not None:
                     site.is_used = True
-                    ctypes.memmove(to, given, count)
+                    ctypes.memmove(to, assumed, count)
         except Exception as why:
             print(f"plimsoll: cannot trace a read of the device: {why!r}", file=sys.stderr)
         finally:
-            mine.busy = False
+            state.busy = False
 
     def site(self, frame):
         frames = []
@@ -125,16 +128,16 @@ class Reads:
             if len(self.sites) >= MOST:
                 return None
             is_collecting = gc.isenabled()
-            gc.disable()  # what is built here is not to free the program's cycles early
+            gc.disable()  # a collection here would free the program's reference cycles early
             self.codes += [frame.f_code for frame in frames[:FRAMES]]
             try:
-                self.sites[key] = self.judged(frames, operator)
+                self.sites[key] = self.new_site(frames, operator)
             finally:
                 if is_collecting:
                     gc.enable()
         return self.sites[key]
 
-    def judged(self, frames, operator):
+    def new_site(self, frames, operator):
         place = lambda it: (it.f_code.co_filename, it.f_lineno, it.f_code.co_name)
         own = next((it for it in frames if not self.fate.is_library(it.f_code.co_filename)), None)
         via = frames[0] if frames and frames[0] is not own else None
@@ -142,9 +145,9 @@ class Reads:
         sinks = []
         if any(part in it.f_code.co_filename for it in frames[:12] for part in SHOWING):
             fate = "shown"
-        elif operator in CHECKED or (operator or "").startswith(("linalg_", "_linalg_")):
+        elif operator in CHECKING or (operator or "").startswith(("linalg_", "_linalg_")):
             fate = "shown"
-        elif operator is not None and operator not in HANDED:
+        elif operator is not None and operator not in RETURNING:
             fate, at = "size", own or via
             sinks = [self.fate.Sink("size", at.f_code.co_filename, at.f_lineno)] if at else []
         elif not frames:
@@ -154,8 +157,8 @@ class Reads:
             kinds = [it.kind for it in sinks]
             fate = next((kind for kind in ("size", "branch", "unknown") if kind in kinds), "shown")
         site = Site(len(self.sites), own and place(own), via and place(via), operator, fate, sinks)
-        if frames and frames[0].f_code.co_name == "_beam_search" and GENERATION in frames[0].f_code.co_filename:
-            site.value = "max"  # as long as generation was
+        if frames and frames[0].f_code.co_name in LONGEST and GENERATION in frames[0].f_code.co_filename:
+            site.value = "max"
         for file, line, value in self.assumed:
             if any(it.f_lineno == line and is_file(it.f_code.co_filename, file) for it in frames[:12]):
                 site.value = value
@@ -163,8 +166,8 @@ class Reads:
         return site
 
     def operator(self):
-        # The outermost of PyTorch's operators since the program's Python called. Ours, which wraps operators, may run in
-        # between: a wrapper has one frame that C entered (`dispatched`), and such entries stand apart on C's stack.
+        # The outermost of PyTorch's operators below the program's Python code. The wrappers of shadows.py may be in
+        # between: each has one Python frame that C code called (`dispatched`), which is a separate entry on the C stack.
         room = 1 << 16
         text = ctypes.create_string_buffer(room)
         written = self.library.plimsoll_standin_stack(text, room)
@@ -189,7 +192,7 @@ class Reads:
         return found and without_overload(found)
 
     def bytes_of(self, site, count):
-        # What an assumed value is as so many bytes.
+        # An assumed value as this many bytes.
         import struct
 
         tensor = getattr(self.of_thread, "tensor", None)
@@ -207,23 +210,23 @@ class Reads:
         try:
             if kind == "bfloat16":
                 one = struct.pack("f", float(value))[2:]
-            elif kind in floats or (kind is None and count == 4 and site.operator in HANDED):
+            elif kind in floats or (kind is None and count == 4 and site.operator in RETURNING):
                 one = struct.pack(floats.get(kind, "f"), float(value))
             elif kind == "bool":
                 one = bytes([bool(value)])
             else:
                 one = int(value).to_bytes(size if size in (1, 2, 4, 8) else 8, sys.byteorder, signed=True)
         except (OverflowError, struct.error):
-            self.problem(site, f"{value} is no {kind or 'number of so many bytes'}")
+            self.problem(site, f"{value} does not fit {kind or f'{count} bytes'}")
             return None
         return (one * (count // len(one) + 1))[:count]
 
     def extreme(self, site, tensor, which, count):
         if tensor is None:
             return None
-        if str(tensor.dtype) == "torch.bool" and site.operator in HANDED:
+        if str(tensor.dtype) == "torch.bool" and site.operator in RETURNING:
             return True if which == "max" else site.count % 2
-        if site.operator in HANDED:
+        if site.operator in RETURNING:
             return self.fate.bound_of(outer(), which)
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
@@ -234,7 +237,7 @@ class Reads:
             self.problems.append(text)
 
     def unused(self):
-        # Assumptions about lines at which nothing was read.
+        # Assumptions for lines that read nothing.
         used = {(file, line) for site in self.sites.values() for file, line in site.matched}
         return [
             f"--assume {file}:{line}: no unknown value was read there"
@@ -242,11 +245,11 @@ class Reads:
             if (file, line) not in used
         ]
 
-    def told(self):
-        # A site by another way to the same line is the same to people.
+    def rows(self):
+        # Sites with the same line and different call stacks share a row.
         rows = {}
         for site in list(self.sites.values()):
-            row = site.told()
+            row = site.row()
             via = row["via"] or {}
             key = row["file"], row["line"], via.get("file"), via.get("line"), row["operator"], row["fate"]
             if key in rows:
@@ -269,7 +272,7 @@ def without_overload(name):
 
 
 def outer():
-    # The innermost frame of the program's.
+    # The innermost frame that is not ours.
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith("<frozen plimsoll"):
         frame = frame.f_back

@@ -11,6 +11,7 @@ use plimsoll_standin::workspace::{self, Workspace};
 use serde::Deserialize;
 
 use super::reads::{Place, Read};
+use super::warm::CompileCaches;
 
 /// One process that imported torch.
 #[derive(Debug, Clone, Deserialize)]
@@ -45,6 +46,9 @@ pub(super) struct Report {
     /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(super) outside_bytes: Option<u64>,
+    /// The compile caches that it would use again.
+    #[serde(default)]
+    pub(super) compile_caches: CompileCaches,
     /// Imported libraries that have kernels or allocations of their own.
     pub(super) libraries: Vec<String>,
     /// The exception that ended it.

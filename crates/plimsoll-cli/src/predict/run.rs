@@ -32,11 +32,13 @@ const STOP: &str = "stop";
 const WATCH: &str = concat!(include_str!("patches.py"), "\n\n", include_str!("watch.py"));
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 6] = [
+const MODULES: [(&str, &str); 8] = [
     ("dataflow", include_str!("dataflow.py")),
     ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),
     ("shadows", include_str!("shadows.py")),
+    ("experts", include_str!("experts.py")),
+    ("failure", include_str!("failure.py")),
     ("finish", include_str!("finish.py")),
     ("saves", include_str!("saves.py")),
 ];

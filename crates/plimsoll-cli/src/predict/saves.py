@@ -1,9 +1,9 @@
-# The program's files stay as they are: what it computes here is zeros, and a checkpoint made of that would replace one
-# that took days.
+# Protects the user's files: values computed here are zeros, and a checkpoint of zeros must not replace one that took
+# days to train.
 #
-# What goes to a file by torch.save and its like goes to a folder of ours instead, and so does what opens for writing a
-# file that was there before the program began, or is moved or copied over one. The program finds what it wrote where it
-# wrote it. Files that were there before are not removed. New files of other kinds (logs, results) are written.
+# torch.save and similar functions write to a private folder instead. So do a write to, a move to and a copy to a file that
+# existed before the program started; such files are not removed either. The program finds the private file under the path
+# that it wrote. Other new files (logs, results) are written as usual.
 
 import builtins
 import functools
@@ -14,32 +14,32 @@ import sys
 import tempfile
 import time
 
-MOST = 50  # files that are told
+MOST = 50  # files in the report
 
 
 class Saves:
     def __init__(self, torch, folder):
         self.begun = time.time() - 1
         self.folder = folder
-        self.moved = {}  # by the path that the program knows: ours
-        self.told = []  # [path, what happened]
+        self.moved = {}  # the private file by the program's path
+        self.kept = []  # [path, what was not done]
         self.open = io.open
         spared = [tempfile.gettempdir(), os.path.expanduser("~/.cache"), os.path.expanduser("~/.triton"), "/dev", "/proc"]
         spared += [os.environ.get(name, "/dev") for name in ("XDG_CACHE_HOME", "HF_HOME", "TRITON_CACHE_DIR", "TMPDIR")]
         here = os.getcwd()
-        # A program that lives in such a folder has its own files there.
+        # A program that runs in such a folder has its own files there.
         self.spared = tuple(it.rstrip("/") + "/" for it in spared if not (here + "/").startswith(it.rstrip("/") + "/"))
         self.watch_files()
         self.watch_torch(torch)
 
     def path(self, file):
-        # The absolute path of what names a file; None of what does not.
+        # The absolute path of an argument that names a file; None for any other.
         if isinstance(file, (str, bytes, os.PathLike)):
             return os.path.abspath(os.fsdecode(file))
         return None
 
     def is_old(self, path):
-        # Whether it was there before the program began.
+        # Whether it existed before the program started.
         try:
             status = os.lstat(path)
         except OSError:
@@ -53,19 +53,19 @@ class Saves:
         return path.startswith(self.spared) or "/__pycache__/" in path
 
     def aside(self, path, what):
-        # A file of ours in place of this one.
+        # The private file in place of this one.
         if path not in self.moved:
             os.makedirs(self.folder, exist_ok=True)
             self.moved[path] = os.path.join(self.folder, f"{os.getpid()}-{len(self.moved)}-{os.path.basename(path)}")
-        self.tell(path, what)
+        self.keep(path, what)
         return self.moved[path]
 
-    def tell(self, path, what):
-        if len(self.told) < MOST and [path, what] not in self.told:
-            self.told.append([path, what])
+    def keep(self, path, what):
+        if len(self.kept) < MOST and [path, what] not in self.kept:
+            self.kept.append([path, what])
 
     def found(self, file):
-        # Where what the program wrote there really is.
+        # The path of what the program wrote there.
         path = self.path(file)
         return self.moved.get(path, file) if path is not None else file
 
@@ -125,15 +125,15 @@ class Saves:
 
         builtins.open = io.open = open
         for place, name in ((os, "remove"), (os, "unlink"), (shutil, "rmtree")):
-            self.keep(place, name)
+            self.watch_remove(place, name)
         for place, name in ((os, "rename"), (os, "replace")):
-            self.move(place, name)
+            self.watch_move(place, name)
         for name in ("copyfile", "copy", "copy2", "move"):
-            self.copy(name)
+            self.watch_copy(name)
         for name in ("exists", "isfile", "getsize", "getmtime"):
-            self.look(name)
+            self.watch_query(name)
 
-    def keep(self, place, name):
+    def watch_remove(self, place, name):
         original = getattr(place, name)
 
         @functools.wraps(original)
@@ -141,10 +141,10 @@ class Saves:
             known = self.path(path)
             if known in self.moved:
                 return original(self.moved.pop(known), *args, **kwargs)
-            # A folder of before may hold files of before.
+            # A folder may contain files that existed before.
             is_folder = name == "rmtree" and known and os.path.isdir(known) and not self.is_spared(known)
             if known and kwargs.get("dir_fd") is None and (self.is_old(known) or (is_folder and self.is_old_folder(known))):
-                return self.tell(known, "not removed")
+                return self.keep(known, "not removed")
             return original(path, *args, **kwargs)
 
         setattr(place, name, remove)
@@ -152,7 +152,7 @@ class Saves:
     def is_old_folder(self, path):
         return any(self.is_old(os.path.join(folder, it)) for folder, _, files in os.walk(path) for it in files)
 
-    def move(self, place, name):
+    def watch_move(self, place, name):
         original = getattr(place, name)
 
         @functools.wraps(original)
@@ -170,7 +170,7 @@ class Saves:
 
         setattr(place, name, move)
 
-    def copy(self, name):
+    def watch_copy(self, name):
         original = getattr(shutil, name)
 
         @functools.wraps(original)
@@ -192,11 +192,11 @@ class Saves:
 
         setattr(shutil, name, copy)
 
-    def look(self, name):
+    def watch_query(self, name):
         original = getattr(os.path, name)
 
         @functools.wraps(original)
-        def look(path):
+        def query(path):
             return original(self.found(path)) if self.moved else original(path)
 
-        setattr(os.path, name, look)
+        setattr(os.path, name, query)

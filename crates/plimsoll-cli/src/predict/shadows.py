@@ -1,24 +1,24 @@
-# Values that are known although the device computes nothing: integers and masks that the host sent there, and what
-# PyTorch's own operators make of them.
+# Values that are known although the device computes nothing: integers and masks that the host sent, and the results of
+# PyTorch's operators on them.
 #
-# For such a tensor there is a copy of its storage on the host (a shadow). The operators below are wrapped where PyTorch
-# dispatches to CUDA: the original runs first, and asks for memory as ever; where all that it was given has a shadow, it
-# runs on the shadows, too, and its result gets one. A read of a shadowed tensor gives its true value: the length of a
-# batch, a padding mask. An operator that is not among these leaves its result without a shadow, which is safe: the read is
-# then of a value that is not known.
+# Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
+# dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also runs on
+# the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a batch, a
+# padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
 #
-# A router of a mixture of experts chooses by values that nothing computed. The choice of `topk` and `argmax` among few is
-# taken to be an even share: row i takes the i-th and its next. What is made of that is marked (`even`).
+# Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py).
 
 import ctypes
+import functools
 import threading
 import warnings
 
-MOST_BYTES = 4 << 20  # of a storage that has a shadow
-MOST_FLOATS = 1 << 14  # bytes, of one of fractions
-FEW = 512  # so many may be chosen from: experts, not words
-PURGE = 512
-RANGES = 512  # written ones, that are asked for at once
+experts = module("experts")  # watch.py defines `module` in each file that it loads
+
+MOST_BYTES = 4 << 20  # of a storage with a shadow
+MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
+PURGE = 512  # shadows, before those of freed storages are removed
+RANGES = 512  # written ranges that are read at once
 
 COMPARE = "eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor"
 LOGIC = (
@@ -26,29 +26,27 @@ LOGIC = (
     " bitwise_not isin.Tensor_Tensor isin.Tensor_Scalar"
 )
 REDUCE = (
-    "sum.dim_IntList aminmax max min max.dim min.dim amax amin any any.dim any.dims all all.dim all.dims cumsum prod argsort.stable"
-    " sort.stable sort bincount histc"
+    "sum.dim_IntList aminmax max min amax amin any any.dim any.dims all all.dim all.dims cumsum prod bincount histc"
 )
 ARITHMETIC = (
     "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode floor_divide remainder.Tensor remainder.Scalar neg clamp"
     " clamp.Tensor clamp_min clamp_max maximum minimum abs.out mean.dim"
 )
 GATHER = (
-    "index.Tensor index_select gather scatter.value scatter.src scatter_add masked_select where.self cat roll flip tril triu"
+    "index.Tensor index_select gather scatter_add masked_select where.self cat roll flip tril triu"
     " searchsorted.Tensor bucketize.Tensor"
 )
 MADE = "arange.start_out linspace.out"
 CHANGED = (
-    "copy_ fill_.Scalar zero_ scatter_.value scatter_.src scatter_add_ masked_fill_.Scalar masked_fill_.Tensor clamp_"
+    "copy_ fill_.Scalar zero_ scatter_add_ masked_fill_.Scalar masked_fill_.Tensor clamp_"
     " clamp_min_ clamp_max_ add_.Tensor sub_.Tensor mul_.Tensor bitwise_and_.Tensor bitwise_or_.Tensor index_put_"
     " _index_put_impl_ index_fill_.int_Scalar cumsum_ floor_divide_.Tensor logical_not_"
 )
 COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
-CHOSEN = "topk argmax"
 
 
 class Shadow:
-    # `version` is the tensor's counter of changes in place. An operator that changes in place is counted after it ran.
+    # `version` is PyTorch's counter of in-place changes. An in-place operator increments it after its kernel.
     def __init__(self, reference, address, bytes, version, changed, even):
         self.reference, self.address, self.bytes, self.even = reference, address, bytes, even
         self.versions = (version, version + 1) if changed else (version,)
@@ -60,7 +58,7 @@ class Known:
 
         self.torch, self.weak, self.of_thread = torch, StorageWeakRef, of_thread
         # The address of a tensor's storage, without a Python object for it: while one exists, autograd does not add to a
-        # gradient in place, and the program would take more memory than by itself.
+        # gradient in place, and the program would use more memory than without the hooks.
         self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
         self.in_backward = lambda: torch._C._current_graph_task_id() != -1
         self.shadows = {}  # by the address of the storage's object
@@ -73,7 +71,8 @@ class Known:
             [(name, self.functional) for name in " ".join((COMPARE, LOGIC, REDUCE, ARITHMETIC, GATHER, MADE)).split()]
             + [(name, self.changing) for name in CHANGED.split()]
             + [(name, self.counting) for name in COUNTED.split()]
-            + [(name, self.choosing) for name in CHOSEN.split()]
+            + [(name, functools.partial(experts.choosing, self)) for name in experts.CHOSEN.split()]
+            + [(name, self.scattering(name)) for name in experts.SCATTERED.split()]
         )
         kinds["_local_scalar_dense"] = self.reading
         kinds["_amp_foreach_non_finite_check_and_unscale_"] = self.judging
@@ -90,12 +89,12 @@ class Known:
             packet, _, overload = name.partition(".")
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         except (RuntimeError, AttributeError, ValueError):
-            return  # a PyTorch without it
+            return  # this PyTorch does not have it
         self.library.impl(name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True)
 
     def with_numbers(self, operator, call):
-        # A number of the program's where the operator takes a tensor comes as a number, but has to go on as a tensor: of
-        # the kind that makes the result the one that the number would.
+        # Where the program passes a number for a tensor, the wrapper gets the number, but the kernel needs a tensor, of a
+        # dtype that gives the result the same dtype.
         torch = self.torch
         places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
         if len(places) < 2:
@@ -116,9 +115,7 @@ class Known:
         return run
 
     def trust_finite(self):
-        # What trains is finite: a check of that finds it so, where zeros would be taken for a no.
-        import functools
-
+        # Checks that values are finite pass, as in a training that works; zeros would be read as `False`.
         torch = self.torch
 
         def answered(original):
@@ -137,13 +134,13 @@ class Known:
             place.isfinite = answered(place.isfinite)
 
     def quiet(self):
-        # What the program does with PyTorch's functions (a default device, a mode) is not for ours.
+        # The program's function modes (a default device, for example) must not apply to our calls.
         return self.torch._C.DisableTorchFunction()
 
-    # What a shadow is.
+    # Shadows.
 
     def shadow(self, tensor):
-        # The values of a tensor on the host, as a view of its shadow; None if they are not known.
+        # The values of a tensor on the host, as a view of its shadow; None if they are unknown.
         if not tensor.is_cuda:
             return tensor if tensor.device.type == "cpu" else None
         if not self.shadows:
@@ -164,10 +161,10 @@ class Known:
         return found
 
     def keep(self, tensor, value, changed=False, even=False):
-        # From now on the values of this tensor are known.
+        # The values of this tensor are known from now on.
         torch = self.torch
         self.forget_written()
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor):
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
             return
         key = self.address(tensor)
         found = self.shadows.get(key)
@@ -175,12 +172,12 @@ class Known:
         if old is None:
             if tensor.is_floating_point() and self.in_backward():
                 self.shadows.pop(key, None)
-                return  # perhaps a gradient, which must get no object for its storage
+                return  # perhaps a gradient, whose storage must not get a Python object
             storage = tensor.untyped_storage()
             if storage.nbytes() > MOST_BYTES:
                 return
             if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
-                return  # of the rest nothing is known
+                return  # the rest of the storage is unknown
             bytes = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
             old = Shadow(self.weak(storage), storage.data_ptr(), bytes, 0, False, False)
             if len(self.shadows) >= PURGE:
@@ -191,7 +188,7 @@ class Known:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
 
     def forget_written(self):
-        # Where NCCL wrote, nothing is known any more: what ranks send each other is the stand-in's to know.
+        # Ranges that NCCL wrote are unknown here; the stand-in knows the values that ranks send each other.
         if self.writes is None or self.writes.value == self.seen:
             return
         with self.lock:
@@ -212,14 +209,16 @@ class Known:
             for key in [key for key, it in list(self.shadows.items()) if it.reference.expired()]:
                 self.shadows.pop(key, None)
 
-    def is_small(self, tensor):
+    def is_small(self, tensor, even=False):
         bytes = tensor.numel() * tensor.element_size()
-        return 0 < bytes <= (MOST_FLOATS if tensor.is_floating_point() else MOST_BYTES) and not tensor.is_complex()
+        is_float = tensor.is_floating_point() and not even
+        return 0 < bytes <= (MOST_FLOATS if is_float else MOST_BYTES) and not tensor.is_complex()
 
-    # What an operator was given, on the host.
+    # Arguments and results on the host.
 
-    def given(self, args, kwargs):
-        # Nothing if any tensor is not known; and whether any is made of what was only taken to be so.
+    def on_host(self, args, kwargs):
+        # The arguments with shadows in place of tensors, the number of shadows, and whether any depends on equal shares; None
+        # if any tensor is unknown.
         torch, state = self.torch, dict(known=0, even=False)
 
         class Unknown(Exception):
@@ -246,12 +245,12 @@ class Known:
             return None
         return args, kwargs, state["known"], state["even"]
 
-    def on_host(self, operator, args, kwargs):
-        # The result of the operator on the host.
+    def run_on_host(self, operator, args, kwargs):
+        # The operator's result on the host.
         with self.torch._C._AutoDispatchBelowAutograd():
             return operator(*args, **kwargs)
 
-    # How operators are wrapped.
+    # The kinds of wrappers.
 
     def functional(self, operator, call):
         name = operator._schema.name
@@ -275,7 +274,7 @@ class Known:
             rest = {name: it for name, it in kwargs.items() if name != out}
             if is_factory and result.is_floating_point():
                 return
-            found = self.given(args, rest)
+            found = self.on_host(args, rest)
             if found is None or not (found[2] or is_factory):
                 if out:
                     self.drop(result)
@@ -285,7 +284,7 @@ class Known:
                 rest["out"] = self.torch.empty(result.size(), dtype=result.dtype, device="cpu")
             if operator._schema.name == "aten::histc":
                 args[0] = args[0].float()
-            values = self.on_host(operator, args, rest)
+            values = self.run_on_host(operator, args, rest)
             values = values if isinstance(values, (list, tuple)) else (values,)
             for tensor, value in zip(tensors, values):
                 self.keep(tensor, value, changed=bool(out), even=even)
@@ -317,7 +316,7 @@ class Known:
         return dispatched
 
     def changed(self, operator, args, kwargs):
-        # The values after the operator, and whether they rest on an even share.
+        # The values after the operator, and whether they depend on equal shares.
         torch, tensor, name = self.torch, args[0], operator._schema.name
         if name == "aten::copy_":
             source = self.shadow(args[1])
@@ -327,15 +326,15 @@ class Known:
             return source.to(tensor.dtype).expand(tensor.size()).clone(), even
         if name in ("aten::fill_", "aten::zero_"):
             return torch.full(tensor.size(), args[1] if len(args) > 1 else 0, dtype=tensor.dtype, device="cpu"), False
-        found = self.given(args, kwargs)
+        found = self.on_host(args, kwargs)
         if found is None:
             return None
-        given, rest, _, even = found
-        given[0] = given[0].clone()
-        return self.on_host(operator, given, rest), even
+        args, rest, _, even = found
+        args[0] = args[0].clone()
+        return self.run_on_host(operator, args, rest), even
 
     def copied_back(self, call, keys, args, kwargs):
-        # To the host.
+        # A copy to the host.
         source = args[1]
         with self.quiet():
             value = self.shadow(source)
@@ -355,7 +354,7 @@ class Known:
         return dispatched
 
     def judging(self, operator, call):
-        # Whether any gradient is infinite is not known: a scaler may leave steps out.
+        # Whether any gradient is infinite is unknown: a scaler may skip steps.
         def dispatched(keys, grads, found, *args):
             result = call(keys, grads, found, *args)
             self.drop(found)
@@ -364,19 +363,23 @@ class Known:
         return dispatched
 
     def watched(self, call, keys, args, kwargs, tensor, is_known):
-        # A read that is known is told only where it rests on what was taken to be so.
-        mine = self.of_thread
-        before = {name: getattr(mine, name, None) for name in ("tensor", "known", "even")}
+        # A read of a known value is reported only if the value depends on equal shares.
+        state = self.of_thread
+        before = {name: getattr(state, name, None) for name in ("tensor", "known", "even")}
         even = bool(is_known and self.entry(tensor).even) if tensor.is_cuda else False
-        mine.tensor, mine.known, mine.even = tensor, is_known and not even, even
+        state.tensor, state.known, state.even = tensor, is_known and not even, even
         try:
             return call(keys, *args, **kwargs)
         finally:
             for name, value in before.items():
-                setattr(mine, name, value)
+                setattr(state, name, value)
+
+    def scattering(self, name):
+        wrapped = self.changing if name.startswith("scatter_.") else self.functional
+        return functools.partial(experts.scattering(wrapped), self)
 
     def counting(self, operator, call):
-        # How many there are, the operator reads itself: it is given the number on the host.
+        # The operator itself reads the number of its results: it gets the number that the host computed.
         name = operator._schema.name.removeprefix("aten::")
 
         def dispatched(keys, *args, **kwargs):
@@ -384,23 +387,23 @@ class Known:
             if self.shadows:
                 try:
                     with self.quiet():
-                        found = self.given(args, kwargs)
+                        found = self.on_host(args, kwargs)
                         if found is not None:
-                            values, even = self.on_host(operator, found[0], found[1]), found[3]
+                            values, even = self.run_on_host(operator, found[0], found[1]), found[3]
                 except Exception as why:
                     self.failed(operator, why)
             all_values = values if isinstance(values, (list, tuple)) else (values,)
-            mine = self.of_thread
+            state = self.of_thread
             names = ("pending", "operator", "even", "tensor", "known")
-            before = {it: getattr(mine, it, None) for it in names}
+            before = {it: getattr(state, it, None) for it in names}
             dim = args[1] if name == "unique_dim" else 0
-            mine.pending = None if values is None else all_values[0].size(dim)
-            mine.operator, mine.even, mine.tensor, mine.known = name, even, args[0], False
+            state.pending = None if values is None else all_values[0].size(dim)
+            state.operator, state.even, state.tensor, state.known = name, even, args[0], False
             try:
                 result = call(keys, *args, **kwargs)
             finally:
                 for it, value in before.items():
-                    setattr(mine, it, value)
+                    setattr(state, it, value)
             if values is not None:
                 results = result if isinstance(result, (list, tuple)) else (result,)
                 with self.quiet():
@@ -411,61 +414,10 @@ class Known:
 
         return dispatched
 
-    def choosing(self, operator, call):
-        is_topk = operator._schema.name == "aten::topk"
-
-        def dispatched(keys, *args, **kwargs):
-            result = call(keys, *args, **kwargs)
-            try:
-                self.choose(operator, args, kwargs, result, is_topk)
-            except Exception as why:
-                self.failed(operator, why)
-            return result
-
-        return dispatched
-
-    def choose(self, operator, args, kwargs, result, is_topk):
-        with self.quiet():
-            tensor = args[0]
-            dim = (args[2] if len(args) > 2 else -1) if is_topk else args[1] if len(args) > 1 else None
-            indices = result[1] if is_topk else result
-            if self.shadows and self.shadow(tensor) is not None:
-                self.follow(operator, args, kwargs, result, None, False)
-            elif dim is not None and self.is_choice(tensor, dim, is_topk) and self.is_small(indices):
-                self.keep(indices, shared(self.torch, indices, tensor.size(dim), dim, is_topk), even=True)
-
-    def is_choice(self, tensor, dim, is_topk):
-        # Whether experts are chosen, as far as that can be seen: among few, for many rows, and no words are generated.
-        import sys
-
-        if not tensor.is_floating_point() or tensor.dim() < 2:
-            return False
-        if not 1 < tensor.size(dim) <= (FEW if is_topk else FEW // 4):
-            return False
-        frame, left = sys._getframe(1), 12
-        while frame is not None and left:
-            if "transformers/generation/" in frame.f_code.co_filename:
-                return False
-            frame, left = frame.f_back, left - 1
-        return True
-
     def failed(self, operator, why):
-        # A shadow that cannot be made is none: the value is not known.
+        # Without a shadow the value is unknown, which is safe.
         return None
 
 
 def version(tensor):
     return -1 if tensor.is_inference() else tensor._version
-
-
-def shared(torch, indices, count, dim, is_topk):
-    # An even share of so many: row i takes the i-th and those after it, around.
-    chosen = indices.size(dim) if is_topk else 1
-    rows = indices.numel() // max(chosen, 1)
-    flat = (
-        torch.arange(rows, device="cpu")[:, None] * chosen + torch.arange(chosen, device="cpu")[None, :]
-    ) % count
-    if not is_topk:
-        return flat.view(indices.size())
-    moved = indices.movedim(dim, -1).size()
-    return flat.view(moved).movedim(-1, dim)

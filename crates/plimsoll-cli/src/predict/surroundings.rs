@@ -2,7 +2,8 @@
 //!
 //! Triton, Inductor and others time kernels and cache the fastest. Here kernels take no time, so such results are
 //! meaningless, and a real GPU would use them if they were in the user's caches. So every run gets its own empty caches,
-//! in a folder that is deleted with the run: all runs are cold, and equal runs take the same memory. `warm.rs` says what full caches would have saved.
+//! in a folder that is deleted with the run: all runs are cold, and equal runs take the same memory. `warm.rs` gives the peaks
+//! with warm caches.
 
 use std::ffi::OsString;
 use std::fs;

@@ -10,6 +10,7 @@ use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
 use super::reads;
 use super::report::{Peaks, Report};
+use super::without::Without;
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
 
@@ -20,13 +21,14 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     // Writing to a `String` cannot fail.
     let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(outcome, target, size));
     if let Some((without, modelled)) = outcome.without_workspaces.as_ref().zip(outcome.modelled()) {
-        let _ = writeln!(
-            out,
-            "without {modelled} workspaces ({} requests, of {} at most): {} allocated, {} reserved",
-            without.left_out,
-            size(without.largest_bytes),
-            size(without.allocated_bytes),
-            size(without.reserved_bytes)
+        other_peaks(&mut out, &format!("without {modelled} workspaces"), without, size);
+    }
+    if let Some(warm) = outcome.with_warm_caches.as_ref().filter(|warm| outcome.differs(warm)) {
+        other_peaks(
+            &mut out,
+            "with a warm compile cache, without requests to compile and to time kernels",
+            warm,
+            size,
         );
     }
     if let Some(zero) = &outcome.without_assumptions {
@@ -65,6 +67,18 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
         });
     }
     out
+}
+
+/// The peaks without some of the requests.
+fn other_peaks(out: &mut String, what: &str, without: &Without, size: impl Fn(u64) -> String) {
+    let _ = writeln!(
+        out,
+        "{what} ({} requests, of {} at most): {} allocated, {} reserved",
+        without.left_out,
+        size(without.largest_bytes),
+        size(without.allocated_bytes),
+        size(without.reserved_bytes)
+    );
 }
 
 /// A heading and its lines; nothing if there are no lines.
@@ -112,7 +126,7 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
         Verdict::Fits { spare_bytes } => {
             format!("fits {name} with {} to spare{}: {}", size(*spare_bytes), scope(outcome), at_most())
         }
-        Verdict::RunsOut(Shortage { step, line, asked_bytes, cause, caught }) => {
+        Verdict::RunsOut(Shortage { step, line, asked_bytes, cause, caught, is_saved_by_caches }) => {
             let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
             let short = match *cause {
                 Cause::Capacity { short_bytes } => format!(", short by {}", size(short_bytes)),
@@ -128,10 +142,15 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
                 Cause::Unknown => String::new(),
             };
             let caught = if *caught { "; the program caught the error and continued" } else { "" };
+            let saved = if *is_saved_by_caches {
+                "; torch.compile made the request, to compile or to time kernels, and makes none with a warm compile cache"
+            } else {
+                ""
+            };
             let asked = size(*asked_bytes);
             let who = who.replacen(',', "", 1);
             format!(
-                "runs OUT of memory on {name} in step {step}{place}: requested {asked}{who}{short}{caught}"
+                "runs OUT of memory on {name} in step {step}{place}: requested {asked}{who}{short}{caught}{saved}"
             )
         }
         Verdict::Failed { how, .. } => format!("the program FAILED, but not because of memory: {how}"),

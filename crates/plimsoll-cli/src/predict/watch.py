@@ -1,36 +1,30 @@
-# What `plimsoll predict` does inside the user's Python processes: it watches PyTorch's allocator and the optimizers.
+# The hooks of `plimsoll predict` inside the user's Python processes: they watch PyTorch's allocator and the optimizers.
 #
-# The launcher writes patches.py and this file as one sitecustomize.py into a folder of its own, in front of PYTHONPATH,
-# so that every Python below it runs it first: `python -m`, torchrun's ranks, pytest. It is quiet, changes no memory
-# figure (patches.py's send_objects does, by some hundred bytes), and ends the program only where it was told to. Each
-# process writes `PID.json` (report(), below), and `PID.pickle`, PyTorch's own snapshot: when memory runs out, and when
-# the process ends.
+# The launcher writes patches.py and this file as one sitecustomize.py to a private folder, first in PYTHONPATH, so that
+# every Python process of the program runs it: `python -m`, torchrun's ranks, pytest. It prints nothing, does not change
+# the memory figures (except patches.py's send_objects, by a few hundred bytes), and stops the program only after the
+# requested steps. Each process writes `PID.json` (see report()) and, when memory runs out and when the process ends,
+# `PID.pickle`, PyTorch's own snapshot.
 
 import os
 import sys
 import weakref
 
-FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # where to write
-STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # end after so many optimizer steps; 0: never
-STOP = os.path.join(FOLDER or "", "stop")  # once this is there, end
-ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, whose others are not there
+FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # for the reports
+STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
+STOP = os.path.join(FOLDER or "", "stop")  # exit once this file exists
+ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATIENCE = 10  # times the steps, for an optimizer that makes none
-ENTRIES = 1_000_000  # events that the history keeps, the latest
-# Libraries that have kernels of their own, or take memory of the device without asking PyTorch.
+PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
+ENTRIES = 1_000_000  # events in the history, the latest ones
+# Libraries that have their own kernels, or allocate device memory outside PyTorch.
 LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
-# What brings a value from the device to the program; looked for in so many lines before one that failed.
-READS = (
-    r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\("
-    r"|(?<![\w.])(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
-)
-NEAR = 10
 
 
-def users_own():
-    # Ours hides a sitecustomize that is there already: it is to run, too, and to go by that name.
+def run_users_sitecustomize():
+    # This file hides the user's own sitecustomize, if there is one: run that, too, under its name.
     import importlib.machinery
     import importlib.util
 
@@ -45,8 +39,7 @@ def users_own():
 
 
 class Finder:
-    # Hears of the import of a module, and has something done after it.
-
+    # Runs a function after the import of a module.
     def __init__(self, wanted, then):
         self.wanted, self.then, self.inside = wanted, then, False
 
@@ -70,7 +63,7 @@ class Finder:
             sys.meta_path.remove(self)
             try:
                 self.then(module)
-            except Exception as why:  # A failure of ours is none of the program's.
+            except Exception as why:  # It must not fail the program.
                 print(f"plimsoll: cannot hook {name} in this process: {why}", file=sys.stderr)
 
         spec.loader.exec_module = exec_module
@@ -78,21 +71,22 @@ class Finder:
 
 
 class Watch:
-    # One process. A forked child is a process of its own.
+    # One process. A forked child begins with empty counts.
 
     def __init__(self, torch):
         import atexit
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
-        self.reads = ours("reads").Reads(ours("dataflow"), assumed())
+        self.reads = module("reads").Reads(module("dataflow"), assumed())
         try:
-            self.known = ours("shadows").Known(torch, self.reads.of_thread)
+            self.known = module("shadows").Known(torch, self.reads.of_thread)
         except Exception:
-            self.known = None  # a PyTorch before 2.9, whose kernels cannot be had
-        self.finish_up = ours("finish").Finish(torch, ours("dataflow").is_library)
-        self.saves = ours("saves").Saves(torch, os.path.join(os.path.dirname(FOLDER), "saves"))
-        self.listening = None  # the process that has a thread that waits for an end; a forked one has not
+            self.known = None  # PyTorch before 2.9 has no `get_kernel`
+        self.finish_up = module("finish").Finish(torch, module("dataflow").is_library)
+        self.described = module("failure").described
+        self.saves = module("saves").Saves(torch, os.path.join(os.path.dirname(FOLDER), "saves"))
+        self.listening = None  # the process whose thread waits for the stop file; a fork does not copy the thread
         self.begin()
         self.listen()
         os.register_at_fork(after_in_child=self.begin)
@@ -105,7 +99,7 @@ class Watch:
             stand_alone(torch)
         elif torch.distributed.is_available():
             send_objects(torch)
-        # Children of multiprocessing end this way, and some programs.
+        # Children of multiprocessing exit this way, and so do some programs.
         self.leave, os._exit = os._exit, self.exit
         self.report()
 
@@ -113,26 +107,26 @@ class Watch:
         self.pid = os.getpid()
         self.started = False
         self.allocator = "native"
-        self.visible = []  # CUDA_VISIBLE_DEVICES as it was when CUDA began
+        self.visible = []  # CUDA_VISIBLE_DEVICES when CUDA was initialized
         self.state = "running"
-        self.failures = 0  # requests that failed for want of memory
-        self.failed_step = 0  # in which step the last of them was
-        self.is_dumped = False  # at such a failure
+        self.failures = 0  # requests that ran out of memory
+        self.failed_step = 0  # the step of the last of them
+        self.is_dumped = False  # whether a snapshot was written at such a failure
         self.steps = weakref.WeakKeyDictionary()  # by optimizer
         self.passes = {}  # backward passes by line, while there is no optimizer
         self.counted = 0  # steps
-        self.outside = None  # bytes that PyTorch's allocator did not ask for; None: that cannot be told
-        self.after_error = None  # the exception that ended what came after the steps
-        self.peaks = {}  # by device: bytes, and in which step they were reached
+        self.outside = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
+        self.after_error = None  # the exception that ended the code after the steps
+        self.peaks = {}  # by device: bytes, and the step
         self.error = None
 
     def start(self):
-        # CUDA has begun in this process, and nothing is allocated yet.
+        # CUDA is initialized in this process, and nothing is allocated yet.
         self.started = True
         self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
         self.allocator = allocator(self.torch)
         if self.allocator != "native":
-            # No other keeps a record of its blocks.
+            # Only the native allocator records its blocks.
             self.listen()
             self.mark("started")
             return self.report()
@@ -140,15 +134,15 @@ class Watch:
         options = dict(enabled="all", context="alloc", stacks="all", max_entries=ENTRIES)
         try:
             memory._record_memory_history(global_record_annotations=True, **options)
-        except TypeError:  # a PyTorch of before that option
+        except TypeError:  # an older PyTorch, without that option
             memory._record_memory_history(**options)
-        self.torch._C._cuda_attach_out_of_memory_observer(self.ran_out)
+        self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         self.listen()
         self.mark("started")
         self.report()
 
     def watch_optimizers(self):
-        # Every optimizer is to step before a step counts; a program that has none is followed by its backward passes.
+        # A step counts once every optimizer has stepped; without an optimizer, backward passes are counted.
         import functools
 
         torch, watch = self.torch, self
@@ -160,27 +154,27 @@ class Watch:
             begin(self, *args, **kwargs)
 
         @functools.wraps(backward)
-        def passed(*args, **kwargs):
-            watch.passing()
+        def counted(*args, **kwargs):
+            watch.backward_begins()
             return backward(*args, **kwargs)
 
         torch.optim.Optimizer.__init__ = __init__
-        torch.autograd.backward = passed
+        torch.autograd.backward = counted
 
     def stepped(self, optimizer, args, kwargs):
         if self.state != "running":
             return
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
-        made = list(self.steps.values())
-        # One that never steps is not waited for, for ever.
-        patient = max(made) < PATIENCE * max(STEPS, 3)
-        self.proceed(min(it for it in made if it or patient))
+        steps = list(self.steps.values())
+        # An optimizer that never steps is ignored after a while.
+        is_waiting = max(steps) < PATIENCE * max(STEPS, 3)
+        self.count_steps(min(it for it in steps if it or is_waiting))
 
-    def passing(self):
-        # A backward pass begins. Where the rhythm of these lines begins again, a step is done.
+    def backward_begins(self):
+        # A step is done when the first of the lines that call `backward` is reached again.
         if self.state != "running" or len(self.steps):
             return
-        frame, is_library = sys._getframe(2), ours("dataflow").is_library
+        frame, is_library = sys._getframe(2), module("dataflow").is_library
         while frame.f_back is not None and is_library(frame.f_code.co_filename):
             frame = frame.f_back
         line = frame.f_code, frame.f_lasti
@@ -188,11 +182,11 @@ class Watch:
         done = min(self.passes.values(), default=0)
         begins = not self.passes or line == next(iter(self.passes))
         if done and begins:
-            self.proceed(done)
+            self.count_steps(done)
         self.passes[line] = self.passes.get(line, 0) + 1
 
-    def proceed(self, steps):
-        # So many steps are done.
+    def count_steps(self, steps):
+        # This many steps are done.
         finish = self.finish_up
         if finish.finishing:
             finish.idle += 1
@@ -211,12 +205,12 @@ class Watch:
                 self.stop("stopped", 0)
         self.report()
 
-    def ran_out(self, device, asked, total, free):
+    def on_out_of_memory(self, device, asked, total, free):
         self.failures += 1
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
         for name in ("allocated", "reserved"):
-            # Even if it had nothing of it before.
+            # A device without any memory so far gets a row, too.
             self.peaks.setdefault((device, name), (0, self.failed_step))
         self.dump()
         self.is_dumped = True
@@ -238,7 +232,7 @@ class Watch:
                 return
             if self.state == "running" and self.finish_up.finishing and self.finish_up.is_up():
                 return self.stop("stopped", 0)
-        # What only started others, as torchrun does, lets them tell first.
+        # A process that only started others, as torchrun does, waits for their reports.
         until = time.time() + 10
         while not self.started and self.marks("done") < self.marks("started") and time.time() < until:
             time.sleep(0.02)
@@ -251,24 +245,24 @@ class Watch:
         return sum(name.endswith(f".{what}") for name in os.listdir(FOLDER))
 
     def end(self):
-        # The interpreter ends. The exception that ended it, if one did, is known to it.
+        # The interpreter exits. It stores the exception that ended it, if there was one.
         if self.state != "running" or os.getpid() != self.pid:
             return
         self.state = "ended"
         failure = getattr(sys, "last_value", None)
         if failure is not None and self.finish_up.finishing and not self.failures:
-            # The steps went well: what comes after them is not of a program whose loop was cut short.
-            self.state, self.after_error = "stopped", described(failure)
+            # The steps went well; the code after them failed, perhaps because its loop was shortened.
+            self.state, self.after_error = "stopped", self.described(failure)
             self.finish(dump=True)
             self.wait_for_others()
             self.leave(0)
         if failure is not None:
             self.state = "failed"
-            self.error = described(failure)
+            self.error = self.described(failure)
             if self.allocator != "native" and "out of memory" in str(failure):
                 self.failures, self.failed_step = 1, self.count() + 1
                 self.measure(self.failed_step)
-        # Where memory ran out and ended the program, the moment of the failure is what matters.
+        # If memory ran out and ended the program, keep the snapshot of that moment.
         self.finish(dump=failure is None or not self.is_dumped)
 
     def exit(self, status):
@@ -276,7 +270,7 @@ class Watch:
         self.leave(status)
 
     def stop(self, state, code):
-        # Ends the program where it stands: no `finally`, no handler of its own saves a model of zeros.
+        # Exits at once: no `finally` and no handler of the program's runs, which might save a model of zeros.
         self.state = state
         self.finish(dump=True)
         for stream in (sys.stdout, sys.stderr):
@@ -291,10 +285,10 @@ class Watch:
         self.leave(code)
 
     def wait_for_others(self):
-        # A rank that goes first may take a store with it that the others still need.
+        # A rank that exits first may end a store that the others still need.
         import time
 
-        # Those of this machine: others do not write into this folder.
+        # The ranks of this machine; those of other machines do not write to this folder.
         world = 1 if ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
         until = time.time() + 10
         while self.marks("done") < world and world > 1 and time.time() < until:
@@ -329,7 +323,7 @@ class Watch:
                     self.peaks[device, name] = (peak, step)
 
     def measure_outside(self, device, reserved):
-        # What libraries took behind PyTorch's back, where this process has the GPU to itself.
+        # The bytes that libraries allocated outside PyTorch, if no other process uses the GPU.
         context = number("PLIMSOLL_STANDIN_CONTEXT")
         if context is None or (number("WORLD_SIZE") or 1) > 1 or not self.torch.cuda.is_initialized():
             return
@@ -338,9 +332,9 @@ class Watch:
             self.outside = max(self.outside or 0, total - free - context - reserved, 0)
 
     def gpu(self, device):
-        # The machine's number of a device of this process.
-        told = self.visible[device].strip() if device < len(self.visible) else ""
-        return int(told) if told.isdecimal() else device
+        # The machine's number for a device of this process.
+        visible = self.visible[device].strip() if device < len(self.visible) else ""
+        return int(visible) if visible.isdecimal() else device
 
     def dump(self):
         if self.allocator != "native":
@@ -366,7 +360,7 @@ class Watch:
                     reserved_step=reserved[1],
                 )
             )
-        told = dict(
+        fields = dict(
             pid=self.pid,
             rank=number("RANK"),
             alone=ALONE,
@@ -383,34 +377,35 @@ class Watch:
             devices=devices,
             cudnn_search=torch.backends.cudnn.benchmark,
             outside_bytes=self.outside,
+            compile_caches=compile_caches(),
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
-            reads=self.reads.told(),
+            reads=self.reads.rows(),
             problems=self.reads.problems + (self.reads.unused() if self.state != "running" else []),
             cut=bool(self.finish_up.finishing) or self.state == "stopped",
             went_on=bool(self.finish_up.finishing),
             ended=self.state == "ended",
             unseen=self.finish_up.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
-            saves=self.saves.told,
+            saves=self.saves.kept,
         )
         path = os.path.join(FOLDER, f"{self.pid}.json")
         with open(f"{path}.unfinished", "w") as file:
-            json.dump(told, file)
+            json.dump(fields, file)
         os.replace(f"{path}.unfinished", path)
 
 
-def ours(name, known={}):
-    # Another file of ours, beside this one. Its frames are none of the program's.
+def module(name, loaded={}):
+    # Another file of this folder. The file name in its frames marks them as not the program's.
     import types
 
-    if name not in known:
+    if name not in loaded:
         path = os.path.join(HERE, f"plimsoll_{name}.py")
-        module = known[name] = types.ModuleType(f"plimsoll_{name}")
-        module.ours = ours
+        made = loaded[name] = types.ModuleType(f"plimsoll_{name}")
+        made.module = module
         with open(path) as file:
-            exec(compile(file.read(), f"<frozen plimsoll {name}>", "exec"), module.__dict__)
-    return known[name]
+            exec(compile(file.read(), f"<frozen plimsoll {name}>", "exec"), made.__dict__)
+    return loaded[name]
 
 
 def assumed():
@@ -420,30 +415,44 @@ def assumed():
 
 
 def number(name):
-    # That of the environment, if there is one.
-    told = (os.environ.get(name) or "").strip()
-    return int(told) if told.isdecimal() else None
+    # The value of an environment variable, if it is a number.
+    text = (os.environ.get(name) or "").strip()
+    return int(text) if text.isdecimal() else None
 
 
 def allocator(torch):
-    # What serves PyTorch's requests.
+    # PyTorch's allocator backend; `none` without caching.
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         return "none"
     try:
         return torch.cuda.memory.get_allocator_backend()
-    except AttributeError:  # a PyTorch of before there were others
+    except AttributeError:  # an older PyTorch, which has only one
         return "native"
 
 
 def taken_bytes(device):
-    # The most that this process had of a device, by the device's own count.
+    # The peak of this process's memory on a device, as counted by the device.
     import ctypes
 
-    taken = getattr(ctypes.CDLL(None), "plimsoll_standin_most_bytes", None)
-    if taken is None:
+    most_bytes = getattr(ctypes.CDLL(None), "plimsoll_standin_most_bytes", None)
+    if most_bytes is None:
         return 0
-    taken.restype, taken.argtypes = ctypes.c_uint64, [ctypes.c_int]
-    return taken(device)
+    most_bytes.restype, most_bytes.argtypes = ctypes.c_uint64, [ctypes.c_int]
+    return most_bytes(device)
+
+
+def compile_caches():
+    # Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of kernels.
+    config, functorch = (sys.modules.get(f"torch.{name}.config") for name in ("_inductor", "_functorch"))
+    if config is None or functorch is None or getattr(config, "force_disable_caches", False):
+        return dict(autograd=False, graphs=False, timings=False)
+    counters = sys.modules["torch._dynamo.utils"].counters
+    caches = (
+        ("autograd", functorch, "enable_autograd_cache", counters["aot_autograd"]["autograd_cache_bypass"]),
+        ("graphs", config, "fx_graph_cache", counters["inductor"]["fxgraph_cache_bypass"]),
+        ("timings", config, "autotune_local_cache", 0),
+    )
+    return {name: bool(getattr(where, option, True)) and not bypassed for name, where, option, bypassed in caches}
 
 
 def has_standin():
@@ -452,41 +461,14 @@ def has_standin():
     return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")
 
 
-def described(failure):
-    # The exception, the innermost line that is not of a package, and whether a value was read close before it.
-    import linecache
-    import re
-    import traceback
-
-    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(failure.__traceback__)]
-    own = [it for it in frames if not is_library(it[0].co_filename)] or frames
-    reads = False
-    for code, line in frames:
-        lines = linecache.getlines(code.co_filename)[max(code.co_firstlineno - 1, line - NEAR) : line]
-        reads = reads or (not is_library(code.co_filename) and any(re.search(READS, text) for text in lines))
-    code, line = own[-1] if own else (None, None)
-    return dict(
-        kind=type(failure).__name__,
-        text=str(failure)[:2000],
-        file=code and code.co_filename,
-        line=line,
-        reads=reads,
-    )
-
-
-def is_library(path):
-    places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
-    return any(place in path for place in places)
-
-
 if FOLDER and os.path.isdir(FOLDER):
     WATCH = []
     sys.meta_path[:0] = [
         Finder("torch", lambda torch: WATCH.append(Watch(torch))),
         Finder("transformers.generation.utils", end_generation),
-        Finder("transformers.trainer_callback", lambda it: ours("finish").trainer(it, WATCH[0].finish_up)),
+        Finder("transformers.trainer_callback", lambda it: module("finish").trainer(it, WATCH[0].finish_up)),
         Finder("safetensors.torch", lambda it: WATCH[0].saves.safetensors(it)),
         Finder("torch._inductor.runtime.cache_dir_utils", keep_inductor),
         Finder("triton.knobs", keep_triton),
     ]
-users_own()
+run_users_sitecustomize()

@@ -1,4 +1,5 @@
-//! The peaks without the libraries' workspaces: a replay of the recorded requests without the requests for workspaces.
+//! The peaks without some of the requests: a replay of the recording without them. Two kinds of requests can be left out:
+//! the libraries' workspaces, and those of `torch.compile` that a warm cache saves (`warm.rs`).
 //!
 //! The stand-in records each workspace, with its address if it saw that (`plimsoll_standin::workspace`). A recorded
 //! request is a workspace if its size and address match.
@@ -17,18 +18,22 @@ use super::answer::Analysis;
 pub(super) struct Without {
     pub(super) allocated_bytes: u64,
     pub(super) reserved_bytes: u64,
-    /// The number of workspace requests that were left out.
+    /// The number of requests that were left out.
     pub(super) left_out: usize,
     /// The largest of them.
     pub(super) largest_bytes: u64,
 }
 
 impl Without {
-    /// Replays a recording without these workspaces; `None` if it contains none of them.
-    pub(super) fn of(analysis: &Analysis, workspaces: &BTreeSet<Workspace>) -> Option<Without> {
+    /// Replays a recording without these requests; `None` if it contains none of them.
+    pub(super) fn of(analysis: &Analysis, is_left_out: impl Fn(&Event) -> bool) -> Option<Without> {
         let device = analysis.device().timeline.device;
+        let trace = analysis.explained.snapshot.trace(device);
+        if !trace.iter().any(|event| event.action == Action::Alloc && is_left_out(event)) {
+            return None;
+        }
         let mut snapshot = analysis.explained.snapshot.clone();
-        let left_out = leave_out(&mut snapshot, device, workspaces);
+        let left_out = leave_out(&mut snapshot, device, is_left_out);
         let largest_bytes = left_out.iter().copied().max()?;
         let timeline = Timeline::of(&snapshot, device);
         let outcome = WhatIf::of(&snapshot, &timeline, &[]).rows.into_iter().next()?.outcome;
@@ -41,18 +46,20 @@ impl Without {
     }
 }
 
-/// Removes the requests for workspaces and all later events of their blocks; returns the bytes of each.
-fn leave_out(snapshot: &mut Snapshot, device: i32, workspaces: &BTreeSet<Workspace>) -> Vec<u64> {
+/// Whether a request is for one of these workspaces.
+pub(super) fn is_workspace(workspaces: &BTreeSet<Workspace>, event: &Event) -> bool {
+    let address = event.addr().map(|address| address.0);
+    let at = |address| workspaces.contains(&Workspace { address, bytes: event.size });
+    (address.is_some() && at(address)) || at(None)
+}
+
+/// Removes these requests and all later events of their blocks; returns the bytes of each.
+fn leave_out(snapshot: &mut Snapshot, device: i32, is_left_out: impl Fn(&Event) -> bool) -> Vec<u64> {
     let trace = usize::try_from(device).ok().and_then(|device| snapshot.traces.get_mut(device));
     let Some(trace) = trace else { return Vec::new() };
-    let is_one = |event: &Event| {
-        let address = event.addr().map(|address| address.0);
-        let at = |address| workspaces.contains(&Workspace { address, bytes: event.size });
-        (address.is_some() && at(address)) || at(None)
-    };
     let (mut left_out, mut held) = (Vec::new(), BTreeSet::new());
     trace.retain(|event| match event.action {
-        Action::Alloc if is_one(event) => {
+        Action::Alloc if is_left_out(event) => {
             held.extend(event.addr());
             left_out.push(event.size);
             false
@@ -85,9 +92,10 @@ mod tests {
         ];
         let mut snapshot = Snapshot { traces: vec![trace], ..Snapshot::default() };
         let workspaces = BTreeSet::from([workspace(Some(8192), 1000), workspace(None, 77)]);
-        assert_eq!(leave_out(&mut snapshot, 0, &workspaces), [1000, 77]);
+        let is_one = |event: &Event| is_workspace(&workspaces, event);
+        assert_eq!(leave_out(&mut snapshot, 0, is_one), [1000, 77]);
         let left: Vec<u64> = snapshot.traces[0].iter().map(|event| event.size).collect();
         assert_eq!(left, [1000, 900, 900]);
-        assert_eq!(leave_out(&mut snapshot, 1, &workspaces), [0; 0], "no such device");
+        assert_eq!(leave_out(&mut snapshot, 1, is_one), [0; 0], "no such device");
     }
 }

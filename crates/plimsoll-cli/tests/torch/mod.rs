@@ -3,7 +3,7 @@
 #![allow(dead_code, clippy::print_stderr, reason = "each test uses a part; one that skips says so")]
 
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
@@ -25,6 +25,19 @@ impl Torch {
         let folder = Folder::new(&format!("predict-{name}"));
         fs::write(folder.file("train.py"), program).expect("a program");
         Some(Torch { folder, python: python.split_whitespace().map(str::to_owned).collect() })
+    }
+
+    /// Whether this Python has a package; if not, that is said.
+    pub(crate) fn has(&self, package: &str) -> bool {
+        let found = Command::new(&self.python[0])
+            .args(&self.python[1..])
+            .args(["-c", &format!("import {package}")])
+            .output();
+        let has = found.is_ok_and(|output| output.status.success());
+        if !has {
+            eprintln!("skipped: {} has no {package}", self.python.join(" "));
+        }
+        has
     }
 
     pub(crate) fn predict(&self, options: &[&str], arguments: &[&str]) -> Output {

@@ -1,5 +1,5 @@
-//! Green contexts: parts of a device's multiprocessors. They share the device's memory, so that a part is its whole
-//! context here.
+//! Green contexts: contexts for some of a device's multiprocessors. They share the device's memory, so here each is the
+//! device's only context.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -41,7 +41,7 @@ impl Resource {
     }
 }
 
-/// How many multiprocessors a part has at least, and of what its number is a multiple.
+/// The smallest part in multiprocessors; larger parts are multiples of it.
 fn part() -> c_uint {
     if setup().gpu.capability.0 >= 9 { 8 } else { 2 }
 }
@@ -54,7 +54,7 @@ calls! { Driver:
         }
         resource.put(Resource::of(setup().gpu.multiprocessors.unsigned_abs()))
     }
-    /// As many groups as fit, each of at least this many multiprocessors; only counted where no place is given.
+    /// As many groups as fit, each of at least this many multiprocessors. A null array requests only their number.
     fn cuDevSmResourceSplitByCount(
         groups: Out<u8>, count: Out<c_uint>, whole: Out<Resource>, remaining: Out<Resource>, _flags: c_uint,
         least: c_uint,
@@ -70,7 +70,7 @@ calls! { Driver:
             [group.multiprocessors, group.smallest_part, group.alignment].map(u32::to_ne_bytes).concat(),
             vec![0; 36],
         ];
-        // The array is declined by a null pointer.
+        // The array may be null.
         let _counted = groups.put_bytes(&bytes.concat().repeat(fit as usize));
         remaining.offer(Resource::of(all - fit * each));
         count.put(fit)

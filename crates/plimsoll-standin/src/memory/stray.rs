@@ -1,7 +1,7 @@
-//! Stray accesses: the host reads or writes a device's memory, which a real system answers with a fault, too.
+//! Stray accesses: the host reads or writes device memory, which faults on a real system, too.
 //!
-//! The report names the address, what it belongs to, the call that this thread made last and the functions on
-//! its stack; then the signal goes on to whoever had it before (Python's faulthandler, or the system).
+//! The report names the address, its allocation, this thread's last call and the functions on its stack. Then the
+//! previous signal handler runs (Python's faulthandler, or the system's default).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Write};
@@ -12,13 +12,13 @@ use super::{Kind, memory_if_free, space};
 use crate::call;
 use crate::place::LIBRARY;
 
-/// How many functions of the stack are named.
+/// The most stack frames that are named.
 const FRAMES: usize = 12;
 
-/// What handled SIGSEGV before.
+/// The previous handler of SIGSEGV.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// From now on stray accesses are reported.
+/// Installs the handler.
 pub(super) fn watch() {
     BEFORE.get_or_init(|| {
         // SAFETY: an all-zero `sigaction` is a valid one.
@@ -27,28 +27,27 @@ pub(super) fn watch() {
         action.sa_sigaction = handler as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         let mut before = action;
-        // SAFETY: both are valid, and the handler has the form that SA_SIGINFO promises.
+        // SAFETY: both are valid, and the handler has the signature that SA_SIGINFO requires.
         unsafe { libc::sigaction(libc::SIGSEGV, &action, &mut before) };
         before
     });
 }
 
-/// The handler. It takes no lock that may be held and asks for no memory.
+/// The handler. It waits for no lock and allocates no memory.
 extern "C" fn report(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the system passes a valid `siginfo_t` of a SIGSEGV, which has an address.
     let (address, code) = unsafe { ((*info).si_addr().addr() as u64, (*info).si_code) };
-    // Sent by a process (`kill`, `raise`): no access will be made again, so that the signal is sent again.
+    // If a process sent the signal (`kill`, `raise`), no access repeats on return: it must be sent again.
     let is_sent = code <= 0;
     if !is_sent && space::is_devices(address) {
         let mut text = Text::default();
-        // Text that is too long is cut.
+        // A longer text is truncated.
         let _cut = describe(&mut text, address);
         text.show();
         trace();
     }
     if let Some(before) = BEFORE.get() {
-        // SAFETY: what the system gave when our handler was installed. An access is made again on return, and
-        // goes there.
+        // SAFETY: the system returned it when our handler was installed. On return the access repeats, and reaches it.
         unsafe { libc::sigaction(libc::SIGSEGV, before, std::ptr::null_mut()) };
         if is_sent {
             // SAFETY: a handler may call `raise`; ours does not block the signal (SA_NODEFER).
@@ -78,7 +77,7 @@ fn describe(text: &mut Text, address: u64) -> fmt::Result {
     }
     writeln!(
         text,
-        ", which nothing stands behind; the last call of this thread was {}; it came from:",
+        ", which has no memory behind it; the last call of this thread was {}; the access came from:",
         call::current()
     )
 }
@@ -86,38 +85,38 @@ fn describe(text: &mut Text, address: u64) -> fmt::Result {
 /// Names the functions on the stack.
 fn trace() {
     let mut frames = [std::ptr::null_mut(); FRAMES];
-    // SAFETY: there is room for as many frames as are asked for.
+    // SAFETY: the buffer has room for as many frames as are requested.
     let found = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES as c_int) };
     let mut ours = true;
     for frame in frames.iter().take(usize::try_from(found).unwrap_or(0)) {
         let mut place: MaybeUninit<libc::Dl_info> = MaybeUninit::zeroed();
-        // SAFETY: there is room for the answer, which is all zero if there is none.
+        // SAFETY: `place` has room for the result, and is all zero if there is none.
         let place = unsafe {
             libc::dladdr(*frame, place.as_mut_ptr());
             place.assume_init()
         };
-        // The first functions are this file's.
+        // The innermost frames are this file's.
         ours &= name(place.dli_fname).ends_with(LIBRARY);
         if ours {
             continue;
         }
         let mut text = Text::default();
-        // Text that is too long is cut.
+        // A longer text is truncated.
         let _cut = writeln!(text, "  {} in {}", name(place.dli_sname), name(place.dli_fname));
         text.show();
     }
 }
 
-/// Text of the loader's tables.
+/// A string of the loader's.
 fn name<'a>(text: *const std::ffi::c_char) -> &'a str {
     if text.is_null() {
         return "?";
     }
-    // SAFETY: not null, and then text that ends with a zero and lives as long as its library is loaded.
+    // SAFETY: not null, so it is a zero-terminated string that lives as long as its library is loaded.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("?")
 }
 
-/// A line that needs no memory but its own.
+/// A line of text that allocates nothing.
 struct Text {
     bytes: [u8; 480],
     length: usize,
@@ -141,7 +140,7 @@ impl Write for Text {
 
 impl Text {
     fn show(&self) {
-        // SAFETY: the bytes are there; a handler may call `write`.
+        // SAFETY: `length` bytes are initialized; a signal handler may call `write`.
         unsafe { libc::write(libc::STDERR_FILENO, self.bytes.as_ptr().cast(), self.length) };
     }
 }

@@ -1,24 +1,24 @@
-//! Where libraries that are not PyTorch's wrote on a device: NCCL, so far.
+//! Device ranges that libraries other than PyTorch wrote to; so far NCCL's.
 //!
-//! Code in the process keeps the values of some tensors itself (`known.py` of `plimsoll predict`), and follows PyTorch's own
-//! operators. A collective writes past them. Each range that one writes is listed here until that code takes it. It
-//! polls: [`plimsoll_standin_writes`] counts, so that looking costs one load, and no thread of NCCL's has to wait for Python.
+//! Code in the process keeps copies of some tensors' values (`shadows.py` of `plimsoll predict`) and follows PyTorch's
+//! operators, but not collectives. Each range that a collective writes is listed here until that code takes it. The code
+//! polls the counter [`plimsoll_standin_writes`], which costs one load, so that NCCL's threads never wait for Python.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lock::locked;
 
-/// Ranges that wait to be taken. Where there are more, all memory counts as written.
+/// The most ranges in the list. If there are more, all memory counts as written.
 const MOST: usize = 4096;
 
-/// How many ranges were written so far.
+/// The number of ranges written so far.
 #[unsafe(no_mangle)]
 static plimsoll_standin_writes: AtomicU64 = AtomicU64::new(0);
 
 static WRITTEN: Mutex<Vec<[u64; 2]>> = Mutex::new(Vec::new());
 
-/// These bytes were written.
+/// Records that these bytes were written.
 pub(crate) fn written(to: u64, bytes: usize) {
     note(&mut locked(&WRITTEN), [to, to.saturating_add(bytes as u64)]);
     plimsoll_standin_writes.fetch_add(1, Ordering::Release);
@@ -33,14 +33,13 @@ fn note(written: &mut Vec<[u64; 2]>, range: [u64; 2]) {
     }
 }
 
-/// Takes up to `room` ranges, each as its first address and the one behind its last. Returns how many those are; the rest
-/// stays for the next call.
+/// Takes up to `room` ranges, each as its start and its end. Returns their number; the rest stays for the next call.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_take_writes(ranges: *mut [u64; 2], room: usize) -> usize {
     let mut written = locked(&WRITTEN);
     let taken = written.len().min(room);
     for (place, range) in written.drain(..taken).enumerate() {
-        // SAFETY: the caller says that there is room for so many ranges.
+        // SAFETY: the caller guarantees room for that many ranges.
         unsafe { ranges.add(place).write(range) };
     }
     taken

@@ -1,5 +1,4 @@
-//! What NVML says of a device's state, which is that of an idle one: nothing runs, clocks stand at their highest, as
-//! an idle card's do while a process has a context.
+//! A device's state in NVML: that of an idle GPU with a context. Nothing runs, and clocks are at their maximum.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -13,7 +12,7 @@ use crate::memory::memory;
 /// Degrees Celsius.
 pub(crate) const TEMPERATURE: c_uint = 30;
 
-/// Of the power limit, in thousandths of a watt, what an idle device takes: a tenth.
+/// An idle device's power in milliwatts: a tenth of the limit.
 pub(crate) fn power_mw() -> c_uint {
     setup().gpu.power_watts * 100
 }
@@ -43,7 +42,7 @@ fn architecture((major, minor): (i32, i32)) -> c_uint {
 }
 
 calls! { Nvml:
-    /// Shares of time in percent: kernels, memory.
+    /// Kernels and memory, in percent of the time.
     fn nvmlDeviceGetUtilizationRates(device: DeviceHandle, rates: Out<[c_uint; 2]>) {
         of(device)?;
         rates.put([0, 0])
@@ -108,7 +107,7 @@ calls! { Nvml:
         of(device)?;
         mhz.put(clock_mhz(kind)?)
     }
-    /// Why clocks are lower than they could be: because nothing runs.
+    /// The reasons for lower clocks: the GPU is idle.
     fn nvmlDeviceGetCurrentClocksThrottleReasons(device: DeviceHandle, reasons: Out<u64>) {
         of(device)?;
         reasons.put(1)
@@ -141,7 +140,7 @@ calls! { Nvml:
         of(device)?;
         active.put(0)
     }
-    /// The GPU is not divided, and will not be.
+    /// MIG is off, now and after a reset.
     fn nvmlDeviceGetMigMode(device: DeviceHandle, current: Out<c_uint>, pending: Out<c_uint>) {
         of(device)?;
         pending.offer(0);
@@ -165,12 +164,12 @@ calls! { Nvml:
         let [version, ..] = info.get()?;
         info.put([version, total, 0, free, total - free])
     }
-    /// Total, free and used bytes of the window through which the host reaches the device.
+    /// BAR1 memory, through which the host accesses the device: total, free and used bytes.
     fn nvmlDeviceGetBAR1MemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
         of(device)?;
         info.put([setup().memory_bytes.next_power_of_two(), setup().memory_bytes.next_power_of_two(), 0])
     }
-    /// The old form of the address in 16 bytes; domain, bus, device, two identities; the address in 32 bytes.
+    /// The legacy address in 16 bytes; domain, bus, device, two device IDs; the address in 32 bytes.
     fn nvmlDeviceGetPciInfo_v3(device: DeviceHandle, info: Out<u8>) {
         let number = of(device)?;
         let mut bytes = vec![0; 68];

@@ -1,7 +1,7 @@
 //! Memory and events that processes share (`cudaIpc…`), as `torch.multiprocessing` does with tensors.
 //!
-//! A handle names the bytes of an allocation; who opens it gets addresses for them. They count where they were allocated,
-//! and nowhere else. Values do not travel: what is read there is zero.
+//! A handle names the bytes of an allocation; a process that opens it gets addresses for them. Only the allocating
+//! process's memory counts. Values are not shared: reads yield zeros.
 
 use std::ffi::c_uint;
 
@@ -11,11 +11,11 @@ use crate::error::{Failure, Outcome};
 use crate::memory::{Kind, memory};
 use crate::stream::{EventHandle, streams};
 
-/// What begins a handle of ours.
+/// The first word of a handle.
 const MEMORY: u64 = u64::from_ne_bytes(*b"plimsmem");
 const EVENT: u64 = u64::from_ne_bytes(*b"plimsevt");
 
-/// `cudaIpcMemHandle_t` and `cudaIpcEventHandle_t`, which go by value.
+/// `cudaIpcMemHandle_t` and `cudaIpcEventHandle_t`, which are passed by value.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Handle([u64; 8]);
@@ -62,7 +62,7 @@ calls! { Driver:
     }
 }
 
-/// The handle of the allocation that an address lies in; two of one allocation are equal, and those of two differ.
+/// The handle of the allocation that contains an address. Handles are equal exactly if their allocations are the same.
 fn shared(address: u64) -> Outcome<Handle> {
     let range = memory().find(address).ok_or(Failure::InvalidValue)?;
     let Kind::Device(device) = range.kind else { return Err(Failure::InvalidValue) };
@@ -70,7 +70,7 @@ fn shared(address: u64) -> Outcome<Handle> {
     Ok(Handle([MEMORY, process, device as u64, range.begin, range.bytes, 0, 0, 0]))
 }
 
-/// Addresses for what a handle names.
+/// Addresses for the allocation that a handle names.
 fn opened(handle: Handle) -> Outcome<u64> {
     let [kind, _process, _device, _begin, bytes, ..] = handle.0;
     if kind != MEMORY {

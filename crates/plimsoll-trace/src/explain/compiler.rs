@@ -1,7 +1,7 @@
-//! What a compiler does before or while a compiled program runs: it traces with tensors of its own, and tries kernels on
-//! the device. Its scopes and requests come again and again at even distances, and are no steps.
+//! The requests and scopes of a compiler, before or during the run of a compiled program: it traces with tensors of its own
+//! and times kernels on the device. They repeat at even intervals but are not steps.
 
-use crate::snapshot::{Frame, FrameId, Snapshot, StackId};
+use crate::snapshot::Snapshot;
 
 /// Whether a scope is `torch.compile`'s or one of its kernels', by its name.
 pub(super) fn is_scope(name: &str) -> bool {
@@ -27,20 +27,15 @@ pub(super) fn is_scope(name: &str) -> bool {
         || BEGINS.iter().any(|begin| name.starts_with(begin))
 }
 
-/// Of each stack, by its id, whether a compiler or its autotuner asks.
+/// Whether each stack, by its id, is a compiler's or its autotuner's.
 pub(super) fn in_compiler(snapshot: &Snapshot) -> Vec<bool> {
-    let stacks = &snapshot.stacks;
-    let frames = (0..stacks.frame_count()).filter_map(FrameId::new);
-    let marks: Vec<bool> = frames.map(|id| is_compiler(snapshot, stacks.get_frame(id))).collect();
-    let is_in = |id: StackId| stacks.frame_ids(id).any(|frame| marks[frame.index()]);
-    (0..stacks.len()).filter_map(StackId::new).map(is_in).collect()
+    snapshot.stacks_with(is_compiler)
 }
 
-fn is_compiler(snapshot: &Snapshot, frame: &Frame) -> bool {
-    let (file, name) = (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name));
+fn is_compiler(file: &str, name: &str) -> bool {
     let is_of =
         |end: &str| file.ends_with(end) || file.contains('\\') && file.replace('\\', "/").ends_with(end);
-    // Files that only compile, and functions of those that also run what was compiled.
+    // Files that only compile, and the compiling functions of files that also run compiled code.
     const COMPILE: [&str; 7] = [
         "/torch/_dynamo/convert_frame.py",
         "/torch/_inductor/runtime/benchmarking.py",
@@ -54,7 +49,7 @@ fn is_compiler(snapshot: &Snapshot, frame: &Frame) -> bool {
         ["benchmark_all_configs", "autotune_to_one_config", "coordinate_descent_tuning", "bench"];
     (is_of("/torch/_inductor/runtime/triton_heuristics.py") && TUNES.contains(&name))
         || (is_of("/torch/_inductor/compile_fx.py") && name.contains("compile"))
-        // Only where a kernel is tried does Triton's autotuner ask: what it then runs asks for nothing here.
+        // Triton's autotuner requests memory only while it times kernels; the kernels themselves request none.
         || COMPILE.iter().any(|end| is_of(end))
 }
 

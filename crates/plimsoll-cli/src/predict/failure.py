@@ -1,0 +1,34 @@
+# The exception that ended the program, for the report.
+
+import linecache
+import re
+import traceback
+
+is_library = module("dataflow").is_library  # watch.py defines `module` in each file that it loads
+
+# Source text that reads a value from the device, and how many lines before a failure to search for it.
+READS = (
+    r"\.(item|tolist|cpu|numpy|nonzero|all|any|equal|allclose|isnan|isinf|isfinite)\("
+    r"|(?<![\w.])(float|int|bool)\((?!os\.|sys\.|args|[\"'0-9])"
+)
+NEAR = 10
+
+
+def described(failure):
+    # The exception, the innermost line outside packages, and whether a value is read shortly before it.
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(failure.__traceback__)]
+    # The hooks of watch.py are in the first file.
+    frames = [it for it in frames if it[0].co_filename != module.__code__.co_filename]
+    own = [it for it in frames if not is_library(it[0].co_filename)] or frames
+    reads = False
+    for code, line in frames:
+        lines = linecache.getlines(code.co_filename)[max(code.co_firstlineno - 1, line - NEAR) : line]
+        reads = reads or (not is_library(code.co_filename) and any(re.search(READS, text) for text in lines))
+    code, line = own[-1] if own else (None, None)
+    return dict(
+        kind=type(failure).__name__,
+        text=str(failure)[:2000],
+        file=code and code.co_filename,
+        line=line,
+        reads=reads,
+    )
