@@ -3,6 +3,9 @@
 //! Pure index arithmetic: nothing here touches memory or knows a dtype. Views ([`crate::Tensor`]'s
 //! `transpose`, `narrow`, `expand`, …) are a new `Layout` on the same storage. Strides are never negative.
 
+use std::fmt;
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
@@ -10,13 +13,74 @@ use crate::error::{Error, Result};
 /// Sizes or strides, one per dimension; short ones live without a heap allocation.
 pub type Dims = SmallVec<[usize; 6]>;
 
-/// Shape, strides and offset of a tensor in its storage, all in elements.
+/// Shape, strides and offset of a tensor in its storage, all in elements. Clones share one allocation, so that outputs that
+/// lie as their inputs do cost none.
+#[derive(Clone)]
+pub struct Layout(Arc<Placed>);
+
+struct Placed {
+    parts: Parts,
+    /// What follows from the parts, worked out once.
+    len: usize,
+    end: usize,
+    contiguous: bool,
+}
+
+/// The parts of a layout, to be changed into those of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+struct Parts {
     shape: Dims,
     strides: Dims,
     offset: usize,
 }
+
+impl Parts {
+    fn layout(self) -> Layout {
+        let Parts { shape, strides, offset } = &self;
+        let empty = shape.contains(&0);
+        // More elements than there are numbers are refused before anything is allocated (`checked_len`).
+        let len = if empty { 0 } else { shape.iter().fold(1, |n: usize, &d| n.saturating_mul(d)) };
+        let last = || {
+            let steps = shape.iter().zip(strides).map(|(&n, &stride)| (n - 1).saturating_mul(stride));
+            steps.fold(0, usize::saturating_add)
+        };
+        let end = if empty { *offset } else { offset.saturating_add(last()).saturating_add(1) };
+        let contiguous = empty || row_major(shape, strides);
+        Layout(Arc::new(Placed { len, end, contiguous, parts: self }))
+    }
+}
+
+fn row_major(shape: &[usize], strides: &[usize]) -> bool {
+    let mut expected = 1;
+    for (&size, &stride) in shape.iter().zip(strides).rev() {
+        if size != 1 {
+            if stride != expected {
+                return false;
+            }
+            expected = usize::saturating_mul(expected, size);
+        }
+    }
+    true
+}
+
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parts { shape, strides, offset } = &self.0.parts;
+        f.debug_struct("Layout")
+            .field("shape", shape)
+            .field("strides", strides)
+            .field("offset", offset)
+            .finish()
+    }
+}
+
+impl PartialEq for Layout {
+    fn eq(&self, other: &Layout) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.parts == other.0.parts
+    }
+}
+
+impl Eq for Layout {}
 
 /// The number of elements of `shape`, or an error where it does not fit in memory arithmetic.
 pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
@@ -42,54 +106,42 @@ impl Layout {
             // (see `checked_len`), and then the strides place nothing.
             strides[i - 1] = strides[i].saturating_mul(shape[i].max(1));
         }
-        Layout { shape: shape.into(), strides, offset: 0 }
+        Parts { shape: shape.into(), strides, offset: 0 }.layout()
     }
 
     /// Sizes, outermost first.
     pub fn shape(&self) -> &[usize] {
-        &self.shape
+        &self.0.parts.shape
     }
 
     /// Distance between neighbours of each dimension, in elements; 0 where a dimension is broadcast.
     pub fn strides(&self) -> &[usize] {
-        &self.strides
+        &self.0.parts.strides
     }
 
     /// Index of the first element in the storage.
     pub fn offset(&self) -> usize {
-        self.offset
+        self.0.parts.offset
     }
 
     /// Number of dimensions.
     pub fn rank(&self) -> usize {
-        self.shape.len()
+        self.shape().len()
     }
 
     /// Number of elements.
     pub fn len(&self) -> usize {
-        if self.is_empty() { 0 } else { self.shape.iter().product() }
+        self.0.len
     }
 
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
-        self.shape.contains(&0)
+        self.0.len == 0
     }
 
     /// Whether the elements lie row-major without gaps (from any offset).
     pub fn is_contiguous(&self) -> bool {
-        let mut expected = 1;
-        for (&size, &stride) in self.shape.iter().zip(&self.strides).rev() {
-            if size == 0 {
-                return true;
-            }
-            if size != 1 {
-                if stride != expected {
-                    return false;
-                }
-                expected *= size;
-            }
-        }
-        true
+        self.0.contiguous
     }
 
     /// The dimensions from the one whose neighbours lie farthest apart to the one whose lie nearest: row-major
@@ -101,9 +153,9 @@ impl Layout {
             let mut at = i;
             while at > 0 {
                 let (before, here) = (order[at - 1], order[at]);
-                let moves = self.shape[before] != 1
-                    && self.shape[here] != 1
-                    && self.strides[before] < self.strides[here];
+                let moves = self.shape()[before] != 1
+                    && self.shape()[here] != 1
+                    && self.strides()[before] < self.strides()[here];
                 if !moves {
                     break;
                 }
@@ -117,36 +169,44 @@ impl Layout {
     /// A layout without gaps from offset 0 with the dimensions in the same order: channels-last stays so. A
     /// broadcast one becomes row-major.
     pub(crate) fn dense(&self) -> Layout {
-        let repeats = || self.shape.iter().zip(&self.strides).any(|(&n, &stride)| n > 1 && stride == 0);
+        if self.is_contiguous() && self.offset() == 0 {
+            return self.clone();
+        }
+        let repeats = || self.shape().iter().zip(self.strides()).any(|(&n, &stride)| n > 1 && stride == 0);
         if self.is_contiguous() || repeats() {
-            return Layout::contiguous(&self.shape);
+            return Layout::contiguous(self.shape());
         }
         let order = self.order();
-        let inner: Dims = order.iter().map(|&dim| self.shape[dim]).collect();
+        let inner: Dims = order.iter().map(|&dim| self.shape()[dim]).collect();
         let dense = Layout::contiguous(&inner);
-        let mut strides = self.strides.clone();
-        order.iter().zip(&dense.strides).for_each(|(&dim, &stride)| strides[dim] = stride);
-        Layout { shape: self.shape.clone(), strides, offset: 0 }
+        let mut strides = Dims::from_slice(self.strides());
+        order.iter().zip(dense.strides()).for_each(|(&dim, &stride)| strides[dim] = stride);
+        Parts { shape: Dims::from_slice(self.shape()), strides, offset: 0 }.layout()
     }
 
     /// One past the last element's index in the storage; equal to the offset when empty.
     pub fn end(&self) -> usize {
-        if self.is_empty() {
-            return self.offset;
-        }
-        let last: usize = self.shape.iter().zip(&self.strides).map(|(&n, &s)| (n - 1) * s).sum();
-        self.offset + last + 1
+        self.0.end
+    }
+
+    fn parts(&self) -> Parts {
+        self.0.parts.clone()
     }
 
     /// The same elements with another shape, when that needs no copy.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Layout> {
         if self.is_empty() || self.is_contiguous() {
-            return Some(Layout { offset: self.offset, ..Layout::contiguous(shape) });
+            return Some(Parts { offset: self.offset(), ..Layout::contiguous(shape).parts() }.layout());
         }
         // Split both shapes into the smallest groups of equal product; inside a group of the old
         // shape the dimensions must lie contiguous. Dimensions of size 1 place nothing: leave them out.
-        let old: SmallVec<[(usize, usize); 6]> =
-            self.shape.iter().copied().zip(self.strides.iter().copied()).filter(|&(n, _)| n != 1).collect();
+        let old: SmallVec<[(usize, usize); 6]> = self
+            .shape()
+            .iter()
+            .copied()
+            .zip(self.strides().iter().copied())
+            .filter(|&(n, _)| n != 1)
+            .collect();
         let mut strides: Dims = SmallVec::from_elem(1, shape.len());
         let (mut i, mut j) = (0, 0);
         while i < old.len() {
@@ -172,41 +232,42 @@ impl Layout {
             }
             i = last + 1;
         }
-        Some(Layout { shape: shape.into(), strides, offset: self.offset })
+        Some(Parts { shape: shape.into(), strides, offset: self.offset() }.layout())
     }
 
     /// Dimensions `a` and `b` swapped. Both must be below the rank.
     pub(crate) fn transpose(&self, a: usize, b: usize) -> Layout {
-        let mut out = self.clone();
+        let mut out = self.parts();
         out.shape.swap(a, b);
         out.strides.swap(a, b);
-        out
+        out.layout()
     }
 
     /// Dimensions in the order `dims`, which must name each exactly once.
     pub(crate) fn permute(&self, dims: &[usize]) -> Layout {
-        Layout {
-            shape: dims.iter().map(|&d| self.shape[d]).collect(),
-            strides: dims.iter().map(|&d| self.strides[d]).collect(),
-            offset: self.offset,
+        Parts {
+            shape: dims.iter().map(|&d| self.shape()[d]).collect(),
+            strides: dims.iter().map(|&d| self.strides()[d]).collect(),
+            offset: self.offset(),
         }
+        .layout()
     }
 
     /// Elements `start..start + len` of dimension `dim`.
     pub(crate) fn narrow(&self, dim: usize, start: usize, len: usize) -> Layout {
-        let mut out = self.clone();
+        let mut out = self.parts();
         out.shape[dim] = len;
         if len > 0 {
-            out.offset += start * self.strides[dim];
+            out.offset += start * self.strides()[dim];
         }
-        out
+        out.layout()
     }
 
     /// Every `step`-th of `len` elements of dimension `dim` from `start`.
     pub(crate) fn slice(&self, dim: usize, start: usize, len: usize, step: usize) -> Layout {
-        let mut out = self.narrow(dim, start, len);
+        let mut out = self.narrow(dim, start, len).parts();
         out.strides[dim] = out.strides[dim].saturating_mul(step);
-        out
+        out.layout()
     }
 
     /// Element `index` of dimension `dim`, which goes.
@@ -217,9 +278,9 @@ impl Layout {
     /// The diagonal of dimensions `a` and `b`, which go, as a new last dimension. It begins `right` columns to
     /// the right and `down` rows below the first element.
     pub(crate) fn diagonal(&self, (a, b): (usize, usize), (right, down): (usize, usize)) -> Layout {
-        let len = self.shape[a].saturating_sub(down).min(self.shape[b].saturating_sub(right));
-        let (stride_a, stride_b) = (self.strides[a], self.strides[b]);
-        let mut out = self.clone();
+        let len = self.shape()[a].saturating_sub(down).min(self.shape()[b].saturating_sub(right));
+        let (stride_a, stride_b) = (self.strides()[a], self.strides()[b]);
+        let mut out = self.parts();
         if len > 0 {
             out.offset += down * stride_a + right * stride_b;
         }
@@ -229,18 +290,18 @@ impl Layout {
         }
         out.shape.push(len);
         out.strides.push(stride_a.saturating_add(stride_b));
-        out
+        out.layout()
     }
 
     /// Windows of `size` elements of dimension `dim`, each `step` after the one before; their elements are a new
     /// last dimension. `size` must not be above the dimension's.
     pub(crate) fn unfold(&self, dim: usize, size: usize, step: usize) -> Layout {
-        let mut out = self.clone();
-        out.shape[dim] = (self.shape[dim] - size) / step + 1;
+        let mut out = self.parts();
+        out.shape[dim] = (self.shape()[dim] - size) / step + 1;
         out.strides[dim] = out.strides[dim].saturating_mul(step);
         out.shape.push(size);
-        out.strides.push(self.strides[dim]);
-        out
+        out.strides.push(self.strides()[dim]);
+        out.layout()
     }
 
     /// A layout without gaps for another shape of the same rank, with the dimensions in the order of this one.
@@ -249,39 +310,40 @@ impl Layout {
         let inner: Dims = order.iter().map(|&dim| shape[dim]).collect();
         let dense = Layout::contiguous(&inner);
         let mut strides = Dims::from_elem(1, shape.len());
-        order.iter().zip(&dense.strides).for_each(|(&dim, &stride)| strides[dim] = stride);
-        Layout { shape: shape.into(), strides, offset: 0 }
+        order.iter().zip(dense.strides()).for_each(|(&dim, &stride)| strides[dim] = stride);
+        Parts { shape: shape.into(), strides, offset: 0 }.layout()
     }
 
     /// A dimension of size 1 put in at `dim`.
     pub(crate) fn unsqueeze(&self, dim: usize) -> Layout {
-        let mut out = self.clone();
-        let stride = if dim < self.rank() { self.shape[dim].saturating_mul(self.strides[dim]) } else { 1 };
+        let mut out = self.parts();
+        let stride =
+            if dim < self.rank() { self.shape()[dim].saturating_mul(self.strides()[dim]) } else { 1 };
         out.shape.insert(dim, 1);
         out.strides.insert(dim, stride);
-        out
+        out.layout()
     }
 
     /// A dimension of size 1 taken out.
     pub(crate) fn squeeze(&self, dim: usize) -> Layout {
-        let mut out = self.clone();
+        let mut out = self.parts();
         out.shape.remove(dim);
         out.strides.remove(dim);
-        out
+        out.layout()
     }
 
     /// Broadcast to `shape` as NumPy does: missing leading dimensions and sizes of 1 repeat with stride 0.
     pub(crate) fn expand(&self, shape: &[usize]) -> Option<Layout> {
         let lead = shape.len().checked_sub(self.rank())?;
         let mut strides: Dims = SmallVec::from_elem(0, shape.len());
-        for (i, (&size, &stride)) in self.shape.iter().zip(&self.strides).enumerate() {
+        for (i, (&size, &stride)) in self.shape().iter().zip(self.strides()).enumerate() {
             match (size, shape[lead + i]) {
                 (have, want) if have == want => strides[lead + i] = stride,
                 (1, _) => {}
                 _ => return None,
             }
         }
-        Some(Layout { shape: shape.into(), strides, offset: self.offset })
+        Some(Parts { shape: shape.into(), strides, offset: self.offset() }.layout())
     }
 }
 

@@ -123,7 +123,7 @@ pub(crate) fn layout_for(shape: &[usize], ins: &[Meta<'_>]) -> Layout {
     for meta in ins.iter().filter(|meta| meta.shape() == shape) {
         // Where they differ, a row-major one decides, as the cheaper to write.
         if meta.layout.is_contiguous() {
-            return Layout::contiguous(shape);
+            return meta.layout.dense();
         }
         first.get_or_insert(meta.layout);
     }
