@@ -12,7 +12,7 @@ const MOST_LINES: usize = 500;
 const EDGES: [(&str, &[&str]); 7] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
-    ("plimsoll-tensor", &["plimsoll-alloc"]),
+    ("plimsoll-tensor", &["plimsoll-alloc", "plimsoll-gpu"]),
     ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
     ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-gpu", "plimsoll-standin"]),
     ("plimsoll-gpu", &[]),

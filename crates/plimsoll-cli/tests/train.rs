@@ -143,6 +143,16 @@ fn the_first_line_is_the_verdict() {
 }
 
 #[test]
+fn a_job_runs_on_a_simulated_gpu_with_its_memory() {
+    let sim = stdout(&train(&["--images", "200", "--epochs", "1", "--device", "sim:H200"]));
+    let verdict = sim.lines().find(|line| line.starts_with("fits with")).unwrap();
+    assert!(
+        verdict.ends_with("of this device's 139.80 GiB (memory only: sim:H200 computes no values)"),
+        "{verdict}"
+    );
+}
+
+#[test]
 fn jobs_larger_than_this_machine_run_on_the_simulated_device() {
     let run = result(&[
         "--device",
@@ -172,6 +182,9 @@ fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
     check(&["--batch-size", "0"], 2, "--batch-size");
     check(&["--lr", "fast"], 2, "learning rate");
     check(&["--capacity", "1GiB"], 2, "--device sim");
+    check(&["--device", "sim:H9000"], 2, "`H9000` is not a known GPU; known are H200, ");
+    check(&["--device", "gpu"], 2, "a device is `cpu`, `sim` or a simulated GPU such as `sim:H200`");
+    check(&["--device", "sim:T4", "--capacity", "1GiB"], 2, "sim:T4 has 14.56 GiB");
     check(&["--data", "x", "--images", "100"], 2, "cannot be used with");
     let folder = Folder::new("no-data");
     check(&["--data", folder.path()], 3, folder.path());

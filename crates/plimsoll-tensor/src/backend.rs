@@ -11,6 +11,7 @@ use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
 
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+use crate::properties::DeviceProperties;
 use crate::view::View;
 
 /// What kind of kernels a device runs or, if it is simulated, stands for.
@@ -19,6 +20,8 @@ use crate::view::View;
 pub enum DeviceKind {
     /// Those of the host.
     Cpu,
+    /// Those of an NVIDIA GPU.
+    Cuda,
 }
 
 /// What an operator may know of a device before it runs there: the same on a simulated device as on the one
@@ -53,6 +56,9 @@ pub(crate) trait Backend: Send + Sync {
     fn facts(&self) -> DeviceFacts {
         DeviceFacts { kind: DeviceKind::Cpu }
     }
+
+    /// What it says of itself.
+    fn properties(&self) -> &DeviceProperties;
 
     /// The streams of a device that computes later; none where all work is done when its call returns.
     fn queues(&self) -> Option<&dyn Queues> {

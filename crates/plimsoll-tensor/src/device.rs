@@ -14,6 +14,7 @@ use crate::backend::{Backend, DeviceFacts, Queues};
 use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
 use crate::label::{self, Category};
+use crate::properties::DeviceProperties;
 use crate::random::RandomStream;
 use crate::sim::{Sim, SimConfig};
 
@@ -146,6 +147,11 @@ impl Device {
     /// What operators may know of this device before they run on it.
     pub fn facts(&self) -> DeviceFacts {
         self.0.backend.facts()
+    }
+
+    /// What this device says of itself: memory, bandwidths, FLOP/s by type, workspaces.
+    pub fn properties(&self) -> &DeviceProperties {
+        self.0.backend.properties()
     }
 
     /// Starts the device's random numbers over from `seed`, as `torch.manual_seed`. The n-th tensor

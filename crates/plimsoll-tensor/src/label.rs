@@ -101,6 +101,22 @@ impl Span {
     }
 }
 
+impl Span {
+    /// For a copy of bytes that belong to `from`. What lasts (parameters, buffers, gradients, optimizer state,
+    /// inputs) keeps its category and owner. A value in passing is a temporary of the innermost span, and
+    /// without one of its own owner.
+    pub(crate) fn of_copy(from: Tag) -> Span {
+        let open = SPANS.with_borrow(|stack| stack.last().copied());
+        let tag = match from.category {
+            Category::Temporary | Category::Activation | Category::Workspace => open
+                .filter(|open| open.label != LabelId(0))
+                .unwrap_or(Tag { category: Category::Temporary, ..from }),
+            _ => from,
+        };
+        Span::of(tag.category, tag.label)
+    }
+}
+
 impl Drop for Span {
     /// Ends the spans inside it too, should one be dropped later.
     fn drop(&mut self) {

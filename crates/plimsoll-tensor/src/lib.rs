@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs` | what elements are, autocast's switch, what can go wrong, where elements lie, whose bytes are, which random numbers |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs` | what elements are, autocast's switch, what can go wrong, where elements lie, whose bytes are, which random numbers, what a device says of itself |
 //! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -46,6 +46,7 @@ pub mod label;
 mod layout;
 mod operator;
 mod ops;
+mod properties;
 mod random;
 mod road;
 mod sim;
@@ -72,6 +73,7 @@ pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
 pub use ops::{Conv2dOptions, MaxPool2dOptions, OPERATORS, ReshapeTo, unscale_};
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
+pub use properties::{Bandwidth, DeviceProperties, FlopRates};
 pub use road::{Tensors, call, create};
 pub use sim::SimConfig;
 pub use stream::{Event, Stream, with_stream};
@@ -81,6 +83,10 @@ pub use view::{In, Out};
 /// The parameters of operators that are more than numbers.
 pub mod op {
     pub use crate::cpu::kernels::loss::Reduction;
-    pub use crate::cpu::kernels::optim::{AdamStep, Decay, SgdStep};
+    pub use crate::cpu::kernels::optim::{
+        AdafactorStep, AdagradStep, AdamStep, Decay, LionStep, LrAdjustment, MuonStep, RmsPropStep, Rule,
+        SgdStep,
+    };
+    pub use crate::ops::{Slot, clip_norm_, clip_value_, optimizer_step};
     pub use crate::random::{Distribution, RandomStream};
 }

@@ -292,8 +292,18 @@ impl<'a> Types<'a> {
 fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<Run> {
     let Call { device, op, .. } = *call;
     may_change(op, ins, outputs, recording)?;
-    let changes = |i: usize| outputs.iter().any(|output| output.place == Place::InPlace(i));
-    let shares = |data: &Data| (0..ins.len()).any(|i| changes(i) && ins[i].storage.id() == data.storage.id());
+    // An optimizer's step has thousands of tensors: each is looked up, none is searched for.
+    let mut changing: SmallVec<[bool; 8]> = SmallVec::from_elem(false, ins.len());
+    let mut targets: SmallVec<[usize; 8]> = SmallVec::new();
+    for output in outputs {
+        if let Place::InPlace(i) = output.place {
+            changing[i] = true;
+            targets.push(ins[i].storage.id());
+        }
+    }
+    targets.sort_unstable();
+    let changes = |i: usize| changing[i];
+    let shares = |data: &Data| targets.binary_search(&data.storage.id()).is_ok();
     let (mut copies, types) = (Vec::new(), Types::of(device, op));
     for (i, data) in ins.iter().enumerate() {
         let dtype = types.of_kernel(data.dtype);
@@ -451,15 +461,17 @@ fn may_change(op: &dyn Operator, ins: &[&Data], outputs: &Outputs, recording: bo
             _ => None,
         })
     };
-    for (n, target) in targets().enumerate() {
+    let mut storages: SmallVec<[usize; 8]> = targets().map(|target| target.storage.id()).collect();
+    storages.sort_unstable();
+    if storages.windows(2).any(|pair| pair[0] == pair[1]) {
+        let message = "two of the tensors that it changes share memory: copy one first";
+        return Err(Error::argument(op.name(), message));
+    }
+    for target in targets() {
         let layout = &target.layout;
         if layout.shape().iter().zip(layout.strides()).any(|(&n, &stride)| n > 1 && stride == 0) {
             let message = "several elements of an expanded tensor are one: copy it first";
             return Err(Error::shape(op.name(), message));
-        }
-        if targets().take(n).any(|other| other.storage.id() == target.storage.id()) {
-            let message = "two of the tensors that it changes share memory: copy one first";
-            return Err(Error::argument(op.name(), message));
         }
     }
     Ok(())

@@ -4,37 +4,79 @@
 //! figures are the CPU's to the byte. It can have any capacity. Reading a value from it is an error.
 
 use plimsoll_alloc::{Config, DeviceMemory, SimDriver, StreamId};
+use plimsoll_gpu::{Gpu, UnknownGpu};
 
-use crate::backend::{Backend, Launch};
-use crate::error::Result;
+use crate::backend::{Backend, DeviceFacts, DeviceKind, Launch};
+use crate::error::{Error, Result};
 use crate::kernel::Kernel;
+use crate::properties::DeviceProperties;
 use crate::view::View;
 
-/// How large a simulated device is and what it is called.
+/// How large a simulated device is, what it is called, and the GPU that it stands for, if any.
+///
+/// ```
+/// use plimsoll_tensor::{Device, SimConfig};
+/// let h200 = Device::sim(SimConfig::like("H200")?);
+/// assert_eq!((h200.name(), h200.memory_info().total_bytes), ("sim:H200", 150_109_880_320));
+/// let error = SimConfig::like("H9000").unwrap_err();
+/// assert!(error.to_string().contains("known are H200, H100, "));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SimConfig {
     /// Bytes of device memory.
     pub capacity_bytes: u64,
     /// The name in errors and reports.
     pub name: String,
+    gpu: Option<&'static Gpu>,
 }
 
 impl SimConfig {
     /// A device called `sim` with this many bytes.
     pub fn new(capacity_bytes: u64) -> SimConfig {
-        SimConfig { capacity_bytes, name: "sim".to_owned() }
+        SimConfig { capacity_bytes, name: "sim".to_owned(), gpu: None }
+    }
+
+    /// A device that stands for a GPU, such as `H200` or `rtx 4090`: with its memory and its
+    /// [`properties`](crate::Device::properties), called `sim:H200`. Operators request the scratch memory of
+    /// [`DeviceKind::Cuda`].
+    ///
+    /// # Errors
+    /// A name that is not a GPU's in the table of `plimsoll-gpu`, or more than one's. The message lists the names.
+    pub fn like(gpu: &str) -> Result<SimConfig> {
+        let gpu = plimsoll_gpu::named(gpu).map_err(|why| {
+            let is = if matches!(why, UnknownGpu::Ambiguous { .. }) { "ambiguous: it " } else { "" };
+            Error::argument("sim", format!("`{gpu}` is {is}{why}"))
+        })?;
+        Ok(SimConfig { capacity_bytes: gpu.memory_bytes, name: format!("sim:{}", gpu.name), gpu: Some(gpu) })
+    }
+
+    /// The same device under another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<String>) -> SimConfig {
+        self.name = name.into();
+        self
     }
 }
 
 pub(crate) struct Sim {
     name: String,
     memory: DeviceMemory,
+    properties: DeviceProperties,
+    kind: DeviceKind,
 }
 
 impl Sim {
     pub(crate) fn new(config: SimConfig) -> Sim {
-        let driver = SimDriver::with_capacity(config.capacity_bytes);
-        Sim { name: config.name, memory: DeviceMemory::new(Config::default(), driver) }
+        let SimConfig { capacity_bytes, name, gpu } = config;
+        let driver = SimDriver::with_capacity(capacity_bytes);
+        let properties = match gpu {
+            Some(gpu) => DeviceProperties { memory_bytes: capacity_bytes, ..DeviceProperties::of_gpu(gpu) },
+            None => DeviceProperties::of_memory(&name, capacity_bytes),
+        };
+        let kind = if gpu.is_some() { DeviceKind::Cuda } else { DeviceKind::Cpu };
+        Sim { name, memory: DeviceMemory::new(Config::default(), driver), properties, kind }
     }
 }
 
@@ -49,6 +91,14 @@ impl Backend for Sim {
 
     fn has_values(&self) -> bool {
         false
+    }
+
+    fn facts(&self) -> DeviceFacts {
+        DeviceFacts { kind: self.kind }
+    }
+
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
     fn run(&self, _: &dyn Kernel, _: Launch<'_>) -> Result<()> {

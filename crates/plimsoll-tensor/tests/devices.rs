@@ -2,10 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use plimsoll_tensor::label::{self, Span};
 use plimsoll_tensor::op::{AdamStep, Decay, SgdStep};
-use plimsoll_tensor::{CpuConfig, DType, Device, Error, SimConfig, Tensor};
+use plimsoll_tensor::{Category, CpuConfig, DType, Device, DeviceKind, Error, SimConfig, Tensor};
 
 fn own() -> Device {
     Device::cpu_with(CpuConfig::default())
@@ -78,6 +81,101 @@ fn a_tensor_moves_between_devices_with_its_values() {
     w.to_device(&b).unwrap().square().unwrap().sum().unwrap().backward().unwrap();
     let grad = w.grad().unwrap();
     assert_eq!((grad.device(), values(&grad)), (&a, values(&w.mul_scalar(2.0).unwrap())));
+}
+
+/// A tensor of this owner.
+fn owned(category: Category, name: &str, device: &Device) -> Tensor {
+    let _owner = Span::of(category, label::intern(name));
+    Tensor::ones(&[256], device).unwrap()
+}
+
+/// Whose bytes a device holds, and what for.
+fn owners(device: &Device) -> Vec<(String, Category)> {
+    device.reset_peak_memory_stats();
+    device.owners_at_peak().into_iter().map(|owner| (owner.label, owner.category)).collect()
+}
+
+#[test]
+fn a_tensor_that_moves_keeps_its_owner() {
+    use Category::{Buffer, Gradient, Input, OptimizerState, Parameter, Temporary};
+    for there in [own(), sim()] {
+        for category in [Parameter, Buffer, Gradient, OptimizerState, Input, Temporary] {
+            let x = owned(category, "fc.weight", &own());
+            let moved = x.to_device(&there).unwrap();
+            assert_eq!((moved.label(), moved.category()), ("fc.weight".to_owned(), category));
+            assert_eq!(owners(&there), [("fc.weight".to_owned(), category)], "in the account");
+            if there.has_values() {
+                let back = moved.to_device(&own()).unwrap();
+                assert_eq!((back.label(), back.category()), ("fc.weight".to_owned(), category));
+            }
+        }
+        let _layer = Span::layer(label::intern("conv1"));
+        let parameter = owned(Parameter, "fc.weight", &own()).to_device(&there).unwrap();
+        assert_eq!(parameter.label(), "fc.weight", "what lasts belongs to no layer that happens to run");
+        let passing = owned(Temporary, "fc", &own()).to_device(&there).unwrap();
+        assert_eq!(passing.label(), "conv1", "a value in passing belongs to the layer that moves it");
+    }
+}
+
+#[test]
+fn a_saved_tensor_that_moves_is_a_temporary_of_the_same_owner() {
+    let x = owned(Category::Temporary, "fc", &own()).requires_grad_(true).unwrap();
+    let y = x.square().unwrap();
+    assert_eq!(x.category(), Category::Activation);
+    let moved = x.detach().to_device(&sim()).unwrap();
+    assert_eq!((moved.label().as_str(), moved.category()), ("fc", Category::Temporary));
+    drop(y);
+}
+
+#[test]
+fn a_leaf_that_moves_keeps_its_gradient_and_its_hooks() {
+    let (here, there) = (own(), own());
+    let w = owned(Category::Parameter, "w", &here).requires_grad_(true).unwrap();
+    let seen = Arc::new(AtomicU32::new(0));
+    let counter = seen.clone();
+    w.register_post_accumulate_grad_hook(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    })
+    .unwrap();
+    w.square().unwrap().sum().unwrap().backward().unwrap();
+    let moved = w.leaf_to_device(&there).unwrap();
+    assert!(moved.is_leaf() && moved.requires_grad());
+    let grad = moved.grad().unwrap();
+    assert_eq!((grad.device(), grad.label(), grad.category()), (&there, "w".to_owned(), Category::Gradient));
+    moved.square().unwrap().sum().unwrap().backward().unwrap();
+    assert_eq!((values(&moved.grad().unwrap()), seen.load(Ordering::Relaxed)), (vec![4.0; 256], 2));
+    assert!(w.leaf_to_device(&here).unwrap().is_same(&w));
+    let frozen = owned(Category::Parameter, "w", &here).leaf_to_device(&there).unwrap();
+    assert!(!frozen.requires_grad() && frozen.grad().is_none());
+    let error = w.square().unwrap().leaf_to_device(&there).unwrap_err();
+    assert!(error.to_string().contains("move it with `to_device`"), "{error}");
+}
+
+#[test]
+fn a_device_describes_itself() {
+    let h200 = Device::sim(SimConfig::like("h200").unwrap());
+    let properties = h200.properties();
+    let gpu = plimsoll_gpu::named("H200").unwrap();
+    assert_eq!(properties.memory_bytes, gpu.memory_bytes);
+    assert_eq!(h200.memory_info().total_bytes, gpu.memory_bytes);
+    assert_eq!((properties.bandwidth, properties.flops), (Some(gpu.bandwidth), Some(gpu.flops)));
+    assert_eq!(properties.blas_workspace_bytes, 32 << 20);
+    assert_eq!((h200.name(), h200.facts().kind), ("sim:H200", DeviceKind::Cuda));
+    let host = own();
+    let properties = host.properties();
+    assert_eq!((properties.name.as_str(), properties.bandwidth), ("cpu", None));
+    assert_eq!(properties.memory_bytes, host.memory_info().total_bytes);
+    assert_eq!((sim().properties().memory_bytes, sim().facts().kind), (1 << 30, DeviceKind::Cpu));
+}
+
+#[test]
+fn a_name_that_is_no_gpus_is_an_error_with_the_names_that_are() {
+    let error = |name| SimConfig::like(name).unwrap_err().to_string();
+    assert!(error("H9000").starts_with("sim: `H9000` is not a known GPU; known are H200, H100, "));
+    assert_eq!(error("A100"), "sim: `A100` is ambiguous: it could be A100-80GB, A100-40GB");
+    assert!(error("").starts_with("sim: `` is not a known GPU"));
+    assert!(error("MI300X").starts_with("sim: `MI300X` is a GPU of AMD"));
 }
 
 #[test]

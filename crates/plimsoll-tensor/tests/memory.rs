@@ -432,7 +432,7 @@ fn a_simulated_device_has_shapes_and_no_values() {
 
 #[test]
 fn a_simulated_device_can_be_larger_than_any_machine() {
-    let device = Device::sim(SimConfig { capacity_bytes: 1 << 50, name: "cluster".to_owned() });
+    let device = Device::sim(SimConfig::new(1 << 50).named("cluster"));
     let x = Tensor::zeros(&[1 << 20, 1 << 20], &device).unwrap();
     assert_eq!((device.memory_allocated(), device.name()), (1 << 42, "cluster"));
     let report = out_of_memory(x.unsqueeze(0).unwrap().expand(&[1 << 9, 1 << 20, 1 << 20]).unwrap().copy());

@@ -207,22 +207,34 @@ fn check_refused<O: Optimizer>(
 #[test]
 fn sgd_refuses_the_options_that_pytorch_refuses() {
     let check = |spoil: fn(&mut Sgd), message: &str| {
-        check_refused(momentum, spoil, |sgd| sgd.options = SgdOptions::default(), message);
+        check_refused(momentum, spoil, |sgd| sgd.param_groups[0].options = SgdOptions::default(), message);
     };
-    check(|sgd| sgd.options.lr = -0.1, "sgd: lr is -0.1; it must be 0 or more");
+    check(|sgd| sgd.param_groups[0].options.lr = -0.1, "sgd: lr is -0.1; it must be 0 or more");
     check(|sgd| sgd.set_lr(f64::NAN), "sgd: lr is NaN; it must be 0 or more");
-    check(|sgd| sgd.options.momentum = -0.9, "sgd: momentum is -0.9; it must be 0 or more");
-    check(|sgd| sgd.options.momentum = f64::NAN, "sgd: momentum is NaN; it must be 0 or more");
-    check(|sgd| sgd.options.weight_decay = -1.0, "sgd: weight_decay is -1; it must be 0 or more");
-    check(|sgd| sgd.options.weight_decay = f64::NAN, "sgd: weight_decay is NaN; it must be 0 or more");
-    check(|sgd| sgd.options.dampening = f64::NAN, "sgd: dampening is NaN; it must be a number");
+    check(|sgd| sgd.param_groups[0].options.momentum = -0.9, "sgd: momentum is -0.9; it must be 0 or more");
+    check(
+        |sgd| sgd.param_groups[0].options.momentum = f64::NAN,
+        "sgd: momentum is NaN; it must be 0 or more",
+    );
+    check(
+        |sgd| sgd.param_groups[0].options.weight_decay = -1.0,
+        "sgd: weight_decay is -1; it must be 0 or more",
+    );
+    check(
+        |sgd| sgd.param_groups[0].options.weight_decay = f64::NAN,
+        "sgd: weight_decay is NaN; it must be 0 or more",
+    );
+    check(
+        |sgd| sgd.param_groups[0].options.dampening = f64::NAN,
+        "sgd: dampening is NaN; it must be a number",
+    );
     let nesterov =
         |momentum, dampening| SgdOptions { nesterov: true, momentum, dampening, ..Default::default() };
     let mut sgd = Sgd::new(vec![], nesterov(0.0, 0.0));
     assert_eq!(sgd.step().unwrap_err().to_string(), "sgd: momentum is 0; it must be above 0 for nesterov");
-    sgd.options = nesterov(0.9, 0.5);
+    sgd.param_groups[0].options = nesterov(0.9, 0.5);
     assert_eq!(sgd.step().unwrap_err().to_string(), "sgd: dampening is 0.5; it must be 0 for nesterov");
-    sgd.options = nesterov(0.9, 0.0);
+    sgd.param_groups[0].options = nesterov(0.9, 0.0);
     sgd.step().unwrap();
 }
 
@@ -230,17 +242,32 @@ fn sgd_refuses_the_options_that_pytorch_refuses() {
 fn adam_refuses_the_options_that_pytorch_refuses() {
     let check = |spoil: fn(&mut Adam), message: &str| {
         let new = |parameters| Adam::new(parameters, AdamOptions::default());
-        check_refused(new, spoil, |adam| adam.options = AdamOptions::default(), message);
+        check_refused(new, spoil, |adam| adam.param_groups[0].options = AdamOptions::default(), message);
     };
     check(|adam| adam.set_lr(-1.0), "adam: lr is -1; it must be 0 or more");
-    check(|adam| adam.options.lr = f64::NAN, "adam: lr is NaN; it must be 0 or more");
-    check(|adam| adam.options.eps = -1e-3, "adam: eps is -0.001; it must be 0 or more");
-    check(|adam| adam.options.eps = f64::NAN, "adam: eps is NaN; it must be 0 or more");
-    check(|adam| adam.options.weight_decay = -0.5, "adam: weight_decay is -0.5; it must be 0 or more");
-    check(|adam| adam.options.betas.0 = 1.0, "adam: betas.0 is 1; it must be at least 0 and below 1");
-    check(|adam| adam.options.betas.0 = -0.1, "adam: betas.0 is -0.1; it must be at least 0 and below 1");
-    check(|adam| adam.options.betas.1 = 1.5, "adam: betas.1 is 1.5; it must be at least 0 and below 1");
-    check(|adam| adam.options.betas.1 = f64::NAN, "adam: betas.1 is NaN; it must be at least 0 and below 1");
+    check(|adam| adam.param_groups[0].options.lr = f64::NAN, "adam: lr is NaN; it must be 0 or more");
+    check(|adam| adam.param_groups[0].options.eps = -1e-3, "adam: eps is -0.001; it must be 0 or more");
+    check(|adam| adam.param_groups[0].options.eps = f64::NAN, "adam: eps is NaN; it must be 0 or more");
+    check(
+        |adam| adam.param_groups[0].options.weight_decay = -0.5,
+        "adam: weight_decay is -0.5; it must be 0 or more",
+    );
+    check(
+        |adam| adam.param_groups[0].options.betas.0 = 1.0,
+        "adam: betas.0 is 1; it must be at least 0 and below 1",
+    );
+    check(
+        |adam| adam.param_groups[0].options.betas.0 = -0.1,
+        "adam: betas.0 is -0.1; it must be at least 0 and below 1",
+    );
+    check(
+        |adam| adam.param_groups[0].options.betas.1 = 1.5,
+        "adam: betas.1 is 1.5; it must be at least 0 and below 1",
+    );
+    check(
+        |adam| adam.param_groups[0].options.betas.1 = f64::NAN,
+        "adam: betas.1 is NaN; it must be at least 0 and below 1",
+    );
 }
 
 #[test]

@@ -13,10 +13,11 @@ mod snapshot;
 mod source;
 
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use plimsoll::memory::live::{self, Live};
-use plimsoll::{Device, OutOfMemory, SimConfig};
+use plimsoll::{Bytes, Device, OutOfMemory, SimConfig};
 
 use self::job::{Job, Optimizer};
 use self::progress::Progress;
@@ -34,12 +35,27 @@ pub(crate) enum What {
 }
 
 /// Where to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Debug)]
 enum On {
-    /// This machine's processors and memory
+    /// This machine's processors and memory.
     Cpu,
-    /// A device that computes nothing and accounts for every byte
+    /// A device that computes nothing and accounts for every byte.
     Sim,
+    /// The same with the memory of a GPU.
+    Like(SimConfig),
+}
+
+impl FromStr for On {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<On, String> {
+        match (text, text.strip_prefix("sim:")) {
+            ("cpu", _) => Ok(On::Cpu),
+            ("sim", _) => Ok(On::Sim),
+            (_, Some(gpu)) => SimConfig::like(gpu).map(On::Like).map_err(|error| error.to_string()),
+            _ => Err("a device is `cpu`, `sim` or a simulated GPU such as `sim:H200`".to_owned()),
+        }
+    }
 }
 
 #[derive(Args)]
@@ -54,8 +70,9 @@ pub(crate) struct MnistArgs {
     /// The most bytes to reserve, such as 64MiB [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
-    /// Where to run; on `sim`, files are read no further than their headers
-    #[arg(long, value_enum, default_value_t = On::Cpu)]
+    /// Where to run: `cpu`; `sim`, which computes nothing, accounts for every byte and reads files no further than their
+    /// headers; or `sim:GPU`, such as sim:H200, the same with that GPU's memory
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: On,
     /// Memory of the simulated device, such as 80GiB [default: this machine's]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
@@ -141,7 +158,7 @@ pub(crate) fn run(what: &What) -> Result<String, Failure> {
                 if let Err(failure) = saved {
                     output::progress(&failure.message);
                 }
-                Err(out_of_memory(&job, &device, report, file.as_ref()))
+                Err(out_of_memory(&job, args, &device, report, file.as_ref()))
             }
             None => Err(error.into()),
         },
@@ -159,13 +176,23 @@ fn serve(device: &Device) -> Option<Live> {
 }
 
 fn device(args: &MnistArgs) -> Result<Device, Failure> {
-    let device = match (args.device, args.capacity) {
+    let device = match (&args.device, args.capacity) {
         (On::Cpu, None) => Device::cpu(),
         (On::Cpu, Some(_)) => {
             let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
                            with `--memory-limit`";
             return Err(Failure::new(Exit::Usage, message));
         }
+        (On::Like(gpu), Some(_)) => {
+            let message = format!(
+                "--capacity is the size of `--device sim`; {} has {}: leave one of the two out, or bound it with \
+                 `--memory-limit`",
+                gpu.name,
+                Bytes(gpu.capacity_bytes)
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        (On::Like(gpu), None) => Device::sim(gpu.clone()),
         (On::Sim, Some(capacity)) => Device::sim(SimConfig::new(capacity)),
         (On::Sim, None) => Device::sim(SimConfig::new(Device::cpu().memory_info().total_bytes)),
     };
@@ -174,7 +201,7 @@ fn device(args: &MnistArgs) -> Result<Device, Failure> {
 }
 
 fn job(args: &MnistArgs) -> Result<Job, Failure> {
-    let want = if args.device == On::Cpu { Want::Values } else { Want::Shapes };
+    let want = if matches!(args.device, On::Cpu) { Want::Values } else { Want::Shapes };
     Ok(Job {
         data: match &args.data {
             Some(dir) => source::read(dir, want)?,
@@ -190,9 +217,19 @@ fn job(args: &MnistArgs) -> Result<Job, Failure> {
 }
 
 /// The failure of a job that ran out, with the smallest limit that would have passed.
-fn out_of_memory(job: &Job, device: &Device, report: &OutOfMemory, file: Option<&SnapshotFile>) -> Failure {
+fn out_of_memory(
+    job: &Job,
+    args: &MnistArgs,
+    device: &Device,
+    report: &OutOfMemory,
+    file: Option<&SnapshotFile>,
+) -> Failure {
     output::progress("out of memory; looking for the smallest limit that would have passed");
-    let smallest = smallest::limit(job, device.memory_info().total_bytes);
+    let sim = match &args.device {
+        On::Like(gpu) => gpu.clone(),
+        On::Cpu | On::Sim => SimConfig::new(0),
+    };
+    let smallest = smallest::limit(job, sim, device.memory_info().total_bytes);
     Failure {
         exit: Exit::OutOfMemory,
         message: report::out_of_memory(report, smallest.as_ref()),

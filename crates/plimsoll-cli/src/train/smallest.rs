@@ -23,17 +23,19 @@ pub(crate) struct Smallest {
     pub(crate) tried: u32,
 }
 
-/// The smallest limit for `job`; `None` where the job fails for another reason than memory.
-pub(crate) fn limit(job: &Job, capacity_bytes: u64) -> Option<Smallest> {
+/// The smallest limit for `job` on a device like `sim`, of any size; `None` where the job fails for another reason than
+/// memory.
+pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Option<Smallest> {
+    sim.capacity_bytes = u64::MAX / 4;
     let mut tried = 0;
     let mut passes = |limit: u64| {
         tried += 1;
-        let device = Device::sim(SimConfig::new(u64::MAX / 4));
+        let device = Device::sim(sim.clone());
         device.set_memory_limit(limit);
         job.run(&device, &mut ()).is_ok()
     };
     // Without a limit the job reserves the most that it can use: under that much it passes.
-    let device = Device::sim(SimConfig::new(u64::MAX / 4));
+    let device = Device::sim(sim.clone());
     let free_run = job.run(&device, &mut ()).ok()?;
     let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);
     // Nothing at all surely fails.

@@ -14,6 +14,7 @@ use self::host::Segments;
 use crate::backend::{Backend, Launch};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
+use crate::properties::DeviceProperties;
 use crate::view::{In, Out, View};
 
 /// How much memory a host device may take.
@@ -25,6 +26,7 @@ pub struct CpuConfig {
 
 pub(crate) struct Cpu {
     memory: DeviceMemory,
+    properties: DeviceProperties,
     segments: Segments,
 }
 
@@ -42,7 +44,7 @@ impl Cpu {
         let driver = HostDriver::new();
         let segments = driver.segments();
         let memory = DeviceMemory::new(Config::default(), wrap(Limit::new(driver, capacity)));
-        Cpu { memory, segments }
+        Cpu { memory, properties: DeviceProperties::of_memory("cpu", capacity), segments }
     }
 }
 
@@ -71,6 +73,10 @@ impl Backend for Cpu {
 
     fn has_values(&self) -> bool {
         true
+    }
+
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
     }
 
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()> {

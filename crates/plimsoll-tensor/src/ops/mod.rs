@@ -7,6 +7,7 @@
 mod argmax;
 mod binary;
 mod cat;
+mod clip;
 mod conv;
 mod copy;
 mod create;
@@ -17,6 +18,7 @@ mod in_place;
 mod index_select;
 mod indices;
 mod layer_norm;
+mod leaf;
 mod linear;
 mod matmul;
 mod mse;
@@ -46,6 +48,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("argmax", argmax::cases),
     ("binary", binary::cases),
     ("cat", cat::cases),
+    ("clip", clip::cases),
     ("conv", conv::cases),
     ("copy", copy::cases),
     ("create", create::cases),
@@ -71,8 +74,10 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("view", view::cases),
 ];
 
+pub use clip::{clip_norm_, clip_value_};
 pub use conv::Conv2dOptions;
 pub use pool::MaxPool2dOptions;
+pub use step::{Slot, optimizer_step};
 pub use unscale::unscale_;
 pub use view::ReshapeTo;
 

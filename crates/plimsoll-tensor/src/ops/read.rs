@@ -7,6 +7,7 @@ use smallvec::smallvec;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
+use crate::label::Span;
 use crate::road;
 use crate::tensor::{Derivative, Grads, Node, Tensor};
 
@@ -58,7 +59,7 @@ impl Tensor {
     }
 
     /// The same values on another device; itself where it is there already. Gradients flow back, as through
-    /// PyTorch's `Tensor.to`.
+    /// PyTorch's `Tensor.to`. The copy has the same owner: `fc.weight` stays a parameter called `fc.weight`.
     ///
     /// # Errors
     /// Out of memory; a source without values, unless the target has none either.
@@ -66,6 +67,7 @@ impl Tensor {
         if self.device() == device {
             return Ok(self.clone());
         }
+        let _owner = Span::of_copy(self.data().storage.tag());
         let moved = if device.has_values() {
             let bytes = road::read(self.detach().contiguous()?.data(), "to_device")?;
             Tensor::from_bytes(&bytes, self.dtype(), self.shape(), device)?

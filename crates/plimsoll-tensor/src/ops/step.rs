@@ -1,10 +1,12 @@
-//! Optimizer steps: one pass over parameter, gradient and state, in place, without temporaries.
+//! Optimizer steps: one pass over parameters, gradients and state, in place, without temporaries. One call steps any
+//! number of parameters.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::want_dtype;
 use crate::autograd::no_grad;
-use crate::cpu::kernels::optim::{AdamStep, SgdStep, adam_step, sgd_step};
+use crate::backend::DeviceFacts;
+use crate::cpu::kernels::optim::{AdamStep, Rule, SgdStep};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -14,35 +16,53 @@ use crate::road::call;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// `grad -> param, state…` in place. The inputs are `param, state…, grad`.
+/// A parameter, and what a step of an optimizer reads and changes beside it.
 #[derive(Clone, Copy, Debug)]
-enum Step {
-    Sgd(SgdStep),
-    Adam(AdamStep),
+pub struct Slot<'a> {
+    /// It changes.
+    pub parameter: &'a Tensor,
+    /// Its gradient.
+    pub grad: &'a Tensor,
+    /// What the rule keeps of it between steps, in the rule's order. It changes.
+    pub state: &'a [Tensor],
+    /// Number of this step of this parameter, from 1.
+    pub step: u64,
+}
+
+/// `grads -> parameters, states` in place. The inputs are each parameter with its state, then the gradients.
+#[derive(Clone, Debug)]
+struct Step {
+    rule: Rule,
+    /// For each parameter the number of its step, and how many tensors its state has.
+    slots: SmallVec<[(u64, usize); 2]>,
+}
+
+impl Step {
+    /// For each slot where its parameter is among the inputs, with the number of its state's tensors.
+    fn parameters(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.slots.iter().scan(0, |at, &(_, states)| {
+            let parameter = *at;
+            *at += 1 + states;
+            Some((parameter, states))
+        })
+    }
 }
 
 impl Kernel for Step {
     fn name(&self) -> &'static str {
-        match self {
-            Step::Sgd(_) => "sgd",
-            Step::Adam(_) => "adam",
-        }
+        self.rule.name()
     }
 
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        match self {
-            Step::Sgd(step) if step.momentum == 0.0 => {
-                let ([grad], [param]) = call.split();
-                sgd_step(step, param.elements(), grad.elements(), None);
-            }
-            Step::Sgd(step) => {
-                let ([grad], [param, buffer]) = call.split();
-                sgd_step(step, param.elements(), grad.elements(), Some(buffer.elements()));
-            }
-            Step::Adam(step) => {
-                let ([grad], [param, mean, square]) = call.split();
-                adam_step(step, param.elements(), grad.elements(), mean.elements(), square.elements());
-            }
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let scratch = call.scratch();
+        let (mut changed, mut grads) = (call.outs.into_iter(), call.ins.into_iter());
+        for &(step, states) in &self.slots {
+            let (Some(parameter), Some(grad)) = (changed.next(), grads.next()) else {
+                unreachable!("inferred")
+            };
+            let shape = parameter.shape();
+            let state = changed.by_ref().take(states).map(|state| state.elements::<f32>()).collect();
+            self.rule.run(step, shape, (parameter.elements(), grad.elements()), state, scratch);
         }
         Ok(())
     }
@@ -50,33 +70,93 @@ impl Kernel for Step {
 
 impl Operator for Step {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let (name, [param, ..]) = (self.name(), ins) else {
-            return Err(Error::argument(self.name(), "needs a parameter"));
-        };
-        for meta in ins {
-            want_dtype(name, meta.dtype, DType::F32)?;
-            if meta.shape() != param.shape() {
-                let message =
-                    format!("a parameter of {:?} with a tensor of {:?}", param.shape(), meta.shape());
-                return Err(Error::shape(name, message));
-            }
+        let name = self.name();
+        let changes = ins.len().saturating_sub(self.slots.len());
+        if self.parameters().map(|(_, states)| 1 + states).sum::<usize>() != changes {
+            return Err(Error::argument(name, "needs parameters, their state and their gradients"));
         }
-        let changed = &ins[..ins.len() - 1];
-        if let Some(meta) = changed.iter().find(|meta| !meta.layout.is_contiguous()) {
-            let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());
-            return Err(Error::shape(name, message));
+        for (slot, (parameter, states)) in self.parameters().enumerate() {
+            check(&self.rule, &ins[parameter], &ins[parameter + 1..][..states], &ins[changes + slot])?;
         }
-        Ok(changed.iter().enumerate().map(|(i, meta)| Output::in_place(i, meta)).collect())
+        Ok(ins[..changes].iter().enumerate().map(|(i, meta)| Output::in_place(i, meta)).collect())
     }
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous()
     }
 
-    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
-        let per_element = if matches!(self, Step::Adam(_)) { 12 } else { 4 };
-        Cost::streaming(per_element * outs[0].layout.len() as u64, ins, outs)
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        let len = self.parameters().map(|(at, _)| self.rule.scratch_len(ins[at].shape())).max();
+        (len.unwrap_or(0) * DType::F32.size()) as u64
     }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let flops = self.parameters().map(|(at, _)| self.rule.flops(ins[at].shape())).sum();
+        Cost::streaming(flops, ins, outs)
+    }
+}
+
+/// Whether a parameter, its state and its gradient go together.
+fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>) -> Result<()> {
+    let name = rule.name();
+    let shape = parameter.shape();
+    if matches!(rule, Rule::Muon(_)) && shape.len() != 2 {
+        let message = format!("a parameter of {shape:?}; it steps matrices only: give the others to AdamW");
+        return Err(Error::shape(name, message));
+    }
+    let expected = rule.state_shapes(shape);
+    if state.len() != expected.len() {
+        let message = format!("a parameter has {} tensors of state, not {}", state.len(), expected.len());
+        return Err(Error::argument(name, message));
+    }
+    let shapes = expected.iter().map(|shape| shape.as_slice()).chain([shape]);
+    for (meta, expected) in state.iter().chain([grad]).zip(shapes) {
+        if meta.shape() != expected {
+            let message = format!("a parameter of {shape:?} with a tensor of {:?}", meta.shape());
+            return Err(Error::shape(name, message));
+        }
+    }
+    for meta in [parameter, grad].into_iter().chain(state) {
+        want_dtype(name, meta.dtype, DType::F32)?;
+    }
+    if let Some(meta) = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous()) {
+        let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());
+        return Err(Error::shape(name, message));
+    }
+    Ok(())
+}
+
+/// Steps parameters by a rule, all in one call.
+///
+/// ```
+/// use plimsoll_tensor::op::{LionStep, Rule, Slot, optimizer_step};
+/// use plimsoll_tensor::{Device, Tensor};
+/// let device = Device::cpu();
+/// let [w, grad, mean] = [1.0, 0.3, 0.0].map(|x| Tensor::from_slice(&[x as f32; 4], &[4], &device).unwrap());
+/// let rule = Rule::Lion(LionStep { lr: 0.5, beta1: 0.9, beta2: 0.99, weight_decay: 0.0 });
+/// optimizer_step(&rule, &[Slot { parameter: &w, grad: &grad, state: &[mean], step: 1 }])?;
+/// assert_eq!(w.to_vec::<f32>()?, [0.5; 4]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Shapes or types that do not go together; parameters or state that are not contiguous, or share memory; a step number
+/// of 0. Nothing has changed then.
+pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
+    if slots.iter().any(|slot| slot.step == 0) {
+        return Err(Error::argument(rule.name(), "steps are counted from 1"));
+    }
+    if slots.is_empty() {
+        return Ok(());
+    }
+    let op = Step { rule: *rule, slots: slots.iter().map(|slot| (slot.step, slot.state.len())).collect() };
+    let mut ins: SmallVec<[&Tensor; 4]> = SmallVec::new();
+    for slot in slots {
+        ins.push(slot.parameter);
+        ins.extend(slot.state);
+    }
+    ins.extend(slots.iter().map(|slot| slot.grad));
+    no_grad(|| call(op, &ins)).map(drop)
 }
 
 impl Tensor {
@@ -94,10 +174,9 @@ impl Tensor {
             );
             return Err(Error::argument("sgd", message));
         }
-        let mut ins: SmallVec<[&Tensor; 3]> = smallvec![self];
-        ins.extend(momentum_buffer);
-        ins.push(grad);
-        no_grad(|| call(Step::Sgd(step), &ins)).map(drop)
+        let state: SmallVec<[Tensor; 1]> = momentum_buffer.cloned().into_iter().collect();
+        let number = if step.first { 1 } else { 2 };
+        optimizer_step(&Rule::Sgd(step), &[Slot { parameter: self, grad, state: &state, step: number }])
     }
 
     /// One step of Adam on this parameter, with its first and second moments.
@@ -111,10 +190,8 @@ impl Tensor {
         exp_avg_sq: &Tensor,
         step: AdamStep,
     ) -> Result<()> {
-        if step.step == 0 {
-            return Err(Error::argument("adam", "steps are counted from 1"));
-        }
-        no_grad(|| call(Step::Adam(step), &[self, exp_avg, exp_avg_sq, grad])).map(drop)
+        let state = [exp_avg.clone(), exp_avg_sq.clone()];
+        optimizer_step(&Rule::Adam(step), &[Slot { parameter: self, grad, state: &state, step: step.step }])
     }
 }
 
@@ -123,11 +200,17 @@ pub(crate) fn cases() -> Vec<Case> {
     let sgd =
         SgdStep { lr: 0.5, momentum: 0.5, dampening: 0.0, weight_decay: 0.0, nesterov: false, first: false };
     let naive = |ins: &[Vec<f64>]| {
-        let buffer: Vec<f64> = ins[1].iter().zip(&ins[2]).map(|(b, g)| 0.5 * b + g).collect();
-        vec![ins[0].iter().zip(&buffer).map(|(p, b)| p - 0.5 * b).collect(), buffer]
+        let step = |p: &[f64], b: &[f64], g: &[f64]| {
+            let buffer: Vec<f64> = b.iter().zip(g).map(|(b, g)| 0.5 * b + g).collect();
+            [p.iter().zip(&buffer).map(|(p, b)| p - 0.5 * b).collect(), buffer]
+        };
+        let [first, second] = [step(&ins[0], &ins[1], &ins[4]), step(&ins[2], &ins[3], &ins[5])];
+        first.into_iter().chain(second).collect()
     };
     // A parameter and its state are made contiguous, as an optimizer's are.
     let own = |ins: &[&Tensor]| ins.iter().map(|x| x.copy()).collect::<Result<Vec<_>>>();
-    let step = move |ins: &[&Tensor]| call(Step::Sgd(sgd), &own(ins)?.iter().collect::<Vec<_>>());
-    vec![Case::new("sgd", &[&[3, 4], &[3, 4], &[3, 4]], step).expect(naive).without_derivative()]
+    let op = Step { rule: Rule::Sgd(sgd), slots: SmallVec::from_slice(&[(2, 1), (2, 1)]) };
+    let step = move |ins: &[&Tensor]| call(op.clone(), &own(ins)?.iter().collect::<Vec<_>>());
+    let shapes: [&[usize]; 6] = [&[3, 4], &[3, 4], &[5], &[5], &[3, 4], &[5]];
+    vec![Case::new("sgd", &shapes, step).expect(naive).without_derivative()]
 }

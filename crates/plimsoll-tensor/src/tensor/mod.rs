@@ -168,6 +168,14 @@ impl Tensor {
         }
     }
 
+    /// Gives a leaf the hooks of another one, which it replaces.
+    pub(crate) fn share_hooks_of(&self, replaced: &Tensor) {
+        if let Some(hooks) = replaced.0.hooks.get() {
+            // A leaf that was just made has none.
+            let _ = self.0.hooks.set(hooks.clone());
+        }
+    }
+
     /// The same values outside the graph: shares storage, wants no gradient. As `Tensor.detach`.
     pub fn detach(&self) -> Tensor {
         Tensor::from_data(self.data().clone())
@@ -228,8 +236,9 @@ impl Tensor {
         WeakTensor(Arc::downgrade(&self.0))
     }
 
-    /// Tells tensors apart.
-    pub(crate) fn id(&self) -> usize {
+    /// A number that differs between tensors that are alive at the same time, equal for handles of one. As Python's
+    /// `id`.
+    pub fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 

@@ -3,14 +3,15 @@
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Conv2dOptions, Result, Tensor};
 
-use super::{Init, Module, Scope};
+use super::{Init, Module, Parameter, Scope};
+use crate::members;
 
 /// Convolution of `[batch, channels, height, width]` with square filters. As `torch.nn.Conv2d`.
 #[derive(Debug)]
 pub struct Conv2d {
     label: LabelId,
-    weight: Tensor,
-    bias: Option<Tensor>,
+    weight: Parameter,
+    bias: Option<Parameter>,
     options: Conv2dOptions,
 }
 
@@ -49,23 +50,21 @@ impl Conv2d {
     }
 
     /// The weight, `[outputs, inputs, kernel, kernel]`.
-    pub fn weight(&self) -> &Tensor {
+    pub fn weight(&self) -> &Parameter {
         &self.weight
     }
 
     /// The bias, `[outputs]`.
-    pub fn bias(&self) -> Option<&Tensor> {
+    pub fn bias(&self) -> Option<&Parameter> {
         self.bias.as_ref()
     }
 }
 
 impl Module for Conv2d {
+    members!(weight, bias);
+
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        input.conv2d(&self.weight, self.bias.as_ref(), self.options)
-    }
-
-    fn parameters(&self) -> Vec<Tensor> {
-        [Some(&self.weight), self.bias.as_ref()].into_iter().flatten().cloned().collect()
+        input.conv2d(&self.weight, self.bias.as_deref(), self.options)
     }
 }

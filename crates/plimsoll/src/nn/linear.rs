@@ -3,14 +3,15 @@
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor};
 
-use super::{Init, Module, Scope};
+use super::{Init, Module, Parameter, Scope};
+use crate::members;
 
 /// `x · weightᵀ + bias` on the last dimension. As `torch.nn.Linear`.
 #[derive(Debug)]
 pub struct Linear {
     label: LabelId,
-    weight: Tensor,
-    bias: Option<Tensor>,
+    weight: Parameter,
+    bias: Option<Parameter>,
 }
 
 impl Linear {
@@ -33,24 +34,27 @@ impl Linear {
         Ok(Linear { label: scope.label(), weight, bias: None })
     }
 
+    /// A layer of these parameters, `[outputs, inputs]` and `[outputs]`; another layer may have them too.
+    pub fn of(scope: &Scope, weight: Parameter, bias: Option<Parameter>) -> Linear {
+        Linear { label: scope.label(), weight, bias }
+    }
+
     /// The weight, `[outputs, inputs]`.
-    pub fn weight(&self) -> &Tensor {
+    pub fn weight(&self) -> &Parameter {
         &self.weight
     }
 
     /// The bias, `[outputs]`.
-    pub fn bias(&self) -> Option<&Tensor> {
+    pub fn bias(&self) -> Option<&Parameter> {
         self.bias.as_ref()
     }
 }
 
 impl Module for Linear {
+    members!(weight, bias);
+
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        input.linear(&self.weight, self.bias.as_ref())
-    }
-
-    fn parameters(&self) -> Vec<Tensor> {
-        [Some(&self.weight), self.bias.as_ref()].into_iter().flatten().cloned().collect()
+        input.linear(&self.weight, self.bias.as_deref())
     }
 }

@@ -3,15 +3,16 @@
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor};
 
-use super::{Init, Module, Scope};
+use super::{Init, Module, Parameter, Scope};
+use crate::members;
 
 /// Rows along the last dimension brought to mean 0 and deviation 1, then scaled and shifted. As
 /// `torch.nn.LayerNorm` over one dimension.
 #[derive(Debug)]
 pub struct LayerNorm {
     label: LabelId,
-    weight: Tensor,
-    bias: Tensor,
+    weight: Parameter,
+    bias: Parameter,
     eps: f64,
 }
 
@@ -37,12 +38,10 @@ impl LayerNorm {
 }
 
 impl Module for LayerNorm {
+    members!(weight, bias);
+
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.layer_norm(Some(&self.weight), Some(&self.bias), self.eps)
-    }
-
-    fn parameters(&self) -> Vec<Tensor> {
-        vec![self.weight.clone(), self.bias.clone()]
     }
 }

@@ -7,7 +7,7 @@ use plimsoll_tensor::label::{self, Category, LabelId, Span};
 use plimsoll_tensor::op::RandomStream;
 use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
-use super::Init;
+use super::{Buffer, Init, Parameter};
 
 /// A place in a model under construction.
 ///
@@ -55,18 +55,29 @@ impl Scope {
         label::intern(&self.path)
     }
 
-    /// A new parameter of this place, drawn as `init` says, that wants a gradient.
+    /// A new parameter of this place, drawn as `init` says.
     ///
     /// # Errors
     /// A path that is taken in this model; out of memory. The path stays taken whatever becomes of the
     /// parameter: to build again, start from a new root.
-    pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Tensor> {
+    pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Parameter> {
         let path = self.name(name);
         self.take(&path)?;
         let _owner = Span::of(Category::Parameter, label::intern(&path));
         let tensor = Tensor::empty(shape, DType::F32, &self.device)?;
         init.fill(&tensor, RandomStream { seed: self.seed, stream: stream_of(&path) })?;
-        tensor.requires_grad_(true)
+        Parameter::new(&tensor)
+    }
+
+    /// A new buffer of this place, as `make` makes it on the scope's device.
+    ///
+    /// # Errors
+    /// A path that is taken in this model; those of `make`.
+    pub fn buffer(&self, name: &str, make: impl FnOnce(&Device) -> Result<Tensor>) -> Result<Buffer> {
+        let path = self.name(name);
+        self.take(&path)?;
+        let _owner = Span::of(Category::Buffer, label::intern(&path));
+        Ok(Buffer::new(&make(&self.device)?))
     }
 
     fn take(&self, path: &str) -> Result<()> {

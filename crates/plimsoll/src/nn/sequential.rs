@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::{Result, Tensor};
 
-use super::{Module, Scope};
+use super::{Members, MembersMut, Module, Scope};
 
 /// A chain of layers, each fed the output of the one before. As `torch.nn.Sequential`.
 ///
@@ -20,7 +20,7 @@ use super::{Module, Scope};
 /// ```
 pub struct Sequential {
     scope: Scope,
-    layers: Vec<Box<dyn Module>>,
+    layers: Vec<(String, Box<dyn Module>)>,
 }
 
 impl Sequential {
@@ -35,11 +35,30 @@ impl Sequential {
     /// What building the layer reports.
     pub fn add<M, F>(mut self, name: &str, build: F) -> Result<Sequential>
     where
-        M: Module + 'static,
+        M: Module,
         F: FnOnce(&Scope) -> Result<M>,
     {
-        self.layers.push(Box::new(build(&self.scope.at(name))?));
+        let layer = build(&self.scope.at(name))?;
+        self.layers.push((name.to_owned(), Box::new(layer)));
         Ok(self)
+    }
+
+    /// The chain with one more layer at its end, named by its number, as in `nn.Sequential(a, b)`.
+    ///
+    /// # Errors
+    /// What building the layer reports.
+    pub fn push<M, F>(self, build: F) -> Result<Sequential>
+    where
+        M: Module,
+        F: FnOnce(&Scope) -> Result<M>,
+    {
+        let number = self.len().to_string();
+        self.add(&number, build)
+    }
+
+    /// The layer of this name.
+    pub fn get(&self, name: &str) -> Option<&dyn Module> {
+        self.layers.iter().find(|(at, _)| at == name).map(|(_, layer)| layer.as_ref())
     }
 
     /// The number of layers.
@@ -55,10 +74,14 @@ impl Sequential {
 
 impl Module for Sequential {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        self.layers.iter().try_fold(input.clone(), |x, layer| layer.forward(&x))
+        self.layers.iter().try_fold(input.clone(), |x, (_, layer)| layer.forward(&x))
     }
 
-    fn parameters(&self) -> Vec<Tensor> {
-        self.layers.iter().flat_map(|layer| layer.parameters()).collect()
+    fn members<'a>(&'a self, list: &mut Members<'a>) {
+        self.layers.iter().for_each(|(name, layer)| list.module(name.as_str(), layer.as_ref()));
+    }
+
+    fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+        self.layers.iter_mut().for_each(|(name, layer)| list.module(name.as_str(), layer.as_mut()));
     }
 }

@@ -1,12 +1,14 @@
-//! Adam.
+//! Adam and AdamW.
 
-use plimsoll_tensor::op::{AdamStep, Decay};
-use plimsoll_tensor::{Result, Tensor};
+use plimsoll_tensor::Result;
+use plimsoll_tensor::op::{AdamStep, Decay, Rule};
+use serde::{Deserialize, Serialize};
 
-use super::{Optimizer, require, require_not_negative, state};
+use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative};
+use super::groups::OptimizerOf;
 
 /// The settings of [`Adam`], with PyTorch's defaults.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamOptions {
     /// Learning rate.
     pub lr: f64,
@@ -24,87 +26,124 @@ impl Default for AdamOptions {
     }
 }
 
-impl AdamOptions {
-    /// See Note [Options are checked at each step] in `optim/mod.rs`.
-    fn check(&self) -> Result<()> {
-        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = *self;
-        require_not_negative("adam", "lr", lr)?;
-        require_not_negative("adam", "eps", eps)?;
-        require_not_negative("adam", "weight_decay", weight_decay)?;
-        for (name, beta) in [("betas.0", beta1), ("betas.1", beta2)] {
-            require("adam", (0.0..1.0).contains(&beta), name, beta, "at least 0 and below 1")?;
-        }
-        Ok(())
-    }
-}
-
 /// Adam. As `torch.optim.Adam`; two buffers per parameter, nothing else.
-#[derive(Debug)]
-pub struct Adam {
-    /// May be changed between steps.
-    pub options: AdamOptions,
-    parameters: Vec<Tensor>,
-    moments: Vec<Option<Moments>>,
+///
+/// ```
+/// use plimsoll::optim::{Adam, AdamOptions, Optimizer};
+/// use plimsoll::{Device, Tensor};
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let mut adam = Adam::new(vec![w.clone()], AdamOptions { lr: 0.5, ..AdamOptions::default() });
+/// w.square()?.sum()?.backward()?;
+/// adam.step()?; // the first step is one learning rate long
+/// assert!(w.to_vec::<f32>()?.iter().all(|x| (x - 0.5).abs() < 1e-6));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub type Adam = OptimizerOf<AdamOptions>;
+
+/// The settings of [`AdamW`], with PyTorch's defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamWOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the running averages of the gradient and of its square; each in [0, 1).
+    pub betas: (f64, f64),
+    /// Added to the denominator.
+    pub eps: f64,
+    /// Share of the learning rate by which parameters shrink at each step.
+    pub weight_decay: f64,
 }
 
-#[derive(Debug)]
-struct Moments {
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    steps: u64,
-}
-
-impl Moments {
-    fn new(parameter: &Tensor) -> Result<Moments> {
-        let (exp_avg, exp_avg_sq) = (state(parameter, "exp_avg")?, state(parameter, "exp_avg_sq")?);
-        exp_avg.zero_()?;
-        exp_avg_sq.zero_()?;
-        Ok(Moments { exp_avg, exp_avg_sq, steps: 0 })
+impl Default for AdamWOptions {
+    fn default() -> AdamWOptions {
+        AdamWOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 1e-2 }
     }
 }
 
-impl Adam {
-    /// An optimizer of these parameters. State is allocated at the first step.
-    pub fn new(parameters: Vec<Tensor>, options: AdamOptions) -> Adam {
-        let moments = parameters.iter().map(|_| None).collect();
-        Adam { options, parameters, moments }
-    }
+/// Adam with decoupled weight decay. As `torch.optim.AdamW`.
+///
+/// ```
+/// use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+/// use plimsoll::{Device, Tensor};
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let mut adamw = AdamW::new(vec![w.clone()], AdamWOptions { lr: 0.5, weight_decay: 0.1, ..AdamWOptions::default() });
+/// w.square()?.sum()?.backward()?;
+/// adamw.step()?; // shrinks to 0.95, then moves by the learning rate
+/// assert!(w.to_vec::<f32>()?.iter().all(|x| (x - 0.45).abs() < 1e-6));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub type AdamW = OptimizerOf<AdamWOptions>;
 
-    /// Allocates moments for each parameter that has a gradient and no moments yet: all or none.
-    fn missing_moments(&self) -> Result<Vec<Option<Moments>>> {
-        let slots = self.parameters.iter().zip(&self.moments);
-        slots
-            .map(|(parameter, moments)| {
-                let missing = moments.is_none() && parameter.grad().is_some();
-                missing.then(|| Moments::new(parameter)).transpose()
-            })
-            .collect()
-    }
+fn check(op: &'static str, lr: f64, betas: (f64, f64), eps: f64, weight_decay: f64) -> Result<()> {
+    require_not_negative(op, "lr", lr)?;
+    require_not_negative(op, "eps", eps)?;
+    require_not_negative(op, "weight_decay", weight_decay)?;
+    require_betas(op, betas)
 }
 
-impl Optimizer for Adam {
-    fn step(&mut self) -> Result<()> {
-        self.options.check()?;
-        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = self.options;
-        let fresh = self.missing_moments()?;
-        for (slot, moments) in self.moments.iter_mut().zip(fresh) {
-            *slot = slot.take().or(moments);
-        }
-        for (parameter, moments) in self.parameters.iter().zip(&mut self.moments) {
-            let (Some(grad), Some(moments)) = (parameter.grad(), moments) else { continue };
-            moments.steps += 1;
-            let (step, decay) = (moments.steps, Decay::InGradient);
-            let step = AdamStep { lr, beta1, beta2, eps, weight_decay, decay, step };
-            parameter.adam_step_(&grad, &moments.exp_avg, &moments.exp_avg_sq, step)?;
-        }
-        Ok(())
+impl Algorithm for AdamOptions {
+    const NAME: &'static str = "adam";
+
+    fn check(&self) -> Result<()> {
+        let AdamOptions { lr, betas, eps, weight_decay } = *self;
+        check("adam", lr, betas, eps, weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
     }
 
     fn set_lr(&mut self, lr: f64) {
-        self.options.lr = lr;
+        self.lr = lr;
     }
 
-    fn parameters(&self) -> &[Tensor] {
-        &self.parameters
+    fn momentum(&self) -> Option<f64> {
+        Some(self.betas.0)
+    }
+
+    fn set_momentum(&mut self, momentum: f64) {
+        self.betas.0 = momentum;
+    }
+
+    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+        ["exp_avg", "exp_avg_sq"].map(|name| StateTensor::zeros(name, shape)).to_vec()
+    }
+
+    fn rule(&self) -> Rule {
+        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = *self;
+        Rule::Adam(AdamStep { lr, beta1, beta2, eps, weight_decay, decay: Decay::InGradient, step: 0 })
+    }
+}
+
+impl Algorithm for AdamWOptions {
+    const NAME: &'static str = "adamw";
+
+    fn check(&self) -> Result<()> {
+        let AdamWOptions { lr, betas, eps, weight_decay } = *self;
+        check("adamw", lr, betas, eps, weight_decay)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+
+    fn momentum(&self) -> Option<f64> {
+        Some(self.betas.0)
+    }
+
+    fn set_momentum(&mut self, momentum: f64) {
+        self.betas.0 = momentum;
+    }
+
+    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+        ["exp_avg", "exp_avg_sq"].map(|name| StateTensor::zeros(name, shape)).to_vec()
+    }
+
+    fn rule(&self) -> Rule {
+        let AdamWOptions { lr, betas: (beta1, beta2), eps, weight_decay } = *self;
+        Rule::Adam(AdamStep { lr, beta1, beta2, eps, weight_decay, decay: Decay::Decoupled, step: 0 })
     }
 }

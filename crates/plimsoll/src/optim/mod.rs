@@ -1,14 +1,36 @@
-//! Optimizers: in place on parameter and state, one pass, without temporaries. PyTorch's names and
-//! defaults.
+//! Optimizers: in place on parameters and state, one pass, without temporaries, all parameters of a group in one call.
+//! PyTorch's names, formulas and defaults.
+//!
+//! An optimizer is its options (`sgd.rs`, `adam.rs`, …), which implement [`Algorithm`]; [`OptimizerOf`] is the rest, the same
+//! for all: parameter groups, state, state dicts (`state_dict.rs`). [`lr_scheduler`] changes learning rates, `clip.rs`
+//! gradients.
 
+mod adafactor;
+mod adagrad;
 mod adam;
+mod algorithm;
+mod clip;
+mod groups;
+mod lion;
+pub mod lr_scheduler;
+mod muon;
+mod rmsprop;
 mod sgd;
+mod state_dict;
 
-pub use adam::{Adam, AdamOptions};
+pub use adafactor::{Adafactor, AdafactorOptions};
+pub use adagrad::{Adagrad, AdagradOptions};
+pub use adam::{Adam, AdamOptions, AdamW, AdamWOptions};
+pub use algorithm::{Algorithm, StateTensor};
+pub use clip::{clip_grad_norm_, clip_grad_value_};
+pub use groups::{OptimizerOf, ParamGroup};
+pub use lion::{Lion, LionOptions};
+pub use muon::{AdjustLr, Muon, MuonOptions};
+pub use rmsprop::{RmsProp, RmsPropOptions};
 pub use sgd::{Sgd, SgdOptions};
+pub use state_dict::{GroupState, OptimizerState, ParamState};
 
-use plimsoll_tensor::label::{self, Category, Span};
-use plimsoll_tensor::{DType, Error, Result, Tensor};
+use plimsoll_tensor::{Result, Tensor};
 
 /// Updates parameters from their gradients. As `torch.optim.Optimizer`.
 pub trait Optimizer {
@@ -19,38 +41,47 @@ pub trait Optimizer {
     /// An option that PyTorch rejects, before anything changes; out of memory, at the first step.
     fn step(&mut self) -> Result<()>;
 
-    /// The learning rate of the next step; a scheduler sets it before each step.
-    fn set_lr(&mut self, lr: f64);
+    /// Sets the learning rate of the next step in every group.
+    fn set_lr(&mut self, lr: f64) {
+        let lrs = vec![lr; self.lrs().len()];
+        self.set_lrs(&lrs);
+    }
 
-    /// The parameters that it updates.
-    fn parameters(&self) -> &[Tensor];
+    /// The learning rate of each group.
+    fn lrs(&self) -> Vec<f64>;
+
+    /// Sets the learning rate of each group, in their order.
+    fn set_lrs(&mut self, lrs: &[f64]);
+
+    /// The learning rates that the groups had before their first scheduler: noted when they are first asked for.
+    fn initial_lrs(&mut self) -> Vec<f64>;
+
+    /// The momentum, or the first beta, of each group; `None` where the algorithm has neither.
+    fn momenta(&self) -> Option<Vec<f64>> {
+        None
+    }
+
+    /// Sets the momentum, or the first beta, of each group.
+    fn set_momenta(&mut self, momenta: &[f64]) {
+        let _ = momenta;
+    }
+
+    /// The parameters that it updates, group by group.
+    fn parameters(&self) -> Vec<Tensor>;
+
+    /// Its state and options, in PyTorch's layout: parameters are numbered group by group. The tensors are its own, not
+    /// copies.
+    fn state_dict(&self) -> OptimizerState;
+
+    /// Takes over the state and options of another optimizer of the same parameters, in the same groups.
+    ///
+    /// # Errors
+    /// Other groups, state that does not fit, options that PyTorch rejects or that are not there, out of memory. Nothing has
+    /// changed then.
+    fn load_state_dict(&mut self, state: &OptimizerState) -> Result<()>;
 
     /// Drops every gradient, as PyTorch's `zero_grad(set_to_none=True)`.
     fn zero_grad(&self) {
         self.parameters().iter().for_each(|parameter| parameter.set_grad(None));
     }
-}
-
-// Note [Options are checked at each step]
-// Options are public and may change between steps, so they are checked when they are used. The rules
-// are those of PyTorch's constructors; NaN, which passes PyTorch's comparisons, is also rejected.
-
-/// Rejects an option for which `holds` is false; `rule` is the requirement.
-fn require(op: &'static str, holds: bool, option: &str, value: f64, rule: &str) -> Result<()> {
-    if holds {
-        return Ok(());
-    }
-    Err(Error::Argument { op, message: format!("{option} is {value}; it must be {rule}") })
-}
-
-/// Rejects an option that is negative or NaN.
-fn require_not_negative(op: &'static str, option: &str, value: f64) -> Result<()> {
-    require(op, value >= 0.0, option, value, "0 or more")
-}
-
-/// Allocates one state tensor of a parameter, named after both: `conv2.weight exp_avg`.
-fn state(parameter: &Tensor, name: &str) -> Result<Tensor> {
-    let label = label::intern(&format!("{} {name}", parameter.label()));
-    let _owner = Span::of(Category::OptimizerState, label);
-    Tensor::empty(parameter.shape(), DType::F32, parameter.device())
 }

@@ -1,12 +1,14 @@
 //! Stochastic gradient descent.
 
-use plimsoll_tensor::op::SgdStep;
-use plimsoll_tensor::{Result, Tensor};
+use plimsoll_tensor::Result;
+use plimsoll_tensor::op::{Rule, SgdStep};
+use serde::{Deserialize, Serialize};
 
-use super::{Optimizer, require, require_not_negative, state};
+use super::algorithm::{Algorithm, StateTensor, require, require_not_negative};
+use super::groups::OptimizerOf;
 
 /// The settings of [`Sgd`], with PyTorch's defaults.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SgdOptions {
     /// Learning rate.
     pub lr: f64,
@@ -26,8 +28,24 @@ impl Default for SgdOptions {
     }
 }
 
-impl SgdOptions {
-    /// See Note [Options are checked at each step] in `optim/mod.rs`.
+/// Stochastic gradient descent, optionally with momentum. As `torch.optim.SGD`.
+///
+/// ```
+/// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+/// use plimsoll::{Device, Tensor};
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let mut sgd = Sgd::new(vec![w.clone()], SgdOptions { lr: 0.25, ..SgdOptions::default() });
+/// w.square()?.sum()?.backward()?;
+/// sgd.step()?;
+/// assert_eq!(w.to_vec::<f32>()?, [0.5; 2]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub type Sgd = OptimizerOf<SgdOptions>;
+
+impl Algorithm for SgdOptions {
+    const NAME: &'static str = "sgd";
+    const COUNTS_STEPS: bool = false;
+
     fn check(&self) -> Result<()> {
         let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = *self;
         require_not_negative("sgd", "lr", lr)?;
@@ -37,58 +55,30 @@ impl SgdOptions {
         require("sgd", !nesterov || momentum > 0.0, "momentum", momentum, "above 0 for nesterov")?;
         require("sgd", !nesterov || dampening == 0.0, "dampening", dampening, "0 for nesterov")
     }
-}
 
-/// Stochastic gradient descent, optionally with momentum. As `torch.optim.SGD`.
-#[derive(Debug)]
-pub struct Sgd {
-    /// May be changed between steps.
-    pub options: SgdOptions,
-    parameters: Vec<Tensor>,
-    momentum_buffers: Vec<Option<Tensor>>,
-}
-
-impl Sgd {
-    /// An optimizer of these parameters. State is allocated at the first step.
-    pub fn new(parameters: Vec<Tensor>, options: SgdOptions) -> Sgd {
-        let momentum_buffers = vec![None; parameters.len()];
-        Sgd { options, parameters, momentum_buffers }
-    }
-
-    /// Allocates an uninitialised buffer for each parameter that needs one and has none.
-    fn missing_buffers(&self) -> Result<Vec<Option<Tensor>>> {
-        let slots = self.parameters.iter().zip(&self.momentum_buffers);
-        slots
-            .map(|(parameter, buffer)| {
-                let missing = self.options.momentum != 0.0 && buffer.is_none() && parameter.grad().is_some();
-                missing.then(|| state(parameter, "momentum_buffer")).transpose()
-            })
-            .collect()
-    }
-}
-
-impl Optimizer for Sgd {
-    fn step(&mut self) -> Result<()> {
-        self.options.check()?;
-        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = self.options;
-        let fresh = self.missing_buffers()?;
-        for ((parameter, slot), fresh) in self.parameters.iter().zip(&mut self.momentum_buffers).zip(fresh) {
-            let Some(grad) = parameter.grad() else { continue };
-            let first = fresh.is_some();
-            let buffer = slot.clone().or(fresh).filter(|_| momentum != 0.0);
-            let step = SgdStep { lr, momentum, dampening, weight_decay, nesterov, first };
-            parameter.sgd_step_(&grad, buffer.as_ref(), step)?;
-            // Stored only now: the next step must not find a buffer that this one did not fill.
-            *slot = slot.take().or(buffer);
-        }
-        Ok(())
+    fn lr(&self) -> f64 {
+        self.lr
     }
 
     fn set_lr(&mut self, lr: f64) {
-        self.options.lr = lr;
+        self.lr = lr;
     }
 
-    fn parameters(&self) -> &[Tensor] {
-        &self.parameters
+    fn momentum(&self) -> Option<f64> {
+        Some(self.momentum)
+    }
+
+    fn set_momentum(&mut self, momentum: f64) {
+        self.momentum = momentum;
+    }
+
+    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+        let buffer = StateTensor { name: "momentum_buffer", shape: shape.to_vec(), start: None };
+        if self.momentum == 0.0 { Vec::new() } else { vec![buffer] }
+    }
+
+    fn rule(&self) -> Rule {
+        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = *self;
+        Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, first: false })
     }
 }

@@ -64,6 +64,23 @@ pub(crate) fn for_each_piece<T: Send>(out: &mut [T], len: usize, body: impl Fn(u
     });
 }
 
+/// [`for_each_piece`] of several slices of one length.
+pub(crate) fn for_each_pieces<T: Send, const N: usize>(
+    slices: [&mut [T]; N],
+    len: usize,
+    body: impl Fn(usize, [&mut [T]; N]) + Sync,
+) {
+    let total = slices.first().map_or(0, |slice| slice.len());
+    assert!(slices.iter().all(|slice| slice.len() == total), "slices cut together");
+    let cuts = slices.map(Cut::new);
+    for_each_chunk(total.div_ceil(len), |chunk| {
+        let start = chunk * len;
+        // SAFETY: chunks are disjoint ranges of each slice, each run once.
+        let pieces = std::array::from_fn(|i| unsafe { cuts[i].range(start, len.min(total - start)) });
+        body(start, pieces);
+    });
+}
+
 /// [`for_each_piece`] of two slices of one length.
 pub(crate) fn for_each_piece2<T: Send, U: Send>(
     (a, b): (&mut [T], &mut [U]),

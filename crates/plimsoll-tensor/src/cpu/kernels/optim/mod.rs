@@ -1,7 +1,22 @@
-//! Optimizer steps in place: SGD with momentum, Adam and AdamW, by PyTorch's formulas in their order.
+//! Optimizer steps in place, by PyTorch's formulas in their order.
 //!
 //! One pass over parameter, gradient and state, without temporaries. The gradient is read only: weight decay
-//! is added on the fly.
+//! is added on the fly. Here are SGD, Adam and AdamW, and [`Rule`], which is any of the rules; `averages.rs` has those
+//! that divide by running averages, `adafactor.rs` and `muon.rs` those that look at a whole matrix, `clip.rs` the norm of
+//! all gradients.
+
+mod adafactor;
+mod averages;
+pub(crate) mod clip;
+mod muon;
+#[cfg(test)]
+mod tests;
+
+pub use adafactor::AdafactorStep;
+pub use averages::{AdagradStep, LionStep, RmsPropStep};
+pub use muon::{LrAdjustment, MuonStep};
+
+use smallvec::SmallVec;
 
 use super::parallel::{PIECE, for_each_piece, for_each_piece2, for_each_piece3};
 use super::simd::vectorize;
@@ -131,90 +146,101 @@ pub(crate) fn adam_step(
     });
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::testing::*;
-    use super::*;
+/// A rule by which parameters change, with its options.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    /// `torch.optim.SGD`; with momentum, the state is the momentum buffer, which the first step overwrites.
+    Sgd(SgdStep),
+    /// `torch.optim.Adam` and `AdamW`; the state is both moments.
+    Adam(AdamStep),
+    /// `torch.optim.RMSprop`; the state is the mean square, then the momentum buffer and the mean, where they are used.
+    RmsProp(RmsPropStep),
+    /// `torch.optim.Adagrad`; the state is the sum of squares.
+    Adagrad(AdagradStep),
+    /// `torch.optim.Adafactor`; the state is the variances of rows and of columns, or of the elements of a vector.
+    Adafactor(AdafactorStep),
+    /// Lion; the state is the mean.
+    Lion(LionStep),
+    /// `torch.optim.Muon`; the state is the momentum buffer.
+    Muon(MuonStep),
+}
 
-    const LENS: [usize; 3] = [1, 37, 100_003];
-
-    #[test]
-    fn three_sgd_steps_match_the_formula_in_double_precision() {
-        for (momentum, dampening, weight_decay, nesterov) in [
-            (0.0, 0.0, 0.0, false),
-            (0.0, 0.0, 0.1, false),
-            (0.9, 0.0, 0.01, false),
-            (0.9, 0.3, 0.0, false),
-            (0.9, 0.0, 0.01, true),
-        ] {
-            let options = SgdStep { lr: 0.1, momentum, dampening, weight_decay, nesterov, first: false };
-            for len in LENS {
-                let start = random(len, 1);
-                let mut reference: Vec<[f64; 2]> = start.iter().map(|&p| [f64::from(p), 0.0]).collect();
-                for step in 0..3 {
-                    for ([p, buffer], g) in reference.iter_mut().zip(random(len, 5 + step)) {
-                        let g = f64::from(g) + weight_decay * *p;
-                        *buffer = if step == 0 { g } else { momentum * *buffer + (1.0 - dampening) * g };
-                        *p -= 0.1
-                            * if nesterov {
-                                g + momentum * *buffer
-                            } else if momentum == 0.0 {
-                                g
-                            } else {
-                                *buffer
-                            };
-                    }
-                }
-                let found = on_any_threads(|| {
-                    let (mut param, mut buffer) = (start.clone(), vec![f32::NAN; len]);
-                    for step in 0..3 {
-                        let buffer = (momentum != 0.0).then_some(&mut buffer[..]);
-                        let options = SgdStep { first: step == 0, ..options };
-                        sgd_step(&options, &mut param, &random(len, 5 + step), buffer);
-                    }
-                    param
-                });
-                assert_close(&found, &reference.iter().map(|r| r[0] as f32).collect::<Vec<_>>(), 1e-6);
-            }
+impl Rule {
+    /// Its name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Rule::Sgd(_) => "sgd",
+            Rule::Adam(AdamStep { decay: Decay::InGradient, .. }) => "adam",
+            Rule::Adam(AdamStep { decay: Decay::Decoupled, .. }) => "adamw",
+            Rule::RmsProp(_) => "rmsprop",
+            Rule::Adagrad(_) => "adagrad",
+            Rule::Adafactor(_) => "adafactor",
+            Rule::Lion(_) => "lion",
+            Rule::Muon(_) => "muon",
         }
     }
 
-    #[test]
-    fn three_adam_steps_match_the_formula_in_double_precision() {
-        for decay in [Decay::InGradient, Decay::Decoupled] {
-            let options =
-                AdamStep { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, decay, step: 0 };
-            for len in LENS {
-                let start = random(len, 1);
-                let mut reference: Vec<[f64; 3]> = start.iter().map(|&p| [f64::from(p), 0.0, 0.0]).collect();
-                for step in 1..=3 {
-                    for ([p, m, v], g) in reference.iter_mut().zip(random(len, 5 + step)) {
-                        let mut g = f64::from(g);
-                        match decay {
-                            Decay::InGradient => g += 0.1 * *p,
-                            Decay::Decoupled => *p *= 1.0 - 0.1 * 0.1,
-                        }
-                        *m = 0.9 * *m + 0.1 * g;
-                        *v = 0.999 * *v + 0.001 * g * g;
-                        let root = (*v / (1.0 - 0.999f64.powf(step as f64))).sqrt() + 1e-8;
-                        *p -= 0.1 * (*m / (1.0 - 0.9f64.powf(step as f64))) / root;
-                    }
-                }
-                let found = on_any_threads(|| {
-                    let (mut param, mut m, mut v) = (start.clone(), vec![0.0; len], vec![0.0; len]);
-                    for step in 1..=3 {
-                        adam_step(
-                            &AdamStep { step, ..options },
-                            &mut param,
-                            &random(len, 5 + step),
-                            &mut m,
-                            &mut v,
-                        );
-                    }
-                    param
-                });
-                assert_close(&found, &reference.iter().map(|r| r[0] as f32).collect::<Vec<_>>(), 2e-5);
+    /// The shapes of the state of a parameter of this shape.
+    pub(crate) fn state_shapes(&self, shape: &[usize]) -> SmallVec<[SmallVec<[usize; 4]>; 3]> {
+        let like = |count: usize| (0..count).map(|_| SmallVec::from_slice(shape)).collect();
+        match self {
+            Rule::Sgd(step) => like(usize::from(step.momentum != 0.0)),
+            Rule::Adam(_) => like(2),
+            Rule::RmsProp(step) => like(1 + usize::from(step.momentum > 0.0) + usize::from(step.centered)),
+            Rule::Adagrad(_) | Rule::Lion(_) | Rule::Muon(_) => like(1),
+            Rule::Adafactor(_) => adafactor::state_shapes(shape),
+        }
+    }
+
+    /// Floats of scratch for a parameter of this shape.
+    pub(crate) fn scratch_len(&self, shape: &[usize]) -> usize {
+        if matches!(self, Rule::Muon(_)) { muon::scratch_len(shape) } else { 0 }
+    }
+
+    /// Floating-point operations for a parameter of this shape.
+    pub(crate) fn flops(&self, shape: &[usize]) -> u64 {
+        let elements = shape.iter().product::<usize>() as u64;
+        match self {
+            Rule::Sgd(_) => 4 * elements,
+            Rule::Muon(step) => muon::flops(step, shape),
+            _ => 12 * elements,
+        }
+    }
+
+    /// Step number `step` of one parameter, counted from 1. The state is as [`Rule::state_shapes`] says.
+    pub(crate) fn run(
+        &self,
+        step: u64,
+        shape: &[usize],
+        (param, grad): (&mut [f32], &[f32]),
+        state: SmallVec<[&mut [f32]; 3]>,
+        scratch: &mut [f32],
+    ) {
+        let mut state = state.into_iter();
+        let mut next = || state.next().unwrap_or_else(|| unreachable!("inferred"));
+        match self {
+            Rule::Sgd(options) => {
+                let options = SgdStep { first: step == 1, ..*options };
+                let buffer = (options.momentum != 0.0).then(&mut next);
+                sgd_step(&options, param, grad, buffer);
             }
+            Rule::Adam(options) => {
+                let (mean, square) = (next(), next());
+                adam_step(&AdamStep { step, ..*options }, param, grad, mean, square);
+            }
+            Rule::RmsProp(options) => {
+                let square = next();
+                let buffer = (options.momentum > 0.0).then(&mut next);
+                let mean = options.centered.then(&mut next);
+                averages::rmsprop_step(options, (param, grad), square, buffer, mean);
+            }
+            Rule::Adagrad(options) => averages::adagrad_step(options, step, (param, grad), next()),
+            Rule::Lion(options) => averages::lion_step(options, (param, grad), next()),
+            Rule::Adafactor(options) => {
+                let first = next();
+                adafactor::adafactor_step(options, step, shape, (param, grad), first, state.next());
+            }
+            Rule::Muon(options) => muon::muon_step(options, shape, (param, grad), next(), scratch),
         }
     }
 }

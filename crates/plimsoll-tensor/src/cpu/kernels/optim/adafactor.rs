@@ -1,0 +1,152 @@
+//! Adafactor: the second moment of a matrix as the product of its rows' and its columns'.
+//!
+//! Three passes and no temporary: the variances, the sizes of parameter and update, the update.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::super::parallel::{Cut, for_each_chunk};
+use super::clip::{sum_in_parts, sum_of_squares};
+
+/// One step of Adafactor on one parameter, as `torch.optim.Adafactor` defines it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdafactorStep {
+    /// The largest relative step.
+    pub lr: f64,
+    /// Exponent of the decay of the variances; 0 or less.
+    pub beta2_decay: f64,
+    /// The smallest variance, as its root; `None` is the type's rounding error.
+    pub eps1: Option<f64>,
+    /// The smallest size of a parameter that a step is relative to.
+    pub eps2: f64,
+    /// The largest size of an update.
+    pub d: f64,
+    /// Decay of the parameter itself.
+    pub weight_decay: f64,
+}
+
+pub(super) fn state_shapes(shape: &[usize]) -> SmallVec<[SmallVec<[usize; 4]>; 3]> {
+    let Some(rows) = shape.len().checked_sub(2) else { return smallvec![SmallVec::from_slice(shape)] };
+    let without = |dim: usize| {
+        let mut shape: SmallVec<[usize; 4]> = SmallVec::from_slice(shape);
+        shape[dim] = 1;
+        shape
+    };
+    smallvec![without(rows + 1), without(rows)]
+}
+
+/// Running variances: of rows and columns, or of the elements of a vector.
+enum Variance<'a> {
+    Factored { rows: &'a mut [f32], columns: &'a mut [f32], shape: [usize; 3] },
+    Whole(&'a mut [f32]),
+}
+
+impl Variance<'_> {
+    /// Takes the squares of `grad` in, with this weight.
+    fn update(&mut self, grad: &[f32], weight: f32) {
+        let mix = |old: &mut f32, new: f32| *old += weight * (new - *old);
+        match self {
+            Variance::Whole(variance) => variance.iter_mut().zip(grad).for_each(|(v, g)| mix(v, g * g)),
+            Variance::Factored { rows, columns, shape: [batch, height, width] } => {
+                let (height, width) = (*height, *width);
+                for matrix in 0..*batch {
+                    let columns = &mut columns[matrix * width..][..width];
+                    columns.iter_mut().for_each(|column| *column *= 1.0 - weight);
+                    let share = weight / height as f32;
+                    for row in matrix * height..(matrix + 1) * height {
+                        let grad = &grad[row * width..][..width];
+                        columns.iter_mut().zip(grad).for_each(|(column, g)| *column += share * g * g);
+                        let mean = sum_of_squares(grad) / width as f64;
+                        mix(&mut rows[row], mean as f32);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Elements that follow each other, and how many such runs there are.
+    fn runs(&self) -> (usize, usize) {
+        match self {
+            Variance::Whole(variance) => (variance.len(), 1),
+            Variance::Factored { shape: [batch, height, width], .. } => (*width, batch * height),
+        }
+    }
+
+    /// What the gradient of run `run` is multiplied by, given the mean of each matrix' rows.
+    fn scale(&self, run: usize, at: usize, means: &dyn Fn(usize) -> f32, eps: f32) -> f32 {
+        let estimate = match self {
+            Variance::Whole(variance) => variance[at],
+            Variance::Factored { rows, columns, shape: [_, height, width] } => {
+                let matrix = run / height;
+                rows[run] * columns[matrix * width + at] / means(matrix)
+            }
+        };
+        estimate.max(eps * eps).sqrt().recip()
+    }
+}
+
+/// Moves `param` against `grad` over the root of its variance, by a step relative to the parameter's size.
+pub(super) fn adafactor_step(
+    options: &AdafactorStep,
+    step: u64,
+    shape: &[usize],
+    (param, grad): (&mut [f32], &[f32]),
+    first: &mut [f32],
+    second: Option<&mut [f32]>,
+) {
+    assert_eq!(param.len(), grad.len(), "adafactor: parameter against gradient");
+    if param.is_empty() {
+        return;
+    }
+    let &AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay } = options;
+    let eps1 = eps1.unwrap_or(f64::from(f32::EPSILON)) as f32;
+    let root_len = (param.len() as f64).sqrt();
+    let rate = lr.min((step as f64).sqrt().recip());
+    let alpha = eps2.max(sum_of_squares(param).sqrt() / root_len) * rate;
+    let mut variance = match second {
+        None => Variance::Whole(first),
+        Some(columns) => {
+            let [height, width] = [shape[shape.len() - 2], shape[shape.len() - 1]];
+            Variance::Factored {
+                rows: first,
+                columns,
+                shape: [param.len() / (height * width), height, width],
+            }
+        }
+    };
+    variance.update(grad, (step as f64).powf(beta2_decay) as f32);
+    let means = |matrix: usize| match &variance {
+        Variance::Whole(_) => 1.0,
+        Variance::Factored { rows, shape: [_, height, _], .. } => {
+            let rows = &rows[matrix * height..][..*height];
+            let mean = rows.iter().map(|&x| f64::from(x)).sum::<f64>() / *height as f64;
+            (mean as f32).max(eps1)
+        }
+    };
+    let (run_len, runs) = variance.runs();
+    // A matrix' mean is needed by each of its rows: once a row, not once an element.
+    let scales = |run: usize, each: &mut dyn FnMut(usize, f32)| {
+        let matrix = match &variance {
+            Variance::Whole(_) => 0,
+            Variance::Factored { shape: [_, height, _], .. } => run / height,
+        };
+        let mean = means(matrix);
+        (0..run_len).for_each(|at| each(at, variance.scale(run, at, &|_| mean, eps1)));
+    };
+    let squares = sum_in_parts(runs, |range| {
+        let mut total = 0.0;
+        for run in range {
+            scales(run, &mut |at, scale| total += f64::from(scale * grad[run * run_len + at]).powi(2));
+        }
+        total
+    });
+    let clip = 1f64.max(squares.sqrt() / (root_len * d));
+    let (keep, move_by) = ((1.0 - lr * weight_decay) as f32, (alpha / clip) as f32);
+    let keep = if weight_decay == 0.0 { 1.0 } else { keep };
+    let cut = Cut::new(param);
+    for_each_chunk(runs, |run| {
+        // SAFETY: runs are disjoint ranges of `param`, each worked on once.
+        let param = unsafe { cut.range(run * run_len, run_len) };
+        let grad = &grad[run * run_len..];
+        scales(run, &mut |at, scale| param[at] = keep * param[at] - move_by * scale * grad[at]);
+    });
+}

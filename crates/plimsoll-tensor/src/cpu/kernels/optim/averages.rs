@@ -1,0 +1,197 @@
+//! Rules that divide or take signs by running averages: RMSprop, Adagrad, Lion.
+
+use super::super::parallel::{PIECE, for_each_piece2, for_each_pieces};
+use super::super::simd::vectorize;
+
+/// One step of RMSprop on one parameter, as `torch.optim.RMSprop` defines it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsPropStep {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the mean square.
+    pub alpha: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// Momentum factor; 0 keeps no buffer.
+    pub momentum: f64,
+    /// Whether the square of the mean is taken off the mean square.
+    pub centered: bool,
+}
+
+/// One step of Adagrad on one parameter, as `torch.optim.Adagrad` defines it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdagradStep {
+    /// Learning rate.
+    pub lr: f64,
+    /// How the learning rate falls with the steps.
+    pub lr_decay: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+}
+
+/// One step of Lion on one parameter (Chen and others, 2023, algorithm 2).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LionStep {
+    /// Learning rate.
+    pub lr: f64,
+    /// Share of the mean in the update.
+    pub beta1: f64,
+    /// Decay of the mean.
+    pub beta2: f64,
+    /// Decay of the parameter itself.
+    pub weight_decay: f64,
+}
+
+/// What RMSprop does to every element.
+#[derive(Clone, Copy)]
+struct Rms {
+    alpha: f32,
+    fresh: f32,
+    eps: f32,
+    decay: f32,
+}
+
+impl Rms {
+    /// The gradient over the root.
+    #[inline(always)]
+    fn scaled(self, p: f32, g: f32, square: &mut f32, mean: Option<&mut f32>) -> f32 {
+        let g = g + self.decay * p;
+        *square = self.alpha * *square + self.fresh * g * g;
+        let variance = match mean {
+            Some(mean) => {
+                *mean += self.fresh * (g - *mean);
+                *square - *mean * *mean
+            }
+            None => *square,
+        };
+        g / (variance.sqrt() + self.eps)
+    }
+}
+
+/// Moves `param` against `grad` over the root of its running mean square, or of its running variance with `grad_avg`.
+pub(super) fn rmsprop_step(
+    options: &RmsPropStep,
+    (param, grad): (&mut [f32], &[f32]),
+    square_avg: &mut [f32],
+    buffer: Option<&mut [f32]>,
+    grad_avg: Option<&mut [f32]>,
+) {
+    assert_eq!(param.len(), grad.len(), "rmsprop: parameter against gradient");
+    let [lr, alpha, fresh, eps, decay, momentum] =
+        [options.lr, options.alpha, 1.0 - options.alpha, options.eps, options.weight_decay, options.momentum]
+            .map(|x| x as f32);
+    let rule = Rms { alpha, fresh, eps, decay };
+    // Each optional part of the state is a case of its own, so that all are vectorised.
+    match (buffer, grad_avg) {
+        (None, None) => for_each_pieces([param, square_avg], PIECE, |at, [param, square]| {
+            let grad = &grad[at..];
+            vectorize(
+                #[inline(always)]
+                || {
+                    for ((p, square), g) in param.iter_mut().zip(square).zip(grad) {
+                        *p -= lr * rule.scaled(*p, *g, square, None);
+                    }
+                },
+            );
+        }),
+        (Some(buffer), None) => {
+            for_each_pieces([param, square_avg, buffer], PIECE / 2, |at, [param, square, buffer]| {
+                let grad = &grad[at..];
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for (((p, square), buffer), g) in param.iter_mut().zip(square).zip(buffer).zip(grad) {
+                            *buffer = momentum * *buffer + rule.scaled(*p, *g, square, None);
+                            *p -= lr * *buffer;
+                        }
+                    },
+                );
+            });
+        }
+        (None, Some(mean)) => {
+            for_each_pieces([param, square_avg, mean], PIECE / 2, |at, [param, square, mean]| {
+                let grad = &grad[at..];
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        for (((p, square), mean), g) in param.iter_mut().zip(square).zip(mean).zip(grad) {
+                            *p -= lr * rule.scaled(*p, *g, square, Some(mean));
+                        }
+                    },
+                );
+            });
+        }
+        (Some(buffer), Some(mean)) => for_each_pieces(
+            [param, square_avg, buffer, mean],
+            PIECE / 2,
+            |at, [param, square, buffer, mean]| {
+                let grad = &grad[at..];
+                vectorize(
+                    #[inline(always)]
+                    || {
+                        let both = buffer.iter_mut().zip(mean);
+                        for (((p, square), (buffer, mean)), g) in
+                            param.iter_mut().zip(square).zip(both).zip(grad)
+                        {
+                            *buffer = momentum * *buffer + rule.scaled(*p, *g, square, Some(mean));
+                            *p -= lr * *buffer;
+                        }
+                    },
+                );
+            },
+        ),
+    }
+}
+
+/// Moves `param` against `grad` over the root of the sum of all its squares.
+pub(super) fn adagrad_step(
+    options: &AdagradStep,
+    step: u64,
+    (param, grad): (&mut [f32], &[f32]),
+    sum: &mut [f32],
+) {
+    assert_eq!(param.len(), grad.len(), "adagrad: parameter against gradient");
+    let lr = options.lr / (1.0 + (step as f64 - 1.0) * options.lr_decay);
+    let [lr, eps, decay] = [lr, options.eps, options.weight_decay].map(|x| x as f32);
+    for_each_piece2((param, sum), PIECE, |at, param, sum| {
+        let grad = &grad[at..];
+        vectorize(
+            #[inline(always)]
+            || {
+                for ((p, sum), g) in param.iter_mut().zip(sum).zip(grad) {
+                    let g = g + decay * *p;
+                    *sum += g * g;
+                    *p -= lr * (g / (sum.sqrt() + eps));
+                }
+            },
+        );
+    });
+}
+
+/// Moves `param` by one learning rate against the sign of a mean of `grad`.
+pub(super) fn lion_step(options: &LionStep, (param, grad): (&mut [f32], &[f32]), mean: &mut [f32]) {
+    assert_eq!(param.len(), grad.len(), "lion: parameter against gradient");
+    let shrink = (1.0 - options.lr * options.weight_decay) as f32;
+    let [lr, beta1, fresh1, beta2, fresh2] =
+        [options.lr, options.beta1, 1.0 - options.beta1, options.beta2, 1.0 - options.beta2]
+            .map(|x| x as f32);
+    for_each_piece2((param, mean), PIECE, |at, param, mean| {
+        let grad = &grad[at..];
+        vectorize(
+            #[inline(always)]
+            || {
+                for ((p, mean), g) in param.iter_mut().zip(mean).zip(grad) {
+                    let update = beta1 * *mean + fresh1 * g;
+                    // The sign, 0 where it is 0, as PyTorch's; `signum` has none.
+                    let sign = f32::from(update > 0.0) - f32::from(update < 0.0);
+                    *p = shrink * *p - lr * sign;
+                    *mean = beta2 * *mean + fresh2 * g;
+                }
+            },
+        );
+    });
+}

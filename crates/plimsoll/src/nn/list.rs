@@ -1,0 +1,56 @@
+//! Layers of one type in a list: [`ModuleList`].
+
+use std::ops::Deref;
+
+use plimsoll_tensor::Result;
+
+use super::{Members, MembersMut, Module, Scope};
+
+/// Layers of one type, named `0`, `1`, … As `torch.nn.ModuleList`: it has no `forward`, the model that owns it has.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, ModuleList, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let blocks = ModuleList::new(&Scope::new(&device, 1).at("h"), 3, |s| Linear::new(s, 8, 8))?;
+/// let y = blocks.iter().try_fold(Tensor::ones(&[2, 8], &device)?, |x, block| block.forward(&x))?;
+/// assert_eq!((y.shape(), blocks[2].weight().label().as_str()), (&[2, 8][..], "h.2.weight"));
+/// assert_eq!(blocks.named_parameters()[5].0, "2.bias");
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ModuleList<M>(Vec<M>);
+
+impl<M: Module> ModuleList<M> {
+    /// `count` layers, each built at its number inside `scope`.
+    ///
+    /// # Errors
+    /// What building a layer reports.
+    pub fn new(scope: &Scope, count: usize, build: impl Fn(&Scope) -> Result<M>) -> Result<ModuleList<M>> {
+        (0..count).map(|i| build(&scope.at(&i.to_string()))).collect::<Result<Vec<M>>>().map(ModuleList)
+    }
+}
+
+impl<M> From<Vec<M>> for ModuleList<M> {
+    fn from(layers: Vec<M>) -> ModuleList<M> {
+        ModuleList(layers)
+    }
+}
+
+impl<M> Deref for ModuleList<M> {
+    type Target = [M];
+
+    fn deref(&self) -> &[M] {
+        &self.0
+    }
+}
+
+impl<M: Module> Module for ModuleList<M> {
+    fn members<'a>(&'a self, list: &mut Members<'a>) {
+        self.0.iter().enumerate().for_each(|(i, layer)| list.add(i.to_string(), layer));
+    }
+
+    fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+        self.0.iter_mut().enumerate().for_each(|(i, layer)| list.add(i.to_string(), layer));
+    }
+}

@@ -1,0 +1,252 @@
+//! The trait of layers and models: [`Module`].
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+
+use plimsoll_tensor::{Device, Error, Result, Tensor};
+
+use super::member::{Member, MemberMut, Members, MembersMut};
+use super::summary::Summary;
+
+/// A layer, or a model made of layers. As `torch.nn.Module`.
+///
+/// A layer implements `forward` and lists its members ([`members!`](crate::members)); the rest follows from that list.
+/// Names are those of PyTorch's state dicts: the members' names on the way to a tensor, with dots between them,
+/// a module's own parameters before those of the modules inside it.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope, Sequential};
+/// use plimsoll::{Device, SimConfig, Tensor};
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// let mut model = Sequential::new(&Scope::new(&device, 1))
+///     .add("backbone", |s| Linear::new(s, 64, 64))?
+///     .add("head", |s| Linear::new(s, 64, 10))?;
+/// model.get("backbone").unwrap().requires_grad_(false)?;
+/// model.forward(&Tensor::randn(&[8, 64], &device)?)?.sum()?.backward()?;
+/// let trained: Vec<_> = model.named_parameters().into_iter().filter(|(_, p)| p.grad().is_some()).collect();
+/// assert_eq!(trained.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["head.weight", "head.bias"]);
+/// model.to(&Device::sim(SimConfig::new(2 << 30)))?;
+/// assert_eq!(model.parameters()[0].label(), "backbone.weight");
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub trait Module: Any + Send + Sync {
+    /// The output for this input. A module that takes something else than one tensor leaves this out, and has a `forward`
+    /// of its own.
+    ///
+    /// # Errors
+    /// What its operations report: sizes that do not fit together, out of memory.
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _ = input;
+        let message = format!("{} takes something else than one tensor: call its own method", self.kind());
+        Err(Error::Argument { op: "forward", message })
+    }
+
+    /// Lists the members: see [`members!`](crate::members).
+    fn members<'a>(&'a self, list: &mut Members<'a>) {
+        let _ = list;
+    }
+
+    /// Lists the same members in the same order, to be changed.
+    fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+        let _ = list;
+    }
+
+    /// The name of the type: `Linear`.
+    fn kind(&self) -> &'static str {
+        let path = std::any::type_name::<Self>();
+        let path = path.split('<').next().unwrap_or(path);
+        path.rsplit("::").next().unwrap_or(path)
+    }
+
+    /// Handles of the parameters, each once.
+    fn parameters(&self) -> Vec<Tensor> {
+        self.named_parameters().into_iter().map(|(_, parameter)| parameter).collect()
+    }
+
+    /// The parameters with their names, each once: a tied one under the first of its names.
+    fn named_parameters(&self) -> Vec<(String, Tensor)> {
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::new();
+        walk(self, &mut |name, member| {
+            if let Member::Parameter(parameter) = member
+                && seen.insert(parameter.id())
+            {
+                found.push((name, parameter.tensor().clone()));
+            }
+        });
+        found
+    }
+
+    /// The buffers with their names, each once.
+    fn named_buffers(&self) -> Vec<(String, Tensor)> {
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::new();
+        walk(self, &mut |name, member| {
+            if let Member::Buffer(buffer) = member
+                && seen.insert(buffer.id())
+            {
+                found.push((name, buffer.tensor().clone()));
+            }
+        });
+        found
+    }
+
+    /// All modules inside this one, at any depth, with their names; each before those inside it.
+    fn named_modules(&self) -> Vec<(String, &dyn Module)> {
+        let mut found = Vec::new();
+        walk(self, &mut |name, member| {
+            if let Member::Module(module) = member {
+                found.push((name, module));
+            }
+        });
+        found
+    }
+
+    /// Makes every layer train. New layers do.
+    fn train(&self) {
+        set_training(self, true);
+    }
+
+    /// Makes every layer evaluate: dropout passes its input on, batch normalization uses its running statistics. It
+    /// does not stop recording: see [`plimsoll_tensor::no_grad`].
+    fn eval(&self) {
+        set_training(self, false);
+    }
+
+    /// Makes every parameter want a gradient, or freezes it. A frozen parameter has no gradient: the one that it has is
+    /// dropped; and a forward pass saves nothing that only its gradient would need.
+    ///
+    /// # Errors
+    /// A parameter of a type through which no gradient flows.
+    fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
+        for parameter in self.parameters() {
+            parameter.requires_grad_(requires_grad)?;
+            if !requires_grad {
+                parameter.set_grad(None);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops every parameter's gradient, as PyTorch's `zero_grad(set_to_none=True)`.
+    fn zero_grad(&self) {
+        self.parameters().iter().for_each(|parameter| parameter.set_grad(None));
+    }
+
+    /// Moves every parameter, its gradient and every buffer to a device. All keep their names and their owners; tied
+    /// parameters stay tied. Make optimizers afterwards: they update the parameters that they were given.
+    ///
+    /// # Errors
+    /// Out of memory; a source without values, unless the target has none either. The model then is as it was.
+    fn to(&mut self, device: &Device) -> Result<()> {
+        let mut moved: BTreeMap<usize, Tensor> = BTreeMap::new();
+        for (_, tensor) in self.named_parameters().into_iter().chain(self.named_buffers()) {
+            moved.insert(tensor.id(), tensor.leaf_to_device(device)?);
+        }
+        let replacement = |tensor: &Tensor| moved.get(&tensor.id()).cloned();
+        walk_mut(self, &mut |member| match member {
+            MemberMut::Parameter(parameter) => {
+                if let Some(tensor) = replacement(parameter) {
+                    parameter.replace(tensor);
+                }
+            }
+            MemberMut::Buffer(buffer) => {
+                if let Some(tensor) = replacement(buffer) {
+                    buffer.replace(tensor);
+                }
+            }
+            MemberMut::Module(_) => {}
+        });
+        Ok(())
+    }
+
+    /// Calls `f` with every module inside this one, then with this one, as `torch.nn.Module.apply`: a module after those
+    /// inside it. `f` finds a layer's type with `downcast_mut`.
+    ///
+    /// ```
+    /// use std::any::Any;
+    /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
+    /// use plimsoll::{Device, no_grad};
+    /// let mut model = Sequential::new(&Scope::new(&Device::cpu(), 1)).add("fc", |s| Linear::new(s, 4, 2))?;
+    /// model.apply(&mut |module| {
+    ///     let Some(linear) = (module as &mut dyn Any).downcast_mut::<Linear>() else { return Ok(()) };
+    ///     no_grad(|| linear.weight().fill_(0.5))
+    /// })?;
+    /// assert_eq!(model.parameters()[0].to_vec::<f32>()?, [0.5; 8]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first error of `f`.
+    fn apply(&mut self, f: &mut dyn FnMut(&mut dyn Module) -> Result<()>) -> Result<()>
+    where
+        Self: Sized,
+    {
+        apply(self, f)
+    }
+
+    /// Parameters, buffers and bytes of each module: a table where it is displayed.
+    fn summary(&self) -> Summary {
+        Summary::of(self)
+    }
+}
+
+fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<()>) -> Result<()> {
+    let mut list = MembersMut::default();
+    module.members_mut(&mut list);
+    for (_, member) in list.0 {
+        if let MemberMut::Module(inner) = member {
+            apply(inner, f)?;
+        }
+    }
+    f(module)
+}
+
+fn set_training<M: Module + ?Sized>(module: &M, training: bool) {
+    walk(module, &mut |_, member| {
+        if let Member::Mode(mode) = member {
+            mode.set_training(training);
+        }
+    });
+}
+
+/// Calls `visit` with every member at any depth and its name. A module's own tensors come first, as in PyTorch.
+pub(super) fn walk<'a, M: Module + ?Sized>(module: &'a M, visit: &mut dyn FnMut(String, Member<'a>)) {
+    let mut list = Members::default();
+    module.members(&mut list);
+    walk_list(list, "", visit);
+}
+
+fn walk_list<'a>(list: Members<'a>, prefix: &str, visit: &mut dyn FnMut(String, Member<'a>)) {
+    let (inner, own): (Vec<_>, Vec<_>) =
+        list.0.into_iter().partition(|(_, member)| matches!(member, Member::Module(_)));
+    own.into_iter().for_each(|(name, member)| visit(join(prefix, &name), member));
+    for (name, member) in inner {
+        let path = join(prefix, &name);
+        visit(path.clone(), member);
+        if let Member::Module(module) = member {
+            let mut list = Members::default();
+            module.members(&mut list);
+            walk_list(list, &path, visit);
+        }
+    }
+}
+
+fn walk_mut<M: Module + ?Sized>(module: &mut M, visit: &mut dyn FnMut(MemberMut<'_>)) {
+    let mut list = MembersMut::default();
+    module.members_mut(&mut list);
+    for (_, member) in list.0 {
+        match member {
+            MemberMut::Module(inner) => walk_inner_mut(inner, visit),
+            own => visit(own),
+        }
+    }
+}
+
+fn walk_inner_mut(module: &mut dyn Module, visit: &mut dyn FnMut(MemberMut<'_>)) {
+    walk_mut(module, visit);
+}
+
+fn join(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+}

@@ -1,0 +1,112 @@
+//! What a layer owns: parameters, which are trained, and buffers, which are not.
+
+use std::ops::Deref;
+
+use plimsoll_tensor::label::{Category, LabelId, intern};
+use plimsoll_tensor::{Result, Tensor};
+
+/// A tensor that is trained. As `torch.nn.Parameter`: a leaf that wants a gradient.
+///
+/// Its name is where it is in the model ([`super::Module::named_parameters`]); its owner is whose bytes the memory account
+/// counts it as ([`Tensor::label`]). [`super::Scope`] makes both equal. A clone is the same parameter: that is how weights
+/// are tied.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope, Sequential};
+/// use plimsoll::Device;
+/// // An output layer that shares its weight with another layer.
+/// let scope = Scope::new(&Device::cpu(), 1);
+/// let first = Linear::without_bias(&scope.at("first"), 4, 4)?;
+/// let tied = Linear::of(&scope.at("tied"), first.weight().clone(), None);
+/// let model = Sequential::new(&scope).add("first", |_| Ok(first))?.add("tied", |_| Ok(tied))?;
+/// assert_eq!(model.parameters().len(), 1);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Parameter(Tensor);
+
+impl Parameter {
+    /// Makes a leaf a parameter: it wants a gradient, and its bytes are counted as a parameter's.
+    ///
+    /// # Errors
+    /// A tensor that an operation made; a type through which no gradient flows.
+    pub fn new(tensor: &Tensor) -> Result<Parameter> {
+        let tensor = tensor.requires_grad_(true)?;
+        tensor.set_owner(Category::Parameter, label_of(&tensor));
+        Ok(Parameter(tensor))
+    }
+
+    /// The tensor.
+    pub fn tensor(&self) -> &Tensor {
+        &self.0
+    }
+
+    pub(super) fn replace(&mut self, tensor: Tensor) {
+        self.0 = tensor;
+    }
+}
+
+impl Deref for Parameter {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+/// A tensor that belongs to a layer and is not trained, such as running means. As `torch.nn.Buffer`.
+///
+/// ```
+/// use plimsoll::nn::{Init, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let scope = Scope::new(&Device::cpu(), 1).at("bn");
+/// let mean = scope.buffer("running_mean", |device| Tensor::zeros(&[8], device))?;
+/// assert_eq!((mean.label(), mean.requires_grad()), ("bn.running_mean".to_owned(), false));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    tensor: Tensor,
+    persistent: bool,
+}
+
+impl Buffer {
+    /// Makes a tensor a buffer: its bytes are counted as a buffer's.
+    pub fn new(tensor: &Tensor) -> Buffer {
+        tensor.set_owner(Category::Buffer, label_of(tensor));
+        Buffer { tensor: tensor.clone(), persistent: true }
+    }
+
+    /// The same buffer, left out of state dicts; `persistent=False` in PyTorch.
+    #[must_use]
+    pub fn not_persistent(mut self) -> Buffer {
+        self.persistent = false;
+        self
+    }
+
+    /// Whether state dicts have it.
+    pub fn is_persistent(&self) -> bool {
+        self.persistent
+    }
+
+    /// The tensor.
+    pub fn tensor(&self) -> &Tensor {
+        &self.tensor
+    }
+
+    pub(super) fn replace(&mut self, tensor: Tensor) {
+        self.tensor = tensor;
+    }
+}
+
+impl Deref for Buffer {
+    type Target = Tensor;
+
+    fn deref(&self) -> &Tensor {
+        &self.tensor
+    }
+}
+
+fn label_of(tensor: &Tensor) -> LabelId {
+    intern(&tensor.label())
+}

@@ -1,0 +1,83 @@
+//! Adagrad.
+
+use plimsoll_tensor::Result;
+use plimsoll_tensor::op::{AdagradStep, Rule};
+use serde::{Deserialize, Serialize};
+
+use super::algorithm::{Algorithm, StateTensor, require_not_negative};
+use super::groups::OptimizerOf;
+
+/// The settings of [`Adagrad`], with PyTorch's defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdagradOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// How the learning rate falls: over `1 + (step - 1) * lr_decay`.
+    pub lr_decay: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// The sum of squares before the first step.
+    pub initial_accumulator_value: f64,
+    /// Added to the denominator.
+    pub eps: f64,
+}
+
+impl Default for AdagradOptions {
+    fn default() -> AdagradOptions {
+        AdagradOptions {
+            lr: 1e-2,
+            lr_decay: 0.0,
+            weight_decay: 0.0,
+            initial_accumulator_value: 0.0,
+            eps: 1e-10,
+        }
+    }
+}
+
+/// Adagrad. As `torch.optim.Adagrad`, whose state is there before the first step; here it comes with it.
+///
+/// ```
+/// use plimsoll::optim::{Adagrad, AdagradOptions, Optimizer};
+/// use plimsoll::{Device, Tensor};
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let mut adagrad = Adagrad::new(vec![w.clone()], AdagradOptions { lr: 0.5, ..AdagradOptions::default() });
+/// w.square()?.sum()?.backward()?;
+/// adagrad.step()?;
+/// assert_eq!(w.to_vec::<f32>()?, [0.5; 2]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub type Adagrad = OptimizerOf<AdagradOptions>;
+
+impl Algorithm for AdagradOptions {
+    const NAME: &'static str = "adagrad";
+
+    fn check(&self) -> Result<()> {
+        let AdagradOptions { lr, lr_decay, weight_decay, initial_accumulator_value, eps } = *self;
+        let options = [
+            ("lr", lr),
+            ("lr_decay", lr_decay),
+            ("weight_decay", weight_decay),
+            ("initial_accumulator_value", initial_accumulator_value),
+            ("eps", eps),
+        ];
+        options.into_iter().try_for_each(|(name, value)| require_not_negative("adagrad", name, value))
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+
+    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+        let start = Some(self.initial_accumulator_value);
+        vec![StateTensor { name: "sum", shape: shape.to_vec(), start }]
+    }
+
+    fn rule(&self) -> Rule {
+        let AdagradOptions { lr, lr_decay, weight_decay, eps, .. } = *self;
+        Rule::Adagrad(AdagradStep { lr, lr_decay, weight_decay, eps })
+    }
+}

@@ -1,0 +1,37 @@
+//! Clipping of the gradients of parameters, in place.
+
+use plimsoll_tensor::{Result, Tensor, op};
+
+fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
+    parameters.iter().filter_map(Tensor::grad).collect()
+}
+
+/// Brings the norm of the gradients of all parameters together to at most `max_norm`; gives back the norm that they had, as a
+/// tensor, or `None` without gradients. The gradients change in place, nothing is copied. As
+/// `torch.nn.utils.clip_grad_norm_`, whose `norm_type` is 2.
+///
+/// ```
+/// use plimsoll::optim::clip_grad_norm_;
+/// use plimsoll::{Device, Tensor};
+/// let w = Tensor::ones(&[4], &Device::cpu())?.requires_grad_(true)?;
+/// w.square()?.sum()?.backward()?; // the gradient is 2 everywhere
+/// let norm = clip_grad_norm_(&[w.clone()], 1.0, 2.0)?.unwrap();
+/// assert_eq!(norm.item::<f32>()?, 4.0);
+/// assert!(w.grad().unwrap().to_vec::<f32>()?.iter().all(|x| (x - 0.5).abs() < 1e-6));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+///
+/// # Errors
+/// A bound that is negative or NaN; gradients on two devices.
+pub fn clip_grad_norm_(parameters: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Option<Tensor>> {
+    op::clip_norm_(&gradients(parameters), max_norm, norm_type)
+}
+
+/// Brings every element of the parameters' gradients into `-clip_value..=clip_value`, in place. As
+/// `torch.nn.utils.clip_grad_value_`.
+///
+/// # Errors
+/// A bound that is negative or NaN; gradients on two devices.
+pub fn clip_grad_value_(parameters: &[Tensor], clip_value: f64) -> Result<()> {
+    op::clip_value_(&gradients(parameters), clip_value)
+}

@@ -1,0 +1,75 @@
+//! Lion.
+
+use plimsoll_tensor::Result;
+use plimsoll_tensor::op::{LionStep, Rule};
+use serde::{Deserialize, Serialize};
+
+use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative};
+use super::groups::OptimizerOf;
+
+/// The settings of [`Lion`], with its authors' defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LionOptions {
+    /// Learning rate; about a tenth of AdamW's.
+    pub lr: f64,
+    /// Share of the mean in the update, and decay of the mean; each in [0, 1).
+    pub betas: (f64, f64),
+    /// Share of the learning rate by which parameters shrink at each step; about ten times AdamW's.
+    pub weight_decay: f64,
+}
+
+impl Default for LionOptions {
+    fn default() -> LionOptions {
+        LionOptions { lr: 1e-4, betas: (0.9, 0.99), weight_decay: 0.0 }
+    }
+}
+
+/// Lion: moves by the sign of a mean of the gradients, with half of Adam's state (Chen and others, 2023). PyTorch has none.
+///
+/// ```
+/// use plimsoll::optim::{Lion, LionOptions, Optimizer};
+/// use plimsoll::{Device, Tensor};
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let mut lion = Lion::new(vec![w.clone()], LionOptions { lr: 0.25, ..LionOptions::default() });
+/// w.square()?.sum()?.backward()?;
+/// lion.step()?;
+/// assert_eq!(w.to_vec::<f32>()?, [0.75; 2]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub type Lion = OptimizerOf<LionOptions>;
+
+impl Algorithm for LionOptions {
+    const NAME: &'static str = "lion";
+    const COUNTS_STEPS: bool = false;
+
+    fn check(&self) -> Result<()> {
+        require_not_negative("lion", "lr", self.lr)?;
+        require_not_negative("lion", "weight_decay", self.weight_decay)?;
+        require_betas("lion", self.betas)
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+
+    fn momentum(&self) -> Option<f64> {
+        Some(self.betas.0)
+    }
+
+    fn set_momentum(&mut self, momentum: f64) {
+        self.betas.0 = momentum;
+    }
+
+    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+        vec![StateTensor::zeros("exp_avg", shape)]
+    }
+
+    fn rule(&self) -> Rule {
+        let LionOptions { lr, betas: (beta1, beta2), weight_decay } = *self;
+        Rule::Lion(LionStep { lr, beta1, beta2, weight_decay })
+    }
+}

@@ -1,0 +1,143 @@
+//! Learning-rate schedulers, with PyTorch's names, formulas and defaults.
+//!
+//! A curve ([`StepLr`], [`CosineAnnealingLr`], …) says how a learning rate goes on; a [`Scheduler`] leads the groups of an
+//! optimizer along it, a step at a time, from what they are: so schedulers can be chained, as PyTorch's. [`SequentialLr`]
+//! is a curve made of others, for a warm-up. [`ReduceLrOnPlateau`] follows a metric instead.
+
+mod curves;
+mod one_cycle;
+mod plateau;
+mod sequential;
+
+pub use curves::{ConstantLr, CosineAnnealingLr, ExponentialLr, LambdaLr, LinearLr, MultiStepLr, StepLr};
+pub use one_cycle::{Anneal, OneCycleLr};
+pub use plateau::{Better, PlateauOptions, ReduceLrOnPlateau, Threshold};
+pub use sequential::SequentialLr;
+
+use plimsoll_tensor::{Error, Result};
+use serde_json::{Value, json};
+
+use super::Optimizer;
+
+/// How the learning rate of a group goes on.
+pub trait Curve: Send {
+    /// The learning rate at the beginning, from that of before.
+    ///
+    /// # Errors
+    /// Settings that PyTorch rejects.
+    fn start(&self, group: usize, base_lr: f64) -> Result<f64>;
+
+    /// The learning rate at a step, counted from 1, from that of the step before.
+    ///
+    /// # Errors
+    /// A step beyond the last.
+    fn next(&self, step: u64, group: usize, lr: f64, base_lr: f64) -> Result<f64>;
+
+    /// The momentum at a step, where the curve has one.
+    fn momentum(&self, step: u64, group: usize) -> Option<f64> {
+        let _ = (step, group);
+        None
+    }
+}
+
+/// Leads the learning rates of an optimizer along a curve. As `torch.optim.lr_scheduler.LRScheduler`.
+///
+/// ```
+/// use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
+/// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+/// let mut sgd = Sgd::new(vec![], SgdOptions { lr: 0.5, ..SgdOptions::default() });
+/// let mut scheduler = Scheduler::new(StepLr { step_size: 2, gamma: 0.5 }, &mut sgd)?;
+/// let mut lrs = Vec::new();
+/// for _ in 0..5 {
+///     sgd.step()?;
+///     scheduler.step(&mut sgd)?;
+///     lrs.push(sgd.lrs()[0]);
+/// }
+/// assert_eq!(lrs, [0.5, 0.25, 0.25, 0.125, 0.125]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Scheduler<C> {
+    /// The curve.
+    pub curve: C,
+    base_lrs: Vec<f64>,
+    last_step: u64,
+}
+
+impl<C: Curve> Scheduler<C> {
+    /// A scheduler of this optimizer, whose learning rates become those of the curve's beginning.
+    ///
+    /// # Errors
+    /// Settings that PyTorch rejects.
+    pub fn new(curve: C, optimizer: &mut dyn Optimizer) -> Result<Scheduler<C>> {
+        let base_lrs = optimizer.initial_lrs();
+        let lrs = optimizer.lrs();
+        let started: Result<Vec<f64>> = lrs.iter().enumerate().map(|(i, &lr)| curve.start(i, lr)).collect();
+        optimizer.set_lrs(&started?);
+        let scheduler = Scheduler { curve, base_lrs, last_step: 0 };
+        scheduler.set_momenta(optimizer);
+        Ok(scheduler)
+    }
+
+    /// Goes on to the next step, usually once an epoch, after the optimizer's step.
+    ///
+    /// # Errors
+    /// A step beyond the curve's last; groups that the optimizer did not have at the beginning. Nothing has changed then.
+    pub fn step(&mut self, optimizer: &mut dyn Optimizer) -> Result<()> {
+        let (lrs, step) = (optimizer.lrs(), self.last_step + 1);
+        if lrs.len() != self.base_lrs.len() {
+            let message = format!("the optimizer had {} groups and has {}", self.base_lrs.len(), lrs.len());
+            return Err(Error::Argument { op: "scheduler", message });
+        }
+        let groups = lrs.iter().zip(&self.base_lrs).enumerate();
+        let next: Result<Vec<f64>> =
+            groups.map(|(group, (&lr, &base_lr))| self.curve.next(step, group, lr, base_lr)).collect();
+        optimizer.set_lrs(&next?);
+        self.last_step = step;
+        self.set_momenta(optimizer);
+        Ok(())
+    }
+
+    fn set_momenta(&self, optimizer: &mut dyn Optimizer) {
+        let Some(mut momenta) = optimizer.momenta() else { return };
+        for (group, momentum) in momenta.iter_mut().enumerate() {
+            *momentum = self.curve.momentum(self.last_step, group).unwrap_or(*momentum);
+        }
+        optimizer.set_momenta(&momenta);
+    }
+
+    /// How many steps it has made.
+    pub fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// Where it is, for a checkpoint. The learning rates themselves are in the optimizer's state dict; the curve is the
+    /// program's.
+    pub fn state_dict(&self) -> Value {
+        json!({ "last_epoch": self.last_step, "base_lrs": self.base_lrs })
+    }
+
+    /// Goes to where another scheduler with the same curve was.
+    ///
+    /// # Errors
+    /// A value that [`Scheduler::state_dict`] did not make, or of another number of groups.
+    pub fn load_state_dict(&mut self, state: &Value) -> Result<()> {
+        let base_lrs = state["base_lrs"].as_array().and_then(|lrs| lrs.iter().map(Value::as_f64).collect());
+        let (Some(last_step), Some::<Vec<f64>>(base_lrs)) = (state["last_epoch"].as_u64(), base_lrs) else {
+            let message = "load_state_dict: needs `last_epoch` and `base_lrs`".to_owned();
+            return Err(Error::Argument { op: "scheduler", message });
+        };
+        if base_lrs.len() != self.base_lrs.len() {
+            let (there, here) = (base_lrs.len(), self.base_lrs.len());
+            let message = format!("load_state_dict: saved with {there} parameter groups, here are {here}");
+            return Err(Error::Argument { op: "scheduler", message });
+        }
+        (self.last_step, self.base_lrs) = (last_step, base_lrs);
+        Ok(())
+    }
+}
+
+/// Rejects settings of a curve.
+fn require(op: &'static str, holds: bool, rule: impl Into<String>) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::Argument { op, message: rule.into() }) }
+}

@@ -1,0 +1,140 @@
+//! Muon.
+
+use plimsoll_tensor::op::{LrAdjustment, MuonStep, Rule};
+use plimsoll_tensor::{Error, Result, Tensor};
+use serde::{Deserialize, Serialize};
+
+use super::algorithm::{Algorithm, StateTensor, require, require_not_negative};
+use super::groups::OptimizerOf;
+
+/// How the learning rate depends on a matrix' shape: PyTorch's `adjust_lr_fn`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdjustLr {
+    /// Times the root of rows over columns, where it is above 1; PyTorch's default.
+    #[default]
+    Original,
+    /// Times 0.2 of the root of the larger size: updates as large as AdamW's.
+    #[serde(rename = "match_rms_adamw")]
+    MatchRmsAdamW,
+    /// Times the root of rows over columns.
+    SpectralUnclamped,
+}
+
+/// The settings of [`Muon`], with PyTorch's defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MuonOptions {
+    /// Learning rate.
+    pub lr: f64,
+    /// Share of the learning rate by which parameters shrink at each step.
+    pub weight_decay: f64,
+    /// Momentum factor.
+    pub momentum: f64,
+    /// Nesterov momentum.
+    pub nesterov: bool,
+    /// Coefficients of the Newton–Schulz polynomial.
+    pub ns_coefficients: (f64, f64, f64),
+    /// The smallest norm to divide by.
+    pub eps: f64,
+    /// Newton–Schulz iterations; below 100.
+    pub ns_steps: u32,
+    /// How the learning rate depends on the shape; `None` is [`AdjustLr::Original`].
+    pub adjust_lr_fn: Option<AdjustLr>,
+}
+
+impl Default for MuonOptions {
+    fn default() -> MuonOptions {
+        MuonOptions {
+            lr: 1e-3,
+            weight_decay: 0.1,
+            momentum: 0.95,
+            nesterov: true,
+            ns_coefficients: (3.4445, -4.7750, 2.0315),
+            eps: 1e-7,
+            ns_steps: 5,
+            adjust_lr_fn: None,
+        }
+    }
+}
+
+/// Muon: momentum made nearly orthogonal, for the matrices of hidden layers. As `torch.optim.Muon`. Give embeddings, biases
+/// and norms to AdamW.
+///
+/// ```
+/// use plimsoll::optim::{Muon, MuonOptions, Optimizer};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let w = Tensor::zeros(&[4, 4], &device)?.requires_grad_(true)?;
+/// w.set_grad(Some(Tensor::randn(&[4, 4], &device)?));
+/// Muon::new(vec![w.clone()], MuonOptions { lr: 1.0, ..MuonOptions::default() }).step()?;
+/// let singular_values_squared: f32 = w.to_vec::<f32>()?.iter().map(|x| x * x).sum();
+/// assert!(singular_values_squared > 1.0 && singular_values_squared < 9.0);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+pub type Muon = OptimizerOf<MuonOptions>;
+
+impl Algorithm for MuonOptions {
+    const NAME: &'static str = "muon";
+    const COUNTS_STEPS: bool = false;
+
+    fn check(&self) -> Result<()> {
+        for (name, value) in
+            [("lr", self.lr), ("momentum", self.momentum), ("weight_decay", self.weight_decay)]
+        {
+            require_not_negative("muon", name, value)?;
+        }
+        require("muon", self.ns_steps < 100, "ns_steps", f64::from(self.ns_steps), "below 100")
+    }
+
+    fn check_parameter(&self, parameter: &Tensor) -> Result<()> {
+        if parameter.rank() == 2 {
+            return Ok(());
+        }
+        let message = format!(
+            "{} has shape {:?}; Muon steps matrices only: give the other parameters to AdamW",
+            parameter.label(),
+            parameter.shape()
+        );
+        Err(Error::Argument { op: "muon", message })
+    }
+
+    fn lr(&self) -> f64 {
+        self.lr
+    }
+
+    fn set_lr(&mut self, lr: f64) {
+        self.lr = lr;
+    }
+
+    fn momentum(&self) -> Option<f64> {
+        Some(self.momentum)
+    }
+
+    fn set_momentum(&mut self, momentum: f64) {
+        self.momentum = momentum;
+    }
+
+    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+        vec![StateTensor::zeros("momentum_buffer", shape)]
+    }
+
+    fn rule(&self) -> Rule {
+        let MuonOptions { lr, weight_decay, momentum, nesterov, eps, .. } = *self;
+        let adjustment = match self.adjust_lr_fn.unwrap_or_default() {
+            AdjustLr::Original => LrAdjustment::Original,
+            AdjustLr::MatchRmsAdamW => LrAdjustment::MatchRmsAdamW,
+            AdjustLr::SpectralUnclamped => LrAdjustment::SpectralUnclamped,
+        };
+        let (coefficients, iterations) = (self.ns_coefficients, self.ns_steps);
+        Rule::Muon(MuonStep {
+            lr,
+            weight_decay,
+            momentum,
+            nesterov,
+            coefficients,
+            eps,
+            iterations,
+            adjustment,
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! The state dict of an optimizer, in PyTorch's layout: [`OptimizerState`].
+
+use std::collections::BTreeMap;
+
+use plimsoll_tensor::{Error, Result, Tensor};
+use serde_json::{Map, Value};
+
+use super::algorithm::{Algorithm, StateTensor};
+use super::groups::{OptimizerOf, State, allocate};
+
+/// What an optimizer keeps between steps. As `torch.optim.Optimizer.state_dict()`.
+///
+/// ```
+/// use plimsoll::optim::{Adam, AdamOptions, Optimizer};
+/// use plimsoll::{Device, Tensor};
+/// let w = Tensor::ones(&[3], &Device::cpu())?.requires_grad_(true)?;
+/// w.square()?.sum()?.backward()?;
+/// let mut adam = Adam::new(vec![w.clone()], AdamOptions::default());
+/// adam.step()?;
+/// let saved = adam.state_dict();
+/// assert_eq!((saved.state[&0].step, saved.param_groups[0].options["lr"].as_f64()), (Some(1), Some(1e-3)));
+/// let mut resumed = Adam::new(vec![w], AdamOptions { lr: 0.5, ..AdamOptions::default() });
+/// resumed.load_state_dict(&saved)?;
+/// assert_eq!(resumed.param_groups[0].options.lr, 1e-3);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct OptimizerState {
+    /// What is kept of each parameter that was stepped, by its number.
+    pub state: BTreeMap<usize, ParamState>,
+    /// The options of each group and the numbers of its parameters.
+    pub param_groups: Vec<GroupState>,
+}
+
+/// What is kept of one parameter.
+#[derive(Clone, Debug, Default)]
+pub struct ParamState {
+    /// How often it was stepped, where the algorithm counts.
+    pub step: Option<u64>,
+    /// The tensors, by PyTorch's names.
+    pub tensors: BTreeMap<String, Tensor>,
+}
+
+/// The options of a group and the numbers of its parameters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroupState {
+    /// Options, by PyTorch's names.
+    pub options: Map<String, Value>,
+    /// Numbers of the parameters.
+    pub params: Vec<usize>,
+}
+
+pub(super) fn save<O: Algorithm>(optimizer: &OptimizerOf<O>) -> OptimizerState {
+    let mut saved = OptimizerState::default();
+    let mut number = 0;
+    for group in &optimizer.param_groups {
+        let first = number;
+        for state in &group.states {
+            if state.steps > 0 || !state.tensors.is_empty() {
+                let step = O::COUNTS_STEPS.then_some(state.steps);
+                let tensors: BTreeMap<_, _> =
+                    state.tensors.iter().map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect();
+                if step.is_some() || !tensors.is_empty() {
+                    saved.state.insert(number, ParamState { step, tensors });
+                }
+            }
+            number += 1;
+        }
+        let mut options = options_of(&group.options);
+        if let Some(lr) = group.initial_lr {
+            options.insert("initial_lr".to_owned(), lr.into());
+        }
+        saved.param_groups.push(GroupState { options, params: (first..number).collect() });
+    }
+    saved
+}
+
+fn options_of<O: Algorithm>(options: &O) -> Map<String, Value> {
+    match serde_json::to_value(options) {
+        Ok(Value::Object(map)) => map,
+        other => unreachable!("options are a struct of numbers: {other:?}"),
+    }
+}
+
+/// Options of PyTorch's that would change what a step does, and that are not here.
+const MISSING: [&str; 2] = ["amsgrad", "maximize"];
+
+fn wrong<O: Algorithm>(message: String) -> Error {
+    Error::Argument { op: O::NAME, message: format!("load_state_dict: {message}") }
+}
+
+/// Options with those of a saved group in their place; keys that are not options here are passed over.
+fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
+    if let Some(name) = MISSING.iter().find(|&&name| saved.options.get(name) == Some(&Value::Bool(true))) {
+        return Err(wrong::<O>(format!("the saved optimizer has {name}=True, which is not supported")));
+    }
+    let mut map = options_of(current);
+    for (name, value) in &mut map {
+        if let Some(saved) = saved.options.get(name) {
+            value.clone_from(saved);
+        }
+    }
+    let options: O = serde_json::from_value(Value::Object(map)).map_err(|why| wrong::<O>(why.to_string()))?;
+    options.check()?;
+    Ok(options)
+}
+
+/// The saved state of one parameter in memory of its own.
+fn copied<O: Algorithm>(number: usize, parameter: &Tensor, options: &O, saved: &ParamState) -> Result<State> {
+    let mut state = State { steps: saved.step.unwrap_or(1), tensors: Vec::new() };
+    let wanted = options.state(parameter.shape());
+    let names = || wanted.iter().map(|wanted| wanted.name).collect::<Vec<_>>().join(", ");
+    if let Some(name) =
+        saved.tensors.keys().find(|name| wanted.iter().all(|wanted| wanted.name != name.as_str()))
+    {
+        return Err(wrong::<O>(format!("parameter {number} has `{name}`; this optimizer keeps {}", names())));
+    }
+    for wanted in &wanted {
+        let Some(tensor) = saved.tensors.get(wanted.name) else {
+            return Err(wrong::<O>(format!("parameter {number} has no `{}`", wanted.name)));
+        };
+        if tensor.shape() != wanted.shape {
+            let (found, expected) = (tensor.shape(), &wanted.shape);
+            let message =
+                format!("`{}` of parameter {number} has shape {found:?}, not {expected:?}", wanted.name);
+            return Err(wrong::<O>(message));
+        }
+        let own = allocate(parameter, &StateTensor { start: None, ..wanted.clone() })?;
+        own.copy_(&tensor.to_device(parameter.device())?)?;
+        state.tensors.push((wanted.name, own));
+    }
+    Ok(state)
+}
+
+pub(super) fn load<O: Algorithm>(optimizer: &mut OptimizerOf<O>, saved: &OptimizerState) -> Result<()> {
+    let (here, there) = (optimizer.param_groups.len(), saved.param_groups.len());
+    if here != there {
+        return Err(wrong::<O>(format!("{there} parameter groups were saved, here are {here}")));
+    }
+    let mut loaded = Vec::new();
+    for (at, (group, saved_group)) in optimizer.param_groups.iter().zip(&saved.param_groups).enumerate() {
+        let (here, there) = (group.parameters.len(), saved_group.params.len());
+        if here != there {
+            return Err(wrong::<O>(format!(
+                "group {at} was saved with {there} parameters, here it has {here}"
+            )));
+        }
+        let options = merged(&group.options, saved_group)?;
+        let states = group.parameters.iter().zip(&saved_group.params).map(|(parameter, number)| {
+            let state = saved.state.get(number);
+            state.map_or(Ok(State::default()), |state| copied(*number, parameter, &options, state))
+        });
+        let states = states.collect::<Result<Vec<State>>>()?;
+        loaded.push((options, states, saved_group.options.get("initial_lr").and_then(Value::as_f64)));
+    }
+    for (group, (options, states, initial_lr)) in optimizer.param_groups.iter_mut().zip(loaded) {
+        (group.options, group.states, group.initial_lr) = (options, states, initial_lr);
+    }
+    Ok(())
+}

@@ -1,0 +1,385 @@
+//! Every optimizer and scheduler beside PyTorch's (`fixtures/optim.json`, made by `fixtures/make_optim.py`).
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+mod recorded;
+
+use plimsoll::label::{self, Span};
+use plimsoll::optim::lr_scheduler::{
+    Anneal, Better, ConstantLr, CosineAnnealingLr, Curve, ExponentialLr, LinearLr, MultiStepLr, OneCycleLr,
+    PlateauOptions, ReduceLrOnPlateau, Scheduler, SequentialLr, StepLr, Threshold,
+};
+use plimsoll::optim::{
+    AdafactorOptions, AdagradOptions, AdamW, AdamWOptions, Algorithm, LionOptions, Muon, MuonOptions,
+    Optimizer, OptimizerOf, OptimizerState, RmsPropOptions, Sgd, SgdOptions, clip_grad_norm_,
+    clip_grad_value_,
+};
+use plimsoll::{Category, CpuConfig, Device, SimConfig, Tensor};
+use recorded::{assert_within, tensor};
+use serde_json::Value;
+
+fn table() -> Value {
+    serde_json::from_str(include_str!("fixtures/optim.json")).unwrap()
+}
+
+/// PyTorch's options where they are named, the defaults otherwise.
+fn build<O: Algorithm>(options: &Value, parameters: Vec<Tensor>) -> Box<dyn Optimizer> {
+    let mut map = serde_json::to_value(O::default()).unwrap();
+    for (name, value) in options.as_object().unwrap() {
+        assert!(map.get(name).is_some(), "{name}");
+        map[name] = value.clone();
+    }
+    Box::new(OptimizerOf::<O>::new(parameters, serde_json::from_value(map).unwrap()))
+}
+
+fn optimizer(kind: &str, options: &Value, parameters: Vec<Tensor>) -> Box<dyn Optimizer> {
+    match kind {
+        "AdamW" => build::<AdamWOptions>(options, parameters),
+        "RMSprop" => build::<RmsPropOptions>(options, parameters),
+        "Adagrad" => build::<AdagradOptions>(options, parameters),
+        "Adafactor" => build::<AdafactorOptions>(options, parameters),
+        "Lion" => build::<LionOptions>(options, parameters),
+        "Muon" => build::<MuonOptions>(options, parameters),
+        other => panic!("{other}"),
+    }
+}
+
+fn names(case: &Value) -> Vec<String> {
+    case["parameters"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+fn start(table: &Value, case: &Value, device: &Device) -> Vec<Tensor> {
+    names(case)
+        .iter()
+        .map(|name| {
+            let _owner = Span::of(Category::Parameter, label::intern(name));
+            tensor(&table["start"][name], device).requires_grad_(true).unwrap()
+        })
+        .collect()
+}
+
+/// Gives the parameters the gradients of a step.
+fn set_grads(table: &Value, case: &Value, step: usize, parameters: &[Tensor]) {
+    for (name, parameter) in names(case).iter().zip(parameters) {
+        let grad = &table["grads"][step][name];
+        parameter.set_grad((!grad.is_null()).then(|| tensor(grad, parameter.device())));
+    }
+}
+
+/// Of the largest value. Muon iterates in `bfloat16`, where one rounding the other way is 0.4 % of an update.
+fn tolerance(kind: &str) -> f32 {
+    if kind == "Muon" { 2e-3 } else { 2e-6 }
+}
+
+#[test]
+fn every_optimizer_walks_pytorchs_path_and_keeps_pytorchs_state() {
+    let (device, table) = (Device::cpu(), table());
+    for case in table["optimizers"].as_array().unwrap() {
+        let (what, kind) = (case["name"].as_str().unwrap(), case["kind"].as_str().unwrap());
+        let parameters = start(&table, case, &device);
+        let mut optimizer = optimizer(kind, &case["options"], parameters.clone());
+        for (step, expected) in case["steps"].as_array().unwrap().iter().enumerate() {
+            set_grads(&table, case, step, &parameters);
+            optimizer.step().unwrap();
+            for (name, parameter) in names(case).iter().zip(&parameters) {
+                let what = format!("{what}: {name} after step {step}");
+                assert_within(&what, parameter, &expected[name], tolerance(kind));
+            }
+        }
+        let saved = optimizer.state_dict();
+        let recorded = case["state"].as_object().unwrap();
+        assert_eq!(saved.state.len(), recorded.len(), "{what}");
+        for (number, entry) in recorded {
+            let state = &saved.state[&number.parse().unwrap()];
+            for (name, value) in entry.as_object().unwrap() {
+                match name.as_str() {
+                    "step" => assert_eq!(state.step.map(|n| n as f64), value["values"][0].as_f64(), "{what}"),
+                    name => {
+                        assert_within(&format!("{what}: {name}"), &state.tensors[name], value, 2e-6);
+                    }
+                }
+            }
+            assert_eq!(
+                state.tensors.len() + usize::from(state.step.is_some()),
+                entry.as_object().unwrap().len()
+            );
+        }
+        for (name, value) in &saved.param_groups[0].options {
+            let recorded = &case["group"][name];
+            let same = recorded == value || recorded.as_f64().is_some_and(|x| Some(x) == value.as_f64());
+            assert!(same, "{what}: {name} is {value}, PyTorch's {recorded}");
+        }
+    }
+}
+
+#[test]
+fn a_resumed_optimizer_goes_on_bit_for_bit() {
+    let (device, table) = (Device::cpu_with(CpuConfig::default()), table());
+    for case in table["optimizers"].as_array().unwrap() {
+        let kind = case["kind"].as_str().unwrap();
+        let values = |parameters: &[Tensor]| -> Vec<Vec<f32>> {
+            parameters.iter().map(|parameter| parameter.to_vec().unwrap()).collect()
+        };
+        let whole = start(&table, case, &device);
+        let mut first = optimizer(kind, &case["options"], whole.clone());
+        for step in 0..2 {
+            set_grads(&table, case, step, &whole);
+            first.step().unwrap();
+        }
+        let halfway: Vec<Tensor> =
+            whole.iter().map(|x| x.detach().copy().unwrap().requires_grad_(true).unwrap()).collect();
+        // Other options: those that were saved come with the state.
+        let mut resumed = optimizer(kind, &serde_json::json!({}), halfway.clone());
+        resumed.load_state_dict(&first.state_dict()).unwrap();
+        for step in 2..4 {
+            for (optimizer, parameters) in [(&mut first, &whole), (&mut resumed, &halfway)] {
+                set_grads(&table, case, step, parameters);
+                optimizer.step().unwrap();
+            }
+        }
+        assert_eq!(values(&whole), values(&halfway), "{}", case["name"]);
+    }
+}
+
+#[test]
+fn a_step_of_a_group_is_one_call_without_temporaries() {
+    for device in [Device::cpu_with(CpuConfig::default()), Device::sim(SimConfig::new(1 << 30))] {
+        let table = table();
+        for case in table["optimizers"].as_array().unwrap() {
+            let parameters = start(&table, case, &device);
+            let mut optimizer =
+                optimizer(case["kind"].as_str().unwrap(), &case["options"], parameters.clone());
+            set_grads(&table, case, 0, &parameters);
+            optimizer.step().unwrap();
+            let requests = || device.memory_stats()["allocation.all.allocated"];
+            let before = requests();
+            optimizer.step().unwrap();
+            // Muon's iteration needs room to work in, once for all parameters.
+            let expected = i64::from(case["kind"] == "Muon");
+            assert_eq!(requests() - before, expected, "{}", case["name"]);
+        }
+    }
+}
+
+#[test]
+fn muon_refuses_what_is_no_matrix_and_names_it() {
+    let device = Device::cpu();
+    let _owner = Span::of(Category::Parameter, label::intern("fc.bias"));
+    let bias = Tensor::ones(&[4], &device).unwrap().requires_grad_(true).unwrap();
+    let error = Muon::new(vec![bias], MuonOptions::default()).step().unwrap_err();
+    let expected =
+        "muon: fc.bias has shape [4]; Muon steps matrices only: give the other parameters to AdamW";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn groups_have_options_of_their_own_and_no_parameter_twice() {
+    let device = Device::cpu();
+    let parameter = || {
+        let parameter = Tensor::ones(&[2], &device).unwrap().requires_grad_(true).unwrap();
+        parameter.set_grad(Some(Tensor::ones(&[2], &device).unwrap()));
+        parameter
+    };
+    let (a, b) = (parameter(), parameter());
+    let mut sgd = Sgd::new(vec![a.clone()], SgdOptions { lr: 0.5, ..SgdOptions::default() });
+    sgd.add_param_group(vec![b.clone()], SgdOptions { lr: 0.25, ..SgdOptions::default() }).unwrap();
+    assert!(sgd.add_param_group(vec![a.clone()], SgdOptions::default()).is_err());
+    sgd.step().unwrap();
+    assert_eq!((a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap()), (vec![0.5; 2], vec![0.75; 2]));
+    let saved = sgd.state_dict();
+    assert_eq!(saved.param_groups.iter().map(|group| group.params.clone()).collect::<Vec<_>>(), [[0], [1]]);
+}
+
+#[test]
+fn a_state_dict_that_does_not_fit_is_refused_and_changes_nothing() {
+    let device = Device::cpu();
+    let parameter = || {
+        let parameter = Tensor::ones(&[2], &device).unwrap().requires_grad_(true).unwrap();
+        parameter.set_grad(Some(Tensor::ones(&[2], &device).unwrap()));
+        parameter
+    };
+    let mut saved = AdamW::new(vec![parameter()], AdamWOptions::default());
+    saved.step().unwrap();
+    let good = saved.state_dict();
+    let check = |spoil: &dyn Fn(&mut OptimizerState), message: &str| {
+        let mut adamw = AdamW::new(vec![parameter()], AdamWOptions::default());
+        let mut state = good.clone();
+        spoil(&mut state);
+        let error = adamw.load_state_dict(&state).unwrap_err().to_string();
+        assert_eq!(error, format!("adamw: load_state_dict: {message}"));
+        assert!(adamw.state_dict().state.is_empty());
+    };
+    let none = |state: &mut OptimizerState| state.param_groups.clear();
+    check(&none, "0 parameter groups were saved, here are 1");
+    let more = |state: &mut OptimizerState| state.param_groups[0].params.push(1);
+    check(&more, "group 0 was saved with 2 parameters, here it has 1");
+    let misshaped = |state: &mut OptimizerState| {
+        let tensor = Tensor::ones(&[3], &Device::cpu()).unwrap();
+        state.state.get_mut(&0).unwrap().tensors.insert("exp_avg".to_owned(), tensor);
+    };
+    check(&misshaped, "`exp_avg` of parameter 0 has shape [3], not [2]");
+    let missing =
+        |state: &mut OptimizerState| drop(state.state.get_mut(&0).unwrap().tensors.remove("exp_avg"));
+    check(&missing, "parameter 0 has no `exp_avg`");
+    let other = |state: &mut OptimizerState| {
+        let tensor = Tensor::ones(&[2], &Device::cpu()).unwrap();
+        state.state.get_mut(&0).unwrap().tensors.insert("max_exp_avg_sq".to_owned(), tensor);
+    };
+    check(&other, "parameter 0 has `max_exp_avg_sq`; this optimizer keeps exp_avg, exp_avg_sq");
+    let amsgrad = |state: &mut OptimizerState| {
+        drop(state.param_groups[0].options.insert("amsgrad".to_owned(), true.into()))
+    };
+    check(&amsgrad, "the saved optimizer has amsgrad=True, which is not supported");
+}
+
+/// The sequence of a curve beside PyTorch's, two groups side by side.
+fn check_curve(name: &str, curve: impl Curve) {
+    let recorded = &table()["schedulers"][name];
+    let mut sgd = Sgd::new(vec![], SgdOptions { lr: 0.1, momentum: 0.9, ..SgdOptions::default() });
+    sgd.add_param_group(vec![], SgdOptions { lr: 0.02, momentum: 0.9, ..SgdOptions::default() }).unwrap();
+    let mut scheduler = Scheduler::new(curve, &mut sgd).unwrap();
+    for (step, expected) in recorded["lrs"].as_array().unwrap().iter().enumerate() {
+        if step > 0 {
+            scheduler.step(&mut sgd).unwrap();
+        }
+        assert_same(&format!("{name} at step {step}"), &sgd.lrs(), expected);
+        if let Some(momenta) = recorded["momenta"].as_array() {
+            assert_same(
+                &format!("momentum of {name} at step {step}"),
+                &sgd.momenta().unwrap(),
+                &momenta[step],
+            );
+        }
+    }
+}
+
+fn assert_same(what: &str, got: &[f64], expected: &Value) {
+    for (got, expected) in got.iter().zip(expected.as_array().unwrap()) {
+        let expected = expected.as_f64().unwrap();
+        assert!(
+            (got - expected).abs() <= 1e-12 * expected.abs().max(1e-3),
+            "{what}: {got}, PyTorch's {expected}"
+        );
+    }
+}
+
+#[test]
+fn every_scheduler_gives_pytorchs_sequence() {
+    check_curve("step", StepLr { step_size: 3, gamma: 0.5 });
+    check_curve("multi_step", MultiStepLr { milestones: vec![2, 5, 5, 9], gamma: 0.1 });
+    check_curve("exponential", ExponentialLr { gamma: 0.9 });
+    check_curve("cosine", CosineAnnealingLr { t_max: 5, eta_min: 0.01 });
+    check_curve("linear", LinearLr::default());
+    check_curve("linear, options", LinearLr { start_factor: 0.1, end_factor: 0.8, total_iters: 4 });
+    check_curve("constant", ConstantLr { factor: 0.5, total_iters: 3 });
+    check_curve("one_cycle", OneCycleLr::new(vec![0.5, 0.3], 20));
+    let options = OneCycleLr {
+        pct_start: 0.4,
+        anneal_strategy: Anneal::Linear,
+        three_phase: true,
+        div_factor: 10.0,
+        final_div_factor: 100.0,
+        ..OneCycleLr::new(vec![0.5], 17)
+    };
+    check_curve("one_cycle, options", options);
+    let warm_up = LinearLr { start_factor: 0.1, total_iters: 4, ..LinearLr::default() };
+    let cosine = CosineAnnealingLr { t_max: 10, eta_min: 0.0 };
+    check_curve("warm-up, then cosine", SequentialLr::new(warm_up).then(4, cosine));
+}
+
+#[test]
+fn a_plateau_is_pytorchs() {
+    let table = table();
+    let check = |name: &str, mut plateau: ReduceLrOnPlateau| {
+        let mut sgd = Sgd::new(vec![], SgdOptions { lr: 0.1, ..SgdOptions::default() });
+        sgd.add_param_group(vec![], SgdOptions { lr: 0.02, ..SgdOptions::default() }).unwrap();
+        for (step, metric) in table["metrics"].as_array().unwrap().iter().enumerate() {
+            // A scheduler that was saved and loaded goes on where it was.
+            let mut resumed = ReduceLrOnPlateau::clone(&plateau);
+            resumed.load_state_dict(&plateau.state_dict()).unwrap();
+            plateau = resumed;
+            plateau.step(metric.as_f64().unwrap(), &mut sgd).unwrap();
+            assert_same(name, &sgd.lrs(), &table["schedulers"][name]["lrs"][step + 1]);
+        }
+    };
+    let options =
+        PlateauOptions { factor: 0.5, patience: 2, cooldown: 1, min_lr: 0.003, ..PlateauOptions::default() };
+    check("plateau", ReduceLrOnPlateau::new(options));
+    let threshold = Threshold::Abs(0.05);
+    let options = PlateauOptions { mode: Better::Max, patience: 1, threshold, ..PlateauOptions::default() };
+    check("plateau, options", ReduceLrOnPlateau::new(options));
+}
+
+#[test]
+fn a_scheduler_that_was_saved_goes_on_where_it_was() {
+    let options = SgdOptions { lr: 0.1, ..SgdOptions::default() };
+    let (mut sgd, mut resumed) = (Sgd::new(vec![], options), Sgd::new(vec![], options));
+    let curve = CosineAnnealingLr { t_max: 5, eta_min: 0.01 };
+    let mut whole = Scheduler::new(curve, &mut sgd).unwrap();
+    (0..7).for_each(|_| whole.step(&mut sgd).unwrap());
+    let mut halves = Scheduler::new(curve, &mut resumed).unwrap();
+    resumed.load_state_dict(&sgd.state_dict()).unwrap();
+    halves.load_state_dict(&whole.state_dict()).unwrap();
+    for _ in 0..5 {
+        whole.step(&mut sgd).unwrap();
+        halves.step(&mut resumed).unwrap();
+        assert_eq!(sgd.lrs(), resumed.lrs());
+    }
+    assert!(halves.load_state_dict(&serde_json::json!({})).is_err());
+}
+
+#[test]
+fn a_cycle_has_an_end() {
+    let mut sgd = Sgd::new(vec![], SgdOptions::default());
+    let mut scheduler = Scheduler::new(OneCycleLr::new(vec![0.5], 3), &mut sgd).unwrap();
+    (0..3).for_each(|_| scheduler.step(&mut sgd).unwrap());
+    let error = scheduler.step(&mut sgd).unwrap_err();
+    assert_eq!(error.to_string(), "OneCycleLr: step 4 of a cycle of 3 steps");
+    assert_eq!(scheduler.last_step(), 3);
+}
+
+#[test]
+fn clipped_gradients_are_pytorchs_and_stay_where_they_are() {
+    let (device, table) = (Device::cpu_with(CpuConfig::default()), table());
+    let parameters = || -> Vec<Tensor> {
+        let grads = table["grads"][0].as_object().unwrap();
+        table["start"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, start)| {
+                let parameter = tensor(start, &device).requires_grad_(true).unwrap();
+                parameter.set_grad(Some(tensor(&grads[name], &device)));
+                parameter
+            })
+            .collect()
+    };
+    for case in table["clipped"].as_array().unwrap() {
+        let parameters = parameters();
+        let number = |name: &str| case[name].as_f64().unwrap_or(f64::INFINITY);
+        let held = device.memory_allocated();
+        let norm = clip_grad_norm_(&parameters, number("max_norm"), number("norm_type")).unwrap().unwrap();
+        assert_eq!(device.memory_allocated() - held, 512, "the norm is all that is new");
+        let norm: f32 = norm.item().unwrap();
+        assert!((f64::from(norm) - number("norm")).abs() < 1e-5 * number("norm"), "{norm}: {case}");
+        // PyTorch's file has the gradients in the order of the table's shapes, which is not that of names.
+        let mut expected: Vec<Vec<f32>> = Vec::new();
+        for grad in case["grads"].as_array().unwrap() {
+            expected.push(tensor(grad, &device).to_vec().unwrap());
+        }
+        let mut got: Vec<Vec<f32>> =
+            parameters.iter().map(|parameter| parameter.grad().unwrap().to_vec().unwrap()).collect();
+        let order = |a: &Vec<f32>, b: &Vec<f32>| a.len().cmp(&b.len());
+        (expected.sort_by(order), got.sort_by(order));
+        for (got, expected) in got.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((got - expected).abs() <= 1e-6, "{got}, PyTorch's {expected}: {case}");
+        }
+    }
+    let parameters = parameters();
+    clip_grad_value_(&parameters, 0.5).unwrap();
+    let grads = parameters.iter().flat_map(|parameter| parameter.grad().unwrap().to_vec::<f32>().unwrap());
+    assert!(grads.clone().all(|x| x.abs() <= 0.5) && grads.into_iter().any(|x| x == -0.5));
+    assert!(clip_grad_norm_(&[], 1.0, 2.0).unwrap().is_none());
+    assert!(clip_grad_norm_(&parameters, f64::NAN, 2.0).is_err());
+    assert!(clip_grad_value_(&parameters, -1.0).is_err());
+}
