@@ -227,7 +227,7 @@ fn a_state_dict_that_does_not_fit_is_refused_and_changes_nothing() {
     };
     check(&other, "parameter 0 has `max_exp_avg_sq`; this optimizer keeps exp_avg, exp_avg_sq");
     let amsgrad = |state: &mut OptimizerState| {
-        drop(state.param_groups[0].options.insert("amsgrad".to_owned(), true.into()))
+        state.param_groups[0].options.insert("amsgrad".to_owned(), true.into());
     };
     check(&amsgrad, "the saved optimizer has amsgrad=True, which is not supported");
 }
@@ -370,7 +370,8 @@ fn clipped_gradients_are_pytorchs_and_stay_where_they_are() {
         let mut got: Vec<Vec<f32>> =
             parameters.iter().map(|parameter| parameter.grad().unwrap().to_vec().unwrap()).collect();
         let order = |a: &Vec<f32>, b: &Vec<f32>| a.len().cmp(&b.len());
-        (expected.sort_by(order), got.sort_by(order));
+        expected.sort_by(order);
+        got.sort_by(order);
         for (got, expected) in got.iter().flatten().zip(expected.iter().flatten()) {
             assert!((got - expected).abs() <= 1e-6, "{got}, PyTorch's {expected}: {case}");
         }

@@ -39,7 +39,7 @@ impl Kernel for Clip {
                 total.elements()[0] = norm as f32;
                 let factor = max_norm / (norm + 1e-6);
                 // A NaN goes into every gradient, as in PyTorch; what is short enough stays as it is.
-                if !(factor >= 1.0) {
+                if factor.is_nan() || factor < 1.0 {
                     grads.into_iter().for_each(|grad| scale(grad, factor as f32));
                 }
             }
@@ -107,7 +107,7 @@ pub fn clip_norm_(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Opt
 /// # Errors
 /// A bound that is negative or NaN; gradients of two devices, or that share memory.
 pub fn clip_value_(grads: &[Tensor], clip_value: f64) -> Result<()> {
-    if !(clip_value >= 0.0) {
+    if clip_value.is_nan() || clip_value < 0.0 {
         let message = format!("clip_value is {clip_value}; it must be 0 or more");
         return Err(Error::argument("clip_grad_value_", message));
     }

@@ -85,14 +85,14 @@ fn options_of<O: Algorithm>(options: &O) -> Map<String, Value> {
 /// Options of PyTorch's that would change what a step does, and that are not here.
 const MISSING: [&str; 2] = ["amsgrad", "maximize"];
 
-fn wrong<O: Algorithm>(message: String) -> Error {
+fn wrong<O: Algorithm>(message: &str) -> Error {
     Error::Argument { op: O::NAME, message: format!("load_state_dict: {message}") }
 }
 
 /// Options with those of a saved group in their place; keys that are not options here are passed over.
 fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
     if let Some(name) = MISSING.iter().find(|&&name| saved.options.get(name) == Some(&Value::Bool(true))) {
-        return Err(wrong::<O>(format!("the saved optimizer has {name}=True, which is not supported")));
+        return Err(wrong::<O>(&format!("the saved optimizer has {name}=True, which is not supported")));
     }
     let mut map = options_of(current);
     for (name, value) in &mut map {
@@ -100,7 +100,8 @@ fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
             value.clone_from(saved);
         }
     }
-    let options: O = serde_json::from_value(Value::Object(map)).map_err(|why| wrong::<O>(why.to_string()))?;
+    let options: O =
+        serde_json::from_value(Value::Object(map)).map_err(|why| wrong::<O>(&why.to_string()))?;
     options.check()?;
     Ok(options)
 }
@@ -113,17 +114,20 @@ fn copied<O: Algorithm>(number: usize, parameter: &Tensor, options: &O, saved: &
     if let Some(name) =
         saved.tensors.keys().find(|name| wanted.iter().all(|wanted| wanted.name != name.as_str()))
     {
-        return Err(wrong::<O>(format!("parameter {number} has `{name}`; this optimizer keeps {}", names())));
+        return Err(wrong::<O>(&format!(
+            "parameter {number} has `{name}`; this optimizer keeps {}",
+            names()
+        )));
     }
     for wanted in &wanted {
         let Some(tensor) = saved.tensors.get(wanted.name) else {
-            return Err(wrong::<O>(format!("parameter {number} has no `{}`", wanted.name)));
+            return Err(wrong::<O>(&format!("parameter {number} has no `{}`", wanted.name)));
         };
         if tensor.shape() != wanted.shape {
             let (found, expected) = (tensor.shape(), &wanted.shape);
             let message =
                 format!("`{}` of parameter {number} has shape {found:?}, not {expected:?}", wanted.name);
-            return Err(wrong::<O>(message));
+            return Err(wrong::<O>(&message));
         }
         let own = allocate(parameter, &StateTensor { start: None, ..wanted.clone() })?;
         own.copy_(&tensor.to_device(parameter.device())?)?;
@@ -135,13 +139,13 @@ fn copied<O: Algorithm>(number: usize, parameter: &Tensor, options: &O, saved: &
 pub(super) fn load<O: Algorithm>(optimizer: &mut OptimizerOf<O>, saved: &OptimizerState) -> Result<()> {
     let (here, there) = (optimizer.param_groups.len(), saved.param_groups.len());
     if here != there {
-        return Err(wrong::<O>(format!("{there} parameter groups were saved, here are {here}")));
+        return Err(wrong::<O>(&format!("{there} parameter groups were saved, here are {here}")));
     }
     let mut loaded = Vec::new();
     for (at, (group, saved_group)) in optimizer.param_groups.iter().zip(&saved.param_groups).enumerate() {
         let (here, there) = (group.parameters.len(), saved_group.params.len());
         if here != there {
-            return Err(wrong::<O>(format!(
+            return Err(wrong::<O>(&format!(
                 "group {at} was saved with {there} parameters, here it has {here}"
             )));
         }

@@ -30,7 +30,10 @@ pub(crate) fn assert_within(what: &str, got: &Tensor, recorded: &Value, toleranc
     assert_eq!(got.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
     for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        assert!((got - expected).abs() <= tolerance * largest.max(0.1), "{what}[{at}] is {got}, PyTorch's {expected}");
+        assert!(
+            (got - expected).abs() <= tolerance * largest.max(0.1),
+            "{what}[{at}] is {got}, PyTorch's {expected}"
+        );
     }
 }
 

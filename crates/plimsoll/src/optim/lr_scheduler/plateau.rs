@@ -106,7 +106,7 @@ impl ReduceLrOnPlateau {
     /// # Errors
     /// A factor that is not below 1.
     pub fn step(&mut self, metric: f64, optimizer: &mut dyn Optimizer) -> Result<()> {
-        if !(self.options.factor < 1.0) {
+        if self.options.factor.is_nan() || self.options.factor >= 1.0 {
             let message = format!("factor is {}; it must be below 1", self.options.factor);
             return Err(Error::Argument { op: "ReduceLrOnPlateau", message });
         }
