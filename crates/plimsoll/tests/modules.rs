@@ -8,7 +8,8 @@ use plimsoll::nn::{
     Buffer, Conv2d, Flatten, Init, LayerNorm, Linear, Mode, Module, ModuleList, Parameter, Scope,
 };
 use plimsoll::nn::{ReLU, Sequential};
-use plimsoll::{Category, CpuConfig, Device, Error, Result, SimConfig, Tensor, members};
+use plimsoll::optim::{Adam, AdamOptions, Optimizer};
+use plimsoll::{Category, CpuConfig, DType, Device, Error, Result, SimConfig, Tensor, members};
 use world::devices;
 
 /// A layer with everything that a layer can have.
@@ -215,6 +216,30 @@ fn a_move_without_room_leaves_the_model_as_it_was() {
     assert_eq!(small.memory_allocated(), 0);
     assert!(model.parameters().iter().all(|parameter| parameter.device() == &here));
     model.forward(&Tensor::ones(&[2, 128], &here).unwrap()).unwrap();
+}
+
+#[test]
+fn a_model_of_another_type_keeps_its_owners_and_trains_in_it() {
+    let device = Device::cpu_with(CpuConfig::default());
+    let mut model = Sequential::new(&Scope::new(&device, 1))
+        .add("rest", Everything::new)
+        .and_then(|m| m.add("fc", |s| Linear::new(s, 4, 4)))
+        .unwrap();
+    let owned = owners(&device);
+    model.to_dtype(DType::BF16).unwrap();
+    assert_eq!(owners(&device), owned);
+    let types = |named: Vec<(String, Tensor)>| named.into_iter().map(|(_, x)| x.dtype()).collect::<Vec<_>>();
+    assert!(types(model.named_parameters()).iter().all(|&dtype| dtype == DType::BF16));
+    assert_eq!(types(model.named_buffers()), [DType::BF16, DType::I64], "whole numbers stay");
+    let fc = model.get("fc").unwrap();
+    let mut sgd = Adam::new(fc.parameters(), AdamOptions { lr: 0.5, ..AdamOptions::default() });
+    let x = Tensor::ones(&[1, 4], &device).unwrap().to_dtype(DType::BF16).unwrap();
+    let before = fc.parameters()[1].to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+    fc.forward(&x).unwrap().sum().unwrap().backward().unwrap();
+    sgd.step().unwrap();
+    let after = fc.parameters()[1].to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+    assert!(before.iter().zip(after).all(|(b, a)| (b - a - 0.5).abs() < 0.01), "{before:?}");
+    assert!(matches!(model.to_dtype(DType::I64), Err(Error::DType { .. })));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::want_dtype;
+use super::want_float32_or_short;
 use crate::autograd::no_grad;
 use crate::cpu::kernels::optim::clip::{clamp, norm, scale};
 use crate::dtype::DType;
@@ -53,7 +53,7 @@ impl Kernel for Clip {
 
 impl Operator for Clip {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        ins.iter().try_for_each(|meta| want_dtype(self.name(), meta.dtype, DType::F32))?;
+        ins.iter().try_for_each(|meta| want_float32_or_short(self.name(), meta.dtype))?;
         let mut outputs: Outputs =
             ins.iter().enumerate().map(|(i, meta)| Output::in_place(i, meta)).collect();
         if matches!(self, Clip::Norm { .. }) {

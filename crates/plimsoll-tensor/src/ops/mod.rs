@@ -6,6 +6,7 @@
 
 mod argmax;
 mod binary;
+mod bytes;
 mod cat;
 mod clip;
 mod conv;
@@ -118,6 +119,14 @@ pub(crate) fn want_float(op: &'static str, dtype: DType) -> Result<()> {
     match dtype.is_float() {
         true => Ok(()),
         false => Err(Error::DType { op, expected: "a type of floating point", got: dtype }),
+    }
+}
+
+/// An error unless the type is computed with in 32-bit floating point.
+pub(crate) fn want_float32_or_short(op: &'static str, dtype: DType) -> Result<()> {
+    match dtype.is_float() && dtype.accumulator() == DType::F32 {
+        true => Ok(()),
+        false => Err(Error::DType { op, expected: "float32, float16 or bfloat16", got: dtype }),
     }
 }
 

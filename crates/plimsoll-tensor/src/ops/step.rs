@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::want_dtype;
+use super::want_float32_or_short;
 use crate::autograd::no_grad;
 use crate::backend::DeviceFacts;
 use crate::cpu::kernels::optim::{AdamStep, Rule, SgdStep};
@@ -117,7 +117,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
         }
     }
     for meta in [parameter, grad].into_iter().chain(state) {
-        want_dtype(name, meta.dtype, DType::F32)?;
+        want_float32_or_short(name, meta.dtype)?;
     }
     if let Some(meta) = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous()) {
         let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());

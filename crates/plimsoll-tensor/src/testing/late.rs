@@ -24,6 +24,7 @@ use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::label;
+use crate::properties::DeviceProperties;
 use crate::stream::Stream;
 use crate::view::{QueuedView, View};
 
@@ -322,6 +323,10 @@ impl Backend for Late {
 
     fn queues(&self) -> Option<&dyn Queues> {
         Some(self)
+    }
+
+    fn properties(&self) -> &DeviceProperties {
+        self.host.properties()
     }
 
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()> {

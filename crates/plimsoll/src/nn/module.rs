@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_tensor::{Device, Error, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::member::{Member, MemberMut, Members, MembersMut};
 use super::summary::Summary;
@@ -143,20 +143,24 @@ pub trait Module: Any + Send + Sync {
         for (_, tensor) in self.named_parameters().into_iter().chain(self.named_buffers()) {
             moved.insert(tensor.id(), tensor.leaf_to_device(device)?);
         }
-        let replacement = |tensor: &Tensor| moved.get(&tensor.id()).cloned();
-        walk_mut(self, &mut |member| match member {
-            MemberMut::Parameter(parameter) => {
-                if let Some(tensor) = replacement(parameter) {
-                    parameter.replace(tensor);
-                }
-            }
-            MemberMut::Buffer(buffer) => {
-                if let Some(tensor) = replacement(buffer) {
-                    buffer.replace(tensor);
-                }
-            }
-            MemberMut::Module(_) => {}
-        });
+        replace(self, &moved);
+        Ok(())
+    }
+
+    /// Converts every parameter, its gradient and every buffer of floating point to a type, as PyTorch's `Module.to(dtype)`. One
+    /// tensor at a time: the old one is freed before the next is converted.
+    ///
+    /// # Errors
+    /// A type that is not of floating point; out of memory: the tensors before are converted then.
+    fn to_dtype(&mut self, dtype: DType) -> Result<()> {
+        if !dtype.is_float() {
+            return Err(Error::DType { op: "to_dtype", expected: "a type of floating point", got: dtype });
+        }
+        let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
+        for (_, tensor) in tensors.filter(|(_, tensor)| tensor.dtype().is_float()) {
+            let converted = BTreeMap::from([(tensor.id(), tensor.leaf_to_dtype(dtype)?)]);
+            replace(self, &converted);
+        }
         Ok(())
     }
 
@@ -200,6 +204,23 @@ fn apply(module: &mut dyn Module, f: &mut dyn FnMut(&mut dyn Module) -> Result<(
         }
     }
     f(module)
+}
+
+/// Replaces parameters and buffers, which are known by their ids.
+fn replace<M: Module + ?Sized>(module: &mut M, by: &BTreeMap<usize, Tensor>) {
+    walk_mut(module, &mut |member| match member {
+        MemberMut::Parameter(parameter) => {
+            if let Some(tensor) = by.get(&parameter.id()) {
+                parameter.replace(tensor.clone());
+            }
+        }
+        MemberMut::Buffer(buffer) => {
+            if let Some(tensor) = by.get(&buffer.id()) {
+                buffer.replace(tensor.clone());
+            }
+        }
+        MemberMut::Module(_) => {}
+    });
 }
 
 fn set_training<M: Module + ?Sized>(module: &M, training: bool) {

@@ -125,7 +125,13 @@ impl<O: Algorithm> ParamGroup<O> {
                     step: work.step,
                 })
                 .collect();
-            optimizer_step(&self.options.rule(), &slots)?;
+            // A kernel computes in 32 bits: other types are converted for it, one parameter at a time.
+            let (whole, short): (Vec<_>, Vec<_>) =
+                slots.into_iter().partition(|slot| slot.parameter.dtype() == DType::F32);
+            optimizer_step(&self.options.rule(), &whole)?;
+            short
+                .iter()
+                .try_for_each(|slot| optimizer_step(&self.options.rule(), std::slice::from_ref(slot)))?;
         }
         // Stored only now: the next step must not find state that this one did not fill.
         for work in &work {
@@ -208,7 +214,7 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
 pub(super) fn allocate(parameter: &Tensor, wanted: &StateTensor) -> Result<Tensor> {
     let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
     let _owner = Span::of(Category::OptimizerState, label);
-    let tensor = Tensor::empty(&wanted.shape, DType::F32, parameter.device())?;
+    let tensor = Tensor::empty(&wanted.shape, parameter.dtype(), parameter.device())?;
     wanted.start.map_or(Ok(()), |start| tensor.fill_(start))?;
     Ok(tensor)
 }
