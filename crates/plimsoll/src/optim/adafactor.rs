@@ -37,8 +37,9 @@ impl Default for AdafactorOptions {
 /// let device = Device::sim(SimConfig::new(1 << 30));
 /// let w = Tensor::ones(&[1024, 1024], &device)?.requires_grad_(true)?;
 /// w.square()?.sum()?.backward()?;
-/// Adafactor::new(vec![w], AdafactorOptions::default()).step()?;
-/// assert_eq!(device.peak_by_category()[Category::OptimizerState], 2 * 4096);
+/// let mut adafactor = Adafactor::new(vec![w], AdafactorOptions::default());
+/// adafactor.step()?;
+/// assert_eq!(device.memory_by_category()[Category::OptimizerState], 2 * 4096);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 pub type Adafactor = OptimizerOf<AdafactorOptions>;
