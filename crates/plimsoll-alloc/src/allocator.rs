@@ -1,30 +1,56 @@
 //! The allocator: [`Allocator`], with malloc, free, retag and the limits.
 //!
-//! A request is rounded (`size.rs`) and served from the cache if a block fits (`search.rs`). On a miss,
-//! `cache_miss.rs` gets more memory or fails. Every change is sent to the observer as an event. Blocks used on
-//! several streams are in `streams.rs`, private pools in `private.rs`.
+//! A request is rounded and served from the cache if a block fits (`pools/search.rs`). On a miss,
+//! `allocator/cache_miss.rs` gets more memory or fails. Every change is sent to the observer as an event.
+//!
+//! The state is in seven parts, each with private fields and methods of its own. A method that needs another part takes
+//! it as an argument: its signature says what it reads and what it changes. The methods of the allocator call those of the
+//! parts:
+//!
+//! | file | methods |
+//! |---|---|
+//! | `allocator.rs` | the cache lookup, free, retag, settings |
+//! | `allocator/private_pools.rs` | private pools |
+//! | `allocator/streams.rs` | uses on other streams, captures |
+//! | `allocator/release.rs` | releasing the cache to the device |
+//! | `allocator/out_of_memory.rs` | the error, with its figures |
+//! | `allocator/cache_miss.rs` | malloc: the steps to get memory when no cached block fits |
+//! | `allocator/address.rs` | allocation at a given address |
+//! | `allocator/adopt.rs` | importing state from a recording |
+//! | `allocator/checkpoint.rs` | saving and restoring a private pool's layout |
+//! | `allocator/inspect.rs` | snapshots, how a request would be served, consistency checks |
 //!
 //! As PyTorch: `DeviceCachingAllocator` in `c10/cuda/CUDACachingAllocator.cpp`, for one device.
 
-use crate::Category;
-use crate::block::{Block, BlockId, SlotState};
-use crate::cache_miss;
-use crate::config::{CaptureTest, Config};
+mod address;
+mod adopt;
+mod cache_miss;
+mod checkpoint;
+mod inspect;
+mod out_of_memory;
+mod private_pools;
+mod release;
+mod streams;
+
+use crate::allocation::Allocation;
+use crate::block::BlockId;
+use crate::capture::Captures;
+use crate::category::Category;
+use crate::config::Config;
 use crate::driver::{Driver, MemoryInfo};
 use crate::error::Error;
-use crate::event::{DeviceRange, Event, LiveBlock, Observer};
-use crate::expandable::Ranges;
-use crate::grow::fraction_of;
-use crate::pieces::Cut;
-use crate::pool::{Pool, Pools};
-use crate::private::Privates;
-use crate::request::{Allocation, LabelId, Request, Tag};
-use crate::search::{SizedRequest, cut};
-use crate::size::{ONE_EXBIBYTE, block_bytes, is_oversize, kind_of, segment_bytes};
-use crate::streams::Streams;
+use crate::event::{Event, Observer};
+use crate::heap::Heap;
+use crate::memory_limit::MemoryLimit;
+use crate::pending::PendingFrees;
+use crate::pools::{Cut, SizedRequest};
+use crate::private::PrivatePools;
+use crate::request::{LabelId, Request, StreamId, Tag};
+use crate::rounding::{block_bytes, segment_bytes};
+use crate::size::{ONE_EXBIBYTE, kind_of};
+use crate::source::SegmentSource;
 
-const NOT_OURS: &str =
-    "the allocation belongs to another allocator, or its pool was restored to a checkpoint since";
+pub(crate) use cache_miss::{GrowthContext, resume};
 
 // Note [Laid out once]
 // A sized request and an allocation are a few machine words each. Returned through several functions,
@@ -48,18 +74,16 @@ const NOT_OURS: &str =
 /// ```
 #[derive(Debug)]
 pub struct Allocator<D, O> {
-    pub(crate) config: Config,
-    pub(crate) driver: D,
-    pub(crate) observer: O,
-    pub(crate) pools: Pools,
-    pub(crate) ranges: Ranges,
-    pub(crate) privates: Privates,
-    pub(crate) streams: Streams,
-    /// Number of captures under way.
-    captures: u32,
-    /// Total bytes of all segments.
-    pub(crate) reserved_bytes: u64,
-    pub(crate) limit_bytes: Option<u64>,
+    config: Config,
+    limit: MemoryLimit,
+    /// The device, with the address space reserved on it.
+    source: SegmentSource<D>,
+    /// The blocks, and the observer of their changes.
+    heap: Heap<O>,
+    private_pools: PrivatePools,
+    captures: Captures,
+    /// Freed blocks that wait for other streams.
+    pending: PendingFrees,
 }
 
 /// The result of the cache lookup: [`Allocator::start`].
@@ -90,7 +114,7 @@ pub enum CacheLookup {
 
 /// A request that missed the cache, for [`Allocator::resume`]; see [`CacheLookup`] for an example.
 #[derive(Debug)]
-pub struct CacheMiss(pub(crate) Request);
+pub struct CacheMiss(Request);
 
 /// Whether the callbacks freed memory after a cache miss; see [`CacheLookup`] for an example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,32 +128,14 @@ pub enum CallbackResult {
 impl<D: Driver, O: Observer> Allocator<D, O> {
     /// An empty allocator. Its limit is that of `per_process_memory_fraction`, if set.
     pub fn new(config: Config, driver: D, observer: O) -> Self {
-        let fraction = config.per_process_memory_fraction();
-        let limit_bytes = (fraction < 1.0).then(|| fraction_of(fraction, driver.memory().total_bytes));
         Self {
-            pools: Pools::new(config.tie_order()),
+            limit: MemoryLimit::of_config(&config, driver.memory().total_bytes),
+            source: SegmentSource::new(driver),
+            heap: Heap::new(config.tie_order(), observer),
             config,
-            driver,
-            observer,
-            ranges: Ranges::default(),
-            privates: Privates::default(),
-            streams: Streams::default(),
-            captures: 0,
-            reserved_bytes: 0,
-            limit_bytes,
-        }
-    }
-
-    /// Allocates. A request of 0 bytes allocates nothing, changes nothing and sends no event.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] if no memory is left after releasing the cache, [`Error::TooLarge`] from
-    /// one exbibyte on, [`Error::Pool`] if the request's pool does not exist, [`Error::Driver`] if the
-    /// device failed. Nothing is allocated then.
-    pub fn malloc(&mut self, request: Request) -> Result<Allocation, Error> {
-        match self.start(request)? {
-            CacheLookup::Hit(allocation) => Ok(allocation),
-            CacheLookup::Miss(miss) => self.resume(miss, CallbackResult::NothingFreed),
+            private_pools: PrivatePools::default(),
+            captures: Captures::default(),
+            pending: PendingFrees::default(),
         }
     }
 
@@ -153,18 +159,9 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// The second half of [`malloc`](Self::malloc): searches the cache again if callbacks freed memory, then
-    /// follows `cache_miss.rs`. Other calls may come between the halves.
-    ///
-    /// # Errors
-    /// As [`malloc`](Self::malloc).
-    pub fn resume(&mut self, miss: CacheMiss, result: CallbackResult) -> Result<Allocation, Error> {
-        cache_miss::resume(self, miss, result)
-    }
-
     /// Rounds a request and finds its pool.
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn size_request(&self, request: Request) -> Result<SizedRequest, Error> {
+    fn size_request(&self, request: Request) -> Result<SizedRequest, Error> {
         if request.bytes >= ONE_EXBIBYTE {
             return Err(Error::TooLarge { requested_bytes: request.bytes });
         }
@@ -175,50 +172,57 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             block_bytes,
             segment_bytes: segment_bytes(&self.config, block_bytes),
             kind,
-            pool: self.half_of(request.pool, kind)?,
-            expandable: self.config.expandable_segments()
-                && !self.privates.has_segment_allocator(request.pool),
+            pool: self.private_pools.half_of(request.pool, kind)?,
+            expandable: self.config.expandable_segments() && !self.source.has_allocator(request.pool),
         })
+    }
+
+    /// Completes the frees that no longer wait for other streams. Runs at the start of each request.
+    #[inline(always)] // Note [Laid out once]
+    fn settle_frees(&mut self, stream: StreamId) -> Result<(), Error> {
+        if self.pending.is_idle() { Ok(()) } else { self.settle_pending(stream) }
+    }
+
+    #[inline(never)] // usually no block is pending
+    fn settle_pending(&mut self, stream: StreamId) -> Result<(), Error> {
+        if self.in_capture() {
+            self.settle_frees_in_capture(stream)
+        } else {
+            self.pending.poll(&mut self.heap, self.source.driver_mut())
+        }
+    }
+
+    /// Frees the blocks of `stream` whose last uses all precede the stream's next work.
+    fn settle_frees_in_capture(&mut self, stream: StreamId) -> Result<(), Error> {
+        if self.config.graph_capture_record_stream_reuse()
+            && self.pending.has_deferred()
+            && let Some(before) = self.captures.before(self.source.driver(), stream)?
+        {
+            self.pending.settle_past(&mut self.heap, stream, before);
+        }
+        Ok(())
     }
 
     /// The best-fitting cached block. Searches are counted while garbage collection is on: they measure age.
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn search(&mut self, sized: &SizedRequest) -> Option<BlockId> {
-        if self.collected_limit().is_some() {
-            self.pools.pool_mut(sized.pool).searches += 1;
+    fn search(&mut self, sized: &SizedRequest) -> Option<BlockId> {
+        if self.limit.collected(&self.config).is_some() {
+            self.heap.count_search(sized);
         }
-        self.pools.serving(sized, &self.config)
+        self.heap.pools().serving(sized, &self.config)
     }
 
     /// Allocates a cached block, split if the remainder is worth keeping.
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn allocate(&mut self, found: BlockId, sized: &SizedRequest) -> Allocation {
-        let cut = if self.privates.is_unsplit(self.pools.pool(sized.pool).id) {
-            Cut::Whole
-        } else {
-            cut(&self.config, sized, self.pools.blocks[found].bytes)
-        };
-        self.allocate_cut(found, sized.block_bytes, &sized.request, cut)
-    }
-
-    /// Allocates a cached block, and sends the event.
-    #[inline(always)] // Note [Laid out once]
-    pub(crate) fn allocate_cut(
-        &mut self,
-        found: BlockId,
-        bytes: u64,
-        request: &Request,
-        cut: Cut,
-    ) -> Allocation {
-        let (id, inactive_split) = self.pools.occupy(found, bytes, request, cut);
-        let Block { addr, bytes, pool, generation, .. } = self.pools.blocks[id];
-        let Pool { kind, id: pool_id, .. } = *self.pools.pool(pool);
-        let Request { bytes: requested_bytes, stream, stack, .. } = *request;
-        let tag = request.tag();
-        let block = LiveBlock { addr, bytes, requested_bytes, stream, pool: kind, pool_id, tag, stack };
-        let oversize = is_oversize(&self.config, block.bytes);
-        self.observer.on(&Event::Alloc { block, inactive_split, oversize });
-        Allocation::of_block(id, generation, &block)
+    fn allocate(&mut self, found: BlockId, sized: &SizedRequest) -> Allocation {
+        let private_pools = &self.private_pools;
+        let cut =
+            if private_pools.any_unsplit() && private_pools.is_unsplit(self.heap.pools().id_of(sized.pool)) {
+                Cut::Whole
+            } else {
+                sized.cut(&self.config, self.heap.pools().block(found).bytes)
+            };
+        self.heap.allocate(found, sized.block_bytes, &sized.request, cut, &self.config)
     }
 
     /// Frees a block. It becomes cached, merged with its cached neighbours; if other streams use it, it is
@@ -228,32 +232,37 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// If the allocation belongs to another allocator, or its pool was restored to a checkpoint since.
     #[expect(clippy::needless_pass_by_value, reason = "consuming it is what makes a double free impossible")]
     pub fn free(&mut self, allocation: Allocation) {
-        if let Some(id) = self.held(&allocation) {
+        if let Some(id) = self.heap.held(&allocation) {
             self.free_block(id);
         }
     }
 
     #[inline(always)] // Note [Laid out once]
-    pub(crate) fn free_block(&mut self, id: BlockId) {
-        let block = self.live(id);
-        let oversize = is_oversize(&self.config, block.bytes);
-        self.observer.on(&Event::Free { block, oversize });
-        if self.pools.blocks[id].uses.is_some() {
+    fn free_block(&mut self, id: BlockId) {
+        let has_uses = self.heap.pools().block(id).waits.has_uses();
+        let block = self.heap.request_free(id, &self.config);
+        if has_uses {
             self.wait_for_uses(id);
         } else {
-            self.put_back(id, block, true);
+            self.heap.complete_free_at_once(id, block);
         }
     }
 
-    /// Caches a freed block that no stream uses any more.
-    pub(crate) fn complete_free(&mut self, id: BlockId) {
-        self.put_back(id, self.live(id), false);
+    /// Keeps a freed block pending until its uses on other streams are done.
+    #[inline(never)] // most blocks are used on one stream
+    fn wait_for_uses(&mut self, id: BlockId) {
+        if self.in_capture() {
+            let reuse = self.config.graph_capture_record_stream_reuse();
+            let last_uses =
+                if reuse { self.pending.last_uses(&self.heap, self.source.driver(), id) } else { None };
+            self.pending.wait_for_capture(&mut self.heap, id, last_uses);
+        } else {
+            self.pending.wait_for_uses(&mut self.heap, self.source.driver_mut(), id);
+        }
     }
 
-    #[inline]
-    fn put_back(&mut self, id: BlockId, block: LiveBlock, at_once: bool) {
-        let inactive_split = self.pools.vacate(id);
-        self.observer.on(&Event::FreeCompleted { block, inactive_split, at_once });
+    fn in_capture(&self) -> bool {
+        self.captures.is_capturing(&self.config, self.source.driver(), &self.private_pools)
     }
 
     /// Changes the tag of a live block. Placement never reads tags.
@@ -261,51 +270,20 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// # Panics
     /// If the allocation belongs to another allocator, or its pool was restored to a checkpoint since.
     pub fn retag(&mut self, allocation: &Allocation, category: Category, label: LabelId) {
-        let Some(id) = self.held(allocation) else { return };
-        let from = std::mem::replace(&mut self.pools.blocks[id].tag, Tag { category, label });
-        self.observer.on(&Event::Retag { block: self.live(id), from });
+        if let Some(id) = self.heap.held(allocation) {
+            self.heap.retag(id, Tag { category, label });
+        }
     }
 
     /// Sends an event for a step of the program, for the history.
     pub fn mark_step(&mut self, number: u64) {
-        self.observer.on(&Event::StepMark { number });
+        self.heap.send(&Event::StepMark { number });
     }
 
     /// Sends an event for a snapshot of the state, for the history. As PyTorch: a trace's `snapshot`.
     pub fn mark_snapshot(&mut self) {
-        let blocks = self.pools.blocks.iter();
-        let active = blocks.filter(|block| matches!(block.state, SlotState::Active | SlotState::Pending));
-        let active_bytes = active.map(|block| block.bytes).sum();
-        self.observer.on(&Event::Snapshot { active_bytes });
-    }
-
-    /// Begins a capture: work is captured rather than run, until as many
-    /// [`end_capture`](Self::end_capture) calls. Meanwhile no event is queried or waited for, blocks used on
-    /// other streams stay pending, and the cache is not released. This applies to calls for which
-    /// [`Driver::is_capturing`] is true; by default, all calls.
-    /// As PyTorch: `markCaptureBegin`.
-    pub fn begin_capture(&mut self) {
-        self.captures += 1;
-    }
-
-    /// Ends a capture. As PyTorch: `markCaptureEnd`.
-    ///
-    /// # Panics
-    /// If no capture is under way.
-    pub fn end_capture(&mut self) {
-        assert!(self.captures > 0, "end_capture without begin_capture");
-        self.captures -= 1;
-        if self.captures == 0 {
-            self.streams.nodes_before.clear();
-        }
-    }
-
-    pub(crate) fn in_capture(&self) -> bool {
-        let redirected = match self.config.capture_test() {
-            CaptureTest::Capture => false,
-            CaptureTest::AnyRedirection => self.privates.is_recording(),
-        };
-        (self.captures > 0 && self.driver.is_capturing()) || redirected
+        let active_bytes = self.heap.pools().active_bytes();
+        self.heap.send(&Event::Snapshot { active_bytes });
     }
 
     /// The options.
@@ -325,85 +303,47 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// # Errors
     /// [`Error::InvalidFraction`] outside 0 to 1; the limit does not change.
     pub fn set_memory_fraction(&mut self, fraction: f64) -> Result<(), Error> {
-        if !(0.0..=1.0).contains(&fraction) {
-            return Err(Error::InvalidFraction(fraction));
-        }
-        let total_bytes = self.driver.memory().total_bytes;
-        self.limit_bytes = (fraction < 1.0).then(|| fraction_of(fraction, total_bytes));
-        Ok(())
+        self.limit.set_fraction(fraction, self.source.memory().total_bytes)
     }
 
     /// Sets or removes the limit on the reserved bytes. It is the same limit as
     /// [`set_memory_fraction`](Self::set_memory_fraction)'s: the last call counts.
     pub fn set_memory_limit(&mut self, limit_bytes: Option<u64>) {
-        self.limit_bytes = limit_bytes;
+        self.limit.set(limit_bytes);
     }
 
     /// The limit on the reserved bytes, if any.
     pub fn memory_limit(&self) -> Option<u64> {
-        self.limit_bytes
+        self.limit.bytes()
     }
 
     /// Reserved memory: the total size of all segments, bytes.
     pub fn reserved(&self) -> u64 {
-        self.reserved_bytes
+        self.heap.reserved_bytes()
     }
 
     /// The device's free and total memory.
     pub fn memory_info(&self) -> MemoryInfo {
-        self.driver.memory()
+        self.source.memory()
     }
 
     /// The observer.
     pub fn observer(&self) -> &O {
-        &self.observer
+        self.heap.observer()
     }
 
     /// The observer, to reset it.
     pub fn observer_mut(&mut self) -> &mut O {
-        &mut self.observer
+        self.heap.observer_mut()
     }
 
     /// The driver.
     pub fn driver(&self) -> &D {
-        &self.driver
+        self.source.driver()
     }
 
     /// The driver, to change it.
     pub fn driver_mut(&mut self) -> &mut D {
-        &mut self.driver
-    }
-
-    /// The block of an allocation; none for a request of 0 bytes.
-    pub(crate) fn held(&self, allocation: &Allocation) -> Option<BlockId> {
-        let id = allocation.block()?;
-        let block = self.pools.blocks.get(id).map(|block| (block.addr, block.state, block.generation));
-        let expected = (allocation.addr(), SlotState::Active, allocation.generation());
-        assert_eq!(block, Some(expected), "{NOT_OURS}");
-        Some(id)
-    }
-
-    /// An active block as it appears in events.
-    #[inline]
-    pub(crate) fn live(&self, id: BlockId) -> LiveBlock {
-        let block = &self.pools.blocks[id];
-        let pool = self.pools.pool(block.pool);
-        LiveBlock {
-            addr: block.addr,
-            bytes: block.bytes,
-            requested_bytes: block.requested_bytes,
-            stream: block.stream,
-            pool: pool.kind,
-            pool_id: pool.id,
-            tag: block.tag,
-            stack: block.stack,
-        }
-    }
-
-    /// A block's memory as it appears in events.
-    pub(crate) fn memory_of(&self, block: &Block) -> DeviceRange {
-        let pool = self.pools.pool(block.pool);
-        let Block { addr, bytes, stream, .. } = *block;
-        DeviceRange { addr, bytes, stream, pool: pool.kind, pool_id: pool.id }
+        self.source.driver_mut()
     }
 }

@@ -1,17 +1,17 @@
 //! The blocks, stored in a [`Slab`] and addressed by [`BlockId`].
 //!
 //! A segment is a list of blocks, linked by `prev` and `next` in address order. Ids are stable, and slots
-//! are reused, so a steady state does not allocate from the heap. `pieces.rs` maintains these links, and
+//! are reused, so a steady state does not allocate from the heap. `pools/pieces.rs` maintains these links, and
 //! `free_set/tree.rs` maintains `lower` and `upper`.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
 use crate::category::Category;
-use crate::expandable::RangeId;
-use crate::pool::{PoolKind, PoolRef};
+use crate::ranges::RangeId;
 use crate::request::{Addr, LabelId, StackId, StreamId, Tag};
-use crate::streams::UseId;
+use crate::size::PoolKind;
+use crate::stream_uses::Waits;
 
 /// A slot in the slab, counted from 1 so that `Option<BlockId>` takes four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,12 +28,33 @@ impl BlockId {
     }
 }
 
+/// One half of one pool: its index in `pools.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PoolRef(u32);
+
+impl PoolRef {
+    /// The half of the default pool.
+    pub(crate) const fn default_half(kind: PoolKind) -> Self {
+        Self(kind as u32)
+    }
+
+    /// The half with this index.
+    pub(crate) fn at(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Its index.
+    pub(crate) fn index(self) -> u32 {
+        self.0
+    }
+}
+
 /// The state of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SlotState {
     /// Allocated to a caller.
     Active,
-    /// Freed, but another stream may still use it: `streams.rs`.
+    /// Freed, but another stream may still use it: `pending.rs`.
     Pending,
     /// In its pool's free set.
     Cached,
@@ -52,7 +73,7 @@ pub(crate) struct Block {
     pub(crate) requested_bytes: u64,
     /// The number of the block's segment, in order of creation (PyTorch's `registration_counter`).
     pub(crate) segment_number: u64,
-    /// The pool's search count when the block was last cached: its age for `collect.rs`.
+    /// The pool's search count when the block was last cached: its age for `source/collect.rs`.
     pub(crate) cached_at: u64,
     pub(crate) stream: StreamId,
     pub(crate) prev: Option<BlockId>,
@@ -63,10 +84,8 @@ pub(crate) struct Block {
     pub(crate) upper: Option<BlockId>,
     /// The expandable segment that contains this block.
     pub(crate) range: Option<RangeId>,
-    /// Recorded events that a pending block still waits for.
-    pub(crate) events: u32,
-    /// Uses on other streams for which no event is recorded yet: `streams.rs`.
-    pub(crate) uses: Option<UseId>,
+    /// Its uses on other streams.
+    pub(crate) waits: Waits,
     pub(crate) pool: PoolRef,
     pub(crate) state: SlotState,
     pub(crate) tag: Tag,
@@ -90,8 +109,7 @@ impl Block {
         lower: None,
         upper: None,
         range: None,
-        events: 0,
-        uses: None,
+        waits: Waits::NONE,
         pool: PoolRef::default_half(PoolKind::Small),
         state: SlotState::Vacant,
         tag: Tag { category: Category::Temporary, label: LabelId(0) },

@@ -1,4 +1,5 @@
-//! Graph captures: how frees work while work is captured into a graph rather than run.
+//! Graph captures: [`Captures`], which knows whether work is captured into a graph rather than run, and what precedes
+//! a stream's next work there.
 //!
 //! Events are not queried then, so a block that other streams use stays pending until the captures are
 //! over. With `graph_capture_record_stream_reuse` it can be reused earlier: when it is freed, the last nodes of
@@ -10,12 +11,79 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::allocator::Allocator;
-use crate::block::BlockId;
+use crate::config::{CaptureTest, Config};
 use crate::driver::{Captured, Driver, NodeId};
 use crate::error::Error;
-use crate::event::Observer;
-use crate::request::{PoolId, StreamId};
+use crate::private::PrivatePools;
+use crate::request::StreamId;
+
+/// The captures under way.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    under_way: u32,
+    /// By capture and stream, the nodes that are known to precede the stream's next work. A graph only grows,
+    /// so no node is visited twice.
+    nodes_before: BTreeMap<(u64, StreamId), BTreeSet<NodeId>>,
+}
+
+impl Captures {
+    /// Begins a capture.
+    pub(crate) fn begin(&mut self) {
+        self.under_way += 1;
+    }
+
+    /// Ends a capture. After the last, all graphs are forgotten: later ones may reuse node ids.
+    ///
+    /// # Panics
+    /// If no capture is under way.
+    pub(crate) fn end(&mut self) {
+        assert!(self.under_way > 0, "end_capture without begin_capture");
+        self.under_way -= 1;
+        if self.under_way == 0 {
+            self.nodes_before.clear();
+        }
+    }
+
+    /// Whether the current call is captured rather than run.
+    pub(crate) fn is_capturing(&self, config: &Config, driver: &impl Driver, pools: &PrivatePools) -> bool {
+        let redirected = match config.capture_test() {
+            CaptureTest::Capture => false,
+            CaptureTest::AnyRedirection => pools.is_recording(),
+        };
+        (self.under_way > 0 && driver.is_capturing()) || redirected
+    }
+
+    /// What precedes the next work of a stream; `None` if the stream is not captured.
+    pub(crate) fn before(
+        &mut self,
+        driver: &impl Driver,
+        stream: StreamId,
+    ) -> Result<Option<NodesBefore<'_>>, Error> {
+        let Some(Captured { capture, tail }) = driver.captured(stream)? else { return Ok(None) };
+        let mut nodes = self.nodes_before.remove(&(capture, stream)).unwrap_or_default();
+        walk_back(driver, tail, &mut nodes)?; // after a failure, the walk starts over
+        let nodes = self.nodes_before.entry((capture, stream)).or_insert(nodes);
+        Ok(Some(NodesBefore { capture, nodes }))
+    }
+}
+
+/// The nodes that precede a stream's next work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodesBefore<'a> {
+    capture: u64,
+    nodes: &'a BTreeSet<NodeId>,
+}
+
+/// Adds `from` and all its predecessors to the known nodes.
+fn walk_back(driver: &impl Driver, mut from: Vec<NodeId>, known: &mut BTreeSet<NodeId>) -> Result<(), Error> {
+    while let Some(node) = from.pop() {
+        if !known.contains(&node) {
+            from.extend(driver.dependencies(node)?);
+            known.insert(node);
+        }
+    }
+    Ok(())
+}
 
 /// The graph nodes after which a freed block is no longer used.
 #[derive(Debug)]
@@ -24,92 +92,28 @@ pub(crate) struct LastUses {
     nodes: Vec<NodeId>,
 }
 
-/// By capture and stream, the nodes that are known to precede the stream's next work. A graph only grows,
-/// so no node is visited twice.
-#[derive(Debug, Default)]
-pub(crate) struct NodesBefore(BTreeMap<(u64, StreamId), BTreeSet<NodeId>>);
-
-impl NodesBefore {
-    /// Forgets all graphs: later ones may reuse node ids.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-}
-
-impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Completes the frees that no longer wait for other streams. Runs at the start of each request.
-    #[inline(always)] // Note [Laid out once]
-    pub(crate) fn settle_frees(&mut self, stream: StreamId) -> Result<(), Error> {
-        if self.streams.is_idle() {
-            Ok(())
-        } else if self.in_capture() {
-            self.settle_frees_in_capture(stream)
-        } else {
-            self.poll_events()
-        }
-    }
-
-    /// Frees the blocks of `stream` whose last uses all precede the stream's next work.
-    #[cold]
-    fn settle_frees_in_capture(&mut self, stream: StreamId) -> Result<(), Error> {
-        if !self.config.graph_capture_record_stream_reuse() || !self.streams.has_deferred() {
-            return Ok(());
-        }
-        let Some(Captured { capture, tail }) = self.driver.captured(stream)? else { return Ok(()) };
-        let mut before = self.streams.nodes_before.0.remove(&(capture, stream)).unwrap_or_default();
-        self.walk_back(tail, &mut before)?; // after a failure, the walk starts over
-        let is_past = |uses: &LastUses| {
-            uses.capture == capture
-                && !uses.nodes.is_empty()
-                && uses.nodes.iter().all(|node| before.contains(node))
-        };
-        let blocks = &self.pools.blocks;
-        let settled = self.streams.deferred_with_last_uses();
-        let settled = settled.filter(|&(id, uses)| blocks[id].stream == stream && is_past(uses));
-        let settled: Vec<BlockId> = settled.map(|(id, _)| id).collect();
-        self.streams.nodes_before.0.insert((capture, stream), before);
-        settled.into_iter().for_each(|id| self.settle_in_capture(id));
-        Ok(())
-    }
-
-    /// Frees the blocks of a pool that only a capture used on other streams. The capture is over when no more
-    /// requests go to the pool.
-    pub(crate) fn settle_frees_in_pool(&mut self, pool: PoolId) {
-        if self.config.graph_capture_record_stream_reuse() {
-            let of_pool = |&id: &BlockId| self.pools.pool(self.pools.blocks[id].pool).id == pool;
-            let settled: Vec<BlockId> = self.streams.deferred().filter(of_pool).collect();
-            settled.into_iter().for_each(|id| self.settle_in_capture(id));
-        }
-    }
-
-    /// Adds `from` and all its predecessors to the known nodes.
-    fn walk_back(&self, mut from: Vec<NodeId>, known: &mut BTreeSet<NodeId>) -> Result<(), Error> {
-        while let Some(node) = from.pop() {
-            if !known.contains(&node) {
-                from.extend(self.driver.dependencies(node)?);
-                known.insert(node);
-            }
-        }
-        Ok(())
-    }
-
-    /// The nodes after which a block that is freed in a capture is no longer used; `None` if the option is
-    /// off, or if not all streams that use the block are captured into one graph.
-    pub(crate) fn last_uses(&self, id: BlockId) -> Option<LastUses> {
-        if !self.config.graph_capture_record_stream_reuse() {
-            return None;
-        }
-        let Captured { capture, tail: mut nodes } = self.captured(self.pools.blocks[id].stream)?;
-        for stream in self.streams.uses_of(self.pools.blocks[id].uses) {
-            let other = self.captured(stream).filter(|other| other.capture == capture)?;
+impl LastUses {
+    /// The last nodes of a block's own stream and of those that use it; `None` if not all of them are captured into one
+    /// graph. Freeing does not fail: if the driver returns an error, the block waits for the end of the capture.
+    pub(crate) fn of(
+        driver: &impl Driver,
+        own: StreamId,
+        mut others: impl Iterator<Item = StreamId>,
+    ) -> Option<Self> {
+        let captured = |stream| driver.captured(stream).ok().flatten();
+        let Captured { capture, tail: nodes } = captured(own)?;
+        let add = |mut nodes: Vec<NodeId>, stream| {
+            let other = captured(stream).filter(|other| other.capture == capture)?;
             nodes.extend(other.tail);
-        }
-        Some(LastUses { capture, nodes })
+            Some(nodes)
+        };
+        Some(Self { capture, nodes: others.try_fold(nodes, add)? })
     }
 
-    /// The capture of a stream. Freeing does not fail: if the driver returns an error, the block waits for
-    /// the end of the capture.
-    fn captured(&self, stream: StreamId) -> Option<Captured> {
-        self.driver.captured(stream).ok().flatten()
+    /// Whether all of these nodes precede.
+    pub(crate) fn are_past(&self, before: NodesBefore<'_>) -> bool {
+        self.capture == before.capture
+            && !self.nodes.is_empty()
+            && self.nodes.iter().all(|node| before.nodes.contains(node))
     }
 }

@@ -8,17 +8,16 @@
 //! As PyTorch: `getCheckpointState`, `setCheckpointPoolState`. Segments are visited in the order of their
 //! addresses (PyTorch's order is a hash map's).
 
-use std::fmt;
+use std::collections::BTreeMap;
 
-use crate::allocator::Allocator;
-use crate::block::{Block, BlockId, SlotState};
-use crate::driver::Driver;
-use crate::error::Error;
+use crate::allocation::Allocation;
+use crate::block::{Block, BlockId, PoolRef, SlotState};
+use crate::config::Config;
+use crate::error::CheckpointError;
 use crate::event::Observer;
-use crate::pieces::Cut;
-use crate::pool::PoolRef;
-use crate::private::PoolError;
-use crate::request::{Addr, Allocation, PoolId, Request, StreamId};
+use crate::heap::Heap;
+use crate::pools::{Cut, Pools};
+use crate::request::{Addr, PoolId, Request, StreamId};
 
 /// The layout of a private pool: its segments, their blocks, and which were allocated.
 ///
@@ -50,7 +49,7 @@ struct Piece {
     state: SlotState,
 }
 
-/// The result of restoring a pool: [`Allocator::restore`]; see [`Checkpoint`] for an example.
+/// The result of restoring a pool: [`Allocator::restore`](crate::Allocator::restore); see [`Checkpoint`] for an example.
 #[derive(Debug, Default)]
 #[must_use = "an allocation that is dropped instead of freed is leaked"]
 pub struct Restored {
@@ -61,117 +60,33 @@ pub struct Restored {
     pub held: Vec<Allocation>,
 }
 
-/// Why a pool cannot be restored.
-///
-/// ```
-/// # use plimsoll_alloc::{Addr, CheckpointError};
-/// let why = CheckpointError::SegmentGone(Addr(0x5000_0000_0000));
-/// assert_eq!(why.to_string(), "the segment at 0x500000000000 of the checkpoint is no longer in the pool");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CheckpointError {
-    /// A block is used on other streams, or waits for them.
-    InUse(Addr),
-    /// A segment of the checkpoint was released, or its pages are mapped differently now.
-    SegmentGone(Addr),
-}
-
-impl fmt::Display for CheckpointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse(addr) => write!(f, "the block at {addr} is still used on another stream"),
-            Self::SegmentGone(addr) => {
-                write!(f, "the segment at {addr} of the checkpoint is no longer in the pool")
-            }
-        }
-    }
-}
-
-impl std::error::Error for CheckpointError {}
-
-impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Saves a private pool's layout.
-    ///
-    /// # Errors
-    /// [`PoolError::Unknown`] if there is no such pool.
-    pub fn checkpoint(&self, id: PoolId) -> Result<Checkpoint, Error> {
-        let halves = self.privates.get(id).ok_or(PoolError::Unknown(id))?.halves;
-        let segments = self.chains_of(halves).into_iter().map(|chain| {
-            let piece = |id| {
-                let Block { addr, bytes, stream, state, .. } = self.pools.blocks[id];
-                Piece { addr, bytes, stream, state }
-            };
-            chain.into_iter().map(piece).collect()
-        });
-        Ok(Checkpoint { pool: id, segments: segments.collect() })
+impl Checkpoint {
+    /// The pool.
+    pub(crate) fn pool(&self) -> PoolId {
+        self.pool
     }
 
-    /// Restores a private pool to a saved layout. Everything is checked first:
-    /// on an error, the pool does not change.
-    ///
-    /// # Errors
-    /// [`PoolError::Unknown`] or [`PoolError::Unused`] if the pool has no users, [`CheckpointError`] if a
-    /// block is used on other streams or a segment is gone.
-    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
-        let id = checkpoint.pool;
-        let pool = *self.privates.get(id).ok_or(PoolError::Unknown(id))?;
-        if pool.use_count == 0 {
-            return Err(PoolError::Unused(id).into());
-        }
-        let chains = self.chains_of(pool.halves);
-        self.check_restorable(&chains, checkpoint)?;
-        let mut restored = Restored::default();
-        self.pools.generation = self.pools.generation.wrapping_add(1);
-        for id in chains.into_iter().flatten() {
-            if self.pools.blocks.get(id).is_some_and(|block| block.state == SlotState::Active) {
-                restored.freed.push(self.pools.blocks[id].addr);
-                self.free_block(id);
-            }
-        }
-        for id in self.chains_of(pool.halves).into_iter().flatten() {
-            self.pools.blocks[id].generation = self.pools.generation;
-        }
-        for pieces in &checkpoint.segments {
-            let blocks = self.give_out_again(pool.halves, pieces);
-            for (piece, allocation) in blocks {
-                if piece.state == SlotState::Active {
-                    restored.held.push(allocation);
-                } else {
-                    self.free(allocation);
-                }
-            }
-        }
-        Ok(restored)
-    }
-
-    /// The blocks of each segment of a pool, by address.
-    fn chains_of(&self, halves: [PoolRef; 2]) -> Vec<Vec<BlockId>> {
-        let blocks = &self.pools.blocks;
-        let firsts =
-            blocks.ids().filter(|&id| halves.contains(&blocks[id].pool) && blocks[id].prev.is_none());
-        let mut firsts: Vec<BlockId> = firsts.collect();
-        firsts.sort_by_key(|&id| blocks[id].addr);
-        let chain = |first| std::iter::successors(Some(first), |&id: &BlockId| blocks[id].next).collect();
-        firsts.into_iter().map(chain).collect()
+    /// Saves the layout of a pool.
+    pub(crate) fn of(pool: PoolId, halves: [PoolRef; 2], pools: &Pools) -> Self {
+        let piece = |id| {
+            let Block { addr, bytes, stream, state, .. } = *pools.block(id);
+            Piece { addr, bytes, stream, state }
+        };
+        let chains = pools.chains_of(halves).into_iter();
+        Self { pool, segments: chains.map(|chain| chain.into_iter().map(piece).collect()).collect() }
     }
 
     /// Checks that nothing waits for other streams, and that the mapped ranges are those of the checkpoint.
-    fn check_restorable(
-        &self,
-        chains: &[Vec<BlockId>],
-        checkpoint: &Checkpoint,
-    ) -> Result<(), CheckpointError> {
-        for block in chains.iter().flatten().map(|&id| &self.pools.blocks[id]) {
-            if block.state == SlotState::Pending || block.uses.is_some() {
+    fn check(&self, chains: &[Vec<BlockId>], pools: &Pools) -> Result<(), CheckpointError> {
+        for block in chains.iter().flatten().map(|&id| pools.block(id)) {
+            if block.state == SlotState::Pending || block.waits.has_uses() {
                 return Err(CheckpointError::InUse(block.addr));
             }
         }
         let piece = |block: &Block| (block.addr, block.bytes, block.is_mapped());
-        let now: Vec<Vec<(Addr, u64)>> = chains
-            .iter()
-            .map(|chain| mapped_runs(chain.iter().map(|&id| piece(&self.pools.blocks[id]))))
-            .collect();
-        for pieces in &checkpoint.segments {
+        let now: Vec<Vec<(Addr, u64)>> =
+            chains.iter().map(|chain| mapped_runs(chain.iter().map(|&id| piece(pools.block(id))))).collect();
+        for pieces in &self.segments {
             let then = mapped_runs(
                 pieces.iter().map(|piece| (piece.addr, piece.bytes, piece.state != SlotState::Unmapped)),
             );
@@ -182,23 +97,67 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         Ok(())
     }
 
-    /// Allocates every mapped piece of one segment, from a pool without allocations.
-    fn give_out_again(&mut self, halves: [PoolRef; 2], pieces: &[Piece]) -> Vec<(Piece, Allocation)> {
-        let cached = halves.iter().flat_map(|&half| self.pools.pool(half).cached.iter(&self.pools.blocks));
-        let firsts: std::collections::BTreeMap<Addr, BlockId> =
-            cached.map(|id| (self.pools.blocks[id].addr, id)).collect();
-        let (mut given, mut rest) = (Vec::new(), None);
-        for &piece in pieces.iter().filter(|piece| piece.state != SlotState::Unmapped) {
-            let found = rest.or_else(|| firsts.get(&piece.addr).copied()).expect("the layout was compared");
-            let whole = self.pools.blocks[found].bytes == piece.bytes;
-            let request = Request { stream: piece.stream, ..Request::of(piece.bytes) };
-            let cut = if whole { Cut::Whole } else { Cut::Front };
-            let allocation = self.allocate_cut(found, piece.bytes, &request, cut);
-            rest = if whole { None } else { Some(found) };
-            given.push((piece, allocation));
+    /// Restores the layout to the pool with these halves. Everything is checked first:
+    /// on an error, the pool does not change.
+    pub(crate) fn restore<O: Observer>(
+        &self,
+        halves: [PoolRef; 2],
+        heap: &mut Heap<O>,
+        config: &Config,
+    ) -> Result<Restored, CheckpointError> {
+        let chains = heap.pools().chains_of(halves);
+        self.check(&chains, heap.pools())?;
+        let mut restored = Restored::default();
+        heap.begin_generation();
+        for id in chains.into_iter().flatten() {
+            if let Some(&Block { state: SlotState::Active, addr, .. }) = heap.pools().get(id) {
+                restored.freed.push(addr);
+                free(heap, id, config);
+            }
         }
-        given
+        for id in heap.pools().chains_of(halves).into_iter().flatten() {
+            heap.renew(id);
+        }
+        for pieces in &self.segments {
+            for (piece, allocation) in allocate_again(heap, halves, pieces, config) {
+                if piece.state == SlotState::Active {
+                    restored.held.push(allocation);
+                } else if let Some(id) = heap.held(&allocation) {
+                    free(heap, id, config);
+                }
+            }
+        }
+        Ok(restored)
     }
+}
+
+/// Frees a block that no other stream uses.
+fn free<O: Observer>(heap: &mut Heap<O>, id: BlockId, config: &Config) {
+    let block = heap.request_free(id, config);
+    heap.complete_free_at_once(id, block);
+}
+
+/// Allocates every mapped piece of one segment, from a pool without allocations.
+fn allocate_again<O: Observer>(
+    heap: &mut Heap<O>,
+    halves: [PoolRef; 2],
+    pieces: &[Piece],
+    config: &Config,
+) -> Vec<(Piece, Allocation)> {
+    let pools = heap.pools();
+    let cached = halves.iter().flat_map(|&half| pools.cached(half));
+    let firsts: BTreeMap<Addr, BlockId> = cached.map(|id| (pools.block(id).addr, id)).collect();
+    let (mut given, mut rest) = (Vec::new(), None);
+    for &piece in pieces.iter().filter(|piece| piece.state != SlotState::Unmapped) {
+        let found = rest.or_else(|| firsts.get(&piece.addr).copied()).expect("the layout was compared");
+        let whole = heap.pools().block(found).bytes == piece.bytes;
+        let request = Request { stream: piece.stream, ..Request::of(piece.bytes) };
+        let cut = if whole { Cut::Whole } else { Cut::Front };
+        let allocation = heap.allocate(found, piece.bytes, &request, cut, config);
+        rest = if whole { None } else { Some(found) };
+        given.push((piece, allocation));
+    }
+    given
 }
 
 /// The contiguous mapped ranges, by address.

@@ -1,14 +1,13 @@
-//! The error type: [`Error`]. The figures of an out-of-memory error are in
+//! The error type: [`Error`], and those of its parts that are small. The figures of an out-of-memory error are in
 //! `out_of_memory.rs`.
 
 use std::fmt;
 
-use crate::address::AddressError;
 use crate::bytes::Bytes;
-use crate::checkpoint::CheckpointError;
 use crate::driver::DriverError;
 use crate::out_of_memory::OutOfMemory;
-use crate::private::PoolError;
+use crate::request::{Addr, PoolId};
+use crate::size::MIN_BLOCK_BYTES;
 
 /// Why a call to the allocator failed. The allocator stays usable after any of them.
 ///
@@ -100,3 +99,99 @@ impl From<AddressError> for Error {
         Self::Address(why)
     }
 }
+
+/// Why a call on a private pool failed.
+///
+/// ```
+/// # use plimsoll_alloc::{PoolError, PoolId};
+/// assert_eq!(PoolError::Unknown(PoolId(0, 1)).to_string(), "there is no pool (0, 1)");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolError {
+    /// The pool already exists.
+    Exists(PoolId),
+    /// There is no such private pool; the default pool is not private.
+    Unknown(PoolId),
+    /// Requests are already sent to this pool.
+    AlreadyRecording(PoolId),
+    /// Requests are not sent to this pool.
+    NotRecording(PoolId),
+    /// The pool has no users left.
+    Unused(PoolId),
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exists(PoolId(a, b)) => write!(f, "pool ({a}, {b}) already exists"),
+            Self::Unknown(PoolId(a, b)) => write!(f, "there is no pool ({a}, {b})"),
+            Self::AlreadyRecording(PoolId(a, b)) => write!(f, "requests already go to pool ({a}, {b})"),
+            Self::NotRecording(PoolId(a, b)) => write!(f, "no requests are sent to pool ({a}, {b})"),
+            Self::Unused(PoolId(a, b)) => write!(f, "pool ({a}, {b}) has no users left"),
+        }
+    }
+}
+
+impl std::error::Error for PoolError {}
+
+/// Why a pool cannot be restored.
+///
+/// ```
+/// # use plimsoll_alloc::{Addr, CheckpointError};
+/// let why = CheckpointError::SegmentGone(Addr(0x5000_0000_0000));
+/// assert_eq!(why.to_string(), "the segment at 0x500000000000 of the checkpoint is no longer in the pool");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointError {
+    /// A block is used on other streams, or waits for them.
+    InUse(Addr),
+    /// A segment of the checkpoint was released, or its pages are mapped differently now.
+    SegmentGone(Addr),
+}
+
+impl fmt::Display for CheckpointError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse(addr) => write!(f, "the block at {addr} is still used on another stream"),
+            Self::SegmentGone(addr) => {
+                write!(f, "the segment at {addr} of the checkpoint is no longer in the pool")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CheckpointError {}
+
+/// Why a request for a given address failed.
+///
+/// ```
+/// # use plimsoll_alloc::{Addr, AddressError};
+/// assert_eq!(AddressError::Unaligned(Addr(0x301)).to_string(), "blocks start at multiples of 512, not at 0x301");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressError {
+    /// The address is not a multiple of 512.
+    Unaligned(Addr),
+    /// No cached block of the request's pool and stream contains the range.
+    NotCached {
+        /// The requested address.
+        addr: Addr,
+        /// The request, rounded up, bytes.
+        block_bytes: u64,
+    },
+}
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unaligned(addr) => {
+                write!(f, "blocks start at multiples of {MIN_BLOCK_BYTES}, not at {addr}")
+            }
+            Self::NotCached { addr, block_bytes } => {
+                write!(f, "no cached block of this stream and pool holds {block_bytes} bytes at {addr}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AddressError {}

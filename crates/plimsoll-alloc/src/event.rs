@@ -3,8 +3,8 @@
 //! The core sends events and keeps no statistics. Each event carries everything that PyTorch's statistics need
 //! (`stats.rs`), so an observer needs no other input. An observer cannot call the allocator.
 
-use crate::pool::PoolKind;
 use crate::request::{Addr, PoolId, StackId, StreamId, Tag};
+use crate::size::PoolKind;
 
 /// An event. `Free` and `FreeCompleted` are PyTorch's `free_requested` and
 /// `free_completed`.

@@ -1,16 +1,14 @@
-//! How a request would be served, and why: [`Allocator::explain`].
+//! How a request would be served, and why: [`Allocator::explain`](crate::Allocator::explain).
 //!
 //! For comparing two allocators at the first request where they differ. It changes nothing
 //! and visits all candidates, so it is too slow for every request.
 
 use std::fmt;
 
-use crate::allocator::Allocator;
-use crate::driver::Driver;
-use crate::error::Error;
-use crate::event::Observer;
-use crate::request::{Addr, Request};
-use crate::size::is_oversize;
+use crate::config::Config;
+use crate::pools::{Pools, SizedRequest, fits_oversize_rules};
+use crate::request::Addr;
+use crate::rounding::is_oversize;
 
 /// The cached blocks that are large enough for a request, in the order in which they are tried.
 ///
@@ -85,23 +83,17 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// The cached blocks that could serve a request now, which one would, and why. Blocks that become free
-    /// when the request polls events are not included.
-    ///
-    /// # Errors
-    /// [`Error::Pool`] if the request's pool does not exist, [`Error::TooLarge`] from one exbibyte on.
-    pub fn explain(&self, request: Request) -> Result<Explanation, Error> {
-        let sized = self.size_request(request)?;
-        let fit = self.pools.find_fit(&sized);
-        let (blocks, cached) = (&self.pools.blocks, &self.pools.pool(sized.pool).cached);
-        let mut at = cached.first_from(blocks, request.stream, sized.block_bytes);
+impl Explanation {
+    /// The cached blocks that could serve a request now, which one would, and why.
+    pub(crate) fn of(sized: &SizedRequest, pools: &Pools, config: &Config) -> Self {
+        let fit = pools.find_fit(sized);
+        let mut at = pools.best_fit(sized.pool, sized.request.stream, sized.block_bytes);
         let (mut candidates, mut before_fit) = (Vec::new(), true);
         while let Some(id) = at {
-            let block = &blocks[id];
+            let block = pools.block(id);
             let verdict = if Some(id) == fit {
                 before_fit = false;
-                self.verdict_of_fit(sized.block_bytes, block.bytes)
+                verdict_of_fit(config, sized.block_bytes, block.bytes)
             } else if !before_fit {
                 Verdict::Later
             } else if sized.expandable {
@@ -111,18 +103,18 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
             };
             let (addr, bytes, segment_number) = (block.addr, block.bytes, block.segment_number);
             candidates.push(Candidate { addr, bytes, segment_number, verdict });
-            at = cached.after(blocks, id);
+            at = pools.next_fit(id);
         }
-        Ok(Explanation { block_bytes: sized.block_bytes, segment_bytes: sized.segment_bytes, candidates })
+        Self { block_bytes: sized.block_bytes, segment_bytes: sized.segment_bytes, candidates }
     }
+}
 
-    fn verdict_of_fit(&self, wanted_bytes: u64, found_bytes: u64) -> Verdict {
-        if crate::search::fits_oversize_rules(&self.config, wanted_bytes, found_bytes) {
-            Verdict::Taken
-        } else if is_oversize(&self.config, wanted_bytes) {
-            Verdict::TooMuchOver
-        } else {
-            Verdict::Oversize
-        }
+fn verdict_of_fit(config: &Config, wanted_bytes: u64, found_bytes: u64) -> Verdict {
+    if fits_oversize_rules(config, wanted_bytes, found_bytes) {
+        Verdict::Taken
+    } else if is_oversize(config, wanted_bytes) {
+        Verdict::TooMuchOver
+    } else {
+        Verdict::Oversize
     }
 }

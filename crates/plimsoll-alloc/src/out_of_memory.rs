@@ -3,16 +3,9 @@
 
 use std::fmt;
 
-use crate::allocator::Allocator;
-use crate::block::SlotState;
 use crate::bytes::Bytes;
 use crate::category::{Category, CategoryBytes};
-use crate::driver::Driver;
-use crate::error::Error;
-use crate::event::{Event, Observer};
-use crate::expandable::exceeded_reserve;
 use crate::request::{LabelId, PoolId, StreamId};
-use crate::search::SizedRequest;
 
 /// A request that failed, and the allocator's state at that moment (after the cache was released).
 ///
@@ -263,66 +256,3 @@ impl fmt::Display for OutOfMemory {
 }
 
 impl std::error::Error for OutOfMemory {}
-
-impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Makes the error, and sends the event.
-    pub(crate) fn out_of_memory_error(&mut self, sized: &SizedRequest) -> Error {
-        let why = self.out_of_memory(sized);
-        self.observer.on(&Event::OutOfMemory {
-            requested_bytes: why.requested_bytes,
-            rounded_bytes: why.rounded_bytes,
-            segment_bytes: why.segment_bytes,
-            stream: why.stream,
-            pool_id: why.pool,
-            tag: sized.request.tag(),
-            stack: sized.request.stack,
-            device_free_bytes: why.device_free_bytes,
-        });
-        Error::OutOfMemory(Box::new(why))
-    }
-
-    fn out_of_memory(&self, sized: &SizedRequest) -> OutOfMemory {
-        let mut by_category = CategoryBytes::default();
-        let (mut pending_bytes, mut private_cached_bytes) = (0, 0);
-        for block in self.pools.blocks.iter() {
-            match block.state {
-                SlotState::Active => by_category[block.tag.category] += block.bytes,
-                SlotState::Pending => pending_bytes += block.bytes,
-                SlotState::Cached if self.pools.pool(block.pool).id != PoolId::DEFAULT => {
-                    private_cached_bytes += block.bytes;
-                }
-                _ => {}
-            }
-        }
-        let device = self.driver.memory();
-        let after_bytes = self.reserved_bytes.saturating_add(sized.segment_bytes);
-        let within_limit = self.limit_bytes.is_none_or(|limit_bytes| after_bytes <= limit_bytes);
-        let segment_allocator_refused =
-            within_limit && self.privates.has_segment_allocator(sized.request.pool);
-        OutOfMemory {
-            segment_allocator_refused,
-            requested_bytes: sized.request.bytes,
-            rounded_bytes: sized.block_bytes,
-            segment_bytes: sized.segment_bytes,
-            stream: sized.request.stream,
-            pool: sized.request.pool,
-            category: sized.request.category,
-            label: sized.request.label,
-            allocated_bytes: by_category.total(),
-            pending_bytes,
-            private_cached_bytes,
-            reserved_bytes: self.reserved_bytes,
-            limit_bytes: self.limit_bytes,
-            device_free_bytes: device.free_bytes,
-            device_total_bytes: device.total_bytes,
-            largest_free_block_bytes: self
-                .pools
-                .pool(sized.pool)
-                .cached
-                .largest_bytes(&self.pools.blocks, sized.request.stream),
-            by_category,
-            expandable_segments: self.config.expandable_segments(),
-            exceeded_reserve_bytes: exceeded_reserve(&self.config, sized, device.total_bytes),
-        }
-    }
-}

@@ -8,8 +8,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `request.rs` | a request ([`PinnedRequest`]) and its result ([`PinnedAllocation`]) |
-//! | `allocator.rs` | [`PinnedAllocator`]: alloc, record_event, free |
+//! | `allocator.rs` | [`PinnedAllocator`]: its state |
 //! | `polling.rs` | freeing a block: its events, the cache, the system |
+//! | `serving.rs` | serving a request |
 //! | `block.rs`, `pool.rs`, `size.rs` | a block's states; buckets and pending events; rounding |
 //! | `captures.rs` | pools that graph captures own |
 //! | `reserve.rs` | the segment that is pinned up front |
@@ -35,6 +36,7 @@ mod pool;
 mod request;
 mod reserve;
 mod segment;
+mod serving;
 mod sim;
 mod size;
 mod stats;

@@ -9,11 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::allocator::Allocator;
-use crate::driver::{Driver, DriverError};
-use crate::error::Error;
-use crate::event::{DeviceRange, Observer};
-use crate::private::PoolError;
+use crate::driver::DriverError;
 use crate::request::{Addr, PoolId, StreamId};
 
 /// Allocates the segments of a private pool instead of the device. Calls do not overlap unless
@@ -64,39 +60,16 @@ pub trait SegmentAllocator: fmt::Debug + Send + Sync {
 pub(crate) struct SegmentAllocators(BTreeMap<PoolId, Arc<dyn SegmentAllocator>>);
 
 impl SegmentAllocators {
+    #[inline]
     pub(crate) fn get(&self, id: PoolId) -> Option<&Arc<dyn SegmentAllocator>> {
         self.0.get(&id)
     }
 
+    pub(crate) fn insert(&mut self, id: PoolId, allocator: Arc<dyn SegmentAllocator>) {
+        self.0.insert(id, allocator);
+    }
+
     pub(crate) fn remove(&mut self, id: PoolId) {
         self.0.remove(&id);
-    }
-}
-
-impl<D: Driver, O: Observer> Allocator<D, O> {
-    /// Makes a private pool with a use count of 1, whose segments come from `allocator` as long as the pool exists,
-    /// and are never expandable. As PyTorch: `createOrIncrefPool` with an allocator.
-    ///
-    /// # Errors
-    /// [`PoolError::Unknown`] for the default pool's id, [`PoolError::Exists`] if the pool exists.
-    pub fn create_pool_with_allocator(
-        &mut self,
-        id: PoolId,
-        allocator: Arc<dyn SegmentAllocator>,
-    ) -> Result<(), Error> {
-        if self.privates.get(id).is_some() {
-            return Err(PoolError::Exists(id).into());
-        }
-        self.create_pool(id)?;
-        self.privates.segment_allocators.0.insert(id, allocator);
-        Ok(())
-    }
-
-    /// Frees a segment on the device or in the pool's own allocator.
-    pub(crate) fn return_segment(&mut self, memory: &DeviceRange) -> Result<(), DriverError> {
-        match self.privates.segment_allocators.get(memory.pool_id) {
-            Some(theirs) => theirs.segment_free(memory.addr, memory.bytes, memory.stream),
-            None => self.driver.segment_free(memory.addr),
-        }
     }
 }

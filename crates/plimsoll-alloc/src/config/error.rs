@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{Place, Reserve};
+use super::place::Place;
+use super::value::Reserve;
 use crate::bytes::Bytes;
 
 /// Why a value is invalid for an option.

@@ -3,12 +3,14 @@
 //! Two tables, for the two passes that Note [Two passes] in `parse.rs` explains. A one-word value
 //! is two words after the option's name.
 
-use super::parse::Parser;
+use super::definition::Config;
+use super::error::{ConfigError, ConfigProblem, InvalidOption};
+use super::parser::Parser;
+use super::pinned::PinnedConfig;
 use super::reader::Named;
-use super::{
-    Config, ConfigError, ConfigProblem, InvalidOption, MIB, NotApplicable, PinnedConfig, WarningKind, keys,
-    roundup,
-};
+use super::value::MIB;
+use super::warning::{NotApplicable, WarningKind};
+use super::{keys, roundup};
 
 /// The options by name. Each returns where its value ends.
 impl Parser {
@@ -177,16 +179,6 @@ impl Parser {
     fn real(&mut self, option: Named) -> Result<f64, ConfigError> {
         let at = self.reader.value_at(option, option.at)?;
         self.reader.real(option, at)
-    }
-
-    pub(super) fn set(
-        &mut self,
-        option: Named,
-        set: impl FnOnce(Config) -> Result<Config, InvalidOption>,
-    ) -> Result<(), ConfigError> {
-        let config = set(self.config.clone());
-        self.config = config.map_err(|why| self.reader.invalid(option, option.at + 2, why))?;
-        Ok(())
     }
 
     fn set_pinned(

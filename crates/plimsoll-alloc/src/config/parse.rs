@@ -12,8 +12,12 @@
 
 use std::collections::BTreeSet;
 
+use super::definition::Config;
+use super::error::ConfigError;
+use super::keys;
+use super::parser::Parser;
 use super::reader::{Named, Reader};
-use super::{Config, ConfigError, ConfigProblem, ConfigWarning, NotApplicable, WarningKind, keys};
+use super::warning::{ConfigWarning, NotApplicable, WarningKind};
 
 /// A parsed configuration string.
 ///
@@ -100,16 +104,6 @@ impl Config {
     }
 }
 
-/// The state of the parser.
-#[derive(Debug)]
-pub(super) struct Parser {
-    pub(super) reader: Reader,
-    pub(super) config: Config,
-    pub(super) not_applicable: Vec<NotApplicable>,
-    /// The backend in use, once known.
-    pub(super) backend: Option<String>,
-}
-
 /// Parses a string: Note [Two passes].
 impl Parser {
     /// The size of a large segment bounds other options, so it is read first; the last one counts.
@@ -138,20 +132,6 @@ impl Parser {
             at = self.reader.after(end);
         }
         Ok(names)
-    }
-
-    /// Skips a value of the other pass.
-    pub(super) fn skip(&mut self, option: Named) -> Result<usize, ConfigError> {
-        if !self.reader.word(option.at).is_some_and(keys::is_known) {
-            let nearest = self.reader.word(option.at).and_then(keys::nearest);
-            return Err(self.reader.fail(option, option.at, ConfigProblem::UnknownOption { nearest }));
-        }
-        let value_at = self.reader.value_at(option, option.at)?;
-        if self.reader.word(value_at) != Some("[") {
-            return Ok(value_at);
-        }
-        let end = (value_at..self.reader.len()).find(|&at| self.reader.word(at) == Some("]"));
-        end.ok_or_else(|| self.reader.fail(option, value_at, ConfigProblem::ListNotClosed))
     }
 
     /// Warns about options that are set twice, or inside another option's value.

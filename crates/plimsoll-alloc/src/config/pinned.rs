@@ -1,6 +1,7 @@
 //! The options of pinned host memory: [`PinnedConfig`].
 
-use super::{InvalidOption, MIB};
+use super::error::InvalidOption;
+use super::value::MIB;
 
 /// The options of pinned host memory. The default is that of PyTorch 2.15.
 ///

@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
+use super::error::{ConfigError, ConfigProblem, InvalidOption};
 use super::numbers::{self, NoNumber};
+use super::place::Place;
 use super::tokens::{Token, tokens};
-use super::{ConfigError, ConfigProblem, ConfigWarning, InvalidOption, MIB, Place, Reserve, WarningKind};
+use super::value::{MIB, Reserve};
+use super::warning::{ConfigWarning, WarningKind};
 
 /// The most MiB that fit in 64 bits of bytes.
 const MOST_MEBIBYTES: u64 = u64::MAX / MIB;

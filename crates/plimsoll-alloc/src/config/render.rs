@@ -3,8 +3,9 @@
 
 use std::fmt::{self, Display};
 
-use super::value::Shortest;
-use super::{Config, MIB, keys, roundup};
+use super::definition::Config;
+use super::value::{MIB, Shortest};
+use super::{keys, roundup};
 
 impl Display for Config {
     /// The configuration string, without options at their defaults. [`Config::tie_order`],

@@ -4,8 +4,10 @@
 //! An entry of the list sets one entry of the table. The first also sets all for smaller sizes, `>` all for
 //! sizes larger than the one before it; other entries do not change, so gaps stay off.
 
+use super::error::{ConfigError, ConfigProblem, InvalidOption};
 use super::reader::{Named, Reader};
-use super::{ConfigError, ConfigProblem, InvalidOption, ROUNDUP_ENTRIES, RoundupRest, WarningKind};
+use super::value::{ROUNDUP_ENTRIES, RoundupRest};
+use super::warning::WarningKind;
 
 /// The divisions by size, as in [`super::Config::roundup_power2_divisions`].
 pub(super) type Table = [u64; ROUNDUP_ENTRIES];

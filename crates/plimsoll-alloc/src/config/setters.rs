@@ -1,9 +1,9 @@
 //! The setters of [`Config`]: each rejects invalid values.
 
-use super::pinned::whole_mebibytes;
-use super::{
-    CaptureTest, Config, InvalidOption, PinnedConfig, ROUNDUP_ENTRIES, Reserve, RoundupRest, TieOrder,
-};
+use super::definition::Config;
+use super::error::InvalidOption;
+use super::pinned::{PinnedConfig, whole_mebibytes};
+use super::value::{CaptureTest, ROUNDUP_ENTRIES, Reserve, RoundupRest, TieOrder};
 use crate::size::MIN_OWN_SEGMENT_BYTES;
 
 /// The options' setters.

@@ -2,6 +2,12 @@
 
 use std::fmt;
 
+pub(super) const MIB: u64 = 1 << 20;
+
+/// The entries of `Config::roundup_power2_divisions`: entry `i` is for sizes from 2^(20+i) to 2^(21+i)
+/// bytes, the first for all smaller ones too, the last for all larger ones.
+pub(super) const ROUNDUP_ENTRIES: usize = 16;
+
 /// Which of two cached blocks of one stream and size is tried first.
 ///
 /// ```

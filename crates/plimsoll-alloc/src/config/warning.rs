@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::Place;
+use super::place::Place;
 
 /// A place where a configuration string probably means something other than PyTorch's reading of it.
 ///

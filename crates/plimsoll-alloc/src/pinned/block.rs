@@ -1,8 +1,8 @@
 //! A block and its states: allocated, waiting for the streams that used it, cached.
 
 use super::request::{DeviceStream, During};
-use super::segment::PinnedState;
-use crate::request::PoolId;
+use super::segment::{PinnedSegment, PinnedState};
+use crate::request::{Addr, PoolId};
 
 /// A block of pinned memory. Its address is its key in the allocator.
 #[derive(Debug, Clone)]
@@ -33,6 +33,12 @@ pub(super) enum HostBlockState {
 }
 
 impl Block {
+    /// The block at `addr`, for a snapshot.
+    pub(super) fn seen(&self, addr: Addr) -> PinnedSegment {
+        let Self { bytes, requested_bytes, pool, state, .. } = *self;
+        PinnedSegment { addr, bytes, requested_bytes, pool, state: state.seen() }
+    }
+
     /// Records a use; a stream counts once.
     pub(super) fn used_on(&mut self, on: DeviceStream) {
         if !self.streams.contains(&on) {

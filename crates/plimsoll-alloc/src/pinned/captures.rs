@@ -7,7 +7,7 @@
 use super::allocator::PinnedAllocator;
 use super::error::PinnedError;
 use super::pool::HostPool;
-use crate::private::PoolError;
+use crate::error::PoolError;
 use crate::request::PoolId;
 
 impl<D, O> PinnedAllocator<D, O> {

@@ -7,8 +7,8 @@ use super::reserve::{PIECE_GRAIN_BYTES, Reserve};
 use super::segment::PinnedSegment;
 use super::size::bucket;
 use super::stats::PinnedStats;
-use crate::check::{Violation, count, equal};
 use crate::request::{Addr, PoolId};
+use crate::violation::{Violation, count, equal};
 
 impl<D, O> PinnedAllocator<D, O> {
     /// Checks that blocks, buckets, pending events and the reserve agree.

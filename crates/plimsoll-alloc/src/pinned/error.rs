@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::bytes::Bytes;
 use crate::driver::DriverError;
-use crate::private::PoolError;
+use crate::error::PoolError;
 
 /// Why a call failed. The allocator stays usable after any of them.
 ///

@@ -13,10 +13,10 @@ use super::error::PinnedError;
 use super::request::{DeviceStream, PinnedAllocation, PinnedRequest};
 use super::segment::PinnedSegment;
 use super::stats::PinnedStats;
-use crate::check::Violation;
 use crate::config::PinnedConfig;
 use crate::lock::{Guard, Lock};
 use crate::request::{Addr, PoolId};
+use crate::violation::Violation;
 
 type Shared = PinnedAllocator<Box<dyn PinnedDriver + Send>, PinnedStats>;
 

@@ -1,7 +1,5 @@
 //! Snapshots of the state: one [`PinnedSegment`] for each block.
 
-use super::allocator::PinnedAllocator;
-use super::block::{Block, HostBlockState};
 use crate::request::{Addr, PoolId};
 
 /// One block of pinned memory, as in PyTorch's `host_segments`.
@@ -52,30 +50,5 @@ impl PinnedState {
     /// Whether it counts as active: every state except cached.
     pub fn is_active(self) -> bool {
         self != Self::Cached
-    }
-}
-
-impl Block {
-    /// The block at `addr`, for a snapshot.
-    pub(super) fn seen(&self, addr: Addr) -> PinnedSegment {
-        let Self { bytes, requested_bytes, pool, state, .. } = *self;
-        PinnedSegment { addr, bytes, requested_bytes, pool, state: state.seen() }
-    }
-}
-
-impl<D, O> PinnedAllocator<D, O> {
-    /// All blocks, by address.
-    pub fn segments(&self) -> Vec<PinnedSegment> {
-        self.blocks.iter().map(|(&addr, block)| block.seen(addr)).collect()
-    }
-
-    /// Active bytes (allocated, or in use by streams) and cached bytes.
-    pub(super) fn active_and_cached_bytes(&self) -> (u64, u64) {
-        let sum = |cached: bool| {
-            let blocks =
-                self.blocks.values().filter(|block| (block.state == HostBlockState::Cached) == cached);
-            blocks.map(|block| block.bytes).sum()
-        };
-        (sum(false), sum(true))
     }
 }

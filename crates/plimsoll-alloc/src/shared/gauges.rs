@@ -1,14 +1,9 @@
 //! The figures of a live view: a device's memory now, and at the start of the last steps.
 
-use std::collections::VecDeque;
-
-use super::DeviceMemory;
+use super::memory::DeviceMemory;
 use super::report::unsigned;
 use crate::category::CategoryBytes;
 use crate::driver::MemoryInfo;
-
-/// The number of steps kept.
-const KEPT: usize = 240;
 
 /// A device's memory at one moment.
 ///
@@ -56,30 +51,6 @@ pub struct Gauges {
     pub step_levels: Vec<u64>,
 }
 
-/// The allocated bytes at the start of each of the last steps.
-#[derive(Debug)]
-pub(super) struct StepLevels {
-    steps: u64,
-    /// At most [`KEPT`] entries, preallocated.
-    kept: VecDeque<u64>,
-}
-
-impl Default for StepLevels {
-    fn default() -> Self {
-        Self { steps: 0, kept: VecDeque::with_capacity(KEPT) }
-    }
-}
-
-impl StepLevels {
-    fn begin(&mut self, allocated_bytes: u64) {
-        self.steps += 1;
-        if self.kept.len() == KEPT {
-            self.kept.pop_front();
-        }
-        self.kept.push_back(allocated_bytes);
-    }
-}
-
 impl DeviceMemory {
     /// Marks the start of a step of the program, for the history and for [`gauges`](Self::gauges).
     pub fn mark_step(&self, number: u64) {
@@ -107,21 +78,8 @@ impl DeviceMemory {
             num_ooms: unsigned(stats.num_ooms),
             memory: shared.core.memory_info(),
             limit_bytes: shared.core.memory_limit(),
-            steps: shared.levels.steps,
-            step_levels: shared.levels.kept.iter().copied().collect(),
+            steps: shared.levels.steps(),
+            step_levels: shared.levels.kept(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_levels_of_the_last_steps_are_kept_and_all_are_counted() {
-        let mut levels = StepLevels::default();
-        (0..KEPT as u64 + 10).for_each(|bytes| levels.begin(bytes));
-        assert_eq!((levels.steps, levels.kept.len()), (250, 240));
-        assert_eq!((levels.kept.front(), levels.kept.back()), (Some(&10), Some(&249)));
     }
 }

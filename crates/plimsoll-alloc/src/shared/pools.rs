@@ -1,78 +1,17 @@
-//! Private pools as handles: [`Pool`], and which requests go to it.
+//! Private pools as handles: [`Pool`], and by id.
 //!
-//! The core serves each request from the pool that it names. Here, threads and streams are redirected to pools, and
-//! a request that names no pool gets that of the newest matching redirect.
-//!
-//! As PyTorch: `MemPool`, `use_mem_pool`, and the filters of `beginAllocateToPool`.
+//! As PyTorch: `MemPool`, `beginAllocateToPool`.
 
 use std::sync::Arc;
 
-use super::{Core, DeviceMemory};
+use super::memory::DeviceMemory;
+use super::redirect::Redirect;
+use super::state::Core;
 use crate::checkpoint::{Checkpoint, Restored};
 use crate::error::Error;
-use crate::lock::thread::{self, ThreadId};
-use crate::request::{PoolId, Request, StreamId};
+use crate::request::PoolId;
 use crate::segment::Segment;
 use crate::segment_allocator::SegmentAllocator;
-
-/// Which requests are sent to a pool.
-///
-/// ```
-/// use plimsoll_alloc::{Config, DeviceMemory, PoolId, Redirect, Request, SimDriver, StreamId};
-///
-/// let memory = DeviceMemory::new(Config::default(), SimDriver::with_capacity(64 << 20));
-/// memory.begin_allocate_to_pool(PoolId(1, 0), Redirect::Stream(StreamId(3)))?;
-/// let x = memory.alloc(Request { stream: StreamId(3), ..Request::of(1) })?;
-/// assert_eq!(memory.segments()[0].pool_id, PoolId(1, 0));
-/// # memory.free(x);
-/// # Ok::<(), plimsoll_alloc::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Redirect {
-    /// Those of the calling thread. As PyTorch: `use_mem_pool`.
-    ThisThread,
-    /// Those of one stream. As PyTorch: a graph's capture.
-    Stream(StreamId),
-    /// All requests.
-    Everyone,
-}
-
-/// The active redirects.
-#[derive(Debug, Default)]
-pub(super) struct Pools {
-    /// The newest last.
-    redirections: Vec<(PoolId, Filter)>,
-    made: u64,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Filter {
-    Thread(ThreadId),
-    Stream(StreamId),
-    Everyone,
-}
-
-impl Pools {
-    /// The pool of a request: the one it names, or that of the newest matching redirect.
-    #[inline]
-    pub(super) fn serving(&self, request: &Request) -> PoolId {
-        if self.redirections.is_empty() { request.pool } else { self.redirected(request) }
-    }
-
-    #[inline(never)] // usually there is no redirect
-    fn redirected(&self, request: &Request) -> PoolId {
-        if request.pool != PoolId::DEFAULT {
-            return request.pool;
-        }
-        let means = |filter| match filter {
-            Filter::Thread(id) => id == thread::current().id(),
-            Filter::Stream(stream) => stream == request.stream,
-            Filter::Everyone => true,
-        };
-        let newest = self.redirections.iter().rev().find(|&&(_, filter)| means(filter));
-        newest.map_or(PoolId::DEFAULT, |&(pool, _)| pool)
-    }
-}
 
 /// A handle to a private pool. Dropping it releases its use of the pool.
 ///
@@ -178,8 +117,8 @@ impl DeviceMemory {
         create: impl FnOnce(&mut Core, PoolId) -> Result<(), Error>,
     ) -> Result<Pool, Error> {
         let mut shared = self.lock();
-        shared.pools.made += 1;
-        let id = PoolId(0, shared.pools.made);
+        shared.pools_made += 1;
+        let id = PoolId(0, shared.pools_made);
         create(&mut shared.core, id)?;
         Ok(Pool { memory: self.clone(), id })
     }
@@ -213,12 +152,7 @@ impl DeviceMemory {
     pub fn begin_allocate_to_pool(&self, id: PoolId, whose: Redirect) -> Result<(), Error> {
         let mut shared = self.lock();
         shared.core.begin_allocate_to_pool(id)?;
-        let filter = match whose {
-            Redirect::ThisThread => Filter::Thread(thread::current().id()),
-            Redirect::Stream(stream) => Filter::Stream(stream),
-            Redirect::Everyone => Filter::Everyone,
-        };
-        shared.pools.redirections.push((id, filter));
+        shared.redirects.begin(id, whose);
         Ok(())
     }
 
@@ -230,7 +164,7 @@ impl DeviceMemory {
     pub fn end_allocate_to_pool(&self, id: PoolId) -> Result<(), Error> {
         let mut shared = self.lock();
         shared.core.end_allocate_to_pool(id)?;
-        shared.pools.redirections.retain(|&(pool, _)| pool != id);
+        shared.redirects.end(id);
         Ok(())
     }
 

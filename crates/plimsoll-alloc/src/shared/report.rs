@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::panic::Location;
 
-use super::{DeviceMemory, Locations};
+use super::locations::Locations;
+use super::memory::DeviceMemory;
+use crate::allocation::Allocation;
 use crate::category::CategoryBytes;
-use crate::check::Violation;
 use crate::config::Config;
 use crate::driver::MemoryInfo;
 use crate::history::{Clock, Entry, HistoryOptions};
 use crate::ledger::Owner;
-use crate::request::{Addr, Allocation, StackId};
+use crate::request::{Addr, StackId};
 use crate::segment::{CacheInfo, Segment};
+use crate::violation::Violation;
 
 /// Statistics.
 impl DeviceMemory {
@@ -196,7 +198,7 @@ impl DeviceMemory {
 
     /// The place in the program with this number, of a history with [`Callers::Located`].
     pub fn location(&self, stack: StackId) -> Option<&'static Location<'static>> {
-        self.lock().locations.as_ref()?.places.get(stack.0 as usize).copied()
+        self.lock().locations.as_ref()?.place(stack)
     }
 
     /// Adds a snapshot entry to the history.

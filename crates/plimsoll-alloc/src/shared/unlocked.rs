@@ -3,25 +3,25 @@
 //! Other threads allocate and free from the cache meanwhile. A thread that needs the device still waits for
 //! it. As in PyTorch, the limit check of two concurrent requests does not count the other one's segment.
 
-use super::{Core, DeviceMemory, Shared, device};
-use crate::allocator::Allocator;
-use crate::cache_miss::GrowthContext;
+use super::device::Device;
+use super::state::{Core, Shared};
+use crate::allocator::{Allocator, GrowthContext};
 use crate::driver::{Driver, DriverError};
-use crate::lock::Guard;
+use crate::lock::{Guard, Lock};
+use crate::pools::SizedRequest;
 use crate::request::Addr;
-use crate::search::SizedRequest;
 
 /// A context that holds the lock except while a segment is allocated.
 pub(super) struct Unlocked<'a> {
-    memory: &'a DeviceMemory,
+    lock: &'a Lock<Shared>,
     shared: Option<Guard<'a, Shared>>,
 }
 
 const HELD: &str = "the lock is released only while a segment is allocated";
 
 impl<'a> Unlocked<'a> {
-    pub(super) fn new(memory: &'a DeviceMemory, shared: Guard<'a, Shared>) -> Self {
-        Self { memory, shared: Some(shared) }
+    pub(super) fn new(lock: &'a Lock<Shared>, shared: Guard<'a, Shared>) -> Self {
+        Self { lock, shared: Some(shared) }
     }
 
     pub(super) fn into_guard(self) -> Guard<'a, Shared> {
@@ -30,7 +30,7 @@ impl<'a> Unlocked<'a> {
 }
 
 impl GrowthContext for Unlocked<'_> {
-    type Driver = device::Device;
+    type Driver = Device;
     type Observer = <Core as GrowthContext>::Observer;
 
     fn allocator(&mut self) -> &mut Allocator<Self::Driver, Self::Observer> {
@@ -40,15 +40,14 @@ impl GrowthContext for Unlocked<'_> {
     fn segment_alloc(&mut self, sized: &SizedRequest) -> Result<Addr, DriverError> {
         let core = self.allocator();
         let (pool, mut device) = (sized.request.pool, core.driver().clone());
-        let theirs = core.privates.segment_allocators.get(pool).cloned();
-        core.privates.hold(pool);
+        let theirs = core.begin_segment_alloc(pool);
         self.shared = None;
         let answer = match theirs {
             Some(theirs) => theirs.segment_alloc(sized.segment_bytes, sized.request.stream),
             None => device.segment_alloc(sized.segment_bytes),
         };
-        self.shared = Some(self.memory.lock());
-        self.allocator().privates.let_go(pool);
+        self.shared = Some(self.lock.lock());
+        self.allocator().end_segment_alloc(pool);
         answer
     }
 }

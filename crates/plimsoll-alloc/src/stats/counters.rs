@@ -3,8 +3,8 @@
 //! It stores only independent values: for each pool, the current value, its peak and the freed total,
 //! and the peak of both together. The rest is computed when it is read.
 
-use super::{PoolStats, Stat};
-use crate::pool::PoolKind;
+use super::stat::{PoolStats, Stat};
+use crate::size::PoolKind;
 
 /// One statistic of both pools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

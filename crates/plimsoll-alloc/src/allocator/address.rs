@@ -5,51 +5,14 @@
 //!
 //! As PyTorch: `allocateWithAddress`, `getBaseAllocation`.
 
-use std::fmt;
-
-use crate::allocator::Allocator;
-use crate::block::BlockId;
+use super::Allocator;
+use crate::allocation::Allocation;
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{AddressError, Error};
 use crate::event::Observer;
-use crate::pieces::Cut;
-use crate::request::{Addr, Allocation, Request};
-use crate::search::SizedRequest;
+use crate::pools::Cut;
+use crate::request::{Addr, Request};
 use crate::size::MIN_BLOCK_BYTES;
-
-/// Why a request for a given address failed.
-///
-/// ```
-/// # use plimsoll_alloc::{Addr, AddressError};
-/// assert_eq!(AddressError::Unaligned(Addr(0x301)).to_string(), "blocks start at multiples of 512, not at 0x301");
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AddressError {
-    /// The address is not a multiple of 512.
-    Unaligned(Addr),
-    /// No cached block of the request's pool and stream contains the range.
-    NotCached {
-        /// The requested address.
-        addr: Addr,
-        /// The request, rounded up, bytes.
-        block_bytes: u64,
-    },
-}
-
-impl fmt::Display for AddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unaligned(addr) => {
-                write!(f, "blocks start at multiples of {MIN_BLOCK_BYTES}, not at {addr}")
-            }
-            Self::NotCached { addr, block_bytes } => {
-                write!(f, "no cached block of this stream and pool holds {block_bytes} bytes at {addr}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for AddressError {}
 
 impl<D: Driver, O: Observer> Allocator<D, O> {
     /// Allocates at a given address, from the cached block that contains it. The part of the block before
@@ -82,30 +45,20 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
         }
         self.settle_frees(request.stream)?;
         let sized = self.size_request(request)?;
-        let Some(found) = self.cached_around(addr, &sized) else {
+        let found = self.heap.pools().cached_around(sized.pool, request.stream, addr, sized.block_bytes);
+        let Some(found) = found else {
             return Err(AddressError::NotCached { addr, block_bytes: sized.block_bytes }.into());
         };
-        let front_bytes = addr.0 - self.pools.blocks[found].addr.0;
+        let front_bytes = addr.0 - self.heap.pools().block(found).addr.0;
         if front_bytes == 0 {
             return Ok(self.allocate(found, &sized));
         }
         let Request { stream, pool, stack, .. } = request;
         let front = Request { stream, pool, stack, ..Request::of(front_bytes) };
-        let front = self.allocate_cut(found, front_bytes, &front, Cut::Front);
+        let front = self.heap.allocate(found, front_bytes, &front, Cut::Front, &self.config);
         let allocation = self.allocate(found, &sized); // the part after the front
         self.free(front);
         Ok(allocation)
-    }
-
-    fn cached_around(&self, addr: Addr, sized: &SizedRequest) -> Option<BlockId> {
-        let blocks = &self.pools.blocks;
-        let end = addr.0.checked_add(sized.block_bytes)?;
-        let cached = &self.pools.pool(sized.pool).cached;
-        let smallest = cached.first_from(blocks, sized.request.stream, sized.block_bytes);
-        std::iter::successors(smallest, |&id| cached.after(blocks, id)).find(|&id| {
-            let block = &blocks[id];
-            block.addr <= addr && end <= block.addr.0 + block.bytes
-        })
     }
 
     /// The start and size of the segment that contains an allocation: the range that another process can map.
@@ -125,14 +78,6 @@ impl<D: Driver, O: Observer> Allocator<D, O> {
     /// # Panics
     /// If the allocation belongs to another allocator.
     pub fn base_allocation(&self, allocation: &Allocation) -> Option<(Addr, u64)> {
-        let blocks = &self.pools.blocks;
-        let mut first = &blocks[self.held(allocation)?];
-        if first.range.is_some() {
-            return None;
-        }
-        while let Some(prev) = first.prev {
-            first = &blocks[prev];
-        }
-        Some((first.addr, blocks.chain(first).map(|block| block.bytes).sum()))
+        self.heap.pools().segment_around(self.heap.held(allocation)?)
     }
 }

@@ -2,12 +2,13 @@
 //!
 //! As PyTorch: `get_free_block`, `should_split`.
 
-use crate::block::{Block, BlockId};
+use super::pieces::Cut;
+use super::{Pool, Pools};
+use crate::block::{Block, BlockId, PoolRef};
 use crate::config::Config;
-use crate::pieces::Cut;
-use crate::pool::{Pool, PoolKind, PoolRef, Pools};
-use crate::request::Request;
-use crate::size::{is_oversize, is_worth_cutting};
+use crate::request::{Addr, Request, StreamId};
+use crate::rounding::{is_oversize, is_worth_cutting};
+use crate::size::PoolKind;
 
 /// A request with its rounded sizes and its pool.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +45,59 @@ impl Pools {
             (true, Some(_)) => Some(self.least_growing(first, pool)),
             (false, Some(_)) => self.not_expandable(first, pool),
         }
+    }
+
+    /// The best fit for `bytes` in a half: the smallest cached block of `stream` that holds them.
+    pub(crate) fn best_fit(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Option<BlockId> {
+        self.pool(pool).cached.first_from(&self.blocks, stream, bytes)
+    }
+
+    /// The cached block that fits next after a cached block.
+    pub(crate) fn next_fit(&self, id: BlockId) -> Option<BlockId> {
+        self.pool(self.blocks[id].pool).cached.after(&self.blocks, id)
+    }
+
+    /// The largest cached block of `stream` in a half that is smaller than `bytes`.
+    pub(crate) fn largest_below(&self, pool: PoolRef, stream: StreamId, bytes: u64) -> Option<BlockId> {
+        self.pool(pool).cached.last_before(&self.blocks, stream, bytes)
+    }
+
+    /// The cached block that comes before a cached block, which is not larger.
+    pub(crate) fn next_smaller(&self, id: BlockId) -> Option<BlockId> {
+        self.pool(self.blocks[id].pool).cached.before(&self.blocks, id)
+    }
+
+    /// The size of the largest cached block of `stream` in a half, bytes; 0 if there is none.
+    pub(crate) fn largest_bytes(&self, pool: PoolRef, stream: StreamId) -> u64 {
+        self.pool(pool).cached.largest_bytes(&self.blocks, stream)
+    }
+
+    /// The cached block that holds these addresses. Scans those that are large enough.
+    pub(crate) fn cached_around(
+        &self,
+        pool: PoolRef,
+        stream: StreamId,
+        addr: Addr,
+        bytes: u64,
+    ) -> Option<BlockId> {
+        let end = addr.0.checked_add(bytes)?;
+        let mut large_enough =
+            std::iter::successors(self.best_fit(pool, stream, bytes), |&id| self.next_fit(id));
+        large_enough.find(|&id| {
+            let block = &self.blocks[id];
+            block.addr <= addr && end <= block.addr.0 + block.bytes
+        })
+    }
+
+    /// Counts a search of a half: the age of cached blocks is measured in searches.
+    pub(crate) fn count_search(&mut self, pool: PoolRef) {
+        self.pool_mut(pool).searches += 1;
+    }
+
+    /// Counted searches since a block was cached.
+    pub(crate) fn age(&self, id: BlockId) -> u64 {
+        let block = &self.blocks[id];
+        self.pool(block.pool).searches - block.cached_at
     }
 
     /// Skips blocks of expandable segments.
@@ -84,13 +138,16 @@ pub(crate) fn fits_oversize_rules(config: &Config, wanted_bytes: u64, found_byte
     }
 }
 
-/// Whether to split a block. The large half wastes up to 1 MiB
-/// rather than keep a remainder that only the small half could use; expandable segments split to 512 bytes.
-pub(crate) fn cut(config: &Config, sized: &SizedRequest, found_bytes: u64) -> Cut {
-    let rest_bytes = found_bytes - sized.block_bytes;
-    if is_worth_cutting(config, sized.kind, sized.expandable, sized.block_bytes, rest_bytes) {
-        Cut::Front
-    } else {
-        Cut::Whole
+impl SizedRequest {
+    /// Whether to split a block for this request. The large half wastes up to 1 MiB
+    /// rather than keep a remainder that only the small half could use; expandable segments split to 512 bytes.
+    #[inline]
+    pub(crate) fn cut(&self, config: &Config, found_bytes: u64) -> Cut {
+        let rest_bytes = found_bytes - self.block_bytes;
+        if is_worth_cutting(config, self.kind, self.expandable, self.block_bytes, rest_bytes) {
+            Cut::Front
+        } else {
+            Cut::Whole
+        }
     }
 }

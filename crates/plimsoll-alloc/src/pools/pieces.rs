@@ -1,14 +1,14 @@
 //! Blocks within their segment: creating, splitting, allocating, freeing, merging.
 //!
-//! The change in cached pieces is returned as a [`SplitChange`], which `allocator.rs` puts in the event.
+//! The change in cached pieces is returned as a [`SplitChange`], which `heap.rs` puts in the event.
 //! It is zero for expandable segments, which PyTorch leaves out of that statistic.
 //!
 //! As PyTorch: `alloc_found_block`, `free_block`, `try_merge_blocks`.
 
-use crate::block::{Block, BlockId, SlotState};
+use super::Pools;
+use crate::block::{Block, BlockId, PoolRef, SlotState};
 use crate::event::SplitChange;
-use crate::expandable::RangeId;
-use crate::pool::{PoolRef, Pools};
+use crate::ranges::RangeId;
 use crate::request::{Addr, Request, StreamId};
 
 /// Whether a block is split.
@@ -114,7 +114,7 @@ impl Pools {
     }
 
     /// Adds a block to a segment, between two neighbours or at an end.
-    pub(crate) fn insert_between(
+    pub(super) fn insert_between(
         &mut self,
         prev: Option<BlockId>,
         next: Option<BlockId>,
@@ -178,7 +178,7 @@ impl Pools {
     }
 
     /// Files a cached or unmapped block, merged with neighbours in the same state.
-    pub(crate) fn merge_and_file(&mut self, id: BlockId) {
+    pub(super) fn merge_and_file(&mut self, id: BlockId) {
         let Block { prev, next, state, .. } = self.blocks[id];
         for neighbour in [prev, next].into_iter().flatten() {
             if self.blocks[neighbour].state == state {
