@@ -1,9 +1,15 @@
 //! The rules of the house that a compiler does not enforce: who may use whom, where unsafe code may be,
-//! how long a file may grow, that no file is dead or missing in its crate's table, and no link leads nowhere.
+//! how long a file may grow, that no file is dead or missing in its crate's table, that modules have no cycles, and no
+//! link leads nowhere.
 
-use std::collections::BTreeSet;
+#[path = "tidy/uses.rs"]
+mod uses;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use uses::Uses;
 
 /// Lines that a source file may have. Tests and tables are files like any other.
 const MOST_LINES: usize = 500;
@@ -26,6 +32,21 @@ const UNSAFE: [&str; 4] = [
     "plimsoll-tensor/src/view.rs",
     "plimsoll-standin/",
     "plimsoll-alloc/tests/no_heap.rs",
+];
+
+/// The crates whose modules have no cycle, and use only modules above them in the crate's table.
+const LAYERED: [&str; 1] = ["plimsoll-alloc"];
+
+/// The parts of the allocator's state: the file and the type.
+const ALLOCATOR_STATE: [(&str, &str); 8] = [
+    ("allocator.rs", "Allocator"),
+    ("capture.rs", "Captures"),
+    ("heap.rs", "Heap"),
+    ("memory_limit.rs", "MemoryLimit"),
+    ("pending.rs", "PendingFrees"),
+    ("pools.rs", "Pools"),
+    ("private.rs", "PrivatePools"),
+    ("source.rs", "SegmentSource"),
 ];
 
 fn root() -> PathBuf {
@@ -157,15 +178,78 @@ fn a_crates_table_names_what_is_in_its_folder_and_nothing_else() {
     assert!(tables >= 2, "the tables look different from what this test reads");
 }
 
+#[test]
+fn modules_have_no_cycles() {
+    for name in LAYERED {
+        let uses = Uses::in_crate(&root().join("crates").join(name).join("src"));
+        if let Some(cycle) = uses.cycles().first() {
+            let inside = uses.all().filter(|(from, to, _)| cycle.contains(from) && cycle.contains(to));
+            let lines = inside
+                .map(|(from, to, place)| format!("  {} uses {} ({place})", from.join("::"), to.join("::")));
+            panic!("{name}: a cycle of {} modules\n{}", cycle.len(), lines.collect::<Vec<_>>().join("\n"));
+        }
+    }
+}
+
+#[test]
+fn a_module_uses_only_those_above_it_in_its_crates_table() {
+    for name in LAYERED {
+        let src = root().join("crates").join(name).join("src");
+        let mut rows = BTreeMap::new();
+        for (nth, row) in rows_of_table(&src.join("lib.rs")).expect("a table").into_iter().enumerate() {
+            for entry in row {
+                let module = entry.trim_end_matches('/').trim_end_matches(".rs").to_owned();
+                let before = rows.insert(module, nth);
+                assert!(
+                    before.is_none_or(|before| before == nth),
+                    "{name}: {entry} is in two rows of the table"
+                );
+            }
+        }
+        for (from, to, place) in Uses::in_crate(&src).all() {
+            let row = |module: &uses::Module| module.first().map(|top| rows[top]);
+            let (Some(own), Some(used)) = (row(from), row(to)) else { continue };
+            let (from, to) = (from.join("::"), to.join("::"));
+            assert!(
+                used <= own,
+                "{name}: {from} uses {to} ({place}), which is below it in the table of lib.rs"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_parts_of_the_allocators_state_keep_their_fields_to_themselves() {
+    for (file, part) in ALLOCATOR_STATE {
+        let text = read(&root().join("crates/plimsoll-alloc/src").join(file));
+        let starts = |line: &&str| {
+            let rest = line.split_once("struct ").filter(|_| line.starts_with("pub")).map(|(_, rest)| rest);
+            rest.and_then(|rest| rest.strip_prefix(part))
+                .is_some_and(|rest| rest.starts_with(['<', '(', ' ']))
+        };
+        let first = text.lines().find(starts).unwrap_or_else(|| panic!("{file}: no struct {part}"));
+        let in_line = first.split_once(part).is_some_and(|(_, rest)| rest.contains("pub"));
+        let mut fields = text.lines().skip_while(|line| line != &first).skip(1);
+        let fields = fields.by_ref().take_while(|line| first.ends_with('{') && *line != "}");
+        let public: Vec<&str> = fields.filter(|line| line.trim_start().starts_with("pub")).collect();
+        assert!(!in_line && public.is_empty(), "{file}: {part} shows {public:?}; give it a method instead");
+    }
+}
+
 /// The files and folders in the first column of a crate's table, if it has one.
 fn table(lib: &Path) -> Option<Vec<String>> {
+    Some(rows_of_table(lib)?.concat())
+}
+
+/// The same, row by row.
+fn rows_of_table(lib: &Path) -> Option<Vec<Vec<String>>> {
     let text = if lib.is_file() { read(lib) } else { return None };
     let mut rows = text.lines().skip_while(|line| !line.starts_with("//! | file |"));
     rows.next()?;
     // The row of dashes comes first.
     let cells = rows.skip(1).map_while(|row| row.strip_prefix("//! | ")?.split(" | ").next());
     // Between the backticks: every other piece.
-    Some(cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect())
+    Some(cells.map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()).collect())
 }
 
 /// Adds a file and what its `mod` lines lead to.
