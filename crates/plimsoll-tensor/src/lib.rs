@@ -71,7 +71,10 @@ pub use kernel::{CpuCall, Kernel};
 pub use label::Category;
 pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
-pub use ops::{Conv2dOptions, MaxPool2dOptions, OPERATORS, ReshapeTo, unscale_};
+pub use ops::{
+    Activation, AttentionOptions, BatchNormOptions, Conv2dOptions, CrossEntropyOptions, MaxPool2dOptions,
+    OPERATORS, ReshapeTo, Rotary, unscale_,
+};
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
 pub use road::{Tensors, call, create};

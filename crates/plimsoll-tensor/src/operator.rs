@@ -286,6 +286,13 @@ impl Backward<'_> {
         Ok(Tensor::linked(data, made_by))
     }
 
+    /// Whether the derivative may change a saved output in place: this pass frees the graph, and no hook keeps what was
+    /// saved.
+    pub(crate) fn owns_output(&self, i: usize) -> bool {
+        let kept = |(slot, saved): &(Slot, Saved)| *slot == Slot::Output(i) && !saved.is_packed();
+        self.node.is_freed() && self.saved.iter().any(kept)
+    }
+
     fn saved(&self, slot: Slot) -> Result<Data> {
         let found = self.saved.iter().find(|(at, _)| *at == slot);
         let Some((_, saved)) = found else { unreachable!("{} did not save {slot:?}", self.name) };

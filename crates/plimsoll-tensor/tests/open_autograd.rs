@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+mod second;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +17,7 @@ use plimsoll_tensor::{
     BackwardOptions, Category, Conv2dOptions, CpuConfig, Device, Error, Function, FunctionBackward, Grads,
     MaxPool2dOptions, Result, Save, SimConfig, Tensor, Tensors, apply, no_grad,
 };
+use second::check_second;
 
 fn leaf(values: &[f32]) -> Tensor {
     let tensor = Tensor::from_slice(values, &[values.len()], &Device::cpu()).unwrap();
@@ -93,38 +96,6 @@ fn the_leafs_gradient_is_part_of_the_graph_under_create_graph() {
     x.set_grad(None);
     slope.square().unwrap().backward().unwrap(); // 4x² has the slope 8x
     assert_eq!(gradient(&x), [24.0]);
-}
-
-/// The derivative of `Σ w · grad f(x)` against its finite differences.
-fn check_second(name: &str, shape: &[usize], f: impl Fn(&Tensor) -> Result<Tensor>) {
-    let device = Device::cpu();
-    let n: usize = shape.iter().product();
-    let start: Vec<f32> =
-        (0..n).map(|i| 0.6 + 0.37 * ((i * 7 % 11) as f32) / 11.0 + 0.05 * i as f32 / n as f32).collect();
-    let weights: Vec<f32> = (0..n).map(|i| (i * 5 % 7) as f32 / 7.0 - 0.4).collect();
-    let weights = Tensor::from_slice(&weights, shape, &device).unwrap();
-    let slope = |points: &[f32]| {
-        let x = Tensor::from_slice(points, shape, &device).unwrap().requires_grad_(true).unwrap();
-        let y = f(&x).unwrap().square().unwrap().sum().unwrap();
-        let first = grad(&[&y], &[&x], create_graph()).unwrap().remove(0).unwrap();
-        (x, (&first * &weights).unwrap().sum().unwrap())
-    };
-    let (x, sum) = slope(&start);
-    let got = values(grad(&[&sum], &[&x], GradOptions::default()).unwrap()[0].as_ref().unwrap());
-    for at in 0..n {
-        let side = |step: f32| {
-            let mut points = start.clone();
-            points[at] += step;
-            f64::from(slope(&points).1.item::<f32>().unwrap())
-        };
-        let expected = (side(1e-2) - side(-1e-2)) / 2e-2;
-        let scale = got.iter().fold(1.0f64, |max, x| max.max(f64::from(x.abs())));
-        assert!(
-            (f64::from(got[at]) - expected).abs() <= 2e-2 * scale,
-            "{name}: second derivative {at} is {}, the slope is {expected}",
-            got[at]
-        );
-    }
 }
 
 #[test]

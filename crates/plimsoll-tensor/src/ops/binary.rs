@@ -334,6 +334,16 @@ binary! {
         right reads Both: |g, a, b| -g * ((a / b) / b)
     }
 
+    /// `self / (1 + e^-self) * other`, broadcast: SwiGLU's product of a gate and a value. It keeps the two, nothing else.
+    swiglu => SwiGlu over Any of Floats {
+        |a, b| a / (R::of(1.0) + (-a).exp()) * b,
+        left reads Both: |g, a, b| {
+            let s = R::of(1.0) / (R::of(1.0) + (-a).exp());
+            g * b * (s * (R::of(1.0) + a * (R::of(1.0) - s)))
+        },
+        right reads Other: |g, a, b| g * (a / (R::of(1.0) + (-a).exp()))
+    }
+
     /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
     eq => Equal over Any of Truth {
         |a, b| a.equals(b, R::of(1.0), R::of(0.0)),

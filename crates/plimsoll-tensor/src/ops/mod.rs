@@ -4,7 +4,11 @@
 //! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` work on references and give
 //! a `Result`. Kernels on plain slices are in `cpu/kernels/`. CONTRIBUTING.md walks through a new operator.
 
+mod activation_linear;
+mod activations;
 mod argmax;
+mod attention;
+mod batch_norm;
 mod binary;
 mod bytes;
 mod cat;
@@ -12,15 +16,19 @@ mod clip;
 mod conv;
 mod copy;
 mod create;
+mod cross_entropy;
 mod dims;
+mod dropout;
 mod elementwise;
 mod gather;
+mod group_norm;
 mod in_place;
 mod index_select;
 mod indices;
 mod layer_norm;
 mod leaf;
 mod linear;
+mod losses;
 mod matmul;
 mod mse;
 mod nll;
@@ -29,6 +37,8 @@ mod pool;
 mod read;
 mod real;
 mod repeat;
+mod rotary;
+mod row_norm;
 mod scatter;
 mod softmax;
 mod split;
@@ -46,7 +56,11 @@ type Cases = fn() -> Vec<Case>;
 
 /// All operators, by the files that they live in, with what the conformance suite runs of each: `suite.rs`.
 pub static OPERATORS: &[(&str, Cases)] = &[
+    ("activation_linear", activation_linear::cases),
+    ("activations", activations::cases),
     ("argmax", argmax::cases),
+    ("attention", attention::cases),
+    ("batch_norm", batch_norm::cases),
     ("binary", binary::cases),
     ("cat", cat::cases),
     ("clip", clip::cases),
@@ -54,17 +68,23 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("copy", copy::cases),
     ("create", create::cases),
     ("dims", dims::cases),
+    ("dropout", dropout::cases),
     ("gather", gather::cases),
+    ("group_norm", group_norm::cases),
+    ("cross_entropy", cross_entropy::cases),
     ("in_place", in_place::cases),
     ("index_select", index_select::cases),
     ("layer_norm", layer_norm::cases),
     ("linear", linear::cases),
+    ("losses", losses::cases),
     ("matmul", matmul::cases),
     ("mse", mse::cases),
     ("nll", nll::cases),
     ("part", part::cases),
     ("pool", pool::cases),
     ("repeat", repeat::cases),
+    ("rotary", rotary::cases),
+    ("row_norm", row_norm::cases),
     ("scatter", scatter::cases),
     ("softmax", softmax::cases),
     ("split", split::cases),
@@ -75,9 +95,14 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("view", view::cases),
 ];
 
+pub use activation_linear::Activation;
+pub use attention::AttentionOptions;
+pub use batch_norm::BatchNormOptions;
 pub use clip::{clip_norm_, clip_value_};
 pub use conv::Conv2dOptions;
+pub use cross_entropy::CrossEntropyOptions;
 pub use pool::MaxPool2dOptions;
+pub use rotary::Rotary;
 pub use step::{Slot, optimizer_step};
 pub use unscale::unscale_;
 pub use view::ReshapeTo;

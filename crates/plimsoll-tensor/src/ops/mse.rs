@@ -66,7 +66,7 @@ impl Operator for MseLoss {
             }
             let weight = match self.0 {
                 Reduction::Mean => 1.0 / x.numel() as f64,
-                Reduction::Sum => 1.0,
+                Reduction::Sum | Reduction::None => 1.0,
             };
             x.sub(&target)?.mul(&grad.mul_scalar(2.0 * sign * weight)?)
         };
@@ -120,11 +120,14 @@ impl Tensor {
         self.mse_loss_with(target, Reduction::Mean)
     }
 
-    /// [`Tensor::mse_loss`], summed or averaged.
+    /// [`Tensor::mse_loss`], summed, averaged or of each element.
     ///
     /// # Errors
     /// As [`Tensor::mse_loss`].
     pub fn mse_loss_with(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        if reduction == Reduction::None {
+            return self.sub(target)?.square();
+        }
         call_one(MseLoss(reduction), &[self, target])
     }
 }

@@ -1,4 +1,4 @@
-//! Negative log-likelihood, and the cross entropy made of it.
+//! Negative log-likelihood.
 
 use smallvec::smallvec;
 
@@ -134,16 +134,10 @@ impl Tensor {
     /// # Errors
     /// Sizes or types that do not fit together; a target that is not a class; out of memory.
     pub fn nll_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
+        if reduction == Reduction::None {
+            return self.gather(1, &target.unsqueeze(1)?)?.squeeze(1)?.neg();
+        }
         call_one(NllLoss(reduction), &[self, target])
-    }
-
-    /// Cross entropy of logits `[batch, classes]` against classes `int64 [batch]`: the mean of
-    /// `nll_loss(log_softmax(logits))`. As `torch.nn.functional.cross_entropy`.
-    ///
-    /// # Errors
-    /// As [`Tensor::nll_loss`].
-    pub fn cross_entropy(&self, target: &Tensor) -> Result<Tensor> {
-        self.log_softmax(-1)?.nll_loss(target, Reduction::Mean)
     }
 }
 

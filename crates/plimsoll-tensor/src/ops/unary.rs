@@ -257,7 +257,18 @@ macro_rules! unary {
     };
 }
 
-fn case<F: Row>(row: F, domain: Domain) -> Case {
+pub(crate) use unary;
+
+/// The gradient of a row's input from that of its output, and its input; for ReLU its output will do.
+pub(crate) fn gradient<F: Row>(row: F, grad: &Tensor, read: &Tensor) -> Result<Tensor> {
+    if is_grad_enabled() {
+        return Traced::evaluate([grad, read], |[g, v]| row.gradient(g, v));
+    }
+    call_one(UnaryBackward(row), &[grad, read])
+}
+
+/// A row for the suite.
+pub(crate) fn case<F: Row>(row: F, domain: Domain) -> Case {
     let op = Unary(row.clone());
     let values = move |ins: &[Vec<f64>]| vec![ins[0].iter().map(|&x| row.value(x)).collect()];
     Case::new(F::NAME, &[&[3, 4]], move |ins| call(op.clone(), ins)).over(domain).expect(values)

@@ -127,6 +127,11 @@ impl Node {
         self.hooks.get_or_init(Hooks::new)
     }
 
+    /// Whether a backward pass has taken the derivative out: what it saved is freed when it returns.
+    pub(crate) fn is_freed(&self) -> bool {
+        self.derivative.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
     /// The derivative: taken out, so that dropping it frees what it saved, or shared.
     pub(crate) fn derivative(&self, keep: Keep) -> Result<Arc<dyn Derivative>> {
         let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);

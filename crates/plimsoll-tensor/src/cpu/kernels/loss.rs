@@ -11,6 +11,8 @@ pub enum Reduction {
     Mean,
     /// Added up.
     Sum,
+    /// Not: each keeps its own.
+    None,
 }
 
 impl Reduction {
@@ -18,14 +20,14 @@ impl Reduction {
     fn weight(self, n: usize) -> f64 {
         match self {
             Self::Mean => 1.0 / n as f64,
-            Self::Sum => 1.0,
+            Self::Sum | Self::None => 1.0,
         }
     }
 
     fn finish<T: Float>(self, sum: f64, n: usize) -> T {
         match self {
             Self::Mean => T::of(sum / n as f64),
-            Self::Sum => T::of(sum),
+            Self::Sum | Self::None => T::of(sum),
         }
     }
 }

@@ -20,13 +20,20 @@
 //! | [`reduce`] | sum, argmax |
 //! | [`matmul`] | strided, batched products |
 //! | [`conv`] | convolution: sizes, then `conv_forward`, `conv_few_taps`, `conv_input`, `conv_weight` over one `tile`; `conv_any` for other types than `f32` |
+//! | [`attention`], [`philox`] | attention in blocks; the random bits of dropout |
 //! | [`pool`] | max pooling |
-//! | [`layer_norm`] | rows to mean 0 and deviation 1 |
+//! | [`layer_norm`], [`row_norm`] | rows to mean 0 and deviation 1; also by their root mean square, and of sums |
+//! | [`channel_norm`], [`group_norm`] | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
+//! | [`cross_entropy`], [`linear_cross_entropy`] | of logits; of a projection, some rows at a time |
+//! | [`pair_loss`] | losses of an input and a target of one shape |
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
 //! | [`index`] | elements by index: picked, put, added |
 //! | [`unfold`] | derivative of overlapping windows |
+//! | [`rotary`] | pairs of elements turned by an angle |
 //! | [`optim`], [`unscale`] | SGD and Adam steps; gradients of a scaled loss |
 
+pub(crate) mod attention;
+pub(crate) mod channel_norm;
 pub(crate) mod conv;
 pub(crate) mod conv_any;
 mod conv_few_taps;
@@ -34,17 +41,24 @@ mod conv_forward;
 mod conv_input;
 mod conv_weight;
 pub(crate) mod convert;
+pub(crate) mod cross_entropy;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
+pub(crate) mod group_norm;
 pub(crate) mod index;
 pub(crate) mod layer_norm;
+pub(crate) mod linear_cross_entropy;
 pub(crate) mod loss;
 pub(crate) mod matmul;
 pub(crate) mod number;
 pub(crate) mod optim;
+pub(crate) mod pair_loss;
 pub(crate) mod parallel;
+pub(crate) mod philox;
 pub(crate) mod pool;
 pub(crate) mod reduce;
+pub(crate) mod rotary;
+pub(crate) mod row_norm;
 mod simd;
 pub(crate) mod softmax;
 pub(crate) mod strided;

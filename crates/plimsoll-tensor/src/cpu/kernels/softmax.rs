@@ -122,7 +122,7 @@ fn rows_at<T: Float>(cols: usize, src: &[T], out: &mut [T], row: impl Fn(usize, 
 const LANES: usize = 16;
 
 #[inline(always)]
-fn row_max<T: Float>(row: &[T]) -> T {
+pub(super) fn row_max<T: Float>(row: &[T]) -> T {
     let larger = |a: T, b: T| if a > b { a } else { b };
     let (blocks, rest) = row.as_chunks::<LANES>();
     let max = rest.iter().copied().fold(T::LOWEST, larger);

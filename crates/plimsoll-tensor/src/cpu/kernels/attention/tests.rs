@@ -1,0 +1,198 @@
+//! Attention and its gradients against the sums of their definition, in 64 bits.
+
+use super::super::parallel::Cut;
+use super::super::testing::*;
+use super::*;
+use crate::random::RandomStream;
+
+/// What one case computes: the output, the log-sum-exp and three gradients, one after the other.
+fn ours(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4], packed: bool) -> Vec<f32> {
+    let &AttentionShape { heads, kv_heads, queries, keys, dim, value_dim, .. } = shape;
+    // Batches, then rows, then heads, as a projection leaves them; or heads, then rows.
+    let strides = |heads: usize, rows: usize, dim: usize| match packed {
+        true => [rows * heads * dim, dim, heads * dim],
+        false => [heads * rows * dim, rows * dim, dim],
+    };
+    let all =
+        [strides(heads, queries, dim), strides(kv_heads, keys, dim), strides(kv_heads, keys, value_dim)];
+    let of_out = strides(heads, queries, value_dim);
+    let view = |i: usize, strides: [usize; 3]| Heads { data: &data[i][..], strides };
+    let ins = [view(0, all[0]), view(1, all[1]), view(2, all[2])];
+    let mut out = vec![9.0; data[3].len()];
+    let mut log_sums = vec![9.0; shape.batch * heads * queries];
+    let mut scratch = vec![f32::NAN; forward_scratch_len(shape)];
+    attention(shape, scores, ins, (&mut out, of_out), &mut log_sums, &mut scratch);
+    let mut scratch = vec![f32::NAN; backward_scratch_len(shape)];
+    let mut grads = [0, 1, 2].map(|i| vec![9.0; data[i].len()]);
+    {
+        let cuts = grads.each_mut().map(|grad| Cut::new(grad));
+        let to = Gradients { memory: [&cuts[0], &cuts[1], &cuts[2]], begins: [0; 3], strides: all };
+        let both = [Heads { data: &out, strides: of_out }, view(3, of_out)];
+        attention_backward(shape, scores, ins, both, &log_sums, &to, &mut scratch);
+    }
+    let rows = |values: &[f32], (heads, rows, dim): (usize, usize, usize)| -> Vec<f32> {
+        let at = strides(heads, rows, dim);
+        let index = |i: usize| {
+            let (col, row, head) = (i % dim, i / dim % rows, i / dim / rows % heads);
+            (i / dim / rows / heads) * at[0] + head * at[1] + row * at[2] + col
+        };
+        (0..values.len()).map(|i| values[index(i)]).collect()
+    };
+    let sizes = [(heads, queries, dim), (kv_heads, keys, dim), (kv_heads, keys, value_dim)];
+    let mut result = rows(&out, (heads, queries, value_dim));
+    result.extend(log_sums);
+    grads.iter().zip(sizes).for_each(|(grad, sizes)| result.extend(rows(grad, sizes)));
+    result
+}
+
+/// The same from the definition; `data` is row-major by heads.
+fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> Vec<f32> {
+    let &AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim } = shape;
+    let mut factors = vec![1.0; batch * heads * queries * keys];
+    if let Some(dropout) = &scores.dropout {
+        dropout_factors(shape, dropout, &mut factors);
+    }
+    let wide = |i: usize, at: usize| f64::from(data[i][at]);
+    let (mut out, mut log_sums) = (vec![0f64; data[3].len()], vec![]);
+    let mut grads = [0, 1, 2].map(|i| vec![0f64; data[i].len()]);
+    for (b, h, i) in
+        (0..batch).flat_map(|b| (0..heads).flat_map(move |h| (0..queries).map(move |i| (b, h, i))))
+    {
+        let row = (b * heads + h) * queries + i;
+        let kv = |j: usize| (b * kv_heads + h / (heads / kv_heads)) * keys + j;
+        let score = |j: usize| -> f64 {
+            let product: f64 = (0..dim).map(|d| wide(0, row * dim + d) * wide(1, kv(j) * dim + d)).sum();
+            let mut one = [0.0];
+            scores.add_mask([b, h, i], j, &mut one);
+            let hidden = scores.causal && j > i;
+            if hidden { f64::NEG_INFINITY } else { product * f64::from(scores.scale) + f64::from(one[0]) }
+        };
+        let all: Vec<f64> = (0..keys).map(score).collect();
+        let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sum: f64 = all.iter().map(|x| (x - max).exp()).sum();
+        let nothing = max == f64::NEG_INFINITY;
+        log_sums.push(if nothing { max } else { max + sum.ln() });
+        let weight: Vec<f64> =
+            all.iter().map(|x| if nothing { 0.0 } else { (x - max).exp() / sum }).collect();
+        let factor = |j: usize| f64::from(factors[row * keys + j]);
+        let g = |d: usize| wide(3, row * value_dim + d);
+        let slope: Vec<f64> = (0..keys)
+            .map(|j| factor(j) * (0..value_dim).map(|d| g(d) * wide(2, kv(j) * value_dim + d)).sum::<f64>())
+            .collect();
+        let level: f64 = weight.iter().zip(&slope).map(|(w, s)| w * s).sum();
+        for j in 0..keys {
+            for d in 0..value_dim {
+                out[row * value_dim + d] += weight[j] * factor(j) * wide(2, kv(j) * value_dim + d);
+                grads[2][kv(j) * value_dim + d] += weight[j] * factor(j) * g(d);
+            }
+            let ds = weight[j] * (slope[j] - level) * f64::from(scores.scale);
+            for d in 0..dim {
+                grads[0][row * dim + d] += ds * wide(1, kv(j) * dim + d);
+                grads[1][kv(j) * dim + d] += ds * wide(0, row * dim + d);
+            }
+        }
+    }
+    out.extend(log_sums);
+    grads.into_iter().for_each(|grad| out.extend(grad));
+    out.into_iter().map(|x| x as f32).collect()
+}
+
+/// `[batch, heads, rows, dim]` as a projection leaves it: `[batch, rows, heads, dim]`.
+fn pack(values: &[f32], (heads, rows, dim): (usize, usize, usize)) -> Vec<f32> {
+    let mut packed = vec![0.0; values.len()];
+    for (i, &x) in values.iter().enumerate() {
+        let (col, row, head, b) = (i % dim, i / dim % rows, i / dim / rows % heads, i / dim / rows / heads);
+        packed[((b * rows + row) * heads + head) * dim + col] = x;
+    }
+    packed
+}
+
+fn check(shape: AttentionShape, scores: Scores<'_>) {
+    check_within(shape, scores, 2e-5);
+}
+
+fn check_within(shape: AttentionShape, scores: Scores<'_>, tolerance: f32) {
+    let AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim } = shape;
+    let sizes = [
+        (heads, queries, dim),
+        (kv_heads, keys, dim),
+        (kv_heads, keys, value_dim),
+        (heads, queries, value_dim),
+    ];
+    let mut seed = 0;
+    let data = sizes.map(|(heads, rows, dim)| {
+        seed += 1;
+        random(batch * heads * rows * dim, seed)
+    });
+    let expected = naive(&shape, &scores, &data);
+    assert_close(&on_any_threads(|| ours(&shape, &scores, &data, false)), &expected, tolerance);
+    let mut sizes = sizes.into_iter();
+    let packed = data.map(|values| pack(&values, sizes.next().unwrap()));
+    assert_close(&ours(&shape, &scores, &packed, true), &expected, tolerance);
+}
+
+const PLAIN: Scores<'_> = Scores { scale: 0.3, causal: false, mask: Mask::None, dropout: None };
+
+fn shape(batch: usize, [heads, kv_heads]: [usize; 2], rows: [usize; 2], dims: [usize; 2]) -> AttentionShape {
+    AttentionShape {
+        batch,
+        heads,
+        kv_heads,
+        queries: rows[0],
+        keys: rows[1],
+        dim: dims[0],
+        value_dim: dims[1],
+    }
+}
+
+#[test]
+fn any_size_matches_the_definition() {
+    for (rows, dims) in [
+        ([1, 1], [1, 1]),
+        ([5, 7], [4, 3]),
+        ([13, 140], [8, 17]),
+        ([100, 31], [40, 33]),
+        ([270, 130], [16, 16]),
+        ([1, 300], [64, 64]),
+    ] {
+        for causal in [false, true] {
+            check(shape(2, [2, 2], rows, dims), Scores { causal, ..PLAIN });
+        }
+    }
+    check(shape(1, [6, 2], [30, 150], [20, 24]), PLAIN);
+    check(shape(2, [3, 1], [150, 150], [8, 48]), Scores { causal: true, ..PLAIN });
+}
+
+#[test]
+fn no_rows_no_keys_and_no_columns_are_sizes_too() {
+    for (rows, dims) in [([0, 3], [2, 2]), ([3, 0], [2, 2]), ([3, 2], [0, 2]), ([3, 2], [2, 0])] {
+        check(shape(1, [1, 1], rows, dims), PLAIN);
+    }
+    check(shape(0, [2, 2], [3, 3], [2, 2]), PLAIN);
+}
+
+#[test]
+fn masks_are_broadcast_and_hide_whole_rows() {
+    let mut add = random(2 * 140, 7);
+    // The second batch sees nothing.
+    add[140..].fill(f32::NEG_INFINITY);
+    let mask = Mask::Add(&add, [140, 0, 0, 1]);
+    check(shape(2, [2, 2], [5, 140], [8, 8]), Scores { mask, ..PLAIN });
+    let keep: Vec<u8> = (0..20 * 140).map(|i| u8::from(i % 3 != 0 && i / 140 != 4)).collect();
+    let mask = Mask::Keep(&keep, [0, 0, 140, 1]);
+    check(shape(2, [2, 1], [20, 140], [8, 8]), Scores { mask, ..PLAIN });
+    let turned = Mask::Keep(&keep, [0, 0, 1, 20]);
+    check(shape(2, [2, 1], [20, 140], [8, 8]), Scores { mask: turned, ..PLAIN });
+}
+
+#[test]
+fn the_backward_pass_drops_what_the_forward_pass_dropped() {
+    let dropout = Some(Dropout::new(0.3, RandomStream { seed: 5, stream: 9 }));
+    check(shape(2, [4, 2], [40, 150], [8, 16]), Scores { dropout, causal: true, ..PLAIN });
+}
+
+#[test]
+fn scores_of_any_size_do_not_overflow() {
+    // The scores' own rounding grows with them.
+    check_within(shape(1, [1, 1], [20, 200], [8, 8]), Scores { scale: 200.0, ..PLAIN }, 2e-3);
+}

@@ -1,0 +1,108 @@
+//! The gradients of attention by a kernel: blocks of scores are computed once more from the log-sum-exp.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Attention;
+use super::operands::{self, Arrangement};
+use crate::backend::DeviceFacts;
+use crate::cpu::kernels::attention::{Gradients, Heads, attention_backward, backward_scratch_len};
+use crate::cpu::kernels::parallel::Cut;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
+use crate::road::call;
+use crate::tensor::{Grads, Tensor};
+
+/// `operands…[, mask], out, log-sum-exp, grad -> gradients of the operands`.
+#[derive(Clone, Copy, Debug)]
+struct AttentionBackward(Attention);
+
+impl Attention {
+    pub(super) fn fused(&self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
+        let mut saved: SmallVec<[Tensor; 7]> =
+            (0..at.inputs()).map(|i| at.input(i)).collect::<Result<_>>()?;
+        saved.extend([at.output(0)?, at.output(1)?]);
+        let mut ins: SmallVec<[&Tensor; 7]> = saved.iter().collect();
+        ins.push(grad);
+        let mut results: Grads = smallvec![None; at.inputs()];
+        for (i, gradient) in call(AttentionBackward(*self), &ins)?.into_iter().enumerate() {
+            results[i] = at.wants(i).then_some(gradient);
+        }
+        Ok(results)
+    }
+}
+
+impl AttentionBackward {
+    fn arrangement(&self) -> Arrangement {
+        self.0.arrangement
+    }
+
+    /// The inputs without the last three.
+    fn forward_ins<'a, T>(&self, ins: &'a [T]) -> (&'a [T], [&'a T; 3]) {
+        let [first @ .., out, log_sums, grad] = ins else { unreachable!("called with them") };
+        (first, [out, log_sums, grad])
+    }
+}
+
+impl Kernel for AttentionBackward {
+    fn name(&self) -> &'static str {
+        "scaled_dot_product_attention_backward"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        operands::cpu_type(dtype)
+    }
+
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let scratch = call.scratch();
+        let (ins, [out, log_sums, grad]) = self.forward_ins(&call.ins);
+        let (shape, heads) = self.arrangement().heads(ins);
+        let scores = self.0.scores(&shape, ins.get(self.arrangement().operands()));
+        let of_out = [out, grad].map(|tensor| Heads {
+            data: tensor.elements(),
+            strides: self.arrangement().out_strides(tensor.layout(), &shape),
+        });
+        let layouts: SmallVec<[&Layout; 3]> = call.outs.iter().map(|out| out.layout()).collect();
+        let places = self.arrangement().places(&layouts, &shape);
+        let cuts: SmallVec<[Cut<'_, f32>; 3]> =
+            call.outs.into_iter().map(|out| Cut::new(out.elements())).collect();
+        let to = Gradients {
+            memory: places.map(|(i, ..)| &cuts[i]),
+            begins: places.map(|(_, begin, _)| begin),
+            strides: places.map(|(.., strides)| strides),
+        };
+        attention_backward(&shape, &scores, heads, of_out, log_sums.elements(), &to, scratch);
+        Ok(())
+    }
+}
+
+impl Operator for AttentionBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        if ins.len() < self.arrangement().operands() + 3 {
+            return Err(Error::argument(self.name(), "needs what the forward pass kept, and a gradient"));
+        }
+        let operands = ins.iter().take(self.arrangement().operands());
+        Ok(operands.map(|meta| Output::laid_out(operands::laid_like(meta.layout), meta.dtype)).collect())
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        let has_rows = layout.rank() > 1;
+        // A mask is read element by element; it is the only input before the output that is no operand.
+        !has_rows || input == self.arrangement().operands() || operands::rows_are_dense(layout)
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Meta::shape).collect();
+        let shape = self.arrangement().shape(&shapes);
+        shape.map_or(0, |shape| operands::float_bytes(backward_scratch_len(&shape)))
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Meta::shape).collect();
+        let shape = self.arrangement().shape(&shapes);
+        let flops = shape.map_or(0, |shape| operands::flops(&shape, self.0.causal, 5));
+        Cost::streaming(flops, ins, outs)
+    }
+}

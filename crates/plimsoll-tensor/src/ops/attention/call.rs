@@ -1,0 +1,154 @@
+//! The methods: options, defaults and what they refuse.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Attention;
+use super::operands::{Arrangement, NAME};
+use crate::error::{Error, Result};
+use crate::layout::Dims;
+use crate::road::call;
+use crate::tensor::Tensor;
+
+/// What attention does besides softmax(q kᵀ) v. The default is none of it, with scores divided by √dim.
+///
+/// ```
+/// use plimsoll_tensor::{AttentionOptions, Device, Tensor};
+/// let x = Tensor::randn(&[2, 4, 16, 8], &Device::cpu())?; // batch, heads, rows, dim
+/// let causal = AttentionOptions { is_causal: true, ..AttentionOptions::default() };
+/// let y = x.scaled_dot_product_attention(&x, &x, causal)?;
+/// assert_eq!(y.shape(), [2, 4, 16, 8]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttentionOptions<'a> {
+    /// Added to the scores where it is of floating point, minus infinity hides a key; where it is of truth values, false
+    /// hides a key. Broadcast to `[…, heads, queries, keys]`. A row that sees no key gives 0.
+    pub attn_mask: Option<&'a Tensor>,
+    /// The probability of dropping a weight. Only a seed is kept.
+    pub dropout_p: f64,
+    /// Whether query `i` sees the keys 0 to `i` only. Not together with a mask.
+    pub is_causal: bool,
+    /// What scores are multiplied with; `1 / √dim` where `None`.
+    pub scale: Option<f64>,
+    /// Whether keys and values may have fewer heads, each shared by as many heads of the queries.
+    pub enable_gqa: bool,
+}
+
+impl AttentionOptions<'_> {
+    fn operator(&self, arrangement: Arrangement, dim: usize, x: &Tensor) -> Result<Attention> {
+        if !(0.0..=1.0).contains(&self.dropout_p) {
+            let message = format!("dropout_p is {}: a probability is in 0 to 1", self.dropout_p);
+            return Err(Error::argument(NAME, message));
+        }
+        if self.is_causal && self.attn_mask.is_some() {
+            let message = "both attn_mask and is_causal: put the causal part into the mask, or leave one out";
+            return Err(Error::argument(NAME, message));
+        }
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (dim as f64).sqrt());
+        let dropout = (self.dropout_p > 0.0).then(|| (self.dropout_p, x.device().next_random()));
+        Ok(Attention { arrangement, scale, causal: self.is_causal, dropout })
+    }
+}
+
+impl Tensor {
+    /// Attention of queries (`self`, `[…, heads, queries, dim]`) to keys `[…, heads, keys, dim]` with values
+    /// `[…, heads, keys, value_dim]`: softmax(scale · q kᵀ + mask) v, `[…, heads, queries, value_dim]`. The output's rows
+    /// lie outside its heads, so that `transpose(1, 2)` and `reshape` join the heads without a copy. Views of a packed
+    /// projection are read as they lie. No matrix of scores is held, forward or backward: kept are the inputs, the output
+    /// and one number for each row. As `torch.nn.functional.scaled_dot_product_attention`.
+    ///
+    /// A mask that wants a gradient, and a derivative of the derivative, do need the matrix of scores in the backward pass.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; other numbers of heads without `enable_gqa`; a mask with `is_causal`; a
+    /// probability outside 0 to 1; out of memory.
+    pub fn scaled_dot_product_attention(
+        &self,
+        key: &Tensor,
+        value: &Tensor,
+        options: AttentionOptions<'_>,
+    ) -> Result<Tensor> {
+        let rank = self.rank();
+        if rank < 2 || [key, value].iter().any(|other| other.rank() != rank) {
+            let message = format!(
+                "query {:?}, key {:?} and value {:?}: needs two or more dimensions, as many in each",
+                self.shape(),
+                key.shape(),
+                value.shape()
+            );
+            return Err(Error::shape(NAME, message));
+        }
+        let [lead @ .., queries, dim] = self.shape() else { unreachable!("of two dimensions") };
+        let heads = |x: &Tensor| if rank > 2 { x.shape()[rank - 3] } else { 1 };
+        if !options.enable_gqa && (heads(self) != heads(key) || heads(self) != heads(value)) {
+            let message = format!(
+                "{} heads of queries, {} of keys and {} of values: only `enable_gqa` shares heads",
+                heads(self),
+                heads(key),
+                heads(value)
+            );
+            return Err(Error::shape(NAME, message));
+        }
+        let op = options.operator(Arrangement::Apart, *dim, self)?;
+        let operands = [self, key, value].map(four_dimensions);
+        let [q, k, v] = operands;
+        let (q, k, v) = (q?, k?, v?);
+        let mask = options.attn_mask.map(|mask| mask_of_four(mask, lead)).transpose()?;
+        let mut ins: SmallVec<[&Tensor; 4]> = smallvec![&q, &k, &v];
+        ins.extend(&mask);
+        let out = call(op, &ins)?.remove(0);
+        if rank == 4 {
+            return Ok(out);
+        }
+        let shape: Dims = lead.iter().copied().chain([*queries, value.shape()[rank - 1]]).collect();
+        out.reshape(shape.as_slice())
+    }
+
+    /// Self-attention of a packed projection `[batch, rows, (heads + 2 · kv_heads) · dim]`, each row of which has its
+    /// queries, then its keys, then its values: `[batch, rows, heads · dim]`. As the attention of its three parts, but the
+    /// gradient is written in place, packed too: that saves three tensors of its size in the backward pass. With fewer
+    /// `kv_heads` than `heads`, heads are shared; `enable_gqa` is not asked.
+    ///
+    /// # Errors
+    /// As [`Tensor::scaled_dot_product_attention`].
+    pub fn packed_attention(
+        &self,
+        heads: usize,
+        kv_heads: usize,
+        options: AttentionOptions<'_>,
+    ) -> Result<Tensor> {
+        let arrangement = Arrangement::Packed { heads, kv_heads };
+        let shape = arrangement.shape(&[self.shape()])?;
+        let op = options.operator(arrangement, shape.dim, self)?;
+        let mask = options.attn_mask.map(|mask| mask_of_four(mask, &[shape.batch, heads])).transpose()?;
+        let mut ins: SmallVec<[&Tensor; 2]> = smallvec![self];
+        ins.extend(&mask);
+        Ok(call(op, &ins)?.remove(0))
+    }
+}
+
+/// `[batch, heads, rows, columns]`: missing dimensions are 1, further leading ones are one batch.
+fn four_dimensions(x: &Tensor) -> Result<Tensor> {
+    match x.rank() {
+        4 => Ok(x.clone()),
+        2 => x.unsqueeze(0)?.unsqueeze(0),
+        3 => x.unsqueeze(0),
+        rank => x.flatten(0, rank as isize - 4),
+    }
+}
+
+/// A mask as four dimensions that broadcast. Where several leading dimensions of the queries became one batch, so do
+/// those of the mask.
+fn mask_of_four(mask: &Tensor, lead: &[usize]) -> Result<Tensor> {
+    let batch = &lead[..lead.len().saturating_sub(1)];
+    if batch.len() > 1 && mask.rank() > 3 {
+        let rest = &mask.shape()[mask.rank() - 3..];
+        let shape: Dims = batch.iter().chain(rest).copied().collect();
+        return mask.expand(&shape)?.flatten(0, batch.len() as isize - 1);
+    }
+    let mut wide = mask.clone();
+    while wide.rank() < 4 {
+        wide = wide.unsqueeze(0)?;
+    }
+    Ok(wide)
+}

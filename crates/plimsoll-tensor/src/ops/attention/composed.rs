@@ -1,0 +1,211 @@
+//! The gradients of attention by operations on whole tensors, for a derivative of them, and for a mask that wants one.
+//! These hold matrices of scores, as PyTorch does there.
+
+use smallvec::smallvec;
+
+use super::Attention;
+use super::operands::Arrangement;
+use crate::cpu::kernels::attention::{AttentionShape, dropout_factors};
+use crate::cpu::kernels::philox::Dropout;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{CpuCall, Kernel};
+use crate::operator::{Backward, Meta, Operator, Output, Outputs};
+use crate::road::{call_one, create};
+use crate::tensor::{Grads, Tensor};
+
+/// Far below any score: rows that see nothing stay finite.
+const HIDDEN: f32 = -1e30;
+
+/// `[, mask] -> what is added to scores`: the mask as numbers, minus infinity as a finite one; or the causal mask.
+#[derive(Clone, Copy, Debug)]
+struct Bias {
+    queries: usize,
+    keys: usize,
+}
+
+impl Kernel for Bias {
+    fn name(&self) -> &'static str {
+        "attention_bias"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        super::operands::cpu_type(dtype)
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
+        let out = out.elements::<f32>();
+        let hide = |hidden: bool| if hidden { HIDDEN } else { 0.0 };
+        match call.ins.first() {
+            Some(mask) if mask.dtype() == DType::Bool => {
+                out.iter_mut().zip(mask.elements::<u8>()).for_each(|(out, &keep)| *out = hide(keep == 0));
+            }
+            Some(mask) => {
+                out.iter_mut()
+                    .zip(mask.elements::<f32>())
+                    .for_each(|(out, &x)| *out = if x < HIDDEN { HIDDEN } else { x });
+            }
+            None => {
+                let hidden = |i: usize| i % self.keys > i / self.keys;
+                out.iter_mut().enumerate().for_each(|(i, out)| *out = hide(hidden(i)));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operator for Bias {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let of_causal = [1, 1, self.queries, self.keys];
+        Ok(smallvec![Output::new(ins.first().map_or(&of_causal[..], Meta::shape), DType::F32)])
+    }
+
+    fn takes(&self, _: usize, layout: &crate::layout::Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        Ok(smallvec![at.grad(0).cloned()])
+    }
+}
+
+/// `() -> factors of the weights`, `[batch, heads, queries, keys]`.
+#[derive(Clone, Copy, Debug)]
+struct Factors(AttentionShape, Dropout);
+
+impl Kernel for Factors {
+    fn name(&self) -> &'static str {
+        "attention_dropout"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([], [out]) = call.split();
+        dropout_factors(&self.0, &self.1, out.elements());
+        Ok(())
+    }
+}
+
+impl Operator for Factors {
+    fn infer(&self, _: &[Meta<'_>]) -> Result<Outputs> {
+        Ok(smallvec![Output::new(&self.0.of_scores(), DType::F32)])
+    }
+}
+
+impl Attention {
+    /// With `P` the weights, `f` dropout's factors and `g` the output's gradient: `dv = (P ∘ f)ᵀ g`, `dP = g vᵀ ∘ f`,
+    /// `dS = P ∘ (dP - sum over a row of P ∘ dP)`, `dq = scale · dS k`, `dk = scale · dSᵀ q`, and `dS` is the mask's.
+    pub(super) fn composed(&self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
+        let operands = self.arrangement.operands();
+        let shapes = [0, 1, 2].map(|i| at.shape(i.min(operands - 1)));
+        let shape = self.arrangement.shape(&shapes[..operands])?;
+        let [q, k, v] = self.apart(at, &shape)?;
+        let grad = self.grouped(grad, &shape)?;
+        let mask = (at.inputs() > operands).then(|| at.input(operands)).transpose()?;
+        let log_sums = at.output(1)?.detach();
+        let weights = self.weights([&q, &k], mask.as_ref(), &log_sums, &shape)?;
+        let factors = match self.dropout() {
+            None => None,
+            Some(dropout) => {
+                let factors = create(Factors(shape, dropout), q.device())?.remove(0);
+                Some(factors.to_dtype(q.dtype())?.reshape(weights.shape())?)
+            }
+        };
+        let dropped = |x: Tensor| factors.as_ref().map_or(Ok(x.clone()), |factors| x.mul(factors));
+        let dv = dropped(weights.clone())?.transpose(-1, -2)?.matmul(&grad)?;
+        let slopes = weights.mul(&dropped(grad.matmul(&v.transpose(-1, -2)?)?)?)?;
+        let ds = slopes.sub(&weights.mul(&slopes.sum_keepdim(&[-1])?)?)?;
+        let dq = ds.matmul(&k)?.mul_scalar(self.scale)?;
+        let dk = ds.transpose(-1, -2)?.matmul(&q)?.mul_scalar(self.scale)?;
+        let mut results = self.joined(at, [dq, dk.sum_dims(&[2])?, dv.sum_dims(&[2])?], &shape)?;
+        if let Some(mask) = mask {
+            let of_scores = ds.reshape(shape.of_scores().as_slice())?;
+            let wanted = at.wants(operands).then(|| of_scores.sum_to(mask.shape()));
+            results.push(wanted.transpose()?);
+        }
+        Ok(results)
+    }
+
+    /// `[batch, kv_heads, group, queries, keys]`.
+    fn weights(
+        &self,
+        [q, k]: [&Tensor; 2],
+        mask: Option<&Tensor>,
+        log_sums: &Tensor,
+        shape: &AttentionShape,
+    ) -> Result<Tensor> {
+        let &AttentionShape { batch, heads, kv_heads, queries, keys, .. } = shape;
+        let mut scores = q.matmul(&k.transpose(-1, -2)?)?.mul_scalar(self.scale)?;
+        let bias = Bias { queries, keys };
+        let bias = match mask {
+            Some(mask) => Some(call_one(bias, &[mask])?),
+            None if self.causal => Some(create(bias, q.device())?.remove(0)),
+            None => None,
+        };
+        if let Some(bias) = bias {
+            let &[b, h, t, s] = bias.shape() else { unreachable!("of four dimensions") };
+            let groups = if h == 1 { [1, 1] } else { [kv_heads, heads / kv_heads.max(1)] };
+            let bias = bias.to_dtype(scores.dtype())?.reshape([b, groups[0], groups[1], t, s].as_slice())?;
+            scores = scores.add(&bias)?;
+        }
+        // Rows that see no key: their log-sum-exp is minus infinity, and all their weights are 0.
+        let sees = log_sums.exp()?.not_positive()?.affine(-1.0, 1.0)?;
+        let rows = [batch, kv_heads, heads / kv_heads.max(1), queries, 1];
+        scores.softmax(-1)?.mul(&sees.to_dtype(scores.dtype())?.reshape(rows.as_slice())?)
+    }
+
+    /// Queries `[batch, kv_heads, group, queries, dim]`, keys and values `[batch, kv_heads, 1, keys, …]`.
+    fn apart(&self, at: &Backward<'_>, shape: &AttentionShape) -> Result<[Tensor; 3]> {
+        let &AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim } = shape;
+        let group = heads / kv_heads.max(1);
+        let [q, k, v] = match self.arrangement {
+            Arrangement::Apart => [at.input(0)?, at.input(1)?, at.input(2)?],
+            Arrangement::Packed { .. } => {
+                let rows = at.input(0)?.reshape([batch, queries, heads + 2 * kv_heads, dim].as_slice())?;
+                let part = |start, len| rows.narrow(2, start, len)?.transpose(1, 2);
+                [part(0, heads)?, part(heads, kv_heads)?, part(heads + kv_heads, kv_heads)?]
+            }
+        };
+        Ok([
+            q.reshape([batch, kv_heads, group, queries, dim].as_slice())?,
+            k.reshape([batch, kv_heads, 1, keys, dim].as_slice())?,
+            v.reshape([batch, kv_heads, 1, keys, value_dim].as_slice())?,
+        ])
+    }
+
+    /// A gradient of the output as `[batch, kv_heads, group, queries, value_dim]`.
+    fn grouped(&self, grad: &Tensor, shape: &AttentionShape) -> Result<Tensor> {
+        let &AttentionShape { batch, heads, kv_heads, queries, value_dim, .. } = shape;
+        let heads_first = match self.arrangement {
+            Arrangement::Apart => grad.clone(),
+            Arrangement::Packed { .. } => {
+                grad.reshape([batch, queries, heads, value_dim].as_slice())?.transpose(1, 2)?
+            }
+        };
+        heads_first.reshape([batch, kv_heads, heads / kv_heads.max(1), queries, value_dim].as_slice())
+    }
+
+    /// The gradients in the shapes of the operands.
+    fn joined(&self, at: &Backward<'_>, grads: [Tensor; 3], shape: &AttentionShape) -> Result<Grads> {
+        let [dq, dk, dv] = grads;
+        match self.arrangement {
+            Arrangement::Apart => {
+                let mut results = Grads::new();
+                for (i, grad) in [dq, dk, dv].into_iter().enumerate() {
+                    results.push(at.wants(i).then(|| grad.reshape(at.shape(i))).transpose()?);
+                }
+                Ok(results)
+            }
+            Arrangement::Packed { .. } => {
+                let &AttentionShape { batch, heads, kv_heads, queries, dim, .. } = shape;
+                let rows = |grad: Tensor, count: usize| {
+                    let rows = grad.reshape([batch, count, queries, dim].as_slice())?.transpose(1, 2)?;
+                    rows.reshape([batch, queries, count * dim].as_slice())
+                };
+                let parts = [rows(dq, heads)?, rows(dk, kv_heads)?, rows(dv, kv_heads)?];
+                let packed = Some(Tensor::cat(&parts.each_ref(), -1)?);
+                Ok(smallvec![packed])
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Scaled dot-product attention that never holds a matrix of scores.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | this one | the operator: `q, k, v[, mask] -> out, log-sum-exp` |
+//! | `call` | the methods of [`Tensor`], their options and errors |
+//! | `operands` | sizes and strides of the operands, apart or packed into one tensor |
+//! | `backward` | the gradients, from blocks of scores computed once more |
+//! | `composed` | the gradients as operations on whole tensors, for a derivative of them |
+//! | `cases` | what the conformance suite runs |
+//!
+//! Kept for the backward pass: the inputs, the output and one number for each row of scores, as PyTorch's kernels do.
+//! Memory is linear in the length of the sequence.
+
+mod backward;
+mod call;
+mod cases;
+mod composed;
+mod operands;
+
+pub use call::AttentionOptions;
+pub(crate) use cases::cases;
+
+use smallvec::smallvec;
+
+use self::operands::{Arrangement, sizes};
+use crate::autograd::is_grad_enabled;
+use crate::backend::DeviceFacts;
+use crate::cpu::kernels::attention::{attention, forward_scratch_len};
+use crate::cpu::kernels::philox::Dropout;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::random::RandomStream;
+use crate::tensor::Grads;
+
+/// `q, k, v[, mask] -> out, log-sum-exp`, or the same with one tensor in the place of the first three.
+#[derive(Clone, Copy, Debug)]
+struct Attention {
+    arrangement: Arrangement,
+    scale: f64,
+    causal: bool,
+    /// The probability of dropping a weight, and from which random numbers.
+    dropout: Option<(f64, RandomStream)>,
+}
+
+impl Attention {
+    fn dropout(&self) -> Option<Dropout> {
+        self.dropout.map(|(p, stream)| Dropout::new(p, stream))
+    }
+}
+
+impl Kernel for Attention {
+    fn name(&self) -> &'static str {
+        "scaled_dot_product_attention"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        operands::cpu_type(dtype)
+    }
+
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let scratch = call.scratch();
+        let (shape, heads) = self.arrangement.heads(&call.ins);
+        let scores = self.scores(&shape, call.ins.get(self.arrangement.operands()));
+        let mut outs = call.outs.into_iter();
+        let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred"));
+        let (out, log_sums) = (next(), next());
+        let strides = self.arrangement.out_strides(out.layout(), &shape);
+        attention(&shape, &scores, heads, (out.elements(), strides), log_sums.elements(), scratch);
+        Ok(())
+    }
+}
+
+impl Operator for Attention {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let shape = sizes(self.arrangement, ins)?;
+        let log_sums = Output::new(&[shape.batch, shape.heads, shape.queries], DType::F32);
+        Ok(smallvec![self.arrangement.out(&shape, ins[0].dtype), log_sums])
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input >= self.arrangement.operands() || operands::rows_are_dense(layout)
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        sizes(self.arrangement, ins).map_or(0, |shape| operands::float_bytes(forward_scratch_len(&shape)))
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let flops = sizes(self.arrangement, ins).map_or(0, |shape| operands::flops(&shape, self.causal, 2));
+        Cost::streaming(flops, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Lower
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        let inputs = (0..wanted.len()).fold(Saves::NOTHING, |all, i| all.and(Saves::input(i)));
+        inputs.and(Saves::output(0)).and(Saves::output(1))
+    }
+
+    /// The log-sum-exp is the kernel's by-product: no gradient comes in through it.
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
+        let mask = self.arrangement.operands();
+        if is_grad_enabled() || (at.inputs() > mask && at.wants(mask)) {
+            return self.composed(at, grad);
+        }
+        self.fused(at, grad)
+    }
+}

@@ -1,0 +1,213 @@
+//! How the operands lie: queries, keys and values apart, or packed into one tensor as a projection leaves them.
+
+use smallvec::SmallVec;
+
+use super::Attention;
+use crate::cpu::kernels::attention::{AttentionShape, Heads, Mask, Scores};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::{Dims, Layout};
+use crate::operator::{Meta, Output};
+use crate::ops::{want_float, want_same};
+use crate::view::In;
+
+pub(super) const NAME: &str = "scaled_dot_product_attention";
+
+/// Where queries, keys and values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrangement {
+    /// `[batch, heads, queries, dim]`, `[batch, kv_heads, keys, dim]` and `[batch, kv_heads, keys, value_dim]`.
+    Apart,
+    /// `[batch, rows, (heads + 2 · kv_heads) · dim]`: each row has its queries, then its keys, then its values.
+    Packed { heads: usize, kv_heads: usize },
+}
+
+impl Arrangement {
+    /// How many tensors they are.
+    pub(super) fn operands(self) -> usize {
+        match self {
+            Arrangement::Apart => 3,
+            Arrangement::Packed { .. } => 1,
+        }
+    }
+
+    /// The output: rows outside heads, so that joining the heads is a view.
+    pub(super) fn out(self, shape: &AttentionShape, dtype: DType) -> Output {
+        let &AttentionShape { batch, heads, queries, value_dim, .. } = shape;
+        match self {
+            Arrangement::Apart => {
+                let layout = Layout::contiguous(&[batch, queries, heads, value_dim]).transpose(1, 2);
+                Output::laid_out(layout, dtype)
+            }
+            Arrangement::Packed { .. } => Output::new(&[batch, queries, heads * value_dim], dtype),
+        }
+    }
+
+    /// Strides of the output, or of a tensor shaped like it, by batch, head and row.
+    pub(super) fn out_strides(self, layout: &Layout, shape: &AttentionShape) -> [usize; 3] {
+        match (self, layout.strides()) {
+            (Arrangement::Apart, &[batch, head, row, _]) => [batch, head, row],
+            (Arrangement::Packed { .. }, &[batch, row, _]) => [batch, shape.value_dim, row],
+            _ => unreachable!("inferred"),
+        }
+    }
+
+    /// For queries, keys and values: the number of their tensor, where they begin in it, and their strides.
+    pub(super) fn places(
+        self,
+        layouts: &[&Layout],
+        shape: &AttentionShape,
+    ) -> [(usize, usize, [usize; 3]); 3] {
+        match self {
+            Arrangement::Apart => [0, 1, 2].map(|i| {
+                let strides = layouts[i].strides();
+                (i, 0, [strides[0], strides[1], strides[2]])
+            }),
+            Arrangement::Packed { heads, kv_heads } => {
+                let strides = layouts[0].strides();
+                [0, heads, heads + kv_heads]
+                    .map(|before| (0, before * shape.dim, [strides[0], shape.dim, strides[1]]))
+            }
+        }
+    }
+
+    /// The sizes and operands of a call whose inputs were inferred.
+    pub(super) fn heads<'a>(self, ins: &[In<'a>]) -> (AttentionShape, [Heads<'a, f32>; 3]) {
+        let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(In::shape).collect();
+        let shape = self.shape(&shapes).unwrap_or_else(|_| unreachable!("inferred"));
+        let layouts: SmallVec<[&Layout; 4]> = ins.iter().map(In::layout).collect();
+        let heads = self.places(&layouts, &shape).map(|(i, begin, strides)| {
+            let data = ins[i].elements::<f32>();
+            Heads { data: data.get(begin..).unwrap_or(&[]), strides }
+        });
+        (shape, heads)
+    }
+
+    /// The sizes, from the shapes of the inputs.
+    pub(super) fn shape(self, ins: &[&[usize]]) -> Result<AttentionShape> {
+        match (self, ins) {
+            (
+                Arrangement::Apart,
+                &[
+                    &[batch, heads, queries, dim],
+                    &[k_batch, kv_heads, keys, k_dim],
+                    &[v_batch, v_heads, values, value_dim],
+                    ..,
+                ],
+            ) => {
+                let fits = (k_batch, v_batch, v_heads, values, k_dim) == (batch, batch, kv_heads, keys, dim);
+                if !fits || (kv_heads == 0 && heads > 0) || (kv_heads > 0 && !heads.is_multiple_of(kv_heads))
+                {
+                    let message = format!(
+                        "query {:?}, key {:?} and value {:?}: needs […, heads, queries, dim], […, kv_heads, keys, dim] and \
+                         […, kv_heads, keys, value_dim], with heads equal to kv_heads, or a multiple of it under `enable_gqa`",
+                        ins[0], ins[1], ins[2]
+                    );
+                    return Err(Error::shape(NAME, message));
+                }
+                Ok(AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim })
+            }
+            (Arrangement::Packed { heads, kv_heads }, &[&[batch, rows, width], ..]) => {
+                let parts = heads + 2 * kv_heads;
+                if heads == 0
+                    || kv_heads == 0
+                    || !heads.is_multiple_of(kv_heads)
+                    || !width.is_multiple_of(parts)
+                {
+                    let message = format!(
+                        "packed {:?} with {heads} heads and {kv_heads} kv_heads: needs [batch, rows, (heads + 2 · kv_heads) \
+                         · dim], with heads a multiple of kv_heads",
+                        ins[0]
+                    );
+                    return Err(Error::shape(NAME, message));
+                }
+                let dim = width / parts;
+                let (queries, keys, value_dim) = (rows, rows, dim);
+                Ok(AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim })
+            }
+            _ => Err(Error::shape(
+                NAME,
+                format!("inputs {ins:?}: needs a query, a key, a value and perhaps a mask"),
+            )),
+        }
+    }
+}
+
+/// Checks the inputs, and their sizes.
+pub(super) fn sizes(arrangement: Arrangement, ins: &[Meta<'_>]) -> Result<AttentionShape> {
+    let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Meta::shape).collect();
+    let shape = arrangement.shape(&shapes)?;
+    want_float(NAME, ins[0].dtype)?;
+    want_same(NAME, &ins[..arrangement.operands()])?;
+    if let Some(mask) = ins.get(arrangement.operands()) {
+        if mask.dtype != DType::Bool && mask.dtype != ins[0].dtype && mask.dtype != DType::F32 {
+            let expected = "a mask of bool, or of the query's type";
+            return Err(Error::DType { op: NAME, expected, got: mask.dtype });
+        }
+        if mask.layout.expand(&shape.of_scores()).is_none() {
+            let message = format!(
+                "a mask {:?} does not broadcast to the scores {:?} [batch, heads, queries, keys]",
+                mask.shape(),
+                shape.of_scores()
+            );
+            return Err(Error::shape(NAME, message));
+        }
+    }
+    Ok(shape)
+}
+
+impl AttentionShape {
+    pub(super) fn of_scores(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
+    }
+}
+
+impl Attention {
+    /// What makes scores of products, with the values of the mask.
+    pub(super) fn scores<'a>(&self, shape: &AttentionShape, mask: Option<&In<'a>>) -> Scores<'a> {
+        let mask = mask.map_or(Mask::None, |mask| {
+            let wide = mask.layout().expand(&shape.of_scores()).unwrap_or_else(|| unreachable!("inferred"));
+            let strides = [0, 1, 2, 3].map(|dim| wide.strides()[dim]);
+            match mask.dtype() {
+                DType::Bool => Mask::Keep(mask.elements(), strides),
+                _ => Mask::Add(mask.elements(), strides),
+            }
+        });
+        Scores { scale: self.scale as f32, causal: self.causal, mask, dropout: self.dropout() }
+    }
+}
+
+/// Whether the elements of a row are side by side.
+pub(super) fn rows_are_dense(layout: &Layout) -> bool {
+    match (layout.shape(), layout.strides()) {
+        ([.., cols], [.., stride]) => *cols < 2 || *stride == 1,
+        _ => false,
+    }
+}
+
+/// A new tensor of these sizes that lies as an operand does: rows outside heads where they are there.
+pub(super) fn laid_like(layout: &Layout) -> Layout {
+    let shape: Dims = layout.shape().into();
+    match (shape.as_slice(), layout.strides()) {
+        (&[batch, heads, rows, dim], &[_, head, row, _]) if head < row => {
+            Layout::contiguous(&[batch, rows, heads, dim]).transpose(1, 2)
+        }
+        _ => Layout::contiguous(&shape),
+    }
+}
+
+/// The kernels compute in 32 bits, and read truth values as they are.
+pub(super) fn cpu_type(dtype: DType) -> DType {
+    if dtype.is_float() { DType::F32 } else { dtype }
+}
+
+pub(super) fn float_bytes(len: usize) -> u64 {
+    (len * DType::F32.size()) as u64
+}
+
+/// Floating-point operations of this many products of queries with keys.
+pub(super) fn flops(shape: &AttentionShape, causal: bool, products: u64) -> u64 {
+    let pairs = (shape.batch * shape.heads * shape.queries * shape.keys) as u64;
+    let width = shape.dim.midpoint(shape.value_dim) as u64;
+    2 * products * pairs * width / if causal { 2 } else { 1 }
+}

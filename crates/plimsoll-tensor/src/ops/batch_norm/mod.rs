@@ -1,0 +1,162 @@
+//! Batch normalization, alone and with the ReLU after it.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | this one | the operators: with the batch's statistics, with given ones; the running statistics |
+//! | `backward` | the gradients: by a kernel, and as operations on tensors |
+//! | `call` | the methods of [`Tensor`] |
+//! | `cases` | what the conformance suite runs |
+//!
+//! Kept are the input and two numbers a channel. With the ReLU in it, the tensor between the two is never made: the backward
+//! pass computes again what was cut. Channels-last images stay so.
+
+mod backward;
+mod call;
+mod cases;
+
+pub use call::BatchNormOptions;
+pub(crate) use cases::cases;
+
+use smallvec::smallvec;
+
+use super::want_float;
+use crate::cpu::kernels::channel_norm::{Affine, Channels, inverse_deviation, normalize, statistics};
+use crate::cpu::kernels::number::by_float;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::tensor::Grads;
+
+/// `x[, weight, bias] -> out, mean, rstd, variance` with the batch's statistics; `x, mean, variance[, weight, bias] ->
+/// out, mean, rstd, variance` with given ones.
+#[derive(Clone, Copy, Debug)]
+struct BatchNorm {
+    /// Whether the statistics are those of the batch.
+    batch: bool,
+    relu: bool,
+    eps: f64,
+}
+
+impl BatchNorm {
+    /// The number of the weight.
+    fn weight(self) -> usize {
+        if self.batch { 1 } else { 3 }
+    }
+}
+
+/// Sizes of `[batch, channels, …]` as it lies.
+fn channels(layout: &Layout) -> Channels {
+    let &[batch, channels, ref rest @ ..] = layout.shape() else { unreachable!("inferred") };
+    let inner: usize = rest.iter().product();
+    match layout.is_contiguous() {
+        true => Channels { outer: batch, channels, inner },
+        false => Channels { outer: batch * inner, channels, inner: 1 },
+    }
+}
+
+/// Whether channels are side by side, without gaps.
+fn is_channels_last(layout: &Layout) -> bool {
+    if layout.rank() < 3 {
+        return false;
+    }
+    let last = layout.rank() as isize - 1;
+    let order: Vec<usize> = [0].into_iter().chain(2..=last as usize).chain([1]).collect();
+    layout.permute(&order).is_contiguous()
+}
+
+fn takes(layout: &Layout) -> bool {
+    layout.is_contiguous() || is_channels_last(layout)
+}
+
+/// The layout of an output for this input: channels-last stays so.
+fn kept(layout: &Layout) -> Layout {
+    if takes(layout) { layout.dense() } else { Layout::contiguous(layout.shape()) }
+}
+
+impl Kernel for BatchNorm {
+    fn name(&self) -> &'static str {
+        if self.relu { "batch_norm_relu" } else { "batch_norm" }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let mut outs = call.outs.into_iter();
+        by_float!(call.ins[0].dtype(), T => {
+            let element = |i: usize| call.ins.get(i).map(|tensor| tensor.elements::<T>());
+            let (size, x) = (channels(call.ins[0].layout()), call.ins[0].elements::<T>());
+            let given = if self.batch { [None, None] } else { [element(1), element(2)] };
+            let (weight, bias) = (element(self.weight()), element(self.weight() + 1));
+            let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred")).elements::<T>();
+            let (out, mean, rstd, variance) = (next(), next(), next(), next());
+            match given {
+                [Some(of_mean), Some(of_variance)] => {
+                    mean.copy_from_slice(of_mean);
+                    variance.copy_from_slice(of_variance);
+                    inverse_deviation(variance, self.eps, rstd);
+                }
+                _ => statistics(size, self.eps, x, [mean, variance, rstd]),
+            }
+            normalize(size, &Affine { mean, rstd, weight, bias, relu: self.relu }, x, out);
+        });
+        Ok(())
+    }
+}
+
+impl Operator for BatchNorm {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let name = self.name();
+        let misfit = |message: String| Err(Error::shape(name, message));
+        let [x, numbers @ ..] = ins else { return Err(Error::argument(name, "needs an input")) };
+        // Numbers of the channels may stay in 32 bits beside short images, as in PyTorch.
+        ins.iter().try_for_each(|meta| want_float(name, meta.dtype))?;
+        if let Some(other) =
+            numbers.iter().find(|meta| ![x.dtype, x.dtype.accumulator()].contains(&meta.dtype))
+        {
+            return Err(Error::DType { op: name, expected: x.dtype.accumulator().name(), got: other.dtype });
+        }
+        let &[batch, channels, ref rest @ ..] = x.shape() else {
+            return misfit(format!("input {:?}: needs [batch, channels, …]", x.shape()));
+        };
+        if let Some(other) = numbers.iter().find(|meta| meta.shape() != [channels]) {
+            let message = format!(
+                "statistics, weight or bias {:?} for input {:?}: needs [{channels}]",
+                other.shape(),
+                x.shape()
+            );
+            return misfit(message);
+        }
+        if self.batch && batch * rest.iter().product::<usize>() == 1 {
+            return misfit(format!(
+                "one value per channel in input {:?}: a batch's statistics need more; use the running ones",
+                x.shape()
+            ));
+        }
+        let number = || Output::new(&[channels], x.dtype.accumulator());
+        Ok(smallvec![Output::laid_out(kept(x.layout), x.dtype), number(), number(), number()])
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        if input == 0 { takes(layout) } else { layout.is_contiguous() }
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(6 * ins[0].layout.len() as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Full
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        let numbers = Saves::output(1).and(Saves::output(2));
+        let saves = Saves::input(0).and(numbers);
+        // The bias is read where the ReLU's cut is found again.
+        (self.weight()..wanted.len()).fold(saves, |all, i| all.and(Saves::input(i)))
+    }
+
+    /// Statistics are the kernel's by-products: no gradient comes in through them, and given ones have none.
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
+        if crate::autograd::is_grad_enabled() { self.composed(at, grad) } else { self.by_kernel(at, grad) }
+    }
+}

@@ -1,0 +1,141 @@
+//! What normalizations, dropout, activations and rotary embeddings keep for the backward pass, and their second derivatives.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+mod second;
+
+use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::{Activation, BatchNormOptions, CpuConfig, Device, Result, Rotary, SimConfig, Tensor};
+use second::check_second;
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes that stay after `f` of a tensor of one mebibyte, whose output is dropped where `drop_output`, beside the input.
+fn kept(drop_output: bool, f: impl Fn(&Tensor) -> Result<Vec<Tensor>>) -> u64 {
+    let device = Device::sim(SimConfig::new(1 << 34));
+    let x = Tensor::randn(&[4, 16, 64, 64], &device).unwrap().requires_grad_(true).unwrap();
+    let x = x.affine(1.0, 0.5).unwrap();
+    let before = device.memory_allocated();
+    let outs = f(&x).unwrap();
+    if !drop_output {
+        return device.memory_allocated() - before;
+    }
+    // The graph stays with a scalar that depends on each output; the outputs themselves go.
+    let sums: Vec<Tensor> = outs.iter().map(|out| out.sum().unwrap()).collect();
+    drop(outs);
+    let left = device.memory_allocated() - before;
+    drop(sums);
+    left
+}
+
+#[test]
+fn dropout_keeps_no_mask() {
+    assert!(kept(true, |x| Ok(vec![x.dropout(0.3, true)?])) < 2048);
+    assert!(kept(true, |x| Ok(vec![x.dropout_add(x, 0.3, true)?])) < 2048);
+    assert_eq!(kept(false, |x| Ok(vec![x.dropout(0.3, false)?])), 0, "in evaluation it is the input itself");
+}
+
+#[test]
+fn dropout_drops_the_same_forward_and_backward_and_follows_the_seed() {
+    let device = Device::cpu_with(CpuConfig::default());
+    let x = Tensor::ones(&[1000], &device).unwrap().requires_grad_(true).unwrap();
+    device.manual_seed(3);
+    let y = x.dropout(0.25, true).unwrap();
+    y.sum().unwrap().backward().unwrap();
+    let (values, grads) = (y.to_vec::<f32>().unwrap(), x.grad().unwrap().to_vec::<f32>().unwrap());
+    assert_eq!(values, grads);
+    let zeros = values.iter().filter(|&&x| x == 0.0).count();
+    assert!((200..300).contains(&zeros) && values.iter().all(|&x| x == 0.0 || (x - 4.0 / 3.0).abs() < 1e-6));
+    device.manual_seed(3);
+    assert_eq!(x.dropout(0.25, true).unwrap().to_vec::<f32>().unwrap(), values);
+    assert!(x.dropout(1.5, true).unwrap_err().to_string().contains("a probability is in 0 to 1"));
+}
+
+#[test]
+fn batch_normalization_with_its_relu_keeps_the_input_alone() {
+    let training = BatchNormOptions { training: true, ..BatchNormOptions::default() };
+    let fused = kept(true, |x| Ok(vec![x.batch_norm_relu(None, None, None, training)?]));
+    assert!(fused < 4096, "{fused}");
+    let apart = kept(true, |x| Ok(vec![x.batch_norm(None, None, None, training)?.relu()?]));
+    assert!((MIB..MIB + 4096).contains(&apart), "{apart}");
+}
+
+#[test]
+fn a_normalized_sum_keeps_the_sum_alone() {
+    let both = |x: &Tensor| x.add_rms_norm(x, None, 1e-5).map(|(sum, y)| vec![sum, y]);
+    let left = kept(true, both);
+    assert!((MIB..MIB + 80 * 1024).contains(&left), "{left}");
+}
+
+#[test]
+fn an_activation_before_a_layer_keeps_its_input_alone() {
+    let wide = |x: &Tensor| {
+        let weight = Tensor::ones(&[8, 64], x.device())?;
+        Ok(vec![x.activation_linear(Activation::Silu, &weight, None)?])
+    };
+    let left = kept(true, wide);
+    assert!(left < 4096, "{left}");
+}
+
+#[test]
+fn channels_last_images_stay_so() {
+    let device = Device::cpu();
+    let dense = Tensor::randn(&[2, 5, 6, 3], &device).unwrap();
+    let x = dense.permute(&[0, 3, 1, 2]).unwrap().detach().requires_grad_(true).unwrap();
+    let row_major = x.detach().contiguous().unwrap().requires_grad_(true).unwrap();
+    let training = BatchNormOptions { training: true, ..BatchNormOptions::default() };
+    let run = |x: &Tensor| {
+        let y = x.batch_norm_relu(None, None, None, training).unwrap();
+        y.square().unwrap().sum().unwrap().backward().unwrap();
+        (y, x.grad().unwrap())
+    };
+    let ((y, grad), (expected, expected_grad)) = (run(&x), run(&row_major));
+    assert_eq!(y.strides(), x.strides());
+    for (got, expected) in [(y, expected), (grad, expected_grad)] {
+        let (got, expected) = (got.to_vec::<f32>().unwrap(), expected.to_vec::<f32>().unwrap());
+        assert!(got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?} {expected:?}");
+    }
+}
+
+#[test]
+fn one_value_a_channel_has_no_statistics() {
+    let x = Tensor::ones(&[1, 3], &Device::cpu()).unwrap();
+    let training = BatchNormOptions { training: true, ..BatchNormOptions::default() };
+    let error = x.batch_norm(None, None, None, training).unwrap_err().to_string();
+    assert!(error.contains("one value per channel in input [1, 3]"), "{error}");
+}
+
+#[test]
+fn their_derivatives_have_derivatives() {
+    let device = Device::cpu();
+    let fixed = |shape: &[usize]| {
+        let n: usize = shape.iter().product();
+        let values: Vec<f32> = (0..n).map(|i| (i * 3 % 5) as f32 / 5.0 - 0.3).collect();
+        Tensor::from_slice(&values, shape, &device).unwrap()
+    };
+    let training = BatchNormOptions { training: true, eps: 1e-1, ..BatchNormOptions::default() };
+    check_second("rms_norm", &[2, 3], |x| x.rms_norm(Some(&fixed(&[3])), 1e-2));
+    check_second("add_rms_norm", &[2, 3], |x| {
+        let (sum, y) = x.add_rms_norm(&fixed(&[2, 3]), Some(&fixed(&[3])), 1e-1)?;
+        sum.mul(&y)
+    });
+    check_second("add_layer_norm", &[2, 3], |x| {
+        let (sum, y) = x.add_layer_norm(&fixed(&[2, 3]), Some(&fixed(&[3])), None, 1e-1)?;
+        sum.mul(&y)
+    });
+    check_second("group_norm", &[1, 4, 2], |x| x.group_norm(2, Some(&fixed(&[4])), None, 1e-1));
+    check_second("batch_norm", &[3, 2], |x| x.batch_norm(None, Some(&fixed(&[2])), None, training));
+    check_second("silu", &[2, 3], Tensor::silu);
+    check_second("mish", &[2, 3], Tensor::mish);
+    check_second("swiglu", &[2, 3], |x| x.swiglu(&x.square()?));
+    let weight = fixed(&[2, 3]);
+    check_second("activation_linear", &[2, 3], |x| x.activation_linear(Activation::Gelu, &weight, None));
+    check_second("linear_activation", &[2, 3], |x| x.linear_activation(Activation::Silu, &weight, None));
+    let (cos, sin) = Tensor::rotary_tables(2, 4, 100.0, &device).unwrap();
+    check_second("apply_rotary", &[2, 4], |x| x.apply_rotary(&cos, &sin, Rotary::Halves)?.square());
+    let target = fixed(&[2, 3]);
+    check_second("huber_loss", &[2, 3], |x| x.huber_loss(&target, 0.7, Reduction::Sum));
+    check_second("bce", &[2, 3], |x| {
+        x.binary_cross_entropy_with_logits(&target, None, None, Reduction::Mean)
+    });
+}
