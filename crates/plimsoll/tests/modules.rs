@@ -246,7 +246,12 @@ fn a_model_of_another_type_keeps_its_owners_and_trains_in_it() {
 fn apply_visits_what_is_inside_first_and_the_model_last() {
     let mut model = Everything::new(&Scope::new(&Device::cpu(), 1)).unwrap();
     let mut seen = Vec::new();
-    model.apply(&mut |module| Ok(seen.push(module.kind()))).unwrap();
+    model
+        .apply(&mut |module| {
+            seen.push(module.kind());
+            Ok(())
+        })
+        .unwrap();
     assert_eq!(seen, ["Linear", "Linear", "Linear", "ModuleList", "Everything"]);
     let error = model.apply(&mut |_| Err(Error::argument("init", "no"))).unwrap_err();
     assert_eq!(error.to_string(), "init: no");
