@@ -63,6 +63,26 @@ pub fn autocast<T, E: From<Error>>(
     f()
 }
 
+/// A tensor in the type in which products run now: itself where autocast is off. What several products read is cast once this
+/// way, and kept once for their derivatives.
+///
+/// ```
+/// use plimsoll_tensor::{DType, Device, Tensor, autocast};
+/// let x = Tensor::ones(&[2], &Device::cpu())?;
+/// let lower = autocast::autocast(DType::BF16, || autocast::lower(&x))?;
+/// assert_eq!((lower.dtype(), autocast::lower(&x)?.dtype()), (DType::BF16, DType::F32));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// # Errors
+/// Out of memory.
+pub fn lower(x: &Tensor) -> Result<Tensor> {
+    match autocast_mode::lower() {
+        Some(to) if x.dtype().is_float() && x.dtype() != DType::F64 => cast(x, to),
+        _ => Ok(x.clone()),
+    }
+}
+
 /// Autocast as it was set until this is dropped, then as it was before.
 struct Opened {
     _switched: Switched,

@@ -3,11 +3,17 @@
 //! Where an [`Operator`](crate::Operator) has kernels, a [`Function`] has only tensors: what it computes inside is not
 //! recorded, and its own derivative stands for all of it. As `torch.autograd.Function`.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use crate::autocast;
+use crate::autocast_mode::Switched;
 use crate::autograd::{Saved, is_grad_enabled, no_grad, place};
+use crate::data::Data;
 use crate::error::{Error, Result};
-use crate::operator::Slot;
+use crate::operator::{Autocast, Slot};
 use crate::road::Tensors;
 use crate::tensor::{Derivative, Grads, Node, Tensor};
 
@@ -36,6 +42,12 @@ use crate::tensor::{Derivative, Grads, Node, Tensor};
 pub trait Function: Send + Sync + 'static {
     /// Its name, for errors.
     fn name(&self) -> &'static str;
+
+    /// What autocast does to the inputs. Where it casts them, it is off in `forward`. As the `cast_inputs` of
+    /// `torch.amp.custom_fwd`.
+    fn autocast(&self) -> Autocast {
+        Autocast::AsGiven
+    }
 
     /// The outputs. Nothing is recorded inside; what the derivative needs goes into `save`.
     ///
@@ -68,6 +80,8 @@ pub struct FunctionBackward<'a> {
     grads: &'a [Option<Tensor>],
     wanted: &'a [bool],
     saved: &'a [(Option<Slot>, Saved)],
+    /// What hooks gave back: each is asked once for each derivative.
+    unpacked: RefCell<SmallVec<[(usize, Data); 2]>>,
 }
 
 impl FunctionBackward<'_> {
@@ -91,7 +105,17 @@ impl FunctionBackward<'_> {
             let message = format!("tensor {i} of {} saved ones", self.saved.len());
             return Err(Error::argument(self.name, message));
         };
-        let data = saved.get(self.name)?;
+        let known = self.unpacked.borrow().iter().find(|(at, _)| *at == i).map(|(_, data)| data.clone());
+        let data = match known {
+            Some(data) => data,
+            None => {
+                let data = saved.get(self.name)?;
+                if saved.is_packed() {
+                    self.unpacked.borrow_mut().push((i, data.clone()));
+                }
+                data
+            }
+        };
         if !is_grad_enabled() {
             return Ok(Tensor::from_data(data));
         }
@@ -117,7 +141,8 @@ struct Applied<F> {
 impl<F: Function> Derivative for Applied<F> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.function.name();
-        self.function.backward(&FunctionBackward { name, node, grads, wanted, saved: &self.saved })
+        let unpacked = RefCell::default();
+        self.function.backward(&FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked })
     }
 }
 
@@ -126,6 +151,22 @@ impl<F: Function> Derivative for Applied<F> {
 /// # Errors
 /// Those of its forward pass.
 pub fn apply<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
+    if !autocast::is_enabled() || function.autocast() == Autocast::AsGiven {
+        return record(function, ins);
+    }
+    match autocast::inputs(function.autocast(), ins)? {
+        Some(cast) => {
+            let _off = Switched::to(None);
+            record(function, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>())
+        }
+        None => {
+            let _off = Switched::to(None);
+            record(function, ins)
+        }
+    }
+}
+
+fn record<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
     let mut save = Save::default();
     let outs = no_grad(|| function.forward(ins, &mut save))?;
     if !is_grad_enabled() || !ins.iter().any(|input| input.requires_grad()) {

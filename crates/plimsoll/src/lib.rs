@@ -32,8 +32,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod amp;
 pub mod data;
 pub mod memory;
+pub mod models;
 pub mod nn;
 pub mod optim;
 

@@ -10,6 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::layout::Dims;
+use crate::operator::Autocast;
 use crate::road::Tensors;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
@@ -92,6 +93,10 @@ impl Function for Before {
         "activation_linear"
     }
 
+    fn autocast(&self) -> Autocast {
+        Autocast::Lower
+    }
+
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
         save.tensor(ins[0]);
         save.tensor(ins[1]);
@@ -118,6 +123,10 @@ struct After {
 impl Function for After {
     fn name(&self) -> &'static str {
         "linear_activation"
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Lower
     }
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {

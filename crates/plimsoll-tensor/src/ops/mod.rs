@@ -44,6 +44,7 @@ mod softmax;
 mod split;
 mod step;
 mod sum;
+mod swiglu_linear;
 mod traced;
 mod unary;
 mod unscale;
@@ -90,6 +91,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("split", split::cases),
     ("step", step::cases),
     ("sum", sum::cases),
+    ("swiglu_linear", swiglu_linear::cases),
     ("unary", unary::cases),
     ("unscale", unscale::cases),
     ("view", view::cases),

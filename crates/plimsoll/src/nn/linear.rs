@@ -7,7 +7,7 @@ use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
 /// `x · weightᵀ + bias` on the last dimension. As `torch.nn.Linear`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Linear {
     label: LabelId,
     weight: Parameter,
@@ -37,6 +37,11 @@ impl Linear {
     /// A layer of these parameters, `[outputs, inputs]` and `[outputs]`; another layer may have them too.
     pub fn of(scope: &Scope, weight: Parameter, bias: Option<Parameter>) -> Linear {
         Linear { label: scope.label(), weight, bias }
+    }
+
+    /// The label under which it allocates.
+    pub fn label(&self) -> LabelId {
+        self.label
     }
 
     /// The weight, `[outputs, inputs]`.

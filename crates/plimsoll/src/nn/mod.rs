@@ -7,6 +7,8 @@
 
 mod activation;
 mod conv;
+mod dropout;
+mod embedding;
 mod init;
 mod linear;
 mod list;
@@ -22,13 +24,15 @@ mod summary;
 
 pub use activation::{Flatten, ReLU};
 pub use conv::Conv2d;
+pub use dropout::Dropout;
+pub use embedding::Embedding;
 pub use init::Init;
 pub use linear::Linear;
 pub use list::ModuleList;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
 pub use mode::Mode;
 pub use module::Module;
-pub use norm::LayerNorm;
+pub use norm::{LayerNorm, RmsNorm};
 pub use parameter::{Buffer, Parameter};
 pub use pool::MaxPool2d;
 pub use scope::Scope;

@@ -1,9 +1,10 @@
 //! Whether a layer trains or evaluates.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A layer's `training` flag, which [`super::Module::train`] and [`super::Module::eval`] set. A layer that behaves
-/// differently in the two (dropout, batch normalization) has one as a field and lists it among its members.
+/// differently in the two (dropout, batch normalization) has one as a field and lists it among its members. Clones are one flag.
 ///
 /// ```
 /// use plimsoll::nn::Mode;
@@ -12,13 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// mode.set_training(false);
 /// assert!(!mode.is_training());
 /// ```
-#[derive(Debug)]
-pub struct Mode(AtomicBool);
+#[derive(Clone, Debug)]
+pub struct Mode(Arc<AtomicBool>);
 
 impl Default for Mode {
     /// Training, as a new module of PyTorch's.
     fn default() -> Mode {
-        Mode(AtomicBool::new(true))
+        Mode(Arc::new(AtomicBool::new(true)))
     }
 }
 

@@ -1,0 +1,309 @@
+//! GPT-2: the names, shapes and start values of `transformers`' `GPT2LMHeadModel`.
+
+use plimsoll_tensor::checkpoint::checkpoint;
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{Activation, AttentionOptions, CrossEntropyOptions, Error, Result, Tensor};
+
+use crate::members;
+use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, Scope};
+
+/// Sizes of a GPT-2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpt2Config {
+    /// Number of tokens that there are.
+    pub vocab_size: usize,
+    /// Tokens in a sequence, at most.
+    pub n_positions: usize,
+    /// Width of the residual stream.
+    pub n_embd: usize,
+    /// Number of blocks.
+    pub n_layer: usize,
+    /// Heads of each attention; they divide the width.
+    pub n_head: usize,
+    /// Probability of dropping an element of an embedding, of attention's weights and of what a block adds.
+    pub dropout: f64,
+    /// Whether each block is checkpointed: its activations are computed again in the backward pass.
+    pub gradient_checkpointing: bool,
+}
+
+impl Gpt2Config {
+    fn sized(n_layer: usize, n_head: usize, n_embd: usize) -> Gpt2Config {
+        Gpt2Config {
+            vocab_size: 50257,
+            n_positions: 1024,
+            n_embd,
+            n_layer,
+            n_head,
+            dropout: 0.1,
+            gradient_checkpointing: false,
+        }
+    }
+
+    /// `gpt2`: 124 million parameters.
+    pub fn small() -> Gpt2Config {
+        Gpt2Config::sized(12, 12, 768)
+    }
+
+    /// `gpt2-medium`: 355 million parameters.
+    pub fn medium() -> Gpt2Config {
+        Gpt2Config::sized(24, 16, 1024)
+    }
+
+    /// `gpt2-large`: 774 million parameters.
+    pub fn large() -> Gpt2Config {
+        Gpt2Config::sized(36, 20, 1280)
+    }
+
+    /// `gpt2-xl`: 1,558 million parameters.
+    pub fn xl() -> Gpt2Config {
+        Gpt2Config::sized(48, 25, 1600)
+    }
+}
+
+/// A GPT-2 with its language-modelling head, which is tied to the token embedding.
+///
+/// ```
+/// use plimsoll::models::{Gpt2, Gpt2Config};
+/// use plimsoll::nn::{Module, Scope};
+/// use plimsoll::{Device, SimConfig};
+/// // 124 million parameters, on a device that has no memory to fill.
+/// let gpu = Device::sim(SimConfig::new(80 << 30));
+/// let model = Gpt2::new(&Scope::new(&gpu, 1), Gpt2Config::small())?;
+/// let count: usize = model.parameters().iter().map(|parameter| parameter.numel()).sum();
+/// assert_eq!(count, 124_439_808);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Gpt2 {
+    config: Gpt2Config,
+    transformer: Transformer,
+    lm_head: Linear,
+}
+
+#[derive(Debug)]
+struct Transformer {
+    wte: Embedding,
+    wpe: Embedding,
+    drop: Dropout,
+    h: ModuleList<Block>,
+    ln_f: LayerNorm,
+}
+
+impl Module for Transformer {
+    members!(wte, wpe, drop, h, ln_f);
+}
+
+impl Gpt2 {
+    /// A new model with GPT-2's start values.
+    ///
+    /// # Errors
+    /// Heads that do not divide the width; a path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, config: Gpt2Config) -> Result<Gpt2> {
+        if config.n_head == 0 || !config.n_embd.is_multiple_of(config.n_head) {
+            let message = format!("{} heads do not divide a width of {}", config.n_head, config.n_embd);
+            return Err(Error::Argument { op: "gpt2", message });
+        }
+        let inner = scope.at("transformer");
+        let embedding = |name: &str, count| {
+            Embedding::with_init(&inner.at(name), count, config.n_embd, Init::Normal(0.02))
+        };
+        let transformer = Transformer {
+            wte: embedding("wte", config.vocab_size)?,
+            wpe: embedding("wpe", config.n_positions)?,
+            drop: Dropout::new(&inner.at("drop"), config.dropout)?,
+            h: ModuleList::new(&inner.at("h"), config.n_layer, |scope| Block::new(scope, &config))?,
+            ln_f: LayerNorm::new(&inner.at("ln_f"), config.n_embd)?,
+        };
+        let lm_head = Linear::of(&scope.at("lm_head"), transformer.wte.weight().clone(), None);
+        Ok(Gpt2 { config, transformer, lm_head })
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &Gpt2Config {
+        &self.config
+    }
+
+    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, n_embd]`.
+    ///
+    /// # Errors
+    /// More tokens than positions; a token that is not in the vocabulary; out of memory.
+    pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
+        let &[_, length] = tokens.shape() else {
+            let message = format!("tokens {:?}: needs [batch, length]", tokens.shape());
+            return Err(Error::Shape { op: "gpt2", message });
+        };
+        if length > self.config.n_positions {
+            let message =
+                format!("{length} tokens in a sequence; there are {} positions", self.config.n_positions);
+            return Err(Error::Shape { op: "gpt2", message });
+        }
+        let inner = &self.transformer;
+        let positions = Tensor::arange(length, tokens.device())?;
+        let mut x = (&inner.wte.forward(tokens)? + &inner.wpe.forward(&positions)?)?;
+        x = inner.drop.forward(&x)?;
+        for block in inner.h.iter() {
+            x = match self.config.gradient_checkpointing {
+                true => {
+                    let block = block.clone();
+                    checkpoint(move |x| block.forward(&x[0]), &[&x])?
+                }
+                false => block.forward(&x)?,
+            };
+        }
+        inner.ln_f.forward(&x)
+    }
+
+    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 do not count. The
+    /// logits are never whole.
+    ///
+    /// # Errors
+    /// As [`Gpt2::hidden`]; targets of another shape or outside the vocabulary.
+    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let hidden = self.hidden(tokens)?;
+        let _owner = Span::layer(self.lm_head.label());
+        hidden.linear_cross_entropy(self.lm_head.weight(), None, targets, CrossEntropyOptions::default())
+    }
+}
+
+impl Module for Gpt2 {
+    members!(transformer, lm_head);
+
+    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`.
+    fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        self.lm_head.forward(&self.hidden(tokens)?)
+    }
+}
+
+/// One block: attention and a perceptron, each on the normalized stream and added to it. Clones share parameters.
+#[derive(Clone, Debug)]
+struct Block {
+    ln_1: LayerNorm,
+    attn: Attention,
+    ln_2: LayerNorm,
+    mlp: Mlp,
+}
+
+impl Block {
+    fn new(scope: &Scope, config: &Gpt2Config) -> Result<Block> {
+        Ok(Block {
+            ln_1: LayerNorm::new(&scope.at("ln_1"), config.n_embd)?,
+            attn: Attention::new(&scope.at("attn"), config)?,
+            ln_2: LayerNorm::new(&scope.at("ln_2"), config.n_embd)?,
+            mlp: Mlp::new(&scope.at("mlp"), config)?,
+        })
+    }
+}
+
+impl Module for Block {
+    members!(ln_1, attn, ln_2, mlp);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.attn.forward_add(&self.ln_1.forward(x)?, x)?;
+        self.mlp.forward_add(&self.ln_2.forward(&x)?, &x)
+    }
+}
+
+/// A product with a weight of `[inputs, outputs]`, as `transformers`' `Conv1D`.
+#[derive(Clone, Debug)]
+struct Conv1D {
+    label: LabelId,
+    weight: crate::nn::Parameter,
+    bias: crate::nn::Parameter,
+}
+
+impl Conv1D {
+    fn new(scope: &Scope, inputs: usize, outputs: usize, std: f64) -> Result<Conv1D> {
+        Ok(Conv1D {
+            label: scope.label(),
+            weight: scope.parameter("weight", &[inputs, outputs], Init::Normal(std))?,
+            bias: scope.parameter("bias", &[outputs], Init::Zeros)?,
+        })
+    }
+}
+
+impl Module for Conv1D {
+    members!(weight, bias);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        x.linear_in_out(&self.weight, Some(&self.bias))
+    }
+}
+
+/// What a block's last product starts with: the smaller, the more blocks add to the stream.
+fn residual_std(config: &Gpt2Config) -> f64 {
+    0.02 / (2.0 * config.n_layer as f64).sqrt()
+}
+
+#[derive(Clone, Debug)]
+struct Attention {
+    label: LabelId,
+    heads: usize,
+    dropout: f64,
+    c_attn: Conv1D,
+    c_proj: Conv1D,
+    resid_dropout: Dropout,
+}
+
+impl Attention {
+    fn new(scope: &Scope, config: &Gpt2Config) -> Result<Attention> {
+        let width = config.n_embd;
+        Ok(Attention {
+            label: scope.label(),
+            heads: config.n_head,
+            dropout: config.dropout,
+            c_attn: Conv1D::new(&scope.at("c_attn"), width, 3 * width, 0.02)?,
+            c_proj: Conv1D::new(&scope.at("c_proj"), width, width, residual_std(config))?,
+            resid_dropout: Dropout::new(&scope.at("resid_dropout"), config.dropout)?,
+        })
+    }
+
+    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let qkv = self.c_attn.forward(x)?;
+        let mixed = {
+            let _owner = Span::layer(self.label);
+            let dropout_p = if self.resid_dropout.is_training() { self.dropout } else { 0.0 };
+            let options = AttentionOptions { is_causal: true, dropout_p, ..AttentionOptions::default() };
+            qkv.packed_attention(self.heads, self.heads, options)?
+        };
+        drop(qkv);
+        self.resid_dropout.forward_add(&self.c_proj.forward(&mixed)?, residual)
+    }
+}
+
+impl Module for Attention {
+    members!(c_attn, c_proj, resid_dropout);
+}
+
+#[derive(Clone, Debug)]
+struct Mlp {
+    c_fc: Conv1D,
+    c_proj: Conv1D,
+    dropout: Dropout,
+}
+
+impl Mlp {
+    fn new(scope: &Scope, config: &Gpt2Config) -> Result<Mlp> {
+        let width = config.n_embd;
+        Ok(Mlp {
+            c_fc: Conv1D::new(&scope.at("c_fc"), width, 4 * width, 0.02)?,
+            c_proj: Conv1D::new(&scope.at("c_proj"), 4 * width, width, residual_std(config))?,
+            dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
+        })
+    }
+
+    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let up = self.c_fc.forward(x)?;
+        let down = {
+            let _owner = Span::layer(self.c_proj.label);
+            let weight = self.c_proj.weight.t()?;
+            up.activation_linear(Activation::GeluTanh, &weight, Some(&self.c_proj.bias))?
+        };
+        drop(up);
+        self.dropout.forward_add(&down, residual)
+    }
+}
+
+impl Module for Mlp {
+    members!(c_fc, c_proj, dropout);
+}

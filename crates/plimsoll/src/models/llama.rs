@@ -1,0 +1,305 @@
+//! Llama: the names, shapes and start values of `transformers`' `LlamaForCausalLM`.
+
+use plimsoll_tensor::checkpoint::checkpoint;
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor, autocast};
+
+use crate::members;
+use crate::nn::{Embedding, Init, Linear, Module, ModuleList, RmsNorm, Scope};
+
+/// Sizes of a Llama.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlamaConfig {
+    /// Number of tokens that there are.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width inside of a perceptron.
+    pub intermediate_size: usize,
+    /// Number of blocks.
+    pub num_hidden_layers: usize,
+    /// Heads of queries; they divide the width.
+    pub num_attention_heads: usize,
+    /// Heads of keys and values, which queries share; they divide those of queries.
+    pub num_key_value_heads: usize,
+    /// Base of the angles by which positions turn queries and keys.
+    pub rope_theta: f64,
+    /// Added to the mean square of a normalization.
+    pub rms_norm_eps: f64,
+    /// Whether the output layer shares the embedding's weight.
+    pub tie_word_embeddings: bool,
+    /// Whether each block is checkpointed: its activations are computed again in the backward pass.
+    pub gradient_checkpointing: bool,
+}
+
+impl Default for LlamaConfig {
+    /// Those of `transformers`' `LlamaConfig()`: Llama-2 with 7 billion parameters.
+    fn default() -> LlamaConfig {
+        LlamaConfig {
+            vocab_size: 32_000,
+            hidden_size: 4096,
+            intermediate_size: 11_008,
+            num_hidden_layers: 32,
+            num_attention_heads: 32,
+            num_key_value_heads: 32,
+            rope_theta: 10_000.0,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: false,
+            gradient_checkpointing: false,
+        }
+    }
+}
+
+impl LlamaConfig {
+    /// A Llama-style model of 350 million parameters with grouped heads: 24 blocks of width 1024.
+    pub fn llama_350m() -> LlamaConfig {
+        LlamaConfig {
+            hidden_size: 1024,
+            intermediate_size: 2816,
+            num_hidden_layers: 24,
+            num_attention_heads: 16,
+            num_key_value_heads: 8,
+            ..LlamaConfig::default()
+        }
+    }
+
+    fn head_dim(&self) -> usize {
+        self.hidden_size / self.num_attention_heads.max(1)
+    }
+}
+
+/// A Llama with its language-modelling head.
+///
+/// ```
+/// use plimsoll::models::{Llama, LlamaConfig};
+/// use plimsoll::nn::{Module, Scope};
+/// use plimsoll::{Device, SimConfig};
+/// // Seven billion parameters, on a device that has no memory to fill.
+/// let gpu = Device::sim(SimConfig::new(80 << 30));
+/// let model = Llama::new(&Scope::new(&gpu, 1), LlamaConfig::default())?;
+/// let count: usize = model.parameters().iter().map(|parameter| parameter.numel()).sum();
+/// assert_eq!(count, 6_738_415_616);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Llama {
+    config: LlamaConfig,
+    model: Inner,
+    lm_head: Linear,
+}
+
+#[derive(Debug)]
+struct Inner {
+    embed_tokens: Embedding,
+    layers: ModuleList<Layer>,
+    norm: RmsNorm,
+}
+
+impl Module for Inner {
+    members!(embed_tokens, layers, norm);
+}
+
+impl Llama {
+    /// A new model with Llama's start values.
+    ///
+    /// # Errors
+    /// Heads that do not divide what they must; a path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, config: LlamaConfig) -> Result<Llama> {
+        let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
+        let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
+        if !divides(heads, config.hidden_size) || !divides(kv_heads, heads) {
+            let message = format!(
+                "{heads} heads of queries and {kv_heads} of keys for a width of {}: the first must divide the width, the \
+                 second the first",
+                config.hidden_size
+            );
+            return Err(Error::Argument { op: "llama", message });
+        }
+        let inner = scope.at("model");
+        let init = Init::Normal(0.02);
+        let embed_tokens =
+            Embedding::with_init(&inner.at("embed_tokens"), config.vocab_size, config.hidden_size, init)?;
+        let layers = ModuleList::new(&inner.at("layers"), config.num_hidden_layers, |scope| {
+            Layer::new(scope, &config)
+        })?;
+        let norm = RmsNorm::new(&inner.at("norm"), config.hidden_size)?.eps(config.rms_norm_eps);
+        let head = scope.at("lm_head");
+        let weight = match config.tie_word_embeddings {
+            true => embed_tokens.weight().clone(),
+            false => head.parameter("weight", &[config.vocab_size, config.hidden_size], init)?,
+        };
+        let model = Inner { embed_tokens, layers, norm };
+        Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model })
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &LlamaConfig {
+        &self.config
+    }
+
+    /// The last hidden states of tokens `int64 [batch, length]`: `[batch, length, hidden_size]`.
+    ///
+    /// # Errors
+    /// A token that is not in the vocabulary; out of memory.
+    pub fn hidden(&self, tokens: &Tensor) -> Result<Tensor> {
+        let &[_, length] = tokens.shape() else {
+            let message = format!("tokens {:?}: needs [batch, length]", tokens.shape());
+            return Err(Error::Shape { op: "llama", message });
+        };
+        let (cos, sin) =
+            Tensor::rotary_tables(length, self.config.head_dim(), self.config.rope_theta, tokens.device())?;
+        let mut x = self.model.embed_tokens.forward(tokens)?;
+        for layer in self.model.layers.iter() {
+            x = match self.config.gradient_checkpointing {
+                true => {
+                    let layer = layer.clone();
+                    checkpoint(move |ins| layer.forward_at(&ins[0], &ins[1], &ins[2]), &[&x, &cos, &sin])?
+                }
+                false => layer.forward_at(&x, &cos, &sin)?,
+            };
+        }
+        self.model.norm.forward(&x)
+    }
+
+    /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 do not count. The
+    /// logits are never whole.
+    ///
+    /// # Errors
+    /// As [`Llama::hidden`]; targets of another shape or outside the vocabulary.
+    pub fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        let hidden = self.hidden(tokens)?;
+        let _owner = Span::layer(self.lm_head.label());
+        hidden.linear_cross_entropy(self.lm_head.weight(), None, targets, CrossEntropyOptions::default())
+    }
+}
+
+impl Module for Llama {
+    members!(model, lm_head);
+
+    /// The logits of tokens `int64 [batch, length]`: `[batch, length, vocab_size]`.
+    fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        self.lm_head.forward(&self.hidden(tokens)?)
+    }
+}
+
+/// One block. Clones share parameters.
+#[derive(Clone, Debug)]
+struct Layer {
+    input_layernorm: RmsNorm,
+    self_attn: Attention,
+    post_attention_layernorm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl Layer {
+    fn new(scope: &Scope, config: &LlamaConfig) -> Result<Layer> {
+        let norm =
+            |name: &str| Ok(RmsNorm::new(&scope.at(name), config.hidden_size)?.eps(config.rms_norm_eps));
+        Ok(Layer {
+            input_layernorm: norm("input_layernorm")?,
+            self_attn: Attention::new(&scope.at("self_attn"), config)?,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+            mlp: Mlp::new(&scope.at("mlp"), config)?,
+        })
+    }
+
+    fn forward_at(&self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        let x = (x + &self.self_attn.forward_at(&self.input_layernorm.forward(x)?, cos, sin)?)?;
+        &x + &self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?
+    }
+}
+
+impl Module for Layer {
+    members!(self_attn, mlp, input_layernorm, post_attention_layernorm);
+}
+
+#[derive(Clone, Debug)]
+struct Attention {
+    label: LabelId,
+    heads: usize,
+    kv_heads: usize,
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+}
+
+fn linear(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
+    let weight = scope.parameter("weight", &[outputs, inputs], Init::Normal(0.02))?;
+    Ok(Linear::of(scope, weight, None))
+}
+
+impl Attention {
+    fn new(scope: &Scope, config: &LlamaConfig) -> Result<Attention> {
+        let (width, kv_width) = (config.hidden_size, config.num_key_value_heads * config.head_dim());
+        Ok(Attention {
+            label: scope.label(),
+            heads: config.num_attention_heads,
+            kv_heads: config.num_key_value_heads,
+            q_proj: linear(&scope.at("q_proj"), width, width)?,
+            k_proj: linear(&scope.at("k_proj"), width, kv_width)?,
+            v_proj: linear(&scope.at("v_proj"), width, kv_width)?,
+            o_proj: linear(&scope.at("o_proj"), width, width)?,
+        })
+    }
+
+    fn forward_at(&self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+        let &[batch, length, width] = x.shape() else {
+            let message = format!("{:?}: needs [batch, length, width]", x.shape());
+            return Err(Error::Shape { op: "llama", message });
+        };
+        let heads = |x: &Tensor, heads: usize| {
+            x.reshape(&[batch, length, heads, x.shape()[2] / heads])?.transpose(1, 2)
+        };
+        let turned = |x: &Tensor| {
+            let _owner = Span::layer(self.label);
+            x.apply_rotary(cos, sin, Rotary::Halves)
+        };
+        let x = &autocast::lower(x)?;
+        let q = turned(&heads(&self.q_proj.forward(x)?, self.heads)?)?;
+        let k = turned(&heads(&self.k_proj.forward(x)?, self.kv_heads)?)?;
+        let v = heads(&self.v_proj.forward(x)?, self.kv_heads)?;
+        let mixed = {
+            let _owner = Span::layer(self.label);
+            let options =
+                AttentionOptions { is_causal: true, enable_gqa: true, ..AttentionOptions::default() };
+            q.scaled_dot_product_attention(&k, &v, options)?
+                .transpose(1, 2)?
+                .reshape(&[batch, length, width])?
+        };
+        self.o_proj.forward(&mixed)
+    }
+}
+
+impl Module for Attention {
+    members!(q_proj, k_proj, v_proj, o_proj);
+}
+
+#[derive(Clone, Debug)]
+struct Mlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+impl Mlp {
+    fn new(scope: &Scope, config: &LlamaConfig) -> Result<Mlp> {
+        let (width, inner) = (config.hidden_size, config.intermediate_size);
+        Ok(Mlp {
+            gate_proj: linear(&scope.at("gate_proj"), width, inner)?,
+            up_proj: linear(&scope.at("up_proj"), width, inner)?,
+            down_proj: linear(&scope.at("down_proj"), inner, width)?,
+        })
+    }
+}
+
+impl Module for Mlp {
+    members!(gate_proj, up_proj, down_proj);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = &autocast::lower(x)?;
+        let (gate, up) = (self.gate_proj.forward(x)?, self.up_proj.forward(x)?);
+        let _owner = Span::layer(self.down_proj.label());
+        gate.swiglu_linear(&up, self.down_proj.weight())
+    }
+}

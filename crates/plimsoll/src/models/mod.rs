@@ -1,0 +1,10 @@
+//! Models that people train, with the sizes and the state-dict names of PyTorch's.
+//!
+//! Each is a file: a configuration with the published sizes, a model, and its loss. They are made of the layers in
+//! [`crate::nn`] and use the operators that save memory.
+
+pub mod gpt2;
+pub mod llama;
+
+pub use gpt2::{Gpt2, Gpt2Config};
+pub use llama::{Llama, LlamaConfig};
