@@ -44,6 +44,7 @@ pub(crate) fn call(op: &str, args: &Value, ins: &[Option<Tensor>]) -> Result<Vec
         "packed_attention" => {
             x.packed_attention(size(&args["heads"]), size(&args["kv_heads"]), attention(args, None))?
         }
+        "nll_loss" => x.nll_loss_with(tensor(1), cross_entropy(args, ins[2].as_ref()))?,
         "cross_entropy" => x.cross_entropy_with(tensor(1), cross_entropy(args, ins[2].as_ref()))?,
         "linear_cross_entropy" => {
             let options = cross_entropy(args, ins[4].as_ref());

@@ -304,3 +304,38 @@ pub(crate) fn coefficients<T: Float>(of: &Coefficients<'_, T>, out: &mut [T]) {
         }
     }
 }
+
+/// Returns the sum of minus each position's log-probability of its class, times its weight; writes each to `out` where
+/// there is one. Targets were checked.
+pub(crate) fn likelihood<T: Float>(
+    of: &Coefficients<'_, T>,
+    x: &[T],
+    positions: usize,
+    mut out: Option<&mut [T]>,
+) -> f64 {
+    let mut sum = 0.0;
+    for position in 0..positions {
+        let of_class = |(class, weight): (usize, T)| -(weight * x[of.at(position) + class * of.inner]);
+        let loss = of.class(position).map_or(T::default(), of_class);
+        sum += loss.wide();
+        if let Some(out) = &mut out {
+            out[position] = loss;
+        }
+    }
+    sum
+}
+
+/// Writes the gradient of [`likelihood`]: one entry a position, 0 elsewhere. `scale` gives each position's.
+pub(crate) fn likelihood_backward<T: Float>(
+    of: &Coefficients<'_, T>,
+    positions: usize,
+    scale: impl Fn(usize) -> T,
+    out: &mut [T],
+) {
+    super::strided::fill(out, T::default());
+    for position in 0..positions {
+        if let Some((class, weight)) = of.class(position) {
+            out[of.at(position) + class * of.inner] = -(weight * scale(position));
+        }
+    }
+}

@@ -27,20 +27,22 @@ impl CrossEntropy {
         Ok(results)
     }
 
+    /// What each position's gradient is multiplied with, to broadcast along the classes, from that of the loss.
+    pub(super) fn scale(self, grad: &Tensor, total: &Tensor, dim: usize) -> Result<Tensor> {
+        match self.reduction {
+            Reduction::None => grad.unsqueeze(dim as isize),
+            Reduction::Sum => Ok(grad.clone()),
+            // Where nothing counts, the coefficients are 0, and so are the gradients.
+            Reduction::Mean => grad.div(&total.add(&total.not_positive()?)?),
+        }
+    }
+
     /// `(Σb · softmax(x) - b) · scale`, and for probabilities `-(1 - smoothing) · weight · log_softmax(x) · scale`.
     pub(super) fn composed(&self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
         let (x, target) = (at.input(0)?, at.input(1)?);
         let weight = (at.inputs() > 2).then(|| at.input(2)).transpose()?;
         let dim = class_dim(x.rank()) as isize;
-        let scale = match self.reduction {
-            Reduction::None => grad.unsqueeze(dim)?,
-            Reduction::Sum => grad.clone(),
-            // Where nothing counts, the coefficients are 0, and so are the gradients.
-            Reduction::Mean => {
-                let total = at.output(3)?.detach();
-                grad.div(&total.add(&total.not_positive()?)?)?
-            }
-        };
+        let scale = self.scale(grad, &at.output(3)?.detach(), dim as usize)?;
         let mut results: Grads = smallvec![None; at.inputs()];
         if at.wants(0) {
             let op = CoefficientsOf { loss: *self, logits: x.shape().into(), dtype: x.dtype() };
@@ -108,10 +110,10 @@ impl Operator for CrossEntropyBackward {
 
 /// `target[, weight] -> coefficients of the log-probabilities`, shaped like the logits.
 #[derive(Clone, Debug)]
-struct CoefficientsOf {
-    loss: CrossEntropy,
-    logits: Dims,
-    dtype: DType,
+pub(super) struct CoefficientsOf {
+    pub(super) loss: CrossEntropy,
+    pub(super) logits: Dims,
+    pub(super) dtype: DType,
 }
 
 impl Kernel for CoefficientsOf {

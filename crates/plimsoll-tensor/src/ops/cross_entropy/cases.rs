@@ -66,7 +66,8 @@ pub(crate) fn cases() -> Vec<Case> {
         })
         .and(&[2, 3], DType::I64, Domain::Below(5))
     };
-    vec![
+    let mut cases = super::nll::cases();
+    cases.extend([
         case([4, 5, 1], Reduction::Mean, 0.0),
         case([3, 20, 1], Reduction::Sum, 0.1),
         case([2, 3, 5], Reduction::None, 0.3),
@@ -74,5 +75,6 @@ pub(crate) fn cases() -> Vec<Case> {
         weighted(&[&[3, 4], &[3, 4], &[4]]).without_derivative(),
         fused(false),
         fused(true),
-    ]
+    ]);
+    cases
 }

@@ -6,6 +6,7 @@
 //! | `call` | the methods of [`Tensor`], their options and errors |
 //! | `backward` | the gradients: by a kernel, and as operations on tensors |
 //! | `fused` | the loss of a projection, whose logits are never whole |
+//! | `nll` | the negative log-likelihood with weights and ignored targets |
 //! | `cases` | what the conformance suite runs |
 //!
 //! Kept for the backward pass: the logits and two numbers a position. The softmax is never in memory, so the forward pass
@@ -15,6 +16,7 @@ mod backward;
 mod call;
 mod cases;
 mod fused;
+mod nll;
 
 pub use call::CrossEntropyOptions;
 pub(crate) use cases::cases;
