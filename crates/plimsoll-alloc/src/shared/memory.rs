@@ -39,11 +39,11 @@ impl DeviceMemory {
         Self { shared: Arc::new(Lock::new(Shared::new(config, driver))) }
     }
 
-    /// Allocates: [`Allocator::malloc`]. A request that names no pool is served from the pool that this
+    /// Allocates: [`Allocator::malloc`](crate::Allocator::malloc). A request that names no pool is served from the pool that this
     /// thread's or the stream's requests are sent to, if any.
     ///
     /// # Errors
-    /// As [`Allocator::malloc`].
+    /// As [`Allocator::malloc`](crate::Allocator::malloc).
     #[track_caller]
     pub fn alloc(&self, request: Request) -> Result<Allocation, Error> {
         let mut shared = self.lock();
@@ -57,10 +57,10 @@ impl DeviceMemory {
         }
     }
 
-    /// Allocates at a given address, from the cache: [`Allocator::malloc_with_address`].
+    /// Allocates at a given address, from the cache: [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
     ///
     /// # Errors
-    /// As [`Allocator::malloc_with_address`].
+    /// As [`Allocator::malloc_with_address`](crate::Allocator::malloc_with_address).
     #[track_caller]
     pub fn alloc_with_address(&self, request: Request, addr: Addr) -> Result<Allocation, Error> {
         let mut shared = self.lock();
@@ -104,7 +104,7 @@ impl DeviceMemory {
         answer
     }
 
-    /// Frees a block: [`Allocator::free`].
+    /// Frees a block: [`Allocator::free`](crate::Allocator::free).
     ///
     /// # Panics
     /// If the allocation belongs to another allocator.
@@ -112,7 +112,7 @@ impl DeviceMemory {
         self.lock().core.free(allocation);
     }
 
-    /// Changes the tag of a live block: [`Allocator::retag`].
+    /// Changes the tag of a live block: [`Allocator::retag`](crate::Allocator::retag).
     ///
     /// # Panics
     /// If the allocation belongs to another allocator.
@@ -120,7 +120,7 @@ impl DeviceMemory {
         self.lock().core.retag(allocation, category, label);
     }
 
-    /// Records that work on `stream` also uses a block: [`Allocator::record_stream`].
+    /// Records that work on `stream` also uses a block: [`Allocator::record_stream`](crate::Allocator::record_stream).
     ///
     /// # Panics
     /// If the allocation belongs to another allocator.
@@ -140,10 +140,10 @@ impl DeviceMemory {
         self.lock().see_out_of_memory.push(Arc::new(observer));
     }
 
-    /// Frees cached segments on the device and returns their bytes: [`Allocator::empty_cache`].
+    /// Frees cached segments on the device and returns their bytes: [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     ///
     /// # Errors
-    /// As [`Allocator::empty_cache`].
+    /// As [`Allocator::empty_cache`](crate::Allocator::empty_cache).
     pub fn empty_cache(&self) -> Result<u64, Error> {
         self.lock().core.empty_cache()
     }
@@ -153,20 +153,20 @@ impl DeviceMemory {
         self.lock().core.config().clone()
     }
 
-    /// Changes the options: [`Allocator::set_config`].
+    /// Changes the options: [`Allocator::set_config`](crate::Allocator::set_config).
     pub fn set_config(&self, config: Config) {
         self.lock().core.set_config(config);
     }
 
-    /// Limits the reserved bytes to a fraction of the device: [`Allocator::set_memory_fraction`].
+    /// Limits the reserved bytes to a fraction of the device: [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
     ///
     /// # Errors
-    /// As [`Allocator::set_memory_fraction`].
+    /// As [`Allocator::set_memory_fraction`](crate::Allocator::set_memory_fraction).
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
         self.lock().core.set_memory_fraction(fraction)
     }
 
-    /// Sets or removes the limit on the reserved bytes: [`Allocator::set_memory_limit`].
+    /// Sets or removes the limit on the reserved bytes: [`Allocator::set_memory_limit`](crate::Allocator::set_memory_limit).
     pub fn set_memory_limit(&self, limit_bytes: Option<u64>) {
         self.lock().core.set_memory_limit(limit_bytes);
     }
