@@ -73,7 +73,7 @@ pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
 pub use ops::{
     Activation, AttentionOptions, BatchNormOptions, Conv2dOptions, CrossEntropyOptions, MaxPool2dOptions,
-    OPERATORS, ReshapeTo, Rotary, unscale_,
+    OPERATORS, PadMode, ReshapeTo, Rotary, unscale_,
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};

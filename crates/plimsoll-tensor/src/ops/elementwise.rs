@@ -129,3 +129,9 @@ pub(crate) fn layout_for(shape: &[usize], ins: &[Meta<'_>]) -> Layout {
     }
     first.map_or_else(|| Layout::contiguous(shape), Layout::dense)
 }
+
+/// The strides of an input broadcast to a shape that it fits.
+pub(crate) fn expanded(x: &In<'_>, shape: &[usize]) -> Dims {
+    let wide = x.layout().expand(shape);
+    wide.map(|wide| Dims::from_slice(wide.strides())).unwrap_or_else(|| unreachable!("inferred"))
+}

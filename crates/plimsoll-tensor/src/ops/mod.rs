@@ -13,6 +13,7 @@ mod binary;
 mod bytes;
 mod cat;
 mod clip;
+mod compare;
 mod conv;
 mod copy;
 mod create;
@@ -20,6 +21,8 @@ mod cross_entropy;
 mod dims;
 mod dropout;
 mod elementwise;
+mod extreme;
+mod flip;
 mod gather;
 mod group_norm;
 mod in_place;
@@ -28,17 +31,26 @@ mod indices;
 mod layer_norm;
 mod leaf;
 mod linear;
+mod logical;
+mod logsumexp;
 mod losses;
+mod masked;
 mod matmul;
 mod mse;
 mod nll;
+mod norm;
+mod one_hot;
+mod pad;
 mod part;
 mod pool;
+mod prod;
 mod read;
 mod real;
+mod reduced;
 mod repeat;
 mod rotary;
 mod row_norm;
+mod scan;
 mod scatter;
 mod softmax;
 mod split;
@@ -46,8 +58,10 @@ mod step;
 mod sum;
 mod swiglu_linear;
 mod traced;
+mod tri;
 mod unary;
 mod unscale;
+mod var;
 mod view;
 
 use crate::suite::Case;
@@ -65,35 +79,48 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("binary", binary::cases),
     ("cat", cat::cases),
     ("clip", clip::cases),
+    ("compare", compare::cases),
     ("conv", conv::cases),
     ("copy", copy::cases),
     ("create", create::cases),
+    ("cross_entropy", cross_entropy::cases),
     ("dims", dims::cases),
     ("dropout", dropout::cases),
+    ("extreme", extreme::cases),
+    ("flip", flip::cases),
     ("gather", gather::cases),
     ("group_norm", group_norm::cases),
-    ("cross_entropy", cross_entropy::cases),
     ("in_place", in_place::cases),
     ("index_select", index_select::cases),
     ("layer_norm", layer_norm::cases),
     ("linear", linear::cases),
+    ("logical", logical::cases),
+    ("logsumexp", logsumexp::cases),
     ("losses", losses::cases),
+    ("masked", masked::cases),
     ("matmul", matmul::cases),
     ("mse", mse::cases),
     ("nll", nll::cases),
+    ("norm", norm::cases),
+    ("one_hot", one_hot::cases),
+    ("pad", pad::cases),
     ("part", part::cases),
     ("pool", pool::cases),
+    ("prod", prod::cases),
     ("repeat", repeat::cases),
     ("rotary", rotary::cases),
     ("row_norm", row_norm::cases),
+    ("scan", scan::cases),
     ("scatter", scatter::cases),
     ("softmax", softmax::cases),
     ("split", split::cases),
     ("step", step::cases),
     ("sum", sum::cases),
     ("swiglu_linear", swiglu_linear::cases),
+    ("tri", tri::cases),
     ("unary", unary::cases),
     ("unscale", unscale::cases),
+    ("var", var::cases),
     ("view", view::cases),
 ];
 
@@ -103,6 +130,7 @@ pub use batch_norm::BatchNormOptions;
 pub use clip::{clip_norm_, clip_value_};
 pub use conv::Conv2dOptions;
 pub use cross_entropy::CrossEntropyOptions;
+pub use pad::PadMode;
 pub use pool::MaxPool2dOptions;
 pub use rotary::Rotary;
 pub use step::{Slot, optimizer_step};

@@ -1,6 +1,6 @@
 //! From a case's operation and arguments to a call of ours.
 
-use plimsoll_tensor::{Result, Tensor};
+use plimsoll_tensor::{PadMode, Result, Tensor};
 use serde_json::Value;
 
 /// Our answer to one case: all outputs.
@@ -12,15 +12,23 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Vec<Tens
         "chunk" => inputs[0].chunk(size(&args["chunks"]), integer(&args["dim"])),
         "unbind" => inputs[0].unbind(integer(&args["dim"])),
         "meshgrid" => Tensor::meshgrid(&all),
+        "max_dim" => inputs[0].max_dim(integer(&args["dim"])).map(both),
+        "max_keepdim" => inputs[0].max_keepdim(integer(&args["dim"])).map(both),
+        "min_dim" => inputs[0].min_dim(integer(&args["dim"])).map(both),
+        "min_keepdim" => inputs[0].min_keepdim(integer(&args["dim"])).map(both),
         _ => one(op, args, &all).map(|output| vec![output]),
     }
+}
+
+fn both((value, index): (Tensor, Tensor)) -> Vec<Tensor> {
+    vec![value, index]
 }
 
 /// The operations with one output.
 fn one(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
     let x = inputs[0];
     let dim = || integer(&args["dim"]);
-    let value = || args["value"].as_f64().unwrap();
+    let value = || number(&args["value"]);
     match op {
         "slice" => x.slice(dim(), integer(&args["start"])..integer(&args["end"]), size(&args["step"])),
         "select" => x.select(dim(), integer(&args["index"])),
@@ -48,8 +56,86 @@ fn one(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
         "index_copy" => x.index_copy(dim(), inputs[1], inputs[2]),
         "index_fill" => x.index_fill(dim(), inputs[1], value()),
         "embedding" => x.embedding(inputs[1], args["padding_idx"].as_i64().map(|row| row as isize)),
+        _ => reduced(op, args, inputs),
+    }
+}
+
+/// Those that reorder, compare and reduce.
+fn reduced(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
+    let x = inputs[0];
+    let dim = || integer(&args["dim"]);
+    let dims = || integers(&args["dims"]);
+    let value = || number(&args["value"]);
+    match op {
+        "flip" => x.flip(&dims()),
+        "roll" => x.roll(&integers(&args["shifts"]), &dims()),
+        "pad" => {
+            let mode = match args["mode"].as_str().unwrap() {
+                "constant" => PadMode::Constant(1.5),
+                "reflect" => PadMode::Reflect,
+                "replicate" => PadMode::Replicate,
+                _ => PadMode::Circular,
+            };
+            x.pad(&integers(&args["pads"]), mode)
+        }
+        "triu" => x.triu(integer(&args["diagonal"])),
+        "tril" => x.tril(integer(&args["diagonal"])),
+        "one_hot" => x.one_hot(args["classes"].as_u64().map(|n| n as usize)),
+        "where" => x.where_cond(inputs[1], inputs[2]),
+        "masked_fill" => x.masked_fill(inputs[1], value()),
+        "masked_select" => x.masked_select(inputs[1]),
+        "eq" => x.eq(inputs[1]),
+        "ne" => x.ne(inputs[1]),
+        "lt" => x.lt(inputs[1]),
+        "le" => x.le(inputs[1]),
+        "gt" => x.gt(inputs[1]),
+        "ge" => x.ge(inputs[1]),
+        "eq_scalar" => x.eq_scalar(value()),
+        "ne_scalar" => x.ne_scalar(value()),
+        "lt_scalar" => x.lt_scalar(value()),
+        "le_scalar" => x.le_scalar(value()),
+        "gt_scalar" => x.gt_scalar(value()),
+        "ge_scalar" => x.ge_scalar(value()),
+        "isnan" => x.isnan(),
+        "isinf" => x.isinf(),
+        "isfinite" => x.isfinite(),
+        "logical_not" => x.logical_not(),
+        "logical_and" => x.logical_and(inputs[1]),
+        "logical_or" => x.logical_or(inputs[1]),
+        "logical_xor" => x.logical_xor(inputs[1]),
+        "all" => x.all(),
+        "any" => x.any(),
+        "count_nonzero" => x.count_nonzero(),
+        "all_dims" => x.all_dims(&dims()),
+        "any_dims" => x.any_dims(&dims()),
+        "count_nonzero_dims" => x.count_nonzero_dims(&dims()),
+        "max" => x.max(),
+        "min" => x.min(),
+        "amax" => x.amax(&dims()),
+        "amin" => x.amin(&dims()),
+        "amax_keepdim" => x.amax_keepdim(&dims()),
+        "amin_keepdim" => x.amin_keepdim(&dims()),
+        "argmin" => x.argmin(dim()),
+        "prod" => x.prod(),
+        "prod_dim" => x.prod_dim(dim()),
+        "var" => x.var(number(&args["correction"])),
+        "std" => x.std(number(&args["correction"])),
+        "var_dims" => x.var_dims(&dims(), number(&args["correction"])),
+        "std_dims" => x.std_dims(&dims(), number(&args["correction"])),
+        "norm" => x.norm(number(&args["p"])),
+        "norm_dims" => x.norm_dims(number(&args["p"]), &dims()),
+        "logsumexp" => x.logsumexp(&dims()),
+        "cumsum" => x.cumsum(dim()),
+        "cumprod" => x.cumprod(dim()),
         _ => panic!("no call for the operation {op}"),
     }
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .or_else(|| value.as_str()?.parse().ok())
+        .unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
 fn integer(value: &Value) -> isize {

@@ -28,6 +28,8 @@
 //! | [`pair_loss`] | losses of an input and a target of one shape |
 //! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
 //! | [`index`] | elements by index: picked, put, added |
+//! | [`fold`], [`folds`], [`scan`] | reductions over any dimensions; running sums and products |
+//! | [`mask`], [`remap`] | elements by a condition; flips, rolls, reflections |
 //! | [`unfold`] | derivative of overlapping windows |
 //! | [`rotary`] | pairs of elements turned by an angle |
 //! | [`optim`], [`unscale`] | SGD and Adam steps; gradients of a scaled loss |
@@ -45,10 +47,13 @@ pub(crate) mod cross_entropy;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
 pub(crate) mod group_norm;
+pub(crate) mod fold;
+pub(crate) mod folds;
 pub(crate) mod index;
 pub(crate) mod layer_norm;
 pub(crate) mod linear_cross_entropy;
 pub(crate) mod loss;
+pub(crate) mod mask;
 pub(crate) mod matmul;
 pub(crate) mod number;
 pub(crate) mod optim;
@@ -59,6 +64,8 @@ pub(crate) mod pool;
 pub(crate) mod reduce;
 pub(crate) mod rotary;
 pub(crate) mod row_norm;
+pub(crate) mod remap;
+pub(crate) mod scan;
 mod simd;
 pub(crate) mod softmax;
 pub(crate) mod strided;

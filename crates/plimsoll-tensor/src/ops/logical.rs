@@ -1,0 +1,319 @@
+//! Logic on conditions, tests of numbers, and their counts: every element that is not zero holds.
+
+use smallvec::smallvec;
+
+use super::compare::CONDITION;
+use super::elementwise::{self, expanded};
+use super::reduced::{Keep, Over};
+use crate::cpu::kernels::elementwise::{Operand, map, zip};
+use crate::cpu::kernels::fold::fold;
+use crate::cpu::kernels::folds::NonZero;
+use crate::dtype::{DType, by_dtype};
+use crate::error::Result;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout;
+use crate::operator::{Cost, Meta, Operator, Output, Outputs};
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
+use crate::tensor::Tensor;
+
+/// `a, b -> condition`, broadcast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Logic {
+    And,
+    Or,
+    Xor,
+}
+
+impl Kernel for Logic {
+    fn name(&self) -> &'static str {
+        match self {
+            Logic::And => "logical_and",
+            Logic::Or => "logical_or",
+            Logic::Xor => "logical_xor",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([a, b], [out]) = call.split();
+        let shape = out.shape();
+        let strides = [&a, &b].map(|x| expanded(x, shape));
+        let out = out.words::<u8>();
+        by_dtype!(a.dtype(), T => by_dtype!(b.dtype(), U => {
+            let a = Operand { data: a.elements::<T>(), strides: &strides[0] };
+            let b = Operand { data: b.elements::<U>(), strides: &strides[1] };
+            let (zero_a, zero_b) = (T::default(), U::default());
+            zip(
+                shape,
+                a,
+                b,
+                out,
+                #[inline(always)]
+                |a, b| {
+                    let (a, b) = (a != zero_a, b != zero_b);
+                    u8::from(match self {
+                        Logic::And => a & b,
+                        Logic::Or => a | b,
+                        Logic::Xor => a ^ b,
+                    })
+                },
+            );
+        }));
+        Ok(())
+    }
+}
+
+impl Operator for Logic {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [a, b] = elementwise::inputs(self.name(), ins)?;
+        let shape = layout::broadcast(self.name(), a.shape(), b.shape())?;
+        Ok(smallvec![Output::new(&shape, CONDITION)])
+    }
+}
+
+/// `x -> condition`: a test of each element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Test {
+    Not,
+    NotANumber,
+    Infinite,
+    Finite,
+}
+
+impl Kernel for Test {
+    fn name(&self) -> &'static str {
+        match self {
+            Test::Not => "logical_not",
+            Test::NotANumber => "isnan",
+            Test::Infinite => "isinf",
+            Test::Finite => "isfinite",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let (shape, out) = (out.shape(), out.words::<u8>());
+        by_dtype!(x.dtype(), T => {
+            let x = Operand { data: x.elements::<T>(), strides: x.strides() };
+            match self {
+                Test::Not => map(shape, x, out, |x| u8::from(x == T::default())),
+                Test::NotANumber => map(shape, x, out, |x| u8::from((x as f64).is_nan())),
+                Test::Infinite => map(shape, x, out, |x| u8::from((x as f64).is_infinite())),
+                Test::Finite => map(shape, x, out, |x| u8::from((x as f64).is_finite())),
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Operator for Test {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs(self.name(), ins)?;
+        Ok(smallvec![Output::new(x.shape(), CONDITION)])
+    }
+}
+
+/// What is asked of the elements that hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    All,
+    Any,
+    HowMany,
+}
+
+/// `x -> answer`, over some dimensions.
+#[derive(Clone, Debug)]
+struct Count {
+    question: Question,
+    over: Over,
+}
+
+impl Kernel for Count {
+    fn name(&self) -> &'static str {
+        match self.question {
+            Question::All => "all",
+            Question::Any => "any",
+            Question::HowMany => "count_nonzero",
+        }
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let (shape, marks, most) = (x.shape(), &self.over.marks, self.over.count(x.shape()) as i64);
+        by_dtype!(x.dtype(), T => {
+            let src = (x.elements::<T>(), x.strides());
+            match self.question {
+                Question::All => fold(shape, src, marks, &NonZero, out.words(), |n| u8::from(n == most)),
+                Question::Any => fold(shape, src, marks, &NonZero, out.words(), |n| u8::from(n > 0)),
+                Question::HowMany => fold(shape, src, marks, &NonZero, out.elements::<i64>(), |n| n),
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Operator for Count {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs(self.name(), ins)?;
+        let dtype = if self.question == Question::HowMany { DType::I64 } else { CONDITION };
+        Ok(smallvec![Output::new(&self.over.shape(x.shape()), dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(ins[0].layout.len() as u64, ins, outs)
+    }
+}
+
+impl Tensor {
+    /// Where both hold, broadcast: a condition. As `torch.logical_and`.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast; out of memory.
+    pub fn logical_and(&self, other: &Tensor) -> Result<Tensor> {
+        call_one(Logic::And, &[self, other])
+    }
+
+    /// Where one holds or both, broadcast: a condition. As `torch.logical_or`.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast; out of memory.
+    pub fn logical_or(&self, other: &Tensor) -> Result<Tensor> {
+        call_one(Logic::Or, &[self, other])
+    }
+
+    /// Where one holds and not both, broadcast: a condition. As `torch.logical_xor`.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast; out of memory.
+    pub fn logical_xor(&self, other: &Tensor) -> Result<Tensor> {
+        call_one(Logic::Xor, &[self, other])
+    }
+
+    /// Where this does not hold: a condition. As `torch.logical_not`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn logical_not(&self) -> Result<Tensor> {
+        call_one(Test::Not, &[self])
+    }
+
+    /// Where elements are not a number: a condition. As `torch.isnan`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn isnan(&self) -> Result<Tensor> {
+        call_one(Test::NotANumber, &[self])
+    }
+
+    /// Where elements are infinite: a condition. As `torch.isinf`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn isinf(&self) -> Result<Tensor> {
+        call_one(Test::Infinite, &[self])
+    }
+
+    /// Where elements are finite numbers: a condition. As `torch.isfinite`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn isfinite(&self) -> Result<Tensor> {
+        call_one(Test::Finite, &[self])
+    }
+
+    /// Whether all elements hold: a condition of one element. As `torch.all`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn all(&self) -> Result<Tensor> {
+        self.count(Question::All, Over::all(self.rank()))
+    }
+
+    /// Whether all elements over some dimensions hold; they go. As `torch.all(dim)`.
+    ///
+    /// # Errors
+    /// A dimension that is not there, or named twice; out of memory.
+    pub fn all_dims(&self, dims: &[isize]) -> Result<Tensor> {
+        self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
+    }
+
+    /// Whether any element holds: a condition of one element. As `torch.any`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn any(&self) -> Result<Tensor> {
+        self.count(Question::Any, Over::all(self.rank()))
+    }
+
+    /// Whether any element over some dimensions holds; they go. As `torch.any(dim)`.
+    ///
+    /// # Errors
+    /// A dimension that is not there, or named twice; out of memory.
+    pub fn any_dims(&self, dims: &[isize]) -> Result<Tensor> {
+        self.count(Question::Any, Over::dims("any", self.rank(), dims, Keep::Dropped)?)
+    }
+
+    /// How many elements are not zero, as `int64`. As `torch.count_nonzero`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn count_nonzero(&self) -> Result<Tensor> {
+        self.count(Question::HowMany, Over::all(self.rank()))
+    }
+
+    /// How many elements over some dimensions are not zero; they go. As `torch.count_nonzero(dim)`.
+    ///
+    /// # Errors
+    /// A dimension that is not there, or named twice; out of memory.
+    pub fn count_nonzero_dims(&self, dims: &[isize]) -> Result<Tensor> {
+        self.count(Question::HowMany, Over::dims("count_nonzero", self.rank(), dims, Keep::Dropped)?)
+    }
+
+    fn count(&self, question: Question, over: Over) -> Result<Tensor> {
+        call_one(Count { question, over }, &[self])
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let number = |holds: bool| f64::from(u8::from(holds));
+    let logic = |op: Logic, holds: fn(bool, bool) -> bool| {
+        Case::new(op.name(), &[], move |ins| call(op, ins))
+            .and(&[3, 4], DType::I64, Domain::Below(2))
+            .and(&[4], DType::U8, Domain::Below(2))
+            .expect(move |ins| {
+                let at = |i: usize| number(holds(ins[0][i] != 0.0, ins[1][i % 4] != 0.0));
+                vec![(0..12).map(at).collect()]
+            })
+            .without_derivative()
+    };
+    let finite = |op: Test, value: f64| {
+        Case::new(op.name(), &[&[3]], move |ins| call(op, ins))
+            .expect(move |_| vec![vec![value; 3]])
+            .without_derivative()
+    };
+    let counts = move |ins: &[Vec<f64>]| {
+        let rows = || ins[0].chunks(4).map(|row| row.iter().filter(|&&x| x != 0.0).count());
+        vec![
+            rows().map(|n| number(n == 4)).collect(),
+            rows().map(|n| number(n > 0)).collect(),
+            rows().map(|n| n as f64).collect(),
+        ]
+    };
+    vec![
+        logic(Logic::And, |a, b| a & b),
+        logic(Logic::Or, |a, b| a | b),
+        logic(Logic::Xor, |a, b| a ^ b),
+        finite(Test::Not, 0.0),
+        finite(Test::NotANumber, 0.0),
+        finite(Test::Infinite, 0.0),
+        finite(Test::Finite, 1.0),
+        Case::new("all, any and count_nonzero", &[], |ins| {
+            let x = ins[0];
+            Ok(smallvec![x.all_dims(&[1])?, x.any_dims(&[1])?, x.count_nonzero_dims(&[1])?])
+        })
+        .and(&[5, 4], DType::I32, Domain::Below(2))
+        .expect(counts)
+        .without_derivative(),
+    ]
+}

@@ -1,0 +1,91 @@
+//! The logarithm of a sum of exponentials, without overflow.
+
+use smallvec::smallvec;
+
+use super::reduced::{Keep, Over};
+use super::{elementwise, want_float};
+use crate::cpu::kernels::fold::fold;
+use crate::cpu::kernels::folds::Exponentials;
+use crate::error::Result;
+use crate::kernel::{CpuCall, Kernel};
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::suite::Case;
+use crate::tensor::{Grads, Tensor};
+
+/// `x -> out`, over some dimensions.
+#[derive(Clone, Debug)]
+struct LogSumExp(Over);
+
+impl Kernel for LogSumExp {
+    fn name(&self) -> &'static str {
+        "logsumexp"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let src = (x.elements::<f32>(), x.strides());
+        fold(x.shape(), src, &self.0.marks, &Exponentials, out.elements::<f32>(), |(largest, sum)| {
+            // Of nothing, and of minus infinity alone, the sum is 0.
+            if largest == f32::NEG_INFINITY { largest } else { (f64::from(largest) + sum.ln()) as f32 }
+        });
+        Ok(())
+    }
+}
+
+impl Operator for LogSumExp {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs("logsumexp", ins)?;
+        want_float("logsumexp", x.dtype)?;
+        Ok(smallvec![Output::new(&self.0.shape(x.shape()), x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(3 * ins[0].layout.len() as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Full
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(0).and(Saves::output(0))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let shape = at.shape(0);
+        let share = (&at.input(0)? - &self.0.broadcastable(&at.output(0)?, shape)?)?.exp()?;
+        Ok(smallvec![Some((&share * &self.0.broadcastable(grad, shape)?)?)])
+    }
+}
+
+impl Tensor {
+    /// `log(sum(exp(x)))` over some dimensions, which go. As `torch.logsumexp`.
+    ///
+    /// # Errors
+    /// A dimension that is not there, or named twice; a type other than `float32`; out of memory.
+    pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
+        call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[self])
+    }
+
+    /// `log(sum(exp(x)))` over some dimensions, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::logsumexp`].
+    pub fn logsumexp_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
+        call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Kept)?), &[self])
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let rows = |ins: &[Vec<f64>]| {
+        vec![ins[0].chunks(40).map(|row| row.iter().map(|x| x.exp()).sum::<f64>().ln()).collect()]
+    };
+    let one = |x: Result<Tensor>| Ok(smallvec![x?]);
+    vec![
+        Case::new("logsumexp", &[&[3, 40]], move |ins| one(ins[0].logsumexp(&[1]))).expect(rows),
+        Case::new("logsumexp_keepdim", &[&[2, 3, 4]], move |ins| one(ins[0].logsumexp_keepdim(&[0, 2]))),
+    ]
+}

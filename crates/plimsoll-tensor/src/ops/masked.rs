@@ -1,0 +1,276 @@
+//! Elements chosen by a condition: `where`, `masked_fill`, `masked_select`.
+
+use smallvec::smallvec;
+
+use super::elementwise::{self, expanded};
+use super::{want_dtype, want_values};
+use crate::cpu::kernels::elementwise::Operand;
+use crate::cpu::kernels::mask::{choose, compress, expand_into};
+use crate::dtype::{DType, by_dtype};
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::{self, Dims};
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
+use crate::tensor::{Grads, Tensor};
+use crate::word::by_word;
+
+/// An error unless the type is one of conditions: a byte each.
+fn want_mask(op: &'static str, dtype: DType) -> Result<()> {
+    want_dtype(op, dtype, DType::U8)
+}
+
+/// `condition, a, b -> out`, broadcast.
+#[derive(Clone, Copy, Debug)]
+struct Where;
+
+impl Kernel for Where {
+    fn name(&self) -> &'static str {
+        "where"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([mask, a, b], [out]) = call.split();
+        let shape = out.shape();
+        let strides = [&mask, &a, &b].map(|x| expanded(x, shape));
+        let mask = Operand { data: mask.words(), strides: &strides[0] };
+        by_word!(a.dtype(), W => {
+            let a = Operand { data: a.words::<W>(), strides: &strides[1] };
+            choose(shape, mask, a, Operand { data: b.words(), strides: &strides[2] }, out.words());
+        });
+        Ok(())
+    }
+}
+
+impl Operator for Where {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [mask, a, b] = elementwise::inputs("where", ins)?;
+        want_mask("where", mask.dtype)?;
+        want_dtype("where", b.dtype, a.dtype)?;
+        let values = layout::broadcast("where", a.shape(), b.shape())?;
+        let shape = layout::broadcast("where", mask.shape(), &values)?;
+        Ok(smallvec![Output::new(&shape, a.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(0, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(0)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
+        let mask = at.input(0)?;
+        let side = |side: usize, filled: bool| {
+            let to_side =
+                || call_one(MaskedFill { value: 0.0, filled }, &[grad, &mask])?.sum_to(at.shape(side));
+            at.wants(side).then(to_side).transpose()
+        };
+        Ok(smallvec![None, side(1, false)?, side(2, true)?])
+    }
+}
+
+/// `x, mask -> out`: a value where the mask is `filled`, else `x`; broadcast.
+#[derive(Clone, Copy, Debug)]
+struct MaskedFill {
+    value: f64,
+    filled: bool,
+}
+
+impl Kernel for MaskedFill {
+    fn name(&self) -> &'static str {
+        "masked_fill"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, mask], [out]) = call.split();
+        let (shape, nowhere) = (out.shape(), Dims::from_elem(0, out.shape().len()));
+        let strides = [&x, &mask].map(|x| expanded(x, shape));
+        let mask = Operand { data: mask.words(), strides: &strides[1] };
+        let value: u64 = by_dtype!(x.dtype(), T => {
+            let mut bytes = [0; 8];
+            let value = self.value as T;
+            bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+            u64::from_ne_bytes(bytes)
+        });
+        by_word!(x.dtype(), W => {
+            let word: W = *bytemuck::from_bytes(&bytemuck::bytes_of(&value)[..size_of::<W>()]);
+            let value = Operand { data: &[word], strides: &nowhere };
+            let x = Operand { data: x.words::<W>(), strides: &strides[0] };
+            let (a, b) = if self.filled { (value, x) } else { (x, value) };
+            choose(shape, mask, a, b, out.words());
+        });
+        Ok(())
+    }
+}
+
+impl Operator for MaskedFill {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, mask] = elementwise::inputs("masked_fill", ins)?;
+        want_mask("masked_fill", mask.dtype)?;
+        let shape = layout::broadcast("masked_fill", x.shape(), mask.shape())?;
+        Ok(smallvec![Output::new(&shape, x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(0, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let zeroed = call_one(MaskedFill { value: 0.0, ..*self }, &[grad, &at.input(1)?])?;
+        Ok(smallvec![Some(zeroed.sum_to(at.shape(0))?), None])
+    }
+}
+
+/// `x, mask -> out`, a vector; both have one shape, and the mask is set `count` times.
+#[derive(Clone, Copy, Debug)]
+struct MaskedSelect {
+    count: usize,
+}
+
+impl Kernel for MaskedSelect {
+    fn name(&self) -> &'static str {
+        "masked_select"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, mask], [out]) = call.split();
+        let mask = Operand { data: mask.words(), strides: mask.strides() };
+        let all = by_word!(x.dtype(), W => {
+            compress(x.shape(), mask, Operand { data: x.words::<W>(), strides: x.strides() }, out.words())
+        });
+        match all {
+            true => Ok(()),
+            false => {
+                Err(Error::argument("masked_select", "the mask changed while its elements were counted"))
+            }
+        }
+    }
+}
+
+impl Operator for MaskedSelect {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, mask] = elementwise::inputs("masked_select", ins)?;
+        want_mask("masked_select", mask.dtype)?;
+        elementwise::equal_shapes("masked_select", &[x, mask])?;
+        Ok(smallvec![Output::new(&[self.count], x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(0, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        Ok(smallvec![Some(call_one(MaskedSelectBackward, &[grad, &at.input(1)?])?), None])
+    }
+}
+
+/// `grad, mask -> grad of x`: zeros, with the gradient in order where the mask is set.
+#[derive(Clone, Copy, Debug)]
+struct MaskedSelectBackward;
+
+impl Kernel for MaskedSelectBackward {
+    fn name(&self) -> &'static str {
+        "masked_select_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([grad, mask], [out]) = call.split();
+        let operand = Operand { data: mask.words(), strides: mask.strides() };
+        by_word!(grad.dtype(), W => {
+            expand_into::<W>(mask.shape(), operand, (grad.words(), grad.strides()[0]), out.words());
+        });
+        Ok(())
+    }
+}
+
+impl Operator for MaskedSelectBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [grad, mask] = elementwise::inputs(self.name(), ins)?;
+        Ok(smallvec![Output::new(mask.shape(), grad.dtype)])
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let op = MaskedSelect { count: at.shape(0)[0] };
+        Ok(smallvec![Some(call_one(op, &[grad, &at.input(1)?])?), None])
+    }
+}
+
+impl Tensor {
+    /// `a` where this condition holds, `b` elsewhere; all three broadcast. As `torch.where(self, a, b)`, whose
+    /// name is a word of Rust.
+    ///
+    /// # Errors
+    /// A condition that is none; types that differ; shapes that do not broadcast; out of memory.
+    pub fn where_cond(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        call_one(Where, &[self, a, b])
+    }
+
+    /// A copy with a value where the mask is set; both broadcast. As `Tensor.masked_fill`.
+    ///
+    /// # Errors
+    /// A mask that is none; shapes that do not broadcast; out of memory.
+    pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
+        call_one(MaskedFill { value, filled: true }, &[self, mask])
+    }
+
+    /// The elements where the mask is set, in row-major order, as a vector; both broadcast. As
+    /// `torch.masked_select`.
+    ///
+    /// # Errors
+    /// A mask that is none; shapes that do not broadcast; a device that computes no values, since the size of the
+    /// result depends on the mask's; out of memory.
+    pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
+        want_mask("masked_select", mask.dtype())?;
+        want_values("masked_select", "the mask", self.device())?;
+        let shape = layout::broadcast("masked_select", self.shape(), mask.shape())?;
+        let (x, mask) = (self.expand(&shape)?, mask.expand(&shape)?);
+        let count = mask.count_nonzero()?.item::<i64>()? as usize;
+        call_one(MaskedSelect { count }, &[&x, &mask])
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let masked = |case: Case, shape: &[usize]| case.and(shape, DType::U8, Domain::Below(2));
+    let either = |ins: &[Vec<f64>]| {
+        let at = |i: usize| if ins[2][i] != 0.0 { ins[0][i] } else { ins[1][i % 4] };
+        vec![(0..12).map(at).collect()]
+    };
+    let filled = |ins: &[Vec<f64>]| {
+        vec![ins[0].iter().enumerate().map(|(i, &x)| if ins[1][i / 4] != 0.0 { -2.0 } else { x }).collect()]
+    };
+    let fill = MaskedFill { value: -2.0, filled: true };
+    let mask = |x: &Tensor| Tensor::from_slice(&[1u8, 0, 0, 1, 1, 0], &[2, 3], x.device());
+    let selected = |ins: &[Vec<f64>]| vec![vec![ins[0][0], ins[0][3], ins[0][4]]];
+    vec![
+        masked(Case::new("where", &[&[3, 4], &[4]], |ins| call(Where, &[ins[2], ins[0], ins[1]])), &[3, 4])
+            .expect(either),
+        masked(Case::new("masked_fill", &[&[3, 4]], move |ins| call(fill, ins)), &[3, 1]).expect(filled),
+        Case::new("masked_select", &[&[2, 3]], move |ins| {
+            call(MaskedSelect { count: 3 }, &[ins[0], &mask(ins[0])?])
+        })
+        .expect(selected),
+        Case::new("masked_select_backward", &[&[3]], move |ins| {
+            call(MaskedSelectBackward, &[ins[0], &mask(ins[0])?])
+        }),
+    ]
+}

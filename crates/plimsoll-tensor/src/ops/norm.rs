@@ -1,0 +1,208 @@
+//! Norms of vectors, of any order.
+
+use smallvec::smallvec;
+
+use super::reduced::{Keep, Over};
+use super::{elementwise, want_float};
+use crate::autograd::is_grad_enabled;
+use crate::cpu::kernels::elementwise::{Operand, zip3};
+use crate::cpu::kernels::fold::fold;
+use crate::cpu::kernels::folds::{CountOf, Extremes, Norm, PowersOf, SquaresOf, SumOf};
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::call_one;
+use crate::suite::Case;
+use crate::tensor::{Grads, Tensor};
+
+/// `x -> out`: the norm over some dimensions.
+#[derive(Clone, Debug)]
+struct NormOver {
+    norm: Norm,
+    over: Over,
+}
+
+impl Kernel for NormOver {
+    fn name(&self) -> &'static str {
+        "norm"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        let (shape, src, marks) = (x.shape(), (x.elements::<f32>(), x.strides()), &self.over.marks);
+        let (out, finish) = (out.elements::<f32>(), |state: f64| self.norm.finish(state) as f32);
+        match self.norm {
+            Norm::Zero => fold(shape, src, marks, &CountOf, out, finish),
+            Norm::One => fold(shape, src, marks, &SumOf, out, finish),
+            Norm::Two => fold(shape, src, marks, &SquaresOf, out, finish),
+            Norm::Power(p) => fold(shape, src, marks, &PowersOf(p), out, finish),
+        }
+        Ok(())
+    }
+}
+
+impl Operator for NormOver {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs("norm", ins)?;
+        want_float("norm", x.dtype)?;
+        Ok(smallvec![Output::new(&self.over.shape(x.shape()), x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(2 * ins[0].layout.len() as u64, ins, outs)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::Full
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(0).and(Saves::output(0))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0).filter(|_| self.norm != Norm::Zero) else { return Ok(smallvec![None]) };
+        let wide = |tensor: &Tensor| self.over.broadcastable(tensor, at.shape(0));
+        let (x, out, grad) = (at.input(0)?, wide(&at.output(0)?)?, wide(grad)?);
+        if is_grad_enabled() && self.norm == Norm::Two {
+            // No slope at zero.
+            let share = (&grad / &out)?.masked_fill(&out.detach().eq_scalar(0.0)?, 0.0)?;
+            return Ok(smallvec![Some((&x * &share)?)]);
+        }
+        Ok(smallvec![Some(call_one(NormBackward(self.norm), &[&grad, &x, &out])?)])
+    }
+}
+
+/// `grad, x, norm -> grad of x`.
+#[derive(Clone, Copy, Debug)]
+struct NormBackward(Norm);
+
+impl Kernel for NormBackward {
+    fn name(&self) -> &'static str {
+        "norm_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([grad, x, norm], [out]) = call.split();
+        let shape = out.shape();
+        let strides = [&grad, &x, &norm].map(|x| elementwise::expanded(x, shape));
+        let operands = std::array::from_fn(|i| Operand {
+            data: [&grad, &x, &norm][i].elements::<f32>(),
+            strides: &strides[i],
+        });
+        let sign = |x: f32| if x == 0.0 { 0.0 } else { 1f32.copysign(x) };
+        let out = out.elements::<f32>();
+        match self.0 {
+            Norm::Zero => out.fill(0.0),
+            Norm::One => zip3(
+                shape,
+                operands,
+                out,
+                #[inline(always)]
+                |g, x, _| g * sign(x),
+            ),
+            Norm::Two => zip3(
+                shape,
+                operands,
+                out,
+                #[inline(always)]
+                |g, x, norm| if norm == 0.0 { 0.0 } else { x * (g / norm) },
+            ),
+            Norm::Power(p) => {
+                let q = p as f32 - 1.0;
+                zip3(shape, operands, out, |g, x: f32, norm: f32| {
+                    if x == 0.0 || norm == 0.0 { 0.0 } else { g * sign(x) * (x.abs() / norm).powf(q) }
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Operator for NormBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [_, x, _] = elementwise::inputs("norm_backward", ins)?;
+        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1).and(Saves::input(2))
+    }
+
+    /// Of the norms that are linear between zeros; `norm` itself records the one of order 2 in operations.
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
+        if let Norm::Power(p) = self.0 {
+            let message =
+                format!("a norm of order {p} has no second derivative here: use order 1, 2 or infinity");
+            return Err(Error::autograd("norm", message));
+        }
+        let shared = call_one(*self, &[grad, &at.input(1)?, &at.input(2)?])?;
+        Ok(smallvec![Some(shared.sum_to(at.shape(0))?), None, None])
+    }
+}
+
+impl Tensor {
+    /// The norm of order `p` of all elements, a scalar: 2 for Euclid's, infinity for the largest magnitude, 0 for the
+    /// number of elements that are not zero. As `torch.linalg.vector_norm`.
+    ///
+    /// # Errors
+    /// No elements, for an infinite order; a type other than `float32`; out of memory.
+    pub fn norm(&self, p: f64) -> Result<Tensor> {
+        self.norm_over(p, Over::all(self.rank()))
+    }
+
+    /// The norm over some dimensions, which go. As [`Tensor::norm`].
+    ///
+    /// # Errors
+    /// A dimension that is not there, or named twice; as [`Tensor::norm`].
+    pub fn norm_dims(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
+        self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Dropped)?)
+    }
+
+    /// The norm over some dimensions, which stay with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::norm_dims`].
+    pub fn norm_keepdim(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
+        self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Kept)?)
+    }
+
+    fn norm_over(&self, p: f64, over: Over) -> Result<Tensor> {
+        if p.is_infinite() {
+            return self.extreme("norm", Extremes { largest: p > 0.0, magnitude: true }, over);
+        }
+        if p.is_nan() {
+            return Err(Error::argument("norm", "an order that is not a number"));
+        }
+        call_one(NormOver { norm: Norm::of(p), over }, &[self])
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let case = |p: f64| {
+        let naive = move |ins: &[Vec<f64>]| {
+            let power = |x: &f64| x.abs().powf(p);
+            let of = |row: &[f64]| match p {
+                0.0 => row.iter().filter(|&&x| x != 0.0).count() as f64,
+                f64::INFINITY => row.iter().fold(0.0, |most, x| x.abs().max(most)),
+                p => row.iter().map(power).sum::<f64>().powf(1.0 / p),
+            };
+            vec![ins[0].chunks(5).map(of).collect()]
+        };
+        Case::new(format!("norm of order {p}"), &[&[3, 5]], move |ins| {
+            Ok(smallvec![ins[0].norm_dims(p, &[-1])?])
+        })
+        .over(crate::suite::Domain::Apart)
+        .expect(naive)
+    };
+    vec![
+        case(2.0),
+        case(1.0),
+        case(3.0),
+        case(0.0),
+        case(f64::INFINITY),
+        Case::new("norm", &[&[2, 3]], |ins| Ok(smallvec![ins[0].norm(2.0)?])),
+    ]
+}

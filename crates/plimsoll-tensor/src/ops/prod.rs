@@ -1,0 +1,165 @@
+//! Products over dimensions. The gradient is exact where elements are zero.
+
+use smallvec::smallvec;
+
+use super::reduced::{Keep, Over};
+use super::{elementwise, want_float};
+use crate::autograd::is_grad_enabled;
+use crate::cpu::kernels::elementwise::{Operand, zip3};
+use crate::cpu::kernels::fold::fold2;
+use crate::cpu::kernels::folds::Product;
+use crate::error::Result;
+use crate::kernel::{CpuCall, Kernel};
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
+use crate::tensor::{Grads, Tensor};
+
+/// `x -> product, others`: the product, and what the derivative of a zero is: the product of the others.
+#[derive(Clone, Debug)]
+struct Prod(Over);
+
+impl Kernel for Prod {
+    fn name(&self) -> &'static str {
+        "prod"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out, others]) = call.split();
+        let (src, outs) =
+            ((x.elements::<f32>(), x.strides()), (out.elements::<f32>(), others.elements::<f32>()));
+        fold2(x.shape(), src, &self.0.marks, &Product, outs, |(product, zeros)| {
+            let product = product as f32;
+            // Zero times infinity is not a number, as it is without this detour.
+            let zero = product * 0.0;
+            (if zeros == 0 { product } else { zero }, if zeros <= 1 { product } else { zero })
+        });
+        Ok(())
+    }
+}
+
+impl Operator for Prod {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = elementwise::inputs("prod", ins)?;
+        want_float("prod", x.dtype)?;
+        let shape = self.0.shape(x.shape());
+        Ok(smallvec![Output::new(&shape, x.dtype), Output::new(&shape, x.dtype)])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(ins[0].layout.len() as u64, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(0).and(Saves::output(0)).and(Saves::output(1))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let (x, shape) = (at.input(0)?, at.shape(0));
+        let wide = |tensor: &Tensor| self.0.broadcastable(tensor, shape);
+        let grad = wide(grad)?;
+        if is_grad_enabled() {
+            return Ok(smallvec![Some((&grad * &product_of_others(&x, &self.0.named())?)?)]);
+        }
+        // The gradient of elements that are not zero, times them; and of those that are.
+        let (of_all, of_zeros) = ((&grad * &wide(&at.output(0)?)?)?, (&grad * &wide(&at.output(1)?)?)?);
+        Ok(smallvec![Some(call_one(ProdBackward, &[&x, &of_all, &of_zeros])?)])
+    }
+}
+
+/// For each element the product of the others over these dimensions, in operations that have derivatives.
+fn product_of_others(x: &Tensor, dims: &[isize]) -> Result<Tensor> {
+    let last: Vec<isize> =
+        (0..x.rank() as isize).filter(|dim| !dims.contains(dim)).chain(dims.iter().copied()).collect();
+    let back: Vec<isize> = (0..x.rank() as isize)
+        .map(|dim| last.iter().position(|&at| at == dim).unwrap_or(0) as isize)
+        .collect();
+    let moved = x.permute(&last)?;
+    let count: usize = moved.shape()[x.rank() - dims.len()..].iter().product();
+    if count == 0 {
+        return x.ones_like();
+    }
+    let rows = moved.reshape([x.numel() / count, count].as_slice())?;
+    let one = Tensor::ones(&[x.numel() / count, 1], x.device())?;
+    let before = |x: &Tensor| Tensor::cat(&[&one, &x.narrow(1, 0, count - 1)?], 1)?.cumprod(1);
+    let after = before(&rows.flip(&[1])?)?.flip(&[1])?;
+    (&before(&rows)? * &after)?.reshape(moved.shape())?.permute(&back)
+}
+
+/// `x, of_all, of_zeros -> grad of x`.
+#[derive(Clone, Copy, Debug)]
+struct ProdBackward;
+
+impl Kernel for ProdBackward {
+    fn name(&self) -> &'static str {
+        "prod_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x, of_all, of_zeros], [out]) = call.split();
+        let shape = out.shape();
+        let strides = [&x, &of_all, &of_zeros].map(|x| elementwise::expanded(x, shape));
+        let x = Operand { data: x.elements::<f32>(), strides: &strides[0] };
+        let of_all = Operand { data: of_all.elements::<f32>(), strides: &strides[1] };
+        let of_zeros = Operand { data: of_zeros.elements::<f32>(), strides: &strides[2] };
+        zip3(
+            shape,
+            [x, of_all, of_zeros],
+            out.elements::<f32>(),
+            #[inline(always)]
+            |x, of_all, of_zeros| if x == 0.0 { of_zeros } else { of_all / x },
+        );
+        Ok(())
+    }
+}
+
+impl Operator for ProdBackward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, ..] = elementwise::inputs::<3>("prod_backward", ins)?;
+        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+    }
+}
+
+impl Tensor {
+    /// The product of all elements, a scalar; 1 of none. As `torch.prod`.
+    ///
+    /// # Errors
+    /// A type other than `float32`; out of memory.
+    pub fn prod(&self) -> Result<Tensor> {
+        self.prod_over(Over::all(self.rank()))
+    }
+
+    /// The product over a dimension, which goes. As `torch.prod(dim)`.
+    ///
+    /// # Errors
+    /// A dimension that is not there; a type other than `float32`; out of memory.
+    pub fn prod_dim(&self, dim: isize) -> Result<Tensor> {
+        self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?)
+    }
+
+    /// The product over a dimension, which stays with size 1.
+    ///
+    /// # Errors
+    /// As [`Tensor::prod_dim`].
+    pub fn prod_keepdim(&self, dim: isize) -> Result<Tensor> {
+        self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Kept)?)
+    }
+
+    fn prod_over(&self, over: Over) -> Result<Tensor> {
+        Ok(call(Prod(over), &[self])?.remove(0))
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let rows = |ins: &[Vec<f64>]| vec![ins[0].chunks(4).map(|row| row.iter().product()).collect()];
+    let one = |x: Result<Tensor>| Ok(smallvec![x?]);
+    vec![
+        Case::new("prod", &[&[2, 3]], move |ins| one(ins[0].prod()))
+            .over(Domain::Positive)
+            .expect(|ins| vec![vec![ins[0].iter().product()]]),
+        Case::new("prod_dim", &[&[3, 4]], move |ins| one(ins[0].prod_dim(1))).expect(rows),
+        Case::new("prod_keepdim", &[&[3, 4]], move |ins| one(ins[0].prod_keepdim(0))),
+    ]
+}
