@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{dim_index, want_dtype};
 use crate::cpu::kernels::strided::copy_strided;
+use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
@@ -48,6 +49,10 @@ pub(super) fn cat_parts(name: &'static str, parts: &[Part<'_>], dim: usize) -> R
 impl Kernel for Cat {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -124,8 +129,18 @@ impl Operator for Cat {
     }
 }
 
+/// Converted to the type in which all meet.
+fn in_common_type(tensors: SmallVec<[Tensor; 4]>) -> Result<SmallVec<[Tensor; 4]>> {
+    match result_type(tensors.iter().map(|x| (x.dtype(), true))) {
+        Some(dtype) if tensors.iter().any(|x| x.dtype() != dtype) => {
+            tensors.iter().map(|x| x.to_dtype(dtype)).collect()
+        }
+        _ => Ok(tensors),
+    }
+}
+
 impl Tensor {
-    /// The tensors one after the other along a dimension. As `torch.cat`: vectors without elements
+    /// The tensors one after the other along a dimension, in their common type. As `torch.cat`: vectors without elements
     /// go with all shapes.
     ///
     /// ```
@@ -136,7 +151,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// No tensors; sizes that differ in another dimension; types that differ; out of memory.
+    /// No tensors; sizes that differ in another dimension; out of memory.
     pub fn cat(tensors: &[&Tensor], dim: isize) -> Result<Tensor> {
         let Some(&first) = tensors.first() else {
             return Err(Error::argument("cat", "an empty list: needs at least one tensor"));
@@ -159,6 +174,7 @@ impl Tensor {
             Ok(tensor.clone())
         };
         let tensors: SmallVec<[Tensor; 4]> = tensors.iter().map(fit).collect::<Result<_>>()?;
+        let tensors = in_common_type(tensors)?;
         let parts: SmallVec<[Part<'_>; 4]> = tensors.iter().map(Part::Given).collect();
         cat_parts("cat", &parts, dim)
     }
@@ -166,7 +182,7 @@ impl Tensor {
     /// Tensors of one shape beside each other along a new dimension. As `torch.stack`.
     ///
     /// # Errors
-    /// No tensors; shapes or types that differ; out of memory.
+    /// No tensors; shapes that differ; out of memory.
     pub fn stack(tensors: &[&Tensor], dim: isize) -> Result<Tensor> {
         let Some(first) = tensors.first() else {
             return Err(Error::argument("stack", "an empty list: needs at least one tensor"));
@@ -176,7 +192,8 @@ impl Tensor {
             let (a, b) = (first.shape(), other.shape());
             return Err(Error::shape("stack", format!("{a:?} with {b:?}: the shapes must be equal")));
         }
-        let wide: Vec<Tensor> = tensors.iter().map(|x| x.unsqueeze(dim as isize)).collect::<Result<_>>()?;
+        let wide = tensors.iter().map(|x| x.unsqueeze(dim as isize)).collect::<Result<_>>()?;
+        let wide = in_common_type(wide)?;
         let parts: SmallVec<[Part<'_>; 4]> = wide.iter().map(Part::Given).collect();
         cat_parts("stack", &parts, dim)
     }

@@ -1,209 +1,170 @@
-//! Comparisons, tests of numbers, and logic on what they answer: conditions, a byte each.
+//! Comparisons with a number, and tests of numbers: conditions, tensors of `bool`.
 
 use smallvec::smallvec;
 
-use super::elementwise::{self, expanded};
-use super::want_dtype;
-use crate::cpu::kernels::elementwise::{Operand, map, zip};
-use crate::dtype::{DType, Element, by_dtype};
+use super::elementwise::{self, Laid};
+use super::real::Real;
+use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
-use crate::layout::{self, Dims};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// The type of conditions.
-pub(super) const CONDITION: DType = DType::U8;
-
-/// How two elements compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
+/// A test of each element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Test {
+    Eq(Scalar),
+    Ne(Scalar),
+    Lt(Scalar),
+    Le(Scalar),
+    Gt(Scalar),
+    Ge(Scalar),
+    Not,
+    NotANumber,
+    Infinite,
+    Finite,
 }
 
-impl Order {
-    fn name(self) -> &'static str {
+impl Test {
+    /// The number that elements are compared with.
+    fn value(self) -> Option<Scalar> {
         match self {
-            Order::Eq => "eq",
-            Order::Ne => "ne",
-            Order::Lt => "lt",
-            Order::Le => "le",
-            Order::Gt => "gt",
-            Order::Ge => "ge",
+            Test::Eq(value)
+            | Test::Ne(value)
+            | Test::Lt(value)
+            | Test::Le(value)
+            | Test::Gt(value)
+            | Test::Ge(value) => Some(value),
+            _ => None,
         }
     }
 
-    /// With each order a loop of its own.
+    /// 1 where an element passes, else 0.
     #[inline(always)]
-    fn zip<T: Copy + PartialOrd + Sync>(
-        self,
-        shape: &[usize],
-        a: Operand<'_, T>,
-        b: Operand<'_, T>,
-        out: &mut [u8],
-    ) {
-        macro_rules! each {
-            ($sign:tt) => {
-                zip(
-                    shape,
-                    a,
-                    b,
-                    out,
-                    #[inline(always)]
-                    |a, b| u8::from(a $sign b),
-                )
-            };
-        }
+    fn of<R: Real>(self, x: R) -> R {
+        let (yes, no) = (R::of(1.0), R::of(0.0));
+        let limit = |value: Scalar| R::of(value.to_f64());
         match self {
-            Order::Eq => each!(==),
-            Order::Ne => each!(!=),
-            Order::Lt => each!(<),
-            Order::Le => each!(<=),
-            Order::Gt => each!(>),
-            Order::Ge => each!(>=),
+            Test::Eq(value) => x.equals(limit(value), yes, no),
+            Test::Ne(value) => x.equals(limit(value), no, yes),
+            Test::Le(value) => x.at_most(limit(value), yes, no),
+            Test::Lt(value) => x.at_most(limit(value), x.equals(limit(value), no, yes), no),
+            Test::Ge(value) => limit(value).at_most(x, yes, no),
+            Test::Gt(value) => limit(value).at_most(x, x.equals(limit(value), no, yes), no),
+            Test::Not => x.equals(no, yes, no),
+            Test::NotANumber => x.equals(x, no, yes),
+            // Times zero, infinities are not a number.
+            Test::Finite => (x * no).equals(no, yes, no),
+            Test::Infinite => (x * no).equals(no, no, x.equals(x, yes, no)),
         }
     }
 }
 
-/// `a, b -> condition`, broadcast.
-#[derive(Clone, Copy, Debug)]
-struct Compare(Order);
-
-impl Kernel for Compare {
+impl Kernel for Test {
     fn name(&self) -> &'static str {
-        self.0.name()
+        match self {
+            Test::Eq(_) => "eq",
+            Test::Ne(_) => "ne",
+            Test::Lt(_) => "lt",
+            Test::Le(_) => "le",
+            Test::Gt(_) => "gt",
+            Test::Ge(_) => "ge",
+            Test::Not => "logical_not",
+            Test::NotANumber => "isnan",
+            Test::Infinite => "isinf",
+            Test::Finite => "isfinite",
+        }
     }
 
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let ([a, b], [out]) = call.split();
-        let shape = out.shape();
-        let strides = [&a, &b].map(|x| expanded(x, shape));
-        by_dtype!(a.dtype(), T => {
-            let a = Operand { data: a.elements::<T>(), strides: &strides[0] };
-            let b = Operand { data: b.elements::<T>(), strides: &strides[1] };
-            self.0.zip(shape, a, b, out.words());
-        });
-        Ok(())
-    }
-}
-
-impl Operator for Compare {
-    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [a, b] = elementwise::inputs(self.name(), ins)?;
-        want_dtype(self.name(), b.dtype, a.dtype)?;
-        let shape = layout::broadcast(self.name(), a.shape(), b.shape())?;
-        Ok(smallvec![Output::new(&shape, CONDITION)])
-    }
-}
-
-/// `x -> condition`: each element against one value.
-#[derive(Clone, Copy, Debug)]
-struct CompareValue {
-    order: Order,
-    value: f64,
-}
-
-impl Kernel for CompareValue {
-    fn name(&self) -> &'static str {
-        self.order.name()
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
-        let (shape, nowhere) = (out.shape(), Dims::from_elem(0, out.shape().len()));
-        by_dtype!(x.dtype(), T => {
-            // Integers are compared with fractions as real numbers are.
-            if T::DTYPE.is_float() || (self.value as T) as f64 == self.value {
-                let x = Operand { data: x.elements::<T>(), strides: x.strides() };
-                let value = Operand { data: &[self.value as T], strides: &nowhere };
-                self.order.zip(shape, x, value, out.words());
-            } else {
-                let (x, value, order) = (Operand { data: x.elements::<T>(), strides: x.strides() }, self.value, self.order);
-                let holds = |x: T| match order {
-                    Order::Eq => false,
-                    Order::Ne => true,
-                    Order::Lt | Order::Le => (x as f64) < value,
-                    Order::Gt | Order::Ge => (x as f64) > value,
-                };
-                map(shape, x, out.words::<u8>(), |x| u8::from(holds(x)));
-            }
-        });
+        let laid = Laid::of(out.layout(), [x.layout()]);
+        let dtype = x.dtype();
+        let compute = self.value().map_or(dtype, |value| value.result_type(dtype));
+        elementwise::evaluate(&laid, [x], out, compute, |[x]| self.of(x), |[x]| self.of(x), |[x]| self.of(x));
         Ok(())
     }
 }
 
-impl Operator for CompareValue {
+impl Operator for Test {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs(self.name(), ins)?;
-        Ok(smallvec![Output::new(x.shape(), CONDITION)])
+        Ok(smallvec![Output::laid_out(x.layout.dense(), DType::Bool)])
     }
 }
 
 macro_rules! comparisons {
-    ($($name:ident, $scalar:ident => $order:ident, $sign:literal;)*) => {
+    ($($scalar:ident => $order:ident, $name:literal, $sign:literal;)*) => {
         impl Tensor {
             $(
-                #[doc = concat!("Where `self ", $sign, " other`, broadcast: a condition. As `torch.", stringify!($name), "`.")]
-                ///
-                /// # Errors
-                /// Types that differ; shapes that do not broadcast; out of memory.
-                pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
-                    call_one(Compare(Order::$order), &[self, other])
-                }
-
-                #[doc = concat!("Where `self ", $sign, " value`: a condition. As `torch.", stringify!($name), "` with a number.")]
+                #[doc = concat!("Where `self ", $sign, " value`: a tensor of `bool`. As `torch.", $name, "` with a number.")]
                 ///
                 /// # Errors
                 /// Out of memory.
-                pub fn $scalar(&self, value: f64) -> Result<Tensor> {
-                    call_one(CompareValue { order: Order::$order, value }, &[self])
+                pub fn $scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
+                    call_one(Test::$order(value.into()), &[self])
                 }
             )*
         }
-
-        const ORDERS: &[Order] = &[$(Order::$order),*];
     };
 }
 comparisons! {
-    eq, eq_scalar => Eq, "==";
-    ne, ne_scalar => Ne, "!=";
-    lt, lt_scalar => Lt, "<";
-    le, le_scalar => Le, "<=";
-    gt, gt_scalar => Gt, ">";
-    ge, ge_scalar => Ge, ">=";
+    eq_scalar => Eq, "eq", "==";
+    ne_scalar => Ne, "ne", "!=";
+    lt_scalar => Lt, "lt", "<";
+    le_scalar => Le, "le", "<=";
+    gt_scalar => Gt, "gt", ">";
+    ge_scalar => Ge, "ge", ">=";
+}
+
+macro_rules! tests {
+    ($($name:ident => $test:ident, $what:literal;)*) => {
+        impl Tensor {
+            $(
+                #[doc = concat!("Where elements are ", $what, ": a tensor of `bool`. As `torch.", stringify!($name), "`.")]
+                ///
+                /// # Errors
+                /// Out of memory.
+                pub fn $name(&self) -> Result<Tensor> {
+                    call_one(Test::$test, &[self])
+                }
+            )*
+        }
+    };
+}
+tests! {
+    logical_not => Not, "zero or false";
+    isnan => NotANumber, "not a number";
+    isinf => Infinite, "infinite";
+    isfinite => Finite, "finite numbers";
 }
 
 /// What the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let holds = |order: Order, a: f64, b: f64| {
-        f64::from(u8::from(match order {
-            Order::Eq => a == b,
-            Order::Ne => a != b,
-            Order::Lt => a < b,
-            Order::Le => a <= b,
-            Order::Gt => a > b,
-            Order::Ge => a >= b,
-        }))
-    };
-    let case = |&order: &Order| {
-        Case::new(order.name(), &[&[3, 4], &[4]], move |ins| {
-            let mut outs = call(Compare(order), ins)?;
-            outs.extend(call(CompareValue { order, value: 0.0 }, &ins[..1])?);
-            Ok(outs)
-        })
-        .expect(move |ins| {
-            let (a, b) = (&ins[0], &ins[1]);
-            let pairs = (0..12).map(|i| holds(order, a[i], b[i % 4])).collect();
-            vec![pairs, a.iter().map(|&x| holds(order, x, 0.0)).collect()]
-        })
-        .without_derivative()
-    };
-    ORDERS.iter().map(case).collect()
+    let zero = Scalar::Int(0);
+    [
+        Test::Eq(zero),
+        Test::Ne(zero),
+        Test::Lt(zero),
+        Test::Le(zero),
+        Test::Gt(zero),
+        Test::Ge(zero),
+        Test::Not,
+        Test::NotANumber,
+        Test::Infinite,
+        Test::Finite,
+    ]
+    .into_iter()
+    .map(|test| {
+        Case::new(test.name(), &[&[3, 4]], move |ins| call(test, ins))
+            .expect(move |ins| vec![ins[0].iter().map(|&x| test.of(x)).collect()])
+            .without_derivative()
+    })
+    .collect()
 }

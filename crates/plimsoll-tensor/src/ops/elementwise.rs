@@ -3,7 +3,7 @@
 use super::real::Whole;
 use crate::cpu::kernels::convert::AnyOperand;
 use crate::cpu::kernels::elementwise::{Operand, apply};
-use crate::dtype::{DType, Stored, result_type};
+use crate::dtype::{DType, Element, Stored, by_dtype, result_type};
 use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 use crate::operator::Meta;
@@ -134,4 +134,9 @@ pub(crate) fn layout_for(shape: &[usize], ins: &[Meta<'_>]) -> Layout {
 pub(crate) fn expanded(x: &In<'_>, shape: &[usize]) -> Dims {
     let wide = x.layout().expand(shape);
     wide.map(|wide| Dims::from_slice(wide.strides())).unwrap_or_else(|| unreachable!("inferred"))
+}
+
+/// A number converted to a type, as a word of its size.
+pub(crate) fn word<W: bytemuck::Pod>(dtype: DType, value: f64) -> W {
+    by_dtype!(dtype, T => bytemuck::pod_read_unaligned(bytemuck::bytes_of(&T::from_f64(value).to_stored())))
 }

@@ -3,10 +3,11 @@
 use smallvec::smallvec;
 
 use super::reduced::{Keep, Over};
-use super::{dim_index, elementwise, want_float};
+use super::{dim_index, elementwise};
 use crate::cpu::kernels::elementwise::{Operand, zip3};
 use crate::cpu::kernels::fold::{fold, fold2};
 use crate::cpu::kernels::folds::{Extreme, Extremes};
+use crate::cpu::kernels::number::{by_float, by_number};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -30,9 +31,26 @@ impl Kernel for ExtremeOver {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out, count]) = call.split();
-        let (src, outs) =
-            ((x.elements::<f32>(), x.strides()), (out.elements::<f32>(), count.elements::<f32>()));
-        fold2(x.shape(), src, &self.over.marks, &self.of, outs, |(value, count)| (value, count as f32));
+        let (shape, strides, marks) = (x.shape(), x.strides(), &self.over.marks);
+        match x.dtype() {
+            DType::F64 => {
+                let outs = (out.elements::<f64>(), count.elements::<f64>());
+                let finish = |(value, count)| (value, f64::from(count));
+                fold2(shape, (x.elements(), strides), marks, &self.of, outs, finish);
+            }
+            DType::F32 => {
+                let outs = (out.elements::<f32>(), count.elements::<f32>());
+                fold2(shape, (x.elements(), strides), marks, &self.of, outs, |(value, count)| {
+                    (value, count as f32)
+                });
+            }
+            _ => {
+                let outs = (out.elements::<i64>(), count.elements::<f32>());
+                fold2(shape, (x.elements(), strides), marks, &self.of, outs, |(value, count)| {
+                    (value, count as f32)
+                });
+            }
+        }
         Ok(())
     }
 }
@@ -40,10 +58,11 @@ impl Kernel for ExtremeOver {
 impl Operator for ExtremeOver {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs(self.name, ins)?;
-        want_float(self.name, x.dtype)?;
         self.over.want_elements(self.name, &x)?;
         let shape = self.over.shape(x.shape());
-        Ok(smallvec![Output::new(&shape, x.dtype), Output::new(&shape, x.dtype)])
+        // Short floats could not count far.
+        let count = if x.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        Ok(smallvec![Output::new(&shape, x.dtype), Output::new(&shape, count)])
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -58,7 +77,8 @@ impl Operator for ExtremeOver {
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let wide = |tensor: &Tensor| self.over.broadcastable(tensor, at.shape(0));
-        let share = wide(&(grad / &at.output(1)?.detach())?)?;
+        let count = at.output(1)?.detach();
+        let share = wide(&(&grad.to_dtype(count.dtype())? / &count)?.to_dtype(grad.dtype())?)?;
         let (x, value) = (at.input(0)?.detach(), wide(&at.output(0)?.detach())?);
         Ok(smallvec![Some(call_one(Share { magnitude: self.of.magnitude }, &[&share, &x, &value])?)])
     }
@@ -79,22 +99,24 @@ impl Kernel for Share {
         let ([share, x, value], [out]) = call.split();
         let shape = out.shape();
         let strides = [&share, &x, &value].map(|x| elementwise::expanded(x, shape));
-        let operands = std::array::from_fn(|i| Operand {
-            data: [&share, &x, &value][i].elements::<f32>(),
-            strides: &strides[i],
-        });
         let magnitude = self.magnitude;
-        zip3(
-            shape,
-            operands,
-            out.elements::<f32>(),
-            #[inline(always)]
-            |share, x, value| {
-                let of = if magnitude { x.abs() } else { x };
-                let sign = if magnitude && x < 0.0 { -1.0 } else { f32::from(!(magnitude && x == 0.0)) };
-                if of == value || (of.is_nan() && value.is_nan()) { sign * share } else { 0.0 }
-            },
-        );
+        by_float!(x.dtype(), T => {
+            let operands = std::array::from_fn(|i| {
+                Operand { data: [&share, &x, &value][i].elements::<T>(), strides: &strides[i] }
+            });
+            zip3(
+                shape,
+                operands,
+                out.elements::<T>(),
+                #[inline(always)]
+                |share, x, value| {
+                    let of = if magnitude { x.abs() } else { x };
+                    let is_it = of == value || (of.is_nan() && value.is_nan());
+                    let signed = if magnitude && x < 0.0 { -share } else { share };
+                    if is_it && !(magnitude && x == 0.0) { signed } else { 0.0 }
+                },
+            );
+        });
         Ok(())
     }
 }
@@ -142,15 +164,17 @@ impl Kernel for ExtremeAlong {
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let (x, index) = (call.ins.remove(0), call.outs.pop().map(|out| out.elements::<i64>()));
-        let index = index.unwrap_or_default();
-        let (src, marks) = ((x.elements::<f32>(), x.strides()), self.over(x.shape().len()).marks);
-        match call.outs.pop() {
-            None => fold(x.shape(), src, &marks, &self.of, index, |(_, place)| place as i64),
-            Some(value) => {
-                let outs = (value.elements::<f32>(), index);
-                fold2(x.shape(), src, &marks, &self.of, outs, |(value, place)| (value, place as i64));
+        let (index, marks) = (index.unwrap_or_default(), self.over(x.shape().len()).marks);
+        by_number!(x.dtype(), T => {
+            let src = (x.elements::<T>(), x.strides());
+            match call.outs.pop() {
+                None => fold(x.shape(), src, &marks, &self.of, index, |(_, place)| place as i64),
+                Some(value) => {
+                    let outs = (value.elements::<T>(), index);
+                    fold2(x.shape(), src, &marks, &self.of, outs, |(value, place)| (value, place as i64));
+                }
             }
-        }
+        });
         Ok(())
     }
 }
@@ -158,7 +182,6 @@ impl Kernel for ExtremeAlong {
 impl Operator for ExtremeAlong {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs(self.name, ins)?;
-        want_float(self.name, x.dtype)?;
         let over = self.over(x.rank());
         over.want_elements(self.name, &x)?;
         let shape = over.shape(x.shape());
@@ -191,7 +214,7 @@ macro_rules! extremes {
             #[doc = concat!("The ", $word, " element, a scalar. As `torch.", stringify!($all), "`: elements that are equal share the gradient.")]
             ///
             /// # Errors
-            /// No elements; a type other than `float32`; out of memory.
+            /// No elements; out of memory.
             pub fn $all(&self) -> Result<Tensor> {
                 self.extreme(stringify!($all), Extremes { largest: $largest, magnitude: false }, Over::all(self.rank()))
             }
@@ -199,7 +222,7 @@ macro_rules! extremes {
             #[doc = concat!("The ", $word, " elements along a dimension, which goes, and where they are (`int64`), the first of equals: it gets the gradient. As `torch.", stringify!($all), "(dim)`.")]
             ///
             /// # Errors
-            /// A dimension that is not there or has no elements; a type other than `float32`; out of memory.
+            /// A dimension that is not there or has no elements; out of memory.
             pub fn $along(&self, dim: isize) -> Result<(Tensor, Tensor)> {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Dropped)
             }
@@ -215,7 +238,7 @@ macro_rules! extremes {
             #[doc = concat!("The ", $word, " elements over some dimensions, which go; over all for none. As `torch.", stringify!($over), "`: elements that are equal share the gradient.")]
             ///
             /// # Errors
-            /// A dimension that is not there, is named twice or has no elements; a type other than `float32`; out of
+            /// A dimension that is not there, is named twice or has no elements; out of
             /// memory.
             pub fn $over(&self, dims: &[isize]) -> Result<Tensor> {
                 let over = Over::dims(stringify!($over), self.rank(), dims, Keep::Dropped)?;
@@ -240,7 +263,7 @@ impl Tensor {
     /// Where the smallest value along a dimension is, the first of equals, as `int64`. As `torch.argmin(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; a type other than `float32`; out of memory.
+    /// A dimension that is not there or has no elements; out of memory.
     pub fn argmin(&self, dim: isize) -> Result<Tensor> {
         let dim = dim_index("argmin", dim, self.rank())?;
         call_one(

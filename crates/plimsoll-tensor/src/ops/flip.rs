@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{dim_index, elementwise};
 use crate::cpu::kernels::remap::{Axis, remap};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
@@ -28,6 +29,10 @@ impl Kernel for Reorder {
             Reorder::Flip(_) => "flip",
             Reorder::Roll(_) => "roll",
         }
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

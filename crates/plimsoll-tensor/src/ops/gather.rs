@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::indices::{self, by_index, want_index};
 use super::{dim_index, elementwise};
 use crate::cpu::kernels::index::{pick, put};
+use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::fill;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -25,6 +26,10 @@ struct Gather {
 impl Kernel for Gather {
     fn name(&self) -> &'static str {
         "gather"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -91,11 +96,12 @@ impl Kernel for GatherBackward {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, index], [out]) = call.split();
-        let out = out.elements::<f32>();
-        fill(out, 0.0);
-        let src = (grad.elements(), grad.strides());
-        by_index!(index, index.strides(), at => {
-            put(index.shape(), self.dim, src, at, (out, &self.shape), |y, x| *y += x);
+        by_float!(grad.dtype(), T => {
+            let (out, src) = (out.elements::<T>(), (grad.elements::<T>(), grad.strides()));
+            fill(out, 0.0);
+            by_index!(index, index.strides(), at => {
+                put(index.shape(), self.dim, src, at, (out, &self.shape), |y, x| *y += x);
+            });
         });
         Ok(())
     }

@@ -5,7 +5,8 @@ use smallvec::smallvec;
 use super::indices::{self, by_index, vector_len, vector_stride, want_index};
 use super::{dim_index, elementwise};
 use crate::cpu::kernels::index::{pick, put};
-use crate::cpu::kernels::strided::fill;
+use crate::cpu::kernels::number::by_float;
+use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -25,6 +26,10 @@ struct IndexSelect {
 impl Kernel for IndexSelect {
     fn name(&self) -> &'static str {
         "index_select"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -83,6 +88,10 @@ struct Embedding {
 impl Kernel for Embedding {
     fn name(&self) -> &'static str {
         "embedding"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -152,18 +161,19 @@ impl Kernel for AddSlices {
         let ([src, index], [out]) = call.split();
         let layout = out.layout();
         let strides = indices::along(self.shape.len(), self.dim, vector_stride(&index));
-        let out = out.elements::<f32>();
-        fill(out, 0.0);
-        let slices = (src.elements(), src.strides());
-        by_index!(index, &strides, at => {
-            put(src.shape(), self.dim, slices, at, (out, &self.shape), |y, x| *y += x);
+        by_float!(src.dtype(), T => {
+            let (out, slices) = (out.elements::<T>(), (src.elements::<T>(), src.strides()));
+            fill(out, 0.0);
+            by_index!(index, &strides, at => {
+                put(src.shape(), self.dim, slices, at, (out, &self.shape), |y, x| *y += x);
+            });
+            if let Some(skipped) = self.skipped {
+                let place = layout.narrow(self.dim, skipped, 1);
+                let nowhere = Dims::from_elem(0, place.rank());
+                let out = &mut out[place.offset()..place.end()];
+                copy_strided(place.shape(), &[0.0], &nowhere, out, place.strides());
+            }
         });
-        if let Some(skipped) = self.skipped {
-            let place = layout.narrow(self.dim, skipped, 1);
-            let nowhere = Dims::from_elem(0, place.rank());
-            let out = &mut out[place.offset()..place.end()];
-            crate::cpu::kernels::strided::copy_strided(place.shape(), &[0.0], &nowhere, out, place.strides());
-        }
         Ok(())
     }
 }

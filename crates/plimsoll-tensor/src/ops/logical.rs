@@ -1,14 +1,13 @@
-//! Logic on conditions, tests of numbers, and their counts: every element that is not zero holds.
+//! Logic on conditions, and how many hold: every element that is not zero holds.
 
 use smallvec::smallvec;
 
-use super::compare::CONDITION;
-use super::elementwise::{self, expanded};
+use super::elementwise::{self, Laid};
+use super::real::Real;
 use super::reduced::{Keep, Over};
-use crate::cpu::kernels::elementwise::{Operand, map, zip};
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::NonZero;
-use crate::dtype::{DType, by_dtype};
+use crate::dtype::{DType, Element, by_dtype};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout;
@@ -25,6 +24,19 @@ enum Logic {
     Xor,
 }
 
+impl Logic {
+    /// 1 where it holds, else 0.
+    #[inline(always)]
+    fn of<R: Real>(self, a: R, b: R) -> R {
+        let (yes, no) = (R::of(1.0), R::of(0.0));
+        match self {
+            Logic::And => a.equals(no, no, b.equals(no, no, yes)),
+            Logic::Or => a.equals(no, b.equals(no, no, yes), yes),
+            Logic::Xor => a.equals(no, b.equals(no, no, yes), b.equals(no, yes, no)),
+        }
+    }
+}
+
 impl Kernel for Logic {
     fn name(&self) -> &'static str {
         match self {
@@ -34,31 +46,23 @@ impl Kernel for Logic {
         }
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([a, b], [out]) = call.split();
-        let shape = out.shape();
-        let strides = [&a, &b].map(|x| expanded(x, shape));
-        let out = out.words::<u8>();
-        by_dtype!(a.dtype(), T => by_dtype!(b.dtype(), U => {
-            let a = Operand { data: a.elements::<T>(), strides: &strides[0] };
-            let b = Operand { data: b.elements::<U>(), strides: &strides[1] };
-            let (zero_a, zero_b) = (T::default(), U::default());
-            zip(
-                shape,
-                a,
-                b,
-                out,
-                #[inline(always)]
-                |a, b| {
-                    let (a, b) = (a != zero_a, b != zero_b);
-                    u8::from(match self {
-                        Logic::And => a & b,
-                        Logic::Or => a | b,
-                        Logic::Xor => a ^ b,
-                    })
-                },
-            );
-        }));
+        let laid = Laid::of(out.layout(), [a.layout(), b.layout()]);
+        let compute = elementwise::common_type_of(&[a, b]);
+        elementwise::evaluate(
+            &laid,
+            [a, b],
+            out,
+            compute,
+            |[a, b]| self.of(a, b),
+            |[a, b]| self.of(a, b),
+            |[a, b]| self.of(a, b),
+        );
         Ok(())
     }
 }
@@ -67,49 +71,7 @@ impl Operator for Logic {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [a, b] = elementwise::inputs(self.name(), ins)?;
         let shape = layout::broadcast(self.name(), a.shape(), b.shape())?;
-        Ok(smallvec![Output::new(&shape, CONDITION)])
-    }
-}
-
-/// `x -> condition`: a test of each element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Test {
-    Not,
-    NotANumber,
-    Infinite,
-    Finite,
-}
-
-impl Kernel for Test {
-    fn name(&self) -> &'static str {
-        match self {
-            Test::Not => "logical_not",
-            Test::NotANumber => "isnan",
-            Test::Infinite => "isinf",
-            Test::Finite => "isfinite",
-        }
-    }
-
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let ([x], [out]) = call.split();
-        let (shape, out) = (out.shape(), out.words::<u8>());
-        by_dtype!(x.dtype(), T => {
-            let x = Operand { data: x.elements::<T>(), strides: x.strides() };
-            match self {
-                Test::Not => map(shape, x, out, |x| u8::from(x == T::default())),
-                Test::NotANumber => map(shape, x, out, |x| u8::from((x as f64).is_nan())),
-                Test::Infinite => map(shape, x, out, |x| u8::from((x as f64).is_infinite())),
-                Test::Finite => map(shape, x, out, |x| u8::from((x as f64).is_finite())),
-            }
-        });
-        Ok(())
-    }
-}
-
-impl Operator for Test {
-    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [x] = elementwise::inputs(self.name(), ins)?;
-        Ok(smallvec![Output::new(x.shape(), CONDITION)])
+        Ok(smallvec![Output::new(&shape, DType::Bool)])
     }
 }
 
@@ -137,11 +99,15 @@ impl Kernel for Count {
         }
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         let (shape, marks, most) = (x.shape(), &self.over.marks, self.over.count(x.shape()) as i64);
         by_dtype!(x.dtype(), T => {
-            let src = (x.elements::<T>(), x.strides());
+            let src = (x.elements::<<T as Element>::Stored>(), x.strides());
             match self.question {
                 Question::All => fold(shape, src, marks, &NonZero, out.words(), |n| u8::from(n == most)),
                 Question::Any => fold(shape, src, marks, &NonZero, out.words(), |n| u8::from(n > 0)),
@@ -155,7 +121,7 @@ impl Kernel for Count {
 impl Operator for Count {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs(self.name(), ins)?;
-        let dtype = if self.question == Question::HowMany { DType::I64 } else { CONDITION };
+        let dtype = if self.question == Question::HowMany { DType::I64 } else { DType::Bool };
         Ok(smallvec![Output::new(&self.over.shape(x.shape()), dtype)])
     }
 
@@ -165,7 +131,7 @@ impl Operator for Count {
 }
 
 impl Tensor {
-    /// Where both hold, broadcast: a condition. As `torch.logical_and`.
+    /// Where both hold, broadcast: a tensor of `bool`. As `torch.logical_and`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -173,7 +139,7 @@ impl Tensor {
         call_one(Logic::And, &[self, other])
     }
 
-    /// Where one holds or both, broadcast: a condition. As `torch.logical_or`.
+    /// Where one holds or both, broadcast: a tensor of `bool`. As `torch.logical_or`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -181,7 +147,7 @@ impl Tensor {
         call_one(Logic::Or, &[self, other])
     }
 
-    /// Where one holds and not both, broadcast: a condition. As `torch.logical_xor`.
+    /// Where one holds and not both, broadcast: a tensor of `bool`. As `torch.logical_xor`.
     ///
     /// # Errors
     /// Shapes that do not broadcast; out of memory.
@@ -189,39 +155,7 @@ impl Tensor {
         call_one(Logic::Xor, &[self, other])
     }
 
-    /// Where this does not hold: a condition. As `torch.logical_not`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn logical_not(&self) -> Result<Tensor> {
-        call_one(Test::Not, &[self])
-    }
-
-    /// Where elements are not a number: a condition. As `torch.isnan`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn isnan(&self) -> Result<Tensor> {
-        call_one(Test::NotANumber, &[self])
-    }
-
-    /// Where elements are infinite: a condition. As `torch.isinf`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn isinf(&self) -> Result<Tensor> {
-        call_one(Test::Infinite, &[self])
-    }
-
-    /// Where elements are finite numbers: a condition. As `torch.isfinite`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn isfinite(&self) -> Result<Tensor> {
-        call_one(Test::Finite, &[self])
-    }
-
-    /// Whether all elements hold: a condition of one element. As `torch.all`.
+    /// Whether all elements hold: a tensor of `bool` of one element. As `torch.all`.
     ///
     /// # Errors
     /// Out of memory.
@@ -237,7 +171,7 @@ impl Tensor {
         self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
     }
 
-    /// Whether any element holds: a condition of one element. As `torch.any`.
+    /// Whether any element holds: a tensor of `bool` of one element. As `torch.any`.
     ///
     /// # Errors
     /// Out of memory.
@@ -280,16 +214,11 @@ pub(crate) fn cases() -> Vec<Case> {
     let logic = |op: Logic, holds: fn(bool, bool) -> bool| {
         Case::new(op.name(), &[], move |ins| call(op, ins))
             .and(&[3, 4], DType::I64, Domain::Below(2))
-            .and(&[4], DType::U8, Domain::Below(2))
+            .and(&[4], DType::Bool, Domain::Below(2))
             .expect(move |ins| {
                 let at = |i: usize| number(holds(ins[0][i] != 0.0, ins[1][i % 4] != 0.0));
                 vec![(0..12).map(at).collect()]
             })
-            .without_derivative()
-    };
-    let finite = |op: Test, value: f64| {
-        Case::new(op.name(), &[&[3]], move |ins| call(op, ins))
-            .expect(move |_| vec![vec![value; 3]])
             .without_derivative()
     };
     let counts = move |ins: &[Vec<f64>]| {
@@ -304,10 +233,6 @@ pub(crate) fn cases() -> Vec<Case> {
         logic(Logic::And, |a, b| a & b),
         logic(Logic::Or, |a, b| a | b),
         logic(Logic::Xor, |a, b| a ^ b),
-        finite(Test::Not, 0.0),
-        finite(Test::NotANumber, 0.0),
-        finite(Test::Infinite, 0.0),
-        finite(Test::Finite, 1.0),
         Case::new("all, any and count_nonzero", &[], |ins| {
             let x = ins[0];
             Ok(smallvec![x.all_dims(&[1])?, x.any_dims(&[1])?, x.count_nonzero_dims(&[1])?])

@@ -6,6 +6,7 @@ use super::reduced::{Keep, Over};
 use super::{elementwise, want_float};
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::Exponentials;
+use crate::cpu::kernels::number::{Float, by_float};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -24,10 +25,12 @@ impl Kernel for LogSumExp {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
-        let src = (x.elements::<f32>(), x.strides());
-        fold(x.shape(), src, &self.0.marks, &Exponentials, out.elements::<f32>(), |(largest, sum)| {
-            // Of nothing, and of minus infinity alone, the sum is 0.
-            if largest == f32::NEG_INFINITY { largest } else { (f64::from(largest) + sum.ln()) as f32 }
+        by_float!(x.dtype(), T => {
+            let src = (x.elements::<T>(), x.strides());
+            fold(x.shape(), src, &self.0.marks, &Exponentials, out.elements::<T>(), |(largest, sum): (T, f64)| {
+                // Of nothing, and of minus infinity alone, the sum is 0.
+                if largest == T::NEG_INFINITY { largest } else { (largest.wide() + sum.ln()) as T }
+            });
         });
         Ok(())
     }
@@ -64,7 +67,7 @@ impl Tensor {
     /// `log(sum(exp(x)))` over some dimensions, which go. As `torch.logsumexp`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; a type other than `float32`; out of memory.
+    /// A dimension that is not there, or named twice; a type that is not of floating point; out of memory.
     pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[self])
     }

@@ -6,7 +6,7 @@ use super::elementwise::{self, expanded};
 use super::{want_dtype, want_values};
 use crate::cpu::kernels::elementwise::Operand;
 use crate::cpu::kernels::mask::{choose, compress, expand_into};
-use crate::dtype::{DType, by_dtype};
+use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims};
@@ -16,9 +16,9 @@ use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;
 
-/// An error unless the type is one of conditions: a byte each.
+/// An error unless the type is that of conditions.
 fn want_mask(op: &'static str, dtype: DType) -> Result<()> {
-    want_dtype(op, dtype, DType::U8)
+    want_dtype(op, dtype, DType::Bool)
 }
 
 /// `condition, a, b -> out`, broadcast.
@@ -28,6 +28,10 @@ struct Where;
 impl Kernel for Where {
     fn name(&self) -> &'static str {
         "where"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -85,19 +89,17 @@ impl Kernel for MaskedFill {
         "masked_fill"
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x, mask], [out]) = call.split();
         let (shape, nowhere) = (out.shape(), Dims::from_elem(0, out.shape().len()));
         let strides = [&x, &mask].map(|x| expanded(x, shape));
         let mask = Operand { data: mask.words(), strides: &strides[1] };
-        let value: u64 = by_dtype!(x.dtype(), T => {
-            let mut bytes = [0; 8];
-            let value = self.value as T;
-            bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
-            u64::from_ne_bytes(bytes)
-        });
         by_word!(x.dtype(), W => {
-            let word: W = *bytemuck::from_bytes(&bytemuck::bytes_of(&value)[..size_of::<W>()]);
+            let word: W = elementwise::word(x.dtype(), self.value);
             let value = Operand { data: &[word], strides: &nowhere };
             let x = Operand { data: x.words::<W>(), strides: &strides[0] };
             let (a, b) = if self.filled { (value, x) } else { (x, value) };
@@ -139,6 +141,10 @@ struct MaskedSelect {
 impl Kernel for MaskedSelect {
     fn name(&self) -> &'static str {
         "masked_select"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -187,6 +193,10 @@ impl Kernel for MaskedSelectBackward {
         "masked_select_backward"
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, mask], [out]) = call.split();
         let operand = Operand { data: mask.words(), strides: mask.strides() };
@@ -215,19 +225,21 @@ impl Operator for MaskedSelectBackward {
 }
 
 impl Tensor {
-    /// `a` where this condition holds, `b` elsewhere; all three broadcast. As `torch.where(self, a, b)`, whose
+    /// `a` where this condition holds, `b` elsewhere, in their common type; all three broadcast. As `torch.where(self, a, b)`, whose
     /// name is a word of Rust.
     ///
     /// # Errors
-    /// A condition that is none; types that differ; shapes that do not broadcast; out of memory.
+    /// A condition that is not of `bool`; shapes that do not broadcast; out of memory.
     pub fn where_cond(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
-        call_one(Where, &[self, a, b])
+        let types = [a, b].map(|x| (x.dtype(), x.rank() > 0));
+        let dtype = result_type(types).unwrap_or(a.dtype());
+        call_one(Where, &[self, &a.to_dtype(dtype)?, &b.to_dtype(dtype)?])
     }
 
     /// A copy with a value where the mask is set; both broadcast. As `Tensor.masked_fill`.
     ///
     /// # Errors
-    /// A mask that is none; shapes that do not broadcast; out of memory.
+    /// A mask that is not of `bool`; shapes that do not broadcast; out of memory.
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
         call_one(MaskedFill { value, filled: true }, &[self, mask])
     }
@@ -236,7 +248,7 @@ impl Tensor {
     /// `torch.masked_select`.
     ///
     /// # Errors
-    /// A mask that is none; shapes that do not broadcast; a device that computes no values, since the size of the
+    /// A mask that is not of `bool`; shapes that do not broadcast; a device that computes no values, since the size of the
     /// result depends on the mask's; out of memory.
     pub fn masked_select(&self, mask: &Tensor) -> Result<Tensor> {
         want_mask("masked_select", mask.dtype())?;
@@ -250,7 +262,7 @@ impl Tensor {
 
 /// What the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let masked = |case: Case, shape: &[usize]| case.and(shape, DType::U8, Domain::Below(2));
+    let masked = |case: Case, shape: &[usize]| case.and(shape, DType::Bool, Domain::Below(2));
     let either = |ins: &[Vec<f64>]| {
         let at = |i: usize| if ins[2][i] != 0.0 { ins[0][i] } else { ins[1][i % 4] };
         vec![(0..12).map(at).collect()]
@@ -259,7 +271,7 @@ pub(crate) fn cases() -> Vec<Case> {
         vec![ins[0].iter().enumerate().map(|(i, &x)| if ins[1][i / 4] != 0.0 { -2.0 } else { x }).collect()]
     };
     let fill = MaskedFill { value: -2.0, filled: true };
-    let mask = |x: &Tensor| Tensor::from_slice(&[1u8, 0, 0, 1, 1, 0], &[2, 3], x.device());
+    let mask = |x: &Tensor| Tensor::from_slice(&[true, false, false, true, true, false], &[2, 3], x.device());
     let selected = |ins: &[Vec<f64>]| vec![vec![ins[0][0], ins[0][3], ins[0][4]]];
     vec![
         masked(Case::new("where", &[&[3, 4], &[4]], |ins| call(Where, &[ins[2], ins[0], ins[1]])), &[3, 4])

@@ -20,6 +20,7 @@ mod create;
 mod cross_entropy;
 mod dims;
 mod dropout;
+mod einsum;
 mod elementwise;
 mod extreme;
 mod flip;
@@ -37,6 +38,7 @@ mod losses;
 mod masked;
 mod matmul;
 mod mse;
+mod multinomial;
 mod nll;
 mod norm;
 mod one_hot;
@@ -44,6 +46,7 @@ mod pad;
 mod part;
 mod pool;
 mod prod;
+mod products;
 mod read;
 mod real;
 mod reduced;
@@ -53,6 +56,7 @@ mod row_norm;
 mod scan;
 mod scatter;
 mod softmax;
+mod sort;
 mod split;
 mod step;
 mod sum;
@@ -86,6 +90,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("cross_entropy", cross_entropy::cases),
     ("dims", dims::cases),
     ("dropout", dropout::cases),
+    ("einsum", einsum::cases),
     ("extreme", extreme::cases),
     ("flip", flip::cases),
     ("gather", gather::cases),
@@ -100,6 +105,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("masked", masked::cases),
     ("matmul", matmul::cases),
     ("mse", mse::cases),
+    ("multinomial", multinomial::cases),
     ("nll", nll::cases),
     ("norm", norm::cases),
     ("one_hot", one_hot::cases),
@@ -107,12 +113,14 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("part", part::cases),
     ("pool", pool::cases),
     ("prod", prod::cases),
+    ("products", products::cases),
     ("repeat", repeat::cases),
     ("rotary", rotary::cases),
     ("row_norm", row_norm::cases),
     ("scan", scan::cases),
     ("scatter", scatter::cases),
     ("softmax", softmax::cases),
+    ("sort", sort::cases),
     ("split", split::cases),
     ("step", step::cases),
     ("sum", sum::cases),

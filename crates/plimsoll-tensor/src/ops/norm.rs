@@ -8,6 +8,7 @@ use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise::{Operand, zip3};
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::{CountOf, Extremes, Norm, PowersOf, SquaresOf, SumOf};
+use crate::cpu::kernels::number::by_float;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -29,14 +30,17 @@ impl Kernel for NormOver {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
-        let (shape, src, marks) = (x.shape(), (x.elements::<f32>(), x.strides()), &self.over.marks);
-        let (out, finish) = (out.elements::<f32>(), |state: f64| self.norm.finish(state) as f32);
-        match self.norm {
-            Norm::Zero => fold(shape, src, marks, &CountOf, out, finish),
-            Norm::One => fold(shape, src, marks, &SumOf, out, finish),
-            Norm::Two => fold(shape, src, marks, &SquaresOf, out, finish),
-            Norm::Power(p) => fold(shape, src, marks, &PowersOf(p), out, finish),
-        }
+        let (shape, marks) = (x.shape(), &self.over.marks);
+        by_float!(x.dtype(), T => {
+            let (src, out) = ((x.elements::<T>(), x.strides()), out.elements::<T>());
+            let finish = |state: f64| self.norm.finish(state) as T;
+            match self.norm {
+                Norm::Zero => fold(shape, src, marks, &CountOf, out, finish),
+                Norm::One => fold(shape, src, marks, &SumOf, out, finish),
+                Norm::Two => fold(shape, src, marks, &SquaresOf, out, finish),
+                Norm::Power(p) => fold(shape, src, marks, &PowersOf(p), out, finish),
+            }
+        });
         Ok(())
     }
 }
@@ -86,35 +90,29 @@ impl Kernel for NormBackward {
         let ([grad, x, norm], [out]) = call.split();
         let shape = out.shape();
         let strides = [&grad, &x, &norm].map(|x| elementwise::expanded(x, shape));
-        let operands = std::array::from_fn(|i| Operand {
-            data: [&grad, &x, &norm][i].elements::<f32>(),
-            strides: &strides[i],
-        });
-        let sign = |x: f32| if x == 0.0 { 0.0 } else { 1f32.copysign(x) };
-        let out = out.elements::<f32>();
-        match self.0 {
-            Norm::Zero => out.fill(0.0),
-            Norm::One => zip3(
-                shape,
-                operands,
-                out,
-                #[inline(always)]
-                |g, x, _| g * sign(x),
-            ),
-            Norm::Two => zip3(
-                shape,
-                operands,
-                out,
-                #[inline(always)]
-                |g, x, norm| if norm == 0.0 { 0.0 } else { x * (g / norm) },
-            ),
-            Norm::Power(p) => {
-                let q = p as f32 - 1.0;
-                zip3(shape, operands, out, |g, x: f32, norm: f32| {
-                    if x == 0.0 || norm == 0.0 { 0.0 } else { g * sign(x) * (x.abs() / norm).powf(q) }
-                });
+        by_float!(x.dtype(), T => {
+            let operands = std::array::from_fn(|i| {
+                Operand { data: [&grad, &x, &norm][i].elements::<T>(), strides: &strides[i] }
+            });
+            let (out, sign) = (out.elements::<T>(), |x: T| if x == 0.0 { 0.0 } else { (1.0 as T).copysign(x) });
+            match self.0 {
+                Norm::Zero => out.fill(0.0),
+                Norm::One => zip3(shape, operands, out, |g, x, _| g * sign(x)),
+                Norm::Two => zip3(
+                    shape,
+                    operands,
+                    out,
+                    #[inline(always)]
+                    |g, x, norm| if norm == 0.0 { 0.0 } else { x * (g / norm) },
+                ),
+                Norm::Power(p) => {
+                    let q = (p - 1.0) as T;
+                    zip3(shape, operands, out, |g, x: T, norm: T| {
+                        if x == 0.0 || norm == 0.0 { 0.0 } else { g * sign(x) * (x.abs() / norm).powf(q) }
+                    });
+                }
             }
-        }
+        });
         Ok(())
     }
 }
@@ -147,7 +145,7 @@ impl Tensor {
     /// number of elements that are not zero. As `torch.linalg.vector_norm`.
     ///
     /// # Errors
-    /// No elements, for an infinite order; a type other than `float32`; out of memory.
+    /// No elements, for an infinite order; a type that is not of floating point; out of memory.
     pub fn norm(&self, p: f64) -> Result<Tensor> {
         self.norm_over(p, Over::all(self.rank()))
     }

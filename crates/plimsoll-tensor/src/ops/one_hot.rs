@@ -26,6 +26,10 @@ impl Kernel for OneHot {
         "one_hot"
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([index], [out]) = call.split();
         let rank = index.shape().len();
@@ -87,7 +91,7 @@ pub(crate) fn cases() -> Vec<Case> {
         vec![
             ins[0]
                 .iter()
-                .flat_map(|&class| (0..4).map(move |i| f64::from(u8::from(i as f64 == class))))
+                .flat_map(|&class| (0..4).map(move |i| f64::from(u8::from(f64::from(i) == class))))
                 .collect(),
         ]
     };

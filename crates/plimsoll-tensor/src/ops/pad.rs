@@ -3,9 +3,10 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::elementwise;
+use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::remap::{Axis, remap, remap_add};
 use crate::cpu::kernels::strided::{copy_strided, fill};
-use crate::dtype::by_dtype;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims};
@@ -55,6 +56,10 @@ impl Kernel for Pad {
         "pad"
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         if out.layout().is_empty() {
@@ -64,12 +69,12 @@ impl Kernel for Pad {
             let inside = self.pads.iter().zip(x.shape()).enumerate();
             let place = inside
                 .fold(out.layout().clone(), |place, (dim, (pad, &size))| place.narrow(dim, pad.0, size));
-            by_dtype!(x.dtype(), T => {
-                let out = out.elements::<T>();
-                fill(out, value as T);
+            by_word!(x.dtype(), W => {
+                let out = out.words::<W>();
+                fill(out, elementwise::word(x.dtype(), value));
                 if !place.is_empty() {
                     let to = &mut out[place.offset()..place.end()];
-                    copy_strided(x.shape(), x.elements(), x.strides(), to, place.strides());
+                    copy_strided(x.shape(), x.words(), x.strides(), to, place.strides());
                 }
             });
             return Ok(());
@@ -145,7 +150,9 @@ impl Kernel for PadBackward {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad], [out]) = call.split();
         let axes = axes(self.mode, &self.pads, &self.shape);
-        remap_add(&axes, grad.elements(), grad.strides(), &self.shape, out.elements());
+        by_float!(grad.dtype(), T => {
+            remap_add::<T>(&axes, (grad.elements(), grad.strides()), &self.shape, out.elements());
+        });
         Ok(())
     }
 }

@@ -7,8 +7,10 @@ use std::ops::{Bound, RangeBounds};
 use smallvec::smallvec;
 
 use super::{dim_index, elementwise};
+use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::cpu::kernels::unfold::{Windows, unfold_backward};
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
@@ -41,6 +43,11 @@ impl Part {
             }
             Part::Unfold { dim, size, step } => whole.unfold(dim, size, step),
         }
+    }
+
+    /// Whether an element is in several places of the part.
+    fn overlaps(self) -> bool {
+        matches!(self, Part::Unfold { size, step, .. } if size > step)
     }
 
     /// The name of the derivative.
@@ -102,13 +109,20 @@ impl Kernel for Whole {
         self.part.backward_name()
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        if self.part.overlaps() { dtype.accumulator() } else { dtype }
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([part], [whole]) = call.split();
         if let Part::Unfold { dim, size, step } = self.part
-            && size > step
+            && self.part.overlaps()
         {
             let windows = Windows { dim, size, step, count: part.shape()[dim] };
-            unfold_backward(&self.shape, windows, part.elements::<f32>(), part.strides(), whole.elements());
+            by_float!(part.dtype(), T => {
+                let grad = (part.elements::<T>(), part.strides());
+                unfold_backward(&self.shape, windows, grad, whole.elements());
+            });
             return Ok(());
         }
         let at = self.part.of(whole.layout());

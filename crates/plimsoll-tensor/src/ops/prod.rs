@@ -2,12 +2,14 @@
 
 use smallvec::smallvec;
 
+use super::elementwise;
 use super::reduced::{Keep, Over};
-use super::{elementwise, want_float};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise::{Operand, zip3};
 use crate::cpu::kernels::fold::fold2;
-use crate::cpu::kernels::folds::Product;
+use crate::cpu::kernels::folds::{Product, WholeProduct};
+use crate::cpu::kernels::number::by_float;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -26,13 +28,20 @@ impl Kernel for Prod {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out, others]) = call.split();
-        let (src, outs) =
-            ((x.elements::<f32>(), x.strides()), (out.elements::<f32>(), others.elements::<f32>()));
-        fold2(x.shape(), src, &self.0.marks, &Product, outs, |(product, zeros)| {
-            let product = product as f32;
-            // Zero times infinity is not a number, as it is without this detour.
-            let zero = product * 0.0;
-            (if zeros == 0 { product } else { zero }, if zeros <= 1 { product } else { zero })
+        let (shape, strides, marks) = (x.shape(), x.strides(), &self.0.marks);
+        if x.dtype() == DType::I64 {
+            let outs = (out.elements::<i64>(), others.elements::<i64>());
+            fold2(shape, (x.elements::<i64>(), strides), marks, &WholeProduct, outs, |product| (product, 0));
+            return Ok(());
+        }
+        by_float!(x.dtype(), T => {
+            let outs = (out.elements::<T>(), others.elements::<T>());
+            fold2(shape, (x.elements::<T>(), strides), marks, &Product, outs, |(product, zeros)| {
+                let product = product as T;
+                // Zero times infinity is not a number, as it is without this detour.
+                let zero = product * 0.0;
+                (if zeros == 0 { product } else { zero }, if zeros <= 1 { product } else { zero })
+            });
         });
         Ok(())
     }
@@ -41,9 +50,9 @@ impl Kernel for Prod {
 impl Operator for Prod {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs("prod", ins)?;
-        want_float("prod", x.dtype)?;
         let shape = self.0.shape(x.shape());
-        Ok(smallvec![Output::new(&shape, x.dtype), Output::new(&shape, x.dtype)])
+        let dtype = if x.dtype.is_float() { x.dtype } else { DType::I64 };
+        Ok(smallvec![Output::new(&shape, dtype), Output::new(&shape, dtype)])
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -81,7 +90,7 @@ fn product_of_others(x: &Tensor, dims: &[isize]) -> Result<Tensor> {
         return x.ones_like();
     }
     let rows = moved.reshape([x.numel() / count, count].as_slice())?;
-    let one = Tensor::ones(&[x.numel() / count, 1], x.device())?;
+    let one = Tensor::full(&[x.numel() / count, 1], 1.0, x.dtype(), x.device())?;
     let before = |x: &Tensor| Tensor::cat(&[&one, &x.narrow(1, 0, count - 1)?], 1)?.cumprod(1);
     let after = before(&rows.flip(&[1])?)?.flip(&[1])?;
     (&before(&rows)? * &after)?.reshape(moved.shape())?.permute(&back)
@@ -100,16 +109,18 @@ impl Kernel for ProdBackward {
         let ([x, of_all, of_zeros], [out]) = call.split();
         let shape = out.shape();
         let strides = [&x, &of_all, &of_zeros].map(|x| elementwise::expanded(x, shape));
-        let x = Operand { data: x.elements::<f32>(), strides: &strides[0] };
-        let of_all = Operand { data: of_all.elements::<f32>(), strides: &strides[1] };
-        let of_zeros = Operand { data: of_zeros.elements::<f32>(), strides: &strides[2] };
-        zip3(
-            shape,
-            [x, of_all, of_zeros],
-            out.elements::<f32>(),
-            #[inline(always)]
-            |x, of_all, of_zeros| if x == 0.0 { of_zeros } else { of_all / x },
-        );
+        by_float!(x.dtype(), T => {
+            let operands = std::array::from_fn(|i| {
+                Operand { data: [&x, &of_all, &of_zeros][i].elements::<T>(), strides: &strides[i] }
+            });
+            zip3(
+                shape,
+                operands,
+                out.elements::<T>(),
+                #[inline(always)]
+                |x, of_all, of_zeros| if x == 0.0 { of_zeros } else { of_all / x },
+            );
+        });
         Ok(())
     }
 }
@@ -122,10 +133,10 @@ impl Operator for ProdBackward {
 }
 
 impl Tensor {
-    /// The product of all elements, a scalar; 1 of none. As `torch.prod`.
+    /// The product of all elements, a scalar; 1 of none; of whole numbers and truth values in `int64`. As `torch.prod`.
     ///
     /// # Errors
-    /// A type other than `float32`; out of memory.
+    /// Out of memory.
     pub fn prod(&self) -> Result<Tensor> {
         self.prod_over(Over::all(self.rank()))
     }
@@ -133,7 +144,7 @@ impl Tensor {
     /// The product over a dimension, which goes. As `torch.prod(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type other than `float32`; out of memory.
+    /// A dimension that is not there; out of memory.
     pub fn prod_dim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?)
     }

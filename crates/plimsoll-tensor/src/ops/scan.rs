@@ -2,9 +2,11 @@
 
 use smallvec::smallvec;
 
-use super::{dim_index, elementwise, want_float};
+use super::{dim_index, elementwise};
 use crate::autograd::is_grad_enabled;
+use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::scan::{From, ScanShape, scan};
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -28,18 +30,29 @@ impl Kernel for CumSum {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         let shape = ScanShape::of(x.shape(), self.dim);
-        let x = x.elements::<f32>();
-        scan(
-            shape,
-            self.from,
-            0.0,
-            #[inline(always)]
-            |sum, i| {
-                let sum = sum + f64::from(x[i]);
-                (sum, sum as f32)
-            },
-            out.elements(),
-        );
+        if x.dtype() == DType::I64 {
+            let x = x.elements::<i64>();
+            let step = |so_far: i64, i: usize| {
+                let so_far = so_far.wrapping_add(x[i]);
+                (so_far, so_far)
+            };
+            scan(shape, self.from, 0, step, out.elements());
+            return Ok(());
+        }
+        by_float!(x.dtype(), T => {
+            let x = x.elements::<T>();
+            scan(
+                shape,
+                self.from,
+                0.0,
+                #[inline(always)]
+                |so_far, i| {
+                    let so_far = so_far + x[i].wide();
+                    (so_far, so_far as T)
+                },
+                out.elements(),
+            );
+        });
         Ok(())
     }
 }
@@ -47,8 +60,8 @@ impl Kernel for CumSum {
 impl Operator for CumSum {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs("cumsum", ins)?;
-        want_float("cumsum", x.dtype)?;
-        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+        let dtype = if x.dtype.is_float() { x.dtype } else { DType::I64 };
+        Ok(smallvec![Output::new(x.shape(), dtype)])
     }
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {
@@ -80,18 +93,29 @@ impl Kernel for CumProd {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
         let shape = ScanShape::of(x.shape(), self.dim);
-        let x = x.elements::<f32>();
-        scan(
-            shape,
-            From::Front,
-            1.0,
-            #[inline(always)]
-            |product, i| {
-                let product = product * f64::from(x[i]);
-                (product, product as f32)
-            },
-            out.elements(),
-        );
+        if x.dtype() == DType::I64 {
+            let x = x.elements::<i64>();
+            let step = |so_far: i64, i: usize| {
+                let so_far = so_far.wrapping_mul(x[i]);
+                (so_far, so_far)
+            };
+            scan(shape, From::Front, 1, step, out.elements());
+            return Ok(());
+        }
+        by_float!(x.dtype(), T => {
+            let x = x.elements::<T>();
+            scan(
+                shape,
+                From::Front,
+                1.0,
+                #[inline(always)]
+                |so_far, i| {
+                    let so_far = so_far * x[i].wide();
+                    (so_far, so_far as T)
+                },
+                out.elements(),
+            );
+        });
         Ok(())
     }
 }
@@ -99,8 +123,8 @@ impl Kernel for CumProd {
 impl Operator for CumProd {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs("cumprod", ins)?;
-        want_float("cumprod", x.dtype)?;
-        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+        let dtype = if x.dtype.is_float() { x.dtype } else { DType::I64 };
+        Ok(smallvec![Output::new(x.shape(), dtype)])
     }
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {
@@ -148,8 +172,9 @@ impl Kernel for CumProdBackward {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, x, y], [out]) = call.split();
         let shape = ScanShape::of(x.shape(), self.dim);
-        let (grad, x, y) = (grad.elements::<f32>(), x.elements::<f32>(), y.elements::<f32>());
         let (inner, len) = (shape.inner, shape.len);
+        by_float!(x.dtype(), T => {
+        let (grad, x, y) = (grad.elements::<T>(), x.elements::<T>(), y.elements::<T>());
         // The state is `x[k] · s[k]`, which the place before adds to its gradient.
         scan(
             shape,
@@ -157,12 +182,13 @@ impl Kernel for CumProdBackward {
             0.0,
             #[inline(always)]
             |state, i| {
-                let sum = f64::from(grad[i]) + state;
-                let before = if i / inner % len == 0 { 1.0 } else { f64::from(y[i - inner]) };
-                (f64::from(x[i]) * sum, (before * sum) as f32)
+                let sum = grad[i].wide() + state;
+                let before = if i / inner % len == 0 { 1.0 } else { y[i - inner].wide() };
+                (x[i].wide() * sum, (before * sum) as T)
             },
             out.elements(),
         );
+        });
         Ok(())
     }
 }
@@ -193,18 +219,20 @@ impl Kernel for Recurrence {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([g, a], [out]) = call.split();
         let shape = ScanShape::of(g.shape(), self.dim);
-        let (g, a) = (g.elements::<f32>(), a.elements::<f32>());
+        by_float!(g.dtype(), T => {
+        let (g, a) = (g.elements::<T>(), a.elements::<T>());
         scan(
             shape,
             self.from,
             0.0,
             #[inline(always)]
             |state, i| {
-                let sum = f64::from(g[i]) + f64::from(a[i]) * state;
-                (sum, sum as f32)
+                let sum = g[i].wide() + a[i].wide() * state;
+                (sum, sum as T)
             },
             out.elements(),
         );
+        });
         Ok(())
     }
 }
@@ -248,10 +276,10 @@ impl Operator for Recurrence {
 }
 
 impl Tensor {
-    /// The sums of the elements so far along a dimension. As `torch.cumsum`.
+    /// The sums of the elements so far along a dimension; of whole numbers and truth values in `int64`. As `torch.cumsum`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type other than `float32`; out of memory.
+    /// A dimension that is not there; out of memory.
     pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumsum(0)?.squeeze(0);
@@ -259,7 +287,7 @@ impl Tensor {
         call_one(CumSum { dim: dim_index("cumsum", dim, self.rank())?, from: From::Front }, &[self])
     }
 
-    /// The products of the elements so far along a dimension. As `torch.cumprod`.
+    /// The products of the elements so far along a dimension; of whole numbers and truth values in `int64`. As `torch.cumprod`.
     ///
     /// # Errors
     /// As [`Tensor::cumsum`].

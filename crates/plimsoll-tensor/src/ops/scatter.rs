@@ -4,8 +4,9 @@ use smallvec::smallvec;
 
 use super::gather::fits;
 use super::indices::{self, by_index, want_index};
-use super::{dim_index, elementwise, want_dtype, want_float};
+use super::{dim_index, elementwise, want_dtype};
 use crate::cpu::kernels::index::put;
+use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::copy_strided;
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
@@ -52,6 +53,10 @@ impl Kernel for Scatter {
         }
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        if self.change == Change::Replace { dtype } else { dtype.accumulator() }
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x, index, src], [out]) = call.split();
         let (dim, shape) = (self.dim, x.shape());
@@ -67,11 +72,17 @@ impl Kernel for Scatter {
                 copy_strided(shape, x.words(), x.strides(), out, layout.strides());
                 by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), |y, x| *y = x));
             }),
-            Change::Add => {
-                let (out, src) = (out.elements::<f32>(), (src.elements::<f32>(), src_strides));
+            Change::Add if x.dtype() == DType::I64 => {
+                let (out, src) = (out.elements::<i64>(), (src.elements::<i64>(), src_strides));
+                copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
+                let add = |y: &mut i64, x: i64| *y = y.wrapping_add(x);
+                by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), add));
+            }
+            Change::Add => by_float!(x.dtype(), T => {
+                let (out, src) = (out.elements::<T>(), (src.elements::<T>(), src_strides));
                 copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
                 by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), |y, x| *y += x));
-            }
+            }),
         }
         Ok(())
     }
@@ -82,9 +93,6 @@ impl Operator for Scatter {
         let [x, index, src] = elementwise::inputs(self.name(), ins)?;
         want_index(self.name(), index.dtype)?;
         want_dtype(self.name(), src.dtype, x.dtype)?;
-        if self.change == Change::Add {
-            want_float(self.name(), x.dtype)?;
-        }
         match self.indexes {
             Indexes::Elements => {
                 fits(self.name(), x.shape(), index.shape(), self.dim)?;
@@ -148,6 +156,10 @@ impl Kernel for ScatterValue {
             Indexes::Elements => "scatter",
             Indexes::Slices => "index_fill",
         }
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::elementwise;
 use crate::cpu::kernels::elementwise::Operand;
 use crate::cpu::kernels::mask::triangle;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
@@ -23,6 +24,10 @@ struct Triangle {
 impl Kernel for Triangle {
     fn name(&self) -> &'static str {
         if self.upper { "triu" } else { "tril" }
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

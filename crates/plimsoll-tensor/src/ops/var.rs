@@ -6,6 +6,7 @@ use super::reduced::{Keep, Over};
 use super::{elementwise, want_float};
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::{MomentState, Moments};
+use crate::cpu::kernels::number::by_float;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -29,12 +30,13 @@ impl Kernel for Variance {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out]) = call.split();
-        let finish = |state: MomentState| {
-            let variance = state.variance(self.correction);
-            (if self.root { variance.sqrt() } else { variance }) as f32
-        };
-        let src = (x.elements::<f32>(), x.strides());
-        fold(x.shape(), src, &self.over.marks, &Moments, out.elements::<f32>(), finish);
+        by_float!(x.dtype(), T => {
+            let src = (x.elements::<T>(), x.strides());
+            fold(x.shape(), src, &self.over.marks, &Moments, out.elements::<T>(), |state: MomentState| {
+                let variance = state.variance(self.correction);
+                (if self.root { variance.sqrt() } else { variance }) as T
+            });
+        });
         Ok(())
     }
 }
@@ -85,7 +87,7 @@ macro_rules! variance {
             #[doc = concat!("The ", $what, " of all elements, a scalar; `correction` is 1 for a sample and 0 for the whole. As `torch.", stringify!($all), "(correction=…)`.")]
             ///
             /// # Errors
-            /// A type other than `float32`; out of memory.
+            /// A type that is not of floating point; out of memory.
             pub fn $all(&self, correction: f64) -> Result<Tensor> {
                 call_one(Variance { over: Over::all(self.rank()), correction, root: $root }, &[self])
             }
@@ -93,7 +95,7 @@ macro_rules! variance {
             #[doc = concat!("The ", $what, " over some dimensions, which go. As [`Tensor::", stringify!($all), "`].")]
             ///
             /// # Errors
-            /// A dimension that is not there, or named twice; a type other than `float32`; out of memory.
+            /// A dimension that is not there, or named twice; a type that is not of floating point; out of memory.
             pub fn $dims(&self, dims: &[isize], correction: f64) -> Result<Tensor> {
                 let over = Over::dims(stringify!($all), self.rank(), dims, Keep::Dropped)?;
                 call_one(Variance { over, correction, root: $root }, &[self])

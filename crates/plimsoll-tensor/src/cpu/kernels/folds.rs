@@ -1,6 +1,7 @@
 //! What the reductions keep: extremes with their places, products, counts, moments, norms.
 
 use super::fold::Fold;
+use super::number::{Float, Number};
 
 /// The largest or smallest element and the place of the first of equals; the first that is not a number wins.
 #[derive(Clone, Copy, Debug)]
@@ -8,27 +9,16 @@ pub(crate) struct Extreme {
     pub(crate) largest: bool,
 }
 
-/// A number to compare: `f32`, `f64` and the integers.
-pub(crate) trait Compare: Copy + PartialOrd {
-    /// Whether it is not a number.
-    #[inline(always)]
-    fn is_not_a_number(self) -> bool {
-        self.partial_cmp(&self).is_none()
-    }
-}
-
-impl<T: Copy + PartialOrd> Compare for T {}
-
 impl Extreme {
     /// Whether `x` takes the place of `best`, which came before it.
     #[inline(always)]
-    fn replaces<T: Compare>(self, x: T, best: T) -> bool {
+    fn replaces<T: Number>(self, x: T, best: T) -> bool {
         let beyond = if self.largest { x > best } else { x < best };
-        beyond | (x.is_not_a_number() & !best.is_not_a_number())
+        beyond | (x.is_nan() & !best.is_nan())
     }
 }
 
-impl<T: Compare + Send> Fold<T> for Extreme {
+impl<T: Number> Fold<T> for Extreme {
     type State = (T, usize);
 
     #[inline(always)]
@@ -54,23 +44,46 @@ impl<T: Compare + Send> Fold<T> for Extreme {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product;
 
-impl Fold<f32> for Product {
+impl<T: Float> Fold<T> for Product {
     type State = (f64, u32);
 
     #[inline(always)]
-    fn start(&self, _: f32) -> (f64, u32) {
+    fn start(&self, _: T) -> (f64, u32) {
         (1.0, 0)
     }
 
     #[inline(always)]
-    fn step(&self, (product, zeros): (f64, u32), x: f32, _: usize) -> (f64, u32) {
-        let is_zero = x == 0.0;
-        (product * if is_zero { 1.0 } else { f64::from(x) }, zeros.saturating_add(u32::from(is_zero)))
+    fn step(&self, (product, zeros): (f64, u32), x: T, _: usize) -> (f64, u32) {
+        let is_zero = x == T::default();
+        (product * if is_zero { 1.0 } else { x.wide() }, zeros.saturating_add(u32::from(is_zero)))
     }
 
     #[inline(always)]
     fn join(&self, a: (f64, u32), b: (f64, u32)) -> (f64, u32) {
         (a.0 * b.0, a.1.saturating_add(b.1))
+    }
+}
+
+/// The product of whole numbers, which wraps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WholeProduct;
+
+impl Fold<i64> for WholeProduct {
+    type State = i64;
+
+    #[inline(always)]
+    fn start(&self, _: i64) -> i64 {
+        1
+    }
+
+    #[inline(always)]
+    fn step(&self, product: i64, x: i64, _: usize) -> i64 {
+        product.wrapping_mul(x)
+    }
+
+    #[inline(always)]
+    fn join(&self, a: i64, b: i64) -> i64 {
+        a.wrapping_mul(b)
     }
 }
 
@@ -84,29 +97,46 @@ pub(crate) struct Extremes {
 impl Extremes {
     /// What is compared.
     #[inline(always)]
-    pub(crate) fn of(self, x: f32) -> f32 {
-        if self.magnitude { x.abs() } else { x }
+    pub(crate) fn of<T: Magnitude>(self, x: T) -> T {
+        if self.magnitude { x.magnitude() } else { x }
     }
 }
 
-impl Fold<f32> for Extremes {
-    type State = (f32, u32);
+/// A number with an absolute value.
+pub(crate) trait Magnitude: Number {
+    fn magnitude(self) -> Self;
+}
+
+macro_rules! magnitude {
+    ($($t:ty: $abs:expr),*) => {$(
+        impl Magnitude for $t {
+            #[inline(always)]
+            fn magnitude(self) -> $t {
+                $abs(self)
+            }
+        }
+    )*};
+}
+magnitude!(f32: f32::abs, f64: f64::abs, i64: i64::wrapping_abs);
+
+impl<T: Magnitude> Fold<T> for Extremes {
+    type State = (T, u32);
 
     #[inline(always)]
-    fn start(&self, first: f32) -> (f32, u32) {
+    fn start(&self, first: T) -> (T, u32) {
         (self.of(first), 0)
     }
 
     #[inline(always)]
-    fn step(&self, state: (f32, u32), x: f32, _: usize) -> (f32, u32) {
+    fn step(&self, state: (T, u32), x: T, _: usize) -> (T, u32) {
         self.join(state, (self.of(x), 1))
     }
 
     #[inline(always)]
-    fn join(&self, (a, a_count): (f32, u32), (b, b_count): (f32, u32)) -> (f32, u32) {
+    fn join(&self, (a, a_count): (T, u32), (b, b_count): (T, u32)) -> (T, u32) {
         let order = Extreme { largest: self.largest };
         let best = if order.replaces(b, a) { b } else { a };
-        let count = |x: f32, count: u32| if x == best || (x.is_nan() && best.is_nan()) { count } else { 0 };
+        let count = |x: T, count: u32| if x == best || (x.is_nan() && best.is_nan()) { count } else { 0 };
         (best, count(a, a_count).saturating_add(count(b, b_count)))
     }
 }
@@ -158,17 +188,17 @@ impl MomentState {
     }
 }
 
-impl Fold<f32> for Moments {
+impl<T: Float> Fold<T> for Moments {
     type State = MomentState;
 
     #[inline(always)]
-    fn start(&self, first: f32) -> MomentState {
-        MomentState { first: f64::from(first), count: 0.0, sum: 0.0, squares: 0.0 }
+    fn start(&self, first: T) -> MomentState {
+        MomentState { first: first.wide(), count: 0.0, sum: 0.0, squares: 0.0 }
     }
 
     #[inline(always)]
-    fn step(&self, state: MomentState, x: f32, _: usize) -> MomentState {
-        let x = f64::from(x) - state.first;
+    fn step(&self, state: MomentState, x: T, _: usize) -> MomentState {
+        let x = x.wide() - state.first;
         MomentState { count: state.count + 1.0, sum: state.sum + x, squares: state.squares + x * x, ..state }
     }
 
@@ -189,25 +219,24 @@ impl Fold<f32> for Moments {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exponentials;
 
-impl Fold<f32> for Exponentials {
-    type State = (f32, f64);
+impl<T: Float> Fold<T> for Exponentials {
+    type State = (T, f64);
 
     #[inline(always)]
-    fn start(&self, _: f32) -> (f32, f64) {
-        (f32::NEG_INFINITY, 0.0)
+    fn start(&self, _: T) -> (T, f64) {
+        (T::LOWEST, 0.0)
     }
 
     #[inline(always)]
-    fn step(&self, state: (f32, f64), x: f32, _: usize) -> (f32, f64) {
+    fn step(&self, state: (T, f64), x: T, _: usize) -> (T, f64) {
         self.join(state, (x, 1.0))
     }
 
     #[inline(always)]
-    fn join(&self, (a, a_sum): (f32, f64), (b, b_sum): (f32, f64)) -> (f32, f64) {
+    fn join(&self, (a, a_sum): (T, f64), (b, b_sum): (T, f64)) -> (T, f64) {
         let largest = if a > b || a.is_nan() { a } else { b };
         // Infinities are at distance 0 from each other.
-        let scaled =
-            |x: f32, sum: f64| if x == largest { sum } else { sum * f64::from(super::exp::exp(x - largest)) };
+        let scaled = |x: T, sum: f64| if x == largest { sum } else { sum * (x - largest).exp().wide() };
         (largest, scaled(a, a_sum) + scaled(b, b_sum))
     }
 }
@@ -251,17 +280,17 @@ macro_rules! norms {
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct $name;
 
-        impl Fold<f32> for $name {
+        impl<T: Float> Fold<T> for $name {
             type State = f64;
 
             #[inline(always)]
-            fn start(&self, _: f32) -> f64 {
+            fn start(&self, _: T) -> f64 {
                 $start
             }
 
             #[inline(always)]
-            fn step(&self, $state: f64, x: f32, _: usize) -> f64 {
-                let $x = f64::from(x).abs();
+            fn step(&self, $state: f64, x: T, _: usize) -> f64 {
+                let $x = x.wide().abs();
                 $step
             }
 
@@ -282,17 +311,17 @@ norms! {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowersOf(pub(crate) f64);
 
-impl Fold<f32> for PowersOf {
+impl<T: Float> Fold<T> for PowersOf {
     type State = f64;
 
     #[inline(always)]
-    fn start(&self, _: f32) -> f64 {
+    fn start(&self, _: T) -> f64 {
         0.0
     }
 
     #[inline(always)]
-    fn step(&self, sum: f64, x: f32, _: usize) -> f64 {
-        sum + f64::from(x).abs().powf(self.0)
+    fn step(&self, sum: f64, x: T, _: usize) -> f64 {
+        sum + x.wide().abs().powf(self.0)
     }
 
     #[inline(always)]

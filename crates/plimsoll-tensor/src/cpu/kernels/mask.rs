@@ -4,10 +4,9 @@ use super::elementwise::Operand;
 use super::parallel::{PIECE, for_each_piece};
 use super::simd::vectorize;
 use super::walk::Walk;
-use crate::word::Word;
 
 /// `out[p] = if mask[p] != 0 { a[p] } else { b[p] }` for each position of `shape`, row-major.
-pub(crate) fn choose<W: Word>(
+pub(crate) fn choose<W: bytemuck::Pod + Send + Sync>(
     shape: &[usize],
     mask: Operand<'_, u8>,
     a: Operand<'_, W>,
@@ -57,7 +56,7 @@ pub(crate) fn choose<W: Word>(
 }
 
 /// The elements of `x` where the mask is set, in row-major order; `false` where they are not as many as `out` has.
-pub(crate) fn compress<W: Word>(
+pub(crate) fn compress<W: bytemuck::Pod + Send + Sync>(
     shape: &[usize],
     mask: Operand<'_, u8>,
     x: Operand<'_, W>,
@@ -79,7 +78,7 @@ pub(crate) fn compress<W: Word>(
 }
 
 /// The other way: zeros, with the elements of `x` in order where the mask is set.
-pub(crate) fn expand_into<W: Word>(
+pub(crate) fn expand_into<W: bytemuck::Pod + Send + Sync>(
     shape: &[usize],
     mask: Operand<'_, u8>,
     (x, x_step): (&[W], usize),
@@ -98,7 +97,7 @@ pub(crate) fn expand_into<W: Word>(
 }
 
 /// Each matrix of `shape` with the elements on one side of a diagonal, and zeros on the other.
-pub(crate) fn triangle<W: Word>(
+pub(crate) fn triangle<W: bytemuck::Pod + Send + Sync>(
     shape: &[usize],
     x: Operand<'_, W>,
     upper: bool,

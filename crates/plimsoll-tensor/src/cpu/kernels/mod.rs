@@ -30,6 +30,7 @@
 //! | [`index`] | elements by index: picked, put, added |
 //! | [`fold`], [`folds`], [`scan`] | reductions over any dimensions; running sums and products |
 //! | [`mask`], [`remap`] | elements by a condition; flips, rolls, reflections |
+//! | [`sort`], [`multinomial`] | rows in order; places drawn by weights |
 //! | [`unfold`] | derivative of overlapping windows |
 //! | [`rotary`] | pairs of elements turned by an angle |
 //! | [`optim`], [`unscale`] | SGD and Adam steps; gradients of a scaled loss |
@@ -55,6 +56,7 @@ pub(crate) mod linear_cross_entropy;
 pub(crate) mod loss;
 pub(crate) mod mask;
 pub(crate) mod matmul;
+pub(crate) mod multinomial;
 pub(crate) mod number;
 pub(crate) mod optim;
 pub(crate) mod pair_loss;
@@ -68,6 +70,7 @@ pub(crate) mod remap;
 pub(crate) mod scan;
 mod simd;
 pub(crate) mod softmax;
+pub(crate) mod sort;
 pub(crate) mod strided;
 #[cfg(test)]
 mod testing;

@@ -5,8 +5,8 @@
 
 use smallvec::SmallVec;
 
+use super::number::Float;
 use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
-use crate::word::Word;
 
 /// A stretch of an output dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,12 @@ fn row_offset(outer: &[Axis], strides: &[usize], mut row: usize) -> usize {
 }
 
 /// `out`, row-major, with the elements of `x` that the axes name.
-pub(crate) fn remap<W: Word>(axes: &[Axis], x: &[W], strides: &[usize], out: &mut [W]) {
+pub(crate) fn remap<W: bytemuck::Pod + Send + Sync>(
+    axes: &[Axis],
+    x: &[W],
+    strides: &[usize],
+    out: &mut [W],
+) {
     let total: usize = axes.iter().map(Axis::len).product();
     assert_eq!(out.len(), total, "remap: out against {axes:?}");
     let (Some((inner, outer)), false) = (axes.split_last(), out.is_empty()) else {
@@ -121,15 +126,14 @@ pub(crate) fn remap<W: Word>(axes: &[Axis], x: &[W], strides: &[usize], out: &mu
 
 /// The derivative of [`remap`]: each element of `out`, row-major of `shape`, is the sum of `grad` over its places, always
 /// in one order.
-pub(crate) fn remap_add(
+pub(crate) fn remap_add<T: Float>(
     axes: &[Axis],
-    grad: &[f32],
-    grad_strides: &[usize],
+    (grad, grad_strides): (&[T], &[usize]),
     shape: &[usize],
-    out: &mut [f32],
+    out: &mut [T],
 ) {
     assert_eq!(out.len(), shape.iter().product::<usize>(), "remap_add: out against {shape:?}");
-    out.fill(0.0);
+    out.fill(T::default());
     if out.is_empty() || axes.iter().any(|axis| axis.len() == 0) {
         return;
     }
@@ -189,7 +193,7 @@ mod tests {
         let mut expected = vec![0.0; 24];
         out.iter().zip(&grad).for_each(|(&from, grad)| expected[from as usize] += grad);
         let mut sums = vec![9.0; 24];
-        remap_add(&axes, &grad, &contiguous(&[2, 6, 9]), &shape, &mut sums);
+        remap_add(&axes, (&grad, &contiguous(&[2, 6, 9])), &shape, &mut sums);
         assert_close(&sums, &expected, 1e-6);
     }
 }

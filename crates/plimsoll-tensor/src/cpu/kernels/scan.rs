@@ -34,12 +34,12 @@ pub(crate) enum From {
 }
 
 /// `out[i] = finish(state)` after `state = step(state, i)` at each place of a line, for all lines; `i` counts all
-/// elements of the row-major shape. States are 64-bit sums or products.
-pub(crate) fn scan<O: Copy + Send>(
+/// elements of the row-major shape.
+pub(crate) fn scan<S: Copy + Sync, O: Send>(
     shape: ScanShape,
     from: From,
-    start: f64,
-    step: impl Fn(f64, usize) -> (f64, O) + Sync,
+    start: S,
+    step: impl Fn(S, usize) -> (S, O) + Sync,
     out: &mut [O],
 ) {
     assert_eq!(out.len(), shape.total(), "scan: out against {shape:?}");
@@ -86,10 +86,10 @@ mod tests {
             for from in [From::Front, From::Back] {
                 let mut out = vec![0.0; x.len()];
                 scan(shape, from, 0.0, |sum, i| (sum + x[i], sum + x[i]), &mut out);
-                for i in 0..x.len() {
+                for (i, &out) in out.iter().enumerate() {
                     let (line, place) = (i / (len * inner) * len * inner + i % inner, i / inner % len);
                     let summed = if from == From::Front { 0..place + 1 } else { place..len };
-                    assert_eq!(out[i], summed.map(|j| x[line + j * inner]).sum::<f64>());
+                    assert_eq!(out, summed.map(|j| x[line + j * inner]).sum::<f64>());
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The derivative of overlapping windows: each element is the sum of its places in all of them.
 
+use super::number::Float;
 use super::parallel::{PIECE, for_each_piece};
 use super::walk::Walk;
 
@@ -17,12 +18,11 @@ pub(crate) struct Windows {
 }
 
 /// `out`, row-major of `shape`, from `grad` with the windows in `windows.dim` and their elements in a last dimension.
-pub(crate) fn unfold_backward(
+pub(crate) fn unfold_backward<T: Float>(
     shape: &[usize],
     windows: Windows,
-    grad: &[f32],
-    grad_strides: &[usize],
-    out: &mut [f32],
+    (grad, grad_strides): (&[T], &[usize]),
+    out: &mut [T],
 ) {
     let Windows { dim, size, step, count } = windows;
     assert_eq!(grad_strides.len(), shape.len() + 1, "unfold_backward: strides against rank");
@@ -58,7 +58,7 @@ mod tests {
         // Windows 0..3, 2..5 of 6 elements: the last one is in none.
         let windows = Windows { dim: 0, size: 3, step: 2, count: 2 };
         let mut out = [9.0; 6];
-        unfold_backward(&[6], windows, &[1.0, 2.0, 3.0, 10.0, 20.0, 30.0], &[3, 1], &mut out);
+        unfold_backward(&[6], windows, (&[1.0f32, 2.0, 3.0, 10.0, 20.0, 30.0], &[3, 1]), &mut out);
         assert_eq!(out, [1.0, 2.0, 13.0, 20.0, 30.0, 0.0]);
     }
 }
