@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
-use plimsoll_tensor::{BackwardOptions, DType, Device, Result, SimConfig, Tensor, no_grad};
+use plimsoll_tensor::{BackwardOptions, DType, Device, PadMode, Result, SimConfig, Tensor, no_grad};
 
 fn text<T>(result: Result<T>) -> String {
     result.err().expect("an error").to_string()
@@ -153,4 +153,84 @@ fn moved_elements_may_be_of_any_type() {
         let expected = [2, 0, 2, 0, 5, 3, 1, 3].map(|x: i64| if dtype == DType::Bool { x.min(1) } else { x });
         assert_eq!((twice.dtype(), got), (dtype, expected.to_vec()));
     }
+}
+
+#[test]
+fn what_cannot_be_padded_sorted_or_drawn_is_named() {
+    let x = zeros(&[2, 3]);
+    let message = "pad: 3 and 0 elements around dimension 1 of size 3: Reflect has at most 2 on a side";
+    assert_eq!(text(x.pad(&[3, 0], PadMode::Reflect)), message);
+    let message = "pad: [-2, -2] cuts more than dimension 1 of size 3 has";
+    assert_eq!(text(x.pad(&[-2, -2], PadMode::Constant(0.0))), message);
+    assert_eq!(text(x.flip(&[0, -2])), "flip: dimension 0 is named twice in [0, -2]");
+    assert_eq!(text(x.topk(4, 1, true, true)), "topk: 4 elements of a dimension of size 3");
+    assert_eq!(text(zeros(&[2, 0]).max_dim(1)), "max: [2, 0] has no elements in the reduced dimensions [1]");
+    let message = "multinomial: row 0 has 0 weights above 0: needs at least 1";
+    assert_eq!(text(x.multinomial(1, true)), message);
+    let weights = Tensor::from_slice(&[0.5f32, -1.0], &[2], &Device::cpu()).unwrap();
+    let message = "multinomial: weight -1 at [1]: needs finite weights of at least 0";
+    assert_eq!(text(weights.multinomial(1, true)), message);
+    assert_eq!(text(x.multinomial(4, false)), "multinomial: 4 places of 3 without replacement");
+    let message = "one_hot: index 3 at [1] is out of range for dimension 1 of size 3: use 0 to 2";
+    assert_eq!(text(indices(&[0, 3]).one_hot(Some(3))), message);
+    let message = "masked_select: expected bool, got float32; convert with `to_dtype`";
+    assert_eq!(text(x.masked_select(&x)), message);
+    let sim = Device::sim(SimConfig::new(1 << 30));
+    let y = Tensor::zeros(&[2], &sim).unwrap();
+    let message = "masked_select: the size of the result depends on the mask, and sim computes no values";
+    assert_eq!(text(y.masked_select(&y.gt_scalar(0.0).unwrap())), message);
+}
+
+#[test]
+fn an_equation_that_is_none_is_named() {
+    let (x, y) = (zeros(&[2, 3]), zeros(&[4, 5]));
+    let of = |equation: &str| text(Tensor::einsum(equation, &[&x, &y]));
+    assert_eq!(of("ij,jk->ik"), "einsum: subscript `j` has size 3 in operand 0 and 4 in operand 1");
+    assert_eq!(of("ij->i"), "einsum: `ij->i` has 1 operands, 2 tensors are given");
+    assert_eq!(of("ij,k->ik"), "einsum: `k` has 1 subscripts, operand 1 [4, 5] has 2 dimensions");
+    assert_eq!(of("ij,kl->im"), "einsum: subscript `m` of the result `im` is in no operand");
+    assert_eq!(of("ij,kl->ii"), "einsum: subscript `i` is twice in the result `ii`");
+    assert_eq!(of("i1,kl->ik"), "einsum: `i1` has 1 subscripts, operand 0 [2, 3] has 2 dimensions");
+    assert_eq!(of("ii,kl->ik"), "einsum: subscript `i` of operand 0 has sizes 2 and 3");
+}
+
+#[test]
+fn draws_by_weights_are_the_same_for_the_same_seed() {
+    let device = Device::cpu_with(plimsoll_tensor::CpuConfig::default());
+    let weights = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 0.0], &[4], &device).unwrap();
+    let draw = || {
+        device.manual_seed(5);
+        let many = weights.multinomial(1000, true).unwrap().to_vec::<i64>().unwrap();
+        (many, weights.multinomial(3, false).unwrap().to_vec::<i64>().unwrap())
+    };
+    let (many, three) = draw();
+    assert_eq!((many.clone(), three.clone()), draw());
+    assert!(many.iter().all(|&place| place < 3) && !three.contains(&3));
+}
+
+#[test]
+fn derivatives_of_derivatives_are_those_of_the_formulas() {
+    use plimsoll_tensor::autograd::grad;
+    let x = Tensor::from_slice(&[1.0f32, -2.0, 0.0, 3.0], &[4], &Device::cpu()).unwrap();
+    let second = |f: &dyn Fn(&Tensor) -> Result<Tensor>| -> Vec<f32> {
+        let x = x.detach().copy().unwrap().requires_grad_(true).unwrap();
+        let weights = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[4], &Device::cpu()).unwrap();
+        let options = || plimsoll_tensor::autograd::GradOptions { create_graph: true, ..Default::default() };
+        let y = f(&x).unwrap().sum().unwrap();
+        let first = grad(&[&y], &[&x], options()).unwrap().remove(0).unwrap();
+        let along = first.mul(&weights).unwrap().sum().unwrap();
+        grad(&[&along], &[&x], options()).unwrap().remove(0).unwrap().to_vec().unwrap()
+    };
+    let near = |got: Vec<f32>, expected: [f32; 4]| {
+        assert!(got.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?}, not {expected:?}");
+    };
+    // PyTorch's.
+    near(second(&Tensor::prod), [-18.0, 9.0, -8.0, -6.0]);
+    near(second(&|x| x.cumprod(0)), [-22.0, 13.0, -8.0, -6.0]);
+    near(second(&|x| x.square()?.gather(0, &indices(&[1, 1, 3]))), [0.0, 8.0, 0.0, 8.0]);
+    near(second(&|x| x.var(0.0)), [-0.75, -0.25, 0.25, 0.75]);
+    near(second(&|x| x.std(1.0)), [-0.264_827, 0.043_111, 0.104_699, 0.117_017]);
+    near(second(&|x| x.norm(2.0)), [0.095_450, 0.878_144, 0.801_784, 0.553_613]);
+    near(second(&|x| x.logsumexp(&[0])), [-0.295_941, -0.009_081, -0.025_326, 0.330_348]);
+    near(second(&|x| Tensor::einsum("i,j,i->j", &[x, x, x])), [42.0, -14.0, 30.0, 94.0]);
 }

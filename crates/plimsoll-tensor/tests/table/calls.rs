@@ -12,6 +12,10 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Vec<Tens
         "chunk" => inputs[0].chunk(size(&args["chunks"]), integer(&args["dim"])),
         "unbind" => inputs[0].unbind(integer(&args["dim"])),
         "meshgrid" => Tensor::meshgrid(&all),
+        "sort" => inputs[0].sort(integer(&args["dim"]), args["descending"] == true).map(both),
+        "topk" => {
+            inputs[0].topk(size(&args["k"]), integer(&args["dim"]), args["largest"] == true, true).map(both)
+        }
         "max_dim" => inputs[0].max_dim(integer(&args["dim"])).map(both),
         "max_keepdim" => inputs[0].max_keepdim(integer(&args["dim"])).map(both),
         "min_dim" => inputs[0].min_dim(integer(&args["dim"])).map(both),
@@ -124,6 +128,13 @@ fn reduced(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
         "std_dims" => x.std_dims(&dims(), number(&args["correction"])),
         "norm" => x.norm(number(&args["p"])),
         "norm_dims" => x.norm_dims(number(&args["p"]), &dims()),
+        "argsort" => x.argsort(dim(), args["descending"] == true),
+        "addmm" => x.addmm(inputs[1], inputs[2], number(&args["beta"]), number(&args["alpha"])),
+        "bmm" => x.bmm(inputs[1]),
+        "mv" => x.mv(inputs[1]),
+        "dot" => x.dot(inputs[1]),
+        "outer" => x.outer(inputs[1]),
+        "einsum" => Tensor::einsum(args["equation"].as_str().unwrap(), inputs),
         "logsumexp" => x.logsumexp(&dims()),
         "cumsum" => x.cumsum(dim()),
         "cumprod" => x.cumprod(dim()),

@@ -3,8 +3,6 @@
 //! What is not a number comes after all numbers, and equal elements keep their order, whichever way the order runs. `f32` keys
 //! and their places are sorted together as one integer.
 
-use std::cmp::Ordering;
-
 use super::number::Number;
 use super::parallel::{Cut, PIECE, for_each_chunk, for_each_chunk_with};
 use super::walk::Walk;
@@ -93,7 +91,7 @@ fn by_comparing<T: Number>(
         let (x, y) = (row.at(*a as usize), row.at(*b as usize));
         let order = x.partial_cmp(&y).unwrap_or_else(|| x.is_nan().cmp(&y.is_nan()));
         let order = if direction == Direction::Descending { order.reverse() } else { order };
-        order.then_with(|| Ordering::cmp(a, b))
+        order.then_with(|| a.cmp(b))
     };
     places.iter_mut().enumerate().for_each(|(i, place)| *place = i as u64);
     if count < places.len() && count > 0 {
