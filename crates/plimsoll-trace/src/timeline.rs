@@ -102,6 +102,8 @@ pub struct Timeline {
     pub(crate) frees_have_stacks: bool,
     /// The life that each event is about.
     concerns: Vec<Option<LifeIndex>>,
+    /// Segment events that contradict the memory before them, by index: the sums leave them out.
+    strays: Vec<usize>,
     /// The pools of events that do not record them.
     pub(crate) pools: PoolsBySegment,
     /// Lives ended by an `alloc` at their address, by its event: their own end was not recorded.

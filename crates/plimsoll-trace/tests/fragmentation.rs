@@ -77,25 +77,25 @@ fn ledgers_at_any_moment_are_those_of_the_allocator() {
 }
 
 #[test]
-fn ledgers_of_made_recordings_show_the_figures_that_pytorch_told() {
+fn ledgers_of_made_recordings_show_the_figures_of_pytorch() {
     for (name, snapshot, told) in files::made() {
         let timeline = Timeline::of(&snapshot, 0);
         let stats = |key: &str| told["stats"][key].as_u64().expect("a figure");
         let end = Ledger::of(&snapshot, &timeline, EventIndex::new(snapshot.trace(0).len()), None);
         assert_closes(&end, &name);
         assert_eq!(end.reserved, stats("reserved_bytes.all.current"), "{name}");
-        assert_eq!(end.allocated(), stats("allocated_bytes.all.current"), "{name}");
+        assert_eq!(end.allocated() + end.uncut, stats("allocated_bytes.all.current"), "{name}");
         assert_eq!(end.requested, stats("requested_bytes.all.current"), "{name}");
         assert_eq!(end.cached.pinned, stats("inactive_split_bytes.all.current"), "{name}");
         let peak = Ledger::of(&snapshot, &timeline, timeline.peak_allocated.after, None);
         assert_closes(&peak, &name);
         // To the byte, though no event tells how large a block is: Note [Uncut ends].
-        assert_eq!(peak.allocated(), stats("allocated_bytes.all.peak"), "{name}");
+        assert_eq!(peak.allocated() + peak.uncut, stats("allocated_bytes.all.peak"), "{name}");
     }
 }
 
 #[test]
-fn a_failed_request_tells_what_is_free_and_with_the_total_what_is_outside() {
+fn a_failed_request_records_free_memory_and_with_the_total_what_is_outside() {
     let snapshot = files::open(&files::here("tests/snapshots/gpt2_oom.pickle.gz"));
     let timeline = Timeline::of(&snapshot, 0);
     let failed = snapshot.trace(0).iter().position(|event| event.action == Action::Oom).expect("one");
@@ -109,8 +109,9 @@ fn a_failed_request_tells_what_is_free_and_with_the_total_what_is_outside() {
     assert_eq!(outside + (184 << 20) + ledger(failed, None).reserved, 24 << 30);
     // "23.73 GiB is allocated by PyTorch, and 95.07 MiB is reserved by PyTorch but unallocated."
     let then = ledger(failed, None);
-    assert_eq!(format!("{:.2}", then.allocated() as f64 / f64::from(1 << 30)), "23.73");
-    assert_eq!(format!("{:.2}", (then.reserved - then.allocated()) as f64 / f64::from(1 << 20)), "95.07");
+    let allocated = then.allocated() + then.uncut;
+    assert_eq!(format!("{:.2}", allocated as f64 / f64::from(1 << 30)), "23.73");
+    assert_eq!(format!("{:.2}", (then.reserved - allocated) as f64 / f64::from(1 << 20)), "95.07");
     let early = ledger(10, Some(24 << 30));
     assert_eq!((early.device.outside, early.device.measured_at), (Some(outside), EventIndex::new(failed)));
     assert_closes(&early, "early");

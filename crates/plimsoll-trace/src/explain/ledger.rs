@@ -1,8 +1,8 @@
-//! Where the device's bytes are at one moment: [`Ledger`], whose rows close exactly.
+//! Where the device's bytes are at one moment: [`Ledger`], whose rows add up exactly.
 //!
 //! device total = outside the allocator + free + reserved; reserved = requested + rounding + waiting + cached.
-//! A snapshot tells nothing of the device but what it had free when a request failed; what is not known is
-//! `None`, and the rows around it still close as far as they are known.
+//! Of the device itself a snapshot records only the free bytes when a request failed. What is unknown is `None`; the
+//! other rows still add up.
 
 use super::cached::{CachedBytes, Releasing};
 use super::state::{AllocatorState, Use};
@@ -16,48 +16,52 @@ pub struct Ledger {
     pub after: Option<EventIndex>,
     /// The device around the allocator.
     pub device: DeviceBytes,
-    /// Of the device, by the allocator: the sum of all that follow up to `cached`.
+    /// Memory that the allocator has from the device: the sum of the following fields, up to `cached`.
     pub reserved: u64,
-    /// What the holders of blocks asked for.
+    /// What was requested for live blocks.
     pub requested: u64,
-    /// What their blocks have beyond that.
+    /// What these blocks have beyond the request.
     pub rounding: u64,
-    /// Blocks that are held, of which the recording does not say what was asked for.
+    /// Live blocks whose requested size is not recorded.
     pub unsplit: u64,
-    /// Blocks that were let go and wait for a stream.
+    /// Freed blocks that wait for a stream.
     pub waiting: u64,
-    /// In no block.
+    /// Bytes behind blocks of an unknown size: the blocks' own, or cached ([`Use::Uncut`]).
+    pub uncut: u64,
+    /// Memory in no block.
     pub cached: CachedBytes,
-    /// Blocks, held or waiting, in no memory that the recording tells of: not in `reserved`.
+    /// Live blocks in no segment that the recording shows: not in `reserved`.
     pub unplaced: u64,
+    /// Freed blocks in no such segment, which wait for a stream.
+    pub unplaced_waiting: u64,
 }
 
 /// The device around the allocator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DeviceBytes {
-    /// All that the device has, as the caller says.
+    /// The device's total memory, as the caller gives it.
     pub total: Option<u64>,
-    /// What is not reserved: the two below. Known where the total is.
+    /// What is not reserved: `free` and `outside` together. Known if the total is.
     pub rest: Option<u64>,
-    /// What nobody has: told by a request that failed at this moment, or what `outside` leaves.
+    /// Free memory of the device: recorded by a request that failed at this moment, or what `outside` leaves.
     pub free: Option<u64>,
-    /// What is neither free nor reserved: the context, kernels, other libraries and processes.
+    /// Neither free nor reserved: the CUDA context, kernels, other libraries and processes.
     pub outside: Option<u64>,
-    /// The failed request at which `outside` was measured: another moment's if nothing failed at this one. It
-    /// is taken to have been the same.
+    /// The failed request that recorded `outside`. If none failed at this moment, it is another moment's, and
+    /// `outside` is assumed to have been the same.
     pub measured_at: Option<EventIndex>,
 }
 
 /// A row of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {
-    /// Which.
+    /// Which part of the memory.
     pub part: Part,
-    /// How many; `None` if that cannot be known.
+    /// Its bytes; `None` if unknown.
     pub bytes: Option<u64>,
 }
 
-/// Which row. The order is that of reading: a sum, then its parts.
+/// A part of the device's memory, in the order of the rows: a sum, then its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// [`DeviceBytes::total`].
@@ -76,16 +80,20 @@ pub enum Part {
     Unsplit,
     /// [`Ledger::waiting`].
     Waiting,
+    /// [`Ledger::uncut`].
+    Uncut,
     /// [`CachedBytes::reusable`].
     Reusable,
     /// [`CachedBytes::private`].
     Private,
     /// [`CachedBytes::pinned`].
     Pinned,
+    /// [`Ledger::unplaced`].
+    Unplaced,
 }
 
 impl Part {
-    /// In words.
+    /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Total => "device total",
@@ -96,13 +104,15 @@ impl Part {
             Self::Rounding => "rounding of live blocks",
             Self::Unsplit => "live, request not recorded",
             Self::Waiting => "freed, waiting for a stream",
+            Self::Uncut => "end of a block, or cached",
             Self::Reusable => "cached, reusable",
             Self::Private => "cached, private pools",
             Self::Pinned => "cached, pinned by live blocks",
+            Self::Unplaced => "live, in no recorded segment",
         }
     }
 
-    /// What gives the same in PyTorch: a function of `torch.cuda`, or a key of its `memory_stats()`.
+    /// Where PyTorch has the same figure: a function of `torch.cuda`, or a key of its `memory_stats()`.
     pub fn pytorch(self) -> &'static str {
         match self {
             Self::Total => "mem_get_info()[1]",
@@ -118,13 +128,15 @@ impl Part {
             }
             Self::Private => "segments with a segment_pool_id other than (0, 0)",
             Self::Pinned => "inactive_split_bytes.all.current (0 for expandable segments)",
+            Self::Uncut => "the block's size is not recorded",
+            Self::Unplaced => "in memory_allocated(); the recording contradicts itself or lacks segments",
         }
     }
 
-    /// The row that it is a part of.
+    /// The part that it belongs to.
     pub fn within(self) -> Option<Self> {
         match self {
-            Self::Total => None,
+            Self::Total | Self::Unplaced => None,
             Self::Outside | Self::Free | Self::Reserved => Some(Self::Total),
             _ => Some(Self::Reserved),
         }
@@ -132,7 +144,7 @@ impl Part {
 }
 
 impl Ledger {
-    /// The ledger of a device after an event. `device_total` is what the whole device has, where that is known.
+    /// The ledger of a device after an event. `device_total` is the device's total memory, if known.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -146,7 +158,7 @@ impl Ledger {
         ledger
     }
 
-    /// The ledger of a state, of which the device is not known.
+    /// The ledger of a state, without the device's own figures.
     fn of_state(snapshot: &Snapshot, timeline: &Timeline, state: &AllocatorState) -> Self {
         let releasing = Releasing::of(snapshot);
         let cached = state.segments.iter().map(|segment| releasing.cached(state, segment));
@@ -158,10 +170,11 @@ impl Ledger {
             rounding: 0,
             unsplit: 0,
             waiting: 0,
+            uncut: 0,
             cached: cached.fold(CachedBytes::default(), CachedBytes::plus),
-            unplaced: state.unplaced_bytes().sum(),
+            unplaced: state.unplaced_bytes().live,
+            unplaced_waiting: state.unplaced_bytes().waiting,
         };
-        let mut last = Part::Rounding;
         for piece in state.pieces() {
             let (part, bytes) = match piece.usage {
                 Use::Live(life) => match timeline.lives[life.index()].requested_bytes.get() {
@@ -173,26 +186,27 @@ impl Ledger {
                     None => (Part::Unsplit, piece.bytes),
                 },
                 Use::Waiting(_) => (Part::Waiting, piece.bytes),
-                Use::Uncut => (last, piece.bytes), // it counts as its block does
+                Use::Uncut => (Part::Uncut, piece.bytes),
                 Use::Cached => continue,
             };
             let sum = match part {
                 Part::Waiting => &mut ledger.waiting,
                 Part::Unsplit => &mut ledger.unsplit,
+                Part::Uncut => &mut ledger.uncut,
                 _ => &mut ledger.rounding,
             };
             *sum = sum.saturating_add(bytes);
-            last = part;
         }
         ledger
     }
 
-    /// What blocks that are held take. As PyTorch: `memory_allocated`.
+    /// The bytes of live blocks. As PyTorch: `memory_allocated`.
     pub fn allocated(&self) -> u64 {
-        self.requested.saturating_add(self.rounding).saturating_add(self.unsplit)
+        let parts = [self.requested, self.rounding, self.unsplit, self.unplaced];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Every row, in order; what is 0 because it does not occur is there, too.
+    /// Every row, in order, also those of 0 bytes.
     pub fn rows(&self) -> Vec<Row> {
         let known = [
             (Part::Reserved, self.reserved),
@@ -200,9 +214,11 @@ impl Ledger {
             (Part::Rounding, self.rounding),
             (Part::Unsplit, self.unsplit),
             (Part::Waiting, self.waiting),
+            (Part::Uncut, self.uncut),
             (Part::Reusable, self.cached.reusable),
             (Part::Private, self.cached.private),
             (Part::Pinned, self.cached.pinned),
+            (Part::Unplaced, self.unplaced),
         ];
         let device = [
             (Part::Total, self.device.total),
@@ -224,12 +240,12 @@ impl DeviceBytes {
     ) -> Self {
         let total = total.filter(|&total| total >= reserved);
         let rest = total.map(|total| total - reserved);
-        // The failed request at this moment, else the last before, else the first behind.
+        // The failed request at this moment, else the last one before, else the first one after.
         let here = after.map_or(0, |event| event.index() + 1).min(trace.len());
         let (before, behind) = trace.split_at(here);
-        let is_told = |event: &Event| event.action == Action::Oom && event.device_free().is_some();
-        let place = before.iter().rposition(is_told);
-        let place = place.or_else(|| behind.iter().position(is_told).map(|nth| here + nth));
+        let has_free = |event: &Event| event.action == Action::Oom && event.device_free().is_some();
+        let place = before.iter().rposition(has_free);
+        let place = place.or_else(|| behind.iter().position(has_free).map(|nth| here + nth));
         let measured_at = place.and_then(EventIndex::new);
         let free = place.and_then(|place| trace[place].device_free());
         if measured_at == after {

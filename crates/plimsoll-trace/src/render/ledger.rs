@@ -1,19 +1,19 @@
-//! Which rows of the device's bytes are told, and what is said below them.
+//! Which rows of the device's memory are shown, and the sentence below them.
 
 use crate::explain::{Ledger, Part, Row};
 
-/// The rows, without those of nothing, and those of the whole device where nothing is known of it.
+/// The rows, without those of 0 bytes, and without the device's own if nothing is known about it.
 pub fn rows(ledger: &Ledger) -> Vec<Row> {
     let is_device_known = ledger.device.total.is_some() || ledger.device.free.is_some();
-    let is_told = |row: &Row| match row.part {
+    let is_shown = |row: &Row| match row.part {
         Part::Reserved => true,
         Part::Total | Part::Outside | Part::Free => is_device_known,
         _ => row.bytes != Some(0),
     };
-    ledger.rows().into_iter().filter(is_told).collect()
+    ledger.rows().into_iter().filter(is_shown).collect()
 }
 
-/// Why other tools show more, where the ledger does not tell it.
+/// Why other tools show more, if the ledger has no row for that.
 pub fn outside(ledger: &Ledger) -> Option<String> {
     let device = ledger.device;
     if device.outside.is_some() {

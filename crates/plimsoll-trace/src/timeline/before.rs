@@ -124,8 +124,11 @@ impl MemoryMap {
     }
 
     /// Applies an event, by its index in the trace; most are not segment events.
-    pub(crate) fn follow(&mut self, event: &Event, nth: usize, timeline: &Timeline) {
+    /// Whether it fits: the memory that comes was not there, the memory that goes was.
+    pub(crate) fn follow(&mut self, event: &Event, nth: usize, timeline: &Timeline) -> bool {
+        let strays = self.strays;
         self.change(event, nth, &timeline.pools, false);
+        self.strays == strays
     }
 
     fn change(&mut self, event: &Event, nth: usize, pools: &PoolsBySegment, backwards: bool) {

@@ -296,6 +296,7 @@ impl Builder<'_> {
             quality: self.quality,
             frees_have_stacks,
             concerns,
+            strays: Vec::new(),
             pools,
             overtaken,
         };

@@ -1,6 +1,6 @@
 //! Byte counts over time: [`Level`]s, the [`Moment`]s of the peaks, and the curve.
 
-use super::{EventIndex, Timeline};
+use super::{EventIndex, MemoryMap, Timeline};
 use crate::snapshot::{Action, Event};
 
 /// Bytes at one moment. Files may hold any number, so sums saturate.
@@ -52,10 +52,10 @@ impl Timeline {
                     (Action::FreeCompleted, None) => {
                         sub(&mut level.active_bytes, self.waiting_bytes(event, after));
                     }
-                    (Action::SegmentAlloc | Action::SegmentMap, _) => {
+                    (Action::SegmentAlloc | Action::SegmentMap, _) if !self.is_stray(after) => {
                         add(&mut level.reserved_bytes, event.size);
                     }
-                    (Action::SegmentFree | Action::SegmentUnmap, _) => {
+                    (Action::SegmentFree | Action::SegmentUnmap, _) if !self.is_stray(after) => {
                         sub(&mut level.reserved_bytes, event.size);
                     }
                     _ => {}
@@ -63,6 +63,17 @@ impl Timeline {
                 Moment { after, level }
             },
         )
+    }
+
+    fn is_stray(&self, event: Option<EventIndex>) -> bool {
+        event.is_some_and(|event| self.strays.binary_search(&event.index()).is_ok())
+    }
+
+    /// The segment events that do not fit the memory before them.
+    fn stray_segments(&self, trace: &[Event]) -> Vec<usize> {
+        let mut memory = MemoryMap::new(&self.memory_before);
+        let strays = trace.iter().enumerate().filter(|(nth, event)| !memory.follow(event, *nth, self));
+        strays.map(|(nth, _)| nth).collect()
     }
 
     /// The bytes of a block from before the recording that stops waiting.
@@ -74,6 +85,7 @@ impl Timeline {
 
     /// Computes the level at the start and finds the peaks, from the lives and the memory reserved at the start.
     pub(crate) fn sum_up(&mut self, trace: &[Event]) {
+        self.strays = self.stray_segments(trace);
         let held = self.lives.iter().filter(|life| life.born.is_none());
         self.start.allocated_bytes = held.fold(0, |sum: u64, life| sum.saturating_add(life.bytes));
         let waiting = self.waiting_before.iter();
