@@ -1,72 +1,74 @@
-//! Requests that failed for want of memory: [`Failure`], as the trace's `oom` events and the levels there tell.
+//! Requests that failed because memory ran out: [`Failure`], from the trace's `oom` events and the levels at these
+//! events.
 //!
-//! PyTorch says at a failure what the device had free, not what the process may take of it
-//! (`set_per_process_memory_fraction`). But a device that had room for the segment was not what refused it: then
-//! what ran out is a limit, of which the levels tell the bounds.
+//! PyTorch records the device's free memory at a failure, but not the process's limit
+//! (`set_per_process_memory_fraction`). If the device had room for the segment, it did not refuse the request: then a
+//! limit did, and the levels give its bounds.
 
 use plimsoll_alloc::{Config, StreamId};
 
 use crate::snapshot::{Action, EventIndex, Setting, Snapshot, StackId};
 use crate::timeline::{Level, Timeline};
 
-/// A request that failed, and what there was then.
+/// A request that failed, and the state of memory then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// Its `oom`.
+    /// Its `oom` event.
     pub at: EventIndex,
-    /// The block that it needed, bytes.
+    /// The bytes of the block that it needed.
     pub asked_bytes: u64,
     /// Its stream.
     pub stream: StreamId,
-    /// Who asked.
+    /// The stack of the request.
     pub stack: Option<StackId>,
-    /// The bytes that there were. The allocator had released all that it can then: another `empty_cache` would
-    /// not help.
+    /// The level then. The allocator had already released everything that it can: another `empty_cache` would not
+    /// help.
     pub level: Level,
-    /// What the device had free then; `None` if that is not recorded.
+    /// The device's free memory then; `None` if it is not recorded.
     pub device_free_bytes: Option<u64>,
-    /// The segment that the device would have been asked for, bytes.
+    /// The bytes of the segment that the device would have had to allocate.
     pub segment_bytes: u64,
-    /// What the process was not allowed to exceed, if that is what refused the request.
+    /// The process's limit, if that refused the request.
     pub limit: Option<Limit>,
-    /// Whether there was less for this allocator than any GPU has that PyTorch runs on, so that others must
-    /// hold the rest: of a device of PyTorch's, where the process has no [`Limit`].
+    /// Whether less memory was available than any GPU has that PyTorch supports, so that others must use the rest.
+    /// Only for recordings of PyTorch, and without a [`Limit`].
     pub is_shared: bool,
-    /// How many requests failed in all, this one included.
+    /// The number of failed requests, including this one.
     pub failures: usize,
 }
 
-/// Less than any GPU has that PyTorch runs on.
+/// Less than any GPU has that PyTorch supports.
 const LEAST_DEVICE_BYTES: u64 = 3 << 30;
 
-/// The bounds of what a process may reserve, bytes.
+/// The bounds of what a process may reserve, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// It is not less: so much was reserved.
+    /// The limit is at least this: so much was reserved.
     pub at_least_bytes: u64,
-    /// It is less: so much was refused. One above the least where the recording tells the limit itself.
+    /// The limit is less than this: so much was refused. If the recording has the limit itself, one more than
+    /// `at_least_bytes`.
     pub below_bytes: u64,
 }
 
-/// What kept a request from being served.
+/// Why a request was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// All that is in use, and the request, do not fit in all that there was, however they are placed.
+    /// Live memory and the request exceed the capacity, whatever the placement of blocks.
     Capacity {
-        /// What is missing, bytes; under a [`Limit`] that is not exact, at most that.
+        /// The missing bytes; under a [`Limit`] that is not exact, an upper bound.
         short_bytes: u64,
     },
-    /// They would fit if every block could be moved.
+    /// They would fit if free memory were contiguous.
     Fragmentation {
-        /// What would be left, bytes; under a [`Limit`] that is not exact, at least that.
+        /// The bytes that would remain; under a [`Limit`] that is not exact, a lower bound.
         spare_bytes: u64,
     },
-    /// A limit of the process refused the request, and its bounds do not tell which of the two it was.
+    /// A limit of the process refused the request, and its bounds do not show which of the two causes applies.
     Limit {
-        /// What is missing at most, bytes, if every block could be moved.
+        /// The missing bytes if free memory were contiguous, an upper bound.
         short_bytes: u64,
     },
-    /// How much the device had free is not recorded.
+    /// The device's free memory is not recorded.
     Unknown,
 }
 
@@ -81,7 +83,7 @@ impl Cause {
         }
     }
 
-    /// What is missing, bytes, or under a [`Limit`] at most; `None` if nothing is, or nobody knows.
+    /// The missing bytes, or an upper bound under a [`Limit`]; `None` if none are missing, or if that is unknown.
     pub fn short_bytes(self) -> Option<u64> {
         match self {
             Self::Capacity { short_bytes } | Self::Limit { short_bytes } => Some(short_bytes),
@@ -89,7 +91,8 @@ impl Cause {
         }
     }
 
-    /// What would be left, bytes, if every block could be moved; `None` if it would not do, or nobody knows.
+    /// The bytes that would remain if free memory were contiguous; `None` if they do not suffice, or if that is
+    /// unknown.
     pub fn spare_bytes(self) -> Option<u64> {
         match self {
             Self::Fragmentation { spare_bytes } => Some(spare_bytes),
@@ -99,12 +102,12 @@ impl Cause {
 }
 
 impl Failure {
-    /// The last failure of a trace: what a program that ran out of memory stopped at.
+    /// The last failure of a trace, at which the program usually ended.
     pub fn last(snapshot: &Snapshot, timeline: &Timeline) -> Option<Self> {
         Self::all(snapshot, timeline).pop()
     }
 
-    /// Every failure of a trace, in order.
+    /// All failures of a trace, in order.
     pub fn all(snapshot: &Snapshot, timeline: &Timeline) -> Vec<Self> {
         let trace = snapshot.trace(timeline.device);
         let failures = trace.iter().filter(|event| event.action == Action::Oom).count();
@@ -138,14 +141,14 @@ impl Failure {
         failed.collect()
     }
 
-    /// All that the allocator could have had: what it had and what the device had free, or what the process
-    /// may take at least; `None` if neither is recorded. Memory outside the allocator is not in it.
+    /// The bytes available to the allocator: reserved and free memory, or the lower bound of the process's limit.
+    /// `None` if neither is recorded. Memory outside the allocator is not included.
     pub fn capacity_bytes(&self) -> Option<u64> {
         let whole = self.device_free_bytes.map(|free| free.saturating_add(self.level.reserved_bytes));
         self.limit.map(|limit| limit.at_least_bytes).or(whole)
     }
 
-    /// The most that the capacity can be: under a [`Limit`], the byte below what was refused.
+    /// The most that the capacity can be: under a [`Limit`], one byte less than what was refused.
     pub fn most_capacity_bytes(&self) -> Option<u64> {
         self.limit.map(|limit| limit.below_bytes.saturating_sub(1)).or(self.capacity_bytes())
     }
@@ -155,7 +158,7 @@ impl Failure {
         self.level.active_bytes.saturating_add(self.asked_bytes)
     }
 
-    /// Why the request could not be served.
+    /// Why the request was not served.
     pub fn cause(&self) -> Cause {
         let needed = self.needed_bytes();
         match (self.capacity_bytes(), self.limit) {
@@ -172,7 +175,7 @@ impl Failure {
 }
 
 impl Limit {
-    /// The bounds. What was reserved at another time tells nothing: the limit may have been set since.
+    /// The bounds. Levels at other times do not count, as the limit may have been set since.
     fn between(reserved: u64, refused: u64, told: Option<u64>) -> Self {
         match told {
             Some(told) => Self { at_least_bytes: told, below_bytes: told.saturating_add(1) },
@@ -180,13 +183,13 @@ impl Limit {
         }
     }
 
-    /// Whether the recording tells the limit itself.
+    /// Whether the recording has the limit itself.
     pub fn is_exact(&self) -> bool {
         self.below_bytes - self.at_least_bytes <= 1
     }
 }
 
-/// What the device would have been asked for. Pages of an expandable segment are whole.
+/// The bytes that the device would have had to allocate. Pages of an expandable segment are whole.
 fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     let segment = config.segment_bytes(block_bytes);
     if config.expandable_segments() && block_bytes > config.large_segment_bytes() {
@@ -196,7 +199,7 @@ fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
     }
 }
 
-/// The limit that our own recordings tell.
+/// The limit in our own recordings.
 fn told_limit(snapshot: &Snapshot) -> Option<u64> {
     let Some(Setting::Map(entries)) = snapshot.setting("plimsoll") else { return None };
     match entries.iter().find(|(name, _)| name == "limit_bytes") {
@@ -214,7 +217,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A device of which 10 MiB are taken, `active` of them in use, and `free` are free; then 6 MiB are asked for.
+    /// A device with 10 MiB reserved, `active` of them in use, and `free` bytes free; then a request of 6 MiB.
     fn failure(active: u64, free: Option<u64>) -> Failure {
         let event = |action, addr, size| Event::new(action, Addr(addr), size, StreamId(0));
         let trace = vec![

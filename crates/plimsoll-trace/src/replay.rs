@@ -1,13 +1,13 @@
-//! A recording replayed through our allocator: does it land every block where PyTorch did? [`Replay`].
+//! Replays a recording through our allocator and compares where each block lands: [`Replay`].
 //!
-//! The device's part is taken from the record: segments and pages come and go when it says so (`state.rs`,
-//! begun in `start.rs`). Each request is then served by our allocator's own search, from a cache that was
-//! cut and merged by it, and compared with where the recorded one landed: so a single wrong rule shows at the
-//! first block that it moves. Where the two differ, it is counted and ours is put where theirs was, so that
-//! what follows can be compared again.
+//! The device's part comes from the recording: segments and pages come and go when it says so (`state.rs`; the
+//! initial state is built in `start.rs`). Each request is served by our allocator's own search, from a cache that it
+//! has split and merged itself, and compared with the recorded address. So a single wrong rule shows at the first
+//! block that it moves. A difference is counted, and our block is put at the recorded address, so that later requests
+//! can still be compared.
 //!
-//! A replay also tells what the trace does not: blocks' exact sizes, where the rest of a cached block was not
-//! worth a block of its own. They are written into the timeline, whose sums are then PyTorch's own.
+//! A replay also finds what the trace lacks: the exact sizes of blocks that kept an unsplit rest. They are written
+//! into the timeline, whose sums then equal PyTorch's.
 
 mod run;
 mod start;
@@ -19,7 +19,7 @@ use crate::conformance::Choice;
 use crate::snapshot::{EventIndex, HOST_DEVICE, Snapshot};
 use crate::timeline::Timeline;
 
-/// What replaying one device's recording found.
+/// The result of replaying one device's recording.
 ///
 /// ```
 /// use plimsoll_alloc::{Addr, StreamId};
@@ -43,46 +43,46 @@ use crate::timeline::Timeline;
 pub struct Replay {
     /// Requests that were replayed.
     pub requests: usize,
-    /// Those on which ours would have decided otherwise.
+    /// Requests for which our allocator would have decided differently.
     pub conflicts: usize,
-    /// The first of them, and why.
+    /// The first of them, with the reason.
     pub first: Option<Divergence>,
-    /// Blocks that could not be put where the record has them: something else is there, or no memory.
+    /// Blocks that could not be put at the recorded address: another block is there, or no segment.
     pub unplaced: usize,
-    /// Events about memory of the device that could not be followed.
+    /// Segment events that could not be applied.
     pub stray_segments: usize,
-    /// Whether every block at the end is as the snapshot shows it.
+    /// Whether all blocks at the end are as the snapshot shows them.
     pub ends_as_shown: bool,
-    /// Blocks from before the recording of which the size is known up to 1 MiB only; it is counted at its
-    /// least.
+    /// Blocks from before the recording whose size is known only to within 1 MiB. They are counted with the smallest
+    /// possible size.
     pub inexact: usize,
-    /// What they may have together beyond what is counted, bytes: for so much the sums may be too low.
+    /// The most bytes that these blocks may have in addition: by so much the sums may be too low.
     pub inexact_bytes: u64,
-    /// Which of equal blocks the recorded allocator took first: by what the file tells, or if that led to
-    /// conflicts early in the recording, and the other to fewer there, the other.
+    /// Which of several equal blocks the recorded allocator took first. Usually what the file shows; the other order
+    /// if that one had conflicts early in the recording and the other had fewer.
     pub tie_order: TieOrder,
 }
 
-/// A wrong order among equal blocks shows early, if it shows at all: so many events tell which is right.
+/// A wrong order shows early, if at all: this many events decide.
 const TRIAL_EVENTS: usize = 1 << 17;
 
-/// The first request on which ours would have decided otherwise.
+/// The first request for which our allocator would have decided differently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Divergence {
-    /// The request's `alloc`.
+    /// Its `alloc` event.
     pub event: EventIndex,
-    /// What it asked for, bytes.
+    /// The requested bytes.
     pub bytes: u64,
     /// Its stream.
     pub stream: StreamId,
-    /// What there was to choose from, and what each took. If both took the same, the recorded one had asked
-    /// the device for memory that ours would not have needed, or for another amount.
+    /// The candidates, and what each allocator took. If both took the same, the recorded one had requested memory of
+    /// the device that ours would not have needed, or of another size.
     pub choice: Option<Choice>,
 }
 
 impl Replay {
-    /// Replays the recording of the timeline's device, and writes what sizes it finds into the timeline.
-    /// Pinned host memory has another allocator and is left alone. Costs some hundred nanoseconds a request.
+    /// Replays the recording of the timeline's device, and writes the sizes that it finds into the timeline. Does
+    /// nothing for pinned host memory, which has another allocator. Costs some hundred nanoseconds for each request.
     pub fn of(snapshot: &Snapshot, timeline: &mut Timeline) -> Self {
         let config = snapshot.config();
         if timeline.device == HOST_DEVICE {
@@ -110,7 +110,7 @@ impl Replay {
         best.replay
     }
 
-    /// Whether every request landed where it was recorded, and everything ends as the snapshot shows.
+    /// Whether every request landed at the recorded address, and all blocks end as the snapshot shows them.
     pub fn is_identical(&self) -> bool {
         self.conflicts == 0 && self.unplaced == 0 && self.stray_segments == 0 && self.ends_as_shown
     }

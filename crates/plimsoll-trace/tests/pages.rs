@@ -3,7 +3,7 @@
 mod files;
 
 use plimsoll_alloc::{Addr, Bytes, StreamId};
-use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
+use plimsoll_trace::explain::{CustomCategory, DeviceExplanation, Options, Origins};
 use plimsoll_trace::render::Report;
 use plimsoll_trace::render::comparison::SnapshotDiff;
 use plimsoll_trace::render::html::{About, Page};
@@ -217,4 +217,18 @@ fn sizes_and_places_that_no_device_has_do_no_harm() {
         let page = page(&snapshot);
         assert!(page.len() < MOST_BYTES, "{addr:#x}, {bytes}: {} bytes", page.len());
     }
+}
+
+#[test]
+fn the_users_categories_have_bands_of_their_own() {
+    let mut snapshot = files::open(&files::here("tests/snapshots/leak_loss.pickle.gz"));
+    let name = snapshot.texts.intern("my losses").expect("room");
+    let matches = |frame: &str| frame.contains(".py");
+    let categories = [CustomCategory { name, matches: &matches }];
+    let origins = Origins::of(&snapshot).with_categories(&snapshot, &categories);
+    let devices = [DeviceExplanation::of(&snapshot, 0, &origins, Options::default())];
+    let report = Report { file: "a", snapshot: &snapshot, origins: &origins, devices: &devices };
+    let page = Page { about: About::Recording(report), title: "a", command: "plimsoll explain" }.html();
+    assert!(page.contains("class=\"kind-10\""), "a bar of the table has the category's colour");
+    assert!(page.contains("\"kind\":10,\"name\":\"my losses\""), "and so has a band");
 }

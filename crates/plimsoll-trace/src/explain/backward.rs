@@ -1,13 +1,15 @@
 //! The forward line that a request of the backward pass belongs to: [`ForwardLines`].
 //!
-//! PyTorch runs the backward pass on a thread of its own, without Python. But the engine runs derivatives in the
-//! reverse order of their operators, and each derivative frees what its operator saved. So what a pass has freed, and
-//! what it has yet to free, bound the operator from both sides: it is not behind the oldest block that was freed, nor
-//! before the newest that is still saved. Between the bounds two things decide. A C++ frame names the derivative
-//! (`MmBackward0`), and the nearest operator of that name counts. Without C++ frames a gradient is as large as the
-//! tensor that it is of, and belongs to the operator behind the one that made that tensor.
+//! PyTorch runs the backward pass on a thread without Python. But the engine runs derivatives in the reverse order of
+//! their operators, and each derivative frees what its operator saved. So the blocks that the pass has freed, and
+//! those that it has yet to free, bound the operator from both sides: it is not after the operator of the oldest
+//! freed block, nor before that of the newest block still saved. Between these bounds there are two clues. A C++
+//! frame names the derivative (`MmBackward0`): the nearest operator of that name is taken. Without C++ frames, a
+//! gradient has the size of its tensor, and belongs to the operator after the one that made that tensor.
 //!
-//! `docs/notes/0007-explain.md` says how often this is right.
+//! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
+//!
+//! `docs/notes/0007-explain.md` has the measured accuracy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,25 +26,25 @@ use crate::timeline::Life;
 pub struct ForwardLine {
     /// The user's line.
     pub frame: FrameId,
-    /// The line of a package that it called, if it did.
+    /// The library line that it called, if any.
     pub package_line: Option<FrameId>,
-    /// What it was found by.
+    /// How the line was found.
     pub by: FoundBy,
 }
 
-/// What a forward line was found by.
+/// How a forward line was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FoundBy {
     /// The recording has the forward operator's stack: anomaly mode was on.
     Recorded,
-    /// The derivative's name is that of an operator of the line, at the right place of the order.
+    /// By the derivative's name, which is that of an operator of the line, at the right place in the order.
     Operator,
-    /// The order alone, and sizes.
+    /// By order and sizes alone.
     Order,
 }
 
 impl FoundBy {
-    /// How sure that is.
+    /// How sure this is, in words.
     pub fn confidence(self) -> &'static str {
         match self {
             Self::Recorded => "certain",
@@ -52,19 +54,19 @@ impl FoundBy {
     }
 }
 
-/// The forward lines of some requests of backward passes, by their events.
+/// The forward lines of requests of backward passes, by event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ForwardLines(BTreeMap<EventIndex, ForwardLine>);
 
-/// Passes before a backward pass that may have saved something for it: of two models that are trained in turn, the
-/// forward pass of one may lie two passes before.
+/// How many passes before a backward pass may have saved something for it. If two models are trained in turn, one
+/// forward pass lies two passes before its backward pass.
 const PASSES_BEFORE: usize = 6;
-/// Operators on either side of the bounds, and between them, among which one is looked for: no derivative is farther
-/// off, and a forged file may have millions.
+/// How many operators to search outside the bounds, and between them. No derivative is farther off; a forged file may
+/// have millions.
 const BEYOND: usize = 4;
 const MOST_BETWEEN: usize = 1 << 10;
-/// Requests that the derivative of one operator makes, at most. Where order alone finds more, the pass does not free
-/// operator by operator: compiled code, for one, is a single derivative.
+/// The most requests that the derivative of one operator makes. If the order alone assigns more to one operator, the
+/// pass does not free operator by operator: compiled code is a single derivative.
 const MOST_OF_ONE: usize = 12;
 
 impl ForwardLines {
@@ -113,27 +115,28 @@ struct Op {
     line: ForwardLine,
     bytes: u64,
     stack: Option<StackId>,
-    /// The operator behind it, of which a gradient of this size is the derivative; known once there is one.
+    /// The next operator that reads this tensor, whose derivative makes a gradient of this size; known once there is
+    /// one.
     consumer: usize,
 }
 
-/// One backward pass on its way back through the operators.
+/// One backward pass, followed back through the operators.
 struct Sweep<'a> {
     analysis: DeviceAnalysis<'a>,
     pass: Pass,
     ops: Vec<Op>,
-    /// When the pass frees what operators saved, with their places.
+    /// When the pass frees what operators saved, with the operators' places.
     frees: BTreeSet<(EventIndex, usize)>,
-    /// The places of those that it has yet to free.
+    /// The places of operators whose saved blocks it has yet to free.
     saved: BTreeSet<usize>,
-    /// No operator behind this place has still to be derived.
+    /// All operators after this place are done.
     highest: usize,
     /// The operator of the last request.
     at: usize,
     by: FoundBy,
-    /// Gradients of tensors from here on were made.
+    /// Gradients of the tensors from here on exist.
     derived: usize,
-    /// Names of operators, by stack.
+    /// The names of operators, by stack.
     names: BTreeMap<StackId, Vec<Name>>,
 }
 
@@ -166,27 +169,27 @@ impl<'a> Sweep<'a> {
         sweep
     }
 
-    /// The places of the lives that were born from one event on and before another.
+    /// The places of the lives that begin in a range of events.
     fn born(&self, from: EventIndex, to: EventIndex) -> std::ops::Range<usize> {
         let lives = &self.analysis.timeline.lives;
         let before = |event| lives.partition_point(|life| life.born < Some(event));
         before(from)..before(to)
     }
 
-    /// Takes a request as the last operator of the forward pass, unless it is scratch.
+    /// Adds a request as the last operator of the forward pass, unless it is scratch memory.
     fn push(&mut self, nth: usize) {
         let analysis = self.analysis;
         let life = &analysis.timeline.lives[nth];
         let origin = analysis.origins.get(life.stack);
         let is_workspace = LifeIndex::new(nth)
             .is_some_and(|index| analysis.purposes.get(index).category == Some(Category::Workspace));
-        // What is freed by the next event was scratch inside an operator.
+        // A block freed by the next event is scratch memory of an operator.
         let is_scratch =
             life.freed.zip(life.born).is_some_and(|(freed, born)| freed.index() == born.index() + 1);
         let Some(frame) = origin.line.filter(|_| !is_workspace && !is_scratch) else { return };
         let place = self.ops.len();
         let bytes = asked(life);
-        // An operator's further outputs, as masks and statistics, have its stack and other sizes.
+        // Further outputs of an operator, such as masks and statistics, have its stack and other sizes.
         let consumes = |op: &Op| op.stack != life.stack || op.bytes == bytes;
         for op in self.ops.iter_mut().rev().take(BEYOND).filter(|op| op.consumer == usize::MAX) {
             if consumes(op) {
@@ -201,13 +204,13 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Begins at the last operator.
+    /// Starts at the last operator.
     fn restart(&mut self) {
         let last = self.ops.len().saturating_sub(1);
         (self.highest, self.at, self.derived) = (last, last, self.ops.len());
     }
 
-    /// Follows the pass until an event, and tells the line of each request without a line of its own.
+    /// Follows the pass up to an event, and reports the line of each request that has none of its own.
     fn run(&mut self, until: EventIndex, mut tell: impl FnMut(EventIndex, usize, ForwardLine)) {
         let analysis = self.analysis;
         let trace = analysis.snapshot.trace(analysis.timeline.device);
@@ -255,7 +258,8 @@ impl<'a> Sweep<'a> {
             }
             self.by = FoundBy::Order;
         } else if self.analysis.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
-            // A sum over a gradient's broadcast dimensions, or a gradient that is kept: of the derivative before it.
+            // A sum over the broadcast dimensions of a gradient, or a gradient that is kept: it belongs to the
+            // derivative before it.
             return highest;
         }
         let mut tensors = (0..self.derived.min(highest)).rev().take(MOST_BETWEEN);
@@ -272,7 +276,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Whether an operator's stack calls the operator that a derivative is of.
+    /// Whether an operator's stack calls the operator of a derivative.
     fn calls(&mut self, place: usize, node: &str) -> bool {
         let snapshot = self.analysis.snapshot;
         let Some(stack) = self.ops[place].stack else { return false };
@@ -293,8 +297,8 @@ fn derivative(name: &str) -> Option<&str> {
     (!node.is_empty() && number.chars().all(|char| char.is_ascii_digit())).then_some(node)
 }
 
-/// Whether a node such as `NativeLayerNorm` is the derivative of an operator such as `native_layer_norm`, of which
-/// `at::_ops` may name the overload: `add_Tensor`.
+/// Whether a node such as `NativeLayerNorm` is the derivative of an operator such as `native_layer_norm`. `at::_ops`
+/// may append the overload: `add_Tensor`.
 fn is_derivative_of(node: &str, operator: &str) -> bool {
     let mut rest = operator.chars();
     for wanted in node.chars() {

@@ -1,7 +1,7 @@
-//! Which blocks of a model are buffers: what `register_buffer` keeps beside the parameters.
+//! Which blocks of a model are buffers: tensors that `register_buffer` keeps beside the parameters.
 //!
-//! PyTorch brings both to the device in one function, `Module._apply`: parameters first, then their gradients, then
-//! buffers, each by a line of its own. And its batch norms make both in one `__init__`, in the same order.
+//! PyTorch moves both to the device in one function, `Module._apply`: first the parameters, then their gradients,
+//! then the buffers, each on a line of its own. Its batch norms create both in one `__init__`, in the same order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::passes::{PassKind, Passes};
 use crate::snapshot::{FrameId, Snapshot, StackId};
 use crate::timeline::Life;
 
-/// Of each stack, by its id, whether its blocks are a module's buffers.
+/// For each stack, by its id, whether its blocks are a module's buffers.
 pub(super) fn of_stacks(
     snapshot: &Snapshot,
     lives: &[Life],
@@ -21,7 +21,7 @@ pub(super) fn of_stacks(
     let mut applied: BTreeMap<u32, BTreeSet<StackId>> = BTreeMap::new();
     let mut made: BTreeMap<u32, BTreeSet<StackId>> = BTreeMap::new();
     let backward = passes.iter().find(|pass| pass.kind == PassKind::Backward).map(|pass| pass.first);
-    // What is moved once gradients are there may be they.
+    // Tensors moved after a backward pass may be gradients.
     let mut has_gradients = false;
     for life in lives {
         let Some(stack) = life.stack.filter(|_| origins.get(life.stack).activity == Activity::Building)
@@ -54,8 +54,8 @@ fn line_of(snapshot: &Snapshot, stack: StackId, file: &str, function: &str) -> O
     u32::try_from(snapshot.stacks.get_frame(id).line).ok()
 }
 
-/// How many of the lines of a norm's `__init__` make parameters: its weight and bias lie next to each other, some
-/// lines before its mean and variance, which are three lines apart.
+/// How many lines of a norm's `__init__` create parameters. Its weight and bias are on adjacent lines, some lines
+/// before its mean and variance, which are three lines apart.
 fn parameters_of_norm(lines: &[u32]) -> usize {
     match lines {
         [weight, bias, ..] if bias - weight <= 2 => 2,

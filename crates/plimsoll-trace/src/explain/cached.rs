@@ -1,29 +1,29 @@
-//! Which cached bytes could go back to the device: [`Releasing`].
+//! Which cached bytes can be released to the device: [`Releasing`].
 //!
-//! `torch.cuda.empty_cache` gives back segments that no block is in, and whole pages of expandable segments that
-//! no block is on. It waits for all streams first, so that blocks that wait for one are cached by then. Private
-//! pools keep theirs as long as somebody, a graph for one, uses the pool, which a snapshot does not tell.
-//! As PyTorch: `release_cached_blocks`, `release_blocks`.
+//! `torch.cuda.empty_cache` releases segments without a block, and whole pages of expandable segments without a
+//! block. It waits for all streams first, so that blocks waiting for one are cached by then. Private pools keep their
+//! segments as long as something, such as a graph, uses the pool; a snapshot does not record that. As PyTorch:
+//! `release_cached_blocks`, `release_blocks`.
 
 use plimsoll_alloc::PoolId;
 
 use super::state::{AllocatorState, SegmentState, Use};
 use crate::snapshot::{PoolIndex, SegmentType, Snapshot};
 
-/// The bytes of a small pool's page.
+/// The page size of small pools, in bytes.
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 
-/// What is given back under the settings of one recording.
+/// What can be released under a recording's settings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Releasing<'a> {
     snapshot: &'a Snapshot,
     large_page_bytes: u64,
 }
 
-/// The cached bytes of a segment by what becomes of them.
+/// The cached bytes of a segment, by whether they can be released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CachedBytes {
-    /// In memory that could go back as a whole: the device's again, or any request's.
+    /// In memory that can be released as a whole: it serves any request.
     pub reusable: u64,
     /// The same in private pools, which keep it while they are used.
     pub private: u64,
@@ -32,7 +32,7 @@ pub struct CachedBytes {
 }
 
 impl CachedBytes {
-    /// These and those.
+    /// The sum of two.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl CachedBytes {
         }
     }
 
-    /// All of them.
+    /// The sum of all fields.
     pub fn sum(self) -> u64 {
         self.reusable.saturating_add(self.private).saturating_add(self.pinned)
     }
@@ -60,7 +60,7 @@ impl<'a> Releasing<'a> {
         CachedBytes { reusable, private, pinned: segment.bytes.cached.saturating_sub(whole) }
     }
 
-    /// What `empty_cache` gives back: at least, and at most if nobody uses the private pools.
+    /// What `empty_cache` releases: at least, and at most (if nothing uses the private pools).
     pub(super) fn by_empty_cache(&self, state: &AllocatorState) -> (u64, u64) {
         let is_free = |usage| !matches!(usage, Use::Live(_));
         let (mut least, mut most) = (0_u64, 0_u64);
@@ -72,7 +72,7 @@ impl<'a> Releasing<'a> {
         (least, most)
     }
 
-    /// The bytes of a segment that can go back if these uses do not keep them.
+    /// The bytes of a segment that can be released if pieces of these uses are free.
     fn given_back(
         &self,
         state: &AllocatorState,
@@ -91,7 +91,7 @@ impl<'a> Releasing<'a> {
             bytes = bytes.saturating_add(pages.saturating_mul(page_bytes));
         };
         for piece in state.pieces_of(segment) {
-            // What was not cut off is as free as its block.
+            // The end of a block is as free as the block.
             let is_free = if piece.usage == Use::Uncut { was_free } else { is_free(piece.usage) };
             let at = piece.addr.0.saturating_sub(memory.addr.0);
             if is_free {

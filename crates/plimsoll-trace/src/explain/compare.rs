@@ -1,6 +1,6 @@
 //! What changed from one recording to another: [`Comparison`], at the peaks of both, by line and by category.
 //!
-//! The changes of all lines sum to the change of the peak, and so do those of all categories.
+//! The changes of all lines add up to the change of the peak, and so do those of all categories.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,71 +11,71 @@ use super::owners::{BackwardBlock, Line, Owners};
 use super::purpose::ShownCategory;
 use crate::snapshot::{Action, EventIndex, FrameId};
 
-/// Two recordings side by side.
+/// Two recordings, compared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// The first and the second as a whole.
+    /// The totals of both.
     pub totals: [Totals; 2],
-    /// Every line that holds something at either moment, the peaks if no other is asked for; what changed the most comes first.
+    /// Every line with live blocks at either moment (the peaks, by default). The largest change comes first.
     pub lines: Vec<Change<ChangedLine>>,
-    /// The same by category. The user's own are named by the first recording.
+    /// The same by category. The user's own categories have the names of the first recording.
     pub categories: Vec<Change<ShownCategory>>,
 }
 
-/// One recording as a whole.
+/// The totals of one recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// The most that was allocated, bytes.
+    /// The peak of allocated bytes.
     pub peak_allocated_bytes: u64,
-    /// The most that was reserved, bytes.
+    /// The peak of reserved bytes.
     pub peak_reserved_bytes: u64,
     /// Requests that were served.
     pub allocations: u64,
 }
 
-/// What two recordings have of one thing.
+/// The amounts of one thing in two recordings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change<K> {
-    /// Of which.
+    /// The thing.
     pub key: K,
-    /// In the first and in the second.
+    /// The amounts in the first and the second.
     pub amounts: [Amount; 2],
 }
 
-/// How much there is.
+/// An amount of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
-    /// Bytes in blocks.
+    /// Bytes in live blocks.
     pub bytes: u64,
-    /// How many blocks.
+    /// The number of live blocks.
     pub blocks: u64,
 }
 
-/// A line, as the two recordings call it, and what its blocks are for.
+/// A line as both recordings name it, and the category of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangedLine {
-    /// A frame of each recording; `None` where the line holds nothing there, and of both for blocks without.
+    /// A frame of each recording; `None` where the line has no live block, and for blocks without a line.
     pub frames: [Option<FrameId>; 2],
-    /// What for.
+    /// The category.
     pub category: ShownCategory,
 }
 
 impl<K> Change<K> {
-    /// How many bytes the second has more: fewer if negative.
+    /// The second amount minus the first, in bytes.
     pub fn bytes(&self) -> i128 {
         Amount::change(self.amounts)
     }
 }
 
 impl Amount {
-    /// How many bytes the second of two has more: fewer if negative.
+    /// The second amount of two minus the first, in bytes.
     pub fn change([first, second]: [Self; 2]) -> i128 {
         i128::from(second.bytes) - i128::from(first.bytes)
     }
 }
 
 impl ChangedLine {
-    /// The line as the second calls it, or else the first.
+    /// The line in the second recording, or else in the first.
     pub fn frame(&self) -> Option<FrameId> {
         let [first, second] = self.frames;
         second.or(first)
@@ -94,13 +94,13 @@ impl Totals {
 }
 
 impl Comparison {
-    /// Compares one device of each of two recordings, when the most was allocated.
+    /// Compares one device of each recording at its peak of allocated bytes.
     pub fn of(first: DeviceAnalysis<'_>, second: DeviceAnalysis<'_>) -> Self {
         Self::after(first, second, [first, second].map(|analysis| analysis.timeline.peak_allocated.after))
     }
 
-    /// The same at other moments: after an event of each, `None` before the first. The totals are not of these
-    /// moments.
+    /// The same at other moments: after an event of each, or before the first (`None`). The totals are still those of
+    /// the whole recordings.
     pub fn after(
         first: DeviceAnalysis<'_>,
         second: DeviceAnalysis<'_>,
@@ -135,7 +135,7 @@ impl Comparison {
     }
 }
 
-/// What one recording has at one moment.
+/// The owners in one recording at one moment.
 struct Side {
     /// The lines, each by its first frame.
     frames: Vec<FrameId>,

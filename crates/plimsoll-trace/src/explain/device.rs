@@ -1,4 +1,4 @@
-//! All that is told of one device: [`DeviceExplanation`].
+//! The explanation of one device: [`DeviceExplanation`].
 
 use plimsoll_alloc::Category;
 
@@ -21,55 +21,56 @@ use crate::snapshot::{EventIndex, FrameId, Snapshot};
 use crate::timeline::{Life, Moment, Timeline};
 use crate::whatif::{SETTINGS, WhatIf};
 
-/// What a snapshot tells of one device.
+/// What a snapshot shows about one device.
 #[derive(Debug, Clone)]
 pub struct DeviceExplanation {
-    /// Who held what, when.
+    /// Every block's lifetime, and the byte counts over time.
     pub timeline: Timeline,
-    /// How exactly our allocator reproduces it; what it found of blocks' sizes is in the timeline.
+    /// How exactly our allocator reproduces the recording. The block sizes that it found are in the timeline.
     pub replay: Replay,
     /// The passes of the program.
     pub passes: Passes,
-    /// What each block was for.
+    /// The purpose of each block.
     pub purposes: Purposes,
     /// The request that failed, if one did.
     pub failure: Option<Failure>,
-    /// Requests that were refused first and served after a release.
+    /// Requests that were refused first and served after the cache was released.
     pub pressure: Pressure,
-    /// The lines of the forward pass that it and what is held then belong to, where a backward pass asked for them
-    /// without a line.
+    /// Forward lines of the failed request and of live blocks that the backward pass allocated without a line of
+    /// Python.
     pub forward_lines: ForwardLines,
-    /// What it may have been for, the best guess first; none where nothing speaks for any.
+    /// Shapes that the failed request may have had, the best guess first; often empty.
     pub shapes: Vec<Guess>,
-    /// What would have been needed beyond it, at least; none where nothing shows it.
+    /// What the program still needed after the failed request, a lower bound; `None` if the recording does not show
+    /// it.
     pub still_needed: Option<StillNeeded>,
-    /// Who held the memory at [`DeviceExplanation::moment`].
+    /// The owners of live memory at [`DeviceExplanation::moment`].
     pub owners: Owners,
-    /// Where the device's bytes were then.
+    /// Where the device's bytes were at that moment.
     pub ledger: Ledger,
-    /// The holes in them.
+    /// The holes at that moment.
     pub fragmentation: Fragmentation,
     /// The steps of the program.
     pub steps: Steps,
     /// The peaks of its phases and steps.
     pub peaks: Peaks,
-    /// What grows from step to step.
+    /// Growth from step to step.
     pub leaks: Leaks,
-    /// What other settings would have come to; asked only where memory ran out although the blocks
-    /// would fit, or may, and where requests were refused first.
+    /// The simulation of other settings. It runs only if they may matter: memory ran out although the blocks might
+    /// fit, or requests were retried.
     pub what_if: Option<WhatIf>,
 }
 
-/// What a program's context and libraries take of a device beside the allocator, at most, bytes: on an H200 with
-/// PyTorch 2.11, 845 MB were gone after cuBLAS, cuDNN, cuSOLVER and cuFFT had been used.
+/// The most that a program's own CUDA context and libraries take of a device, in bytes: on an H200 with PyTorch 2.11,
+/// cuBLAS, cuDNN, cuSOLVER and cuFFT together took 845 MB.
 const OWN_CONTEXT_BYTES: u64 = 1 << 30;
 
-/// What is asked for beside the snapshot.
+/// What to do beyond reading the snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Whether to infer what blocks were for.
+    /// Whether to infer the purpose of blocks.
     pub infer: bool,
-    /// What the whole device has, bytes, where that is known; else what the recorder wrote counts, if it did.
+    /// The device's total memory in bytes. `None` takes the total that the recorder wrote, if it did.
     pub device_total_bytes: Option<u64>,
 }
 
@@ -80,7 +81,7 @@ impl Default for Options {
 }
 
 impl DeviceExplanation {
-    /// Reads the device's trace: the program's rhythm on a thread of its own, beside the replay of its requests.
+    /// Explains a device. Finds the passes and steps on a second thread, while this one replays the requests.
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, options: Options) -> Self {
         let trace = snapshot.trace(device);
         let (timeline, replay, passes, steps) = std::thread::scope(|scope| {
@@ -171,8 +172,8 @@ impl DeviceExplanation {
         DeviceAnalysis { snapshot, timeline: &self.timeline, origins, purposes: &self.purposes }
     }
 
-    /// The forward lines of some requests that backward passes made without a line, by their events. Costs a walk
-    /// over each pass that has one, and over those before.
+    /// The forward lines of requests that backward passes made without a line of Python, by their events. Costs a
+    /// walk over each of these passes and over the passes before.
     pub fn forward_lines_of(
         &self,
         analysis: DeviceAnalysis<'_>,
@@ -181,33 +182,32 @@ impl DeviceExplanation {
         ForwardLines::of(analysis, &self.passes, requests)
     }
 
-    /// The moment that is explained: when memory ran out, or else when the most was allocated.
+    /// The moment that is explained: when memory ran out, or else the peak of allocated bytes.
     pub fn moment(&self) -> Option<EventIndex> {
         self.owners.after
     }
 
-    /// The step that a moment lies in, from one; `None` behind the last.
+    /// The step that a moment lies in, counted from one; `None` after the last step.
     pub fn step_at(&self, moment: Moment) -> Option<usize> {
         let step = self.steps.step_of(moment.after?);
         (step < self.steps.len()).then_some(step + 1)
     }
 
-    /// The line that asked for what a moment's event is about.
+    /// The line that requested the block of a moment's event.
     pub fn asker_at(&self, snapshot: &Snapshot, origins: &Origins, moment: Moment) -> Option<FrameId> {
         let event = snapshot.trace(self.timeline.device).get(moment.after?.index())?;
         origins.get(event.stack).line
     }
 
-    /// What is neither free nor the allocator's as a request fails for want of the device's capacity, if that is
-    /// known, and if without it the request would have been served. The program's own context and libraries,
-    /// which come with any program, do not count as others'.
+    /// Device memory used by others when a request failed for lack of capacity: if it is known, and if the request
+    /// would have fit without it. The program's own context and libraries do not count, as every program has them.
     pub fn held_by_others(&self) -> Option<u64> {
         let failure = self.failure.filter(|failure| failure.limit.is_none())?;
         let Cause::Capacity { short_bytes } = failure.cause() else { return None };
         self.ledger.device.outside.filter(|&outside| outside > OWN_CONTEXT_BYTES.saturating_add(short_bytes))
     }
 
-    /// The blocks that are held then, each with what it is for.
+    /// The live blocks at that moment, each with its category.
     pub fn held(&self) -> impl Iterator<Item = (&Life, Option<Category>)> {
         let held = held(&self.timeline, self.moment());
         held.map(|(index, life)| (life, self.purposes.get(index).category))

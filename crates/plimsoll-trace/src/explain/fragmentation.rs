@@ -1,7 +1,7 @@
-//! What keeps cached memory from being of use: [`Fragmentation`] at one moment, and over time.
+//! Why cached memory cannot be used: [`Fragmentation`] at one moment, and over time.
 //!
-//! A hole is a cached piece. Its bytes serve a request of its own pool and stream that fits; every other request
-//! needs the device's memory, and that comes back only if nothing else is in the segment, or on the page.
+//! A hole is a cached piece of a segment. It serves requests of its own pool and stream that fit into it. All other
+//! requests need memory of the device, and a segment (or page) returns to the device only if it is entirely unused.
 
 use std::collections::BTreeMap;
 
@@ -17,45 +17,45 @@ use crate::timeline::{Memory, Timeline};
 /// The holes of one device at one moment, and what pins them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragmentation {
-    /// The moment; `None` is before the first event, one past the last the snapshot itself.
+    /// The moment; `None` is before the first event, and one past the last event is the snapshot itself.
     pub after: Option<EventIndex>,
-    /// All holes together.
+    /// The sum of all holes.
     pub all: Holes,
     /// The holes by what can use them, in the order of the pools.
     pub pools: Vec<(PoolOfHoles, Holes)>,
-    /// Segments with holes that blocks pin, that of the oldest block first.
+    /// Segments with holes that live blocks pin; the one with the oldest block first.
     pub pins: Vec<Pin>,
-    /// What `torch.cuda.empty_cache` would give back: at least, and at most, if nobody uses the private pools.
+    /// What `torch.cuda.empty_cache` would release: at least, and at most (if no graph uses the private pools).
     pub empty_cache_bytes: (u64, u64),
 }
 
-/// Requests find holes only among those of their own kind.
+/// A kind of holes: a request finds only holes of its own kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PoolOfHoles {
-    /// The pool, where it is told.
+    /// The pool, if known.
     pub pool: Option<PoolIndex>,
-    /// Requests of which size.
+    /// Small or large requests.
     pub segment_type: SegmentType,
-    /// Of which stream.
+    /// The stream of the requests.
     pub stream: StreamId,
 }
 
-/// Some holes.
+/// A set of holes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Holes {
-    /// The memory that they are in, bytes.
+    /// Bytes of the segments that they are in.
     pub reserved_bytes: u64,
-    /// How many.
+    /// Their number.
     pub count: usize,
-    /// The largest, bytes.
+    /// The bytes of the largest.
     pub largest_bytes: u64,
-    /// All of them, bytes, by what becomes of them.
+    /// Their bytes, by whether they can be released.
     pub cached: CachedBytes,
 }
 
 impl Holes {
-    /// How fragmented the memory is, from 0 to 1: cached bytes beside blocks ÷ bytes reserved. Nobody has
-    /// those bytes, and nothing but a request that fits gets them. 0: everything is in use or could go back.
+    /// How fragmented the memory is, from 0 to 1: pinned cached bytes divided by reserved bytes. Pinned bytes serve
+    /// only requests that fit into a hole. 0 means that everything is in use or can be released.
     pub fn fragmentation(&self) -> f64 {
         if self.reserved_bytes == 0 { 0.0 } else { self.cached.pinned as f64 / self.reserved_bytes as f64 }
     }
@@ -70,16 +70,16 @@ impl Holes {
     }
 }
 
-/// A segment with cached bytes that cannot go back.
+/// A segment whose cached bytes cannot be released.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pin {
     /// The segment.
     pub memory: Memory,
-    /// In blocks, held or waiting.
+    /// Bytes in blocks, live or waiting for a stream.
     pub held_bytes: u64,
-    /// Cached beside them.
+    /// Cached bytes beside them.
     pub pinned_bytes: u64,
-    /// The blocks that hold it, the oldest first.
+    /// The blocks that pin it, the oldest first.
     pub blocks: Vec<PinningBlock>,
 }
 
@@ -92,11 +92,11 @@ pub struct PinningBlock {
     pub bytes: u64,
     /// Whether it was let go, and waits for a stream.
     pub is_waiting: bool,
-    /// The line that asked for it.
+    /// The line that requested it.
     pub line: Option<FrameId>,
-    /// What it is for.
+    /// Its category.
     pub category: ShownCategory,
-    /// When it was asked for; `None` if it was there before the recording.
+    /// Its request; `None` if it is older than the recording.
     pub born: Option<EventIndex>,
     /// Events since then, or since the recording began.
     pub age_events: usize,
@@ -104,22 +104,22 @@ pub struct PinningBlock {
     pub age_steps: usize,
 }
 
-/// What is known of the blocks of a recording.
+/// What the analysis of one device works with: the snapshot, and what was found so far.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceAnalysis<'a> {
-    /// The recording.
+    /// The snapshot.
     pub snapshot: &'a Snapshot,
-    /// One device of it.
+    /// One device's blocks over time.
     pub timeline: &'a Timeline,
-    /// Its lines.
+    /// The origin of each stack.
     pub origins: &'a Origins,
-    /// What its blocks are for.
+    /// The purpose of each block.
     pub purposes: &'a Purposes,
 }
 
 impl Fragmentation {
-    /// The fragmentation after an event. `steps` are the first events of the steps of training, ascending;
-    /// none if they are not known.
+    /// The fragmentation after an event. `steps` are the first events of the training steps, ascending; empty if
+    /// unknown.
     pub fn of(analysis: DeviceAnalysis<'_>, steps: &[EventIndex], after: Option<EventIndex>) -> Self {
         let state =
             AllocatorState::of(analysis.timeline, analysis.snapshot.trace(analysis.timeline.device), after);
@@ -147,8 +147,8 @@ impl Fragmentation {
         Self { after, all, pools: pools.into_iter().collect(), pins, empty_cache_bytes }
     }
 
-    /// The holes after some events, each with the event: at most as many moments as asked for, evenly spread
-    /// over the recording, its end among them. Costs a walk over the blocks of each moment.
+    /// The holes after some events, each with the event: at most `moments` of them, evenly spread over the recording
+    /// and including its end. Costs a walk over the blocks of each moment.
     pub fn over_time(
         snapshot: &Snapshot,
         timeline: &Timeline,

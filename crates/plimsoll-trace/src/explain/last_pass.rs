@@ -1,8 +1,8 @@
-//! What an optimizer's last step asked for, where the recording ends before its temporaries are freed.
+//! What an optimizer's last step allocated, when the recording ends before its temporaries are freed.
 //!
-//! What outlives an optimizer's step is its state, but behind the last step a recording may end at any moment, and a
-//! program that ends frees everything. So a block of the last step is no state if others of its stack were freed within
-//! their steps, or if PyTorch's optimizer of that name makes no state there.
+//! A block that outlives an optimizer step is state, usually. But the recording may end at any moment after the last
+//! step, and a program that ends frees everything. So a block of the last step is not state if other blocks of its
+//! stack were freed within their steps, or if PyTorch's optimizer of that name creates no state there.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::purpose::{Purpose, Why};
 use crate::snapshot::{Snapshot, StackId};
 use crate::timeline::Life;
 
-/// PyTorch's optimizers that make all of their state in `_init_group` or as they are built.
+/// PyTorch's optimizers that create all their state in `_init_group` or in their constructor.
 const STATE_IS_MADE_FIRST: [&str; 11] = [
     "_muon.py",
     "adadelta.py",
@@ -29,7 +29,7 @@ const STATE_IS_MADE_FIRST: [&str; 11] = [
     "sparse_adam.py",
 ];
 
-/// Finds the temporaries among what the last pass, if it is an optimizer's, seems to have made for its state.
+/// Finds the temporaries among the blocks that look like state of the last pass, if that is an optimizer step.
 pub(super) fn settle(
     snapshot: &Snapshot,
     lives: &[Life],
@@ -54,7 +54,7 @@ pub(super) fn settle(
     }
 }
 
-/// Whether the innermost frame of an optimizer of PyTorch's is of one that makes its state before.
+/// Whether the innermost optimizer frame is of a PyTorch optimizer that creates its state earlier.
 fn makes_state_first(snapshot: &Snapshot, stack: Option<StackId>) -> bool {
     let frames = stack.into_iter().flat_map(|stack| snapshot.stacks.frame_ids(stack));
     let files = frames.map(|frame| snapshot.texts.get(snapshot.stacks.get_frame(frame).filename));
@@ -62,6 +62,6 @@ fn makes_state_first(snapshot: &Snapshot, stack: Option<StackId>) -> bool {
         let file = file.replace('\\', "/");
         file.split_once("/torch/optim/").map(|(_, name)| name.to_owned())
     });
-    // The wrapper around every optimizer's step is of all of them, and so of the user's own.
+    // The wrapper around every optimizer's step is also around the user's own optimizers.
     names.next().is_some_and(|name| STATE_IS_MADE_FIRST.contains(&name.as_str()))
 }

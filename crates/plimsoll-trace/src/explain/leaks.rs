@@ -1,10 +1,11 @@
-//! Does memory grow, where, and is that a leak? [`Leaks`], from the lives of blocks beside the program's steps.
+//! Whether memory grows, where, and whether that is a leak: [`Leaks`], from the lifetimes of blocks and the program's
+//! steps.
 //!
-//! A level that rises is no leak yet: a longer batch raises it, and so does a cache that is replaced by a larger
-//! one. What leaks is never given back. So of every line two rows are kept ([`Course`]): what it holds at the
-//! end of each step, and what of each step's blocks is still held at the end of the last. `judge.rs` reads a
-//! verdict from such rows, `sawtooth.rs` finds what is freed many steps at once, `pattern.rs` says what kind of program
-//! leaks like that.
+//! A rising level is not yet a leak: a larger batch raises it, and so does a cache that is replaced by a larger one.
+//! Leaked memory is never freed. So two rows are kept for each line ([`Course`]): its live bytes at the end of each
+//! step, and the bytes of each step's blocks that are still live at the end of the last step. `judge.rs` derives a
+//! verdict from these rows, `sawtooth.rs` finds memory of many steps that is freed at once, and `pattern.rs` names
+//! the kind of program that leaks like this.
 
 mod growth;
 mod judge;
@@ -27,28 +28,28 @@ pub use pattern::Pattern;
 use rows::{Rows, add};
 use sawtooth::{Frees, Release};
 
-/// What grows in one device's recording, and what does not.
+/// What grows in one device's recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Leaks {
-    /// Everything that is held, as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless as
-    /// much of older memory went away.
+    /// All live memory as one course. Its verdict is [`Verdict::Leaking`] if a line leaks, unless as much older
+    /// memory was freed.
     pub whole: Course,
-    /// Every place of which a block outlived a step's end: leaking ones first, those that leak most before
-    /// others; then those that [keep something of each step](Course::kept_of_each), then by what they hold at the end. Where there are very many, those through which most bytes
-    /// went.
+    /// Every place with a block that outlived a step. First the leaking ones, the largest first; then those that
+    /// [keep something of each step](Course::kept_of_each); then by live bytes at the end. If there are very many,
+    /// only those that allocated the most.
     pub lines: Vec<Line>,
     /// What the leak looks like.
     pub pattern: Option<Pattern>,
-    /// The blocks that leaked in one step, the last that is known, in the order of their birth.
+    /// The blocks that leaked in one step, the last known one, in the order of their allocation.
     pub sample: Vec<LifeIndex>,
 }
 
-/// A place in the program, as precisely as is known.
+/// A place in the program, as precise as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// The user's line.
     Line(FrameId),
-    /// An operator that no line of Python called: a derivative, for one.
+    /// An operator that no line of Python called, such as a derivative.
     Operator(Name),
     /// A stack that shows neither.
     Stack(StackId),
@@ -57,7 +58,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Where the blocks of a stack are asked for.
+    /// The place where the blocks of a stack are requested.
     pub fn of(stack: Option<StackId>, origins: &Origins) -> Self {
         let origin = origins.get(stack);
         match (origin.line, origin.operator, stack) {
@@ -69,40 +70,40 @@ impl Place {
     }
 }
 
-/// Entries of the rows of all lines; they take 16 bytes each.
+/// The most entries in the rows of all lines, of 16 bytes each.
 const MOST_ENTRIES: usize = 1 << 21;
 
-/// One place and what it holds.
+/// One place and its live bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// Which.
+    /// The place.
     pub place: Place,
-    /// The operator that all its blocks come from, if it is one.
+    /// The operator of all its blocks, if there is only one.
     pub operator: Option<Name>,
-    /// What it holds, step by step.
+    /// Its bytes, step by step.
     pub course: Course,
-    /// What it looks like, by itself.
+    /// What it looks like by itself.
     pub pattern: Option<Pattern>,
 }
 
-/// Bytes step by step, and what to think of them.
+/// Bytes step by step, and the verdict.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Course {
-    /// What to think of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// How sure that is, in the words of [`Why::confidence`](super::Why::confidence).
+    /// How sure this is, in the words of [`Why::confidence`](super::Why::confidence).
     pub confidence: &'static str,
-    /// Bytes held right after the end of each step.
+    /// Live bytes after each step.
     pub held: Vec<u64>,
-    /// By the step of their birth: bytes still held right after the end of the last step.
+    /// By the step of allocation: bytes still live after the last step.
     pub kept: Vec<u64>,
-    /// How much of each step stays.
+    /// How much of each step remains.
     pub growth: Growth,
 }
 
 impl Course {
-    /// Where there are too few steps to call it a leak: bytes of every step that are still held at the end, where
-    /// there are some of each, the first included; of those behind it the least.
+    /// With too few steps for a verdict: the bytes of each step that are still live at the end, if each step
+    /// including the first left some. The smallest amount of the later steps.
     pub fn kept_of_each(&self) -> Option<u64> {
         let (first, others) = self.kept.split_first().filter(|_| self.verdict == Verdict::TooFewSteps)?;
         let (least, most) = (*others.iter().min()?, *others.iter().max()?);
@@ -112,7 +113,7 @@ impl Course {
 }
 
 impl Leaks {
-    /// Reads the lives once, and what leaked in one step once more.
+    /// Reads the blocks once, and those that leaked in one step once more.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -183,13 +184,12 @@ impl Leaks {
         Self { whole, lines, pattern, sample }
     }
 
-    /// The lines that leak: the first of [`lines`](Self::lines).
+    /// The leaking lines: the first of [`lines`](Self::lines).
     pub fn leaking(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().take_while(|line| line.course.verdict == Verdict::Leaking)
     }
 
-    /// Of a recording of too few steps: the lines of which something of every step is still held at the end, with so
-    /// many bytes of each.
+    /// With too few steps: the lines that still hold something of every step at the end, with the bytes of each step.
     pub fn kept_of_each(&self) -> impl Iterator<Item = (&Line, u64)> {
         let is_open = self.whole.verdict == Verdict::TooFewSteps;
         self.lines
@@ -198,7 +198,7 @@ impl Leaks {
             .filter_map(|line| Some((line, line.course.kept_of_each()?)))
     }
 
-    /// Bytes by which all leaking lines together grow with each step, rounded to the nearest.
+    /// The growth of all leaking lines together in bytes per step, rounded.
     pub fn bytes_per_step(&self) -> u64 {
         let per_step = |line: &Line| {
             let Growth { bytes, steps, .. } = line.course.growth;
@@ -209,15 +209,15 @@ impl Leaks {
     }
 }
 
-/// What one walk over the lives finds.
+/// What one walk over the blocks finds.
 struct Walk {
     places: Vec<Place>,
-    /// Of each place.
+    /// By place.
     rows: Vec<Rows>,
     whole: Rows,
-    /// Bytes asked for in each step.
+    /// Bytes requested in each step.
     asked: Vec<u64>,
-    /// Bytes that had settled before the judged steps, and are gone at the end.
+    /// Bytes that were live before the judged steps and are freed at the end.
     went_away: u64,
 }
 
@@ -298,7 +298,7 @@ impl Walk {
 }
 
 impl Walk {
-    /// The places with blocks that outlived a step: so many, those through which most bytes went.
+    /// The places with blocks that outlived a step; at most so many, those that allocated the most.
     fn largest(&self, most: usize) -> Vec<(Place, &Rows)> {
         let places = self.places.iter().copied().zip(&self.rows);
         let mut places: Vec<(Place, &Rows)> = places.filter(|(_, rows)| rows.blocks > 0).collect();
@@ -308,7 +308,7 @@ impl Walk {
     }
 }
 
-/// Every place, and the place of each stack.
+/// All places, and the place of each stack.
 fn places(snapshot: &Snapshot, origins: &Origins) -> (Vec<Place>, Vec<usize>) {
     let mut numbers: BTreeMap<Place, usize> = BTreeMap::new();
     let mut places = Vec::new();

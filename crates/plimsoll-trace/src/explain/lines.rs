@@ -1,9 +1,9 @@
-//! The same line of code in two recordings, though files lie elsewhere and lines have moved: [`matched`].
+//! The same line of code in two recordings, even if files are elsewhere and lines have moved: [`matched`].
 //!
-//! Files are the same if they have the same name; of several, those that agree in the most folders above it.
-//! Within a function of the same file, lines are the same if they have moved by the same number of lines: by
-//! that which makes the most of them the same, the smallest such. What remains is matched in order if it is as
-//! many lines on both sides.
+//! Files are the same if they have the same name; of several candidates, the one that agrees in the most folders
+//! above it. Within a function of the same file, lines are the same if they moved by the same number of lines: the
+//! number that matches the most lines, and the smallest such. The rest is matched in order, if both sides have the
+//! same number of lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use crate::snapshot::{FrameId, Snapshot};
 
 /// A function: its file and its name.
 type Function<'a> = (&'a str, &'a str);
-/// Each line of some functions, with a frame that is there.
+/// Each line of some functions, with one of its frames.
 type Lines<'a> = BTreeMap<Function<'a>, BTreeMap<i64, FrameId>>;
 
-/// More pairs than this are not weighed against each other: no program has as many, a forged file may.
+/// More pairs than this are not compared with each other: no program has as many, a forged file may.
 const MOST_PAIRS: usize = 1 << 20;
 
-/// A line, by a frame of each recording that has it.
+/// A line, as a frame of each recording that has it.
 pub(super) type Pair = (Option<FrameId>, Option<FrameId>);
 
-/// The lines of some frames of two recordings: those of both, of the first alone, of the second alone. Of frames
-/// of the same line, the first counts: [`lead`] finds it.
+/// The matched lines of two recordings' frames: lines of both, of the first only, of the second only. Several frames
+/// of one line are represented by the first: see [`lead`].
 pub(super) fn matched(a: (&Snapshot, &[FrameId]), b: (&Snapshot, &[FrameId])) -> Vec<Pair> {
     let (a, mut b) = (lines_of(a.0, a.1), lines_of(b.0, b.1));
     let files = same_files(&a, &b);
@@ -34,7 +34,7 @@ pub(super) fn matched(a: (&Snapshot, &[FrameId]), b: (&Snapshot, &[FrameId])) ->
     pairs
 }
 
-/// For each frame, the first of the frames of the same line.
+/// For each frame, the first frame of the same line.
 pub(super) fn lead(snapshot: &Snapshot, frames: &[FrameId]) -> BTreeMap<FrameId, FrameId> {
     let lines = lines_of(snapshot, frames);
     let first = |id: FrameId| {
@@ -59,12 +59,12 @@ fn lines_of<'a>(snapshot: &'a Snapshot, frames: &[FrameId]) -> Lines<'a> {
     lines
 }
 
-/// Folders and the file's name, innermost first.
+/// The file's name and its folders, innermost first.
 fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.rsplit(['/', '\\'])
 }
 
-/// The file of `b` that each file of `a` is; no file is two.
+/// The file of `b` that corresponds to each file of `a`. No file is used twice.
 fn same_files<'a>(a: &Lines<'a>, b: &Lines<'a>) -> BTreeMap<&'a str, &'a str> {
     let files = |lines: &Lines<'a>| lines.keys().map(|(file, _)| *file).collect::<BTreeSet<&str>>();
     let (mut a, mut b) = (files(a), files(b));
@@ -116,7 +116,7 @@ fn same_lines(a: BTreeMap<i64, FrameId>, mut b: BTreeMap<i64, FrameId>) -> Vec<P
     pairs
 }
 
-/// By how many lines a function has moved.
+/// How many lines a function has moved.
 fn shift(a: &BTreeMap<i64, FrameId>, b: &BTreeMap<i64, FrameId>) -> i64 {
     if a.len().saturating_mul(b.len()) > MOST_PAIRS {
         return 0;
@@ -148,7 +148,7 @@ mod tests {
         (snapshot, frames)
     }
 
-    /// Which line, by its place among `a`, is which of `b`.
+    /// The pairs of matching lines: indices in `a` and in `b`.
     fn check(a: &[Told], b: &[Told], expected: &[(Option<usize>, Option<usize>)]) {
         let ((a, a_frames), (b, b_frames)) = (snapshot(a), snapshot(b));
         let mut found: Vec<_> = matched((&a, &a_frames), (&b, &b_frames))

@@ -1,4 +1,4 @@
-//! What a snapshot means: who holds the memory, why it ran out, what would have helped.
+//! What a snapshot shows: the owners of memory, why it ran out, and what would have helped.
 
 mod backward;
 mod buffers;

@@ -1,14 +1,14 @@
-//! Which stacks lie in a call of a module.
+//! Which stacks are inside a call of a module.
 
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId};
 
-/// Whether a frame is of a module's call: PyTorch's own, or where that was not recorded a method `forward`.
+/// Whether a frame is a module's call: PyTorch's own, or, where that was not recorded, a method `forward`.
 pub(super) fn is_call(snapshot: &Snapshot, frame: &Frame) -> bool {
     let name = snapshot.texts.get(frame.name);
     name.ends_with("_call_impl") || name == "forward"
 }
 
-/// Of each stack, by its id, whether a module's call is in it.
+/// For each stack, by its id, whether it is inside a module's call.
 pub(super) fn in_modules(snapshot: &Snapshot) -> Vec<bool> {
     let stacks = &snapshot.stacks;
     let frames = (0..stacks.frame_count()).filter_map(FrameId::new);

@@ -1,21 +1,21 @@
-//! Where a block was asked for, as a person would say it: the user's line, the operator, and what the program
-//! was doing. [`Origins`] tells it of each stack, once.
+//! Where a block was requested: the user's line, the operator, and what the program was doing. [`Origins`] has the
+//! answer for each stack.
 //!
-//! A stack of PyTorch's begins with its allocator and ends in the interpreter; between lie hundreds of C++
-//! frames, the library's Python and, somewhere, the line that its user wrote. The innermost such line counts.
+//! A stack begins with PyTorch's allocator and ends in the interpreter. Between them are hundreds of C++ frames, the
+//! library's Python frames and, somewhere, the line that the user wrote. The innermost such line is taken.
 
 use super::backward::{ForwardLine, FoundBy};
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId, TextId};
 
-/// What a stack tells.
+/// What a stack shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
-    /// The innermost line outside the interpreter and the libraries; where there is none, that of an installed
+    /// The innermost line outside the interpreter and the libraries. If there is none, the line of an installed
     /// package, or else of a library.
     pub line: Option<FrameId>,
-    /// A line of a library that the user's line called. The innermost line of an installed package that is not
-    /// PyTorch's own: a model of somebody else's. Below a line that is in no module's `forward`, as that of a training
-    /// loop, else the innermost line of PyTorch's layers, optimizers and compiled code.
+    /// The library line that the user's line called: the innermost line of an installed package other than PyTorch,
+    /// such as a model library. If the user's line is in no module's `forward`, as in a training loop, also the
+    /// innermost line of PyTorch's layers, optimizers or compiled code.
     pub package_line: Option<FrameId>,
     /// The outermost operator below that line, as `at::_ops` names it.
     pub operator: Option<Name>,
@@ -23,19 +23,19 @@ pub struct Origin {
     pub forward: Option<ForwardLine>,
     /// What the program was doing.
     pub activity: Activity,
-    /// The category that the user gave to stacks like this, by its name.
+    /// The user's own category for stacks like this, by its name.
     pub custom: Option<TextId>,
 }
 
-/// A category that the user defines: of blocks with a frame that matches, whatever else is known of them.
+/// A category that the user defines: all blocks with a matching frame.
 pub struct CustomCategory<'a> {
     /// Its name, a text of the snapshot.
     pub name: TextId,
-    /// Whether a frame matches, written `FILE:LINE FUNCTION`.
+    /// Whether a frame matches. Frames are written `FILE:LINE FUNCTION`.
     pub matches: &'a dyn Fn(&str) -> bool,
 }
 
-/// A part of a text of the snapshot: a name inside a C++ frame.
+/// A part of a text in the snapshot, such as a name inside a C++ frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     text: TextId,
@@ -49,7 +49,7 @@ impl Name {
         if name.starts_with("at::_ops::") { Self::between(id, name, "at::_ops::", "::") } else { None }
     }
 
-    /// What stands between two parts of a text.
+    /// The text between two parts of a text.
     fn between(id: TextId, text: &str, before: &str, behind: &str) -> Option<Self> {
         let from = text.find(before)? + before.len();
         let to = from + text[from..].find(behind)?;
@@ -62,32 +62,32 @@ impl Name {
     }
 }
 
-/// What a program does when it asks for memory, as far as its stack shows. Where a stack shows several, the
-/// last of them here counts.
+/// What a program does when it requests memory, as its stack shows. If a stack shows several activities, the last of
+/// this list is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Activity {
-    /// Nothing that can be told: there are no frames, or none of those below.
+    /// Unknown: there are no frames, or none of those below.
     #[default]
     Unknown,
-    /// It runs Python or operators outside all of the following.
+    /// Running Python or operators, outside all of the following.
     Forward,
-    /// A module is built, or brought to the device.
+    /// Building a module, or moving it to the device.
     Building,
-    /// A derivative is computed.
+    /// Computing a derivative.
     Backward,
-    /// The backward pass computes again what a checkpoint did not keep.
+    /// Recomputing, in the backward pass, what a checkpoint did not keep.
     Recomputing,
-    /// A gradient is kept for a parameter.
+    /// Accumulating a parameter's gradient.
     Accumulating,
-    /// An optimizer makes its step.
+    /// Running an optimizer step.
     OptimizerStep,
-    /// An optimizer makes what it remembers between steps.
+    /// Creating optimizer state.
     OptimizerState,
-    /// A parameter that is spread over devices is put together for a while.
+    /// Gathering a sharded parameter.
     Gathering,
-    /// Room is made in which gradients are sent to other devices.
+    /// Allocating the buckets in which gradients are sent to other devices.
     Bucketing,
-    /// A library asks for scratch: cuBLAS, cuDNN.
+    /// Allocating a library's workspace: cuBLAS, cuDNN.
     Workspace,
 }
 
@@ -121,7 +121,7 @@ impl Origins {
         Self { of_stacks, has_native, categories: Vec::new() }
     }
 
-    /// Gives stacks the first of these categories that one of their frames matches. Asks once for each frame.
+    /// Gives each stack the first of these categories that one of its frames matches. Tests each frame once.
     #[must_use]
     pub fn with_categories(mut self, snapshot: &Snapshot, categories: &[CustomCategory<'_>]) -> Self {
         if categories.is_empty() {
@@ -144,54 +144,54 @@ impl Origins {
         self
     }
 
-    /// The names of the user's categories, in the order given; a name may be there several times.
+    /// The names of the user's categories, in the order given, perhaps with duplicates.
     pub fn categories(&self) -> &[TextId] {
         &self.categories
     }
 
-    /// What another recording, which was given the same categories, calls one of them.
+    /// The name of a category in another recording that was given the same categories.
     pub(super) fn category_of(&self, other: &Self, name: TextId) -> Option<TextId> {
         let place = other.categories.iter().position(|&known| known == name)?;
         self.categories.get(place).copied()
     }
 
-    /// Whether some frame is not one of Python: only then the backward pass's own thread has frames.
+    /// Whether some frame is not Python. Only then does the backward pass's own thread have frames.
     pub(super) fn has_native(&self) -> bool {
         self.has_native
     }
 
-    /// What a stack tells; nothing where there is no stack.
+    /// The origin of a stack; empty without one.
     pub fn get(&self, stack: Option<StackId>) -> Origin {
         stack.and_then(|id| self.of_stacks.get(id.index())).copied().unwrap_or_default()
     }
 }
 
-/// What one frame says by itself.
+/// What one frame shows by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// A line that a user wrote.
     User,
-    /// A line of a library, with what it shows.
+    /// A line of a library, and the activity that it shows.
     Library(Activity),
-    /// A line of PyTorch's layers, optimizers or compiled code, with what it shows.
+    /// A line of PyTorch's layers, optimizers or compiled code, and the activity that it shows.
     Layer(Activity),
     /// A module calls its `forward`.
     ModuleCall,
-    /// A function with a derivative of its own is called: the derivative itself, if the frame below is it.
+    /// A custom autograd function is called. It computes a derivative if the frame below is its `backward`.
     Apply,
-    /// A checkpoint computes again what it did not keep, unless a frame below computes a derivative.
+    /// A checkpoint recomputes what it did not keep, unless a frame below computes a derivative.
     Checkpoint,
-    /// A line of an installed package that is not PyTorch's own.
+    /// A line of an installed package other than PyTorch.
     Package,
     /// An operator is called.
     Operator(Name),
-    /// A derivative is computed, by the node of this name where it has one.
+    /// A derivative is computed, by the node of this name if it has one.
     Derivative(Option<Name>),
-    /// Python of PyTorch's that it puts around operators on any thread, also that of the backward pass.
+    /// PyTorch's own Python around operators, on any thread, also on that of the backward pass.
     Dispatch,
-    /// Another frame that shows what is done.
+    /// Another frame that shows an activity.
     Native(Activity),
-    /// Nothing.
+    /// A frame that shows nothing.
     Plain,
 }
 
@@ -281,12 +281,12 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
     }
 }
 
-/// Whether a frame of this file is one of Python.
+/// Whether a frame of this file is Python.
 pub(crate) fn is_python(file: &str) -> bool {
     file.ends_with(".py") || file.ends_with(".py_") || file.starts_with('<') || file.contains("ipykernel")
 }
 
-/// Installed packages, the standard library, and PyTorch's own folders wherever they lie.
+/// Whether a file is of an installed package, the standard library, or PyTorch, wherever it is installed.
 pub(crate) fn is_library(file: &str) -> bool {
     const PARTS: [&str; 12] = [
         "/site-packages/",
@@ -305,13 +305,13 @@ pub(crate) fn is_library(file: &str) -> bool {
     file.starts_with("<frozen ") || PARTS.iter().any(|part| file.contains(part))
 }
 
-/// An installed package that is not PyTorch itself.
+/// Whether a file is of an installed package other than PyTorch.
 pub(super) fn is_package(file: &str) -> bool {
     let installed = ["site-packages", "dist-packages"].iter().find_map(|folder| file.split_once(folder));
     installed.is_some_and(|(_, package)| !package[1.min(package.len())..].starts_with("torch"))
 }
 
-/// Whether a frame is a derivative that a program defines, of a compiled program too.
+/// Whether a frame is a derivative that the program defines, also in compiled code.
 fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
     matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
 }
@@ -336,7 +336,7 @@ fn library_mark(file: &str, name: &str) -> Mark {
     if is_layer(&file) { Mark::Layer(activity) } else { Mark::Library(activity) }
 }
 
-/// Whether a file of PyTorch's says more than that something was called: layers, optimizers, compiled code.
+/// Whether a file of PyTorch says more than that something was called: layers, optimizers, compiled code.
 fn is_layer(file: &str) -> bool {
     const CALLERS: [&str; 4] = [
         "/nn/modules/module.py",

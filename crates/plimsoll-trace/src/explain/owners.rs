@@ -1,4 +1,5 @@
-//! Who holds the memory at one moment: [`Owners`], by category, by line, by operator. Each sums to the same.
+//! The owners of live memory at one moment: [`Owners`], by category, by line and by operator. Each table has the same
+//! total.
 
 use std::collections::BTreeMap;
 
@@ -8,72 +9,72 @@ use super::purpose::{Purposes, ShownCategory, Why};
 use crate::snapshot::{EventIndex, FrameId, LifeIndex};
 use crate::timeline::{Life, Timeline};
 
-/// What some blocks have in common, and how much they hold.
+/// Blocks with something in common, and their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share<K> {
     /// What they have in common.
     pub key: K,
-    /// Bytes in them.
+    /// Their bytes.
     pub bytes: u64,
-    /// How many.
+    /// Their number.
     pub blocks: u64,
-    /// The largest of them, bytes.
+    /// The bytes of the largest.
     pub largest_bytes: u64,
 }
 
-/// What a row by category is about.
+/// The key of a row by category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Purposed {
-    /// What the blocks are for, or the user's own category.
+    /// The category, built-in or the user's own.
     pub category: ShownCategory,
-    /// How that is known.
+    /// How the category is known.
     pub why: Why,
 }
 
-/// What a row by line is about.
+/// The key of a row by line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line {
-    /// The line; `None` for blocks without a stack, or whose stack has no line of Python.
+    /// The line of Python; `None` for blocks without a stack, or with a stack that has no such line.
     pub frame: Option<FrameId>,
-    /// The line of a library that it called, where that says more ([`Origin`](super::Origin)).
+    /// The library line that it called, if that says more ([`Origin`](super::Origin)).
     pub package_line: Option<FrameId>,
-    /// What is known instead of a line; nothing where there is one.
+    /// What is known instead of a line; empty if there is one.
     pub backward: BackwardBlock,
-    /// What the blocks are for, or the user's own category.
+    /// The category, built-in or the user's own.
     pub category: ShownCategory,
 }
 
-/// What is known of a block that no line of Python asked for: derivatives are computed without.
+/// What is known about a block without a line of Python: the engine computes derivatives without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct BackwardBlock {
     /// The derivative or operator.
     pub operator: Option<Name>,
-    /// The line of the forward pass that it belongs to, where that is found.
+    /// The forward line that it belongs to, if found.
     pub forward: Option<ForwardLine>,
 }
 
-/// What is held after one event, put together in three ways. The largest rows come first.
+/// The live blocks after an event, grouped in three ways. The largest rows come first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owners {
-    /// After which event; `None` is the moment before the first.
+    /// The event; `None` is the moment before the first.
     pub after: Option<EventIndex>,
-    /// Bytes in blocks that are held.
+    /// Bytes in live blocks.
     pub bytes: u64,
-    /// What for, and how that is known.
+    /// By category, and how it is known.
     pub by_category: Vec<Share<Purposed>>,
-    /// Who asked: a line of Python, and what for.
+    /// By the line of Python that requested them, and by category.
     pub by_line: Vec<Share<Line>>,
-    /// Which operator, or node of the backward pass, asked; `None` where the stack shows none.
+    /// By the operator, or node of the backward pass; `None` if the stack has none.
     pub by_operator: Vec<Share<Option<Name>>>,
     /// The largest blocks, at most [`Owners::LARGEST`].
     pub largest: Vec<LifeIndex>,
 }
 
 impl Owners {
-    /// How many of the largest blocks are named.
+    /// The number of largest blocks that are listed.
     pub const LARGEST: usize = 20;
 
-    /// What is held after an event. Costs a walk over the lives born until then.
+    /// The owners after an event. Costs a walk over the blocks allocated until then.
     pub fn after(
         timeline: &Timeline,
         origins: &Origins,
@@ -83,7 +84,7 @@ impl Owners {
         Self::with_forward_lines(timeline, origins, purposes, &ForwardLines::default(), after)
     }
 
-    /// The same, where the lines of the forward pass are known that blocks without a line belong to.
+    /// The same, with the forward lines of blocks that have no line of their own.
     pub fn with_forward_lines(
         timeline: &Timeline,
         origins: &Origins,

@@ -1,35 +1,35 @@
-//! The passes of a training program as its requests show them: forward, backward, the optimizer's step.
-//! [`Passes`] tells in which an event lies.
+//! The passes of a training program, found from its requests: forward, backward, the optimizer step. [`Passes`] gives
+//! the pass of an event.
 //!
-//! A request belongs to the pass that its stack shows. PyTorch's backward pass runs on a thread of its own, which
-//! has no Python: in a recording of Python frames alone, requests without a frame are the backward pass's.
+//! A request belongs to the pass that its stack shows. PyTorch runs the backward pass on a thread without Python: in
+//! a recording of Python frames alone, requests without frames belong to the backward pass.
 
 use super::compiler;
 use super::origin::{Activity, Origins};
 use crate::snapshot::{Action, Event, EventIndex, Snapshot, Stage};
 use crate::timeline::Life;
 
-/// One pass: requests of one kind with none of another kind between them.
+/// One pass: consecutive requests of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pass {
-    /// Which.
+    /// The kind.
     pub kind: PassKind,
     /// Its first request.
     pub first: EventIndex,
     /// Its last request.
     pub last_request: EventIndex,
-    /// The last event before another pass's first request, or before the optimizer is known to begin.
+    /// The last event before the first request of another pass, or before the known start of the optimizer step.
     pub last: EventIndex,
 }
 
-/// Which pass.
+/// The kind of pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PassKind {
-    /// All that is not one of the others.
+    /// Everything else.
     Forward,
     /// Derivatives are computed.
     Backward,
-    /// The optimizer makes its step.
+    /// The optimizer step.
     Optimizer,
 }
 
@@ -37,18 +37,18 @@ pub enum PassKind {
 #[derive(Debug, Clone, Default)]
 pub struct Passes {
     passes: Vec<Pass>,
-    /// The places of the backward passes among them.
+    /// The indices of the backward passes.
     backward: Vec<usize>,
-    /// The last request of each row of them by which checkpoints compute something again.
+    /// The last request of each group with which checkpoints recompute activations.
     recomputed: Vec<EventIndex>,
-    /// When memory ran out.
+    /// The requests that failed.
     failures: Vec<EventIndex>,
-    /// Whether requests without a frame are the backward pass's.
+    /// Whether requests without frames belong to the backward pass.
     python_only: bool,
 }
 
 impl Passes {
-    /// Reads the trace's requests in order, and the annotations that tell when an optimizer begins.
+    /// Reads the trace's requests in order, and the annotations that mark the start of optimizer steps.
     pub fn of(snapshot: &Snapshot, trace: &[Event], origins: &Origins) -> Self {
         let activity = |event: &Event| origins.get(event.stack).activity;
         let in_compiler = compiler::in_compiler(snapshot);
@@ -72,7 +72,7 @@ impl Passes {
                     failures.push(index);
                     None
                 }
-                // A compiler that runs in the midst of a pass is part of it.
+                // A compiler that runs during a pass is part of it.
                 (Action::Alloc, _) if compiles(event) => passes.last().map(|pass| pass.kind),
                 (Action::Alloc, activity) => found.kind_of(activity, passes.last().map(|pass| pass.kind)),
                 _ => None,
@@ -97,7 +97,7 @@ impl Passes {
         Self { passes, backward, recomputed, failures, ..found }
     }
 
-    /// The pass that a request belongs to by what its stack shows; `before` is the one before it.
+    /// The pass that a request's stack shows; `before` is the pass before it.
     pub(super) fn kind_of(&self, activity: Activity, before: Option<PassKind>) -> Option<PassKind> {
         match activity {
             Activity::Backward | Activity::Recomputing | Activity::Accumulating => Some(PassKind::Backward),
@@ -110,13 +110,13 @@ impl Passes {
         }
     }
 
-    /// All of them.
+    /// All passes, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Pass> {
         self.passes.iter()
     }
 
-    /// When the gradients of each backward pass are there, in order: as the optimizer begins, or else with the
-    /// pass's last request.
+    /// The end of each backward pass, in order, when its gradients exist: the start of the optimizer step, or else
+    /// the pass's last request.
     pub fn backward_ends(&self) -> impl Iterator<Item = EventIndex> + '_ {
         let behind = self.passes.iter().skip(1).map(Some).chain([None]);
         let passes = self.passes.iter().zip(behind).filter(|(pass, _)| pass.kind == PassKind::Backward);
@@ -126,7 +126,7 @@ impl Passes {
         })
     }
 
-    /// The pass that an event lies in; `None` before the first request.
+    /// The index of the pass that an event lies in; `None` before the first request.
     pub(super) fn at(&self, event: EventIndex) -> Option<usize> {
         self.passes.partition_point(|pass| pass.first <= event).checked_sub(1)
     }
@@ -141,46 +141,45 @@ impl Passes {
         self.kind_at(event) == Some(PassKind::Backward)
     }
 
-    /// Whether a block that was asked for in a pass is freed before its last request.
+    /// Whether a block that was requested in a pass is freed before the pass's last request.
     pub fn is_freed_within(&self, life: &Life, born: EventIndex) -> bool {
         let pass = self.at(born).map(|place| self.passes[place]);
         life.freed.zip(pass).is_some_and(|(freed, pass)| freed <= pass.last_request)
     }
 
-    /// Whether a block that was asked for in a pass is freed before another pass begins. Behind the last pass a
-    /// program lets go of everything: there it is what is freed before the pass's last request.
+    /// Whether a block that was requested in a pass is freed before the next pass. After the last pass a program
+    /// frees everything: there it must be freed before the pass's last request.
     pub fn is_freed_before_next(&self, life: &Life, born: EventIndex) -> bool {
         let Some((freed, place)) = life.freed.zip(self.at(born)) else { return false };
         let pass = self.passes[place];
         freed <= if place + 1 < self.passes.len() { pass.last } else { pass.last_request }
     }
 
-    /// The first backward pass behind an event.
+    /// The first backward pass after an event.
     pub fn next_backward(&self, event: EventIndex) -> Option<Pass> {
         let behind = self.backward.partition_point(|&place| self.passes[place].first <= event);
         self.backward.get(behind).map(|&place| self.passes[place])
     }
 
-    /// The last request of the row of them that an event lies in, by which a checkpoint computes something
-    /// again.
+    /// The last request of the recomputation by a checkpoint that an event lies in.
     pub(super) fn recomputed_until(&self, event: EventIndex) -> Option<EventIndex> {
         self.recomputed.get(self.recomputed.partition_point(|&end| end < event)).copied()
     }
 
-    /// When memory ran out first behind an event.
+    /// The first failed request after an event.
     pub fn failure_behind(&self, event: EventIndex) -> Option<EventIndex> {
         self.failures.get(self.failures.partition_point(|&failure| failure <= event)).copied()
     }
 }
 
-/// Whether requests without a frame are the backward pass's: others have frames, but none of C++.
+/// Whether requests without frames belong to the backward pass: most requests have frames, and none has C++ frames.
 fn is_python_only(trace: &[Event], origins: &Origins) -> bool {
     let asks = || trace.iter().filter(|event| event.action == Action::Alloc);
     let bare = asks().filter(|event| origins.get(event.stack).activity == Activity::Unknown).count();
     !origins.has_native() && bare * 20 < asks().count() * 19
 }
 
-/// When optimizers begin their steps, microseconds, ascending.
+/// The start times of optimizer steps in microseconds, ascending.
 fn optimizer_begins(snapshot: &Snapshot) -> Vec<u64> {
     let begins = snapshot.annotations.iter().filter(|annotation| annotation.stage == Stage::Start);
     let of_optimizer = begins.filter(|begin| snapshot.texts.get(begin.name).starts_with("Optimizer.step#"));

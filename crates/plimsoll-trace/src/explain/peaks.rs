@@ -1,9 +1,9 @@
-//! The peaks of a program's phases and of its steps, side by side: [`Peaks`].
+//! The peaks of a program's phases and steps: [`Peaks`].
 //!
-//! Three things tell the phase of a request: scopes that the program or PyTorch marked, functions in its stack
-//! that are called what they do (an evaluation, a checkpoint that is loaded), and else the pass that it belongs
-//! to. A peak of a phase is what was allocated at most after one of its requests, and of a scope after any event
-//! inside: what others hold meanwhile counts, for it is there.
+//! The phase of a request is that of a scope that the program or PyTorch marked, of a function in its stack with a
+//! telling name (an evaluation, loading a checkpoint), or else the pass that it belongs to. The peak of a phase is
+//! the highest level after one of its requests; the peak of a scope is the highest level after any event inside it.
+//! Memory of other phases that is live meanwhile counts.
 
 use std::cmp::Reverse;
 
@@ -16,36 +16,36 @@ use super::steps::Steps;
 use crate::snapshot::{Action, Frame, FrameId, Snapshot, StackId, TextId};
 use crate::timeline::{Moment, Timeline};
 
-/// When the most was allocated in each phase and in each step of one device's recording.
+/// The peaks of allocated bytes in each phase and step of one device's recording.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Peaks {
-    /// Of every phase that there was, the highest first.
+    /// Each phase that occurs, the highest first.
     pub phases: Vec<(Phase, Moment)>,
-    /// Of every step, in order, and of what came behind the last, if there was a request.
+    /// Each step, in order, and what follows the last one, if that has a request.
     pub steps: Vec<Moment>,
     /// The phase of the last request that failed.
     pub failed_in: Option<Phase>,
-    /// Of every step, as [`steps`](Self::steps), by [`PassKind`].
+    /// Each step, as in [`steps`](Self::steps), by [`PassKind`].
     by_pass: Vec<[Moment; PASSES.len()]>,
 }
 
-/// What a program was at.
+/// What a program is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
-    /// A model is built, or brought to the device.
+    /// Building a model, or moving it to the device.
     Building,
-    /// A checkpoint is loaded or saved.
+    /// Loading or saving a checkpoint.
     Checkpoint,
-    /// A function is called that evaluates or validates, by its name.
+    /// Evaluating or validating, by the name of a function.
     Evaluation,
     /// A pass.
     Pass(PassKind),
-    /// A scope of `torch.profiler.record_function`, by its name: PyTorch's own, or the program's.
+    /// A scope of `torch.profiler.record_function`, by its name; PyTorch's own or the program's.
     Scope(TextId),
 }
 
 impl Phase {
-    /// All but scopes.
+    /// All phases except scopes.
     const OWN: [Self; 6] = [
         Self::Building,
         Self::Checkpoint,
@@ -55,12 +55,12 @@ impl Phase {
         Self::Pass(PassKind::Optimizer),
     ];
 
-    /// Its place among [`OWN`](Self::OWN); a scope has none.
+    /// The index in [`OWN`](Self::OWN); a scope has none.
     fn place(self) -> Option<usize> {
         Self::OWN.into_iter().position(|own| own == self)
     }
 
-    /// In words; a scope's name.
+    /// The name, in words.
     pub fn name(self, snapshot: &Snapshot) -> &str {
         match self {
             Self::Building => "building the model",
@@ -74,16 +74,16 @@ impl Phase {
     }
 }
 
-/// Why one step took more than another at its peak.
+/// Why one step has a higher peak than another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rise {
-    /// The places of both in [`Peaks::steps`].
+    /// The indices of both in [`Peaks::steps`].
     pub steps: [usize; 2],
-    /// The moments that are compared: the peak of the second, and that of the first in the same pass.
+    /// The moments compared: the peak of the second step, and the peak of the first step in the same pass.
     pub moments: [Moment; 2],
     /// The pass.
     pub pass: PassKind,
-    /// What changed, the most first.
+    /// What changed, the largest change first.
     pub lines: Vec<Change<ChangedLine>>,
 }
 
@@ -129,7 +129,7 @@ impl Peaks {
         let highest = scopes.close().into_iter().map(|(name, moment)| (Phase::Scope(name), moment));
         found.phases =
             Phase::OWN.into_iter().zip(phases).filter(|(_, moment)| moment.after.is_some()).collect();
-        // What PyTorch marks of optimizers is a pass, if it asks for anything.
+        // PyTorch's scopes of optimizers are passes, if they make requests.
         let is_told = |phase: Phase| phase.name(snapshot).starts_with("Optimizer.");
         found.phases.extend(highest.filter(|&(phase, _)| !is_told(phase)));
         found.phases.sort_by_key(|(phase, moment)| (Reverse(moment.level.allocated_bytes), *phase));
@@ -140,11 +140,11 @@ impl Peaks {
         found
     }
 
-    /// Why the second step took more than the first, and the highest more than the second: each where it is more
-    /// than a hundredth.
+    /// Why the second step is higher than the first, and the highest one higher than the second: each if the
+    /// difference is more than 1 %.
     pub fn rises(&self, analysis: DeviceAnalysis<'_>) -> Vec<Rise> {
         let bytes = |moment: Moment| moment.level.allocated_bytes;
-        // The first of those that are as high.
+        // Of several equally high steps, the first.
         let highest = (0..self.steps.len()).max_by_key(|&step| (bytes(self.steps[step]), Reverse(step)));
         let pairs = [Some([0, 1]), highest.map(|highest| [1, highest])];
         let pairs = pairs.into_iter().flatten().filter(|&[from, to]| from < to && to < self.steps.len());
@@ -163,7 +163,7 @@ impl Peaks {
     }
 }
 
-/// In their order: each stands at its number.
+/// In order: each phase is at its own index.
 const PASSES: [PassKind; 3] = [PassKind::Forward, PassKind::Backward, PassKind::Optimizer];
 
 /// The highest moment of a step.
@@ -173,14 +173,14 @@ fn highest_of(by_pass: &[Moment; PASSES.len()]) -> Moment {
     highest
 }
 
-/// Keeps the higher of two moments; of those that are as high, the first.
+/// Keeps the higher of two moments; of equal ones, the first.
 pub(super) fn raise(peak: &mut Moment, moment: Moment) {
     if peak.after.is_none() || moment.level.allocated_bytes > peak.level.allocated_bytes {
         *peak = moment;
     }
 }
 
-/// Of each stack, by its id, the phase that its functions are called by.
+/// For each stack, by its id, the phase that its functions' names show.
 fn named(snapshot: &Snapshot, origins: &Origins) -> Vec<Option<Phase>> {
     let stacks = &snapshot.stacks;
     let frames = (0..stacks.frame_count()).filter_map(FrameId::new);

@@ -1,9 +1,9 @@
-//! What each block is for: [`Purposes`], as recorded or inferred, with the reason.
+//! The purpose of each block: [`Purposes`], recorded or inferred, with the reason.
 //!
-//! A file of PyTorch's seldom says what a block is for. Three things tell it: the stack, where there is one
-//! (`origin.rs`); the block's life beside the passes of a training step (what is asked for in the forward pass
-//! and freed in the backward pass was kept for it); and sizes (the gradients of a model have the sizes of its
-//! parameters, an optimizer's state has them again). What none of them tells stays unknown.
+//! PyTorch's files seldom record what a block is for. Three things show it: the stack, if there is one (`origin.rs`);
+//! the block's lifetime relative to the passes of a training step (what the forward pass allocates and the backward
+//! pass frees was saved for it); and sizes (gradients have the sizes of parameters, and so does optimizer state).
+//! Otherwise the purpose is unknown.
 
 use plimsoll_alloc::Category;
 
@@ -15,26 +15,26 @@ use super::{buffers, last_pass};
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot, TextId};
 use crate::timeline::{Life, Timeline};
 
-/// What a block is for, and how that is known.
+/// The purpose of a block, and how it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Purpose {
-    /// What for; `None` if nothing tells.
+    /// The category; `None` if unknown.
     pub category: Option<Category>,
-    /// How that is known.
+    /// How it is known.
     pub why: Why,
 }
 
-/// What blocks are shown as.
+/// The category that a block is shown in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShownCategory {
-    /// What they are for; `None` if nothing tells.
+    /// A built-in category; `None` if unknown.
     Purpose(Option<Category>),
-    /// The user's own category, by its name.
+    /// A category that the user defined, by its name.
     Custom(TextId),
 }
 
 impl ShownCategory {
-    /// Its name, for one block: what it is for, or `None` if nothing tells.
+    /// The name for one block; `None` if the category is unknown.
     pub fn name(self, snapshot: &Snapshot) -> Option<&str> {
         match self {
             Self::Purpose(category) => category.map(|category| category.name()),
@@ -42,7 +42,7 @@ impl ShownCategory {
         }
     }
 
-    /// Its name, for several blocks.
+    /// The name for several blocks.
     pub fn plural(self, snapshot: &Snapshot) -> Option<&str> {
         match self {
             Self::Purpose(category) => category.map(|category| category.plural()),
@@ -50,7 +50,7 @@ impl ShownCategory {
         }
     }
 
-    /// What they are for, where the user gave them no category.
+    /// The built-in category, unless the user gave the blocks one of their own.
     pub fn purpose(self) -> Option<Category> {
         match self {
             Self::Purpose(category) => category,
@@ -59,49 +59,47 @@ impl ShownCategory {
     }
 }
 
-/// How a purpose is known.
+/// How a category is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Why {
-    /// The recording says so.
+    /// The recording has it.
     Recorded,
-    /// A frame matches the pattern that the user gave for a category.
+    /// A stack frame matches the pattern of the user's category.
     Pattern,
-    /// A frame of its stack says so.
+    /// A stack frame shows it.
     Frames,
-    /// It was asked for outside the backward pass and freed during one.
+    /// Allocated outside the backward pass and freed during one.
     FreedInBackward,
-    /// It was asked for in a backward pass or an optimizer's step and outlived it.
+    /// Allocated in a backward pass or an optimizer step, and freed after it.
     OutlivesPass,
-    /// It was asked for in a backward pass or an optimizer's step and freed before that ended.
+    /// Allocated in a backward pass or an optimizer step, and freed before it ended.
     FreedSoon,
-    /// The recording ends behind the optimizer's step that asked for it; others of its stack were freed before theirs
-    /// ended.
+    /// The recording ends after the optimizer step that allocated the block; other blocks of the same stack were
+    /// freed before their step ended.
     OthersFreedSoon,
-    /// As before, and PyTorch's optimizer of that name makes its state elsewhere.
+    /// The same, and this PyTorch optimizer creates its state elsewhere.
     BesideState,
-    /// A checkpoint computed it again and kept it until derivatives were computed.
+    /// A checkpoint recomputed it and kept it for the derivatives.
     Recomputed,
-    /// It was asked for in the forward pass and freed before a backward pass began.
+    /// Allocated in the forward pass and freed before a backward pass began.
     FreedInForward,
-    /// It was asked for by an operator of a program that has a model, and held when memory ran out before a
-    /// backward pass came.
+    /// Allocated by an operator of a program with a model, and live when memory ran out before a backward pass.
     HeldAtFailure,
-    /// It was asked for by an operator, and is held, like most that was, as a recording without a backward pass
-    /// ends.
+    /// Allocated by an operator and live, like most such blocks, when a recording without a backward pass ends.
     HeldAtEnd,
-    /// It was there before the recording, and as many gradients have its size.
+    /// Older than the recording, and as many gradients have its size.
     SizesOfGradients,
-    /// It was there before the recording and all through it, of parameters' sizes and beyond their states.
+    /// Older than the recording and live throughout, with the size of a parameter, and beyond the number of states.
     BeyondStates,
-    /// It alone has the size of cuBLAS's workspace in its pass and stream, is never freed, and no parameter has
-    /// that size.
+    /// The only block of its pass and stream with the size of a cuBLAS workspace. It is never freed, and no parameter
+    /// has that size.
     SizeOfWorkspace,
-    /// Nothing tells.
+    /// Nothing shows it.
     Unknown,
 }
 
 impl Why {
-    /// How sure that is, in one word.
+    /// How sure this is, in a word or two.
     pub fn confidence(self) -> &'static str {
         match self {
             Self::Recorded | Self::Pattern | Self::Frames => "certain",
@@ -147,12 +145,12 @@ impl Why {
     }
 }
 
-/// The purpose of every life of a timeline.
+/// The purpose of every block of a timeline.
 #[derive(Debug, Clone)]
 pub struct Purposes(Vec<Purpose>);
 
 impl Purposes {
-    /// What is recorded, and, if `infer`, what follows.
+    /// The recorded purposes and, if `infer`, the inferred ones.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -192,7 +190,7 @@ impl Purposes {
         Self(purposes)
     }
 
-    /// What a life's block is shown as, and how that is known: the user's own category, or else what it is for.
+    /// The category that a block is shown in, and how it is known. The user's own categories come first.
     pub fn shown(&self, index: LifeIndex, life: &Life, origins: &Origins) -> (ShownCategory, Why) {
         match origins.get(life.stack).custom {
             Some(name) => (ShownCategory::Custom(name), Why::Pattern),
@@ -203,13 +201,13 @@ impl Purposes {
         }
     }
 
-    /// The purpose of a life.
+    /// The purpose of a block.
     pub fn get(&self, life: LifeIndex) -> Purpose {
         self.0[life.index()]
     }
 }
 
-/// A category by the name that a recording gives it: ours, or PyTorch's.
+/// The category with the name that the recording gives it, ours or PyTorch's.
 fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Category> {
     let name =
         snapshot.texts.get(*snapshot.categories.get(id.index())?).to_ascii_lowercase().replace('_', " ");
@@ -218,7 +216,7 @@ fn recorded(snapshot: &Snapshot, id: crate::snapshot::CategoryId) -> Option<Cate
     Category::ALL.into_iter().find(plural)
 }
 
-/// What frames say by themselves, also of a block from before the recording.
+/// The category that stack frames show, also for blocks from before the recording.
 fn from_frames(activity: Activity) -> Option<(Category, Why)> {
     let category = match activity {
         Activity::Workspace => Category::Workspace,
@@ -267,7 +265,7 @@ fn from_forward(
     keeps_graph: bool,
 ) -> Option<(Category, Why)> {
     let (freed, backward) = (life.freed, passes.next_backward(born));
-    // A backward pass in which memory runs out does not come to what it was kept for.
+    // A backward pass that runs out of memory does not free what was saved for it.
     let backward = backward.filter(|pass| !fails_in(life, passes, pass));
     match backward {
         Some(backward) if freed? < backward.first => Some((Category::Temporary, Why::FreedInForward)),
@@ -284,7 +282,7 @@ fn from_forward(
     }
 }
 
-/// Whether memory ran out in a pass while a block from before it was held.
+/// Whether memory ran out in a pass while an older block was live.
 fn fails_in(life: &Life, passes: &Passes, pass: &Pass) -> bool {
     let failure = passes.failure_behind(pass.first).filter(|&failure| failure <= pass.last);
     failure.is_some_and(|failure| life.freed.is_none_or(|freed| freed > pass.last && freed > failure))
@@ -295,8 +293,8 @@ fn has_model(snapshot: &Snapshot, passes: &Passes) -> bool {
     passes.iter().any(|pass| pass.kind != PassKind::Forward) || in_modules(snapshot).contains(&true)
 }
 
-/// Whether a recording without a backward pass ends with a third of all that operators asked for still held: a
-/// graph that waits for its backward pass keeps what inference lets go of.
+/// Whether a recording without a backward pass ends while a third of all bytes that operators allocated is live. A
+/// graph that waits for its backward pass keeps what inference frees.
 fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes) -> bool {
     if passes.iter().any(|pass| pass.kind == PassKind::Backward) {
         return false;

@@ -1,7 +1,7 @@
-//! How much a recording tells, and what to record next time: [`DataQuality`].
+//! How complete a recording is, and what to record next time: [`DataQuality`].
 //!
-//! A block without a stack is no accident: PyTorch was not asked to record it, or could not. Which of the causes
-//! applies to a block follows from the rest of the file.
+//! A block without a stack has a cause: PyTorch was not asked to record the stack, or could not. The rest of the file
+//! shows which cause applies.
 
 use super::fragmentation::DeviceAnalysis;
 use super::origin::is_python;
@@ -9,35 +9,35 @@ use super::passes::Passes;
 use crate::snapshot::{Action, Event, FrameId, Key, Kind, Snapshot, StackId, Vendor};
 use crate::timeline::{Life, Quality};
 
-/// What one device's recording tells, and what it does not.
+/// What one device's recording contains, and what it lacks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DataQuality {
-    /// What did not fit together as the events were followed, and whether the ring ran over.
+    /// Contradictions found while following the events, and whether the ring buffer overflowed.
     pub replay: Quality,
-    /// Bytes in blocks that are held at the peak.
+    /// Bytes in live blocks at the peak.
     pub peak_bytes: u64,
-    /// Of these, in blocks without a stack, by the reason; those without bytes are left out.
+    /// Those in blocks without a stack, by cause; causes without bytes are left out.
     pub stackless: Vec<Stackless>,
     /// Bytes at the peak in blocks whose stack has no line of Python.
     pub no_python_bytes: u64,
-    /// What the file does not say at all.
+    /// What the file lacks entirely.
     pub missing: Vec<Missing>,
-    /// Whether frames of C++ were recorded, too.
+    /// Whether C++ frames were recorded, too.
     pub has_native_frames: bool,
-    /// The devices' vendor, where something gives another than NVIDIA away.
+    /// The vendor of the devices, if it is not NVIDIA and something shows it.
     pub vendor: Option<Vendor>,
     /// Whether this version of PyTorch can record scopes as annotations.
     can_annotate: bool,
 }
 
-/// Blocks without a stack, for one reason.
+/// Blocks without a stack, for one cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stackless {
-    /// The reason.
+    /// The cause.
     pub why: NoStack,
-    /// Bytes in them.
+    /// Their bytes.
     pub bytes: u64,
-    /// How many.
+    /// Their number.
     pub blocks: u64,
 }
 
@@ -48,17 +48,17 @@ pub enum NoStack {
     NeverRecorded,
     /// It was allocated before recording started.
     BeforeRecording,
-    /// It was freed during the recording, and asked for before the oldest event that the ring kept.
+    /// It was freed during the recording, but requested before the oldest event in the ring buffer.
     RingOverflowed,
     /// Stacks were not recorded.
     ContextOff,
-    /// Stacks were kept for blocks that are held, and not for events; this one is gone.
+    /// Stacks were recorded for live blocks only, and this block was freed.
     LiveOnly,
-    /// It was asked for by the backward pass, whose thread has no Python, and only Python was recorded.
+    /// The backward pass requested it on a thread without Python, and only Python frames were recorded.
     BackwardThread,
-    /// It was asked for by another thread without Python, and only Python was recorded.
+    /// Another thread without Python requested it, and only Python frames were recorded.
     NativeThread,
-    /// Stacks of both languages were recorded, but not at that time.
+    /// Python and C++ stacks were recorded, but not at that time.
     Elsewhen,
 }
 
@@ -101,7 +101,7 @@ impl NoStack {
     }
 }
 
-/// Something that a file does not say.
+/// Something that a file lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Missing {
     /// There is no event.
@@ -118,12 +118,12 @@ pub enum Missing {
     Settings,
     /// There are no `external_annotations`.
     Annotations,
-    /// A request failed, and what the device had free was not written down.
+    /// A request failed, and the device's free memory was not recorded.
     DeviceFree,
 }
 
 impl Missing {
-    /// What cannot be told without it.
+    /// What is unknown without it.
     pub fn costs(self) -> &'static str {
         match self {
             Self::Events => "no events: only the moment of the snapshot is known",
@@ -141,7 +141,7 @@ impl Missing {
 }
 
 impl DataQuality {
-    /// Looks at one device of a recording; `passes` are those of its trace.
+    /// Checks one device of a recording; `passes` are those of its trace.
     pub fn of(analysis: DeviceAnalysis<'_>, passes: &Passes) -> Self {
         let (snapshot, timeline) = (analysis.snapshot, analysis.timeline);
         let file = File::of(snapshot, timeline.device);
@@ -188,7 +188,7 @@ impl DataQuality {
         }
     }
 
-    /// Whether the recording tells all: everything fits, nothing was lost, every byte of the peak has a stack.
+    /// Whether nothing is missing: no contradictions, no lost events, a stack for every byte of the peak.
     pub fn is_complete(&self) -> bool {
         self.replay.conflicts() == 0
             && !self.replay.is_cut
@@ -197,8 +197,8 @@ impl DataQuality {
             && self.missing.is_empty()
     }
 
-    /// The lines of Python that record what is missing here: the first goes before the model is built, the last
-    /// behind some steps, or where memory ran out.
+    /// The lines of Python that record what is missing: the first goes before the model is built, the last after some
+    /// steps, or where memory ran out.
     pub fn record_with(&self) -> Vec<String> {
         let has = |wanted: &[NoStack]| self.stackless.iter().any(|part| wanted.contains(&part.why));
         let is_short = self.replay.is_cut || has(&[NoStack::RingOverflowed]);
@@ -220,7 +220,7 @@ fn is_told(stack: StackId) -> bool {
     stack != StackId::EMPTY
 }
 
-/// What the whole file shows of stacks.
+/// Which stacks the whole file has.
 struct File {
     in_events: bool,
     in_blocks: bool,

@@ -1,9 +1,9 @@
-//! Several ranks of one job side by side: [`Ranks`], and what one of them has that the others have not.
+//! Several ranks of one job side by side: [`Ranks`], and how one differs from the others.
 //!
-//! Ranks of one program hold about the same. Which one does not is judged by the median and the median of the
-//! distances from it, which a few odd ones cannot move, as means are moved by them. As Iglewicz and Hoaglin (How
-//! to Detect and Handle Outliers, 1993): odd is what is farther from the median than 3.5 ÷ 0.6745 times the median
-//! distance; here also at least 1 MiB and 5 % of the median. Two ranks cannot tell which of them is odd.
+//! Ranks of one program use about the same memory. An outlier is found by the median and the median absolute
+//! deviation, which a few outliers cannot move as they move a mean (Iglewicz and Hoaglin, How to Detect and Handle
+//! Outliers, 1993): a rank is odd if it is farther from the median than 3.5 ÷ 0.6745 times the median deviation; here
+//! also at least 1 MiB and 5 % of the median. Of two ranks, neither can be called odd.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,32 +16,32 @@ use crate::snapshot::{FrameId, Snapshot};
 /// The ranks of a job, each at its own peak.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ranks {
-    /// The ranks, in the order in which they were given.
+    /// The ranks, in the order given.
     pub ranks: Vec<Rank>,
-    /// The most that was allocated.
+    /// The peaks of allocated bytes.
     pub allocated: Across,
-    /// The most that was reserved.
+    /// The peaks of reserved bytes.
     pub reserved: Across,
-    /// The lines that hold something at the peak of a rank, the least alike first. Those of one rank sum to what
-    /// it had allocated.
+    /// The lines with live blocks at the peak of a rank, the largest differences first. The lines of one rank add up
+    /// to its allocated bytes.
     pub lines: Vec<LineAcross>,
 }
 
 /// One rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rank {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The device.
     pub device: i32,
-    /// It as a whole.
+    /// Its totals.
     pub totals: Totals,
 }
 
-/// A line of the program, in all recordings that have it.
+/// A line of the program, in all recordings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The file with the folder that it is in: hosts may keep the program in different places.
+    /// The file with its folder: hosts may keep the program in different places.
     pub file: String,
     /// The function.
     pub function: String,
@@ -49,39 +49,39 @@ pub struct Place {
     pub line: i64,
 }
 
-/// Bytes and blocks, rank by rank.
+/// Bytes and blocks, by rank.
 type Figures = (Vec<u64>, Vec<u64>);
 
-/// What each rank has of one line.
+/// One line's memory in each rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LineAcross {
-    /// The line; `None` for blocks without.
+    /// The line; `None` for blocks without one.
     pub place: Option<Place>,
-    /// The line of somebody else's package that it called, if it did.
+    /// The library line that it called, if any.
     pub package: Option<Place>,
     /// Bytes at the ranks' peaks.
     pub across: Across,
-    /// Blocks at the ranks' peaks, rank by rank.
+    /// Blocks at the ranks' peaks, by rank.
     pub blocks: Vec<u64>,
 }
 
-/// One figure of every rank.
+/// One figure for each rank.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Across {
-    /// Bytes, rank by rank.
+    /// Bytes, by rank.
     pub bytes: Vec<u64>,
-    /// All of them.
+    /// Their sum.
     pub sum_bytes: u64,
-    /// The median; between two, their mean.
+    /// The median; of an even number of ranks, the mean of the middle two.
     pub median_bytes: u64,
-    /// The median distance from it.
+    /// The median absolute deviation.
     pub distance_bytes: u64,
-    /// The places of the ranks that are odd, in order.
+    /// The indices of the odd ranks, in order.
     pub odd: Vec<usize>,
 }
 
 impl Across {
-    /// Judges a figure of every rank.
+    /// Finds the odd ranks of a figure.
     pub fn of(bytes: Vec<u64>) -> Self {
         let median_bytes = median(bytes.clone());
         let distances: Vec<u64> = bytes.iter().map(|bytes| bytes.abs_diff(median_bytes)).collect();
@@ -106,7 +106,7 @@ impl Across {
         [least.copied().unwrap_or(0), self.median_bytes, most.copied().unwrap_or(0)]
     }
 
-    /// The largest less the smallest.
+    /// The largest minus the smallest.
     pub fn spread_bytes(&self) -> u64 {
         let [least, _, most] = self.range();
         most - least
@@ -124,19 +124,19 @@ fn median(mut bytes: Vec<u64>) -> u64 {
 }
 
 impl LineAcross {
-    /// Blocks of all ranks.
+    /// The sum of all ranks' blocks.
     pub fn sum_blocks(&self) -> u64 {
         self.blocks.iter().sum()
     }
 
-    /// Whether more than one rank has blocks of the line, so that each may have a part of the same thing.
+    /// Whether several ranks have blocks of the line: each may have a part of the same thing.
     pub fn is_shared(&self) -> bool {
         self.blocks.iter().filter(|&&blocks| blocks > 0).count() > 1
     }
 }
 
 impl Ranks {
-    /// Puts ranks side by side: files of a job, or devices of a file, each with a name.
+    /// Compares ranks, each with a name: files of a job, or devices of a file.
     pub fn of(analysis: &[(String, DeviceAnalysis<'_>)]) -> Self {
         let ranks = analysis.iter().map(|(name, analysis)| Rank {
             name: name.clone(),
@@ -175,7 +175,7 @@ impl Ranks {
 }
 
 impl Place {
-    /// The line that a frame is at.
+    /// The line of a frame.
     pub fn of(snapshot: &Snapshot, frame: FrameId) -> Self {
         let frame = snapshot.stacks.get_frame(frame);
         let path = snapshot.texts.get(frame.filename);

@@ -1,30 +1,30 @@
-//! What is still held when the recording ends, beside what was held at the moment that is explained: [`Remaining`].
+//! What is still live when the recording ends, compared with the moment that is explained: [`Remaining`].
 //!
-//! A script that is done should hold little. What stays was kept by a variable, a cache or a module, on purpose or
-//! not: the lines that made it say where to look.
+//! A finished script should hold little memory. What remains is kept alive by a variable, a cache or a module; the
+//! lines that allocated it show where to look.
 
 use super::compare::{Amount, Change, ChangedLine, Comparison};
 use super::device::DeviceExplanation;
 use super::fragmentation::DeviceAnalysis;
 use super::purpose::ShownCategory;
 
-/// What is held at the end of a recording.
+/// The memory that is live at the end of a recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remaining {
-    /// Bytes that are held at the end.
+    /// Bytes that are live at the end.
     pub end_bytes: u64,
-    /// Bytes that were held at the moment that is explained.
+    /// Bytes that were live at the moment that is explained.
     pub then_bytes: u64,
-    /// Lines and categories with what they held then and what they hold at the end. In order of change.
+    /// The bytes of lines and categories then and at the end, in the order of change.
     comparison: Comparison,
 }
 
 impl Remaining {
-    /// Up to this share of what was held, what stays is of no interest.
+    /// Percent of the live bytes. Less than this is not reported.
     pub const FEW_PERCENT: u64 = 5;
 
-    /// Compares the end with the moment that is explained. `None` where no more than [`Remaining::FEW_PERCENT`]
-    /// stays, and where the recording ends at that very moment.
+    /// Compares the end with the moment that is explained. `None` if no more than [`Remaining::FEW_PERCENT`] remain,
+    /// or if the recording ends at that moment.
     pub fn of(analysis: DeviceAnalysis<'_>, device: &DeviceExplanation) -> Option<Self> {
         let (then, end) = (device.moment(), analysis.timeline.last());
         if end <= then {
@@ -40,12 +40,12 @@ impl Remaining {
         Some(Self { end_bytes, then_bytes, comparison })
     }
 
-    /// Percent of what was held at the moment that is explained.
+    /// Percent of the bytes that were live at the moment that is explained.
     pub fn percent(&self) -> f64 {
         if self.then_bytes == 0 { 100.0 } else { 100.0 * self.end_bytes as f64 / self.then_bytes as f64 }
     }
 
-    /// The lines that hold something at the end, the largest first: amounts then and at the end.
+    /// The lines with live blocks at the end, the largest first: amounts then and at the end.
     pub fn lines(&self) -> Vec<Change<ChangedLine>> {
         at_end(&self.comparison.lines)
     }

@@ -1,4 +1,4 @@
-//! The scopes that a program or PyTorch marked around its events: [`Scopes`], the highest moment of each name.
+//! Scopes that the program or PyTorch marked, and the highest moment in each: [`Scopes`].
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use super::peaks::raise;
 use crate::snapshot::{Annotation, Snapshot, Stage, TextId};
 use crate::timeline::Moment;
 
-/// The scopes around an event, and the highest moment of each name.
+/// The open scopes at an event, and the highest moment of each name so far.
 pub(super) struct Scopes {
-    /// Whether there are any.
+    /// Whether the recording has any.
     is_any: bool,
-    /// Their ends, the latest first.
+    /// Their starts and ends, the latest first.
     ends: Vec<(u64, Annotation)>,
-    /// When the open ones began, by the number of events before.
+    /// The starts of the open scopes, as the number of events before them.
     open: BTreeMap<TextId, Vec<usize>>,
     events: usize,
-    /// Moments that none behind them exceeds, with their places: what is highest since an event is the first at
-    /// or behind it.
+    /// Moments that no later one exceeds, with their places: the highest moment since an event is the first at or
+    /// after it.
     falling: Vec<(usize, Moment)>,
     highest: BTreeMap<TextId, Moment>,
 }
 
 impl Scopes {
-    /// Those of a recording, before its first event.
+    /// The scopes of a recording, before its first event.
     pub(super) fn of(snapshot: &Snapshot) -> Self {
-        // The profiler's steps have a name of their own each.
+        // Each of the profiler's steps has a name of its own.
         let is_step = |it: &Annotation| snapshot.texts.get(it.name).starts_with("ProfilerStep#");
         let own = snapshot.annotations.iter().filter(|it| !is_step(it));
         let mut ends: Vec<(u64, Annotation)> = own.filter_map(|it| Some((it.time_us.get()?, *it))).collect();
@@ -49,7 +49,7 @@ impl Scopes {
         self.events += 1;
     }
 
-    /// A scope begins or ends. What ends and was not seen to begin is taken to have begun with the recording.
+    /// A scope starts or ends. One that ends without a recorded start started with the recording.
     fn turn(&mut self, end: Annotation) {
         match end.stage {
             Stage::Start => self.open.entry(end.name).or_default().push(self.events),
@@ -67,7 +67,7 @@ impl Scopes {
         }
     }
 
-    /// The highest moment of each name. What ends behind the last event, or is not seen to end, ends with it.
+    /// The highest moment of each name. Scopes without a recorded end last until the end of the recording.
     pub(super) fn close(mut self) -> BTreeMap<TextId, Moment> {
         while let Some((_, end)) = self.ends.pop() {
             self.turn(end);
@@ -87,7 +87,7 @@ mod tests {
     const STARTS: Stage = Stage::Start;
     const ENDS: Stage = Stage::End;
 
-    /// Scopes' ends at times, and levels after events at times: the highest level inside each.
+    /// Scopes at times, and levels after events at times: the highest level inside each.
     fn check(ends: &[(&str, Stage, u64)], levels: &[(u64, u64)], expected: &[(&str, u64)]) {
         let mut snapshot = Snapshot::default();
         for &(name, stage, time_us) in ends {

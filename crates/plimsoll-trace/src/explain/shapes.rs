@@ -1,11 +1,11 @@
-//! What tensor a request may have been for: [`Guess`]es at its shape, by sizes that the same recording has.
+//! The shape that a failed request may have had: [`Guess`]es from the sizes in the same recording.
 //!
-//! A recording tells bytes alone. But a model's dimensions come again: a parameter of one dimension is as long as
-//! the model is wide, those of two are products with it, and what its layers make has a row for each token. Bytes
-//! that are such a product are told as one; outside the passes, bytes that a parameter has, too. Where no model is
-//! seen, scores of attention are tried: for queries of `[k, n, d]` they are `[k, n, n]`. A square `[n, n]` beside a
-//! vector of `n` numbers that is held is what broadcasting makes of `[n, 1]` and `[n]`, as in a loss whose prediction
-//! and target differ in shape. What is no such product gets no guess.
+//! A recording has bytes, not shapes. But a model's dimensions repeat: one-dimensional parameters have the width of
+//! the model, two-dimensional ones are products with it, and activations have a row for each token. A request whose
+//! bytes are such a product is guessed as one; outside the passes, also a request of a parameter's size. If the
+//! recording shows no model, attention scores are tried: for queries of `[k, n, d]` they are `[k, n, n]`. A square
+//! `[n, n]` beside a live vector of `n` numbers is what broadcasting `[n, 1]` with `[n]` gives, as in a loss whose
+//! prediction and target differ in shape. For other sizes there is no guess.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,76 +17,76 @@ use crate::failure::Failure;
 use crate::snapshot::{EventIndex, LifeIndex};
 use crate::timeline::Life;
 
-/// A shape that a request may have been for.
+/// A shape that a request may have had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guess {
     /// Its dimensions.
     pub dims: Vec<u64>,
-    /// Bytes of one number.
+    /// Bytes of one element.
     pub element_bytes: u64,
-    /// What speaks for it.
+    /// The evidence for it.
     pub evidence: Evidence,
 }
 
-/// What speaks for a shape.
+/// The evidence for a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// Parameters have the same size: it may be for a gradient, a state, a copy of one.
+    /// Parameters have the same size: it may be a gradient, an optimizer state or a copy of one.
     Parameters {
-        /// How many.
+        /// Their number.
         count: usize,
     },
-    /// Its first dimension is that of others, its last one the parameters'.
+    /// Its first dimension occurs in other sizes, its last one in parameters.
     Rows {
-        /// How many other sizes have as many rows.
+        /// The number of other sizes with as many rows.
         sizes: usize,
     },
-    /// Each of so many rows is compared with each of its sequence, by each head.
+    /// Attention scores: each row is compared with all rows of its sequence, for each head.
     Attention {
-        /// How many other sizes have as many rows as all sequences together.
+        /// The number of other sizes with as many rows as all sequences together.
         sizes: usize,
     },
-    /// It is the square of a vector's length: of `[n, 1]` and `[n]` broadcasting makes `[n, n]`.
+    /// The square of a vector's length: broadcasting `[n, 1]` with `[n]` gives `[n, n]`.
     Broadcast {
-        /// The vector, or the last of several that are held.
+        /// The vector, or the last of several live ones.
         of: LifeIndex,
-        /// How many are held.
+        /// The number of live ones.
         vectors: usize,
     },
-    /// It is the square of a length of this block, which was asked for before.
+    /// The square of a dimension of this earlier block.
     Scores {
         /// The block.
         of: LifeIndex,
     },
 }
 
-/// Guesses that are told.
+/// The most guesses that are shown.
 const MOST: usize = 2;
-/// Smaller requests are no riddle.
+/// Smaller requests need no guess.
 const LEAST_BYTES: u64 = 1 << 20;
-/// Blocks that were asked for last, of which the sizes count: a model's in one step.
+/// How many of the latest blocks count: those of one step.
 const LAST: usize = 1 << 12;
-/// No model has more sizes in a step, or lengths of parameters; a forged file may.
+/// No model has more sizes in a step, or more widths; a forged file may.
 const MOST_SIZES: usize = 1 << 10;
 const MOST_WIDTHS: usize = 1 << 7;
-/// Bytes of the numbers that models compute with.
+/// Element sizes that models compute with, in bytes.
 const ELEMENTS: [u64; 2] = [4, 2];
-/// How wide the heads of attention are, the usual ones first.
+/// Usual widths of attention heads, the most common first.
 const HEADS: [u64; 7] = [64, 128, 32, 80, 96, 256, 40];
 
-/// A request that failed, and what speaks of it.
+/// A request that failed, and the context for a guess.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedRequest<'a> {
     pub(super) analysis: DeviceAnalysis<'a>,
     pub(super) failure: Failure,
     /// The last event before its step, if steps are known.
     pub(super) step_began: Option<EventIndex>,
-    /// Whether a pass asked for it, forward or backward.
+    /// Whether a forward or backward pass made it.
     pub(super) is_pass: bool,
 }
 
 impl FailedRequest<'_> {
-    /// What it may have been for, the best guess first.
+    /// The guesses, the best first.
     pub(super) fn guesses(&self) -> Vec<Guess> {
         let block_bytes = self.failure.asked_bytes;
         if block_bytes < LEAST_BYTES {
@@ -106,7 +106,7 @@ impl FailedRequest<'_> {
         if found.is_empty() {
             found = dims.products(block_bytes);
             found.extend(dims.attention(block_bytes));
-            // A width of the model makes squares of its own: then they come first.
+            // The model's own widths make squares, too: then those guesses come first.
             let square = self.broadcast(born, block_bytes);
             let is_width = |guess: &Guess| guess.dims.iter().all(|length| dims.widths.contains(length));
             match square {
@@ -126,7 +126,7 @@ impl FailedRequest<'_> {
         LifeIndex::new(nth).and_then(|life| self.analysis.purposes.get(life).category)
     }
 
-    /// The sizes of parameters, each with how many have it.
+    /// The sizes of parameters, each with its count.
     fn parameters(&self, born: usize) -> BTreeMap<u64, usize> {
         let mut sizes = BTreeMap::new();
         for nth in (0..born).filter(|&nth| self.category(nth) == Some(Category::Parameter)) {
@@ -135,7 +135,7 @@ impl FailedRequest<'_> {
         sizes
     }
 
-    /// The sizes of what was made between two places among the lives.
+    /// The sizes of blocks that were requested between two indices of the lives.
     fn made(&self, first: usize, born: usize) -> BTreeSet<u64> {
         const KEPT: [Category; 3] = [Category::Parameter, Category::OptimizerState, Category::Workspace];
         let is_kept = |nth: usize| self.category(nth).is_some_and(|category| KEPT.contains(&category));
@@ -148,7 +148,7 @@ impl FailedRequest<'_> {
         made
     }
 
-    /// The square of a vector that is held.
+    /// The square of the length of a live vector.
     fn broadcast(&self, born: usize, block_bytes: u64) -> Option<Guess> {
         const KEPT: [Category; 4] =
             [Category::Parameter, Category::Gradient, Category::OptimizerState, Category::Workspace];
@@ -158,7 +158,7 @@ impl FailedRequest<'_> {
                 && elements.iter().any(|bytes| bytes.saturating_mul(length) == asked(life))
                 && !self.category(nth).is_some_and(|category| KEPT.contains(&category))
         };
-        // Targets may be integers of 8 bytes, and their operand is not.
+        // Targets may be integers of 8 bytes while the other operand is not.
         [8, 4, 2].into_iter().find_map(|element_bytes| {
             let length = (block_bytes / element_bytes).isqrt();
             let dims = vec![length, length];
@@ -176,8 +176,7 @@ impl FailedRequest<'_> {
         })
     }
 
-    /// Scores of attention, of what was asked for last that is much smaller and has a length of which they are
-    /// the square.
+    /// Attention scores of a recent, much smaller block: the square of one of its dimensions.
     fn scores(&self, born: usize, block_bytes: u64) -> Vec<Guess> {
         let lives = self.analysis.timeline.lives[..born].iter().enumerate().rev().take(16);
         let smaller = lives.filter(|(_, life)| asked(life) >= 1 << 16 && asked(life) <= block_bytes / 8);
@@ -198,28 +197,28 @@ impl FailedRequest<'_> {
     }
 }
 
-/// A model's dimensions as sizes show them.
+/// A model's dimensions, as sizes show them.
 #[derive(Debug, Default)]
 struct Dims {
-    /// How wide it is.
+    /// Its width.
     wide: u64,
-    /// Bytes of its parameters' numbers.
+    /// Bytes of its parameters' elements.
     element_bytes: u64,
-    /// Lengths that its parameters have.
+    /// The lengths of its one-dimensional parameters.
     widths: BTreeSet<u64>,
-    /// Rows of what its layers make, with how many sizes have them; those that most have first.
+    /// Numbers of rows of activations, with how many sizes have them; the most frequent first.
     rows: Vec<(u64, usize)>,
 }
 
 impl Dims {
-    /// From the sizes of parameters, each with how many have it, and of what was made.
+    /// Finds the dimensions from the sizes of parameters, each with its count, and from other sizes.
     fn of_sizes(parameters: &BTreeMap<u64, usize>, made: &BTreeSet<u64>) -> Self {
         let largest = parameters.keys().next_back().copied().unwrap_or(0);
-        // What is as long as the model is wide is usual, and its square is not beyond the largest.
+        // A width occurs often, and its square is not larger than the largest parameter.
         let is_narrow = |bytes: u64| bytes >= 64 && (bytes / 4).saturating_mul(bytes) <= largest;
         let narrow = parameters.iter().filter(|&(&bytes, _)| is_narrow(bytes));
         let Some((&wide_bytes, _)) = narrow.max_by_key(|&(_, count)| *count) else { return Self::default() };
-        // A square one tells the type; the products are the same with either.
+        // A square parameter shows the element type; the products are the same with either.
         let is_half = parameters.contains_key(&(wide_bytes / 2).saturating_mul(wide_bytes));
         let element_bytes = if is_half { 2 } else { 4 };
         let wide = wide_bytes / element_bytes;
@@ -231,7 +230,7 @@ impl Dims {
             .filter(|&length| length >= 16)
             .take(MOST_WIDTHS)
         {
-            // A bias is a few times as long as the model is wide; a matrix has a side as long as that.
+            // A bias has a few times the model's width; a matrix has a side of it.
             let is_matrix = length.is_multiple_of(wide) && length / wide >= 16;
             widths.insert(if is_matrix { length / wide } else { length });
         }
@@ -239,7 +238,7 @@ impl Dims {
         Self { wide, element_bytes, widths, rows }
     }
 
-    /// The shape of so many parameters of this size.
+    /// The shape of `count` parameters of this size.
     fn of_parameter(&self, bytes: u64, count: usize) -> Option<Guess> {
         let length = bytes / self.element_bytes.max(1);
         let is_matrix = self.wide > 0 && length.is_multiple_of(self.wide) && length > self.wide;
@@ -249,7 +248,7 @@ impl Dims {
         (self.wide > 0).then_some(guess)
     }
 
-    /// Rows times a width, once or else a few times.
+    /// Rows times a width, or times a few widths.
     fn products(&self, block_bytes: u64) -> Vec<Guess> {
         let mut found = Vec::new();
         let elements = if self.element_bytes == 2 { [2, 4] } else { ELEMENTS };
@@ -271,7 +270,7 @@ impl Dims {
         found
     }
 
-    /// For each sequence and each head, its rows times its rows.
+    /// For each sequence and head, its rows squared.
     fn attention(&self, block_bytes: u64) -> Option<Guess> {
         let of = |(rows, sizes): (u64, usize), head: u64, element_bytes: u64| {
             let heads = self.wide.is_multiple_of(head).then_some(self.wide / head)?;
@@ -286,8 +285,8 @@ impl Dims {
     }
 }
 
-/// How many rows the sizes of what was made have, for what most of them have. Numbers of 4 bytes in few rows look
-/// like such of 2 bytes in twice as many: of those that are as many, what goes with the parameters' type comes first.
+/// The numbers of rows of activations, by how many sizes have them. Few rows of 4-byte elements look like twice as
+/// many rows of 2-byte elements: of equally frequent ones, the parameters' element type comes first.
 fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec<(u64, usize)> {
     let mut rows: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
     for &bytes in made {
@@ -302,7 +301,7 @@ fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec
     let mut rows: Vec<(u64, usize, bool)> = rows
         .into_iter()
         .map(|(rows, sizes)| {
-            // The tokens' own numbers, and with them a figure for each.
+            // The token ids themselves, and sizes with one number for each token.
             let [is_token, is_figure] = [8, 4].map(|bytes| made.contains(&(bytes * rows)));
             (rows, sizes.len() + usize::from(is_token) + usize::from(is_token && is_figure), is_token)
         })
@@ -316,7 +315,7 @@ fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec
     rows.into_iter().map(|(rows, sizes, _)| (rows, sizes)).collect()
 }
 
-/// Whether a tensor of this shape needs a block of so many bytes: blocks are whole steps of 512 bytes.
+/// Whether a tensor of this shape needs a block of so many bytes: blocks are multiples of 512 bytes.
 fn is_of(dims: &[u64], element_bytes: u64, block_bytes: u64) -> bool {
     let bytes = dims.iter().try_fold(element_bytes, |product: u64, &dim| product.checked_mul(dim));
     bytes.and_then(|bytes| bytes.checked_next_multiple_of(512)) == block_bytes.checked_next_multiple_of(512)
@@ -330,7 +329,7 @@ fn asked(life: &Life) -> u64 {
 mod tests {
     use super::*;
 
-    /// GPT-2 in float32, 12 sequences of 1,000 tokens in bfloat16: width 768, a vocabulary of 50,257.
+    /// GPT-2 in float32, with 12 sequences of 1,000 tokens in bfloat16: width 768, vocabulary 50,257.
     fn gpt2() -> Dims {
         let parameters =
             [(768, 100), (3072, 12), (2304, 12), (768 * 768, 12), (768 * 3072, 24), (50257 * 768, 1)];

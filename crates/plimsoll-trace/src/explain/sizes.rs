@@ -1,4 +1,4 @@
-//! What sizes tell of blocks of which neither stack nor life says what they are for.
+//! What sizes show about blocks whose purpose neither the stack nor the lifetime shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,17 +9,17 @@ use super::purpose::{Purpose, Why};
 use crate::snapshot::{EventIndex, StackId};
 use crate::timeline::Life;
 
-/// What cuBLAS asks for once on each stream and thread, unless `CUBLAS_WORKSPACE_CONFIG` says otherwise: on
+/// The workspace that cuBLAS requests once for each stream and thread, unless `CUBLAS_WORKSPACE_CONFIG` is set: on
 /// Hopper and newer, and before. As PyTorch: `parseChosenWorkspaceSize` in `CublasHandlePool.cpp`.
 const WORKSPACE_BYTES: [u64; 2] = [32 << 20, (2 * 4096 + 8 * 16) << 10];
 
-/// cuBLAS's workspaces, where C++ frames do not tell them: one of the forward pass's thread and one of the
-/// backward pass's, for each stream.
+/// Finds cuBLAS workspaces without C++ frames: for each stream, one of the forward pass's thread and one of the
+/// backward pass's.
 pub(super) fn workspaces(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let parameters = lives.iter().zip(&*purposes);
     let parameters = parameters.filter(|(_, purpose)| purpose.category == Some(Category::Parameter));
     let parameters: BTreeSet<u64> = parameters.map(|(life, _)| size(life)).collect();
-    // What comes again is no workspace; requests without a stack cannot be told apart.
+    // Repeated requests are not workspaces; requests without a stack cannot be distinguished.
     let mut asked: BTreeMap<_, usize> = BTreeMap::new();
     let key = |life: &Life| (life.stack, life.stream, life.pool, size(life));
     for life in lives.iter().filter(|life| WORKSPACE_BYTES.contains(&size(life))) {
@@ -43,15 +43,15 @@ pub(super) fn workspaces(lives: &[Life], purposes: &mut [Purpose], passes: &Pass
     }
 }
 
-/// What was asked for, in whole steps of 512 bytes: a block may have more, which is of no tensor's size.
+/// The requested bytes, rounded to 512. The block may be larger than any tensor.
 fn size(life: &Life) -> u64 {
     life.requested_bytes.get().map_or(life.bytes, |bytes| bytes.div_ceil(512).saturating_mul(512))
 }
 
-/// What was there before the recording, by the sizes of the gradients that one backward pass left.
+/// Finds the purpose of blocks from before the recording, by the sizes of the gradients of one backward pass.
 pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    // Those that frames tell, where some blocks have them and others not.
+    // Include blocks whose frames show their purpose, where only some have frames.
     let mut told: BTreeMap<u64, usize> = BTreeMap::new();
     for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
         match purpose.category {
@@ -60,7 +60,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
             _ => {}
         }
     }
-    // What is held longest comes first: parameters and states, not the batch and the loss of a step.
+    // Long-lived blocks come first: parameters and states, not the batch and loss of a step.
     for places in before.values_mut() {
         places.sort_by_key(|&place| (lives[place].freed.is_some(), std::cmp::Reverse(lives[place].freed)));
     }
@@ -70,7 +70,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
         let parameters = of(&gradients, bytes).saturating_sub(of(&told, bytes)).min(places.len());
         (parameters, places.len() - parameters)
     };
-    // An optimizer has as many states for each parameter: as many as most bytes of parameters have others beside them.
+    // An optimizer has the same number of states for each parameter: the number that fits most parameters by bytes.
     let mut votes: BTreeMap<usize, u64> = BTreeMap::new();
     for (bytes, places) in &before {
         let (parameters, others) = split(bytes, places);
@@ -97,7 +97,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
         let is_open = |place: &&usize| !parameters.is_empty() && lives[**place].freed.is_none();
         beyond.extend(others.iter().filter(is_open));
     }
-    // Frozen parameters have such sizes, too; they are not that small a part.
+    // Frozen parameters have such sizes, too; they are not a small part.
     let beyond_bytes = beyond.iter().fold(0_u64, |sum, &place| sum.saturating_add(size(&lives[place])));
     if beyond_bytes <= parameter_bytes / 10 {
         for place in beyond {
@@ -106,13 +106,13 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
     }
 }
 
-/// How many gradients of each size one backward pass left: the pass that left the most.
+/// The number of gradients of each size that one backward pass left: the pass that left the most.
 fn gradients_by_size(lives: &[Life], purposes: &[Purpose], passes: &Passes) -> BTreeMap<u64, usize> {
     let left_by = |end: EventIndex| {
         let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
         let gradients =
             lives.iter().zip(purposes).filter(|(_, purpose)| purpose.category == Some(Category::Gradient));
-        // An optimizer that asks for nothing is known to begin by its first free, which is of a gradient.
+        // An optimizer that makes no request is known to start by its first free, of a gradient.
         let is_there = |life: &Life| life.born <= Some(end) && life.freed.is_none_or(|freed| freed >= end);
         for (life, _) in gradients.filter(|(life, _)| is_there(life)) {
             *sizes.entry(size(life)).or_default() += 1;

@@ -1,8 +1,8 @@
-//! What the device's memory held at any moment of a recording, piece by piece: [`AllocatorState`].
+//! The contents of the device's memory at any moment of a recording, piece by piece: [`AllocatorState`].
 //!
-//! A snapshot shows the moment at which it was taken. The moments before follow from the trace: memory comes
-//! and goes by its own events ([`Timeline::memory_before`] and those behind), blocks by their lives, and what
-//! lies between blocks is cached. [`AllocatorStates`] goes through many moments in one walk.
+//! A snapshot shows one moment. Earlier ones follow from the trace: segments come and go by their own events
+//! ([`Timeline::memory_before`] and the events after it), blocks by their lifetimes, and the gaps between blocks are
+//! cached. [`AllocatorStates`] visits many moments in one walk.
 
 use std::ops::Range;
 
@@ -14,32 +14,31 @@ use crate::timeline::{Memory, MemoryMap, Timeline};
 /// The memory of one device at one moment. Every byte of a segment is in exactly one piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllocatorState {
-    /// The moment: after this event. `None` is before the first; one past the last is the snapshot itself.
+    /// The event after which this is the state. `None` is before the first; one past the last is the snapshot itself.
     pub after: Option<EventIndex>,
-    /// The memory that the allocator has from the device, by address.
+    /// The segments of the allocator, by address.
     pub segments: Vec<SegmentState>,
-    /// Blocks that lie in no memory that the recording tells of, or across another block: in a file without
-    /// segments, all of them.
+    /// Blocks in no recorded segment, or that overlap another block: all blocks, in a file without segments.
     pub unplaced: Vec<Piece>,
     /// The pieces of all segments, by address.
     pieces: Vec<Piece>,
 }
 
-/// One segment, or one mapped range of an expandable one, and how many of its bytes are what.
+/// A segment, or a mapped range of an expandable one, with its bytes by use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentState {
-    /// Where it is and whom it serves.
+    /// Its address, size, pool and stream.
     pub memory: Memory,
-    /// Its bytes by use; together all of `memory.bytes`.
+    /// Its bytes by use. The sum is `memory.bytes`.
     pub bytes: BytesByUse,
-    /// The places of its pieces in `AllocatorState::pieces`.
+    /// The indices of its pieces in `AllocatorState::pieces`.
     pieces: Range<usize>,
 }
 
-/// Bytes by what they are used for.
+/// Bytes by use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BytesByUse {
-    /// In blocks that somebody holds.
+    /// In live blocks.
     pub live: u64,
     /// In blocks that were let go and wait for a stream.
     pub waiting: u64,
@@ -52,37 +51,37 @@ pub struct BytesByUse {
 /// A piece of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins.
+    /// Its address.
     pub addr: Addr,
     /// Its bytes.
     pub bytes: u64,
-    /// What it is used for.
+    /// Its use.
     pub usage: Use,
 }
 
-/// What a piece is used for.
+/// The use of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Somebody holds it.
+    /// A live block.
     Live(LifeIndex),
     /// It was let go and waits for a stream; `None` if it was let go before the recording.
     Waiting(Option<LifeIndex>),
-    /// The end of the block below: Note [Uncut ends].
+    /// The end of the block below it: Note [Uncut ends].
     Uncut,
-    /// It can be handed out.
+    /// Free for requests.
     Cached,
 }
 
 // Note [Uncut ends]
-// A block of a large segment that does not grow is cut only if more than 1 MiB is left (`should_split`), so
-// every block there has more than that, and a gap of up to 1 MiB behind a block is its end. A life's size is its
-// request's, rounded, where nothing tells more (`Life::bytes`); a replay that knows the sizes leaves no such gap.
-// Without one, an end with a hole behind it counts as a part of the hole, and so does one of more than 1 MiB,
-// which only `max_split_size` leaves.
+// A block of a large segment (that is not expandable) is split only if more than 1 MiB is left (`should_split`). So
+// every block there is larger than that, and a gap of up to 1 MiB after a block is its end. Without better knowledge,
+// a block's size is its rounded request (`Life::bytes`); a replay finds the exact sizes and leaves no such gap. An
+// end with a hole after it counts as part of the hole, and so does an end of more than 1 MiB, which only
+// `max_split_size` leaves.
 const UNCUT_BYTES: u64 = 1 << 20;
 
 impl SegmentState {
-    /// Whether a block lies in it, held or waiting: then PyTorch cannot give it back.
+    /// Whether it has a block, live or waiting: then PyTorch cannot release it.
     pub fn is_used(&self) -> bool {
         self.bytes.live > 0 || self.bytes.waiting > 0
     }
@@ -103,7 +102,7 @@ impl BytesByUse {
         sums
     }
 
-    /// These and those.
+    /// The sum of two.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -114,15 +113,15 @@ impl BytesByUse {
         }
     }
 
-    /// All of them.
+    /// The sum of all uses.
     pub fn sum(self) -> u64 {
         [self.live, self.waiting, self.uncut, self.cached].into_iter().fold(0, u64::saturating_add)
     }
 }
 
 impl AllocatorState {
-    /// The state after an event; `trace` is the trace that the timeline is of. Costs a walk over the events and
-    /// lives until then.
+    /// The state after an event. `trace` is the trace of the timeline. Costs a walk over the events and blocks until
+    /// then.
     ///
     /// ```
     /// # use plimsoll_alloc::{Addr, StreamId};
@@ -167,7 +166,7 @@ impl AllocatorState {
         self.segments.iter().fold(BytesByUse::default(), |sum, segment| sum.plus(segment.bytes))
     }
 
-    /// The bytes of blocks that lie nowhere.
+    /// The bytes of blocks in no recorded segment.
     pub fn unplaced_bytes(&self) -> BytesByUse {
         BytesByUse::of(&self.unplaced)
     }
@@ -179,14 +178,14 @@ pub struct AllocatorStates<'a> {
     timeline: &'a Timeline,
     trace: &'a [Event],
     memory: MemoryMap,
-    /// How many events are taken in, and how many lives.
+    /// The number of events and of blocks taken in so far.
     events: usize,
     lives: usize,
-    /// What is held or waits, by address.
+    /// Live and waiting blocks, by address.
     active: Vec<Active>,
 }
 
-/// A block that is held or waits.
+/// A live or waiting block.
 #[derive(Debug, Clone, Copy)]
 struct Active {
     addr: Addr,
@@ -211,7 +210,7 @@ impl Active {
 }
 
 impl<'a> AllocatorStates<'a> {
-    /// Begins before the first event; `trace` is the trace that the timeline is of.
+    /// Begins before the first event. `trace` is the trace of the timeline.
     pub fn new(timeline: &'a Timeline, trace: &'a [Event]) -> Self {
         let waiting = timeline.waiting_before.iter().map(|life| Active {
             addr: life.addr,
@@ -224,7 +223,7 @@ impl<'a> AllocatorStates<'a> {
         Self { timeline, trace, memory, events: 0, lives: 0, active: waiting.collect() }
     }
 
-    /// The state after an event, which is none before the last one asked for: else the last one's again.
+    /// The state after an event. Events must not go backwards: for an earlier one, returns the last state again.
     pub fn at(&mut self, after: Option<EventIndex>) -> AllocatorState {
         let events = after.map_or(0, |event| event.index() + 1).min(self.trace.len());
         for nth in self.events..events {
@@ -246,7 +245,7 @@ impl<'a> AllocatorStates<'a> {
         self.lay_out(after)
     }
 
-    /// Lays what is active into the memory.
+    /// Places the live and waiting blocks in the segments.
     fn lay_out(&self, after: Option<EventIndex>) -> AllocatorState {
         let (mut segments, mut pieces, mut unplaced) = (Vec::new(), Vec::new(), Vec::new());
         let mut blocks = self.active.iter().map(|active| active.piece(after)).peekable();
@@ -272,7 +271,7 @@ impl<'a> AllocatorStates<'a> {
     }
 }
 
-/// What lies between two blocks.
+/// The piece between two blocks.
 fn gap(memory: &Memory, from: Addr, to: Addr) -> Option<Piece> {
     let bytes = to.0.saturating_sub(from.0);
     let is_cut = memory.is_expandable || memory.segment_type == SegmentType::Small;

@@ -1,10 +1,9 @@
 //! The steps of a program: [`Steps`]. A step is what repeats: a training step with its optimizer, a batch of an
 //! evaluation, a token of a generation.
 //!
-//! Three things tell where one ends, the surest first: scopes that the program or PyTorch marked, the passes
-//! that its requests show, and requests that come again and again from one place (`periodic.rs`). Batches
-//! whose gradients add up are one step wherever the optimizer can be seen, and an evaluation between two steps
-//! belongs to the second.
+//! Three things show where a step ends, the surest first: scopes that the program or PyTorch marked, the passes of
+//! its requests, and requests that repeat at one place (`periodic.rs`). Batches whose gradients accumulate are one
+//! step if the optimizer can be seen. An evaluation between two steps belongs to the second.
 
 mod periodic;
 
@@ -16,26 +15,26 @@ use super::origin::Origins;
 use super::passes::{Pass, PassKind, Passes};
 use crate::snapshot::{Action, Annotation, Event, EventIndex, HOST_DEVICE, Snapshot, StackId, Stage, TextId};
 
-/// Where the steps of one device's trace end.
+/// The ends of the steps in one device's trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Steps {
-    /// The last event of each step, ascending. The first step begins with the recording, so that it also holds
-    /// what came before; what comes after the last is of no step.
+    /// The last event of each step, ascending. The first step begins with the recording and includes everything
+    /// before it. What follows the last step belongs to none.
     pub boundaries: Vec<EventIndex>,
-    /// What told.
+    /// How the steps were found.
     pub source: Source,
-    /// How sure it is that these are steps, in the words of [`Why::confidence`](super::Why::confidence).
+    /// How sure this is, in the words of [`Why::confidence`](super::Why::confidence).
     pub confidence: &'static str,
 }
 
-/// What told where steps end.
+/// How steps were found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// Nothing.
+    /// Not found.
     Nothing,
     /// The scopes `ProfilerStep#N`.
     ProfilerSteps,
-    /// The scopes of this name, which PyTorch sets around an optimizer's step.
+    /// The scopes of this name, which PyTorch sets around optimizer steps.
     OptimizerSteps(TextId),
     /// The program's own scopes of this name.
     Scopes(TextId),
@@ -43,18 +42,18 @@ pub enum Source {
     OptimizerPasses,
     /// The backward pass's requests.
     BackwardPasses,
-    /// Requests from this place, outside any module, that come at even distances.
+    /// Requests at this place, outside any module, at even distances.
     Requests(StackId),
-    /// Requests of this many bytes that come at even distances; the recording has no stacks.
+    /// Requests of this many bytes at even distances; the recording has no stacks.
     Sizes(u64),
 }
 
 impl Steps {
-    /// The steps of a device ([`HOST_DEVICE`] is pinned host memory).
+    /// Finds the steps of a device ([`HOST_DEVICE`] is pinned host memory).
     pub fn of(snapshot: &Snapshot, device: i32, origins: &Origins, passes: &Passes) -> Self {
         let trace = if device == HOST_DEVICE { &snapshot.host_trace } else { snapshot.trace(device) };
         let is_inside = in_modules(snapshot);
-        // Steps that end long before the recording does are not what it is about.
+        // Steps that end long before the recording does do not describe it.
         let is_good = |steps: &Self| {
             let last = steps.boundaries.last().filter(|_| steps.len() > 1);
             last.is_some_and(|end| end.index() * 2 >= trace.len())
@@ -72,17 +71,17 @@ impl Steps {
         self.boundaries.len()
     }
 
-    /// Whether no step is known.
+    /// Whether no step was found.
     pub fn is_empty(&self) -> bool {
         self.boundaries.is_empty()
     }
 
-    /// The step that an event lies in, from zero; [`len`](Self::len) for what comes after the last.
+    /// The index of the step that an event lies in; [`len`](Self::len) after the last.
     pub fn step_of(&self, event: EventIndex) -> usize {
         self.boundaries.partition_point(|&end| end < event)
     }
 
-    /// What told, as the end of the sentence "a step ends where …".
+    /// How steps were found, as the end of the sentence "a step ends where …".
     pub fn evidence(&self) -> &'static str {
         match self.source {
             Source::Nothing => "nothing shows it",
@@ -97,7 +96,7 @@ impl Steps {
     }
 }
 
-/// Steps by scopes: the profiler's, the optimizer's, or those of the program that cover most of the time.
+/// Steps by scopes: the profiler's, the optimizer's, or the program's scopes that cover most of the time.
 fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
     let name = |id: TextId| snapshot.texts.get(id);
     let is_profiler = |id: TextId| name(id).starts_with("ProfilerStep#");
@@ -112,7 +111,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
     }
     let scopes = Scope::all(all);
     let optimizer = scopes.iter().filter(|(id, _)| name(**id).starts_with("Optimizer.step#"));
-    // Of several optimizers the last one ends the step.
+    // With several optimizers, the last one ends the step.
     let optimizer = optimizer.max_by_key(|(_, scope)| (scope.count, scope.last_us));
     if let Some((&id, _)) = optimizer.filter(|(_, scope)| scope.count > 1) {
         let boundaries = last_events(trace, ends_of(all, |it| it == id));
@@ -125,7 +124,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
         };
         scopes.iter().filter(move |(id, scope)| is_own(**id) && scope.count > 2)
     };
-    // Scopes of epochs cover as much as those of their steps, and are fewer.
+    // Scopes of epochs cover as much time as those of their steps, but are fewer.
     let most_us = own().map(|(_, scope)| scope.inside_us).max()?;
     let wide = own().filter(|(_, scope)| scope.inside_us >= most_us / 5 * 4);
     let (&id, _) = wide.max_by_key(|(_, scope)| (scope.count, scope.inside_us))?;
@@ -143,7 +142,7 @@ struct Scope {
     count: usize,
     /// Microseconds inside them.
     inside_us: u64,
-    /// When the last ended.
+    /// The time when the last one ended.
     last_us: u64,
 }
 
@@ -170,7 +169,7 @@ impl Scope {
     }
 }
 
-/// When scopes end, ascending.
+/// The end times of scopes, ascending.
 fn ends_of(annotations: &[Annotation], is_one: impl Fn(TextId) -> bool) -> Vec<u64> {
     let ends = annotations.iter().filter(|it| it.stage == Stage::End && is_one(it.name));
     let mut ends: Vec<u64> = ends.filter_map(|it| it.time_us.get()).collect();
@@ -178,7 +177,7 @@ fn ends_of(annotations: &[Annotation], is_one: impl Fn(TextId) -> bool) -> Vec<u
     ends
 }
 
-/// The last event before each moment, each once; none for moments before the first event or without events.
+/// The last event before each time, each event once; none for times before the first event or without events.
 fn last_events(trace: &[Event], moments_us: Vec<u64>) -> Vec<EventIndex> {
     let mut moments = moments_us.into_iter().peekable();
     let mut found: Vec<EventIndex> = Vec::new();
@@ -200,7 +199,7 @@ fn last_events(trace: &[Event], moments_us: Vec<u64>) -> Vec<EventIndex> {
     found
 }
 
-/// Steps by passes: the optimizer's if it asks for memory in every step, else the backward passes.
+/// Steps by passes: the optimizer's, if it requests memory in every step; else the backward passes.
 fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Steps> {
     let optimizer = ends_of_passes(passes, |pass| pass.kind == PassKind::Optimizer);
     let backward = ends_of_passes(passes, |pass| pass.kind == PassKind::Backward);
@@ -219,8 +218,7 @@ fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Ste
             });
         }
     }
-    // A step begins with a forward pass. What a backward pass computes again, layer by layer, has the stacks
-    // of modules alone.
+    // A step begins with a forward pass. Recomputation in the backward pass has only stacks of modules.
     let is_anew = |pass: &Pass| {
         let mut asks = trace[pass.first.index()..=pass.last.index()].iter();
         asks.any(|event| {
@@ -234,7 +232,7 @@ fn by_passes(passes: &Passes, trace: &[Event], is_inside: &[bool]) -> Option<Ste
     for pass in passes.iter() {
         match pass.kind {
             PassKind::Forward => is_behind_backward &= any_anew && !is_anew(pass),
-            // It goes on, and an optimizer that asks for memory in its first step alone belongs to it.
+            // It continues: an optimizer that requests memory in its first step only belongs to it.
             PassKind::Backward | PassKind::Optimizer if is_behind_backward => {
                 boundaries.pop();
                 boundaries.push(pass.last);

@@ -1,8 +1,8 @@
-//! Requests that the device refused first and that were served after a release: [`Pressure`].
+//! Requests that the device refused first and that were served after the cache was released: [`Pressure`].
 //!
-//! PyTorch counts these as `num_alloc_retries`. No event says "refused", but it shows: segments go back to the
-//! device right before one comes, inside one request (`release.rs`). Each retry bounds what the
-//! allocator could have: less than was reserved then and the segment that was refused.
+//! PyTorch counts these as `num_alloc_retries`. No event records a refusal, but it shows: segments are freed right
+//! before one is allocated, inside one request (`release.rs`). Each retry bounds the available memory: it is less
+//! than what was reserved then plus the refused segment.
 
 mod release;
 
@@ -13,7 +13,7 @@ use crate::snapshot::{EventIndex, Snapshot, StackId};
 use crate::timeline::Timeline;
 pub(crate) use release::{Cause, releases};
 
-/// What a recording shows of memory running short, beside requests that failed.
+/// What a recording shows about memory pressure, beside requests that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pressure {
     /// Requests that were refused first and then served, in order.
@@ -22,26 +22,26 @@ pub struct Pressure {
     pub emptied: usize,
     /// How often `garbage_collection_threshold` released segments.
     pub collected: usize,
-    /// How often it was one of the two, `empty_cache()` or a retry, and the recording does not say which.
+    /// How often it was either `empty_cache()` or a retry, and the recording does not show which.
     pub unclear: usize,
-    /// What the allocator could have, as far as the retries tell; `None` without one.
+    /// The bounds of the available memory, from the retries; `None` without one.
     pub capacity: Option<Limit>,
 }
 
 /// A request that the device refused until the cache was released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
-    /// The event of the memory that came then.
+    /// The event of the segment that was allocated then.
     pub at: EventIndex,
-    /// What was asked of the device, bytes.
+    /// The bytes requested of the device.
     pub segment_bytes: u64,
-    /// What was reserved when it was refused.
+    /// The bytes reserved when it was refused.
     pub reserved_bytes: u64,
-    /// What was released for it.
+    /// The bytes released for it.
     pub released_bytes: u64,
     /// Its stream.
     pub stream: StreamId,
-    /// Where in the program it was asked for.
+    /// The stack of the request.
     pub stack: Option<StackId>,
 }
 
@@ -73,7 +73,7 @@ impl Pressure {
         let at_least_bytes = timeline.peak_reserved.level.reserved_bytes;
         found.capacity = refused.map(|refused| Limit {
             at_least_bytes,
-            // At another time there was more: others took some of the device, or gave it back.
+            // At another time more was available: others took some of the device's memory, or freed it.
             below_bytes: refused.max(at_least_bytes.saturating_add(1)),
         });
         found

@@ -1,4 +1,4 @@
-//! Why memory ran out, as one sentence, and what is told of the request below it.
+//! Why memory ran out, as one sentence, and the lines about the request below it.
 
 use super::shapes::shapes;
 use super::{phases, words};
@@ -6,8 +6,8 @@ use crate::explain::{BackwardBlock, Cause, DeviceExplanation, Failure, Holes, Or
 use crate::snapshot::Snapshot;
 use crate::whatif::Advice;
 
-/// Where the request was made that failed, what it may have been for, and whether others failed before: a line
-/// each. `size` writes a number of bytes.
+/// Lines about the failed request: where it was made, what it may have been for, what was still needed, how many
+/// failed before. `size` formats a number of bytes.
 pub fn request(
     snapshot: &Snapshot,
     origins: &Origins,
@@ -43,7 +43,7 @@ pub fn request(
     lines
 }
 
-/// What the program would have needed next, and how much is missing for that.
+/// What the program still needed after the request, and how much is missing for that.
 fn still_needed(
     device: &DeviceExplanation,
     failure: &Failure,
@@ -62,7 +62,8 @@ fn still_needed(
     Some(format!("still needed: at least {} for {of} ({}){short}", size(needed.bytes), needed.confidence))
 }
 
-/// The cause, the figure that matters, and what would have helped. `leak` is the sentence of one, if there is one.
+/// The cause, the main figure, and what would have helped. `leak` is the sentence about a leak, if there is one.
+/// `size` formats a number of bytes.
 pub(super) fn sentence(
     device: &DeviceExplanation,
     failure: &Failure,
@@ -117,7 +118,7 @@ pub(super) fn sentence(
     format!("out of memory: {told}{}{shared}", limit.unwrap_or_default())
 }
 
-/// In how many pieces the cached bytes are.
+/// The number and size of the holes.
 fn holes(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let Holes { count, largest_bytes, cached, .. } = device.fragmentation.all;
     match count {
@@ -127,7 +128,7 @@ fn holes(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// What stands before bytes that are missing and before those that are spare: a limit's bounds are not exact.
+/// The words before missing and spare bytes if a limit's bounds are not exact.
 fn bounds(failure: &Failure) -> (&'static str, &'static str) {
     match failure.limit {
         Some(limit) if !limit.is_exact() => ("at most ", "at least "),
@@ -135,12 +136,12 @@ fn bounds(failure: &Failure) -> (&'static str, &'static str) {
     }
 }
 
-/// Whether what would be left if every block could be moved is next to nothing.
+/// Whether almost nothing would remain if free memory were contiguous.
 fn is_full(failure: &Failure, spare_bytes: u64) -> bool {
     failure.capacity_bytes().is_some_and(|capacity| spare_bytes < capacity / 100)
 }
 
-/// That it was not the device which refused the request, if so.
+/// The clause about the process's limit, if that refused the request.
 fn limit(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     let (limit, free) = failure.limit.zip(failure.device_free_bytes)?;
     let of = if limit.is_exact() {
@@ -152,7 +153,7 @@ fn limit(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     Some(format!("; the device had {} free: the request was refused by {of}", size(free)))
 }
 
-/// That others hold most of the device, where what is left for this allocator is less than any device has.
+/// The clause about other processes, if less memory was available than any device has.
 fn shared(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     let capacity = failure.capacity_bytes().filter(|_| failure.is_shared)?;
     Some(format!(
@@ -161,7 +162,7 @@ fn shared(failure: &Failure, size: impl Fn(u64) -> String) -> Option<String> {
     ))
 }
 
-/// Which setting would have helped.
+/// The setting that would have helped.
 fn help(device: &DeviceExplanation) -> String {
     let Some(what_if) = &device.what_if else { return "no setting was tried".to_owned() };
     match what_if.advice() {

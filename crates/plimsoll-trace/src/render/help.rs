@@ -1,4 +1,4 @@
-//! What would help, in a few sentences: a leak to close, a setting, or what makes the largest category smaller.
+//! What would help, in a few sentences: a leak to fix, a setting, or how to reduce the largest category.
 
 use plimsoll_alloc::Category;
 
@@ -6,11 +6,11 @@ use super::{Report, words};
 use crate::explain::{Cause, DeviceExplanation};
 use crate::whatif::WhatIf;
 
-/// From this share of what is held on, percent, a category is worth making smaller.
+/// Percent of live memory from which a category is worth reducing.
 const MUCH_PERCENT: u64 = 25;
 
-/// What would help, what helps most first. `what_if` is what other settings would have come to, where that is known;
-/// `size` writes a number of bytes.
+/// What would help, the most effective first. `what_if` is the simulation of other settings, if there is one; `size`
+/// formats a number of bytes.
 pub(super) fn advice(
     report: &Report<'_>,
     device: &DeviceExplanation,
@@ -69,7 +69,7 @@ fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> S
     advice
 }
 
-/// What makes the largest category smaller.
+/// How to reduce the largest category.
 fn largest(device: &DeviceExplanation) -> Option<String> {
     let share = device.owners.by_category.iter().find(|share| share.key.category.purpose().is_some())?;
     let (bytes, all) = (u128::from(share.bytes), u128::from(device.owners.bytes));
@@ -81,7 +81,7 @@ fn largest(device: &DeviceExplanation) -> Option<String> {
     Some(format!("{} are {percent:.0} % of live memory: {}", category.plural(), less(category)))
 }
 
-/// What makes a category smaller.
+/// How to reduce a category.
 fn less(category: Category) -> &'static str {
     match category {
         Category::Parameter => "keep the weights in 16 bits or fewer, or shard them over devices (FSDP)",

@@ -1,7 +1,7 @@
-//! An explanation in forms that people read: the sentences that all of them share ([`words`], of two recordings
-//! [`comparison`], of the ranks of a job [`ranks`], of several [`devices`], of [`phases`], of a [`ledger`], of memory
-//! running short, [`pressure`]), those about a recording's worth ([`quality`]), and a page that
-//! needs nothing but a browser ([`html`]). The program's text and JSON are its own.
+//! An explanation for people: the sentences that text and page share ([`words`]; about two recordings,
+//! [`comparison`]; several [`devices`]; a job's [`ranks`]; [`phases`]; the [`ledger`]; memory [`pressure`]), those
+//! about data quality ([`quality`]), and a page for a browser ([`html`]). The program has its own text and JSON
+//! formats.
 
 pub mod comparison;
 pub mod devices;
@@ -20,21 +20,21 @@ pub mod words;
 use crate::explain::{DeviceAnalysis, DeviceExplanation, Origins};
 use crate::snapshot::Snapshot;
 
-/// A recording, and what it tells.
+/// A recording and its explanation.
 #[derive(Debug, Clone, Copy)]
 pub struct Report<'a> {
-    /// The snapshot's name, as the user knows it.
+    /// The snapshot's name, as the user gave it.
     pub file: &'a str,
     /// The snapshot.
     pub snapshot: &'a Snapshot,
-    /// Its lines.
+    /// The origin of each stack.
     pub origins: &'a Origins,
-    /// What it tells of each device.
+    /// The explanation of each device.
     pub devices: &'a [DeviceExplanation],
 }
 
 impl<'a> Report<'a> {
-    /// One of the devices, as comparisons take it.
+    /// One of the devices, as the input of comparisons.
     pub fn analysis(&self, device: &'a DeviceExplanation) -> DeviceAnalysis<'a> {
         device.analysis(self.snapshot, self.origins)
     }

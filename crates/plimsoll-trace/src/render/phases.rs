@@ -1,16 +1,16 @@
-//! The phases and steps of a program, and why one step took more than another, in words.
+//! The phases and steps of a program, and why one step has a higher peak than another, in words.
 
 use super::words::plain;
 use crate::explain::{DeviceExplanation, PassKind, Phase, Rise};
 use crate::snapshot::Snapshot;
 
-/// What a phase is called; scopes of the program are told apart from what we call so.
+/// The name of a phase. The program's own scopes are marked as such.
 pub fn phase(snapshot: &Snapshot, phase: Phase) -> String {
     let name = plain(phase.name(snapshot));
     if matches!(phase, Phase::Scope(_)) { format!("scope {name}") } else { name.into_owned() }
 }
 
-/// By how much one step's peak is above another's.
+/// By how much one step's peak exceeds another's.
 pub fn rise(
     snapshot: &Snapshot,
     device: &DeviceExplanation,
@@ -27,7 +27,7 @@ pub fn rise(
     format!("step {} -> {to}{highest}: +{change} at the {pass} peak, from {less} to {more}", from + 1)
 }
 
-/// When in the program the last request failed, as the end of a sentence; nothing where there is but one phase.
+/// The phase of the last failed request, as the end of a sentence; empty if there is only one phase.
 pub fn failed_in(device: &DeviceExplanation) -> &'static str {
     match device.peaks.failed_in.filter(|_| device.peaks.phases.len() > 1) {
         Some(Phase::Building) => " while building the model",

@@ -1,12 +1,12 @@
-//! What is said of requests that the device refused first: [`lines`].
+//! Sentences about requests that the device refused first: [`lines`].
 
 use super::words;
 use crate::explain::{DeviceExplanation, Origins};
 use crate::pressure::{Pressure, Retry};
 use crate::snapshot::Snapshot;
 
-/// That there were retries, where the first was, and what they tell of the capacity; nothing without one. `size`
-/// writes a number of bytes.
+/// The number of retries, the first of them, and the capacity that follows; empty without a retry. `size` formats a
+/// number of bytes.
 pub fn lines(
     snapshot: &Snapshot,
     origins: &Origins,
@@ -35,7 +35,7 @@ pub fn lines(
     ]
 }
 
-/// The line of the program, as the end of "asked for so much".
+/// The line of the program, as the end of a sentence.
 fn at(snapshot: &Snapshot, origins: &Origins, retry: &Retry) -> String {
     let line = origins.get(retry.stack).line;
     line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)))

@@ -1,4 +1,4 @@
-//! How good a recording is, in words: [`Grade`], and what there is to complain of.
+//! How good a recording is, in words: [`Grade`], and the complaints.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use super::words::counted;
 use crate::explain::{DataQuality, Missing};
 use crate::replay::Replay;
 
-/// How far the answers can be relied on.
+/// How reliable the answers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
-    /// What matters is known exactly.
+    /// Everything important is known exactly.
     Good,
-    /// Something is not known, and the rest holds.
+    /// Something is unknown; the rest is reliable.
     Usable,
-    /// What most questions are about is not known.
+    /// What most questions are about is unknown.
     Poor,
 }
 
 impl Grade {
-    /// In one word.
+    /// The grade in one word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -30,21 +30,21 @@ impl Grade {
     }
 }
 
-/// Of the peak's bytes, so many may lack a stack without a word, and with more than so many it is poor.
+/// Percent of the peak's bytes that may lack a stack without a complaint, and from which the recording is poor.
 const FEW_PERCENT: f64 = 5.0;
 const MANY_PERCENT: f64 = 50.0;
 
-/// How good one device's recording is, and the complaints that led to it, the worst first.
+/// The grade of one device's recording, and its complaints, the worst first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
-    /// The grade: that of the worst complaint.
+    /// The grade of the worst complaint.
     pub grade: Grade,
-    /// What is wrong; empty if nothing is.
+    /// The complaints; empty if there are none.
     pub complaints: Vec<String>,
 }
 
 impl Judged {
-    /// Judges what is told of a device.
+    /// Grades a device's recording.
     pub fn of(quality: &DataQuality, replay: &Replay) -> Self {
         let mut found: Vec<(Grade, String)> = Vec::new();
         let lacks = |missing: Missing| quality.missing.contains(&missing);
@@ -91,7 +91,7 @@ impl Judged {
     }
 }
 
-/// The grade with what it rests on: the worst complaint, or what went well.
+/// The grade with its main reason: the worst complaint, or what went well.
 impl fmt::Display for Judged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let first = "all figures are exact to the byte";
@@ -104,7 +104,7 @@ impl fmt::Display for Judged {
     }
 }
 
-/// How exactly the requests were replayed.
+/// How exactly the requests were replayed, in words.
 pub fn replayed(replay: &Replay) -> String {
     if replay.requests == 0 {
         "no requests recorded: only the final state is known".to_owned()

@@ -1,4 +1,4 @@
-//! The ranks of a job side by side, in the words of every form that says it: [`RankTable`].
+//! The ranks of a job side by side, in words: [`RankTable`].
 
 use std::cmp::Reverse;
 
@@ -6,43 +6,43 @@ use super::Report;
 use super::words::{NO_LINE, few, plain};
 use crate::explain::{DeviceExplanation, LineAcross, Place, Ranks};
 
-/// Ranks that have a column of their own; of more, each line shows its range alone.
+/// The most ranks that have a column of their own; with more, each line shows only its range.
 pub const COLUMNS: usize = 8;
-/// What the columns of a range are called, as [`Across::range`](crate::explain::Across::range) has them.
+/// The names of the columns of a range, in the order of [`Across::range`](crate::explain::Across::range).
 pub const RANGE: [&str; 3] = ["least", "median", "most"];
-/// What a mark at a figure means.
+/// The meaning of the mark at a figure.
 pub const ODD: &str = "far from the others, which are close to each other";
 
-/// The ranks of a job, and what each tells.
+/// The ranks of a job, with the explanation of each.
 #[derive(Debug, Clone)]
 pub struct RankTable<'a> {
     /// Their figures.
     pub ranks: Ranks,
-    /// The device of each, with its recording, in the same order.
+    /// The recording and the device of each rank, in the same order.
     pub devices: Vec<(Report<'a>, &'a DeviceExplanation)>,
-    /// What could not be read, by the names of its ranks, and why.
+    /// Ranks whose file could not be read, and why.
     pub unreadable: &'a [(String, String)],
-    /// Further files of these ranks, by which they are not judged.
+    /// Further files of these ranks, which are not used.
     pub unused: &'a [Unused],
 }
 
-/// A file of a rank that has another, by which it is judged.
+/// A file that is not used, because its rank has another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unused {
-    /// What the rank is called.
+    /// The rank's name.
     pub rank: String,
     /// The file.
     pub file: String,
-    /// The file by which the rank is judged.
+    /// The file that is used.
     pub used: String,
-    /// Why that one and not this.
+    /// Why that one is used.
     pub why: &'static str,
-    /// What this one says, in a few words.
+    /// The verdict of this file, in a few words.
     pub brief: String,
 }
 
 impl Unused {
-    /// Which file counts, and why the other does not.
+    /// A sentence about which file is used, and why.
     pub fn sentence(&self) -> String {
         let Self { rank, file, used, why, brief } = self;
         format!("{rank}: {} is used, not {}: {why} ({brief})", plain(used), plain(file))
@@ -50,7 +50,7 @@ impl Unused {
 }
 
 impl<'a> RankTable<'a> {
-    /// Puts recordings side by side, each with the name of its rank; several devices of one are ranks of their own.
+    /// Compares recordings, each with the name of its rank. Several devices of one recording are ranks of their own.
     pub fn of(
         files: &[(&'a str, Report<'a>)],
         unreadable: &'a [(String, String)],
@@ -66,33 +66,33 @@ impl<'a> RankTable<'a> {
         Self { unreadable, unused, ..Self::named(devices) }
     }
 
-    /// Puts devices side by side, each under a name.
+    /// Compares devices, each with a name.
     pub(super) fn named(devices: impl Iterator<Item = (String, Report<'a>, &'a DeviceExplanation)>) -> Self {
         let (analysis, devices): (Vec<_>, Vec<_>) =
             devices.map(|(name, report, device)| ((name, report.analysis(device)), (report, device))).unzip();
         Self { ranks: Ranks::of(&analysis), devices, unreadable: &[], unused: &[] }
     }
 
-    /// What could not be read, a sentence for each.
+    /// A sentence for each file that could not be read.
     pub fn missing(&self) -> impl Iterator<Item = String> {
         self.unreadable.iter().map(|(name, why)| format!("incomplete without {name}: {why}"))
     }
 
-    /// What a rank is called.
+    /// A rank's name.
     pub fn name(&self, nth: usize) -> &str {
         &self.ranks.ranks[nth].name
     }
 
-    /// Whether a figure of a rank is odd.
+    /// Whether one of a rank's figures is odd.
     pub fn is_odd(&self, nth: usize) -> bool {
         self.ranks.allocated.is_odd(nth) || self.ranks.reserved.is_odd(nth)
     }
 
-    /// What failed, then who is odd. `size` writes a number of bytes.
+    /// What failed, then which rank is odd. `size` formats a number of bytes.
     pub fn verdict(&self, size: impl Fn(u64) -> String) -> String {
         let failed = self.devices.iter().enumerate().filter(|(_, (_, device))| device.failure.is_some());
         let failed: Vec<&str> = failed.map(|(nth, _)| self.name(nth)).collect();
-        // A rank that used several devices is one rank.
+        // A rank with several devices counts once.
         let has_failed = |rank: &&[(Report<'_>, &DeviceExplanation)]| {
             rank.iter().any(|(_, device)| device.failure.is_some())
         };
@@ -111,7 +111,7 @@ impl<'a> RankTable<'a> {
         self.devices.chunk_by(|(a, _), (b, _)| std::ptr::eq(a.snapshot, b.snapshot))
     }
 
-    /// What the rows are: devices where a rank has several.
+    /// What the rows are: ranks, or devices if a rank has several.
     fn rows(&self) -> &'static str {
         if self.by_file().count() < self.devices.len() { "devices" } else { "ranks" }
     }
@@ -164,7 +164,7 @@ impl<'a> RankTable<'a> {
         })
     }
 
-    /// The lines in which they differ, the least alike first.
+    /// The lines in which they differ, the largest differences first.
     pub fn differing(&self) -> Vec<&LineAcross> {
         self.ranks.lines.iter().filter(|line| line.across.spread_bytes() > 0).collect()
     }
@@ -174,7 +174,7 @@ impl<'a> RankTable<'a> {
         few(&line.across.odd.iter().map(|&nth| self.name(nth)).collect::<Vec<_>>())
     }
 
-    /// At most so many ranks, those that matter most first: odd ones, those that ran out of memory, then the largest.
+    /// At most `most` ranks, the most important first: odd ones, those that ran out of memory, then the largest.
     pub fn foremost(&self, most: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.devices.len()).collect();
         order.sort_by_key(|&nth| {
@@ -191,7 +191,7 @@ fn at(of: &LineAcross) -> String {
     format!("{} {}", if of.place.is_some() { "at" } else { "with" }, line(of))
 }
 
-/// A line of the program, and the line of somebody else's package that it called, whichever rank has it.
+/// A line of the program, with the library line that it called, from any rank.
 pub fn line(line: &LineAcross) -> String {
     let at = |place: &Place| format!("{}:{} {}", plain(&place.file), place.line, plain(&place.function));
     let own = line.place.as_ref().map_or_else(|| NO_LINE.to_owned(), at);

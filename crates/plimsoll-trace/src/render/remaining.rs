@@ -1,9 +1,9 @@
-//! What stays at the end of a recording, as one sentence.
+//! What is still live at the end of a recording, as one sentence.
 
 use super::words;
 use crate::explain::{DeviceExplanation, Remaining};
 
-/// How much stays, beside what was held at the moment that is explained. `size` writes a number of bytes.
+/// How much is still live at the end, compared with the moment that is explained. `size` formats a number of bytes.
 pub fn sentence(remaining: &Remaining, device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     format!(
         "{} is live when the recording ends, {:.1} % of the {} live {}",

@@ -1,10 +1,10 @@
-//! What a request that failed may have been for, in words.
+//! The shape that a failed request may have had, in words.
 
 use super::words::{self, counted};
 use crate::explain::{DeviceExplanation, Evidence, Guess, Origins};
 use crate::snapshot::Snapshot;
 
-/// What a request that failed may have been for: a sentence for the best guess, one for the next.
+/// A sentence for the best guess at a failed request's shape, and one for the next.
 pub(super) fn shapes(
     snapshot: &Snapshot,
     origins: &Origins,

@@ -1,4 +1,4 @@
-//! What every form of an explanation says in the same words.
+//! Sentences and names that all forms of an explanation share.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use crate::explain::{BackwardBlock, Cause, DeviceExplanation, ForwardLine, Line,
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::{Advice, Row, WhatIf};
 
-/// The line of blocks without a stack, or whose stack has none.
+/// The name of a missing line: the block has no stack, or its stack has no line of Python.
 pub const NO_LINE: &str = "no line of Python";
 
-/// A name that a file has, as one line that does nothing to a terminal.
+/// A text from a file, as one line without control characters.
 pub fn plain(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) {
         Cow::Owned(text.replace(char::is_control, " "))
@@ -21,17 +21,17 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// So many things of this name: `1 block`, `2 blocks`.
+/// A count with its noun: `1 block`, `2 blocks`.
 pub fn counted(count: u64, name: &str) -> String {
     format!("{count} {name}{}", plural(count, "", "s"))
 }
 
-/// One thing, or many.
+/// The singular or the plural.
 pub(super) fn plural<'a>(count: u64, one: &'a str, many: &'a str) -> &'a str {
     if count == 1 { one } else { many }
 }
 
-/// The first of some names, and how many more there are.
+/// The first few names, and how many more there are.
 pub(super) fn few(names: &[&str]) -> String {
     const FEW: usize = 4;
     let (first, more) = names.split_at(names.len().min(FEW));
@@ -39,7 +39,7 @@ pub(super) fn few(names: &[&str]) -> String {
     format!("{}{more}", first.join(", "))
 }
 
-/// By how much a size changed, with its sign. `size` writes a number of bytes.
+/// The change of a size, with its sign. `size` formats a number of bytes.
 pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
     let sign = match bytes {
         0 => "",
@@ -49,7 +49,7 @@ pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
     format!("{sign}{}", size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
-/// What happened, and the figure that matters. `size` writes a number of bytes.
+/// What happened, and the main figure. `size` formats a number of bytes.
 pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let leak = leak(device, &size);
     let Some(failure) = device.failure else {
@@ -70,7 +70,7 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
     failure::sentence(device, &failure, leak, size)
 }
 
-/// Whether the [`verdict`] is that something is wrong: memory ran out, or leaks.
+/// Whether the [`verdict`] is bad: memory ran out, or leaks.
 pub fn is_bad(device: &DeviceExplanation) -> bool {
     device.failure.is_some() || leaks(device)
 }
@@ -99,14 +99,14 @@ pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
     format!("out of memory{cause}{leak}")
 }
 
-/// How much is never given back, if something is.
+/// How much leaks, if something does.
 fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
     let whole = &device.leaks.whole;
     (whole.verdict == Verdict::Leaking)
         .then(|| format!("{} ({})", rate(&whole.growth, size), whole.confidence))
 }
 
-/// How much stays of a step, and of how many steps.
+/// How much remains of a step, and of how many steps.
 pub fn rate(growth: &Growth, size: impl Fn(u64) -> String) -> String {
     let Growth { usual_bytes, grew, steps, every, .. } = *growth;
     let bytes = size(usual_bytes);
@@ -123,7 +123,7 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     let (Some(&first), Some(&last)) = (held.first(), held.last()) else {
         return format!("{name}: no steps found");
     };
-    // The last step is not judged: a program that ends lets go of what it has.
+    // The last step is not judged: a program that ends frees its memory.
     let settled = held.get(growth.from..held.len().max(2) - 1).unwrap_or_default();
     let (least, most) = (settled.iter().min().unwrap_or(&last), settled.iter().max().unwrap_or(&last));
     let (since, steps) = (growth.from + 1, held.len());
@@ -170,12 +170,12 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     }
 }
 
-/// Of too few steps: the bytes of each that are still held, of all lines.
+/// With too few steps: the bytes of each step that are still live, of all lines.
 fn kept_of_each(device: &DeviceExplanation) -> u64 {
     device.leaks.kept_of_each().fold(0, |sum, (_, bytes)| sum.saturating_add(bytes))
 }
 
-/// How many steps there are, what told, and what to think of their growth.
+/// The number of steps, how they were found, and the verdict about their growth.
 pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let (verdict, count) = (device.leaks.whole.verdict, device.steps.len());
     match (count, verdict) {
@@ -199,7 +199,7 @@ pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
     }
 }
 
-/// What kind of program keeps memory like that, a sentence each: of the whole where it leaks, else of lines.
+/// The kind of program that keeps memory like this, a sentence each: for the whole if it leaks, else for each line.
 pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> {
     let leaks = &device.leaks;
     if leaks.whole.verdict == Verdict::Leaking {
@@ -209,23 +209,23 @@ pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> 
     lines.map(|(line, pattern)| format!("{}: {}", place(snapshot, line), pattern.advice())).collect()
 }
 
-/// What no snapshot can tell of a leak.
+/// What a snapshot cannot show about a leak.
 pub const NO_HOLDER: &str =
     "these lines allocated the blocks; a snapshot does not record which Python variable keeps them alive";
 
-/// Which moment is explained, as the end of "held …".
+/// The moment that is explained, as the end of "live …".
 pub fn when(device: &DeviceExplanation) -> &'static str {
     if device.failure.is_some() { "when memory ran out" } else { "at the peak" }
 }
 
-/// `src/model.py:41 forward`, with as much of the path as tells files apart.
+/// `src/model.py:41 forward`, with enough of the path to distinguish files.
 pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     let frame = snapshot.stacks.get_frame(frame);
     let [file, name] = [frame.filename, frame.name].map(|id| plain(snapshot.texts.get(id)));
     format!("{}:{} {name}", short(&file), frame.line)
 }
 
-/// Whether a frame of this file is one of Python, not of C++.
+/// Whether a frame of this file is Python, not C++.
 pub fn is_python(file: &str) -> bool {
     crate::explain::is_python(file)
 }
@@ -239,7 +239,7 @@ pub fn short(path: &str) -> String {
     }
 }
 
-/// A row of the table by line: the user's line, and the line of a library that it called; or what is known without.
+/// The place of a row by line: the user's line and the library line that it called, or what is known without a line.
 pub fn asker(snapshot: &Snapshot, key: Line) -> String {
     match key.frame {
         Some(frame) => with_library(snapshot, frame, key.package_line),
@@ -247,7 +247,7 @@ pub fn asker(snapshot: &Snapshot, key: Line) -> String {
     }
 }
 
-/// A block that no line of Python asked for: `backward of model.py:41 forward (likely), MmBackward0`.
+/// A block without a line of Python: `backward of model.py:41 forward (likely), MmBackward0`.
 pub fn backward(snapshot: &Snapshot, block: BackwardBlock) -> String {
     let operator = block.operator.map_or_else(String::new, |name| format!(", {}", plain(name.of(snapshot))));
     match block.forward {
@@ -267,17 +267,17 @@ fn with_library(snapshot: &Snapshot, frame: FrameId, library: Option<FrameId>) -
     }
 }
 
-/// What one block is for, in one word or two, or the user's own category.
+/// The category of one block, in a word or two.
 pub fn purpose(snapshot: &Snapshot, category: ShownCategory) -> Cow<'_, str> {
     category.name(snapshot).map_or(Cow::Borrowed("unknown"), plain)
 }
 
-/// What blocks are for, in one word or two, or the user's own category.
+/// The category of several blocks, in a word or two.
 pub fn category(snapshot: &Snapshot, category: ShownCategory) -> Cow<'_, str> {
     category.plural(snapshot).map_or(Cow::Borrowed("unknown"), plain)
 }
 
-/// How that is known.
+/// How a category is known.
 pub fn reason(key: Purposed) -> String {
     match key.category {
         ShownCategory::Purpose(None) => key.why.evidence().to_owned(),
@@ -285,15 +285,15 @@ pub fn reason(key: Purposed) -> String {
     }
 }
 
-/// Who wrote the file.
+/// The program that wrote the file.
 pub fn writer(file: &str, snapshot: &Snapshot) -> String {
     let vendor = snapshot.vendor().map(|vendor| format!(", on {}: {}", vendor.name(), vendor.caveat()));
     let vendor = vendor.unwrap_or_default();
     format!("{file}: {}{vendor}; no code in the file was run", snapshot.facts.written_by())
 }
 
-/// How good the file is, and who wrote it: a line for the file, one for each device. `file` is the snapshot as
-/// the user names it.
+/// The quality and the writer of a file: a line for the file, and one for each device. `file` is the name that the
+/// user gave.
 pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
     let mut lines = vec![writer(file, snapshot)];
     lines.extend(devices.iter().map(|device| {
@@ -313,7 +313,7 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
     lines
 }
 
-/// A place that blocks are asked for.
+/// A place that requests memory.
 pub fn place(snapshot: &Snapshot, place: Place) -> String {
     match place {
         Place::Line(frame) => line(snapshot, frame),
@@ -323,7 +323,7 @@ pub fn place(snapshot: &Snapshot, place: Place) -> String {
     }
 }
 
-/// Which setting to recommend, compared with the recorded ones, simulated.
+/// The recommended setting, compared with the simulation of the recorded ones.
 pub fn best_setting(what_if: &WhatIf, size: impl Fn(u64) -> String) -> String {
     let baseline = what_if.rows.first().map(|row| &row.outcome).unwrap_or(&what_if.recorded);
     let instead = |row: &Row| {
@@ -381,7 +381,7 @@ fn retries(count: usize) -> String {
     format!("{count} {}", plural(count as u64, "retry", "retries"))
 }
 
-/// How exactly the recorded settings, simulated, come to what was recorded: so far the other rows carry.
+/// How close the simulation of the recorded settings comes to the recording: other rows are as accurate.
 pub fn baseline(what_if: &WhatIf) -> String {
     let (recorded, Some(simulated)) = (&what_if.recorded, what_if.rows.first()) else { return String::new() };
     let (was, is) = (recorded.peak_reserved_bytes, simulated.outcome.peak_reserved_bytes);

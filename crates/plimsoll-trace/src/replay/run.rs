@@ -1,4 +1,4 @@
-//! One replay: every event in order, each request compared.
+//! One replay: applies every event in order and compares each request.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,11 @@ use crate::conformance::{Answer, Choice};
 use crate::snapshot::{self, Action, Event, EventIndex, LifeIndex, MaybeU64, PoolIndex, Pools, Snapshot};
 use crate::timeline::{Life, Timeline};
 
-/// Of whom a block is that was there before the recording.
+/// The owner of a block that was there before the recording.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Held {
     Life(LifeIndex),
-    /// One that waits for a stream, by its place among them.
+    /// A block that waits for a stream, by its index among those.
     Waiting(usize),
 }
 
@@ -26,39 +26,39 @@ pub(super) struct Run<'a> {
     pub(super) config: Config,
     pub(super) pools: &'a Pools,
     pub(super) state: ReplayState,
-    /// What each life holds in our allocator now.
+    /// Each life's allocation in our allocator now.
     pub(super) held: Vec<Option<Allocation>>,
     /// Lives that wait for a stream.
     waiting: BTreeMap<LifeIndex, plimsoll_alloc::Waiting>,
     pub(super) waiting_before: Vec<Option<plimsoll_alloc::Waiting>>,
-    /// Where the first block landed in a free rest, by where the rest seems to begin: the block in front of it
-    /// is larger.
+    /// Where the first block landed in a free gap, by the address where the gap seems to begin: the block before the
+    /// gap is larger.
     pub(super) first_in_gap: BTreeMap<Addr, Addr>,
     pub(super) placed_before: usize,
-    /// The request that memory of the device was taken for last: it is served from that, whatever the rules for
-    /// cached blocks say.
+    /// The request for which memory of the device was last allocated. It is served from that memory, whatever the
+    /// rules for cached blocks are.
     served_from_new: Option<usize>,
-    /// Where the last look for the request behind an event began and ended.
+    /// The range of the last search for the request after an event.
     looked_behind: (usize, usize),
-    /// The last request that was asked whether it is a retry, and the answer.
+    /// The last request tested for being a retry, and the result.
     known_retry: Option<(usize, bool)>,
-    /// The request that the last conflict was about.
+    /// The request of the last conflict.
     last_conflict: Option<usize>,
     /// The size of each life's block.
     pub(super) bytes: Vec<u64>,
-    /// The same of blocks that waited before the recording.
+    /// The same for blocks that waited before the recording.
     pub(super) waiting_bytes: Vec<u64>,
     pub(super) replay: Replay,
 }
 
-/// What a replay found, and the sizes of the blocks.
+/// The result of a replay, with the sizes of the blocks.
 pub(super) struct Outcome {
     pub(super) replay: Replay,
     pub(super) bytes: Vec<u64>,
     pub(super) waiting_bytes: Vec<u64>,
 }
 
-/// Replays the first so many events.
+/// Replays the first `events` events.
 pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder, events: usize) -> Outcome {
     let config = snapshot.config();
     let trace = snapshot.trace(timeline.device);
@@ -88,8 +88,8 @@ pub(super) fn run(snapshot: &Snapshot, timeline: &Timeline, tie_order: TieOrder,
     Outcome { replay: run.replay, bytes: run.bytes, waiting_bytes: run.waiting_bytes }
 }
 
-/// Where the first block landed behind each block from before the recording, while that was held: within 1 MiB, so
-/// that nothing but the block itself can lie between.
+/// The first block that landed after each block from before the recording while that was live, within 1 MiB, so that
+/// only the block itself can be between them.
 fn first_in_gaps(timeline: &Timeline) -> BTreeMap<Addr, Addr> {
     const MOST_BYTES: u64 = 1 << 20;
     let before = &timeline.lives[..timeline.lives.partition_point(|life| life.born.is_none())];
@@ -144,7 +144,7 @@ impl Run<'_> {
         Request { stream: event.stream, pool: self.pool_at(nth, addr), ..Request::of(event.size) }
     }
 
-    /// The pool that an event is about.
+    /// The pool of an event.
     pub(super) fn pool_at(&self, nth: usize, addr: Addr) -> PoolId {
         self.pool(self.timeline.pools.at(self.trace[nth].pool, addr, nth))
     }
@@ -182,14 +182,14 @@ impl Run<'_> {
         self.held[life.index()] = Some(allocation);
     }
 
-    /// Notes a conflict, and puts ours where theirs was.
+    /// Counts a conflict, and puts our block at the recorded address.
     #[cold]
     fn force(&mut self, nth: usize, request: Request, addr: Addr, ours: Option<Addr>, life: LifeIndex) {
         self.conflict(nth, request, Answer::At(addr.0), Answer::of(ours.map(|addr| addr.0)));
         self.put(request, addr, life);
     }
 
-    /// Serves a request where theirs was.
+    /// Serves a request at the recorded address.
     #[cold]
     fn put(&mut self, request: Request, addr: Addr, life: LifeIndex) {
         match self.state.allocator.malloc_with_address(request, addr) {
@@ -234,7 +234,7 @@ impl Run<'_> {
         }
     }
 
-    /// A block stops waiting that began to before the recording.
+    /// A block that was waiting before the recording stops waiting.
     fn complete_before(&mut self, addr: Addr, index: Option<EventIndex>) {
         let before = &self.timeline.waiting_before;
         let place = before.partition_point(|life| life.addr < addr);
@@ -244,8 +244,8 @@ impl Run<'_> {
         }
     }
 
-    /// The request that memory of the device was taken for: the next `alloc`, if nothing but more such memory
-    /// comes in between.
+    /// The request for which memory of the device was allocated: the next `alloc`, if only more such memory comes
+    /// before it.
     fn request_behind(&mut self, nth: usize) -> Option<(usize, Event)> {
         let (from, to) = self.looked_behind;
         if !(from <= nth && nth < to) {
@@ -258,7 +258,7 @@ impl Run<'_> {
         Some((behind, *event))
     }
 
-    /// Whether ours would have needed memory of the device, too, for the request behind an event.
+    /// Checks that our allocator also needs memory of the device for the request after an event.
     fn compare_need(&mut self, nth: usize) -> Option<(usize, Request)> {
         let (behind, event) = self.request_behind(nth)?;
         self.served_from_new = Some(behind);
@@ -275,8 +275,8 @@ impl Run<'_> {
         Some((behind, request))
     }
 
-    /// Whether the cache was released for a request, after waiting for blocks that became free then. Such blocks are
-    /// not looked at: Note [No search after the release] of the allocator. Of the first event, nobody knows.
+    /// Whether the cache was released for a request, after waiting for blocks that became free by that. The allocator
+    /// does not search these blocks: Note [No search after the release]. For the first event this is unknown.
     fn is_retry(&mut self, nth: usize) -> bool {
         match self.known_retry {
             Some((known, is_retry)) if known == nth => is_retry,
@@ -310,7 +310,7 @@ impl Run<'_> {
         nth > 0 && freed == EventIndex::new(nth - 1)
     }
 
-    /// The device gives a segment.
+    /// The device allocates a segment.
     fn segment(&mut self, nth: usize) {
         let event = &self.trace[nth];
         if let Some((behind, request)) = self.compare_need(nth) {
@@ -332,7 +332,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether our blocks are those of the snapshot.
+    /// Whether our blocks equal the snapshot's.
     fn ends_as(&self, snapshot: &Snapshot) -> bool {
         let here = snapshot.segments.iter().filter(|segment| segment.device() == self.timeline.device);
         let blocks = here.flat_map(|segment| &segment.blocks);
@@ -355,7 +355,7 @@ impl Run<'_> {
     }
 }
 
-/// What was asked for a block that is held; of a free one, that says nothing.
+/// The requested bytes of a live block; of a free one, the field has no meaning.
 fn asked(block: &snapshot::Block) -> MaybeU64 {
     if block.state == snapshot::BlockState::Inactive { MaybeU64::ABSENT } else { block.requested_size }
 }

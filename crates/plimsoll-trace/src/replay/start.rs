@@ -1,5 +1,4 @@
-//! The state in which a recording begins: memory as it was before the first event, cut as the blocks that were
-//! held then say.
+//! The state in which a recording begins: the segments before the first event, split as the live blocks show.
 
 use plimsoll_alloc::{Addr, Adoption, Allocation, DeviceRange, Piece, PieceState, PoolKind};
 
@@ -7,15 +6,15 @@ use super::run::{Held, Run};
 use crate::snapshot::{Action, LifeIndex, SegmentType};
 use crate::timeline::{Life, Memory};
 
-/// Address space that an expandable segment may still grow into, where nothing else is seen to lie. Real ones
-/// reserve 9/8 of the device's memory; only that it is more than any block has matters.
+/// Address space into which an expandable segment may still grow, if nothing else is seen there. Real ones reserve
+/// 9/8 of the device's memory; it only matters that this is more than any block has.
 const ROOM_BYTES: u64 = 1 << 40;
-/// In the large half of a pool, a rest of this size or less is given out with the block: so no piece of a
-/// segment is as small, and what looks like one belongs to the block in front of it.
+/// In the large part of a pool, a rest of this size or less stays with the block. So no piece of a segment is as
+/// small, and what looks like one belongs to the block before it.
 const MOST_REST_BYTES: u64 = 1 << 20;
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
 
-/// One piece of memory that the recording ever shows.
+/// One piece of memory that appears in the recording.
 struct Seen {
     memory: DeviceRange,
     page_bytes: Option<u64>,
@@ -30,7 +29,7 @@ impl Seen {
         self.memory.bytes = end.max(self.end()) - self.memory.addr.0;
     }
 
-    /// Whether these pages may be of the same address space as the next ones.
+    /// Whether these pages may be in the same address space as the next ones.
     fn goes_on_with(&self, next: &Self) -> bool {
         let owner = |it: &Self| (it.memory.stream, it.memory.pool, it.memory.pool_id, it.page_bytes);
         let from_bytes = next.memory.addr.0 - self.memory.addr.0;
@@ -38,18 +37,18 @@ impl Seen {
     }
 }
 
-/// A block that was there before the recording.
+/// A block from before the recording.
 struct Block {
     addr: Addr,
     bytes: u64,
     requested_bytes: u64,
     held: Held,
-    /// Whether the size is what the snapshot shows, rather than the rounded request.
+    /// Whether the snapshot shows the size. Otherwise it is the rounded request.
     is_exact: bool,
 }
 
 impl Run<'_> {
-    /// Takes the state before the first event over.
+    /// Takes over the state before the first event.
     pub(super) fn begin(&mut self) {
         let blocks = self.blocks_before();
         let before = &self.timeline.memory_before;
@@ -86,8 +85,8 @@ impl Run<'_> {
         blocks
     }
 
-    /// The address space of every expandable segment that is ever seen, by address. Pages of the same owner
-    /// with nothing of others' in between are in one.
+    /// The address space of every expandable segment in the recording, by address. Pages of the same owner with
+    /// nothing of others between them share one.
     fn ranges(&self) -> Vec<Seen> {
         let of = |action| {
             let places = (0..self.trace.len()).filter(move |&nth| self.trace[nth].action == action);
@@ -134,8 +133,8 @@ impl Run<'_> {
         Seen { memory: DeviceRange { addr, bytes, stream, pool, pool_id }, page_bytes }
     }
 
-    /// The memory that an event shows to come, with the half of a pool that it is for: small segments and pages
-    /// are 2 MiB, large ones more.
+    /// The memory that an event adds, with its part of the pool: small segments and pages have 2 MiB, large ones
+    /// more.
     pub(super) fn range_of(&self, nth: usize) -> Option<DeviceRange> {
         let event = &self.trace[nth];
         let addr = event.addr()?;
@@ -151,7 +150,7 @@ impl Run<'_> {
         }
     }
 
-    /// Takes one segment over, or the address space of an expandable one, with the blocks inside.
+    /// Takes over one segment, or the address space of an expandable one, with its blocks.
     fn take_over(
         &mut self,
         memory: DeviceRange,
@@ -230,9 +229,9 @@ impl Run<'_> {
         }
     }
 
-    /// What a block has beyond its rounded request, as far as it can be told: a rest that is too small to be a
-    /// block is its own, and any beyond `max_split_size`; of a larger one, the first block that lands in it
-    /// tells where it begins.
+    /// The bytes of a block beyond its rounded request, as far as they are known. A rest that is too small for a
+    /// block belongs to it, and so does any rest beyond `max_split_size`; in a larger gap, the first block that lands
+    /// there shows where the gap begins.
     fn rest_of(&mut self, block: &Block, gap_bytes: u64) -> u64 {
         let is_whole = self.config.max_split_bytes().is_some_and(|most| block.bytes >= most);
         if gap_bytes <= MOST_REST_BYTES || is_whole {
@@ -248,14 +247,14 @@ impl Run<'_> {
     }
 }
 
-/// Pieces by address, of which no two neighbours are alike.
+/// Pieces by address. No two neighbours have the same state.
 #[derive(Default)]
 struct Pieces {
     list: Vec<Piece>,
 }
 
 impl Pieces {
-    /// Adds bytes that nobody holds.
+    /// Adds bytes without a block.
     fn push(&mut self, bytes: u64, state: PieceState) {
         match self.list.last_mut() {
             _ if bytes == 0 => {}

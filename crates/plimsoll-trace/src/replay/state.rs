@@ -1,5 +1,5 @@
-//! Our allocator in the state that the recording has come to: [`ReplayState`]. Memory of the device comes and goes
-//! as the record says; the allocator has no device of its own to ask.
+//! Our allocator during a replay: [`ReplayState`]. Its memory comes and goes as the recording says; it has no device
+//! of its own.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use plimsoll_alloc::{
 
 use crate::snapshot::Snapshot;
 
-/// A device that gives nothing.
+/// A device that has no memory.
 pub(super) struct NoDevice;
 
 impl Driver for NoDevice {
@@ -28,13 +28,13 @@ impl Driver for NoDevice {
 
 pub(super) struct ReplayState {
     pub(super) allocator: Allocator<NoDevice, ()>,
-    /// Segments, and the address space of expandable ones: what is there must not be given again.
+    /// Segments, and the address space of expandable ones, which must not overlap.
     pub(super) memory: BTreeMap<Addr, DeviceRange>,
     pub(super) stray_segments: usize,
 }
 
 impl ReplayState {
-    /// Nothing, under the recorded options. Those that only matter to who asks a device are off.
+    /// An empty allocator with the recorded options, except those about requests to the device.
     pub(super) fn new(snapshot: &Snapshot, config: Config, tie_order: TieOrder) -> Self {
         let config = config.with_tie_order(tie_order).with_throw_on_cudamalloc_oom(false);
         let config = config.with_per_process_memory_fraction(1.0).unwrap_or_default();
@@ -45,7 +45,7 @@ impl ReplayState {
         Self { allocator, memory: BTreeMap::new(), stray_segments: 0 }
     }
 
-    /// Notes that memory is there; not if some of it is there already.
+    /// Claims a range of memory; `false` if some of it is claimed already.
     pub(super) fn claim(&mut self, memory: DeviceRange) -> bool {
         let end = memory.addr.0.checked_add(memory.bytes);
         let below = end.and_then(|end| self.memory.range(..Addr(end)).next_back());
@@ -58,27 +58,27 @@ impl ReplayState {
         is_free
     }
 
-    /// The memory around an address.
+    /// The segment around an address.
     fn around(&self, addr: Addr) -> Option<&DeviceRange> {
         let (_, memory) = self.memory.range(..=addr).next_back()?;
         (addr.0 < memory.addr.0 + memory.bytes).then_some(memory)
     }
 
-    /// Follows the device mapping pages.
+    /// Applies the mapping of pages.
     pub(super) fn map(&mut self, addr: Addr, bytes: u64) {
         let pages = self.around(addr).map(|around| DeviceRange { addr, bytes, ..*around });
         let done = pages.is_some_and(|pages| self.allocator.adopt_pages(&pages).is_ok());
         self.stray_segments += usize::from(!done);
     }
 
-    /// Follows the device taking pages back.
+    /// Applies the unmapping of pages.
     pub(super) fn unmap(&mut self, addr: Addr, bytes: u64) {
         let pages = self.around(addr).map(|around| DeviceRange { addr, bytes, ..*around });
         let done = pages.is_some_and(|pages| self.allocator.disown(&pages).is_ok());
         self.stray_segments += usize::from(!done);
     }
 
-    /// Follows the device taking a segment back.
+    /// Applies the release of a segment.
     pub(super) fn free_segment(&mut self, addr: Addr, bytes: u64) {
         let segment = self.memory.get(&addr).map(|segment| DeviceRange { bytes, ..*segment });
         let done = segment.is_some_and(|segment| self.allocator.disown(&segment).is_ok());

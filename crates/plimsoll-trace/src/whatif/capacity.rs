@@ -1,4 +1,4 @@
-//! What the allocator could have of the device, and which settings a simulation runs under so: [`Capacity`].
+//! How much memory the allocator could use, and under which settings a simulation runs as a result: [`Capacity`].
 
 use plimsoll_alloc::Config;
 
@@ -6,19 +6,19 @@ use crate::failure::Failure;
 use crate::pressure::Pressure;
 use crate::timeline::Timeline;
 
-/// What tells how much the allocator could have.
+/// How the capacity is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CapacitySource {
     /// A request that failed.
     Failure,
-    /// A request that was refused first and served after a release: it had at least what was reserved at most.
+    /// A request that was retried: at least the most that was reserved at a refusal was available.
     Retry,
-    /// The device's total, as the recorder wrote it or the caller says.
+    /// The device's total, as the recorder wrote it or the caller gives it.
     DeviceTotal,
 }
 
 impl CapacitySource {
-    /// As the end of "is taken to have so much: …".
+    /// The reason, in words.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Failure => "shown by the request that failed",
@@ -27,7 +27,7 @@ impl CapacitySource {
         }
     }
 
-    /// In one word, for programs.
+    /// The reason in a word or two, for programs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Failure => "failure",
@@ -44,14 +44,14 @@ pub(super) struct Capacity {
 }
 
 impl Capacity {
-    /// What a recording tells, and the device's total where that is known. The lower of the two counts.
+    /// The capacity that the recording shows, or the device's total if known: the lower of the two.
     pub(super) fn of(
         timeline: &Timeline,
         failures: &[Failure],
         pressure: &Pressure,
         device_total_bytes: Option<u64>,
     ) -> Option<Self> {
-        // A limit is taken to have been there from the start: what was reserved under it bounds it.
+        // Assumes that a limit was there from the start: then what was reserved bounds it.
         let peak = timeline.peak_reserved.level.reserved_bytes;
         let failed = failures.first().and_then(|failure| match failure.limit {
             Some(limit) if peak < limit.below_bytes => Some(peak.max(limit.at_least_bytes)),
@@ -65,8 +65,8 @@ impl Capacity {
         [failed.or(retried), total].into_iter().flatten().min_by_key(|capacity| capacity.bytes)
     }
 
-    /// What the simulated device has: of which a process with a memory fraction gets just this capacity, unless
-    /// it is the whole device's.
+    /// The total of the simulated device. A process with a memory fraction gets this capacity of it, unless the
+    /// capacity is the whole device's.
     pub(super) fn device_bytes(self, fraction: f64) -> u64 {
         if self.source == CapacitySource::DeviceTotal || !(fraction > 0.0 && fraction < 1.0) {
             return self.bytes;
@@ -76,7 +76,7 @@ impl Capacity {
     }
 }
 
-/// Settings to try in a process that had a memory fraction: they divide its share, not the device.
+/// Settings to try in a process that had a memory fraction: they apply to its share, not to the whole device.
 pub(super) fn within_fraction(config: Config, fraction: f64) -> Config {
     let share = config.per_process_memory_fraction() * fraction;
     config.clone().with_per_process_memory_fraction(share).unwrap_or(config)

@@ -1,5 +1,5 @@
-//! A recording as a program for any allocator: [`Program`]. Lives get places that are used again, so that a
-//! simulation needs no more of them than blocks are held at one time.
+//! A recording as a program for any allocator: [`Program`]. Blocks get reusable slots, so that a simulation needs
+//! only as many slots as there are live blocks at one time.
 
 use plimsoll_alloc::{PoolId, StreamId};
 
@@ -7,7 +7,7 @@ use crate::pressure::{Cause, releases};
 use crate::snapshot::{Action, Event, EventIndex, LifeIndex, PoolIndex, Snapshot};
 use crate::timeline::{Life, Timeline};
 
-/// Where a held block is kept.
+/// The slot of a live block.
 pub(super) type Place = u32;
 
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub(super) struct Program {
     pub(super) pools: Vec<PoolId>,
     /// The most in use at one time, each request rounded to 512 bytes.
     pub(super) packed_bytes: u64,
-    /// How often the recorded allocator seems to have asked the device again after a release.
+    /// How often the recorded allocator seems to have retried a request.
     pub(super) retries: usize,
     /// Requests that were recorded.
     pub(super) requests: usize,
@@ -50,7 +50,7 @@ pub(super) struct Program {
 struct Writer<'a> {
     timeline: &'a Timeline,
     steps: Vec<Step>,
-    /// The place of each life that has one.
+    /// The slot of each life that has one.
     place_of: Vec<Place>,
     free_places: Vec<Place>,
     places: Place,
@@ -128,8 +128,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Memory went back to the device. A simulated device refuses by itself what makes its allocator release
-    /// memory; only what the program did is repeated.
+    /// The cache was released. Only releases by the program itself are repeated: the simulated device refuses
+    /// requests by itself, which makes its allocator release memory.
     fn release(&mut self, cause: Cause) {
         match cause {
             Cause::EmptyCache | Cause::Unclear => self.steps.push(Step::EmptyCache),
@@ -151,7 +151,7 @@ impl Writer<'_> {
         self.packed_bytes = self.packed_bytes.max(self.in_use_bytes);
     }
 
-    /// Ends what a life has, held or waiting.
+    /// Frees the block of a life, live or waiting.
     fn free(&mut self, life: LifeIndex) {
         let place = std::mem::replace(&mut self.place_of[life.index()], NOWHERE);
         if place == NOWHERE {

@@ -1,4 +1,4 @@
-//! A program on our allocator with a simulated device: [`simulate`].
+//! Runs a program on our allocator with a simulated device: [`simulate`].
 
 use plimsoll_alloc::{
     Allocation, Allocator, Config, Error, Event, Observer, PoolId, Request, SimDriver, StreamId, Waiting,
@@ -9,7 +9,7 @@ use super::program::{Program, Step};
 use crate::explain::StillNeeded;
 use crate::snapshot::{EventIndex, PoolIndex};
 
-/// The bytes of a device without a bound. Address space is reserved in proportion, so it is not endless.
+/// The bytes of a device without a bound. Address space is reserved in proportion, so it is finite.
 const BOUNDLESS_BYTES: u64 = 1 << 50;
 
 /// Counts the figures of a row.
@@ -59,7 +59,7 @@ impl Tally {
     }
 }
 
-/// The contents of a place.
+/// The contents of a slot.
 enum Kept {
     Nothing,
     Held(Allocation),

@@ -125,7 +125,7 @@ async function last() {
 /** Moments: by click, by key, by link. */
 async function moments(plot, at) {
   const first = await what();
-  check(/held.*reserved/.test(first), `a moment is explained at once: ${first}`);
+  check(/live.*reserved/.test(first), `a moment is explained at once: ${first}`);
   await tab.click(at(0.3), plot.y + 100);
   const events = await tab.ask(`JSON.parse(document.getElementById("data").textContent).devices[0].curve.events`);
   check(events < 20 || (await what()) !== first, `a click explains a moment: ${await what()}`);
@@ -157,10 +157,10 @@ async function brush(plot, at) {
     check(before[part] !== after[part], `brushing changes ${part}`);
   }
   check(during.what !== before.what, "it follows while the mouse is down");
-  const held = after.what.match(/: (.*?) held/)[1];
+  const held = after.what.match(/: (.*?) live/)[1];
   const isWhole = await tab.ask(`JSON.parse(document.getElementById("data").textContent).devices[0].held.blocks.leftOut === 0`);
   const root = await tab.text(".boxes > :first-child");
-  if (isWhole) check(root.endsWith(held), `the stacks sum to what is held: ${root}`);
+  if (isWhole) check(root.endsWith(held), `the stacks sum to live memory: ${root}`);
   const hash = await linked();
   check(/^#0-\d+-\d+$/.test(hash), `the address tells the range: ${hash}`);
   return { hash, told: after.what };

@@ -1,29 +1,28 @@
-//! How much of each step stays: [`Growth`], from what of each step's blocks is still held at the end.
+//! How much of each step remains: [`Growth`], from the bytes of each step's blocks that are still live at the end.
 
-/// How much of each step stays. The first steps, one to three, in which programs warm up, are not looked at, nor
-/// is the last, of which nothing can be said.
+/// How much of each step remains. The first one to three steps, in which programs warm up, do not count, nor does the
+/// last.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Growth {
-    /// The first step that counts, from zero: the first in which something was added that stays; where there is
-    /// none, the first that is looked at.
+    /// The first step that counts, from zero: the first one that left something, or else the first that may count.
     pub from: usize,
-    /// How many steps count, that one included.
+    /// The number of steps that count, including that one.
     pub steps: usize,
-    /// In how many of them something was added that stays.
+    /// The number of these steps that left something.
     pub grew: usize,
-    /// All that was added in them and stays.
+    /// All bytes that these steps left.
     pub bytes: u64,
-    /// What most of the growing steps added; the larger where two are as many.
+    /// The bytes that most growing steps left; of equally frequent amounts the larger.
     pub usual_bytes: u64,
-    /// The steps from one addition to the next, where those come evenly and not with each step.
+    /// The distance between growing steps, if it is even and more than one step.
     pub every: Option<usize>,
-    /// Bytes per step by a straight line through the sums.
+    /// Bytes per step: the slope of a straight line through the sums.
     pub slope: f64,
-    /// How well that line fits, from 0 to 1.
+    /// How well the line fits, from 0 to 1.
     pub r_squared: f64,
 }
 
-/// The first step that is judged, of so many.
+/// The first step that counts, given the number of steps.
 pub(super) fn warm(steps: usize) -> usize {
     match steps {
         0..6 => 1,
@@ -32,16 +31,16 @@ pub(super) fn warm(steps: usize) -> usize {
     }
 }
 
-/// The growth of one row: of what is added at even distances, or else of all that is added behind the first steps.
+/// The growth of one row: of what is added at even distances, or else of everything added after the first steps.
 pub(super) fn growth(kept: &[u64]) -> Growth {
     periodic(kept).unwrap_or_else(|| steady(kept))
 }
 
-/// Of additions at an even distance of more than a step. A period shows also in the first steps.
+/// Growth at an even distance of several steps. A period shows in the first steps, too.
 fn periodic(kept: &[u64]) -> Option<Growth> {
     let last = kept.len().checked_sub(1)?;
     let grown: Vec<usize> = (0..last).filter(|&step| kept[step] > 0).collect();
-    // The first step may make other things on the same line.
+    // The first step may allocate other things on the same line.
     [&grown[..], grown.get(1..)?].into_iter().find_map(|grown| {
         let every = period(grown, last)?;
         let sizes = || grown.iter().map(|&step| kept[step]);
@@ -54,7 +53,7 @@ fn periodic(kept: &[u64]) -> Option<Growth> {
     })
 }
 
-/// The even distance of some steps before the last; each may be off by a tenth.
+/// The even distance between some steps before the last; each may be off by a tenth.
 fn period(grown: &[usize], last: usize) -> Option<usize> {
     if grown.len() < 3 {
         return None;
@@ -66,7 +65,7 @@ fn period(grown: &[usize], last: usize) -> Option<usize> {
     (is_even && last - grown[grown.len() - 1] <= every + every / 10).then_some(every)
 }
 
-/// Of whatever is added behind the first steps.
+/// Growth of everything added after the first steps.
 fn steady(kept: &[u64]) -> Growth {
     let last = kept.len().saturating_sub(1);
     let warm = warm(kept.len()).min(last);
@@ -75,7 +74,7 @@ fn steady(kept: &[u64]) -> Growth {
     of_steps(kept, from, last, &judged)
 }
 
-/// Of the steps from one on, with a straight line through the sums after some of them.
+/// Growth from a step on, with a straight line through the sums after some of the steps.
 fn of_steps(kept: &[u64], from: usize, last: usize, fitted: &[usize]) -> Growth {
     let sums: Vec<f64> = fitted
         .iter()
@@ -101,7 +100,7 @@ fn of_steps(kept: &[u64], from: usize, last: usize, fitted: &[usize]) -> Growth 
     }
 }
 
-/// Least squares: the slope, and Pearson's correlation; zeros where one of the rows is constant.
+/// Least squares: the slope and Pearson's correlation; zeros if one of the rows is constant.
 pub(super) fn fit(xs: &[f64], ys: &[f64]) -> (f64, f64) {
     let mean = |row: &[f64]| row.iter().sum::<f64>() / row.len().max(1) as f64;
     let (mean_x, mean_y) = (mean(xs), mean(ys));
@@ -121,7 +120,7 @@ pub(super) fn sum(row: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// `every` and `grew` of 512 bytes that are added at these steps, of so many.
+    /// `every` and `grew`, for 512 bytes added at these steps.
     fn check(grown: &[usize], steps: usize, expected: (Option<usize>, usize)) {
         let kept: Vec<u64> = (0..steps).map(|step| if grown.contains(&step) { 512 } else { 0 }).collect();
         let found = growth(&kept);

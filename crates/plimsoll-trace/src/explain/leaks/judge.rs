@@ -1,36 +1,35 @@
-//! From rows of bytes to a verdict, without knowledge of programs.
+//! The verdict about rows of bytes, without knowledge of programs.
 
 use super::growth::{Growth, fit, growth, sum, warm};
 use super::sawtooth::Teeth;
 use super::{Course, Line};
 
-/// What to think of a row of bytes.
+/// The verdict about a row of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Verdict {
-    /// It grows, or nothing is known of it, and there are too few steps to say more.
+    /// It grows, or nothing is known, and there are too few steps for more.
     #[default]
     TooFewSteps,
-    /// It does not grow: the same is held at the end of each step, or it goes up and down for no reason found.
+    /// It does not grow: the level is the same after each step, or goes up and down for no known reason.
     Steady,
-    /// It grew in the first steps and then no more, as an optimizer's state and libraries' scratch do; or ever
-    /// less.
+    /// It grew in the first steps only, as optimizer state and workspaces do, or by less and less.
     WarmingUp,
     /// It falls.
     Falling,
-    /// It rises for some steps, until Python's garbage collector frees what refers to itself.
+    /// It rises for some steps, until Python's garbage collector frees reference cycles.
     HeldUntilGc,
-    /// It rises for some steps, until a line of the program frees what it kept of them.
+    /// It rises for some steps, until a line of the program frees their memory.
     HeldUntilCleared,
-    /// It goes up and down with the bytes that each step asks for.
+    /// It goes up and down with the bytes that each step requests.
     FollowsBatchSize,
-    /// It grows, but each block is given back and replaced by a larger one: a cache grown by `cat`, for one.
+    /// It grows, but each block is freed and replaced by a larger one, as in a cache grown by `cat`.
     GrowingCache,
-    /// Every few steps something is added that is never given back.
+    /// Something is added every step, or every few steps, and never freed.
     Leaking,
 }
 
 impl Verdict {
-    /// The verdict in lower case.
+    /// The verdict's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::TooFewSteps => "too few steps to tell",
@@ -46,14 +45,14 @@ impl Verdict {
     }
 }
 
-/// What a verdict needs to know beside the rows.
+/// What a verdict needs beside the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
-    /// Bytes that the rest of the program asks for in each step; of the whole, all bytes.
+    /// Bytes that the rest of the program requests in each step; for the whole, all bytes.
     pub asked: &'a [u64],
     /// With fewer judged steps nothing is called a leak.
     pub fewest: usize,
-    /// Bytes that are held after each step and after the next.
+    /// Bytes live after each step and still after the next.
     pub lasting: &'a [u64],
     /// What frees the blocks of several steps at once.
     pub teeth: Option<Teeth>,
@@ -61,7 +60,7 @@ pub(super) struct About<'a> {
     pub is_cat: bool,
     /// Whether the row is one line's.
     pub is_line: bool,
-    /// Whether blocks were made in the first steps that a program makes once and keeps.
+    /// Whether it has blocks that a program allocates once, in its first steps, and keeps.
     pub is_first_use: bool,
 }
 
@@ -82,11 +81,12 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
         None => {}
     }
     let settled = held.get(warm..).unwrap_or_default();
-    // What a program lets go of as it ends is no fall.
+    // What a program frees as it ends is not a fall.
     let judged = settled.split_last().map_or(settled, |(_, judged)| judged);
     if settled.len() > 3 {
         match moves(settled, &about.asked[warm..], about.is_cat) {
-            // What grows by blocks that stay is no cache and no batch; there are too few steps to call it a leak.
+            // Growth by blocks that remain is neither a cache nor the batch; there are too few steps to call it a
+            // leak.
             Some(Verdict::GrowingCache | Verdict::FollowsBatchSize)
                 if is_made_of_what_stays(course, warm) =>
             {
@@ -99,7 +99,7 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     } else if held.len() < 2 || growth.grew > 0 || held[held.len() - 2] < last {
         return Verdict::TooFewSteps;
     }
-    // A hundredth is nothing.
+    // Less than 1 % does not count.
     let early = settled.first().unwrap_or(&last).saturating_sub(first);
     let grew_early = early > last / 100;
     let slows =
@@ -110,11 +110,11 @@ fn verdict(course: &Course, about: &About<'_>) -> Verdict {
     if is_high && (is_first_use || grew_early || slows) { Verdict::WarmingUp } else { Verdict::Steady }
 }
 
-/// Whether something is added again and again, along a straight line that does not flatten, and what the line
-/// holds for longer than a step grows by it.
+/// Whether bytes are added again and again, along a straight line that does not flatten, and what the line holds for
+/// longer than a step grows with it.
 fn is_leak(course: &Course, about: &About<'_>) -> bool {
     let Course { held, growth, .. } = course;
-    // What begins late could be another warming up.
+    // Growth that starts late may be a second warm-up.
     let is_late = growth.every.is_none() && growth.from > warm(held.len());
     let fewest = if is_late { about.fewest.max(5) } else { about.fewest };
     if growth.steps < fewest || growth.grew < 3 || growth.r_squared < 0.9 {
@@ -130,7 +130,7 @@ fn is_leak(course: &Course, about: &About<'_>) -> bool {
     late >= early / 3 && rose >= growth.bytes / 2
 }
 
-/// Whether a level that rose did so by blocks of the first half that are still held.
+/// Whether a level that rose did so by blocks of the first half that are still live.
 fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
     let Course { held, kept, .. } = course;
     let rose = held[held.len() - 1].saturating_sub(held[0]);
@@ -139,7 +139,7 @@ fn is_made_of_what_stays(course: &Course, warm: usize) -> bool {
     rose >= moved / 2 && sum(&kept[warm..held.len() / 2]) > rose / 4
 }
 
-/// Whether a row goes down by more than a fiftieth, and hardly ever up.
+/// Whether a row falls by more than 2 %, and hardly ever rises.
 fn falls(held: &[u64]) -> bool {
     let (Some(&first), Some(&last), Some(&most)) = (held.first(), held.last(), held.iter().max()) else {
         return false;
@@ -150,7 +150,7 @@ fn falls(held: &[u64]) -> bool {
     held.len() > 3 && first.saturating_sub(last) > most / 50 && (!rises || fit(&places, &level).1 <= -0.9)
 }
 
-/// What a row does that does not leak and yet moves; `None` if it stands still or moves for no known reason.
+/// The verdict about a row that changes without leaking; `None` if it is constant or changes for no known reason.
 fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     let level: Vec<f64> = held.iter().map(|&bytes| bytes as f64).collect();
     let places: Vec<f64> = (0..level.len()).map(|place| place as f64).collect();
@@ -165,7 +165,7 @@ fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     if grows && is_cat {
         return Some(Verdict::GrowingCache);
     }
-    // What follows the batch varies with the rest of the program, which varies at least half as much.
+    // Memory that follows the batch varies with the rest of the program, which varies at least half as much.
     let (least_asked, most_asked) = (asked.iter().min()?, asked.iter().max()?);
     let asked_varies = (most_asked - least_asked) >= (most - least) / 2;
     let asked: Vec<f64> = asked.iter().map(|&bytes| bytes as f64).collect();
@@ -177,8 +177,8 @@ fn moves(held: &[u64], asked: &[u64], is_cat: bool) -> Option<Verdict> {
     grows.then_some(Verdict::GrowingCache)
 }
 
-/// What the lines say of the whole: everything leaks if a line does, unless as much that was there is gone;
-/// and what moves does so as the lines that move most.
+/// The verdict about the whole: it leaks if a line does, unless as much older memory was freed. Other changes are
+/// those of the lines that change most.
 pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
     let of = |verdict: Verdict| lines.iter().filter(move |line| line.course.verdict == verdict);
     let leaked = of(Verdict::Leaking).fold(0u64, |sum, line| sum.saturating_add(line.course.growth.bytes));
@@ -199,7 +199,7 @@ pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
         Verdict::GrowingCache | Verdict::FollowsBatchSize if caches > 0 => Verdict::GrowingCache,
         verdict => verdict,
     };
-    // What leaks every tenth step is found by its lines; of the whole other things may grow beside it.
+    // A leak in every tenth step is found by its lines; in the whole, other growth may hide it.
     if whole.verdict == Verdict::Leaking
         && of(Verdict::Leaking).any(|line| line.course.growth.every.is_some())
     {
@@ -211,13 +211,13 @@ pub(super) fn judge_whole(whole: &mut Course, lines: &[Line], went_away: u64) {
     }
 }
 
-/// The difference between the most and the least of the settled steps.
+/// The largest minus the smallest level of the settled steps.
 fn range(held: &[u64]) -> u64 {
     let settled = held.get(warm(held.len())..).unwrap_or_default();
     settled.iter().max().zip(settled.iter().min()).map_or(0, |(most, least)| most - least)
 }
 
-/// How sure a verdict is, by the number of steps and how alike they are; never surer than the steps themselves.
+/// How sure a verdict is, by the number of steps and how similar they are; never surer than the steps themselves.
 pub(super) fn tell_confidence(course: &mut Course, of_steps: &'static str, teeth: Option<Teeth>) {
     let Growth { steps, grew, r_squared, every, .. } = course.growth;
     let settled = course.held.len().saturating_sub(warm(course.held.len()) + 1);

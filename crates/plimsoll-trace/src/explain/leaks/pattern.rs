@@ -1,4 +1,4 @@
-//! What kind of program leaks like that: [`Pattern`], told by the blocks of one step that stayed.
+//! The kind of program that leaks like this: [`Pattern`], from the blocks that one step left.
 
 use std::collections::BTreeSet;
 
@@ -14,21 +14,21 @@ use crate::timeline::{Life, Timeline};
 /// What a leak, or a line, looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
-    /// Each step keeps what its operators saved for a backward pass that never comes.
+    /// Each step keeps what its operators saved for a backward pass that never runs.
     GraphKept {
         /// Blocks that one step keeps.
         blocks: usize,
-        /// Stacks that asked for them.
+        /// The number of stacks that allocated them.
         stacks: usize,
     },
     /// Each step keeps outputs of many operators although its backward pass ran.
     ActivationsKept {
         /// Blocks that one step keeps.
         blocks: usize,
-        /// Stacks that asked for them.
+        /// The number of stacks that allocated them.
         stacks: usize,
     },
-    /// A module keeps what it is given or makes: a line of its `forward` adds to it at each call.
+    /// A module keeps its inputs or outputs: a line of its `forward` adds to them at each call.
     ModuleCache {
         /// Blocks that one step keeps.
         blocks: usize,
@@ -44,11 +44,11 @@ pub enum Pattern {
     ReferenceCycles,
     /// A line of the program frees the blocks of several steps at once.
     ClearedAtOnce,
-    /// A number is replaced by one made of it by an addition, and outlives the step: a running sum (or a loss
-    /// that is itself a sum: the two look alike).
+    /// A number is replaced by its sum with another, and outlives the step: a running sum. (A loss that is itself a
+    /// sum looks the same.)
     RunningSum,
-    /// The same by Python's frames alone, which do not show the addition: a number beside the loss, of a line that
-    /// asks for nothing else.
+    /// The same from Python frames alone, which do not show the addition: a number beside the loss, on a line that
+    /// allocates nothing else.
     CarriedNumber,
 }
 
@@ -96,7 +96,7 @@ impl Pattern {
     }
 }
 
-/// What a line looks like by itself; leaks are looked at together.
+/// What a line looks like by itself. Leaking lines are judged together.
 pub(super) fn of_line(
     snapshot: &Snapshot,
     course: &Course,
@@ -110,7 +110,7 @@ pub(super) fn of_line(
         Verdict::HeldUntilGc => Some(Pattern::ReferenceCycles),
         Verdict::HeldUntilCleared => Some(Pattern::ClearedAtOnce),
         Verdict::Steady | Verdict::WarmingUp if steps > 3 => {
-            // Whatever else the line makes.
+            // Whatever else the line allocates.
             let is_sum = rows.sums_replaced + 2 >= steps && rows.sums <= steps + 1;
             is_sum.then_some(Pattern::RunningSum)
         }
@@ -118,22 +118,22 @@ pub(super) fn of_line(
     }
 }
 
-/// Whether a block is a number that an addition made.
+/// Whether a block is a single number made by an addition.
 pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
     let is_addition = |name: Name| name.of(snapshot).starts_with("add_");
     life.bytes <= 512 && origin.activity <= Activity::Forward && origin.operator.is_some_and(is_addition)
 }
 
-/// Whether a block is a number by its size, which a user's line asked for without a library in between; and whether
-/// it is a number at all.
+/// Whether a block is a single number by its size that a user's line requested directly, not through a library; and
+/// whether it is a single number at all.
 pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool, bool) {
     let is_number = life.bytes <= 512 && origin.activity == Activity::Forward;
     let innermost = life.stack.and_then(|stack| snapshot.stacks.frame_ids(stack).next());
     (is_number && innermost == origin.line, is_number)
 }
 
-/// Where the lines have no C++ frames: those that carry a number from step to step. The first such of a step is its
-/// loss, and a line that asks for more than its number is no sum.
+/// Without C++ frames: the lines that carry a number from step to step. The first such line of a step is its loss,
+/// and a line that requests more than its number is no sum.
 pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     let is_replaced =
         |rows: &Rows| steps > 3 && rows.numbers_replaced + 2 >= steps && rows.numbers <= steps + 1;
@@ -146,8 +146,7 @@ pub(super) fn carried(rows: &[&Rows], steps: usize) -> Vec<bool> {
     rows.iter().map(is_carried).collect()
 }
 
-/// The blocks of leaking lines that one step left: the last of the judged steps in which the first such line
-/// grew.
+/// The blocks that leaking lines left in one step: the last judged step in which the first such line grew.
 pub(super) fn sample(
     timeline: &Timeline,
     origins: &Origins,
@@ -167,7 +166,7 @@ pub(super) fn sample(
     (begin..end).filter(|&at| is_one(&timeline.lives[at])).filter_map(LifeIndex::new).collect()
 }
 
-/// What a leak looks like by the blocks of one step.
+/// What a leak looks like, by the blocks of one step.
 pub(super) fn of_leak(
     snapshot: &Snapshot,
     timeline: &Timeline,
@@ -182,7 +181,7 @@ pub(super) fn of_leak(
     let inside = stacks.iter().filter(|stack| is_inside[stack.index()]).count();
     let is_forward = stacks.iter().all(|&stack| origins.get(Some(stack)).activity == Activity::Forward);
     let (blocks, count) = (sample.len(), stacks.len());
-    // A list of outputs has few blocks each step; layers make many.
+    // A list of outputs adds few blocks each step; layers add many.
     if is_forward && inside > 0 && count > 1 && blocks > 3 {
         let later = timeline.lives[last.index() + 1..].iter().zip(last.index() + 1..);
         let is_backward = |(life, index): (&Life, usize)| {
@@ -194,7 +193,7 @@ pub(super) fn of_leak(
                 _ => None,
             }
         };
-        // Its own backward pass comes before a module is called again.
+        // Its own backward pass runs before a module is called again.
         let has_backward = later.filter_map(is_backward).next().unwrap_or(false);
         return Some(if has_backward {
             Pattern::ActivationsKept { blocks, stacks: count }
@@ -207,7 +206,7 @@ pub(super) fn of_leak(
     Some(if is_module { Pattern::ModuleCache { blocks } } else { Pattern::GrowingList { blocks } })
 }
 
-/// Whether the line that counts of a stack is itself part of a module's call, rather than calling one.
+/// Whether the user's line of a stack is inside a module's call, rather than the caller.
 fn is_called_from_module(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
     let line = origins.get(Some(stack)).line;
     let frames = snapshot.stacks.frame_ids(stack).skip_while(|&frame| Some(frame) != line);

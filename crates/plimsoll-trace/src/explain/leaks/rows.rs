@@ -1,35 +1,35 @@
-//! What one walk over the lives adds up of each line: [`Rows`].
+//! The sums of each line from one walk over the blocks: [`Rows`].
 
 use super::Course;
 use super::sawtooth::Release;
 use crate::explain::origin::Name;
 use crate::timeline::Life;
 
-/// Rows of numbers on their way to a [`Course`].
+/// Sparse rows that become a [`Course`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Rows {
-    /// By step: bytes asked for.
+    /// Bytes requested, by step.
     pub(super) asked: Vec<(u32, u64)>,
-    /// By step: bytes that come to be held over its end less those that cease to be.
+    /// By step: bytes that are live from its end on, minus those that no longer are.
     changes: Vec<(u32, i64)>,
-    /// As `changes`, of what is also held at the end of the next step.
+    /// As `changes`, of blocks that are also live at the end of the next step.
     lasting: Vec<(u32, i64)>,
-    /// Blocks that outlived a step and were freed, in the order of their birth.
+    /// Blocks that outlived a step and were freed, in the order of their allocation.
     pub(super) releases: Vec<Release>,
-    /// By step of birth, of what is held at the end.
+    /// Bytes still live at the end, by the step of allocation.
     kept: Vec<(u32, u64)>,
-    /// Held from before the recording.
+    /// Bytes live from before the recording.
     before: u64,
-    /// Whether its blocks are what a first step makes and keeps.
+    /// Whether its blocks are of the kind that a first step allocates and keeps.
     pub(super) is_first_use: bool,
     pub(super) operator: Option<Option<Name>>,
-    /// Blocks that outlive the end of the step of their birth, and of the numbers among these that an addition
-    /// made how many there are, and how many the next step frees.
+    /// Blocks that outlive the step of their allocation; of these, the numbers made by an addition, and how many of
+    /// them the next step frees.
     pub(super) blocks: usize,
     pub(super) sums: usize,
     pub(super) sums_replaced: usize,
-    /// The same of all numbers, where no C++ frame tells of additions; which of the lives is the first of them, and
-    /// how many were asked for by a user's line itself.
+    /// The same for all numbers, if no C++ frame shows additions; the index of the first of them, and how many a
+    /// user's line requested directly.
     pub(super) numbers: usize,
     pub(super) numbers_replaced: usize,
     pub(super) first_number: Option<usize>,
@@ -39,7 +39,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Takes a block that outlives the step of its birth; `death` is the first step after which it is not held.
+    /// Adds a block that outlives the step of its allocation. `death` is the first step after which it is not live.
     pub(super) fn take(&mut self, life: &Life, birth: Option<u32>, death: u32, steps: u32, is_sum: bool) {
         match birth {
             Some(step) => self.changes.push((step, signed(life.bytes))),
@@ -63,7 +63,7 @@ impl Rows {
         self.sums_replaced += usize::from(is_sum && birth.is_some_and(|step| step + 1 == death));
     }
 
-    /// Bytes that are held after each step and after the next.
+    /// Bytes live after each step and still after the next.
     pub(super) fn lasting(&self, steps: usize) -> Vec<u64> {
         sums(&self.lasting, 0, steps)
     }
@@ -78,7 +78,7 @@ impl Rows {
     }
 }
 
-/// The levels that changes by step lead to.
+/// The levels that result from changes by step.
 fn sums(changes: &[(u32, i64)], before: u64, steps: usize) -> Vec<u64> {
     let mut row = vec![0_i64; steps];
     for &(step, bytes) in changes {
@@ -92,7 +92,7 @@ fn sums(changes: &[(u32, i64)], before: u64, steps: usize) -> Vec<u64> {
     row.into_iter().scan(before, level).collect()
 }
 
-/// Adds to the entry of a step, the last if there is one.
+/// Adds to the entry of a step, which is the last one if it exists.
 pub(super) fn add(row: &mut Vec<(u32, u64)>, step: u32, bytes: u64) {
     match row.last_mut() {
         Some((last, sum)) if *last == step => *sum = sum.saturating_add(bytes),

@@ -1,8 +1,8 @@
-//! Levels that rise for some steps and fall at once: [`Teeth`]. Python's garbage collector makes them, when it frees
-//! what refers to itself, and so does a list that is cleared every few steps.
+//! Levels that rise for some steps and fall at once: [`Teeth`]. They are made by Python's garbage collector when it
+//! frees reference cycles, and by a list that is cleared every few steps.
 //!
-//! The stacks of the frees tell the two apart where they were recorded: the collector runs wherever it happens to,
-//! the list is cleared by one line. Python frees the items of a list from the last to the first.
+//! If the frees have stacks, these distinguish the two: the collector runs anywhere, the list is cleared by one line.
+//! Otherwise the order does: Python frees the items of a list from the last to the first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,9 +15,9 @@ use crate::snapshot::{Action, EventIndex, FrameId, Snapshot};
 pub(super) struct Release {
     /// The free.
     pub at: EventIndex,
-    /// The step in which the block was asked for.
+    /// The step in which the block was allocated.
     pub birth: u32,
-    /// The first step after which it is not held.
+    /// The first step after which it is not live.
     pub death: u32,
     pub bytes: u64,
 }
@@ -25,13 +25,13 @@ pub(super) struct Release {
 /// What frees the blocks of several steps at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Teeth {
-    /// Python's garbage collector, and how sure that is.
+    /// Python's garbage collector, and how sure this is.
     Collector(&'static str),
-    /// One line of the program, and how sure that is.
+    /// One line of the program, and how sure this is.
     Cleared(&'static str),
 }
 
-/// Which free belongs to which row of frees without a request between them.
+/// Groups of consecutive frees without a request between them.
 pub(super) struct Frees(Vec<u32>);
 
 impl Frees {
@@ -50,7 +50,7 @@ impl Frees {
     }
 }
 
-/// Finds what frees the blocks of a line, where it frees those of several steps at once, at least twice.
+/// Finds what frees the blocks of a line, if it freed those of several steps at once, at least twice.
 pub(super) fn find(
     snapshot: &Snapshot,
     device: i32,
@@ -72,7 +72,7 @@ pub(super) fn find(
     let lasting = others.iter().flatten().filter(|it| it.death > it.birth + 1);
     let alone = lasting.fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
     let last = teeth.iter().flatten().map(|it| it.death).max().unwrap_or(0) as usize;
-    // What the last of them left is held for another reason, and so is what grows higher than ever.
+    // Memory left after the last fall is live for another reason, and so is growth beyond every earlier peak.
     let first = rows.releases.iter().map(|it| it.birth).min().unwrap_or(0) as usize;
     let left = super::growth::sum(kept.get(first..last).unwrap_or_default());
     let since = super::growth::sum(kept.get(last..).unwrap_or_default());
@@ -83,7 +83,7 @@ pub(super) fn find(
     Some(freed_by(snapshot, device, &teeth))
 }
 
-/// By what, as the stacks of the frees and their order tell.
+/// What freed them, by the stacks of the frees and their order.
 fn freed_by(snapshot: &Snapshot, device: i32, teeth: &[Vec<Release>]) -> Teeth {
     let trace = snapshot.trace(device);
     let frames = |tooth: &Vec<Release>| {

@@ -1,4 +1,4 @@
-//! Steps by what repeats: the same line asks again and again, at even distances.
+//! Steps by repetition: one line makes requests again and again, at even distances.
 //!
 //! The loop over a model's layers repeats as well. So a line counts only outside every module's call. Without
 //! stacks a size stands for the line, and it counts only if most of what is asked for between two requests of
@@ -12,16 +12,16 @@ use crate::snapshot::{Action, Event, EventIndex, StackId};
 
 /// Fewer repetitions are no period.
 const FEWEST: usize = 4;
-/// The unevenness of distances above which they are no period.
+/// Distances with a larger variation are no period.
 const MOST_UNEVEN: f64 = 0.5;
 
-/// When one kind of request comes, by its place among all requests.
+/// When requests of one kind occur, by their index among all requests.
 #[derive(Debug, Clone)]
 struct Beats {
     count: usize,
     first: usize,
     last: usize,
-    /// The sum of the squares of the distances.
+    /// The sum of the squared distances.
     squares: f64,
 }
 
@@ -36,12 +36,12 @@ impl Beats {
         self.count += 1;
     }
 
-    /// Whether it comes often enough, over more than half of all requests.
+    /// Whether they are frequent enough, over more than half of all requests.
     fn reaches(&self, requests: usize) -> bool {
         self.count >= FEWEST && (self.last - self.first) * 2 >= requests
     }
 
-    /// The standard deviation of the distances, as a part of their mean.
+    /// The standard deviation of the distances, relative to their mean.
     fn unevenness(&self) -> f64 {
         let gaps = (self.count - 1) as f64;
         let mean = (self.last - self.first) as f64 / gaps;
@@ -61,7 +61,7 @@ pub(super) fn find(
         let is_outside = |stack: &StackId| {
             !is_inside[stack.index()] && origins.get(Some(*stack)).activity == Activity::Forward
         };
-        // A compiler's own requests are no part of what runs again.
+        // A compiler's own requests do not repeat with the program.
         let runs = |event: &Event| event.stack.is_none_or(|stack| !in_compiler[stack.index()]);
         let (stack, boundaries, confidence) = beat(trace, |event| event.stack.filter(is_outside), runs)?;
         Some(Steps { boundaries, source: Source::Requests(stack), confidence })
@@ -72,9 +72,9 @@ pub(super) fn find(
     }
 }
 
-/// Of the requests that come evenly: the rarest that another shares its number with (a loop has several lines),
-/// and of these the first; the event before each of its requests but the first; and how sure that is. Requests
-/// of one kind without another between them count once, and those that `counts` leaves out not at all.
+/// The steps of evenly repeated requests. Takes the rarest kind whose count another kind shares (a loop has several
+/// lines), and of these the first. Returns the event before each of its requests except the first, and how sure this
+/// is. Consecutive requests of one kind count once; those that `counts` rejects do not count.
 fn beat<K: Ord + Copy>(
     trace: &[Event],
     key: impl Fn(&Event) -> Option<K>,

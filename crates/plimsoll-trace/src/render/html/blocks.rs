@@ -4,13 +4,13 @@
 use std::cmp::Reverse;
 
 use hashbrown::HashMap;
-use plimsoll_alloc::Category;
 use serde_json::{Value, json};
 
 use super::boxes::{Boxes, Label, Names};
-use super::buckets::{kind, number};
+use super::buckets::number;
+use super::kinds::kind;
 use super::numbers::{count, floats, grains, octets, words};
-use crate::explain::DeviceExplanation;
+use crate::explain::{DeviceExplanation, ShownCategory};
 use crate::render::Report;
 use crate::snapshot::{LifeIndex, StackId};
 use crate::timeline::Life;
@@ -28,7 +28,10 @@ pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize,
     let (mut boxes, mut keys, mut names) = (Boxes::default(), Keys::default(), Names::default());
     let key_of = chosen.iter().map(|&index| {
         let life = &timeline.lives[index.index()];
-        let key = keys.key(report, &mut boxes, (life.stack, device.purposes.get(index).category));
+        let key = {
+            let category = device.purposes.shown(index, life, report.origins).0;
+            keys.key(report, &mut boxes, (life.stack, category))
+        };
         boxes.add(keys.keys[key as usize].leaf, life.bytes);
         key
     });
@@ -48,7 +51,7 @@ pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize,
         "waiting": waiting(device),
         "keys": {
             "box": words(keys.iter().map(|key| cut.places[key.leaf])),
-            "kind": octets(keys.iter().map(|key| kind(key.category) as u8)),
+            "kind": octets(keys.iter().map(|key| kind(report.origins, key.category) as u8)),
             "line": words(keys.iter().map(|key| names.id(report, key.line))),
         },
         "boxes": cut.json(report, &mut names),
@@ -105,23 +108,18 @@ fn waiting(device: &DeviceExplanation) -> Value {
 struct Key {
     leaf: usize,
     line: Label,
-    category: Option<Category>,
+    category: ShownCategory,
 }
 
 #[derive(Default)]
 struct Keys {
     keys: Vec<Key>,
     places: HashMap<Key, u32>,
-    known: HashMap<(Option<StackId>, Option<Category>), u32>,
+    known: HashMap<(Option<StackId>, ShownCategory), u32>,
 }
 
 impl Keys {
-    fn key(
-        &mut self,
-        report: &Report<'_>,
-        boxes: &mut Boxes,
-        of: (Option<StackId>, Option<Category>),
-    ) -> u32 {
+    fn key(&mut self, report: &Report<'_>, boxes: &mut Boxes, of: (Option<StackId>, ShownCategory)) -> u32 {
         if let Some(&key) = self.known.get(&of) {
             return key;
         }

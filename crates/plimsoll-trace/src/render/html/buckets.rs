@@ -1,32 +1,20 @@
-//! The curve in as few points as a screen shows: [`Buckets`]. Each tells its highest moment, so that no peak is
+//! The curve in as few points as a screen shows: [`Buckets`]. Each keeps its highest moment, so that no peak is
 //! lost at any scale.
 
-use plimsoll_alloc::Category;
 use serde_json::{Value, json};
 
 use super::flow::{Change, Ends, Flow};
+use super::kinds::{KINDS, kind, names};
 use super::numbers::{count, floats, grains, octets, words};
-use crate::explain::{DeviceExplanation, PassKind};
-use crate::snapshot::{Event, EventIndex};
+use crate::explain::{DeviceExplanation, Origins, PassKind};
+use crate::render::Report;
+use crate::snapshot::{Event, EventIndex, LifeIndex};
 use crate::timeline::Moment;
-
-/// The categories in their order, and at the end what is of none that is known.
-pub(super) const KINDS: usize = Category::ALL.len() + 1;
-
-/// The place of a category among the [`KINDS`].
-pub(super) fn kind(category: Option<Category>) -> usize {
-    category.map_or(KINDS - 1, |category| category as usize)
-}
-
-/// The names of the [`KINDS`].
-pub(super) fn kind_names() -> [&'static str; KINDS] {
-    std::array::from_fn(|kind| Category::ALL.get(kind).map_or("unknown", |category| category.plural()))
-}
 
 /// A stretch of events.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bucket {
-    /// When the most was allocated in it, the first such moment.
+    /// The first moment of the highest allocated bytes in it.
     pub(super) peak: Moment,
     /// The bytes of each kind then.
     pub(super) bytes: [u64; KINDS],
@@ -48,18 +36,28 @@ pub(super) struct Buckets {
 
 impl Buckets {
     /// The curve of a device in at most so many buckets; none without events.
-    pub(super) fn of(device: &DeviceExplanation, trace: &[Event], ends: &Ends, most: usize) -> Self {
+    pub(super) fn of(
+        device: &DeviceExplanation,
+        origins: &Origins,
+        trace: &[Event],
+        ends: &Ends,
+        most: usize,
+    ) -> Self {
         let timeline = &device.timeline;
+        let kind_of = |index: LifeIndex| {
+            let life = &timeline.lives[index.index()];
+            kind(origins, device.purposes.shown(index, life, origins).0)
+        };
         let mut sums = [0_u64; KINDS];
         let mut flow = Flow::new(timeline, ends);
         let mut follow = |after: Option<EventIndex>, sums: &mut [u64; KINDS]| {
             flow.until(after, |change| match change {
                 Change::Comes(life) => {
-                    let sum = &mut sums[kind(device.purposes.get(life).category)];
+                    let sum = &mut sums[kind_of(life)];
                     *sum = sum.saturating_add(timeline.lives[life.index()].bytes);
                 }
                 Change::Goes(life) => {
-                    let sum = &mut sums[kind(device.purposes.get(life).category)];
+                    let sum = &mut sums[kind_of(life)];
                     *sum = sum.saturating_sub(timeline.lives[life.index()].bytes);
                 }
             });
@@ -95,9 +93,9 @@ impl Buckets {
         self.list.iter().map(|bucket| bucket.peak.level.allocated_bytes).max().unwrap_or(0)
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(super) fn json(&self, report: &Report<'_>) -> Value {
         let each = |of: fn(&Bucket) -> u32| words(self.list.iter().map(of));
-        let kinds = kind_names().into_iter().enumerate();
+        let kinds = names(report).into_iter().enumerate();
         let kinds = kinds.filter(|(kind, _)| self.list.iter().any(|bucket| bucket.bytes[*kind] > 0));
         let kinds = kinds.map(|(kind, name)| {
             let bytes = words(self.list.iter().map(|bucket| grains(bucket.bytes[kind])));
@@ -151,10 +149,10 @@ mod tests {
     #[test]
     fn buckets_keep_the_peak_and_their_categories_are_all_that_is_allocated() {
         let snapshot = recording(5000);
-        let (_, device) = explained(&snapshot);
+        let (origins, device) = explained(&snapshot);
         let (timeline, trace) = (&device.timeline, snapshot.trace(0));
         for most in [1, 7, 100, 4096, 1 << 20] {
-            let buckets = Buckets::of(&device, trace, &Ends::of(timeline), most);
+            let buckets = Buckets::of(&device, &origins, trace, &Ends::of(timeline), most);
             assert_eq!(buckets.list.len(), most.min(trace.len()));
             assert_eq!(buckets.highest_bytes(), timeline.peak_allocated.level.allocated_bytes, "{most}");
             let reserved = buckets.list.iter().map(|bucket| bucket.reserved_bytes).max();

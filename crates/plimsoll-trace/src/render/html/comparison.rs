@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
-use super::buckets::kind;
 use super::cells::{ChangeBar, Changed, Size};
+use super::kinds::kind;
 use super::panels::{panels, swatch};
 use super::text::{Sentence, Text};
 use super::{SECTIONS, Section};
@@ -59,7 +59,7 @@ fn compared(
     out.push_str("<h3>At the peak, by category</h3>");
     table(out, "category", &pair.comparison.categories, |key| {
         let name = words::category(pair.reports[0].snapshot, *key);
-        format!("{}{}", swatch(kind(key.purpose())), Text(&name))
+        format!("{}{}", swatch(kind(pair.reports[0].origins, *key)), Text(&name))
     })?;
     out.push_str("<h3>At the peak, by line</h3>");
     table(out, "line", &lines, |line| format!("<code>{}</code>", Text(line)))

@@ -69,7 +69,7 @@ class Icicle {
     made.setAttribute("role", "treeitem");
     made.tabIndex = 0;
     Object.assign(made.style, { left: `${left * 100}%`, width: `${wide * 100}%`, top: `${depth * 20}px`, background: isLibrary ? `color-mix(in srgb, ${colour} 40%, var(--paper))` : colour });
-    made.classList.toggle("dark", [0, 2, 3].includes(kind));
+    made.classList.toggle("dark", [0, 2, 3, 10, 11, 13].includes(kind));
     made.addEventListener("click", () => this.into(box));
     made.addEventListener("keydown", (event) => event.key === "Enter" && this.into(box));
     this.made.set(box, made);

@@ -6,9 +6,9 @@ const CELL = { wide: 8, tall: 14, gap: 4 };
 const MOST_CELLS = 20000;
 
 class SegmentMap {
-  constructor(root, memory, held, kinds) {
-    // Blocks that wait for a stream are of a kind behind the categories.
-    Object.assign(this, { root, memory, held, kinds, waiting: kinds.length });
+  constructor(root, memory, held, kinds, waiting) {
+    // Blocks that wait for a stream have a kind of their own.
+    Object.assign(this, { root, memory, held, kinds, waiting });
     this.canvas = root.querySelector("canvas");
     this.canvas.addEventListener("pointermove", (event) => this.tell(event));
   }
@@ -36,7 +36,7 @@ class SegmentMap {
     }
     this.there.length = this.starts.length - 1;
     const cells = this.starts[this.there.length];
-    this.bytes = Array.from({ length: this.waiting + 1 }, () => null);
+    this.bytes = Array.from({ length: 16 }, () => null);
     const put = (blocks, block, kind) => {
       const place = placeOf(this.there.length, (place) => memory.addr[this.there[place]], blocks.addr[block]);
       const from = blocks.addr[block] - memory.addr[this.there[place]];
@@ -79,7 +79,7 @@ class SegmentMap {
     });
     const { pen } = surface(this.canvas, y + tall + 1);
     const colour = colours();
-    const kinds = Array.from({ length: this.waiting + 1 }, (_, kind) => colour(`kind-${kind}`));
+    const kinds = Array.from({ length: 16 }, (_, kind) => colour(`kind-${kind}`));
     const [hole, ink] = [colour("hole"), colour("ink")];
     for (const { x, y, cell, place } of this.places) {
       const [kind, bytes] = this.cell(cell);
@@ -106,7 +106,7 @@ class SegmentMap {
     const grows = memory.what[nth] & 2 ? ", expandable" : "";
     const [kind, bytes] = this.cell(cell);
     const of = Math.min(memory.cellBytes, memory.bytes[nth] * GRAIN);
-    const what = bytes ? `${this.kinds[kind] || "waiting for a stream"}, ${percent(bytes, of)} held` : "all cached";
+    const what = bytes ? `${this.kinds[kind]}, ${percent(bytes, of)} live` : "all cached";
     const told = `0x${memory.addr[nth].toString(16)}, ${size(memory.bytes[nth] * GRAIN)}, ${pool} pool${grows}: ${what}`;
     const block = this.largest(memory.addr[nth] + (cell - this.starts[place]) * memory.cellBytes);
     const { blocks } = held;

@@ -35,6 +35,7 @@ mod comparison;
 mod devices;
 mod flow;
 mod growth;
+mod kinds;
 mod memory;
 mod numbers;
 mod panels;
@@ -58,7 +59,6 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use self::buckets::kind_names;
 use self::section::{Section, drawings};
 use self::text::{Text, Whole};
 use super::comparison::{SIDES, SnapshotDiff};
@@ -138,7 +138,8 @@ impl<'a> Page<'a> {
     pub fn html(&self) -> String {
         let sections = self.sections();
         let drawn: Vec<Value> = sections.iter().map(|section| section.drawn(sections.len())).collect();
-        let data = json!({ "kinds": kind_names(), "devices": drawn });
+        let names = sections.first().map_or_else(Vec::new, |section| kinds::names(&section.report));
+        let data = json!({ "kinds": names, "waiting": kinds::WAITING, "devices": drawn });
         let body = match self.body(&sections) {
             Ok(body) => body,
             Err(std::fmt::Error) => unreachable!("writing to a string cannot fail"),

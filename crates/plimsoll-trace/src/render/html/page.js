@@ -3,13 +3,13 @@
 /** Lines that are named at a moment. */
 const LINES = 10;
 
-function show(section, device, kinds, nth) {
+function show(section, device, kinds, waiting, nth) {
   const part = (name) => section.querySelector(`.drawn.${name}`);
   for (const drawn of section.querySelectorAll(".drawn")) drawn.hidden = false;
   const held = new Held(device);
   const memory = new Memory(device.memory);
   const icicle = part("icicle") && new Icicle(part("icicle"), held);
-  const map = part("map") && new SegmentMap(part("map"), memory, held, kinds);
+  const map = part("map") && new SegmentMap(part("map"), memory, held, kinds, waiting);
   const showAt = (sums, when, isBrushing) => {
     icicle?.show(sums, when, isBrushing);
     map?.show(sums.moment, when);
@@ -63,7 +63,7 @@ function follow(shown) {
 function start() {
   const data = JSON.parse(document.getElementById("data").textContent);
   const sections = [...document.querySelectorAll("section.device")];
-  const shown = sections.map((section, nth) => show(section, data.devices[nth], data.kinds, nth));
+  const shown = sections.map((section, nth) => show(section, data.devices[nth], data.kinds, data.waiting, nth));
   const draw = () => shown.forEach(({ timeline, map }) => (timeline?.draw(), map?.draw()));
   shown.forEach(({ timeline }) => timeline && (timeline.draw(), timeline.panel()));
   follow(shown);

@@ -5,8 +5,9 @@ use std::fmt::{self, Write};
 use plimsoll_alloc::Bytes;
 
 use super::Section;
-use super::buckets::{Bucket, Buckets, KINDS, kind_names};
+use super::buckets::{Bucket, Buckets};
 use super::flow::Ends;
+use super::kinds::names;
 use super::stacks::{Layer, shapes};
 use super::text::Text;
 
@@ -46,9 +47,9 @@ pub(super) fn panels(
             columns.len(),
             Text(title)
         )?;
-        let layers = kind_names().into_iter().enumerate().map(|(kind, name)| Layer {
+        let layers = names(&section.report).into_iter().enumerate().map(|(kind, name)| Layer {
             class: format!("kind-{kind}"),
-            name: name.to_owned(),
+            name,
             bytes: columns.iter().map(|bucket| bucket.bytes[kind]).collect(),
         });
         let layers: Vec<Layer> = layers.filter(|layer| layer.bytes.iter().any(|&bytes| bytes > 0)).collect();
@@ -57,9 +58,10 @@ pub(super) fn panels(
         write!(out, "<path class=\"mark\" d=\"M0 {at:.2}H{}\"/></svg></figure>", columns.len())?;
     }
     out.push_str("</div><ul class=\"legend\">");
-    for kind in 0..KINDS {
+    let names = drawn.first().map_or_else(Vec::new, |(_, section, _)| names(&section.report));
+    for (kind, name) in names.iter().enumerate() {
         if drawn.iter().flat_map(|(_, _, columns)| columns).any(|bucket| bucket.bytes[kind] > 0) {
-            write!(out, "<li>{}{}", swatch(kind), kind_names()[kind])?;
+            write!(out, "<li>{}{}", swatch(kind), Text(name))?;
         }
     }
     let (bytes, what) = line;
@@ -78,5 +80,5 @@ pub(super) fn swatch(kind: usize) -> String {
 fn columns(section: &Section<'_>) -> Vec<Bucket> {
     let timeline = &section.device.timeline;
     let trace = section.report.snapshot.trace(timeline.device);
-    Buckets::of(section.device, trace, &Ends::of(timeline), COLUMNS).list
+    Buckets::of(section.device, section.report.origins, trace, &Ends::of(timeline), COLUMNS).list
 }

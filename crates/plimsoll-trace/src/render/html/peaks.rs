@@ -5,8 +5,8 @@ use std::fmt::{self, Write};
 use plimsoll_alloc::Bytes;
 
 use super::Report;
-use super::buckets::kind;
 use super::cells::{self, Bar, ChangeBar, Changed, Size};
+use super::kinds::kind;
 use super::panels::swatch;
 use super::text::{Sentence, Text};
 use crate::explain::DeviceExplanation;
@@ -62,7 +62,12 @@ fn rises(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> f
         for line in listed {
             let (category, place) = (line.key.category, cells::line(report, line.key.frame()));
             let what = Text(&words::purpose(report.snapshot, category)).to_string();
-            write!(out, "{}<td>{}{what}<td>{place}", row(line.bytes()), swatch(kind(category.purpose())))?;
+            write!(
+                out,
+                "{}<td>{}{what}<td>{place}",
+                row(line.bytes()),
+                swatch(kind(report.origins, category))
+            )?;
         }
         if !rest.is_empty() {
             write!(out, "{}<td>{}<td>", row(by), words::counted(rest.len() as u64, "more line"))?;

@@ -72,7 +72,7 @@ fn events(out: &mut String, quality: &DataQuality) -> fmt::Result {
     let before = replay.held_before;
     if before > 0 && events > 0 {
         let was = plural(before as u64, "block was", "blocks were");
-        write!(out, "<li>{before} {was} held before the recording began.")?;
+        write!(out, "<li>{before} {was} live before the recording began.")?;
     }
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
-use super::buckets::kind;
 use super::cells::{Bar, Size, line};
+use super::kinds::kind;
 use super::text::Text;
 use crate::explain::{Change, DeviceExplanation, Remaining, ShownCategory};
 use crate::render::words::{self, counted};
@@ -27,12 +27,12 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     let table = Table { then, of: remaining.end_bytes };
     let snapshot = report.snapshot;
     let category = |category: ShownCategory| {
-        (kind(category.purpose()), Text(&words::category(snapshot, category)).to_string())
+        (kind(report.origins, category), Text(&words::category(snapshot, category)).to_string())
     };
     table.write(out, "by category", &remaining.categories(), |key| category(*key))?;
     table.write(out, "by line", &remaining.lines(), |key| {
         let what = format!("{} {}", line(report, key.frame()), Text(&words::purpose(snapshot, key.category)));
-        (kind(key.category.purpose()), what)
+        (kind(report.origins, key.category), what)
     })
 }
 

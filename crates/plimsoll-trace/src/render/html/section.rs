@@ -44,7 +44,7 @@ impl Section<'_> {
         let device = self.device;
         let trace = self.report.snapshot.trace(device.timeline.device);
         let ends = Ends::of(&device.timeline);
-        let buckets = Buckets::of(device, trace, &ends, share(BUCKETS));
+        let buckets = Buckets::of(device, self.report.origins, trace, &ends, share(BUCKETS));
         json!({
             "explained": number(device.moment()),
             "when": words::when(device),
@@ -52,7 +52,7 @@ impl Section<'_> {
             "failures": failures(trace),
             "limit": limit_bytes(device).map(grains),
             "steps": steps(device),
-            "curve": buckets.json(),
+            "curve": buckets.json(&self.report),
             "memory": memory::json(device, trace, share(CELLS) as u64),
             "held": blocks::json(&self.report, device, share(BLOCKS), share(BOXES)),
         })

@@ -5,8 +5,8 @@ use std::fmt::{self, Write};
 use plimsoll_alloc::Bytes;
 
 use super::Section;
-use super::buckets::kind;
 use super::cells::{Bar, Size};
+use super::kinds::kind;
 use super::text::{Sentence, Text};
 use crate::render::{help, words};
 use crate::whatif::WhatIf;
@@ -36,7 +36,7 @@ pub(super) fn section(out: &mut String, section: &Section<'_>, what_if: Option<&
             words::when(device)
         )?;
         for share in owners.by_line.iter().take(OWNERS) {
-            let class = format!("kind-{}", kind(share.key.category.purpose()));
+            let class = format!("kind-{}", kind(report.origins, share.key.category));
             let bar = Bar { bytes: share.bytes, of: owners.bytes, class: &class };
             let line = words::asker(report.snapshot, share.key);
             let purpose = words::purpose(report.snapshot, share.key.category);

@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use plimsoll_alloc::Bytes;
 
-use super::buckets::kind;
 use super::cells::{self, Bar, Size};
+use super::kinds::kind;
 use super::text::{Sentence, Text};
 use super::{Section, growth, peaks, quality, remaining, settings, summary};
 use crate::explain::{BackwardBlock, DeviceExplanation, Holes, Part, Pin, Share};
@@ -21,11 +21,11 @@ const PINS: usize = 20;
 const PARTS: [(&str, &str); 7] = [
     ("bytes", "bytes"),
     ("time", "over time"),
-    ("held", "held"),
+    ("held", "owners"),
     ("cached", "cached"),
     ("steps", "from step to step"),
     ("settings", "other settings"),
-    ("quality", "how good this is"),
+    ("quality", "data quality"),
 ];
 
 /// One device's part of the page. `interactive` is put where the drawings go: timeline, icicle, map.
@@ -111,7 +111,7 @@ impl Tables<'_> {
         let rows = ledger::rows(&self.device.ledger);
         let whole = rows.iter().filter_map(|row| row.bytes).max().unwrap_or(0);
         write!(out, "<h3>Device memory {}</h3><table class=\"ledger\">", words::when(self.device))?;
-        out.push_str("<thead><tr><th>bytes<th class=\"bar\"><th>where<th>as PyTorch tells it<tbody>");
+        out.push_str("<thead><tr><th>bytes<th class=\"bar\"><th>memory<th>PyTorch's name<tbody>");
         for row in &rows {
             let depth = row.part.within().map_or(0, |part| if part == Part::Total { 1 } else { 2 });
             let size = row.bytes.map_or_else(|| "unknown".to_owned(), |bytes| Size(bytes).to_string());
@@ -130,14 +130,14 @@ impl Tables<'_> {
         write!(out, "<h3>Live memory {when}, by category</h3>")?;
         self.table(out, ["category", "evidence"], &owners.by_category, |key| {
             let name = Text(&words::category(self.report.snapshot, key.category)).to_string();
-            (Some(kind(key.category.purpose())), name, words::reason(*key))
+            (Some(kind(self.report.origins, key.category)), name, words::reason(*key))
         })?;
         out.push_str("<h3>By line</h3>");
         self.table(out, ["line", "category"], &owners.by_line, |key| {
             let category = words::purpose(self.report.snapshot, key.category);
             let line = words::asker(self.report.snapshot, *key);
             (
-                Some(kind(key.category.purpose())),
+                Some(kind(self.report.origins, key.category)),
                 format!("<code>{}</code>", Text(&line)),
                 Text(&category).to_string(),
             )
@@ -201,7 +201,7 @@ impl Tables<'_> {
                 || "before the recording".to_owned(),
                 |event| format!("at event {}", event.index()),
             );
-            let class = format!("kind-{}", kind(category.purpose()));
+            let class = format!("kind-{}", kind(self.report.origins, category));
             let bar = Bar { bytes: life.bytes, of: self.device.owners.bytes, class: &class };
             let origin = self.report.origins.get(life.stack);
             let line = match (origin.line, origin.package_line) {

@@ -242,7 +242,7 @@ class Timeline {
 
   sentence(bucket, moment, held, reserved) {
     const time = this.curve.span ? `${duration(this.curve.begins[bucket])}, ` : "";
-    return `${time}${eventOf(moment)}: ${size(held)} held, ${size(reserved)} reserved`;
+    return `${time}${eventOf(moment)}: ${size(held)} live, ${size(reserved)} reserved`;
   }
 
   pick(moment) {
