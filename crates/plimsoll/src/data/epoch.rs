@@ -12,7 +12,8 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use super::{DataError, Dataset, Field, HostBatch, Sample};
+use super::dataset::check_index;
+use super::{DataError, Dataset, Field, HostBatch, Order, Sample};
 
 /// The batches of one epoch, in order. Made by [`DataLoader::epoch`](super::DataLoader::epoch).
 ///
@@ -141,8 +142,8 @@ pub(super) enum Making {
 pub(super) struct Plan {
     pub(super) dataset: Arc<dyn Dataset>,
     pub(super) fields: Arc<[Field]>,
-    /// The sample at each position; `None` is the data set's own order.
-    pub(super) order: Option<Vec<usize>>,
+    /// The sample at each position.
+    pub(super) order: Order,
     pub(super) batch_size: usize,
     pub(super) batches: usize,
     pub(super) making: Making,
@@ -161,16 +162,16 @@ impl Plan {
 
     fn write_batch(&self, number: usize) -> Result<HostBatch, DataError> {
         let start = number * self.batch_size;
-        let samples = self.batch_size.min(self.dataset.len() - start);
+        let samples = self.batch_size.min(self.order.len() - start);
         if let Making::Shapes = self.making {
             return Ok(HostBatch::absent(samples, &self.fields));
         }
         let mut batch = self.spares.take().unwrap_or_else(|| HostBatch::absent(samples, &self.fields));
         batch.reset(samples)?;
         for slot in 0..samples {
-            let index = self.order.as_ref().map_or(start + slot, |order| order[start + slot]);
-            self.dataset
-                .write(index, &mut Sample::new(&mut batch.fields, slot))
+            let index = self.order.index(start + slot);
+            check_index(index, self.dataset.len())
+                .and_then(|()| self.dataset.write(index, &mut Sample::new(&mut batch.fields, slot)))
                 .map_err(|source| DataError::Sample { batch: number, index, source: Box::new(source) })?;
         }
         Ok(batch)

@@ -9,6 +9,10 @@ use std::path::PathBuf;
 
 use plimsoll_tensor::DType;
 
+mod text;
+
+pub use text::TextError;
+
 /// Why data could not be opened, read, or batched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -290,6 +294,10 @@ pub enum DataError {
         /// The system's error.
         source: io::Error,
     },
+
+    /// An error of a text or a token file.
+    #[error(transparent)]
+    Text(#[from] TextError),
 
     /// An error of a user's own data set.
     #[error(transparent)]

@@ -7,8 +7,7 @@
 use std::sync::Arc;
 
 use super::epoch::{Making, Plan, Spares};
-use super::random::{Purpose, Stream};
-use super::{DataError, Dataset, Epoch, Field, HostBatch};
+use super::{DataError, Dataset, Epoch, Field, HostBatch, Order, RandomSampler, Sampler, SequentialSampler};
 
 /// Batches of a data set. As PyTorch: `torch.utils.data.DataLoader`.
 ///
@@ -29,7 +28,7 @@ pub struct DataLoader {
     dataset: Arc<dyn Dataset>,
     fields: Arc<[Field]>,
     batch_size: usize,
-    shuffle_seed: Option<u64>,
+    sampler: Arc<dyn Sampler>,
     workers: usize,
     prefetch_factor: usize,
     last: LastBatch,
@@ -56,9 +55,9 @@ impl DataLoader {
         }
         Ok(Self {
             fields: dataset.fields().into(),
+            sampler: Arc::new(SequentialSampler::new(dataset.len())),
             dataset,
             batch_size,
-            shuffle_seed: None,
             workers: 0,
             prefetch_factor: 2,
             last: LastBatch::Keep,
@@ -69,8 +68,15 @@ impl DataLoader {
 
     /// Shuffles the samples in each epoch, by this seed and the epoch's number alone.
     #[must_use]
-    pub fn shuffle(mut self, seed: u64) -> Self {
-        self.shuffle_seed = Some(seed);
+    pub fn shuffle(self, seed: u64) -> Self {
+        let samples = self.dataset.len();
+        self.sampler(RandomSampler::new(samples, seed))
+    }
+
+    /// Takes the samples that `sampler` gives, in its order.
+    #[must_use]
+    pub fn sampler(mut self, sampler: impl Sampler + 'static) -> Self {
+        self.sampler = Arc::new(sampler);
         self
     }
 
@@ -108,8 +114,8 @@ impl DataLoader {
     #[must_use]
     pub fn len(&self) -> usize {
         match self.last {
-            LastBatch::Keep => self.dataset.len().div_ceil(self.batch_size),
-            LastBatch::Drop => self.dataset.len() / self.batch_size,
+            LastBatch::Keep => self.sampler.len().div_ceil(self.batch_size),
+            LastBatch::Drop => self.sampler.len() / self.batch_size,
         }
     }
 
@@ -128,7 +134,7 @@ impl DataLoader {
     /// Host bytes of one full batch.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
-        HostBatch::absent(self.batch_size.min(self.dataset.len()), &self.fields).bytes()
+        HostBatch::absent(self.batch_size.min(self.sampler.len()), &self.fields).bytes()
     }
 
     /// The maximum host bytes of an epoch's batches at once, if the consumer holds one at a time.
@@ -145,17 +151,18 @@ impl DataLoader {
     /// the [`Epoch`] is dropped. The iterator returns errors in the place of their batches.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> Epoch {
-        let order = match (self.making, self.shuffle_seed) {
-            (Making::Values, Some(seed)) => shuffled(seed, epoch, self.dataset.len()).map(Some),
-            _ => Ok(None),
+        let order = match self.making {
+            Making::Values => self.sampler.order(epoch),
+            // Shapes need no order.
+            Making::Shapes => Ok(Order::sequential(self.sampler.len())),
         };
         match order {
             Ok(order) => self.start(self.plan(order)),
-            Err(error) => Epoch::refused(self.plan(None), error),
+            Err(error) => Epoch::refused(self.plan(Order::sequential(0)), error),
         }
     }
 
-    fn plan(&self, order: Option<Vec<usize>>) -> Plan {
+    fn plan(&self, order: Order) -> Plan {
         Plan {
             dataset: Arc::clone(&self.dataset),
             fields: Arc::clone(&self.fields),
@@ -183,19 +190,6 @@ impl DataLoader {
     fn ahead(&self) -> usize {
         self.workers.min(self.len()).saturating_mul(self.prefetch_factor)
     }
-}
-
-/// The order of an epoch.
-fn shuffled(seed: u64, epoch: u64, len: usize) -> Result<Vec<usize>, DataError> {
-    let mut order: Vec<usize> = Vec::new();
-    order.try_reserve_exact(len).map_err(|_| DataError::OutOfHostMemory {
-        what: format!("the shuffled order of {len} samples"),
-        bytes: (len as u64).saturating_mul(size_of::<usize>() as u64),
-        remedy: "try a subset, or the data set's own order",
-    })?;
-    order.extend(0..len);
-    Stream::new(seed, Purpose::EpochOrder, epoch).shuffle(&mut order);
-    Ok(order)
 }
 
 #[cfg(test)]

@@ -18,6 +18,10 @@ pub(super) enum Purpose {
     DigitLabels = 2,
     /// How each digit is drawn.
     DigitStrokes = 3,
+    /// Which sample is drawn at each position of an epoch.
+    Draws = 4,
+    /// The sentences of a generated text.
+    Sentences = 5,
 }
 
 /// One stream of random numbers.
@@ -32,6 +36,14 @@ impl Stream {
         let mut words = ChaCha8Rng::from_seed(key);
         words.set_stream(index);
         Self(words)
+    }
+
+    /// The numbers of one position of a stream, independent of those of its other positions. They overlap only if
+    /// more than sixteen words are taken.
+    pub(super) fn at(seed: u64, purpose: Purpose, index: u64, position: u64) -> Self {
+        let mut stream = Self::new(seed, purpose, index);
+        stream.0.set_word_pos(u128::from(position) * 16);
+        stream
     }
 
     /// A uniformly distributed integer below `bound`.

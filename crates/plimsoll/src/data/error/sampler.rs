@@ -1,0 +1,59 @@
+//! Errors of samplers and of a loader's saved state.
+
+/// Why samples cannot be chosen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SamplerError {
+    /// A weight that is no weight.
+    #[error("weight {at} is {weight}; weights are finite and not negative")]
+    Weight {
+        /// The sample, from 0.
+        at: usize,
+        /// Its weight.
+        weight: f64,
+    },
+
+    /// Nothing can be drawn by these weights.
+    #[error("the {weights} weights sum to {total}; at least one must be above 0, and the sum finite")]
+    TotalWeight {
+        /// The number of weights.
+        weights: usize,
+        /// Their sum.
+        total: f64,
+    },
+
+    /// More draws without replacement than samples with a weight.
+    #[error(
+        "{draws} samples cannot be drawn without replacement: {positive} have a weight above 0; draw fewer, or with \
+         replacement"
+    )]
+    TooManyDraws {
+        /// Samples to draw.
+        draws: usize,
+        /// Samples with a weight above 0.
+        positive: usize,
+    },
+
+    /// A replica outside its group.
+    #[error("rank {rank} of {replicas} replicas; ranks are 0 to replicas - 1")]
+    Rank {
+        /// The replica.
+        rank: usize,
+        /// The number of replicas.
+        replicas: usize,
+    },
+
+    /// A saved position belongs to another loader.
+    #[error(
+        "the saved position is of a loader with another {what}: {saved} there, {ours} here; resume with the same data, \
+         batch size and sampler"
+    )]
+    OtherLoader {
+        /// What differs.
+        what: &'static str,
+        /// In the saved state.
+        saved: u64,
+        /// In this loader.
+        ours: u64,
+    },
+}

@@ -1,0 +1,73 @@
+//! Samplers of whole batches: for batches of similar lengths, of several sizes, or with a given mix.
+
+use super::super::DataError;
+use super::Order;
+
+/// Which samples each batch of an epoch has. As PyTorch: `DataLoader(batch_sampler=…)`.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use plimsoll::data::{BatchSampler, DataError, DataLoader, Digits};
+/// /// Batches of one, two and three samples.
+/// struct Growing;
+///
+/// impl BatchSampler for Growing {
+///     fn len(&self) -> usize {
+///         3
+///     }
+///     fn largest(&self) -> usize {
+///         3
+///     }
+///     fn batches(&self, _epoch: u64) -> Result<Vec<Vec<usize>>, DataError> {
+///         Ok(vec![vec![9], vec![0, 1], vec![2, 3, 4]])
+///     }
+/// }
+/// let loader = DataLoader::batched(Arc::new(Digits::new(1, 10)), Growing);
+/// let sizes: Vec<usize> = loader.epoch(0).map(|batch| Ok(batch?.samples)).collect::<Result<_, DataError>>()?;
+/// assert_eq!(sizes, [1, 2, 3]);
+/// # Ok::<(), DataError>(())
+/// ```
+pub trait BatchSampler: Send + Sync {
+    /// The number of batches of an epoch.
+    fn len(&self) -> usize;
+
+    /// The number of samples of the largest batch, for what buffers take.
+    fn largest(&self) -> usize;
+
+    /// The samples of each batch: as many batches as [`len`](Self::len). The same epoch always has the same ones.
+    ///
+    /// # Errors
+    /// If the host has no memory for them.
+    fn batches(&self, epoch: u64) -> Result<Vec<Vec<usize>>, DataError>;
+
+    /// Whether an epoch has no batches.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The batches of one epoch.
+pub(in crate::data) enum Batches {
+    /// Consecutive samples of an order; the last batch may be smaller.
+    Even { order: Order, size: usize },
+    /// From a [`BatchSampler`].
+    Given(Vec<Vec<usize>>),
+}
+
+impl Batches {
+    /// The number of samples of a batch.
+    pub(in crate::data) fn samples(&self, number: usize) -> usize {
+        match self {
+            Batches::Even { order, size } => (*size).min(order.len().saturating_sub(number * size)),
+            Batches::Given(batches) => batches.get(number).map_or(0, Vec::len),
+        }
+    }
+
+    /// The sample in a slot of a batch.
+    pub(in crate::data) fn index(&self, number: usize, slot: usize) -> usize {
+        match self {
+            Batches::Even { order, size } => order.index(number * size + slot),
+            Batches::Given(batches) => batches[number][slot],
+        }
+    }
+}
