@@ -165,7 +165,12 @@ fn the_sentences_of_a_seed_never_change() {
     assert!(text.len() >= 300 && text.ends_with(".\n"), "{text}");
     let vocabulary = Vocabulary::of(&grammar::sentences(1, 100_000));
     assert!((30..60).contains(&vocabulary.len()), "{:?}", vocabulary.symbols());
-    assert!(text.starts_with("The kind engineers sing behind the house. Then they follow some children under a tree."), "{text}");
+    assert!(
+        text.starts_with(
+            "The kind engineers sing behind the house. Then they follow some children under a tree."
+        ),
+        "{text}"
+    );
 }
 
 /// Tiny Shakespeare, where a checkout has it beside it (it is not in the repository).
