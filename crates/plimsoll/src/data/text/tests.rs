@@ -51,7 +51,7 @@ fn the_split_is_nine_to_one_and_the_successors_are_shifted_by_one() {
     assert_eq!((parts.train.positions(), parts.validation.positions()), (98 - 4, 11 - 4));
     let loader = DataLoader::new(Arc::new(parts.validation.clone()), 2).unwrap();
     let (x, y) = (batches(&loader, "x"), batches(&loader, "y"));
-    let first = (98 % 26) as i64;
+    let first: i64 = 98 % 26;
     let expected: Vec<i64> = [0, 1, 2, 3, 1, 2, 3, 4].map(|i| (first + i) % 26).to_vec();
     assert_eq!(x[0], expected);
     assert_eq!(y[0], expected.iter().map(|token| (token + 1) % 26).collect::<Vec<_>>());
@@ -112,7 +112,8 @@ fn a_file_that_is_not_utf_8_is_an_error_but_can_be_read_as_bytes() {
 fn an_empty_or_missing_file_is_an_error() {
     let scratch = Scratch::folder("empty-text");
     let path = scratch.put("empty.txt", b"");
-    let reads: [fn(&Path) -> Result<Text, DataError>; 2] = [Text::read, Text::read_bytes];
+    type Read = fn(&Path) -> Result<Text, DataError>;
+    let reads: [Read; 2] = [Text::read, Text::read_bytes];
     for read in reads {
         assert!(read(&path).unwrap_err().to_string().contains("empty.txt is empty"));
         assert!(read(&scratch.0.join("none")).unwrap_err().to_string().starts_with("cannot read"));
