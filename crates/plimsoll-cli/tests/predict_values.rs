@@ -83,6 +83,13 @@ if how == 'logged':
         if torch.isnan(loss) or not torch.isfinite(loss):
             raise ValueError('not finite')
     print(total / 3, sum(history) / len(history), x[0, 0].cpu().numpy())
+    scale = loss.item()
+    def scaled(x, scale):
+        return x[:scale]
+    def other(x):
+        scale = 3
+        return x[:scale]
+    scaled(x, 2), other(x)
 ";
 
 #[test]
@@ -124,6 +131,8 @@ assert (there.sum(1).cpu() == lengths).all()
 assert len(torch.repeat_interleave(x[0], there[0], dim=0)) == lengths[0]
 assert len(torch.unique(lengths.cuda())) == len(lengths.unique())
 assert len(torch.bincount(lengths.cuda())) == lengths.max() + 1
+packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+assert (torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[1] == lengths).all()
 there.mul_(2)
 assert there.sum() == 2 * lengths.sum()
 if (there == 2).all():

@@ -290,6 +290,8 @@ class Flow:
     def loads(self, source, scope, name, statement, level):
         for node in ast.walk(scope):
             if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+                if hides(source, source.scope(node), scope, name):
+                    continue  # another variable of this name, in a function
                 if statement is None or reaches(source, scope, name, statement, node):
                     self.up(source, node, level if source.scope(node) is scope else None)
 
@@ -454,6 +456,19 @@ def reaches(source, scope, name, statement, load):
         if statement in inside:
             return last not in inside and load.lineno <= statement.lineno
         loop = source.above(source.parents.get(loop), ast.For, ast.While, ast.AsyncFor)
+    return False
+
+
+def hides(source, inner, outer, name):
+    # Whether a function between these scopes has its own variable of this name.
+    while inner is not None and inner is not outer:
+        nodes = [it for it in ast.walk(inner) if source.scope(it) is inner]
+        stores = any(isinstance(it, ast.Name) and it.id == name and isinstance(it.ctx, ast.Store) for it in nodes)
+        is_argument = any(isinstance(it, ast.arg) and it.arg == name for it in nodes)
+        is_outer = any(isinstance(it, (ast.Global, ast.Nonlocal)) and name in it.names for it in nodes)
+        if (stores or is_argument) and not is_outer:
+            return True
+        inner = source.scope(inner)
     return False
 
 

@@ -64,7 +64,8 @@ def shares(torch, indices, count, dim, is_single):
 
 
 def scattering(wrapped):
-    # The gates of chosen experts, scattered into a tensor of zeros: nonzero where an expert was chosen.
+    # The result is also known if the indices are, and the scattered values replace all others (the inverse of a
+    # permutation), or are the gates of chosen experts among zeros.
     def scattering(known, operator, call):
         dispatched = wrapped(operator, call)
 
@@ -72,7 +73,7 @@ def scattering(wrapped):
             result = dispatched(keys, *args, **kwargs)
             try:
                 with known.quiet():
-                    keep_gates(known, args, kwargs, result, operator)
+                    keep_scattered(known, args, kwargs, result, operator)
             except Exception as why:
                 known.failed(operator, why)
             return result
@@ -82,18 +83,28 @@ def scattering(wrapped):
     return scattering
 
 
-def keep_gates(known, args, kwargs, result, operator):
+def keep_scattered(known, args, kwargs, result, operator):
     torch, (tensor, dim, index) = known.torch, args[:3]
-    if not known.shadows or known.shadow(result) is not None or not known.is_small(result, even=True):
+    if not known.shadows or known.shadow(result) is not None or not index.is_cuda:
         return
     chosen = known.shadow(index)
-    if chosen is None or not index.is_cuda or not known.entry(index).even:
+    if chosen is None:
         return
-    is_in_place = operator._schema.name.endswith("_")
-    before = None if is_in_place else known.shadow(tensor)
-    before = torch.zeros(result.size(), dtype=result.dtype, device="cpu") if before is None else before
-    source = argument(operator, "value", args, kwargs)
-    known.keep(result, before.scatter(dim, chosen, 1 if source is None else source), changed=is_in_place, even=True)
+    is_in_place, even = operator._schema.name.endswith("_"), known.entry(index).even
+    value, source = (argument(operator, name, args, kwargs) for name in ("value", "src"))
+    if isinstance(source, torch.Tensor):
+        value = known.shadow(source)
+    if value is None and even:
+        value = 1  # the gates of chosen experts: nonzero
+    if value is None or not known.is_small(result, even):
+        return
+    empty = torch.zeros(result.size(), dtype=result.dtype, device="cpu")
+    is_covered = empty.bool().scatter(dim, chosen, True).all()
+    if is_covered or even:
+        # What the tensor held before is overwritten, or assumed to be zero for the other experts.
+        before = None if is_in_place else known.shadow(tensor)
+        values = (empty if before is None else before).scatter(dim, chosen, value)
+        known.keep(result, values, changed=is_in_place, even=even)
 
 
 def argument(operator, name, args, kwargs):

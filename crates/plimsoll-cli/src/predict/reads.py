@@ -21,7 +21,7 @@ RETURNING = set(
 # Operators that read to check an argument, or for a value that no size depends on.
 CHECKING = set(
     "multinomial normal bernoulli histc quantile nanquantile _assert_async cholesky cholesky_ex inv inverse lstsq"
-    " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet".split()
+    " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet lstm gru rnn_tanh rnn_relu".split()
 )
 COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read the number of their results
 # What these files read is stored or printed.
