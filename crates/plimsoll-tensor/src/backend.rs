@@ -76,6 +76,16 @@ pub(crate) trait Backend: Send + Sync {
     /// `has_values`.
     fn read(&self, from: View<'_>, bytes: &mut Vec<u8>, on: StreamId) -> Result<()>;
 
+    /// Whether its memory is the host's, so that tensors here may be in pinned memory.
+    fn is_host(&self) -> bool {
+        false
+    }
+
+    /// Copies between this device and host memory, of which one view is; both are contiguous and of as many bytes. Where
+    /// this device computes later the host's memory is pinned, and stays until the work is done. Asked only where
+    /// `has_values`.
+    fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()>;
+
     /// Host bytes of this device's segments that are resident now, where the device is host memory.
     fn resident_bytes(&self) -> Option<u64>;
 }

@@ -4,7 +4,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{self, Layout};
-use crate::storage::Storage;
+use crate::storage::{Locks, Storage};
 use crate::view::View;
 
 /// A layout on a storage, and the type of its elements.
@@ -26,8 +26,8 @@ impl Data {
         Storage::alloc(device, (layout::checked_len(layout.shape())? * dtype.size()) as u64, op)
     }
 
-    /// As the device sees it.
-    pub(crate) fn view(&self) -> View<'_> {
-        View::new(self.storage.address(), self.storage.bytes(), self.dtype, &self.layout)
+    /// As the device sees it, while its storage is locked.
+    pub(crate) fn view<'a>(&'a self, locks: &'a Locks<'_>) -> View<'a> {
+        View::new(locks.address(&self.storage), self.storage.bytes(), self.dtype, &self.layout)
     }
 }

@@ -3,9 +3,10 @@
 //! `Device::cpu()` is this process's one host device; `cpu_with` and `sim` make separate ones. The
 //! memory figures have PyTorch's names and PyTorch's meaning.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
@@ -36,8 +37,12 @@ pub struct Device(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     backend: Box<dyn Backend>,
-    /// Whether the back end has queues: asked by every operation.
+    /// Whether the back end has queues.
     computes_later: bool,
+    /// Whether operators are shared with a queue or with what watches the road: asked by every operation.
+    shares_operators: AtomicBool,
+    /// What `road.rs` calls between operators, of a type that is its own.
+    watch: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Streams made so far, without the default one.
     streams: AtomicU64,
     seed: AtomicU64,
@@ -88,7 +93,35 @@ impl Device {
     pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
         let computes_later = backend.queues().is_some();
         let [streams, seed, next_stream] = [const { AtomicU64::new(0) }; 3];
-        Device(Arc::new(Inner { backend, computes_later, streams, seed, next_stream }))
+        let shares_operators = AtomicBool::new(computes_later);
+        let watch = OnceLock::new();
+        Device(Arc::new(Inner {
+            backend,
+            computes_later,
+            shares_operators,
+            watch,
+            streams,
+            seed,
+            next_stream,
+        }))
+    }
+
+    /// Whether an operator must outlive its call.
+    #[inline]
+    pub(crate) fn shares_operators(&self) -> bool {
+        self.0.shares_operators.load(Ordering::Relaxed)
+    }
+
+    /// What is called between operators, once set.
+    pub(crate) fn watch(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.0.watch.get().map(|watch| &**watch)
+    }
+
+    /// Sets it; false where something is set already.
+    pub(crate) fn set_watch(&self, watch: Box<dyn Any + Send + Sync>) -> bool {
+        let set = self.0.watch.set(watch).is_ok();
+        self.0.shares_operators.store(true, Ordering::Relaxed);
+        set
     }
 
     /// The streams of this device, if it computes later.
@@ -142,6 +175,11 @@ impl Device {
     /// Whether tensors here have values; on a simulated device reading one is an error.
     pub fn has_values(&self) -> bool {
         self.0.backend.has_values()
+    }
+
+    /// Whether its memory is the host's.
+    pub(crate) fn is_host(&self) -> bool {
+        self.0.backend.is_host()
     }
 
     /// What operators may know of this device before they run on it.

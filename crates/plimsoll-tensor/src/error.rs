@@ -128,6 +128,29 @@ pub enum Error {
         /// The kind of device.
         device: &'static str,
     },
+    /// Bytes that were offloaded or evicted could not be brought back to their device. They stay away, and the next
+    /// operation on them tries again.
+    #[error("{op}: the bytes of {owner} cannot be brought back to {device}: {cause}")]
+    NotResident {
+        /// The operation that needed them.
+        op: &'static str,
+        /// Whose bytes they are.
+        owner: String,
+        /// The device's name.
+        device: String,
+        /// Why: no memory, or a recipe that failed.
+        cause: Box<Error>,
+    },
+    /// The system gave no pinned host memory.
+    #[error("{op}{}: {source}", owned(.owner))]
+    PinnedMemory {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Whose bytes it was for; empty where they are nobody's.
+        owner: String,
+        /// The allocator's own words.
+        source: alloc::PinnedError,
+    },
     /// Work that an earlier call queued failed on a device that computes later. The call that returns this did nothing;
     /// what the failed work was to compute has any values.
     #[error("{device}: {op}{}, queued by an earlier call, failed: {cause}", owned(.owner))]
@@ -171,10 +194,11 @@ impl Error {
         Error::Argument { op, message: message.into() }
     }
 
-    /// The out-of-memory report, where this is one.
+    /// The out-of-memory report, where this is one or has one as its cause.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
             Error::OutOfMemory(report) => Some(report),
+            Error::NotResident { cause, .. } | Error::Late { cause, .. } => cause.out_of_memory(),
             _ => None,
         }
     }

@@ -12,13 +12,15 @@
 //! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
-//! | `storage.rs`, `data.rs`, `history.rs` | one allocation; a layout on it; what happened to a device's memory |
+//! | `pinned.rs` | pinned host memory, for asynchronous copies and for what leaves its device |
+//! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a layout on it; what happened to a device's memory |
 //! | `tensor/` | [`Tensor`], the operation that made it, the hooks of both |
 //! | `autograd/` | what is kept for the way back, and the way back |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `road.rs` | [`call`]: the one road from an operator to a device |
 //! | `checkpoint.rs` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again |
+//! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `testing/` | devices for tests: one that computes later |
 //! | `suite.rs` | what every operator must do, as a suite of checks |
@@ -47,7 +49,9 @@ mod layout;
 mod operator;
 mod ops;
 mod properties;
+pub mod pinned;
 mod random;
+mod residency;
 mod road;
 mod sim;
 mod storage;
@@ -77,8 +81,10 @@ pub use ops::{
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
+pub use residency::PinGuard;
 pub use road::{Tensors, call, create};
 pub use sim::SimConfig;
+pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
 pub use tensor::{Grads, HookHandle, Tensor};
 pub use view::{In, Out};

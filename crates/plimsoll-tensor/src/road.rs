@@ -6,7 +6,7 @@
 //! No lock is held while memory is asked for: only around a kernel, or where one is queued.
 
 use std::ops::Deref;
-use std::sync::{Arc, PoisonError, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use plimsoll_alloc::{Category, StreamId, Tag};
 use smallvec::SmallVec;
@@ -25,8 +25,8 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::label;
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Saves, Slot};
-use crate::storage::Storage;
-use crate::stream;
+use crate::storage::{Locks, Storage};
+use crate::stream::{self, Event};
 use crate::tensor::{Derivative, Node, Tensor};
 use crate::view::{In, Out, View};
 use crate::word::by_word;
@@ -57,9 +57,9 @@ pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
 
 /// The rest of the road, with inputs in the types that autocast leaves.
 fn travel<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
-    match device.queues() {
-        None => held_call(Owned(op), device, ins),
-        Some(_) => held_call(Arc::new(op), device, ins),
+    match device.shares_operators() {
+        false => held_call(Owned(op), device, ins),
+        true => held_call(Arc::new(op), device, ins),
     }
 }
 
@@ -71,9 +71,61 @@ fn held_call<H: Holds>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensor
     lead(&Call { device, op: &*op, shared: shared.as_ref() }, &datas, recording, &mut run)?;
     // A change in place was refused where it would have to be recorded.
     if !recording || run.changed || !run.outs.iter().any(|data| data.dtype.is_float()) {
-        return Ok(run.into_tensors());
+        return Ok(watched(device, shared.as_ref(), &datas, run.into_tensors()));
     }
-    link(op, ins, run)
+    let tensors = link(op, ins, run)?;
+    Ok(watched(device, shared.as_ref(), &datas, tensors))
+}
+
+/// Lets what watches the device see an operator that has run.
+fn watched(device: &Device, shared: Option<&Arc<dyn Operator>>, ins: &[&Data], outs: Tensors) -> Tensors {
+    if let Some(op) = shared
+        && let Some(watch) = watch(device)
+    {
+        watch.ran(&Ran { op, ins, outs: &outs });
+    }
+    outs
+}
+
+/// What is called between the operators of a device: `testing/evicting.rs` is one.
+pub(crate) trait Watch: Send + Sync {
+    /// An operator is about to change this storage.
+    ///
+    /// # Errors
+    /// The change does not happen, and its caller gets the error.
+    fn will_change(&self, storage: &Storage) -> Result<()>;
+
+    /// An operator has run, and is recorded where it has to be.
+    fn ran(&self, ran: &Ran<'_>);
+}
+
+/// An operator that has run.
+pub(crate) struct Ran<'a> {
+    pub(crate) op: &'a Arc<dyn Operator>,
+    pub(crate) ins: &'a [&'a Data],
+    pub(crate) outs: &'a [Tensor],
+}
+
+/// Lets `watch` see the operators of a device from now on; false where another one does.
+pub(crate) fn set_watch(device: &Device, watch: Arc<dyn Watch>) -> bool {
+    device.set_watch(Box::new(watch))
+}
+
+fn watch(device: &Device) -> Option<&Arc<dyn Watch>> {
+    device.watch().and_then(|watch| watch.downcast_ref())
+}
+
+/// An output of an operator, computed once more: in memory of its own, outside the graph.
+pub(crate) fn run_again(
+    device: &Device,
+    op: &Arc<dyn Operator>,
+    ins: &[Data],
+    output: usize,
+) -> Result<Storage> {
+    let ins: Inputs<'_> = ins.iter().collect();
+    let mut run = Run::default();
+    lead(&Call { device, op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
+    Ok(run.outs.swap_remove(output).storage)
 }
 
 /// [`call`] of an operator with one output.
@@ -89,9 +141,9 @@ pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
 /// As [`call`].
 #[allow(clippy::needless_pass_by_value, reason = "as `call`")]
 pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
-    match device.queues() {
-        None => held_create(&Owned(op), device),
-        Some(_) => held_create(&Arc::new(op), device),
+    match device.shares_operators() {
+        false => held_create(&Owned(op), device),
+        true => held_create(&Arc::new(op), device),
     }
 }
 
@@ -99,14 +151,14 @@ fn held_create<H: Holds>(op: &H, device: &Device) -> Result<Tensors> {
     let mut run = Run::default();
     let shared = op.shared();
     lead(&Call { device, op: &**op, shared: shared.as_ref() }, &[], false, &mut run)?;
-    Ok(run.into_tensors())
+    Ok(watched(device, shared.as_ref(), &[], run.into_tensors()))
 }
 
-/// How the road holds an operator. A device that computes at once borrows it; one that computes later shares it, with
-/// its queue and with the derivative, which costs an allocation.
+/// How the road holds an operator. A device that computes at once borrows it; one that computes later, or is watched, shares
+/// it, with its queue and with the derivative, which costs an allocation.
 pub(crate) trait Holds: Deref<Target: Operator + Sized> + Send + Sync + 'static {
-    /// A kernel that can wait in a queue.
-    fn shared(&self) -> Option<Arc<dyn Kernel>>;
+    /// A handle that can wait in a queue.
+    fn shared(&self) -> Option<Arc<dyn Operator>>;
 }
 
 /// An operator that nobody else holds.
@@ -121,13 +173,13 @@ impl<O> Deref for Owned<O> {
 }
 
 impl<O: Operator> Holds for Owned<O> {
-    fn shared(&self) -> Option<Arc<dyn Kernel>> {
+    fn shared(&self) -> Option<Arc<dyn Operator>> {
         None
     }
 }
 
 impl<O: Operator> Holds for Arc<O> {
-    fn shared(&self) -> Option<Arc<dyn Kernel>> {
+    fn shared(&self) -> Option<Arc<dyn Operator>> {
         Some(self.clone())
     }
 }
@@ -136,7 +188,7 @@ impl<O: Operator> Holds for Arc<O> {
 struct Call<'a> {
     device: &'a Device,
     op: &'a dyn Operator,
-    shared: Option<&'a Arc<dyn Kernel>>,
+    shared: Option<&'a Arc<dyn Operator>>,
 }
 
 /// Room for a tensor whose values are whatever is there; `name` names the request.
@@ -148,8 +200,8 @@ pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'stat
 /// Copies host bytes into a contiguous tensor.
 pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
     let device = to.storage.device();
-    let _locks = Locks::take(&[], &[to]);
-    device.backend().write(to.view(), bytes, use_on_current_stream(device, [to]))
+    let locks = lock(&[], &[to], "write")?;
+    device.backend().write(to.view(&locks), bytes, use_on_current_stream(device, [to]))
 }
 
 /// A contiguous tensor's bytes, or an error where the device has no values.
@@ -160,11 +212,53 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
     }
     device.late_error()?;
     let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());
-    let locks = Locks::take(&[from], &[]);
-    device.backend().read(from.view(), &mut bytes, use_on_current_stream(device, [from]))?;
+    let locks = lock(&[from], &[], op)?;
+    device.backend().read(from.view(&locks), &mut bytes, use_on_current_stream(device, [from]))?;
     drop(locks);
     device.late_error()?; // of the work that the values come from
     Ok(bytes)
+}
+
+fn lock<'a>(reads: &[&'a Data], writes: &[&'a Data], op: &'static str) -> Result<Locks<'a>> {
+    Locks::take(reads.iter().map(|data| &data.storage), writes.iter().map(|data| &data.storage), op)
+}
+
+/// Copies between pinned memory of the host and a device, on that device's current stream. Both are contiguous. Where the
+/// device computes later, so does the copy: the host waits for it when it uses the pinned memory.
+pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static str) -> Result<()> {
+    device.late_error()?;
+    let on = device.current_stream();
+    // Written, too, as far as the host is concerned: nothing else uses the pinned memory until the copy is noted.
+    let locks = lock(&[], &[from, to], op)?;
+    if device.has_values() {
+        device.backend().copy(from.view(&locks), to.view(&locks), on.id())?;
+    }
+    let (there, pinned) = if to.storage.device() == device { (to, from) } else { (from, to) };
+    use_on_current_stream(device, [there]);
+    if device.queues().is_some() {
+        let copied = Event::new();
+        if let Err(error) = copied.record_now(&on) {
+            // Without an event, the host cannot know when it may use the pinned memory: it waits for everything.
+            device.synchronize()?;
+            return Err(error);
+        }
+        pinned.storage.is_copied_until(copied, &on);
+    }
+    Ok(())
+}
+
+/// A row-major copy in pinned memory, on the host.
+pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
+    let pinned = empty_pinned(from, from.storage.device(), op)?;
+    copy(from.storage.device(), from, &pinned)?;
+    Ok(pinned)
+}
+
+/// Room in pinned memory for a row-major copy.
+pub(crate) fn empty_pinned(like: &Data, host: &Device, op: &'static str) -> Result<Data> {
+    let layout = Layout::contiguous(like.layout.shape());
+    let storage = Storage::alloc_pinned(host, (layout.len() * like.dtype.size()) as u64, op)?;
+    Ok(Data { storage, layout, dtype: like.dtype })
 }
 
 /// The current stream, which is noted as a user of these storages where it runs beside their own.
@@ -329,6 +423,9 @@ fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) ->
     let is_view = |i: usize| matches!(outputs[i].place, Place::View(_));
     let place = |i: usize| gathered(&wide, i).unwrap_or(&outs[i]);
     let written: Inputs<'_> = (0..outs.len()).filter(|&i| !is_view(i)).map(place).collect();
+    if let Some(watch) = watch(device) {
+        (0..ins.len()).filter(|&i| changes(i)).try_for_each(|i| watch.will_change(&ins[i].storage))?;
+    }
     launch(call, &read, &written, scratch.as_ref())?;
     drop((lying, read, written));
     wide.iter().try_for_each(|(i, data)| copy(device, data, &outs[*i]))?;
@@ -382,21 +479,23 @@ fn gather(device: &Device, op: &dyn Operator, i: usize, data: &Data, dtype: DTyp
 
 /// The values of one tensor into another of the same shape.
 fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
-    let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Kernel>);
+    let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Operator>);
     launch(&Call { device, op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
 }
 
 /// Runs a kernel under the locks of its tensors, or queues it under them: two threads then queue what they do to a
 /// tensor one after the other.
 fn launch(call: &Call<'_>, ins: &[&Data], outs: &[&Data], scratch: Option<&Scratch>) -> Result<()> {
-    let _locks = Locks::take(ins, outs);
-    let in_views: SmallVec<[View<'_>; 4]> = ins.iter().map(|data| data.view()).collect();
-    let out_views: SmallVec<[View<'_>; 4]> = outs.iter().map(|data| data.view()).collect();
-    let launch = Launch { ins: &in_views, outs: &out_views, scratch: scratch.map(Scratch::view) };
+    let written = outs.iter().map(|data| &data.storage).chain(scratch.map(|scratch| &scratch.storage));
+    let locks = Locks::take(ins.iter().map(|data| &data.storage), written, call.op.name())?;
+    let in_views: SmallVec<[View<'_>; 4]> = ins.iter().map(|data| data.view(&locks)).collect();
+    let out_views: SmallVec<[View<'_>; 4]> = outs.iter().map(|data| data.view(&locks)).collect();
+    let scratch = scratch.map(|scratch| scratch.view(&locks));
+    let launch = Launch { ins: &in_views, outs: &out_views, scratch };
     match (call.device.queues(), call.shared) {
-        (Some(queues), Some(kernel)) => {
+        (Some(queues), Some(op)) => {
             let on = use_on_current_stream(call.device, ins.iter().chain(outs).copied());
-            queues.launch(kernel.clone(), launch, on, label::current_layer())
+            queues.launch(op.clone(), launch, on, label::current_layer())
         }
         _ => call.device.backend().run(call.op, launch),
     }
@@ -549,35 +648,7 @@ impl Scratch {
         Ok(Some(Scratch { storage, layout }))
     }
 
-    fn view(&self) -> View<'_> {
-        View::new(self.storage.address(), self.storage.bytes(), DType::F32, &self.layout)
-    }
-}
-
-/// The locks of all storages of one operation.
-struct Locks<'a> {
-    _held: SmallVec<[Held<'a>; 6]>,
-}
-
-enum Held<'a> {
-    Reading(#[allow(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>),
-    Writing(#[allow(dead_code, reason = "held for its drop")] RwLockWriteGuard<'a, ()>),
-}
-
-impl<'a> Locks<'a> {
-    /// Takes each storage's lock once, in the order of their ids: two operations that want the same
-    /// storages cannot wait for each other. A poisoned lock guards no Rust value, so it is taken anyway.
-    fn take(ins: &[&'a Data], outs: &[&'a Data]) -> Locks<'a> {
-        let mut wanted: SmallVec<[(usize, bool, &'a Storage); 6]> = SmallVec::new();
-        wanted.extend(outs.iter().map(|data| (data.storage.id(), false, &data.storage)));
-        wanted.extend(ins.iter().map(|data| (data.storage.id(), true, &data.storage)));
-        // Writers sort before readers of the same storage, so the stronger lock is the one kept.
-        wanted.sort_unstable_by_key(|&(id, reads, _)| (id, reads));
-        wanted.dedup_by_key(|&mut (id, ..)| id);
-        let held = wanted.into_iter().map(|(_, reads, storage)| match reads {
-            true => Held::Reading(storage.lock().read().unwrap_or_else(PoisonError::into_inner)),
-            false => Held::Writing(storage.lock().write().unwrap_or_else(PoisonError::into_inner)),
-        });
-        Locks { _held: held.collect() }
+    fn view<'a>(&'a self, locks: &'a Locks<'_>) -> View<'a> {
+        View::new(locks.address(&self.storage), self.storage.bytes(), DType::F32, &self.layout)
     }
 }

@@ -114,6 +114,10 @@ impl Backend for Sim {
         Ok(())
     }
 
+    fn copy(&self, _: View<'_>, _: View<'_>, _: StreamId) -> Result<()> {
+        Ok(())
+    }
+
     fn resident_bytes(&self) -> Option<u64> {
         None
     }

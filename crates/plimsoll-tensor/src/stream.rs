@@ -211,6 +211,11 @@ impl Event {
     /// The error of earlier work that was not reported yet: [`Error::Late`](crate::Error::Late).
     pub fn record(&self, stream: &Stream) -> Result<()> {
         stream.device.late_error()?;
+        self.record_now(stream)
+    }
+
+    /// [`Event::record`] that leaves the errors of earlier work to the next call.
+    pub(crate) fn record_now(&self, stream: &Stream) -> Result<()> {
         let id = stream.device.queues().map(|queues| queues.record(stream.id)).transpose()?;
         let before = self.replace(Some(Recorded { device: stream.device.clone(), id }));
         drop(before); // outside the lock

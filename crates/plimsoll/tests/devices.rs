@@ -6,7 +6,7 @@ mod world;
 
 use plimsoll::nn::Module;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::testing::LateConfig;
+use plimsoll::testing::{LateConfig, evict_at_random};
 use plimsoll::{CpuConfig, Device, SimConfig};
 use world::{batch, cnn, devices};
 
@@ -36,6 +36,19 @@ fn training_on_a_device_that_computes_later_gives_the_same_bits() {
         let late = Device::late(LateConfig { seed, ..LateConfig::default() });
         assert_eq!(trained(&late), expected, "seed {seed}");
         assert_eq!(late.memory_allocated(), 0);
+    }
+}
+
+#[test]
+fn training_while_tensors_leave_at_random_gives_the_same_bits() {
+    let expected = trained(&Device::cpu_with(CpuConfig::default()));
+    for seed in 0..4 {
+        let late = LateConfig { seed, ..LateConfig::default() };
+        let device = if seed < 2 { Device::cpu_with(CpuConfig::default()) } else { Device::late(late) };
+        let evictions = evict_at_random(&device, seed);
+        assert_eq!(trained(&device), expected, "seed {seed} on {device}");
+        assert!(evictions.offloaded() > 50 && evictions.evicted() > 20, "{evictions:?}");
+        assert_eq!(device.memory_allocated(), 0);
     }
 }
 

@@ -97,6 +97,15 @@ impl Backend for Cpu {
         Ok(())
     }
 
+    fn is_host(&self) -> bool {
+        true
+    }
+
+    fn copy(&self, from: View<'_>, to: View<'_>, _: StreamId) -> Result<()> {
+        writable(&to).bytes().copy_from_slice(readable(&from).bytes());
+        Ok(())
+    }
+
     fn resident_bytes(&self) -> Option<u64> {
         host::resident_bytes(&self.segments)
     }

@@ -63,6 +63,7 @@ mod sum;
 mod swiglu_linear;
 mod traced;
 mod tri;
+mod transfer;
 mod unary;
 mod unscale;
 mod var;

@@ -3,15 +3,17 @@
 use super::Tensor;
 
 impl Tensor {
-    /// The address of the storage on its device: equal for all views of one storage. As
+    /// The address of the storage on its device: equal for all views of one storage; 0 while the bytes are away
+    /// ([`Tensor::state`]). It is theirs for as long as a guard of [`Tensor::pin`] lives. As
     /// `Tensor.untyped_storage().data_ptr()`.
     pub fn storage_ptr(&self) -> u64 {
-        self.data().storage.address().0
+        self.data().storage.address_now().map_or(0, |address| address.0)
     }
 
-    /// The address of this tensor's first element. As `Tensor.data_ptr()`.
+    /// The address of this tensor's first element; 0 while the bytes are away. As `Tensor.data_ptr()`.
     pub fn data_ptr(&self) -> u64 {
-        self.storage_ptr() + (self.data().layout.offset() * self.dtype().size()) as u64
+        let Some(storage) = self.data().storage.address_now() else { return 0 };
+        storage.0 + (self.data().layout.offset() * self.dtype().size()) as u64
     }
 
     /// Bytes of the storage, however few of them this tensor looks at. As `Tensor.untyped_storage().nbytes()`.

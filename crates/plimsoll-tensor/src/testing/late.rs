@@ -354,6 +354,12 @@ impl Backend for Late {
         Ok(())
     }
 
+    fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()> {
+        let (from, to) = (from.to_queued(), to.to_queued());
+        let cause = Cause { op: "copy", owner: label::current_layer() };
+        self.queue(on, cause, move |host| host.copy(from.view(), to.view(), on))
+    }
+
     fn resident_bytes(&self) -> Option<u64> {
         self.host.resident_bytes()
     }

@@ -1,9 +1,11 @@
 //! Devices that make mistakes visible: for the tests of programs and of this library.
 //!
 //! They compute what the host computes, bit for bit, in less convenient ways: [`LateConfig`] is a device that computes
-//! later.
+//! later, [`evict_at_random`] lets tensors leave any device between operators.
 
+mod evicting;
 mod late;
 mod line;
 
+pub use evicting::{Evictions, evict_at_random};
 pub use late::{LateConfig, Pauses};

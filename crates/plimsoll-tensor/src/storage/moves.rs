@@ -1,0 +1,284 @@
+//! Bytes that leave their device and come back.
+//!
+//! Memory is requested, and recipes run, with no lock held; the bytes change place under the storage's write lock. A
+//! [`Guard`] keeps them on their device for as long as it lives.
+
+use std::cell::RefCell;
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use plimsoll_alloc::{Addr, StreamId};
+
+use super::room::{Recipe, Room, State};
+use super::{AWAY, Storage, request};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::label;
+use crate::layout::Layout;
+use crate::pinned::Block;
+use crate::stream::Event;
+use crate::view::View;
+
+/// Keeps a storage's bytes on their device.
+pub(crate) struct Guard(Storage);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.account().guards -= 1;
+    }
+}
+
+impl Storage {
+    /// Where the bytes are.
+    pub(crate) fn state(&self) -> State {
+        self.account().room.state()
+    }
+
+    /// Whether they are in pinned memory as a tensor of the host.
+    pub(crate) fn is_pinned(&self) -> bool {
+        matches!(self.account().room, Room::Pinned { .. })
+    }
+
+    /// Where the bytes are at this moment, for a report: they may leave at the next. `Locks::address` is for use.
+    pub(crate) fn address_now(&self) -> Option<Addr> {
+        Some(self.0.address.load(Ordering::Relaxed)).filter(|&address| address != AWAY).map(Addr)
+    }
+
+    pub(super) fn is_here(&self) -> bool {
+        self.0.address.load(Ordering::Acquire) != AWAY
+    }
+
+    /// Brings the bytes back to their device, for the operation `op`, and keeps them there.
+    ///
+    /// # Errors
+    /// As [`Storage::bring_back`].
+    pub(crate) fn guard(&self, op: &'static str) -> Result<Guard> {
+        self.account().guards += 1;
+        let guard = Guard(self.clone());
+        self.bring_back(op)?;
+        Ok(guard)
+    }
+
+    /// Moves the bytes to pinned host memory and frees them on their device; nothing where they are away already.
+    ///
+    /// # Errors
+    /// A guard that keeps them; no pinned memory; the device's.
+    pub(crate) fn offload(&self) -> Result<()> {
+        const OP: &str = "offload";
+        let owner = {
+            let account = self.account();
+            self.may_leave(account.guards, &account.room, OP)?;
+            if !matches!(account.room, Room::Device(_)) {
+                return Ok(());
+            }
+            account.tag.label
+        };
+        let block = Block::alloc(self.bytes(), OP, owner)?;
+        let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let from = match self.account().room {
+            Room::Device(_) => self.0.address.load(Ordering::Relaxed),
+            _ => return Ok(()), // another thread was first
+        };
+        let copied = self.copy(Addr(from), block.address(), &block)?;
+        let mut account = self.account();
+        self.may_leave(account.guards, &account.room, OP)?;
+        let away = Room::Offloaded { block: Arc::new(block), copied };
+        let room = mem::replace(&mut account.room, away);
+        self.0.address.store(AWAY, Ordering::Release);
+        drop((account, writing));
+        room.free(&self.0.device);
+        Ok(())
+    }
+
+    /// Frees the bytes on their device; `recipe` computes them again. Bytes that are away already get the recipe
+    /// instead.
+    ///
+    /// # Errors
+    /// A guard that keeps them.
+    pub(crate) fn evict_with(&self, recipe: Recipe) -> Result<()> {
+        let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let mut account = self.account();
+        self.may_leave(account.guards, &account.room, "evict_with")?;
+        let room = mem::replace(&mut account.room, Room::Evicted(recipe));
+        self.0.address.store(AWAY, Ordering::Release);
+        drop((account, writing));
+        room.free(&self.0.device);
+        Ok(())
+    }
+
+    fn may_leave(&self, guards: u32, room: &Room, op: &'static str) -> Result<()> {
+        let why = match room {
+            Room::Pinned { .. } => "a tensor in pinned memory is on the host already",
+            _ if guards > 0 => "a guard or an operation keeps the tensor on its device: drop the guard first",
+            _ => return Ok(()),
+        };
+        Err(Error::argument(op, why))
+    }
+
+    /// Makes the bytes usable on their device: copies them back, computes them again, or waits for a copy that is under
+    /// way. Nothing where they are there.
+    ///
+    /// # Errors
+    /// [`Error::NotResident`] with the cause: no memory, a recipe that fails; the late error of other work. They stay away
+    /// then, and can be asked for again.
+    pub(super) fn bring_back(&self, op: &'static str) -> Result<()> {
+        while !self.is_here() {
+            self.step_back(op).map_err(|cause| match cause {
+                // Of other work, which names itself.
+                late @ Error::Late { .. } => late,
+                cause => Error::NotResident {
+                    op,
+                    owner: label::text(self.tag().label),
+                    device: self.0.device.name().to_owned(),
+                    cause: Box::new(cause),
+                },
+            })?;
+        }
+        Ok(())
+    }
+
+    fn step_back(&self, op: &'static str) -> Result<()> {
+        enum From {
+            Copies(Vec<Arc<Event>>),
+            Block(Arc<Block>, Arc<Event>),
+            Recipe(Recipe),
+        }
+        let from = match &self.account().room {
+            Room::Pinned { copies, .. } => From::Copies(copies.clone()),
+            Room::Offloaded { block, copied } => From::Block(block.clone(), copied.clone()),
+            Room::Evicted(recipe) => From::Recipe(recipe.clone()),
+            Room::Device(_) | Room::Gone => return Ok(()),
+        };
+        match from {
+            From::Copies(copies) => self.wait_for(&copies),
+            From::Block(block, copied) => self.copy_back(&block, &copied, op),
+            From::Recipe(recipe) => self.compute_again(&recipe),
+        }
+    }
+
+    /// Waits until the copies to and from this pinned memory are done.
+    fn wait_for(&self, copies: &[Arc<Event>]) -> Result<()> {
+        copies.iter().try_for_each(|copy| copy.synchronize())?;
+        let mut account = self.account();
+        if let Room::Pinned { block, copies: left } = &mut account.room {
+            left.retain(|copy| !copies.iter().any(|done| Arc::ptr_eq(done, copy)));
+            if left.is_empty() {
+                self.0.address.store(block.address().0, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_back(&self, block: &Arc<Block>, copied: &Event, op: &'static str) -> Result<()> {
+        let device = &self.0.device;
+        let (allocation, stream) = request(device, self.bytes(), op, self.tag())?;
+        let on = device.current_stream();
+        let to = allocation.addr();
+        let copy = on.wait_event(copied).and_then(|()| self.copy(block.address(), to, block));
+        // Other streams do not wait for this one: the bytes must be there when this returns.
+        let done = copy.and_then(|copied| copied.synchronize());
+        let room = Room::Device(allocation);
+        if let Err(error) = done {
+            room.free(device);
+            return Err(error);
+        }
+        self.settle(
+            room,
+            to,
+            stream,
+            |room| matches!(room, Room::Offloaded { block: there, .. } if Arc::ptr_eq(there, block)),
+        );
+        Ok(())
+    }
+
+    fn compute_again(&self, recipe: &Recipe) -> Result<()> {
+        let _once = Restoring::begin(self)?;
+        let fresh = recipe()?;
+        let (bytes, needed) = (fresh.bytes(), self.bytes());
+        if bytes != needed || fresh.device() != &self.0.device || !fresh.is_unique() {
+            let message =
+                format!("its recipe gave {bytes} bytes, not {needed} of its own on the same device");
+            return Err(Error::argument("evict_with", message));
+        }
+        let _stays = fresh.guard("evict_with")?;
+        device_synchronize(&fresh)?;
+        let (stream, to) = (fresh.stream(), Addr(fresh.0.address.load(Ordering::Relaxed)));
+        fresh.retag(self.tag());
+        let room = mem::replace(&mut fresh.account().room, Room::Gone);
+        self.settle(room, to, stream, |room| matches!(room, Room::Evicted(now) if Arc::ptr_eq(now, recipe)));
+        Ok(())
+    }
+
+    /// Moves into a room, where `expected` still holds of the one that it is in: another thread may have been first.
+    fn settle(&self, room: Room, at: Addr, stream: StreamId, expected: impl FnOnce(&Room) -> bool) {
+        let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
+        let mut account = self.account();
+        let old = if expected(&account.room) {
+            self.0.stream.store(stream.0, Ordering::Relaxed);
+            self.0.used_by.store(stream.0, Ordering::Relaxed);
+            self.0.address.store(at.0, Ordering::Release);
+            mem::replace(&mut account.room, room)
+        } else {
+            room
+        };
+        drop((account, writing));
+        old.free(&self.0.device);
+    }
+
+    /// Copies all bytes between the device and a block of pinned memory, on the current stream; the event is after it.
+    fn copy(&self, from: Addr, to: Addr, block: &Block) -> Result<Arc<Event>> {
+        let (device, bytes) = (&self.0.device, self.bytes());
+        let on = device.current_stream();
+        if device.has_values() {
+            let layout = Layout::contiguous(&[usize::try_from(bytes).unwrap_or(usize::MAX)]);
+            let view = |at: Addr| View::new(at, bytes, DType::U8, &layout);
+            device.backend().copy(view(from), view(to), on.id())?;
+        }
+        block.record_use(&on);
+        self.record_stream(on.id());
+        Ok(Arc::new(on.record_event()?))
+    }
+
+    /// Notes that a stream of a device copies to or from this pinned memory: the host waits before it uses it.
+    pub(crate) fn is_copied_until(&self, event: Event, on: &crate::stream::Stream) {
+        let mut account = self.account();
+        if let Room::Pinned { block, copies } = &mut account.room {
+            block.record_use(on);
+            copies.push(Arc::new(event));
+            self.0.address.store(AWAY, Ordering::Release);
+        }
+    }
+}
+
+/// Waits for what a recipe computed: later uses may be on other streams.
+fn device_synchronize(fresh: &Storage) -> Result<()> {
+    fresh.device().current_stream().synchronize()
+}
+
+thread_local! {
+    /// The storages that recipes of this thread are computing.
+    static RESTORING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A recipe that runs.
+struct Restoring(());
+
+impl Restoring {
+    fn begin(storage: &Storage) -> Result<Restoring> {
+        RESTORING.with_borrow_mut(|running| {
+            if running.contains(&storage.id()) {
+                let message = "its recipe needs the tensor itself: let it use other tensors only";
+                return Err(Error::argument("evict_with", message));
+            }
+            running.push(storage.id());
+            Ok(Restoring(()))
+        })
+    }
+}
+
+impl Drop for Restoring {
+    fn drop(&mut self) {
+        RESTORING.with_borrow_mut(Vec::pop);
+    }
+}

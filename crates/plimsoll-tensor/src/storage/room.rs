@@ -1,0 +1,70 @@
+//! Where a storage's bytes are, and what owns them there.
+
+use std::sync::Arc;
+
+use plimsoll_alloc::Allocation;
+
+use super::Storage;
+use crate::device::Device;
+use crate::error::Result;
+use crate::pinned::Block;
+use crate::stream::Event;
+
+/// Where the bytes of a tensor are. Operations bring them back by themselves.
+///
+/// ```
+/// use plimsoll_tensor::{Device, State, Tensor};
+/// let x = Tensor::ones(&[1000], &Device::cpu())?;
+/// x.offload()?;
+/// assert_eq!(x.state(), State::Offloaded);
+/// assert_eq!(x.sum()?.item::<f32>()?, 1000.0);
+/// assert_eq!(x.state(), State::Resident);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// On their device.
+    Resident,
+    /// In pinned host memory, to be copied back: [`Tensor::offload`](crate::Tensor::offload).
+    Offloaded,
+    /// Nowhere, to be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
+    Evicted,
+}
+
+/// How evicted bytes are computed again: a storage of as many bytes, for which the caller has the only handle.
+pub(crate) type Recipe = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
+
+/// What owns the bytes.
+pub(super) enum Room {
+    /// The device's allocator.
+    Device(Allocation),
+    /// Pinned memory, which is a tensor of the host, with the copies of devices to or from it that may be under way.
+    Pinned { block: Block, copies: Vec<Arc<Event>> },
+    /// Pinned memory, where they wait; the event is after the copy that brought them there.
+    Offloaded { block: Arc<Block>, copied: Arc<Event> },
+    /// A recipe.
+    Evicted(Recipe),
+    /// Nothing: the storage is being dropped.
+    Gone,
+}
+
+impl Room {
+    pub(super) fn pinned(block: Block) -> Room {
+        Room::Pinned { block, copies: Vec::new() }
+    }
+
+    pub(super) fn state(&self) -> State {
+        match self {
+            Room::Device(_) | Room::Pinned { .. } | Room::Gone => State::Resident,
+            Room::Offloaded { .. } => State::Offloaded,
+            Room::Evicted(_) => State::Evicted,
+        }
+    }
+
+    /// Gives the memory back. Called with no lock held: a recipe may own tensors.
+    pub(super) fn free(self, device: &Device) {
+        if let Room::Device(allocation) = self {
+            device.memory().free(allocation);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! A device whose tensors leave between operators, at random: offloaded, or evicted with the operator as the recipe.
+//!
+//! What relies on bytes that stay where they are fails on it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::data::Data;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::operator::Operator;
+use crate::road::{self, Ran, Watch};
+use crate::storage::{State, Storage, WeakStorage};
+
+/// From now on, tensors leave this device at random after each operator: some to pinned memory, others evicted, with the
+/// operator that made them as the recipe. Operations bring them back. Works on any device; a second call changes nothing.
+///
+/// ```
+/// use plimsoll_tensor::testing::evict_at_random;
+/// use plimsoll_tensor::{Device, Tensor};
+/// let device = Device::cpu_with(Default::default());
+/// let evictions = evict_at_random(&device, 7);
+/// let x = Tensor::ones(&[4], &device)?;
+/// for _ in 0..20 {
+///     assert_eq!(x.exp()?.log()?.sum()?.item::<f32>()?, 4.0);
+/// }
+/// assert!(evictions.offloaded() > 0 && evictions.evicted() > 0);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+pub fn evict_at_random(device: &Device, seed: u64) -> Evictions {
+    let tensors = Tensors { random: ChaCha8Rng::seed_from_u64(seed), live: Vec::new() };
+    let evictor = Arc::new(Evictor {
+        tensors: Mutex::new(tensors),
+        offloaded: AtomicU64::new(0),
+        evicted: AtomicU64::new(0),
+    });
+    road::set_watch(device, evictor.clone());
+    Evictions(evictor)
+}
+
+/// How often tensors have left a device so far: [`evict_at_random`].
+#[derive(Clone)]
+pub struct Evictions(Arc<Evictor>);
+
+impl Evictions {
+    /// To pinned memory.
+    pub fn offloaded(&self) -> u64 {
+        self.0.offloaded.load(Ordering::Relaxed)
+    }
+
+    /// With a recipe.
+    pub fn evicted(&self) -> u64 {
+        self.0.evicted.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Evictions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Evictions({} offloaded, {} evicted)", self.offloaded(), self.evicted())
+    }
+}
+
+struct Evictor {
+    tensors: Mutex<Tensors>,
+    offloaded: AtomicU64,
+    evicted: AtomicU64,
+}
+
+/// The storages that are known to be alive.
+struct Tensors {
+    random: ChaCha8Rng,
+    live: Vec<Live>,
+}
+
+struct Live {
+    storage: WeakStorage,
+    /// How it was made, if by an operator.
+    made: Option<Made>,
+    /// The storages that its recipe reads, while it is evicted.
+    reads: Vec<usize>,
+}
+
+/// The operator that made a storage.
+#[derive(Clone)]
+struct Made {
+    op: Arc<dyn Operator>,
+    ins: Vec<Input>,
+    output: usize,
+}
+
+#[derive(Clone)]
+struct Input {
+    storage: WeakStorage,
+    layout: Layout,
+    dtype: DType,
+    version: u32,
+}
+
+impl Input {
+    fn of(data: &Data) -> Input {
+        let Data { storage, layout, dtype } = data;
+        let version = storage.version();
+        Input { storage: storage.downgrade(), layout: layout.clone(), dtype: *dtype, version }
+    }
+
+    /// The input, if it is still there and as it was.
+    fn data(&self) -> Option<Data> {
+        let storage = self.storage.upgrade().filter(|storage| storage.version() == self.version)?;
+        Some(Data { storage, layout: self.layout.clone(), dtype: self.dtype })
+    }
+}
+
+impl Evictor {
+    fn lock(&self) -> MutexGuard<'_, Tensors> {
+        self.tensors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch for Evictor {
+    /// Recipes that read a storage must run before it changes.
+    fn will_change(&self, storage: &Storage) -> Result<()> {
+        let id = storage.id();
+        let dependent: Vec<Storage> = {
+            let tensors = self.lock();
+            let reads = tensors.live.iter().filter(|live| live.reads.contains(&id));
+            reads.filter_map(|live| live.storage.upgrade()).collect()
+        };
+        for dependent in dependent {
+            drop(dependent.guard("evict_at_random")?);
+        }
+        Ok(())
+    }
+
+    fn ran(&self, ran: &Ran<'_>) {
+        let leaving = {
+            let mut tensors = self.lock();
+            tensors.meet(ran);
+            let leave = tensors.random.next_u32().is_multiple_of(2);
+            if leave { tensors.choose() } else { None }
+        };
+        // With no lock held: what leaves is freed, and may own other tensors. One that must stay stays.
+        if let Some((storage, recipe)) = leaving {
+            let Some((made, ins)) = recipe else {
+                self.offloaded.fetch_add(storage.offload().is_ok().into(), Ordering::Relaxed);
+                return;
+            };
+            let reads = ins.iter().map(|data| data.storage.id()).collect();
+            self.lock().set_reads(&storage, reads);
+            let device = storage.device().clone();
+            let again = move || road::run_again(&device, &made.op, &ins, made.output);
+            let left = storage.evict_with(Arc::new(again));
+            self.evicted.fetch_add(left.is_ok().into(), Ordering::Relaxed);
+        }
+    }
+}
+
+type Leaving = (Storage, Option<(Made, Vec<Data>)>);
+
+impl Tensors {
+    /// Adds what an operator read and made.
+    fn meet(&mut self, ran: &Ran<'_>) {
+        self.live.retain(|live| live.storage.upgrade().is_some());
+        let known = |live: &[Live], id: usize| live.iter().any(|live| live.storage.id() == id);
+        for data in ran.ins {
+            if !known(&self.live, data.storage.id()) {
+                let storage = data.storage.downgrade();
+                self.live.push(Live { storage, made: None, reads: Vec::new() });
+            }
+        }
+        // An operator that changes its inputs would change them again.
+        let is_input = |id: usize| ran.ins.iter().any(|data| data.storage.id() == id);
+        let can_run_again = !ran.outs.iter().any(|out| is_input(out.data().storage.id()));
+        for (output, tensor) in ran.outs.iter().enumerate() {
+            let storage = &tensor.data().storage;
+            // Not a view, nor an input that changed.
+            if !known(&self.live, storage.id()) {
+                let ins = ran.ins.iter().map(|data| Input::of(data)).collect();
+                let made = can_run_again.then(|| Made { op: ran.op.clone(), ins, output });
+                self.live.push(Live { storage: storage.downgrade(), made, reads: Vec::new() });
+            }
+        }
+    }
+
+    /// A storage that leaves, and how it is computed again, if it can be.
+    fn choose(&mut self) -> Option<Leaving> {
+        let chosen = self.random.next_u32() as usize % self.live.len().max(1);
+        let live = self.live.get(chosen)?;
+        let storage = live.storage.upgrade().filter(|storage| storage.state() == State::Resident)?;
+        // What changed since it was made cannot be made again.
+        let made = live.made.as_ref().filter(|_| storage.version() == 0);
+        let recipe = made.and_then(|made| {
+            let ins: Option<Vec<Data>> = made.ins.iter().map(Input::data).collect();
+            Some((made.clone(), ins?))
+        });
+        Some((storage, recipe.filter(|_| self.random.next_u32().is_multiple_of(2))))
+    }
+
+    fn set_reads(&mut self, storage: &Storage, reads: Vec<usize>) {
+        let id = storage.id();
+        if let Some(live) = self.live.iter_mut().find(|live| live.storage.id() == id) {
+            live.reads = reads;
+        }
+    }
+}
