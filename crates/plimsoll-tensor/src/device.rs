@@ -41,7 +41,7 @@ pub(crate) struct Inner {
     computes_later: bool,
     /// Whether operators are shared with a queue or with what watches the road: asked by every operation.
     shares_operators: AtomicBool,
-    /// What `road.rs` calls between operators, of a type that is its own.
+    /// What `road/` calls between operators, of a type that is its own.
     watch: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Streams made so far, without the default one.
     streams: AtomicU64,

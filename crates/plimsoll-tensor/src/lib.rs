@@ -18,7 +18,7 @@
 //! | `autograd/` | what is kept for the way back, and the way back |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
-//! | `road.rs` | [`call`]: the one road from an operator to a device |
+//! | `road/` | [`call`]: the one road from an operator to a device |
 //! | `checkpoint.rs` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again |
 //! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |

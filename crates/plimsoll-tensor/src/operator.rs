@@ -2,7 +2,7 @@
 //!
 //! An operator is a value: a struct that carries its parameters. It says what its outputs will be
 //! ([`Operator::infer`]), what it costs, what it saves for its derivative and what that is; its kernels are the
-//! other half ([`Kernel`]). [`crate::call`] leads it down the one road to a device (`road.rs`).
+//! other half ([`Kernel`]). [`crate::call`] leads it down the one road to a device (`road/`).
 
 use std::cell::RefCell;
 use std::ops::Deref;

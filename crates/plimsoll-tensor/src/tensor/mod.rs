@@ -2,7 +2,7 @@
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees
 //! the bytes. Here are the type, the [`Node`] of the operation that made it (`node.rs`), and the hooks of both
-//! (`hooks.rs`). `ops/` has how tensors are made, read and computed with, `road.rs` who links them, `autograd/` the way
+//! (`hooks.rs`). `ops/` has how tensors are made, read and computed with, `road/` who links them, `autograd/` the way
 //! back.
 
 mod hooks;

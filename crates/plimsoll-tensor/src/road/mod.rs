@@ -5,31 +5,35 @@
 //! out the kernel. Back ends compute only; operators (`ops/`, and the users' own) say what there is to do.
 //! No lock is held while memory is asked for: only around a kernel, or where one is queued.
 
-use std::ops::Deref;
+mod held;
+mod launch;
+mod pinned;
+mod scratch;
+mod watch;
+
 use std::sync::Arc;
 
-use plimsoll_alloc::{Category, StreamId, Tag};
 use smallvec::SmallVec;
 
 use crate::autocast;
 use crate::autograd::{Saved, is_grad_enabled, place};
 use crate::backend::DeviceKind;
-use crate::backend::Launch;
-use crate::cpu::kernels::convert::{AnyOperand, convert};
-use crate::cpu::kernels::strided::copy_strided;
 use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{CpuCall, Kernel};
-use crate::label;
+use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Saves, Slot};
-use crate::storage::{Locks, Storage};
-use crate::stream::{self, Event};
 use crate::tensor::{Derivative, Node, Tensor};
-use crate::view::{In, Out, View};
-use crate::word::by_word;
+
+use held::{Call, Holds, Owned};
+pub(crate) use launch::{Copy, copy_to, read, write};
+use launch::{copy, launch};
+pub(crate) use pinned::{copy_pinned, copy_to_pinned, empty_pinned};
+use scratch::{Scratch, scratch};
+pub(crate) use watch::{Ran, Watch, run_again, set_watch};
+use watch::{watch, watched};
 
 /// The outputs of a call, in the operator's order.
 pub type Tensors = SmallVec<[Tensor; 1]>;
@@ -77,57 +81,6 @@ fn held_call<H: Holds>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensor
     Ok(watched(device, shared.as_ref(), &datas, tensors))
 }
 
-/// Lets what watches the device see an operator that has run.
-fn watched(device: &Device, shared: Option<&Arc<dyn Operator>>, ins: &[&Data], outs: Tensors) -> Tensors {
-    if let Some(op) = shared
-        && let Some(watch) = watch(device)
-    {
-        watch.ran(&Ran { op, ins, outs: &outs });
-    }
-    outs
-}
-
-/// What is called between the operators of a device: `testing/evicting.rs` is one.
-pub(crate) trait Watch: Send + Sync {
-    /// An operator is about to change this storage.
-    ///
-    /// # Errors
-    /// The change does not happen, and its caller gets the error.
-    fn will_change(&self, storage: &Storage) -> Result<()>;
-
-    /// An operator has run, and is recorded where it has to be.
-    fn ran(&self, ran: &Ran<'_>);
-}
-
-/// An operator that has run.
-pub(crate) struct Ran<'a> {
-    pub(crate) op: &'a Arc<dyn Operator>,
-    pub(crate) ins: &'a [&'a Data],
-    pub(crate) outs: &'a [Tensor],
-}
-
-/// Lets `watch` see the operators of a device from now on; false where another one does.
-pub(crate) fn set_watch(device: &Device, watch: Arc<dyn Watch>) -> bool {
-    device.set_watch(Box::new(watch))
-}
-
-fn watch(device: &Device) -> Option<&Arc<dyn Watch>> {
-    device.watch().and_then(|watch| watch.downcast_ref())
-}
-
-/// An output of an operator, computed once more: in memory of its own, outside the graph.
-pub(crate) fn run_again(
-    device: &Device,
-    op: &Arc<dyn Operator>,
-    ins: &[Data],
-    output: usize,
-) -> Result<Storage> {
-    let ins: Inputs<'_> = ins.iter().collect();
-    let mut run = Run::default();
-    lead(&Call { device, op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
-    Ok(run.outs.swap_remove(output).storage)
-}
-
 /// [`call`] of an operator with one output.
 pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
     let mut outs = call(op, ins)?;
@@ -154,120 +107,10 @@ fn held_create<H: Holds>(op: &H, device: &Device) -> Result<Tensors> {
     Ok(watched(device, shared.as_ref(), &[], run.into_tensors()))
 }
 
-/// How the road holds an operator. A device that computes at once borrows it; one that computes later, or is watched, shares
-/// it, with its queue and with the derivative, which costs an allocation.
-pub(crate) trait Holds: Deref<Target: Operator + Sized> + Send + Sync + 'static {
-    /// A handle that can wait in a queue.
-    fn shared(&self) -> Option<Arc<dyn Operator>>;
-}
-
-/// An operator that nobody else holds.
-struct Owned<O>(O);
-
-impl<O> Deref for Owned<O> {
-    type Target = O;
-
-    fn deref(&self) -> &O {
-        &self.0
-    }
-}
-
-impl<O: Operator> Holds for Owned<O> {
-    fn shared(&self) -> Option<Arc<dyn Operator>> {
-        None
-    }
-}
-
-impl<O: Operator> Holds for Arc<O> {
-    fn shared(&self) -> Option<Arc<dyn Operator>> {
-        Some(self.clone())
-    }
-}
-
-/// An operator on the road to a device.
-struct Call<'a> {
-    device: &'a Device,
-    op: &'a dyn Operator,
-    shared: Option<&'a Arc<dyn Operator>>,
-}
-
 /// Room for a tensor whose values are whatever is there; `name` names the request.
 pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'static str) -> Result<Data> {
     device.late_error()?;
     Data::alloc(device, Layout::contiguous(shape), dtype, name)
-}
-
-/// Copies host bytes into a contiguous tensor.
-pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
-    let device = to.storage.device();
-    let locks = lock(&[], &[to], "write")?;
-    device.backend().write(to.view(&locks), bytes, use_on_current_stream(device, [to]))
-}
-
-/// A contiguous tensor's bytes, or an error where the device has no values.
-pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
-    let device = from.storage.device();
-    if !device.has_values() {
-        return Err(Error::NoValues { op, device: device.name().to_owned() });
-    }
-    device.late_error()?;
-    let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());
-    let locks = lock(&[from], &[], op)?;
-    device.backend().read(from.view(&locks), &mut bytes, use_on_current_stream(device, [from]))?;
-    drop(locks);
-    device.late_error()?; // of the work that the values come from
-    Ok(bytes)
-}
-
-fn lock<'a>(reads: &[&'a Data], writes: &[&'a Data], op: &'static str) -> Result<Locks<'a>> {
-    Locks::take(reads.iter().map(|data| &data.storage), writes.iter().map(|data| &data.storage), op)
-}
-
-/// Copies between pinned memory of the host and a device, on that device's current stream. Both are contiguous. Where the
-/// device computes later, so does the copy: the host waits for it when it uses the pinned memory.
-pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static str) -> Result<()> {
-    device.late_error()?;
-    let on = device.current_stream();
-    // Written, too, as far as the host is concerned: nothing else uses the pinned memory until the copy is noted.
-    let locks = lock(&[], &[from, to], op)?;
-    if device.has_values() {
-        device.backend().copy(from.view(&locks), to.view(&locks), on.id())?;
-    }
-    let (there, pinned) = if to.storage.device() == device { (to, from) } else { (from, to) };
-    use_on_current_stream(device, [there]);
-    if device.queues().is_some() {
-        let copied = Event::new();
-        if let Err(error) = copied.record_now(&on) {
-            // Without an event, the host cannot know when it may use the pinned memory: it waits for everything.
-            device.synchronize()?;
-            return Err(error);
-        }
-        pinned.storage.is_copied_until(copied, &on);
-    }
-    Ok(())
-}
-
-/// A row-major copy in pinned memory, on the host.
-pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
-    let pinned = empty_pinned(from, from.storage.device(), op)?;
-    copy(from.storage.device(), from, &pinned)?;
-    Ok(pinned)
-}
-
-/// Room in pinned memory for a row-major copy.
-pub(crate) fn empty_pinned(like: &Data, host: &Device, op: &'static str) -> Result<Data> {
-    let layout = Layout::contiguous(like.layout.shape());
-    let storage = Storage::alloc_pinned(host, (layout.len() * like.dtype.size()) as u64, op)?;
-    Ok(Data { storage, layout, dtype: like.dtype })
-}
-
-/// The current stream, which is noted as a user of these storages where it runs beside their own.
-fn use_on_current_stream<'a>(device: &Device, datas: impl IntoIterator<Item = &'a Data>) -> StreamId {
-    let on = stream::current(device);
-    if device.queues().is_some() {
-        datas.into_iter().for_each(|data| data.storage.record_stream(on));
-    }
-    on
 }
 
 type Inputs<'a> = SmallVec<[&'a Data; 4]>;
@@ -456,12 +299,6 @@ fn existing(output: Output, ins: &[&Data]) -> Data {
     Data { storage: ins[i].storage.clone(), layout, dtype }
 }
 
-fn scratch(device: &Device, op: &dyn Operator, ins: &[&Data], outs: &[Data]) -> Result<Option<Scratch>> {
-    let ins: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
-    let outs: Metas<'_> = outs.iter().map(meta).collect();
-    Scratch::alloc(device, op, op.scratch(&ins, &outs, device.facts()))
-}
-
 /// A copy of an input in the type that the kernel reads: in the same order of dimensions if the kernel takes that,
 /// else row-major.
 fn gather(device: &Device, op: &dyn Operator, i: usize, data: &Data, dtype: DType) -> Result<Data> {
@@ -475,74 +312,6 @@ fn gather(device: &Device, op: &dyn Operator, i: usize, data: &Data, dtype: DTyp
     let copy = Data::alloc(device, layout, dtype, name)?;
     self::copy(device, data, &copy)?;
     Ok(copy)
-}
-
-/// The values of one tensor into another of the same shape.
-fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
-    let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Operator>);
-    launch(&Call { device, op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
-}
-
-/// Runs a kernel under the locks of its tensors, or queues it under them: two threads then queue what they do to a
-/// tensor one after the other.
-fn launch(call: &Call<'_>, ins: &[&Data], outs: &[&Data], scratch: Option<&Scratch>) -> Result<()> {
-    let written = outs.iter().map(|data| &data.storage).chain(scratch.map(|scratch| &scratch.storage));
-    let locks = Locks::take(ins.iter().map(|data| &data.storage), written, call.op.name())?;
-    let in_views: SmallVec<[View<'_>; 4]> = ins.iter().map(|data| data.view(&locks)).collect();
-    let out_views: SmallVec<[View<'_>; 4]> = outs.iter().map(|data| data.view(&locks)).collect();
-    let scratch = scratch.map(|scratch| scratch.view(&locks));
-    let launch = Launch { ins: &in_views, outs: &out_views, scratch };
-    match (call.device.queues(), call.shared) {
-        (Some(queues), Some(op)) => {
-            let on = use_on_current_stream(call.device, ins.iter().chain(outs).copied());
-            queues.launch(op.clone(), launch, on, label::current_layer())
-        }
-        _ => call.device.backend().run(call.op, launch),
-    }
-}
-
-/// The same elements in the output's layout and type, broadcast: the one kernel that the road itself needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Copy {
-    /// The type of the output, where it is not the input's.
-    pub(crate) to: Option<DType>,
-}
-
-impl Copy {
-    pub(crate) const AS_IT_IS: Copy = Copy { to: None };
-}
-
-impl Kernel for Copy {
-    fn name(&self) -> &'static str {
-        if self.to.is_some() { "to_dtype" } else { "copy" }
-    }
-
-    fn cpu_type(&self, dtype: DType) -> DType {
-        dtype
-    }
-
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let ([x], [out]) = call.split();
-        copy_to(x, out);
-        Ok(())
-    }
-}
-
-/// Copies an input over an output to which it broadcasts, converted where their types differ.
-///
-/// # Panics
-/// When it does not broadcast.
-pub(crate) fn copy_to(x: In<'_>, out: Out<'_>) {
-    let layout = x.layout().expand(out.shape());
-    let layout =
-        layout.unwrap_or_else(|| unreachable!("{:?} does not broadcast to {:?}", x.shape(), out.shape()));
-    let (shape, strides, dtype) = (out.shape(), out.strides(), out.dtype());
-    if x.dtype() == dtype {
-        by_word!(dtype, W => copy_strided::<W>(shape, x.words(), layout.strides(), out.words(), strides));
-    } else {
-        let from = AnyOperand { bytes: x.bytes(), dtype: x.dtype(), strides: layout.strides() };
-        convert(shape, from, (out.bytes(), dtype, strides));
-    }
 }
 
 /// Refuses changes in place that would lose a gradient or have no meaning.
@@ -629,26 +398,4 @@ pub(crate) fn link_by<D: Derivative + 'static>(
     }
     let node = Node::new(name, ins, 1, Arc::new(derivative()), place());
     Tensor::linked(out.data().clone(), Some((node, 0)))
-}
-
-/// Room for one kernel, owned by the layer that runs it and freed when it returns.
-struct Scratch {
-    storage: Storage,
-    layout: Layout,
-}
-
-impl Scratch {
-    fn alloc(device: &Device, op: &dyn Operator, bytes: u64) -> Result<Option<Scratch>> {
-        if bytes == 0 {
-            return Ok(None);
-        }
-        let tag = Tag { category: Category::Workspace, label: label::current(op.name()).label };
-        let storage = Storage::alloc_as(device, bytes, op.name(), tag)?;
-        let layout = Layout::contiguous(&[usize::try_from(bytes).unwrap_or(usize::MAX) / DType::F32.size()]);
-        Ok(Some(Scratch { storage, layout }))
-    }
-
-    fn view<'a>(&'a self, locks: &'a Locks<'_>) -> View<'a> {
-        View::new(locks.address(&self.storage), self.storage.bytes(), DType::F32, &self.layout)
-    }
 }

@@ -1,0 +1,68 @@
+//! What sees the operators of a device between them, and may let tensors leave.
+
+use std::sync::Arc;
+
+use super::held::Call;
+use super::{Inputs, Run, Tensors, lead};
+use crate::data::Data;
+use crate::device::Device;
+use crate::error::Result;
+use crate::operator::Operator;
+use crate::storage::Storage;
+use crate::tensor::Tensor;
+
+/// Lets what watches the device see an operator that has run.
+pub(super) fn watched(
+    device: &Device,
+    shared: Option<&Arc<dyn Operator>>,
+    ins: &[&Data],
+    outs: Tensors,
+) -> Tensors {
+    if let Some(op) = shared
+        && let Some(watch) = watch(device)
+    {
+        watch.ran(&Ran { op, ins, outs: &outs });
+    }
+    outs
+}
+
+/// What is called between the operators of a device: `testing/evicting.rs` is one.
+pub(crate) trait Watch: Send + Sync {
+    /// An operator is about to change this storage.
+    ///
+    /// # Errors
+    /// The change does not happen, and its caller gets the error.
+    fn will_change(&self, storage: &Storage) -> Result<()>;
+
+    /// An operator has run, and is recorded where it has to be.
+    fn ran(&self, ran: &Ran<'_>);
+}
+
+/// An operator that has run.
+pub(crate) struct Ran<'a> {
+    pub(crate) op: &'a Arc<dyn Operator>,
+    pub(crate) ins: &'a [&'a Data],
+    pub(crate) outs: &'a [Tensor],
+}
+
+/// Lets `watch` see the operators of a device from now on; false where another one does.
+pub(crate) fn set_watch(device: &Device, watch: Arc<dyn Watch>) -> bool {
+    device.set_watch(Box::new(watch))
+}
+
+pub(super) fn watch(device: &Device) -> Option<&Arc<dyn Watch>> {
+    device.watch().and_then(|watch| watch.downcast_ref())
+}
+
+/// An output of an operator, computed once more: in memory of its own, outside the graph.
+pub(crate) fn run_again(
+    device: &Device,
+    op: &Arc<dyn Operator>,
+    ins: &[Data],
+    output: usize,
+) -> Result<Storage> {
+    let ins: Inputs<'_> = ins.iter().collect();
+    let mut run = Run::default();
+    lead(&Call { device, op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
+    Ok(run.outs.swap_remove(output).storage)
+}
