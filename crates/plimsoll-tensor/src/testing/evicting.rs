@@ -28,7 +28,7 @@ use crate::storage::{State, Storage, WeakStorage};
 /// let evictions = evict_at_random(&device, 7);
 /// let x = Tensor::ones(&[4], &device)?;
 /// for _ in 0..20 {
-///     assert_eq!(x.exp()?.log()?.sum()?.item::<f32>()?, 4.0);
+///     assert_eq!(x.mul_scalar(2)?.add_scalar(1)?.sum()?.item::<f32>()?, 12.0);
 /// }
 /// assert!(evictions.offloaded() > 0 && evictions.evicted() > 0);
 /// # Ok::<(), plimsoll_tensor::Error>(())
