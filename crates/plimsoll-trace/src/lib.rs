@@ -20,7 +20,7 @@ mod json;
 pub mod log;
 pub mod output;
 pub mod own;
-mod pickle;
+pub mod pickle;
 pub mod pressure;
 pub mod render;
 pub mod replay;

@@ -1,6 +1,6 @@
 //! Train within a memory limit, with every byte accounted for.
 //!
-//! The library to import: layers ([`nn`]), optimizers ([`optim`]), data ([`data`]) and memory reports
+//! The library to import: layers ([`nn`]), optimizers ([`optim`]), saving ([`serialize`]), data ([`data`]) and memory reports
 //! ([`memory`]) on top of the tensors of `plimsoll-tensor`, which are re-exported here. Names are PyTorch's
 //! where PyTorch has one.
 //!
@@ -38,6 +38,7 @@ pub mod memory;
 pub mod models;
 pub mod nn;
 pub mod optim;
+pub mod serialize;
 
 pub use plimsoll_tensor::*;
 

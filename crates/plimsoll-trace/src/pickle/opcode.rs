@@ -1,11 +1,14 @@
-//! Pickle's opcodes; names as in Python's `pickletools`.
+//! Pickle's opcodes; names as in Python's `pickletools`. The reader of PyTorch's `.pt` files, in another crate, uses them too.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:expr),+ $(,)?) => {
-        $(pub(super) const $name: u8 = $byte;)+
+        $(
+            #[doc = concat!("The operation `", stringify!($name), "`.")]
+            pub const $name: u8 = $byte;
+        )+
 
         /// The operation's name.
-        pub(super) fn name(byte: u8) -> &'static str {
+        pub fn name(byte: u8) -> &'static str {
             match byte {
                 $($name => stringify!($name),)+
                 _ => "unknown",

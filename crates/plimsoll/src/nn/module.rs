@@ -7,6 +7,7 @@ use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::member::{Member, MemberMut, Members, MembersMut};
 use super::summary::Summary;
+use crate::serialize::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
 
 /// A layer, or a model made of layers. As `torch.nn.Module`.
 ///
@@ -187,6 +188,32 @@ pub trait Module: Any + Send + Sync {
         Self: Sized,
     {
         apply(self, f)
+    }
+
+    /// Parameters and persistent buffers under all their names, a tied parameter under each. The tensors are the model's, not
+    /// copies. As `torch.nn.Module.state_dict`.
+    fn state_dict(&self) -> StateDict {
+        let mut dict = StateDict::default();
+        walk(self, &mut |name, member| match member {
+            Member::Parameter(parameter) => dict.insert(name, parameter.tensor().clone()),
+            Member::Buffer(buffer) if buffer.is_persistent() => dict.insert(name, buffer.tensor().clone()),
+            _ => {}
+        });
+        dict
+    }
+
+    /// Copies the tensors of a state dict or file into the model's, a tensor at a time. As
+    /// `torch.nn.Module.load_state_dict`.
+    ///
+    /// # Errors
+    /// Missing, unexpected and misshaped names, all together ([`crate::serialize::IncompatibleKeys`]): nothing has changed
+    /// then. A damaged file; out of memory.
+    fn load_state_dict(
+        &self,
+        source: &dyn TensorSource,
+        strict: Strict,
+    ) -> Result<IncompatibleKeys, SerializeError> {
+        load_into(&self.state_dict(), self.kind(), source, strict)
     }
 
     /// Parameters, buffers and bytes of each module: a table where it is displayed.

@@ -1,0 +1,235 @@
+//! Everything that a training goes on from, in one file: [`Checkpoint`].
+//!
+//! The file is safetensors: tensors `model.…` and `optimizer.…`, and the rest as JSON in its header. So other tools read
+//! the weights, and the file is replaced in one step.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use plimsoll_tensor::{Device, RngState, Tensor};
+use serde_json::{Map, Value, json};
+
+use super::SerializeError;
+use super::safetensors::{self, SafetensorsFile};
+use super::state_dict::{StateDict, Strict, TensorSource};
+use crate::nn::Module;
+use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
+
+/// The key of the JSON in the header.
+const KEY: &str = "plimsoll.checkpoint";
+
+/// A model, optimizers, generators, and values (schedulers, epoch, position in the data), to go on from bit for bit.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope, Sequential};
+/// use plimsoll::optim::{Adam, AdamOptions, Optimizer};
+/// use plimsoll::serialize::Checkpoint;
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let build = |seed| Sequential::new(&Scope::new(&device, seed)).add("fc", |s| Linear::new(s, 4, 2));
+/// let (model, path) = (build(1)?, std::env::temp_dir().join(format!("plimsoll-{}.ckpt", std::process::id())));
+/// let mut adam = Adam::new(model.parameters(), AdamOptions::default());
+/// model.forward(&Tensor::ones(&[1, 4], &device)?)?.sum()?.backward()?;
+/// adam.step()?;
+/// Checkpoint::default().model(&model).optimizer(&adam).generator("cpu", &device).value("epoch", 3).save(&path)?;
+///
+/// // In another process:
+/// let (model, saved) = (build(2)?, Checkpoint::open(&path)?);
+/// let mut adam = Adam::new(model.parameters(), AdamOptions::default());
+/// saved.load_model(&model)?;
+/// saved.load_optimizer(&mut adam)?;
+/// saved.load_generator("cpu", &device)?;
+/// assert_eq!(saved.get("epoch"), Some(&3.into()));
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Checkpoint {
+    tensors: StateDict,
+    optimizer_groups: Vec<GroupState>,
+    optimizer_steps: BTreeMap<usize, u64>,
+    generators: BTreeMap<String, RngState>,
+    values: Map<String, Value>,
+    file: Option<SafetensorsFile>,
+}
+
+impl Checkpoint {
+    /// With the parameters and buffers of a model.
+    #[must_use]
+    pub fn model(mut self, model: &dyn Module) -> Checkpoint {
+        for (name, tensor) in model.state_dict().iter() {
+            self.tensors.insert(format!("model.{name}"), tensor.clone());
+        }
+        self
+    }
+
+    /// With the state and options of an optimizer.
+    #[must_use]
+    pub fn optimizer(mut self, optimizer: &dyn Optimizer) -> Checkpoint {
+        let OptimizerState { state, param_groups } = optimizer.state_dict();
+        for (number, ParamState { step, tensors }) in state {
+            self.optimizer_steps.extend(step.map(|step| (number, step)));
+            for (name, tensor) in tensors {
+                self.tensors.insert(format!("optimizer.{number}.{name}"), tensor);
+            }
+        }
+        self.optimizer_groups = param_groups;
+        self
+    }
+
+    /// With the state of a device's random numbers, under a name.
+    #[must_use]
+    pub fn generator(mut self, name: &str, device: &Device) -> Checkpoint {
+        self.generators.insert(name.to_owned(), device.rng_state());
+        self
+    }
+
+    /// With a value: a scheduler's `state_dict()`, the epoch, the number of the next batch.
+    #[must_use]
+    pub fn value(mut self, name: &str, value: impl Into<Value>) -> Checkpoint {
+        self.values.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Writes the file, to another name first: the last checkpoint stays until this one is on the disk.
+    ///
+    /// # Errors
+    /// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
+        let groups: Vec<Value> = self
+            .optimizer_groups
+            .iter()
+            .map(|GroupState { options, params }| json!({ "options": options, "params": params }))
+            .collect();
+        let generators: BTreeMap<&String, Value> = self
+            .generators
+            .iter()
+            .map(|(name, state)| (name, json!({ "seed": state.seed, "stream": state.next_stream })))
+            .collect();
+        let rest = json!({
+            "optimizer": { "param_groups": groups, "steps": self.optimizer_steps },
+            "generators": generators,
+            "values": self.values,
+        });
+        let texts = BTreeMap::from([(KEY.to_owned(), rest.to_string())]);
+        safetensors::save_as(self.tensors.iter(), texts, path.as_ref())
+    }
+
+    /// Opens a checkpoint; tensors are read when they are loaded.
+    ///
+    /// # Errors
+    /// A file that is not there, is damaged, or is no checkpoint.
+    pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, SerializeError> {
+        let path = path.as_ref();
+        let file = SafetensorsFile::open(path)?;
+        let wrong = |what: &str| SerializeError::format(path, format!("no checkpoint: {what}"));
+        let text =
+            file.text(KEY).ok_or_else(|| wrong("it has tensors only; load it with `serialize::open`"))?;
+        let rest: Value = serde_json::from_str(text).map_err(|why| wrong(&why.to_string()))?;
+        let group = |group: &Value| {
+            let number = |number: &Value| number.as_u64().map(|number| number as usize);
+            let params: Option<Vec<usize>> = group["params"].as_array()?.iter().map(number).collect();
+            Some(GroupState { options: group["options"].as_object()?.clone(), params: params? })
+        };
+        let step = |(number, step): (&String, &Value)| Some((number.parse().ok()?, step.as_u64()?));
+        let generator = |(name, state): (&String, &Value)| {
+            let [seed, stream] = ["seed", "stream"].map(|key| state[key].as_u64());
+            Some((name.clone(), RngState { seed: seed?, next_stream: stream? }))
+        };
+        let optimizer = &rest["optimizer"];
+        let groups: Option<Vec<GroupState>> =
+            optimizer["param_groups"].as_array().and_then(|groups| groups.iter().map(group).collect());
+        let steps: Option<BTreeMap<usize, u64>> =
+            optimizer["steps"].as_object().and_then(|steps| steps.iter().map(step).collect());
+        let generators: Option<BTreeMap<String, RngState>> =
+            rest["generators"].as_object().and_then(|all| all.iter().map(generator).collect());
+        let values = rest["values"].as_object().cloned();
+        let (Some(optimizer_groups), Some(optimizer_steps), Some(generators), Some(values)) =
+            (groups, steps, generators, values)
+        else {
+            return Err(wrong("the JSON in its header is not what this version writes"));
+        };
+        let (tensors, file) = (StateDict::default(), Some(file));
+        Ok(Checkpoint { tensors, optimizer_groups, optimizer_steps, generators, values, file })
+    }
+
+    /// A value, by its name.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.values.get(name)
+    }
+
+    /// Loads the parameters and buffers of the model.
+    ///
+    /// # Errors
+    /// Another model: all names and shapes that do not fit; nothing has changed then. A damaged file; out of memory.
+    pub fn load_model(&self, model: &dyn Module) -> Result<(), SerializeError> {
+        model.load_state_dict(&Part { of: self, prefix: "model." }, Strict::Yes).map(drop)
+    }
+
+    /// Loads the state and options of the optimizer.
+    ///
+    /// # Errors
+    /// As [`Optimizer::load_state_dict`]; a damaged file.
+    pub fn load_optimizer(&self, optimizer: &mut dyn Optimizer) -> Result<(), SerializeError> {
+        let parameters = optimizer.parameters();
+        let mut state =
+            OptimizerState { param_groups: self.optimizer_groups.clone(), ..OptimizerState::default() };
+        for (&number, &step) in &self.optimizer_steps {
+            state.state.entry(number).or_default().step = Some(step);
+        }
+        let part = Part { of: self, prefix: "optimizer." };
+        for name in part.names() {
+            let Some((number, key)) =
+                name.split_once('.').and_then(|(n, key)| Some((n.parse::<usize>().ok()?, key)))
+            else {
+                continue;
+            };
+            let device =
+                parameters.get(number).map_or_else(Device::cpu, |parameter| parameter.device().clone());
+            let tensor = part.tensor(&name, &device)?;
+            state.state.entry(number).or_default().tensors.insert(key.to_owned(), tensor);
+        }
+        Ok(optimizer.load_state_dict(&state)?)
+    }
+
+    /// Sets a device's random numbers to where they were.
+    ///
+    /// # Errors
+    /// A name that was not saved.
+    pub fn load_generator(&self, name: &str, device: &Device) -> Result<(), SerializeError> {
+        let Some(&state) = self.generators.get(name) else {
+            let message = format!("the checkpoint has no generator `{name}`");
+            return Err(plimsoll_tensor::Error::Argument { op: "load_generator", message }.into());
+        };
+        device.set_rng_state(state);
+        Ok(())
+    }
+
+    fn source(&self) -> &dyn TensorSource {
+        match &self.file {
+            Some(file) => file,
+            None => &self.tensors,
+        }
+    }
+}
+
+/// The tensors of a checkpoint whose names begin alike, without that beginning.
+struct Part<'a> {
+    of: &'a Checkpoint,
+    prefix: &'static str,
+}
+
+impl TensorSource for Part<'_> {
+    fn names(&self) -> Vec<String> {
+        let names = self.of.source().names();
+        names.iter().filter_map(|name| name.strip_prefix(self.prefix)).map(str::to_owned).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.of.source().shape(&format!("{}{name}", self.prefix))
+    }
+
+    fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
+        self.of.source().tensor(&format!("{}{name}", self.prefix), device)
+    }
+}

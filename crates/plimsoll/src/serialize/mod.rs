@@ -1,0 +1,61 @@
+//! Saving and loading: state dicts, safetensors, PyTorch's `.pt` files, training checkpoints.
+//!
+//! A [`StateDict`] is names and tensors, as [`Module::state_dict`](crate::nn::Module::state_dict) makes it. [`save`] writes it
+//! as safetensors, [`save_sharded`] in Hugging Face's layout; [`open`] reads either, and PyTorch's zip files (`pt/`), from
+//! which nothing is ever executed. What can be loaded from is a [`TensorSource`]. A [`Checkpoint`] is a model with
+//! everything that a training goes on from. Files are replaced whole or not at all (`atomic.rs`).
+
+mod atomic;
+mod checkpoint;
+mod error;
+mod pt;
+mod safetensors;
+mod sharded;
+mod state_dict;
+
+pub use checkpoint::Checkpoint;
+pub use error::{IncompatibleKeys, Misshaped, SerializeError};
+pub use pt::PtFile;
+pub use safetensors::{SafetensorsFile, save};
+pub use sharded::{ShardedFiles, save_sharded};
+pub use state_dict::{StateDict, Strict, TensorSource, load_into};
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Opens a file or folder of tensors: safetensors, a folder or index of sharded safetensors, or a `.pt` file; by its
+/// content, whatever it is called. Only the list of tensors is read.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope, Sequential};
+/// use plimsoll::serialize::{self, Strict};
+/// use plimsoll::Device;
+/// let model = Sequential::new(&Scope::new(&Device::cpu(), 1)).add("fc", |s| Linear::new(s, 4, 2))?;
+/// let path = std::env::temp_dir().join(format!("plimsoll-open-{}.safetensors", std::process::id()));
+/// serialize::save(&model.state_dict(), &path)?;
+/// let other = Sequential::new(&Scope::new(&Device::cpu(), 2)).add("fc", |s| Linear::new(s, 4, 2))?;
+/// other.load_state_dict(serialize::open(&path)?.as_ref(), Strict::Yes)?;
+/// assert_eq!(other.parameters()[0].to_vec::<f32>()?, model.parameters()[0].to_vec::<f32>()?);
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A file that is not there, or is none of these, or is damaged.
+pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeError> {
+    let path = path.as_ref();
+    let is_index = path.to_string_lossy().ends_with(".json");
+    if path.is_dir() || is_index {
+        return Ok(Box::new(ShardedFiles::open(path)?));
+    }
+    let mut first = [0; 4];
+    let read = File::open(path).and_then(|mut file| file.read(&mut first));
+    let read = read.map_err(|source| SerializeError::io(path, source))?;
+    match &first[..read] {
+        [b'P', b'K', ..] => Ok(Box::new(PtFile::open(path)?)),
+        // A pickle of protocol 2 or more, or of an older one: how PyTorch saved before 1.6.
+        [0x80, 0x02..=0x05, b'c' | b'}' | b']' | b'(' | b'\x8a', ..] => Err(pt::legacy(path)),
+        _ => Ok(Box::new(SafetensorsFile::open(path)?)),
+    }
+}

@@ -1,0 +1,229 @@
+//! The safetensors format, a tensor at a time: [`save`] and [`SafetensorsFile`].
+//!
+//! The crate `safetensors` says what a header means and refuses headers whose tensors overlap, leave gaps or have other
+//! lengths than their shapes. Data is read and written tensor by tensor, so a model needs no second copy in memory.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use plimsoll_tensor::{DType, Device, Tensor};
+use safetensors::{Dtype, SafeTensors};
+use serde_json::{Map, Value, json};
+
+use super::atomic;
+use super::{SerializeError, StateDict, TensorSource};
+
+/// The longest header accepted: the crate's own limit.
+const LONGEST_HEADER_BYTES: u64 = 100_000_000;
+
+/// safetensors' name for a type.
+fn format_of(dtype: DType) -> Option<&'static str> {
+    Some(match dtype.name() {
+        "float64" => "F64",
+        "float32" => "F32",
+        "float16" => "F16",
+        "bfloat16" => "BF16",
+        "int64" => "I64",
+        "int32" => "I32",
+        "int16" => "I16",
+        "uint8" => "U8",
+        "bool" => "BOOL",
+        _ => return None,
+    })
+}
+
+/// The type of this name in a header, if there is one here.
+fn dtype_of(format: &str) -> Option<DType> {
+    DType::ALL.into_iter().find(|&dtype| format_of(dtype) == Some(format))
+}
+
+/// Tensors to be written: each once, the widest types first, so that all are aligned.
+pub(super) struct Layout<'a> {
+    header: Vec<u8>,
+    order: Vec<&'a Tensor>,
+}
+
+impl<'a> Layout<'a> {
+    /// Lays tensors out. A tensor that is there under several names is written under the first; `texts` say which, as
+    /// `safetensors.torch.save_model` does.
+    pub(super) fn new(
+        tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+        mut texts: BTreeMap<String, String>,
+    ) -> Layout<'a> {
+        let mut first: BTreeMap<usize, &str> = BTreeMap::new();
+        let mut kept = Vec::new();
+        for (name, tensor) in tensors {
+            match first.get(&tensor.id()) {
+                Some(&other) => drop(texts.insert(name.to_owned(), other.to_owned())),
+                None => {
+                    first.insert(tensor.id(), name);
+                    kept.push((name, tensor));
+                }
+            }
+        }
+        kept.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.dtype().size()));
+        texts.insert("format".to_owned(), "pt".to_owned());
+        let mut header = Map::new();
+        header.insert("__metadata__".to_owned(), json!(texts));
+        let mut end = 0;
+        for (name, tensor) in &kept {
+            let start = end;
+            end += tensor.numel() * tensor.dtype().size();
+            let Some(dtype) = format_of(tensor.dtype()) else { unreachable!("every type has a name") };
+            let entry = json!({ "dtype": dtype, "shape": tensor.shape(), "data_offsets": [start, end] });
+            header.insert((*name).to_owned(), entry);
+        }
+        let mut header = Value::Object(header).to_string().into_bytes();
+        // Data begins at a multiple of 8; the format allows spaces here.
+        header.resize(header.len().next_multiple_of(8), b' ');
+        Layout { header, order: kept.into_iter().map(|(_, tensor)| tensor).collect() }
+    }
+
+    /// Writes header and data.
+    pub(super) fn write(&self, path: &Path, out: &mut dyn Write) -> Result<(), SerializeError> {
+        let failed = |source| SerializeError::io(path, source);
+        out.write_all(&(self.header.len() as u64).to_le_bytes()).map_err(failed)?;
+        out.write_all(&self.header).map_err(failed)?;
+        self.order.iter().try_for_each(|tensor| out.write_all(&tensor.to_bytes()?).map_err(failed))
+    }
+}
+
+/// Writes a state dict as a safetensors file, each tensor once. The file is replaced whole or not at all.
+///
+/// # Errors
+/// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values.
+pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
+    save_as(dict.iter(), BTreeMap::new(), path.as_ref())
+}
+
+/// [`save`] with texts in the header.
+pub(super) fn save_as<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    texts: BTreeMap<String, String>,
+    path: &Path,
+) -> Result<(), SerializeError> {
+    let layout = Layout::new(tensors, texts);
+    atomic::replace(path, |out| layout.write(path, out))
+}
+
+/// A tensor in the file.
+#[derive(Clone, Debug)]
+struct Entry {
+    format: String,
+    shape: Vec<usize>,
+    start: u64,
+    end: u64,
+}
+
+/// An open safetensors file: its list of tensors; their values are read when asked for.
+#[derive(Debug)]
+pub struct SafetensorsFile {
+    path: PathBuf,
+    entries: BTreeMap<String, Entry>,
+    /// The names in the order of the data.
+    order: Vec<String>,
+    texts: BTreeMap<String, String>,
+}
+
+impl SafetensorsFile {
+    /// Opens a file and reads its header.
+    ///
+    /// # Errors
+    /// A file that is no safetensors file, or is cut short, or whose tensors overlap.
+    pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFile, SerializeError> {
+        let path = path.as_ref();
+        let wrong = |message: String| SerializeError::format(path, message);
+        let io = |source| SerializeError::io(path, source);
+        let mut file = File::open(path).map_err(io)?;
+        let file_bytes = file.metadata().map_err(io)?.len();
+        let mut length = [0; 8];
+        if file_bytes < 8 {
+            return Err(wrong(format!("{file_bytes} bytes are no safetensors file: copy or save it again")));
+        }
+        file.read_exact(&mut length).map_err(io)?;
+        let header_bytes = u64::from_le_bytes(length);
+        if header_bytes > LONGEST_HEADER_BYTES || header_bytes > file_bytes - 8 {
+            let message = format!(
+                "no safetensors file, or cut short: its header would have {header_bytes} bytes and the file has \
+                 {file_bytes}. A .safetensors, .pt or .pth file is expected"
+            );
+            return Err(wrong(message));
+        }
+        let mut buffer = length.to_vec();
+        (&mut file).take(header_bytes).read_to_end(&mut buffer).map_err(io)?;
+        let (_, header) = SafeTensors::read_metadata(&buffer)
+            .map_err(|why| wrong(format!("the header is damaged: {why}. Copy or save the file again")))?;
+        let data_start = 8 + header_bytes;
+        let infos: BTreeMap<_, _> = header.tensors().into_iter().collect();
+        let data_bytes = infos.values().map(|info| info.data_offsets.1 as u64).max().unwrap_or(0);
+        if data_start + data_bytes != file_bytes {
+            let how = if data_start + data_bytes > file_bytes {
+                "cut short"
+            } else {
+                "longer than its header says"
+            };
+            let expected = data_start + data_bytes;
+            return Err(wrong(format!(
+                "the file is {how}: {file_bytes} bytes, not {expected}. Copy it again"
+            )));
+        }
+        let entries: BTreeMap<String, Entry> = infos
+            .into_iter()
+            .map(|(name, info)| {
+                let (start, end) = info.data_offsets;
+                let format = format_name(info.dtype);
+                let (start, end) = (data_start + start as u64, data_start + end as u64);
+                (name, Entry { format, shape: info.shape.clone(), start, end })
+            })
+            .collect();
+        let mut order: Vec<String> = entries.keys().cloned().collect();
+        order.sort_by_key(|name| (entries[name].start, entries[name].end));
+        let texts =
+            header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
+        Ok(SafetensorsFile { path: path.to_owned(), entries, order, texts })
+    }
+
+    /// A text of the header, by its key.
+    pub fn text(&self, key: &str) -> Option<&str> {
+        self.texts.get(key).map(String::as_str)
+    }
+}
+
+fn format_name(dtype: Dtype) -> String {
+    match serde_json::to_value(dtype) {
+        Ok(Value::String(name)) => name,
+        other => unreachable!("a type is written as its name: {other:?}"),
+    }
+}
+
+impl TensorSource for SafetensorsFile {
+    fn names(&self) -> Vec<String> {
+        self.order.clone()
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.entries.get(name).map(|entry| entry.shape.clone())
+    }
+
+    fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
+        let io = |source| SerializeError::io(&self.path, source);
+        let Some(entry) = self.entries.get(name) else {
+            return Err(SerializeError::format(&self.path, format!("there is no tensor `{name}`")));
+        };
+        let Some(dtype) = dtype_of(&entry.format) else {
+            let message =
+                format!("`{name}` has the type {}, which is not supported: convert it first", entry.format);
+            return Err(SerializeError::format(&self.path, message));
+        };
+        if !device.has_values() {
+            return Ok(Tensor::empty(&entry.shape, dtype, device)?);
+        }
+        let mut file = File::open(&self.path).map_err(io)?;
+        file.seek(SeekFrom::Start(entry.start)).map_err(io)?;
+        let mut bytes = Vec::new();
+        file.take(entry.end - entry.start).read_to_end(&mut bytes).map_err(io)?;
+        Ok(Tensor::from_bytes(&bytes, dtype, &entry.shape, device)?)
+    }
+}

@@ -1,0 +1,159 @@
+//! Names and tensors: [`StateDict`]; what models are loaded from: [`TensorSource`].
+
+use std::collections::BTreeMap;
+
+use plimsoll_tensor::{Device, Tensor, no_grad};
+
+use super::error::{IncompatibleKeys, Misshaped, SerializeError};
+
+/// Something that tensors can be loaded from by name: a [`StateDict`] or a file.
+pub trait TensorSource {
+    /// The names, in order.
+    fn names(&self) -> Vec<String>;
+
+    /// The shape of a tensor; `None` where there is none of this name.
+    fn shape(&self, name: &str) -> Option<Vec<usize>>;
+
+    /// A tensor, on a device.
+    ///
+    /// # Errors
+    /// A name that is not there, a file that is damaged, out of memory.
+    fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError>;
+
+    /// All tensors, on a device.
+    ///
+    /// # Errors
+    /// As [`TensorSource::tensor`].
+    fn state_dict(&self, device: &Device) -> Result<StateDict, SerializeError> {
+        let names = self.names().into_iter();
+        names.map(|name| self.tensor(&name, device).map(|tensor| (name, tensor))).collect()
+    }
+}
+
+/// Whether names that do not go with the model are an error: PyTorch's `strict`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strict {
+    /// They are.
+    Yes,
+    /// They are listed. A shape that does not fit is an error all the same, as in PyTorch.
+    No,
+}
+
+/// Names and tensors in order, as PyTorch's `state_dict()`. The tensors are those of the model, not copies.
+///
+/// ```
+/// use plimsoll::serialize::StateDict;
+/// use plimsoll::{Device, Tensor};
+/// let mut dict = StateDict::default();
+/// dict.insert("w", Tensor::ones(&[2], &Device::cpu())?);
+/// assert_eq!(dict.get("w").unwrap().shape(), [2]);
+/// assert_eq!(dict.iter().map(|(name, _)| name).collect::<Vec<_>>(), ["w"]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct StateDict {
+    entries: Vec<(String, Tensor)>,
+    places: BTreeMap<String, usize>,
+}
+
+impl StateDict {
+    /// Adds a tensor, or replaces the one of this name.
+    pub fn insert(&mut self, name: impl Into<String>, tensor: Tensor) {
+        let name = name.into();
+        match self.places.get(&name) {
+            Some(&at) => self.entries[at].1 = tensor,
+            None => {
+                self.places.insert(name.clone(), self.entries.len());
+                self.entries.push((name, tensor));
+            }
+        }
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&Tensor> {
+        self.places.get(name).map(|&at| &self.entries[at].1)
+    }
+
+    /// Names and tensors, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.entries.iter().map(|(name, tensor)| (name.as_str(), tensor))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl FromIterator<(String, Tensor)> for StateDict {
+    fn from_iter<T: IntoIterator<Item = (String, Tensor)>>(entries: T) -> StateDict {
+        let mut dict = StateDict::default();
+        entries.into_iter().for_each(|(name, tensor)| dict.insert(name, tensor));
+        dict
+    }
+}
+
+impl TensorSource for StateDict {
+    fn names(&self) -> Vec<String> {
+        self.entries.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.get(name).map(|tensor| tensor.shape().to_vec())
+    }
+
+    fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
+        let Some(tensor) = self.get(name) else {
+            let message = format!("the state dict has no `{name}`");
+            return Err(plimsoll_tensor::Error::Argument { op: "state_dict", message }.into());
+        };
+        Ok(no_grad(|| tensor.detach().to_device(device))?)
+    }
+}
+
+/// Copies the tensors of a source into those of a model, a tensor at a time. Types are converted. Gives back the names that
+/// do not go together, which with [`Strict::Yes`] are an error.
+///
+/// A name that is missing is not, where another name of the same tensor (tied weights) is there.
+///
+/// # Errors
+/// Names and shapes that do not go together, all of them: nothing has changed then. A file that is damaged, out of memory.
+pub fn load_into(
+    model: &StateDict,
+    kind: &str,
+    source: &dyn TensorSource,
+    strict: Strict,
+) -> Result<IncompatibleKeys, SerializeError> {
+    let mut keys = IncompatibleKeys { kind: kind.to_owned(), ..IncompatibleKeys::default() };
+    let mut found = Vec::new();
+    let mut loaded = std::collections::BTreeSet::new();
+    for (name, tensor) in model.iter() {
+        match source.shape(name) {
+            Some(shape) if shape == tensor.shape() => {
+                loaded.insert(tensor.id());
+                found.push((name, tensor));
+            }
+            Some(shape) => {
+                let expected = tensor.shape().to_vec();
+                keys.misshaped.push(Misshaped { name: name.to_owned(), found: shape, expected });
+            }
+            None => keys.missing.push(name.to_owned()),
+        }
+    }
+    keys.missing.retain(|name| model.get(name).is_none_or(|tensor| !loaded.contains(&tensor.id())));
+    keys.unexpected = source.names().into_iter().filter(|name| model.get(name).is_none()).collect();
+    let differ = !keys.missing.is_empty() || !keys.unexpected.is_empty();
+    if !keys.misshaped.is_empty() || (strict == Strict::Yes && differ) {
+        return Err(SerializeError::Keys(Box::new(keys)));
+    }
+    for (name, tensor) in found {
+        let value = source.tensor(name, tensor.device())?;
+        no_grad(|| tensor.copy_(&value))?;
+    }
+    Ok(keys)
+}
