@@ -216,11 +216,13 @@ fn child_without_room() {
 fn without_room_on_the_disk_the_old_checkpoint_stays() {
     let folder = Folder::new("full");
     let path = folder.0.join("last.ckpt");
-    Training::new(1).save(&path).unwrap();
+    let mut training = Training::new(1);
+    training.step();
+    training.save(&path).unwrap();
     let before = fs::read(&path).unwrap();
     // No file may grow beyond some kilobytes: each write fails as on a full disk.
     let limited = ["sh", "-c", "trap '' XFSZ; ulimit -f 4; exec \"$@\"", "sh"];
-    assert!(before.len() > 8192);
+    assert!(before.len() > 4096, "{} bytes", before.len());
     assert!(child("child_without_room", &path, &limited).status().unwrap().success());
     assert_eq!(fs::read(&path).unwrap(), before);
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "the partial file is removed");

@@ -1,7 +1,7 @@
 //! The safetensors format, a tensor at a time: [`save`] and [`SafetensorsFile`].
 //!
-//! The crate `safetensors` says what a header means and refuses headers whose tensors overlap, leave gaps or have other
-//! lengths than their shapes. Data is read and written tensor by tensor, so a model needs no second copy in memory.
+//! The crate `safetensors` says what a header means; headers whose tensors overlap, leave gaps or have other lengths than
+//! their shapes are refused. Data is read and written tensor by tensor, so a model needs no second copy in memory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,7 +9,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use plimsoll_tensor::{DType, Device, Tensor};
-use safetensors::{Dtype, SafeTensors};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
 use super::atomic;
@@ -151,10 +152,12 @@ impl SafetensorsFile {
             );
             return Err(wrong(message));
         }
-        let mut buffer = length.to_vec();
+        let mut buffer = Vec::new();
         (&mut file).take(header_bytes).read_to_end(&mut buffer).map_err(io)?;
-        let (_, header) = SafeTensors::read_metadata(&buffer)
-            .map_err(|why| wrong(format!("the header is damaged: {why}. Copy or save the file again")))?;
+        let damaged =
+            |why: String| wrong(format!("the header is damaged: {why}. Copy or save the file again"));
+        let header: Metadata = serde_json::from_slice(&buffer).map_err(|error| damaged(error.to_string()))?;
+        check(&header).map_err(damaged)?;
         let data_start = 8 + header_bytes;
         let infos: BTreeMap<_, _> = header.tensors().into_iter().collect();
         let data_bytes = infos.values().map(|info| info.data_offsets.1 as u64).max().unwrap_or(0);
@@ -189,6 +192,27 @@ impl SafetensorsFile {
     pub fn text(&self, key: &str) -> Option<&str> {
         self.texts.get(key).map(String::as_str)
     }
+}
+
+/// Refuses tensors that overlap, leave gaps, or have other lengths than their shapes: the crate checks these only of a file
+/// that is whole in memory.
+fn check(header: &Metadata) -> Result<(), String> {
+    let mut tensors: Vec<_> = header.tensors().into_iter().collect();
+    tensors.sort_by_key(|(_, info)| info.data_offsets);
+    let mut next = 0;
+    for (name, info) in tensors {
+        let (start, end) = info.data_offsets;
+        if start != next || end < start {
+            return Err(format!("`{name}` lies at bytes {start} to {end}, not from {next}"));
+        }
+        let elements = info.shape.iter().try_fold(1usize, |n, &size| n.checked_mul(size));
+        let bytes = elements.and_then(|n| n.checked_mul(info.dtype.bitsize())).filter(|bits| bits % 8 == 0);
+        if bytes.map(|bits| bits / 8) != Some(end - start) {
+            return Err(format!("`{name}` of shape {:?} does not have {} bytes", info.shape, end - start));
+        }
+        next = end;
+    }
+    Ok(())
 }
 
 fn format_name(dtype: Dtype) -> String {

@@ -255,7 +255,7 @@ impl<'a> Machine<'a> {
             }
             op::STACK_GLOBAL => match (self.pop()?, self.pop()?) {
                 (Value::Text(name), Value::Text(module)) => {
-                    self.known(self.texts[module], self.texts[name])?
+                    self.known(self.texts[module], self.texts[name])?;
                 }
                 _ => return Err("a function whose name is no text".to_owned()),
             },
