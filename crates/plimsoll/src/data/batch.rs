@@ -46,6 +46,15 @@ impl HostBatch {
         Ok(())
     }
 
+    /// Keeps the first samples.
+    pub(super) fn truncate(&mut self, samples: usize) {
+        self.samples = samples;
+        for HostField { array, .. } in &mut self.fields {
+            array.shape[0] = samples;
+            array.truncate();
+        }
+    }
+
     /// The array of a field.
     ///
     /// # Errors

@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use plimsoll_tensor::DType;
 
-use super::{DataError, HostElement, HostField};
+use super::random::{Purpose, Stream};
+use super::{DataError, HostElement, HostField, Order, RandomSampler, Sampler};
 
 /// A collection of samples, by index.
 ///
@@ -38,7 +39,8 @@ pub trait Dataset: Send + Sync {
     /// The fields of each sample. They never change.
     fn fields(&self) -> Vec<Field>;
 
-    /// Writes one sample. The same index must always give the same values, on any thread.
+    /// Writes one sample. The same index must always give the same values, on any thread, apart from what is random by
+    /// [`Sample::seed`].
     ///
     /// # Errors
     /// If the sample cannot be read; [`DataError::Custom`] wraps your own error.
@@ -70,12 +72,75 @@ pub struct Field {
 pub struct Sample<'a> {
     batch: &'a mut [HostField],
     slot: usize,
+    seed: SampleSeed,
+    room: Room,
+}
+
+/// What the seed of a sample depends on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SampleSeed {
+    /// The loader's.
+    pub(super) seed: u64,
+    pub(super) epoch: u64,
+    pub(super) batch: usize,
+    pub(super) slot: usize,
+}
+
+/// Whether a sample may have another shape than declared.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// It is among others in a batch.
+    Declared,
+    /// It is alone.
+    Any,
 }
 
 impl<'a> Sample<'a> {
     /// Slot `slot` of a batch whose arrays have samples as the first dimension.
-    pub(super) fn new(batch: &'a mut [HostField], slot: usize) -> Self {
-        Self { batch, slot }
+    pub(super) const fn new(batch: &'a mut [HostField], slot: usize, seed: SampleSeed) -> Self {
+        Self { batch, slot, seed, room: Room::Declared }
+    }
+
+    /// The only sample of a batch of one.
+    pub(super) const fn alone(batch: &'a mut [HostField], seed: SampleSeed) -> Self {
+        Self { batch, slot: 0, seed, room: Room::Any }
+    }
+
+    /// A seed for what is random in this sample, such as a crop or a flip: by the loader's seed, the epoch and the place in
+    /// it. The number of workers does not change it.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        let SampleSeed { seed, epoch, batch, slot } = self.seed;
+        let place = (batch as u64) << 32 | slot as u64;
+        Stream::at(seed, Purpose::SampleSeeds, epoch, place).word()
+    }
+
+    /// Gives a field of this sample a shape of its own, and zeros. Its loader needs a
+    /// [`collate`](super::DataLoader::collate) function, unless the shape is the declared one.
+    ///
+    /// # Errors
+    /// If the data set declared no such field; without a collate function, if it declared another shape; out of host
+    /// memory.
+    pub fn resize(&mut self, name: &str, shape: &[usize]) -> Result<(), DataError> {
+        let room = self.room;
+        let HostField { name, array } = self.field(name)?;
+        if array.shape[1..] == *shape {
+            return Ok(());
+        }
+        if room == Room::Declared {
+            let declared = array.shape[1..].to_vec();
+            return Err(DataError::SampleShape { name, declared, found: shape.to_vec() });
+        }
+        array.shape = std::iter::once(1).chain(shape.iter().copied()).collect();
+        array.zero(&format!("a sample's `{name}`"))
+    }
+
+    fn field(&mut self, name: &str) -> Result<&mut HostField, DataError> {
+        let Some(at) = self.batch.iter().position(|field| field.name == name) else {
+            let declared = self.batch.iter().map(|field| field.name).collect();
+            return Err(DataError::NoField { name: name.to_owned(), declared });
+        };
+        Ok(&mut self.batch[at])
     }
 
     /// The elements of a field of this sample, mutable; initially zero.
@@ -83,19 +148,16 @@ impl<'a> Sample<'a> {
     /// # Errors
     /// If the data set declared no such field, or with another type.
     pub fn slot<T: HostElement>(&mut self, name: &str) -> Result<&mut [T], DataError> {
-        let Some(at) = self.batch.iter().position(|field| field.name == name) else {
-            let declared = self.batch.iter().map(|field| field.name).collect();
-            return Err(DataError::NoField { name: name.to_owned(), declared });
-        };
-        let HostField { name, array } = &mut self.batch[at];
+        let slot = self.slot;
+        let HostField { name, array } = self.field(name)?;
         let each: usize = array.shape[1..].iter().product();
         let declared = array.dtype;
         let wrong_type = DataError::FieldType { name, declared, asked: T::DTYPE };
-        array.as_mut_slice().map(|all| &mut all[self.slot * each..][..each]).ok_or(wrong_type)
+        array.as_mut_slice().map(|all| &mut all[slot * each..][..each]).ok_or(wrong_type)
     }
 }
 
-/// A range of another data set.
+/// Some samples of another data set: a range, or any. As PyTorch: `torch.utils.data.Subset`.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -106,7 +168,7 @@ impl<'a> Sample<'a> {
 /// ```
 pub struct Subset {
     whole: Arc<dyn Dataset>,
-    range: Range<usize>,
+    samples: Order,
 }
 
 impl Subset {
@@ -118,13 +180,22 @@ impl Subset {
         if range.start > range.end || range.end > whole.len() {
             return Err(DataError::BadSubset { start: range.start, end: range.end, len: whole.len() });
         }
-        Ok(Self { whole, range })
+        Ok(Self { whole, samples: Order::computed(range.len(), move |index| range.start + index) })
+    }
+
+    /// These samples of `whole`, renumbered from 0.
+    ///
+    /// # Errors
+    /// If one is not in the data set.
+    pub fn of(whole: Arc<dyn Dataset>, indices: Vec<usize>) -> Result<Self, DataError> {
+        indices.iter().try_for_each(|&index| check_index(index, whole.len()))?;
+        Ok(Self { whole, samples: Order::list(indices) })
     }
 }
 
 impl Dataset for Subset {
     fn len(&self) -> usize {
-        self.range.len()
+        self.samples.len()
     }
 
     fn fields(&self) -> Vec<Field> {
@@ -133,7 +204,7 @@ impl Dataset for Subset {
 
     fn write(&self, index: usize, out: &mut Sample<'_>) -> Result<(), DataError> {
         check_index(index, self.len())?;
-        self.whole.write(self.range.start + index, out)
+        self.whole.write(self.samples.index(index), out)
     }
 
     /// The bytes of the whole data set: a view keeps all of it in memory.
@@ -169,6 +240,24 @@ impl Split {
         Ok(Self {
             train: Arc::new(Subset::new(Arc::clone(&whole), 0..train)?),
             test: Arc::new(Subset::new(whole, train..len)?),
+        })
+    }
+
+    /// A random choice of `train` samples for training, by `seed`; the others are the test part. For data in the order of
+    /// its classes. As PyTorch: `torch.utils.data.random_split`.
+    ///
+    /// # Errors
+    /// If the data set has fewer samples than `train`; out of host memory.
+    pub fn random(whole: Arc<dyn Dataset>, train: usize, seed: u64) -> Result<Self, DataError> {
+        let len = whole.len();
+        if train > len {
+            return Err(DataError::BadSubset { start: 0, end: train, len });
+        }
+        let mut train_part = RandomSampler::new(len, seed).order(0)?.to_vec();
+        let test_part = train_part.split_off(train);
+        Ok(Self {
+            train: Arc::new(Subset::of(Arc::clone(&whole), train_part)?),
+            test: Arc::new(Subset::of(whole, test_part)?),
         })
     }
 
@@ -253,7 +342,7 @@ mod tests {
     #[test]
     fn a_subset_does_not_reach_its_neighbours() {
         let subset = Subset::new(shapes(10), 0..4).unwrap();
-        let end = subset.write(4, &mut Sample::new(&mut [], 0));
+        let end = subset.write(4, &mut Sample::new(&mut [], 0, SampleSeed::default()));
         assert!(matches!(end, Err(DataError::OutOfRange { index: 4, len: 4 })));
     }
 
@@ -277,7 +366,7 @@ mod tests {
     #[test]
     fn a_sample_is_one_row_of_each_field() {
         let mut batch = [HostField { name: "xy", array: HostArray::new(vec![2, 2], vec![1i32, 2, 3, 4]) }];
-        let mut sample = Sample::new(&mut batch, 1);
+        let mut sample = Sample::new(&mut batch, 1, SampleSeed::default());
         assert_eq!(sample.slot::<i32>("xy").unwrap(), [3, 4]);
         assert!(matches!(sample.slot::<u8>("xy"), Err(DataError::FieldType { name: "xy", .. })));
         let message = sample.slot::<u8>("z").unwrap_err().to_string();

@@ -3,77 +3,143 @@
 //! Note [Workers and batches]: of n workers, worker w makes batches w, w + n, w + 2n, … and sends them through
 //! its own bounded channel; the consumer receives from the channels in turn. So batches arrive in order with
 //! no reordering buffer, each worker is at most `prefetch_factor` batches ahead, and the number of workers does not
-//! change a batch. The channels also end the threads: dropping the receivers makes each worker's next `send`
-//! fail, and it returns. Dropping an epoch waits only for the batches that are being made.
+//! change a batch. The channels also end the pass: dropping the receivers makes each worker's next `send`
+//! fail, and it stops. Dropping an epoch waits only for the batches that are being made.
+//!
+//! What is made is up to a [`Source`]: `indexed.rs` for a data set by index, `iterable.rs` for one that is gone through.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
 
-use super::dataset::check_index;
-use super::{DataError, Dataset, Field, HostBatch, Order, Sample};
+use super::workers::{Team, WorkerInfo, Workers};
+use super::{DataError, HostBatch, LoaderState};
 
 /// The batches of one epoch, in order. Made by [`DataLoader::epoch`](super::DataLoader::epoch).
 ///
-/// The first error is the last item. Dropping an epoch early ends and joins its threads, after the batches
-/// that they are making.
+/// The first error is the last item. Dropping an epoch early ends its work, after the batches that its threads are
+/// making.
 pub struct Epoch {
-    plan: Arc<Plan>,
-    workers: Vec<Worker>,
-    next: usize,
+    /// Where batches come from, in turn; those that have no more are removed.
+    lanes: Vec<Lane>,
+    turn: usize,
+    /// Batches to come, where that is known.
+    left: Option<usize>,
+    position: LoaderState,
     cannot_start: Option<DataError>,
+    workers: Workers,
+    team: Option<Team>,
 }
 
-/// A worker thread and its channel.
-struct Worker {
-    batches: Receiver<Result<HostBatch, DataError>>,
-    thread: JoinHandle<()>,
+/// Makes the batches of one worker, in order; `None` after the last.
+pub(super) type Maker = Box<dyn FnMut() -> Option<Result<HostBatch, DataError>> + Send>;
+
+/// What makes the batches of an epoch.
+pub(super) trait Source: Send + Sync {
+    /// The batches of one of the workers.
+    fn maker(self: Arc<Self>, worker: WorkerInfo) -> Maker;
+}
+
+/// A worker's batches, or those of the caller's thread.
+enum Lane {
+    Here(Maker),
+    Thread(Receiver<Option<Result<HostBatch, DataError>>>),
 }
 
 impl Epoch {
-    pub(super) fn start(plan: Plan, workers: usize, prefetch_factor: usize) -> Self {
-        let plan = Arc::new(plan);
-        let count = workers.min(plan.batches);
-        let mut epoch = Self { plan, workers: Vec::with_capacity(count), next: 0, cannot_start: None };
-        for worker in 0..count {
-            match Worker::start(&epoch.plan, worker, count, prefetch_factor) {
-                Ok(started) => epoch.workers.push(started),
-                Err(error) => {
-                    epoch.cannot_start = Some(error);
-                    break;
-                }
+    /// Starts at `position`. `left` batches are to come, where that is known.
+    pub(super) fn start(
+        source: &Arc<dyn Source>,
+        workers: &Workers,
+        position: LoaderState,
+        left: Option<usize>,
+    ) -> Self {
+        let mut epoch = Self {
+            lanes: Vec::new(),
+            turn: 0,
+            left,
+            position,
+            cannot_start: None,
+            workers: workers.clone(),
+            team: None,
+        };
+        let count = workers.count.min(left.unwrap_or(usize::MAX));
+        if count == 0 {
+            let alone = workers.info(0, 1, epoch.position.epoch);
+            epoch.lanes.push(Lane::Here(caught(Arc::clone(source).maker(alone))));
+            return epoch;
+        }
+        match workers.team(count, epoch.position.epoch) {
+            Ok(team) => {
+                epoch
+                    .lanes
+                    .extend((0..count).map(|id| lane(source, workers, &team, id, epoch.position.epoch)));
+                epoch.team = Some(team);
             }
+            Err(error) => epoch.cannot_start = Some(error),
         }
         epoch
     }
 
     /// An epoch that yields only this error.
-    pub(super) fn refused(plan: Plan, error: DataError) -> Self {
-        Self { plan: Arc::new(plan), workers: Vec::new(), next: 0, cannot_start: Some(error) }
+    pub(super) fn refused(workers: &Workers, position: LoaderState, error: DataError) -> Self {
+        Self {
+            lanes: Vec::new(),
+            turn: 0,
+            left: None,
+            position,
+            cannot_start: Some(error),
+            workers: workers.clone(),
+            team: None,
+        }
     }
 
-    fn take(&mut self, number: usize) -> Result<HostBatch, DataError> {
+    /// The position after the batches that were taken, to be saved with a model and continued from by
+    /// [`DataLoader::resume`](super::DataLoader::resume). Batches that workers have made ahead do not count.
+    #[must_use]
+    pub fn state(&self) -> LoaderState {
+        self.position.clone()
+    }
+
+    /// Lets go of the first `batches`, which are made and dropped, for data that can only be gone through.
+    pub(super) fn skip_taken(&mut self, batches: u64) {
+        for _ in 0..batches {
+            match self.next() {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    self.cannot_start = Some(error);
+                    return;
+                }
+                None => return,
+            }
+        }
+    }
+
+    /// The next batch of the lane whose turn it is; lanes without any more are removed.
+    fn take(&mut self) -> Option<Result<HostBatch, DataError>> {
         if let Some(error) = self.cannot_start.take() {
-            return Err(error);
+            return Some(Err(error));
         }
-        if self.workers.is_empty() {
-            return self.plan.batch(number);
+        while !self.lanes.is_empty() {
+            if let Some(batch) = self.lanes[self.turn].next() {
+                self.turn = (self.turn + 1) % self.lanes.len();
+                return Some(batch.map_err(|error| numbered(error, self.position.batch as usize)));
+            }
+            self.lanes.remove(self.turn);
+            self.turn %= self.lanes.len().max(1);
         }
-        let worker = &self.workers[number % self.workers.len()];
-        // A worker sends a result for each of its batches, a panic included, so the channel closes early only
-        // if the thread was ended from outside.
-        let lost = || DataError::Panicked { batch: number, message: "its thread ended".to_owned() };
-        worker.batches.recv().unwrap_or_else(|_| Err(lost()))
+        None
     }
 
-    /// Stops the threads: closes every channel first, so that they stop together.
-    fn stop(&mut self) {
-        let threads: Vec<_> = self.workers.drain(..).map(|worker| worker.thread).collect();
-        for thread in threads {
-            // A panic of the data set has already been returned as an error.
-            let _ = thread.join();
+    /// Ends the work: closes every channel first, so that the threads stop together.
+    fn stop(&mut self, keep: bool) {
+        self.lanes.clear();
+        self.left = Some(0);
+        if let Some(team) = self.team.take()
+            && keep
+        {
+            self.workers.keep(team);
         }
     }
 }
@@ -82,126 +148,95 @@ impl Iterator for Epoch {
     type Item = Result<HostBatch, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.next == self.plan.batches {
+        if self.left == Some(0) && self.cannot_start.is_none() {
+            self.stop(true);
             return None;
         }
-        let batch = self.take(self.next);
-        self.next += 1;
-        if batch.is_err() {
-            self.next = self.plan.batches;
+        let batch = self.take();
+        match &batch {
+            Some(Ok(_)) => {
+                self.position.batch += 1;
+                self.left = self.left.map(|left| left - 1);
+                if self.left == Some(0) {
+                    self.stop(true);
+                }
+            }
+            Some(Err(_)) => self.stop(false),
+            None => self.stop(true),
         }
-        if self.next == self.plan.batches {
-            self.stop();
-        }
-        Some(batch)
+        batch
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.plan.batches - self.next;
-        (left.min(1), Some(left))
+        (self.left.unwrap_or(0).min(1), self.left)
     }
 }
 
 impl Drop for Epoch {
     fn drop(&mut self) {
-        self.stop();
+        self.stop(true);
     }
 }
 
-impl Worker {
-    fn start(
-        plan: &Arc<Plan>,
-        worker: usize,
-        workers: usize,
-        prefetch_factor: usize,
-    ) -> Result<Self, DataError> {
-        // One batch is in the worker while it waits for the channel.
-        let (to, batches) = sync_channel(prefetch_factor - 1);
-        let plan = Arc::clone(plan);
-        let work = move || {
-            for number in (worker..plan.batches).step_by(workers) {
-                if to.send(plan.batch(number)).is_err() {
+impl Lane {
+    fn next(&mut self) -> Option<Result<HostBatch, DataError>> {
+        match self {
+            Lane::Here(make) => make(),
+            // A worker says when it has no more, and a panic is an error, so the channel closes early only if the
+            // thread was ended from outside.
+            Lane::Thread(batches) => batches.recv().unwrap_or_else(|_| {
+                Some(Err(DataError::Panicked { batch: 0, message: "its thread ended".to_owned() }))
+            }),
+        }
+    }
+}
+
+/// Gives a worker its work.
+fn lane(source: &Arc<dyn Source>, workers: &Workers, team: &Team, id: usize, epoch: u64) -> Lane {
+    // One batch is in the worker while it waits for the channel.
+    let (to, batches) = sync_channel(workers.prefetch_factor - 1);
+    let info = workers.info(id, team.len(), epoch);
+    let source = Arc::clone(source);
+    team.give(
+        id,
+        Box::new(move |ready| {
+            if let Err(error) = ready {
+                let _ = to.send(Some(Err(error)));
+                return;
+            }
+            let mut make = caught(source.maker(info));
+            loop {
+                let batch = make();
+                let last = batch.is_none();
+                if to.send(batch).is_err() || last {
                     return;
                 }
             }
-        };
-        let named = Builder::new().name(format!("plimsoll-data-{worker}"));
-        let thread = named.spawn(work).map_err(|source| DataError::Worker { worker, source })?;
-        Ok(Self { batches, thread })
+        }),
+    );
+    Lane::Thread(batches)
+}
+
+/// Makes a panic of the data set an error, in the caller's thread as in a worker, so that the number of workers changes
+/// nothing.
+fn caught(mut make: Maker) -> Maker {
+    Box::new(move || {
+        // Unwind safety: a panic can leave only the batch incomplete, which is dropped, and after an error nothing
+        // more is taken from this maker; the data set is shared read-only.
+        catch_unwind(AssertUnwindSafe(&mut make))
+            .unwrap_or_else(|panic| Some(Err(DataError::Panicked { batch: 0, message: message_of(&*panic) })))
+    })
+}
+
+/// The error with the number of its batch in the epoch.
+fn numbered(mut error: DataError, number: usize) -> DataError {
+    if let DataError::Sample { batch, .. } | DataError::Panicked { batch, .. } = &mut error {
+        *batch = number;
     }
+    error
 }
 
-/// Whether batches get values or only shapes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Making {
-    Values,
-    Shapes,
-}
-
-/// Makes any batch of an epoch, in any thread.
-pub(super) struct Plan {
-    pub(super) dataset: Arc<dyn Dataset>,
-    pub(super) fields: Arc<[Field]>,
-    /// The sample at each position.
-    pub(super) order: Order,
-    pub(super) batch_size: usize,
-    pub(super) batches: usize,
-    pub(super) making: Making,
-    pub(super) spares: Arc<Spares>,
-}
-
-impl Plan {
-    /// Makes a batch. A panic of the data set is an error, here as in a worker, so that the number of workers
-    /// changes nothing.
-    fn batch(&self, number: usize) -> Result<HostBatch, DataError> {
-        // Unwind safety: a panic can leave only the batch incomplete, which is dropped; the data set
-        // is shared read-only.
-        catch_unwind(AssertUnwindSafe(|| self.write_batch(number)))
-            .unwrap_or_else(|panic| Err(DataError::Panicked { batch: number, message: message_of(&*panic) }))
-    }
-
-    fn write_batch(&self, number: usize) -> Result<HostBatch, DataError> {
-        let start = number * self.batch_size;
-        let samples = self.batch_size.min(self.order.len() - start);
-        if let Making::Shapes = self.making {
-            return Ok(HostBatch::absent(samples, &self.fields));
-        }
-        let mut batch = self.spares.take().unwrap_or_else(|| HostBatch::absent(samples, &self.fields));
-        batch.reset(samples)?;
-        for slot in 0..samples {
-            let index = self.order.index(start + slot);
-            check_index(index, self.dataset.len())
-                .and_then(|()| self.dataset.write(index, &mut Sample::new(&mut batch.fields, slot)))
-                .map_err(|source| DataError::Sample { batch: number, index, source: Box::new(source) })?;
-        }
-        Ok(batch)
-    }
-}
-
-fn message_of(panic: &(dyn Any + Send)) -> String {
+pub(super) fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
-}
-
-/// Recycled batches, whose memory is reused.
-#[derive(Default)]
-pub(super) struct Spares(Mutex<Vec<HostBatch>>);
-
-impl Spares {
-    /// Keeps a batch, if it is from this loader and fewer than `most` are kept.
-    pub(super) fn put(&self, batch: HostBatch, fields: &[Field], most: usize) {
-        let ours = batch.fields.len() == fields.len()
-            && batch.fields.iter().zip(fields).all(|(have, want)| {
-                let inner = have.array.shape.get(1..).unwrap_or_default();
-                have.name == want.name && have.array.dtype == want.dtype && inner == want.shape
-            });
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if ours && kept.len() < most {
-            kept.push(batch);
-        }
-    }
-
-    fn take(&self) -> Option<HostBatch> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
-    }
 }

@@ -9,8 +9,14 @@ use std::path::PathBuf;
 
 use plimsoll_tensor::DType;
 
+mod image;
+mod npy;
+mod sampler;
 mod text;
 
+pub use image::ImageError;
+pub use npy::NpyError;
+pub use sampler::SamplerError;
 pub use text::TextError;
 
 /// Why data could not be opened, read, or batched.
@@ -298,6 +304,52 @@ pub enum DataError {
     /// An error of a text or a token file.
     #[error(transparent)]
     Text(#[from] TextError),
+
+    /// A function that runs when a worker thread starts failed.
+    #[error("data worker {worker} could not start its work: {source}")]
+    WorkerInit {
+        /// The worker, from 0.
+        worker: usize,
+        /// The function's error, or its panic.
+        source: Box<DataError>,
+    },
+
+    /// A sample of another shape than the batch's.
+    #[error(
+        "a sample's `{name}` has shape {found:?}, not {declared:?}; give the loader a collate function that makes a \
+         batch of them, such as Pad"
+    )]
+    SampleShape {
+        /// The field.
+        name: &'static str,
+        /// The shape that the data set declares, or the first sample's.
+        declared: Vec<usize>,
+        /// This sample's.
+        found: Vec<usize>,
+    },
+
+    /// An error of a sampler, or a saved position that does not fit.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
+
+    /// An array whose first dimension is not the number of samples.
+    #[error("`{name}` has shape {shape:?}; its first dimension must be {samples}, the number of samples")]
+    Samples {
+        /// The array.
+        name: &'static str,
+        /// Its shape.
+        shape: Vec<usize>,
+        /// The first array's number of samples.
+        samples: usize,
+    },
+
+    /// An error of an image folder or a CIFAR file.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+
+    /// An error of an NPY file.
+    #[error(transparent)]
+    Npy(#[from] NpyError),
 
     /// An error of a user's own data set.
     #[error(transparent)]

@@ -131,6 +131,25 @@ impl HostArray {
     }
 }
 
+impl HostArray {
+    /// Drops the elements that the shape no longer has.
+    pub(super) fn truncate(&mut self) {
+        let elements = self.elements();
+        match &mut self.values {
+            HostValues::Absent => {}
+            HostValues::F64(values) => values.truncate(elements),
+            HostValues::F32(values) => values.truncate(elements),
+            HostValues::F16(values) => values.truncate(elements),
+            HostValues::BF16(values) => values.truncate(elements),
+            HostValues::I64(values) => values.truncate(elements),
+            HostValues::I32(values) => values.truncate(elements),
+            HostValues::I16(values) => values.truncate(elements),
+            HostValues::U8(values) => values.truncate(elements),
+            HostValues::Bool(values) => values.truncate(elements),
+        }
+    }
+}
+
 /// A Rust type that a [`HostArray`] can hold: one for each [`DType`].
 pub trait HostElement: Element {
     /// Wraps elements.

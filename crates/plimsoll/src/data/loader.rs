@@ -1,13 +1,21 @@
 //! The data loader: the order of samples, batches and worker threads.
 //!
 //! [`DataLoader`] is a description; [`DataLoader::epoch`] starts an [`Epoch`], which does the work
-//! (`epoch.rs`). Order and content depend only on the data set, the batch size, the seed and the epoch:
-//! never on the number of workers.
+//! (`epoch.rs`; `indexed.rs` makes the batches). Order and content depend only on the data set, the sampler, the batch
+//! size, the seed and the epoch: never on the number of workers.
 
 use std::sync::Arc;
 
-use super::epoch::{Making, Plan, Spares};
-use super::{DataError, Dataset, Epoch, Field, HostBatch, Order, RandomSampler, Sampler, SequentialSampler};
+use super::collate::Collate;
+use super::epoch::Source;
+use super::indexed::{Making, Plan, Spares};
+use super::sampler::Batches;
+use super::state::checksum;
+use super::workers::{WorkerInfo, Workers};
+use super::{
+    BatchSampler, DataError, Dataset, Epoch, Field, HostBatch, LoaderState, Order, RandomSampler, Sampler,
+    SequentialSampler,
+};
 
 /// Batches of a data set. As PyTorch: `torch.utils.data.DataLoader`.
 ///
@@ -27,13 +35,18 @@ use super::{DataError, Dataset, Epoch, Field, HostBatch, Order, RandomSampler, S
 pub struct DataLoader {
     dataset: Arc<dyn Dataset>,
     fields: Arc<[Field]>,
-    batch_size: usize,
-    sampler: Arc<dyn Sampler>,
-    workers: usize,
-    prefetch_factor: usize,
-    last: LastBatch,
+    batching: Batching,
+    collate: Option<Arc<Collate>>,
     making: Making,
+    workers: Workers,
     spares: Arc<Spares>,
+}
+
+/// How samples become batches.
+#[derive(Clone)]
+enum Batching {
+    Even { sampler: Arc<dyn Sampler>, size: usize, last: LastBatch },
+    Given(Arc<dyn BatchSampler>),
 }
 
 /// What to do with the samples that do not fill a batch.
@@ -53,30 +66,60 @@ impl DataLoader {
         if batch_size == 0 {
             return Err(DataError::BatchSize);
         }
-        Ok(Self {
-            fields: dataset.fields().into(),
-            sampler: Arc::new(SequentialSampler::new(dataset.len())),
-            dataset,
-            batch_size,
-            workers: 0,
-            prefetch_factor: 2,
-            last: LastBatch::Keep,
-            making: Making::Values,
-            spares: Arc::default(),
-        })
+        let sampler = Arc::new(SequentialSampler::new(dataset.len()));
+        Ok(Self::of(dataset, Batching::Even { sampler, size: batch_size, last: LastBatch::Keep }))
     }
 
-    /// Shuffles the samples in each epoch, by this seed and the epoch's number alone.
+    /// A loader of the batches that `sampler` gives.
+    pub fn batched(dataset: Arc<dyn Dataset>, sampler: impl BatchSampler + 'static) -> Self {
+        Self::of(dataset, Batching::Given(Arc::new(sampler)))
+    }
+
+    fn of(dataset: Arc<dyn Dataset>, batching: Batching) -> Self {
+        Self {
+            fields: dataset.fields().into(),
+            dataset,
+            batching,
+            collate: None,
+            making: Making::Values,
+            workers: Workers::none(),
+            spares: Arc::default(),
+        }
+    }
+
+    /// Shuffles the samples in each epoch, by this seed and the epoch's number alone. It is also the loader's
+    /// [`seed`](Self::seed).
     #[must_use]
     pub fn shuffle(self, seed: u64) -> Self {
         let samples = self.dataset.len();
-        self.sampler(RandomSampler::new(samples, seed))
+        self.seed(seed).sampler(RandomSampler::new(samples, seed))
     }
 
-    /// Takes the samples that `sampler` gives, in its order.
+    /// Takes the samples that `sampler` gives, in its order. A loader of given batches is not changed.
     #[must_use]
     pub fn sampler(mut self, sampler: impl Sampler + 'static) -> Self {
-        self.sampler = Arc::new(sampler);
+        if let Batching::Even { sampler: old, .. } = &mut self.batching {
+            *old = Arc::new(sampler);
+        }
+        self
+    }
+
+    /// The seed of what is random in samples ([`Sample::seed`](super::Sample::seed)) and of workers
+    /// ([`WorkerInfo::seed`]); 0 by default.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.workers.seed = seed;
+        self
+    }
+
+    /// Makes each batch of its samples by a function, for samples whose shapes differ: [`Pad`](super::Pad), for
+    /// example. It is given a batch of one for each sample. As PyTorch: `collate_fn`.
+    #[must_use]
+    pub fn collate(
+        mut self,
+        collate: impl Fn(Vec<HostBatch>) -> Result<HostBatch, DataError> + Send + Sync + 'static,
+    ) -> Self {
+        self.collate = Some(Arc::new(collate));
         self
     }
 
@@ -84,7 +127,7 @@ impl DataLoader {
     /// As PyTorch: `num_workers`.
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
-        self.workers = workers;
+        self.workers.count = workers;
         self
     }
 
@@ -92,14 +135,34 @@ impl DataLoader {
     /// never less than 1.
     #[must_use]
     pub fn prefetch_factor(mut self, batches: usize) -> Self {
-        self.prefetch_factor = batches.max(1);
+        self.workers.prefetch_factor = batches.max(1);
         self
     }
 
-    /// Drops a last batch that is not full.
+    /// Keeps the worker threads between epochs: they end with the last clone of the loader.
+    #[must_use]
+    pub fn persistent_workers(mut self) -> Self {
+        self.workers.kept = Some(Arc::default());
+        self
+    }
+
+    /// Runs a function in each worker thread when it starts; if it fails, so does the epoch. As PyTorch:
+    /// `worker_init_fn`. Without workers it does not run.
+    #[must_use]
+    pub fn worker_init(
+        mut self,
+        init: impl Fn(WorkerInfo) -> Result<(), DataError> + Send + Sync + 'static,
+    ) -> Self {
+        self.workers.init = Some(Arc::new(init));
+        self
+    }
+
+    /// Drops a last batch that is not full. A loader of given batches is not changed.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
-        self.last = LastBatch::Drop;
+        if let Batching::Even { last, .. } = &mut self.batching {
+            *last = LastBatch::Drop;
+        }
         self
     }
 
@@ -113,9 +176,10 @@ impl DataLoader {
     /// The number of batches of an epoch.
     #[must_use]
     pub fn len(&self) -> usize {
-        match self.last {
-            LastBatch::Keep => self.sampler.len().div_ceil(self.batch_size),
-            LastBatch::Drop => self.sampler.len() / self.batch_size,
+        match &self.batching {
+            Batching::Even { sampler, size, last: LastBatch::Keep } => sampler.len().div_ceil(*size),
+            Batching::Even { sampler, size, last: LastBatch::Drop } => sampler.len() / size,
+            Batching::Given(sampler) => sampler.len(),
         }
     }
 
@@ -131,10 +195,14 @@ impl DataLoader {
         &self.dataset
     }
 
-    /// Host bytes of one full batch.
+    /// Host bytes of one full batch, if its samples have the declared shapes.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
-        HostBatch::absent(self.batch_size.min(self.sampler.len()), &self.fields).bytes()
+        let samples = match &self.batching {
+            Batching::Even { sampler, size, .. } => sampler.len().min(*size),
+            Batching::Given(sampler) => sampler.largest(),
+        };
+        HostBatch::absent(samples, &self.fields).bytes()
     }
 
     /// The maximum host bytes of an epoch's batches at once, if the consumer holds one at a time.
@@ -148,36 +216,79 @@ impl DataLoader {
     }
 
     /// Starts an epoch; the same epoch always has the same batches. Threads start here and end when
-    /// the [`Epoch`] is dropped. The iterator returns errors in the place of their batches.
+    /// the [`Epoch`] is dropped, unless they are [kept](Self::persistent_workers). The iterator returns errors in the
+    /// place of their batches.
     #[must_use]
     pub fn epoch(&self, epoch: u64) -> Epoch {
-        let order = match self.making {
-            Making::Values => self.sampler.order(epoch),
-            // Shapes need no order.
-            Making::Shapes => Ok(Order::sequential(self.sampler.len())),
-        };
-        match order {
-            Ok(order) => self.start(self.plan(order)),
-            Err(error) => Epoch::refused(self.plan(Order::sequential(0)), error),
+        match self.batches(epoch) {
+            Ok(batches) => self.start(batches, epoch, 0),
+            Err(error) => Epoch::refused(&self.workers, self.position(None, epoch), error),
         }
     }
 
-    fn plan(&self, order: Order) -> Plan {
-        Plan {
+    /// Continues an epoch after the batches that were taken from it: its rest is, bit for bit, what it would have
+    /// been. No earlier sample is read.
+    ///
+    /// # Errors
+    /// If the state is of a loader with other samples, another batch size, seed or order.
+    pub fn resume(&self, state: &LoaderState) -> Result<Epoch, DataError> {
+        let batches = self.batches(state.epoch)?;
+        state.check(&self.position(Some(&batches), state.epoch))?;
+        let taken = usize::try_from(state.batch).unwrap_or(usize::MAX).min(self.len());
+        Ok(self.start(batches, state.epoch, taken))
+    }
+
+    fn batches(&self, epoch: u64) -> Result<Batches, DataError> {
+        match (&self.batching, self.making) {
+            (Batching::Given(sampler), _) => sampler.batches(epoch).map(Batches::Given),
+            (Batching::Even { sampler, size, .. }, Making::Values) => {
+                Ok(Batches::Even { order: sampler.order(epoch)?, size: *size })
+            }
+            // Shapes need no order.
+            (Batching::Even { sampler, size, .. }, Making::Shapes) => {
+                Ok(Batches::Even { order: Order::sequential(sampler.len()), size: *size })
+            }
+        }
+    }
+
+    fn start(&self, batches: Batches, epoch: u64, first: usize) -> Epoch {
+        let mut position = self.position(Some(&batches), epoch);
+        position.batch = first as u64;
+        let end = self.len();
+        let plan = Plan {
             dataset: Arc::clone(&self.dataset),
             fields: Arc::clone(&self.fields),
-            order,
-            batch_size: self.batch_size,
-            batches: self.len(),
+            batches,
+            first,
+            end,
             making: self.making,
+            collate: self.collate.clone(),
+            seed: self.workers.seed,
+            epoch,
             spares: Arc::clone(&self.spares),
-        }
+        };
+        let workers = match self.making {
+            Making::Shapes => Workers { count: 0, ..self.workers.clone() },
+            Making::Values => self.workers.clone(),
+        };
+        let source: Arc<dyn Source> = Arc::new(plan);
+        Epoch::start(&source, &workers, position, Some(end - first))
     }
 
-    fn start(&self, plan: Plan) -> Epoch {
-        match self.making {
-            Making::Shapes => Epoch::start(plan, 0, self.prefetch_factor),
-            Making::Values => Epoch::start(plan, self.workers, self.prefetch_factor),
+    /// The state at an epoch's beginning.
+    fn position(&self, batches: Option<&Batches>, epoch: u64) -> LoaderState {
+        let (samples, batch_size) = match &self.batching {
+            Batching::Even { sampler, size, .. } => (sampler.len(), *size),
+            Batching::Given(sampler) => (0, sampler.largest()),
+        };
+        LoaderState {
+            epoch,
+            batch: 0,
+            samples: samples as u64,
+            batch_size: batch_size as u64,
+            workers: 0,
+            seed: self.workers.seed,
+            order: batches.map_or(0, |batches| checksum(batches.first_samples(64))),
         }
     }
 
@@ -188,10 +299,14 @@ impl DataLoader {
 
     /// The maximum number of batches besides the consumer's.
     fn ahead(&self) -> usize {
-        self.workers.min(self.len()).saturating_mul(self.prefetch_factor)
+        self.workers.count.min(self.len()).saturating_mul(self.workers.prefetch_factor)
     }
 }
 
 #[cfg(test)]
 #[path = "loader_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "resume_tests.rs"]
+mod resume_tests;

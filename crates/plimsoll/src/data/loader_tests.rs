@@ -227,7 +227,10 @@ fn after_a_batch_that_did_not_fit_the_next_epoch_starts_afresh() {
     let loader = loader(usize::MAX / 16, usize::MAX);
     loader.recycle(HostBatch::absent(1, &loader.fields));
     first_error(&loader);
-    let small = DataLoader { batch_size: 2, ..loader };
+    let small = DataLoader {
+        batching: of(Squares { len: usize::MAX / 16, ..Squares::default() }, 2).batching,
+        ..loader
+    };
     assert_eq!(
         small.epoch(0).next().unwrap().unwrap().array("number").unwrap().as_slice(),
         Some(&[0i64, 1][..])

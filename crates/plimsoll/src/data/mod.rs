@@ -4,8 +4,9 @@
 //! batch; a [`DataLoader`] shuffles, batches, and runs worker threads; an [`Epoch`] yields [`HostBatch`]es.
 //! Nothing here depends on tensors, and only [`HostField::to_device`] on devices.
 //!
-//! Two data sets are included: [`MnistDir`] reads MNIST's files, and [`Digits`] draws MNIST-like digits without a
-//! download. Both have the fields `images` (f32, `[1, H, W]`, normalised) and `labels` (i64).
+//! Images: [`MnistDir`] and [`CifarDir`] read those files, [`ImageFolder`] a folder for each class, and [`Digits`] draws
+//! MNIST-like digits without a download. All have the fields `images` (f32, `[C, H, W]`, normalised) and `labels` (i64).
+//! [`Arrays`] are arrays in memory, from NPY files for example ([`HostArray::read_npy`]).
 //!
 //! A language model's text is a [`Text`] (a token for each character) or a file of [`Tokens`]; both are trained on as
 //! [`Blocks`], with the fields `x` and `y` (i64, `[T]`).
@@ -15,31 +16,53 @@
 //!
 //! Read `dataset.rs` (the trait) first, then `sampler.rs`, `loader.rs`, and `epoch.rs` (the threads).
 
+mod arrays;
 mod batch;
 mod blocks;
+mod cifar;
+mod collate;
 mod dataset;
 mod digits;
 mod epoch;
 mod error;
+mod folder;
 mod grey;
 mod host;
 mod idx;
+mod indexed;
+mod iterable;
 mod loader;
 mod mnist;
+mod npy;
+mod picture;
 mod random;
+mod rgb;
 mod sampler;
+mod state;
 mod text;
 mod tokens;
+mod workers;
 
+pub use arrays::Arrays;
 pub use batch::{HostBatch, HostField};
 pub use blocks::Blocks;
+pub use cifar::CifarDir;
+pub use collate::Pad;
 pub use dataset::{Dataset, Field, Sample, Shapes, Split, Subset};
 pub use digits::Digits;
 pub use epoch::Epoch;
-pub use error::{DataError, TextError};
+pub use error::{DataError, ImageError, NpyError, SamplerError, TextError};
+pub use folder::{Damaged, ImageFolder, ImageOptions};
 pub use host::{HostArray, HostElement, HostValues};
+pub use iterable::{IterableDataset, IterableLoader, SampleIterator};
 pub use loader::DataLoader;
 pub use mnist::{MnistDir, Pair};
-pub use sampler::{Order, RandomSampler, Sampler, SequentialSampler};
+pub use picture::Fit;
+pub use rgb::Normalize;
+pub use sampler::{
+    BatchSampler, DistributedSampler, Order, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler,
+};
+pub use state::LoaderState;
 pub use text::{Text, TextSplit, Vocabulary};
 pub use tokens::{TokenWidth, Tokens};
+pub use workers::WorkerInfo;

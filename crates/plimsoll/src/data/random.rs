@@ -22,6 +22,10 @@ pub(super) enum Purpose {
     Draws = 4,
     /// The sentences of a generated text.
     Sentences = 5,
+    /// The seed of each worker.
+    Worker = 6,
+    /// The seed of what is random in each sample.
+    SampleSeeds = 7,
 }
 
 /// One stream of random numbers.
@@ -69,6 +73,16 @@ impl Stream {
         // 24 bits are exactly a float's precision.
         let unit = (self.0.next_u32() >> 8) as f32 / 16_777_216.0;
         low + (high - low) * unit
+    }
+
+    /// A uniformly distributed float in `0..1`, of 53 bits.
+    pub(super) fn unit(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / 9_007_199_254_740_992.0
+    }
+
+    /// A random word.
+    pub(super) fn word(&mut self) -> u64 {
+        self.0.next_u64()
     }
 
     /// An approximately normal float of mean 0 and standard deviation 1, never beyond ±3.5.

@@ -4,7 +4,16 @@
 //! asked for at any position: so each worker finds its batches by itself, and a resumed run continues where it stopped
 //! without going through what came before.
 
+mod batch;
+mod distributed;
+mod weighted;
+
 use std::fmt;
+
+pub use batch::BatchSampler;
+pub(super) use batch::Batches;
+pub use distributed::DistributedSampler;
+pub use weighted::WeightedRandomSampler;
 
 use super::DataError;
 use super::random::{Purpose, Stream};
@@ -197,3 +206,7 @@ fn shuffled(seed: u64, epoch: u64, len: usize) -> Result<Vec<usize>, DataError> 
     Stream::new(seed, Purpose::EpochOrder, epoch).shuffle(&mut order);
     Ok(order)
 }
+
+#[cfg(test)]
+#[path = "sampler/tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! The synthetic digits: deterministic, balanced, and inked like MNIST. Their looks are not tested.
 
+use super::super::dataset::SampleSeed;
 use super::*;
 
 /// FNV-1a, enough to notice a change.
@@ -76,6 +77,6 @@ fn every_drawing_has_ink_and_an_empty_corner() {
 
 #[test]
 fn a_sample_past_the_end_is_an_error() {
-    let end = Digits::new(1, 3).write(3, &mut Sample::new(&mut [], 0));
+    let end = Digits::new(1, 3).write(3, &mut Sample::new(&mut [], 0, SampleSeed::default()));
     assert!(matches!(end, Err(DataError::OutOfRange { index: 3, len: 3 })));
 }

@@ -63,6 +63,17 @@ impl Batches {
         }
     }
 
+    /// At most so many samples from the beginning.
+    pub(in crate::data) fn first_samples(&self, most: usize) -> impl Iterator<Item = usize> {
+        let (order, batches) = match self {
+            Batches::Even { order, .. } => (Some(order), None),
+            Batches::Given(batches) => (None, Some(batches)),
+        };
+        let ordered =
+            order.into_iter().flat_map(|order| (0..order.len()).map(|position| order.index(position)));
+        ordered.chain(batches.into_iter().flatten().flatten().copied()).take(most)
+    }
+
     /// The sample in a slot of a batch.
     pub(in crate::data) fn index(&self, number: usize, slot: usize) -> usize {
         match self {

@@ -1,7 +1,7 @@
 //! A part of the samples for each of several processes.
 
-use super::super::error::SamplerError;
 use super::super::DataError;
+use super::super::error::SamplerError;
 use super::{Order, RandomSampler, Sampler};
 
 /// The part of one replica of several, which together go through the data set. As PyTorch:

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::super::DataError;
 use super::super::error::SamplerError;
 use super::super::random::{Purpose, Stream};
-use super::super::DataError;
 use super::{Order, Sampler};
 
 /// Draws samples by weight. As PyTorch: `WeightedRandomSampler`. Weights need not sum to 1.

@@ -1,0 +1,78 @@
+//! An image file as colour pixels of a given size.
+
+use std::fs;
+use std::io::Cursor;
+use std::path::Path;
+
+use image::imageops::{FilterType, crop_imm, resize};
+use image::{ImageReader, RgbImage};
+
+use super::DataError;
+use super::error::ImageError;
+
+/// How an image of another size becomes a square.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fit {
+    /// The shorter side is resized to the square's side, then the centre is cropped. As torchvision:
+    /// `Resize(side), CenterCrop(side)`.
+    Crop,
+    /// The shorter side is resized to a number of pixels, then the centre is cropped: with 256 and a side of 224, what
+    /// torchvision's pretrained models are evaluated with. At least the side.
+    CropFrom(usize),
+    /// Rows and columns are resized separately, so the proportions change. As torchvision: `Resize((side, side))`.
+    Stretch,
+}
+
+/// The pixels of a file, row by row, red, green and blue of each. Resizing is bilinear with antialiasing, as PIL's and
+/// torchvision's.
+///
+/// # Errors
+/// If the file cannot be read or decoded; each names it.
+pub(super) fn picture(path: &Path, side: usize, fit: Fit) -> Result<Vec<u8>, DataError> {
+    let bytes =
+        fs::read(path).map_err(|source| DataError::Io { path: path.to_owned(), doing: "read", source })?;
+    let damaged = |message: String| DataError::from(ImageError::Damaged { path: path.to_owned(), message });
+    if cut_short(&bytes) {
+        return Err(damaged(format!("the JPEG data end early, after {} bytes", bytes.len())));
+    }
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+    let reader = reader.map_err(|error| damaged(error.to_string()))?;
+    let image = reader.decode().map_err(|error| damaged(error.to_string()))?.into_rgb8();
+    Ok(fitted(&image, side, fit).into_raw())
+}
+
+fn fitted(image: &RgbImage, side: usize, fit: Fit) -> RgbImage {
+    let (width, height) = (image.width() as usize, image.height() as usize);
+    let shorter = match fit {
+        Fit::Stretch => return resized(image, side, side),
+        Fit::Crop => side,
+        Fit::CropFrom(shorter) => shorter.max(side),
+    };
+    // torchvision: the longer side is rounded down.
+    let longer = |long: usize, short: usize| (shorter * long / short).max(shorter);
+    let (width, height) =
+        if width <= height { (shorter, longer(height, width)) } else { (longer(width, height), shorter) };
+    let whole = resized(image, width, height);
+    let (left, top) = (centre(width - side), centre(height - side));
+    crop_imm(&whole, left, top, side as u32, side as u32).to_image()
+}
+
+fn resized(image: &RgbImage, width: usize, height: usize) -> RgbImage {
+    if (image.width() as usize, image.height() as usize) == (width, height) {
+        return image.clone();
+    }
+    resize(image, width as u32, height as u32, FilterType::Triangle)
+}
+
+/// Half of the rest, rounded to even as Python's `round`, which torchvision uses.
+const fn centre(rest: usize) -> u32 {
+    let half = rest / 2;
+    (if rest % 2 == 1 && half % 2 == 1 { half + 1 } else { half }) as u32
+}
+
+/// Whether a JPEG ends before its last scan does. The decoder would fill the rest with grey.
+fn cut_short(bytes: &[u8]) -> bool {
+    let last = |marker: u8| bytes.windows(2).rposition(|two| two == [0xff, marker]);
+    // In a scan, the byte ff is always followed by 0 or a marker. A thumbnail's end comes before the last scan.
+    bytes.starts_with(&[0xff, 0xd8]) && last(0xd9) < last(0xda)
+}

@@ -1,0 +1,140 @@
+//! The worker threads of a loader: how many, how far ahead, and whether they stay between epochs.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use super::DataError;
+use super::epoch::message_of;
+use super::random::{Purpose, Stream};
+
+/// Which worker it is. As PyTorch: `torch.utils.data.get_worker_info()`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerInfo {
+    /// From 0.
+    pub id: usize,
+    /// The number of workers; 1 if the caller's thread does the work.
+    pub workers: usize,
+    /// A seed by the loader's seed, the epoch and `id`.
+    pub seed: u64,
+}
+
+/// What runs when a worker thread starts.
+pub(super) type Init = Arc<dyn Fn(WorkerInfo) -> Result<(), DataError> + Send + Sync>;
+
+/// The options of a loader that are about threads. Clones share the threads that are kept.
+#[derive(Clone)]
+pub(super) struct Workers {
+    /// 0: the caller's thread.
+    pub(super) count: usize,
+    /// Batches that each may be ahead; at least 1.
+    pub(super) prefetch_factor: usize,
+    pub(super) seed: u64,
+    pub(super) init: Option<Init>,
+    /// Where threads are kept between epochs, if they are.
+    pub(super) kept: Option<Arc<Mutex<Option<Team>>>>,
+}
+
+impl Workers {
+    pub(super) const fn none() -> Self {
+        Self { count: 0, prefetch_factor: 2, seed: 0, init: None, kept: None }
+    }
+
+    pub(super) fn info(&self, id: usize, workers: usize, epoch: u64) -> WorkerInfo {
+        let seed = Stream::at(self.seed, Purpose::Worker, epoch, id as u64).word();
+        WorkerInfo { id, workers, seed }
+    }
+
+    /// The threads that were kept, if they are as many, or new ones.
+    pub(super) fn team(&self, count: usize, epoch: u64) -> Result<Team, DataError> {
+        let kept = self.kept.as_ref().and_then(|kept| lock(kept).take());
+        match kept.filter(|team| team.len() == count) {
+            Some(team) => Ok(team),
+            None => Team::start(self, count, epoch),
+        }
+    }
+
+    /// Keeps threads for the next epoch, if that is wanted; ends them otherwise.
+    pub(super) fn keep(&self, team: Team) {
+        let replaced = match &self.kept {
+            Some(kept) => lock(kept).replace(team),
+            None => Some(team),
+        };
+        // Not while locked: this waits for the threads.
+        drop(replaced);
+    }
+}
+
+fn lock(kept: &Mutex<Option<Team>>) -> std::sync::MutexGuard<'_, Option<Team>> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One worker's part of an epoch; it is given the error of the thread's start, if there was one.
+pub(super) type Job = Box<dyn FnOnce(Result<(), DataError>) + Send>;
+
+/// Threads that run jobs, each its own in order. Dropping the team joins them.
+pub(super) struct Team(Vec<Member>);
+
+struct Member {
+    jobs: Sender<Job>,
+    thread: JoinHandle<()>,
+}
+
+impl Team {
+    fn start(workers: &Workers, count: usize, epoch: u64) -> Result<Self, DataError> {
+        let mut team = Self(Vec::with_capacity(count));
+        for worker in 0..count {
+            let info = workers.info(worker, count, epoch);
+            let member = Member::start(info, workers.init.clone());
+            team.0.push(member.map_err(|source| DataError::Worker { worker, source })?);
+        }
+        Ok(team)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn give(&self, worker: usize, job: Job) {
+        // A thread that was ended from outside drops the job, whose channel reports it.
+        let _ = self.0[worker].jobs.send(job);
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        let (jobs, threads): (Vec<_>, Vec<_>) =
+            self.0.drain(..).map(|member| (member.jobs, member.thread)).unzip();
+        drop(jobs);
+        for thread in threads {
+            // A panic of the data set has already been returned as an error.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Member {
+    fn start(info: WorkerInfo, init: Option<Init>) -> io::Result<Self> {
+        let (jobs, work) = channel::<Job>();
+        let run = move || {
+            let mut ready = init.map_or(Ok(()), |init| started(&init, info));
+            for job in work {
+                job(std::mem::replace(&mut ready, Ok(())));
+            }
+        };
+        let thread = Builder::new().name(format!("plimsoll-data-{}", info.id)).spawn(run)?;
+        Ok(Self { jobs, thread })
+    }
+}
+
+/// Runs the user's function; a panic in it is an error.
+fn started(init: &Init, info: WorkerInfo) -> Result<(), DataError> {
+    let failed = |source| DataError::WorkerInit { worker: info.id, source: Box::new(source) };
+    catch_unwind(AssertUnwindSafe(|| init(info)))
+        .unwrap_or_else(|panic| {
+            Err(DataError::Custom(format!("it panicked: {}", message_of(&*panic)).into()))
+        })
+        .map_err(failed)
+}
