@@ -113,7 +113,10 @@ impl Header {
         let descr = match quote.and_then(|quote| descr[1..].split_once(quote)) {
             Some((descr, _)) => descr.to_owned(),
             // A list: a type with named fields.
-            None => return Err(unreadable(descr.split_once("'fortran_order'").map_or(descr, |(it, _)| it))),
+            None => {
+                let (list, _) = descr.split_once("'fortran_order'").unwrap_or((descr, ""));
+                return Err(unreadable(list.trim_end_matches([',', ' '])));
+            }
         };
         let column_major = match value("fortran_order")? {
             order if order.starts_with("True") => true,
