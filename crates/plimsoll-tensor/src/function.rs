@@ -3,15 +3,13 @@
 //! Where an [`Operator`](crate::Operator) has kernels, a [`Function`] has only tensors: what it computes inside is not
 //! recorded, and its own derivative stands for all of it. As `torch.autograd.Function`.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::autocast;
 use crate::autocast_mode::Switched;
-use crate::autograd::{Saved, is_grad_enabled, no_grad, place};
-use crate::data::Data;
+use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad, place};
 use crate::error::{Error, Result};
 use crate::operator::{Autocast, Slot};
 use crate::road::Tensors;
@@ -80,8 +78,7 @@ pub struct FunctionBackward<'a> {
     grads: &'a [Option<Tensor>],
     wanted: &'a [bool],
     saved: &'a [(Option<Slot>, Saved)],
-    /// What hooks gave back: each is asked once for each derivative.
-    unpacked: RefCell<SmallVec<[(usize, Data); 2]>>,
+    unpacked: Unpacked<usize>,
 }
 
 impl FunctionBackward<'_> {
@@ -105,17 +102,7 @@ impl FunctionBackward<'_> {
             let message = format!("tensor {i} of {} saved ones", self.saved.len());
             return Err(Error::argument(self.name, message));
         };
-        let known = self.unpacked.borrow().iter().find(|(at, _)| *at == i).map(|(_, data)| data.clone());
-        let data = match known {
-            Some(data) => data,
-            None => {
-                let data = saved.get(self.name)?;
-                if saved.is_packed() {
-                    self.unpacked.borrow_mut().push((i, data.clone()));
-                }
-                data
-            }
-        };
+        let data = self.unpacked.get(i, saved, self.name)?;
         if !is_grad_enabled() {
             return Ok(Tensor::from_data(data));
         }
@@ -141,7 +128,7 @@ struct Applied<F> {
 impl<F: Function> Derivative for Applied<F> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.function.name();
-        let unpacked = RefCell::default();
+        let unpacked = Unpacked::default();
         self.function.backward(&FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked })
     }
 }
@@ -154,15 +141,11 @@ pub fn apply<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
     if !autocast::is_enabled() || function.autocast() == Autocast::AsGiven {
         return record(function, ins);
     }
-    match autocast::inputs(function.autocast(), ins)? {
-        Some(cast) => {
-            let _off = Switched::to(None);
-            record(function, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>())
-        }
-        None => {
-            let _off = Switched::to(None);
-            record(function, ins)
-        }
+    let cast = autocast::inputs(function.autocast(), ins)?;
+    let _off = Switched::to(None);
+    match &cast {
+        Some(cast) => record(function, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>()),
+        None => record(function, ins),
     }
 }
 

@@ -4,13 +4,12 @@
 //! ([`Operator::infer`]), what it costs, what it saves for its derivative and what that is; its kernels are the
 //! other half ([`Kernel`]). [`crate::call`] leads it down the one road to a device (`road/`).
 
-use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::autograd::{Saved, is_grad_enabled};
+use crate::autograd::{Saved, Unpacked, is_grad_enabled};
 use crate::backend::DeviceFacts;
 use crate::data::Data;
 use crate::dtype::DType;
@@ -228,8 +227,7 @@ pub struct Backward<'a> {
     grads: &'a [Option<Tensor>],
     wanted: &'a [bool],
     saved: &'a [(Slot, Saved)],
-    /// What hooks gave back: each is asked once for each derivative.
-    unpacked: RefCell<SmallVec<[(Slot, Data); 2]>>,
+    unpacked: Unpacked<Slot>,
 }
 
 impl Backward<'_> {
@@ -296,16 +294,7 @@ impl Backward<'_> {
     fn saved(&self, slot: Slot) -> Result<Data> {
         let found = self.saved.iter().find(|(at, _)| *at == slot);
         let Some((_, saved)) = found else { unreachable!("{} did not save {slot:?}", self.name) };
-        if !saved.is_packed() {
-            return saved.get(self.name);
-        }
-        let known = self.unpacked.borrow().iter().find(|(at, _)| *at == slot).map(|(_, data)| data.clone());
-        if let Some(data) = known {
-            return Ok(data);
-        }
-        let data = saved.get(self.name)?;
-        self.unpacked.borrow_mut().push((slot, data.clone()));
-        Ok(data)
+        self.unpacked.get(slot, saved, self.name)
     }
 }
 
@@ -325,7 +314,7 @@ pub(crate) struct Recorded<H> {
 impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.op.name();
-        let unpacked = RefCell::default();
+        let unpacked = Unpacked::default();
         self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved, unpacked })
     }
 }

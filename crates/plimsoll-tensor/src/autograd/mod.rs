@@ -16,5 +16,5 @@ pub(crate) use anomaly::place;
 pub use grad::{BackwardOptions, GradOptions, backward, grad};
 pub use grad_mode::{NoGrad, enable_grad, is_grad_enabled, no_grad};
 pub(crate) use grad_mode::{Recomputing, is_recomputing};
-pub(crate) use saved::Saved;
 pub use saved::saved_tensors_hooks;
+pub(crate) use saved::{Saved, Unpacked};

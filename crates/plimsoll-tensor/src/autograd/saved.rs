@@ -8,6 +8,8 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::grad_mode::no_grad;
 use crate::data::Data;
 use crate::error::{Error, Result};
@@ -55,6 +57,34 @@ impl Saved {
             }
             Saved::Packed { value, hooks } => Ok(no_grad(|| hooks.unpack(value.as_ref()))?.data().clone()),
         }
+    }
+}
+
+/// What hooks gave back to one derivative: each is asked once, however often the derivative reads the tensor.
+pub(crate) struct Unpacked<K>(RefCell<SmallVec<[(K, Data); 2]>>);
+
+impl<K> Default for Unpacked<K> {
+    fn default() -> Unpacked<K> {
+        Unpacked(RefCell::default())
+    }
+}
+
+impl<K: Copy + PartialEq> Unpacked<K> {
+    /// The values of `saved`, which this derivative knows as `key`.
+    ///
+    /// # Errors
+    /// As [`Saved::get`].
+    pub(crate) fn get(&self, key: K, saved: &Saved, node: &'static str) -> Result<Data> {
+        if !saved.is_packed() {
+            return saved.get(node);
+        }
+        let known = self.0.borrow().iter().find(|(at, _)| *at == key).map(|(_, data)| data.clone());
+        if let Some(data) = known {
+            return Ok(data);
+        }
+        let data = saved.get(node)?;
+        self.0.borrow_mut().push((key, data.clone()));
+        Ok(data)
     }
 }
 

@@ -179,26 +179,6 @@ compute!(f32, load_f16, store_f16);
 compute!(f64, load_as::<f16, f64>, store_as::<f16, f64>);
 compute!(i64, load_as::<f16, i64>, store_as::<f16, i64>);
 
-/// Evaluates a body with a type's name bound to the type in which elements of a [`DType`] are computed with.
-macro_rules! by_compute {
-    ($dtype:expr, $t:ident => $body:expr) => {
-        match $dtype.accumulator() {
-            crate::dtype::DType::F64 => {
-                type $t = f64;
-                $body
-            }
-            crate::dtype::DType::F32 => {
-                type $t = f32;
-                $body
-            }
-            _ => {
-                type $t = i64;
-                $body
-            }
-        }
-    };
-}
-
 /// `dst[i] = src[i]` as another type, for each position of `shape`.
 ///
 /// # Panics
@@ -208,7 +188,12 @@ pub(crate) fn convert(
     src: AnyOperand<'_>,
     (dst, dst_dtype, dst_strides): (&mut [u8], DType, &[usize]),
 ) {
-    by_compute!(src.dtype, C => convert_through::<C>(shape, src, (dst, dst_dtype, dst_strides)));
+    let through = match src.dtype.accumulator() {
+        DType::F64 => convert_through::<f64>,
+        DType::F32 => convert_through::<f32>,
+        _ => convert_through::<i64>,
+    };
+    through(shape, src, (dst, dst_dtype, dst_strides));
 }
 
 fn convert_through<C: Compute>(

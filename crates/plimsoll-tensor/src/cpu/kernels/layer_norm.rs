@@ -61,7 +61,7 @@ pub(crate) fn layer_norm<T: Float>(
 
 /// The sum of squared distances from `mean`, in 16 lanes of `f64`.
 #[inline(always)]
-fn squares<T: Float>(row: &[T], mean: T) -> f64 {
+pub(super) fn squares<T: Float>(row: &[T], mean: T) -> f64 {
     let (blocks, rest) = row.as_chunks::<16>();
     let square = |x: T| ((x - mean) * (x - mean)).wide();
     let mut lanes = [0f64; 16];

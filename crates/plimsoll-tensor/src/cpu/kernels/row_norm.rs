@@ -2,6 +2,7 @@
 //!
 //! Sums over a row are in `f64`, as in `layer_norm`; the weight's gradient is cut by columns.
 
+use super::layer_norm::squares;
 use super::number::Float;
 use super::parallel::{Cut, PIECE, for_each_piece};
 use super::simd::vectorize;
@@ -29,20 +30,6 @@ impl<T: Float> Rows<'_, T> {
     fn mean(&self, row: usize) -> T {
         self.mean.map_or(T::default(), |mean| mean[row])
     }
-}
-
-/// The sum of squared distances from `mean`, in 16 lanes of `f64`.
-#[inline(always)]
-fn squares<T: Float>(row: &[T], mean: T) -> f64 {
-    let (blocks, rest) = row.as_chunks::<16>();
-    let square = |x: T| ((x - mean) * (x - mean)).wide();
-    let mut lanes = [0f64; 16];
-    for block in blocks {
-        for i in 0..16 {
-            lanes[i] += square(block[i]);
-        }
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&x| square(x)).sum::<f64>()
 }
 
 /// Writes each row of `x` (of `x` plus `residual` where there is one, which goes to `sum`) normalized, times `scale[0]`
