@@ -41,6 +41,7 @@ mod data;
 mod device;
 mod dtype;
 mod error;
+mod few;
 mod function;
 pub mod history;
 mod kernel;

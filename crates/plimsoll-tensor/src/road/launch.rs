@@ -14,6 +14,7 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::few::fill;
 use crate::kernel::{CpuCall, Kernel};
 use crate::label;
 use crate::operator::Operator;
@@ -28,6 +29,8 @@ pub(super) fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
     launch(&Call { device, op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
 }
 
+type Views<'a> = SmallVec<[View<'a>; 4]>;
+
 /// Runs a kernel under the locks of its tensors, or queues it under them: two threads then queue what they do to a
 /// tensor one after the other.
 pub(super) fn launch(
@@ -37,9 +40,11 @@ pub(super) fn launch(
     scratch: Option<&Scratch>,
 ) -> Result<()> {
     let written = outs.iter().map(|data| &data.storage).chain(scratch.map(|scratch| &scratch.storage));
-    let locks = Locks::take(ins.iter().map(|data| &data.storage), written, call.op.name())?;
-    let in_views: SmallVec<[View<'_>; 4]> = ins.iter().map(|data| data.view(&locks)).collect();
-    let out_views: SmallVec<[View<'_>; 4]> = outs.iter().map(|data| data.view(&locks)).collect();
+    let mut locks = Locks::new();
+    locks.take(ins.iter().map(|data| &data.storage), written, call.op.name())?;
+    let (mut in_views, mut out_views) = (Views::new(), Views::new());
+    fill(&mut in_views, ins.iter().map(|data| data.view(&locks)));
+    fill(&mut out_views, outs.iter().map(|data| data.view(&locks)));
     let scratch = scratch.map(|scratch| scratch.view(&locks));
     let launch = Launch { ins: &in_views, outs: &out_views, scratch };
     match (call.device.queues(), call.shared) {
@@ -118,7 +123,9 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
 }
 
 pub(super) fn lock<'a>(reads: &[&'a Data], writes: &[&'a Data], op: &'static str) -> Result<Locks<'a>> {
-    Locks::take(reads.iter().map(|data| &data.storage), writes.iter().map(|data| &data.storage), op)
+    let mut locks = Locks::new();
+    locks.take(reads.iter().map(|data| &data.storage), writes.iter().map(|data| &data.storage), op)?;
+    Ok(locks)
 }
 
 /// The current stream, which is noted as a user of these storages where it runs beside their own.

@@ -22,6 +22,7 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::few::fill;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Saves, Slot};
@@ -68,7 +69,8 @@ fn travel<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> Result<Tensor
 }
 
 fn held_call<H: Holds>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
-    let datas: Inputs<'_> = ins.iter().map(|tensor| tensor.data()).collect();
+    let mut datas: Inputs<'_> = SmallVec::new();
+    fill(&mut datas, ins.iter().map(|tensor| tensor.data()));
     let recording = is_grad_enabled() && ins.iter().any(|tensor| tensor.requires_grad());
     let mut run = Run::default();
     let shared = op.shared();
@@ -145,7 +147,8 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
     let Call { device, op, .. } = *call;
     device.late_error()?;
     one_device(op, device, ins)?;
-    let metas: Metas<'_> = ins.iter().map(|data| meta(data)).collect();
+    let mut metas: Metas<'_> = SmallVec::new();
+    fill(&mut metas, ins.iter().map(|data| meta(data)));
     let mut outputs = op.infer(&metas)?;
     if outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
         *run = change(call, ins, &outputs, recording)?;
@@ -163,8 +166,16 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
             run.gathered.push((i, gather(device, op, i, data, dtype)?));
         }
     }
-    let mut lying: Inputs<'_> = SmallVec::from_slice(ins);
-    run.gathered.iter().for_each(|(i, data)| lying[*i] = data);
+    // The inputs as the kernel takes them, and what is known of those.
+    let copied: Inputs<'_>;
+    let copied_metas: Metas<'_>;
+    let (lying, metas) = if run.gathered.is_empty() {
+        (ins, &metas)
+    } else {
+        copied = ins.iter().enumerate().map(|(i, data)| gathered(&run.gathered, i).unwrap_or(data)).collect();
+        copied_metas = copied.iter().map(|data| meta(data)).collect();
+        (&copied[..], &copied_metas)
+    };
     let mut written: SmallVec<[usize; 4]> = SmallVec::new();
     for (i, output) in outputs.drain(..).enumerate() {
         if output.place == Place::New {
@@ -173,7 +184,7 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
             written.push(i);
             run.outs.push(Data { storage, layout: output.layout, dtype: output.dtype });
         } else {
-            run.outs.push(existing(output, &lying));
+            run.outs.push(existing(output, lying));
         }
     }
     let mut wide: Vec<(usize, Data)> = Vec::new();
@@ -181,19 +192,13 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
         wide.extend(types.room(device, &run.outs[i])?.map(|data| (i, data)));
     }
     let scratch = {
-        let outs: Metas<'_> =
-            run.outs.iter().enumerate().map(|(i, out)| meta(gathered(&wide, i).unwrap_or(out))).collect();
-        let moved: Metas<'_>;
-        let ins = if run.gathered.is_empty() {
-            &metas
-        } else {
-            moved = lying.iter().map(|data| meta(data)).collect();
-            &moved
-        };
-        Scratch::alloc(device, op, op.scratch(ins, &outs, device.facts()))?
+        let mut outs = Metas::new();
+        fill(&mut outs, run.outs.iter().enumerate().map(|(i, out)| meta(gathered(&wide, i).unwrap_or(out))));
+        Scratch::alloc(device, op, op.scratch(metas, &outs, device.facts()))?
     };
-    let written: Inputs<'_> = written.iter().map(|&i| gathered(&wide, i).unwrap_or(&run.outs[i])).collect();
-    launch(call, &lying, &written, scratch.as_ref())?;
+    let mut to: Inputs<'_> = SmallVec::new();
+    fill(&mut to, written.iter().map(|&i| gathered(&wide, i).unwrap_or(&run.outs[i])));
+    launch(call, lying, &to, scratch.as_ref())?;
     wide.iter().try_for_each(|(i, data)| copy(device, data, &run.outs[*i]))
 }
 
@@ -362,7 +367,8 @@ fn one_device(op: &dyn Operator, device: &Device, ins: &[&Data]) -> Result<()> {
 
 /// Records the operator with what its derivative reads.
 fn link<H: Holds>(op: H, ins: &[&Tensor], mut run: Run) -> Result<Tensors> {
-    let wanted: SmallVec<[bool; 4]> = ins.iter().map(|input| input.requires_grad()).collect();
+    let mut wanted: SmallVec<[bool; 4]> = SmallVec::new();
+    fill(&mut wanted, ins.iter().map(|input| input.requires_grad()));
     let saves = op.saves(&wanted);
     let mut saved = SmallVec::new();
     if saves != Saves::NOTHING {

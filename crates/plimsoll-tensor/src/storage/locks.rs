@@ -12,61 +12,78 @@ use smallvec::SmallVec;
 use super::moves::Guard;
 use super::{AWAY, Storage};
 use crate::error::Result;
+use crate::few::fill;
 
 /// Locks of storages whose bytes are on their devices.
-pub(crate) struct Locks<'a> {
-    held: SmallVec<[Held<'a>; 6]>,
-    /// Dropped after the locks.
-    _resident: Vec<Guard>,
-}
+pub(crate) struct Locks<'a>(List<'a>);
 
+type List<'a> = SmallVec<[Held<'a>; 4]>;
+
+#[allow(dead_code, reason = "held for its drop")]
 enum Held<'a> {
-    Reading(#[allow(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>),
-    Writing(#[allow(dead_code, reason = "held for its drop")] RwLockWriteGuard<'a, ()>),
+    Reading(RwLockReadGuard<'a, ()>),
+    Writing(RwLockWriteGuard<'a, ()>),
+    /// Keeps bytes from leaving; dropped after the locks.
+    Resident(Guard),
 }
 
-/// A storage's id, whether it is only read, and the storage.
-type Wanted<'a> = SmallVec<[(usize, bool, &'a Storage); 6]>;
+/// A storage, and whether it is only read.
+type Wanted<'a> = SmallVec<[(&'a Storage, bool); 4]>;
 
 impl<'a> Locks<'a> {
+    /// None yet.
+    pub(crate) fn new() -> Locks<'a> {
+        Locks(List::new())
+    }
+
     /// Takes each storage's lock once, in the order of their ids: two operations that want the same
     /// storages cannot wait for each other. A poisoned lock guards no Rust value, so it is taken anyway.
     ///
     /// # Errors
     /// Bytes that cannot be brought back, for the operation `op`.
     pub(crate) fn take(
+        &mut self,
         reads: impl Iterator<Item = &'a Storage>,
         writes: impl Iterator<Item = &'a Storage>,
         op: &'static str,
-    ) -> Result<Locks<'a>> {
-        let mut wanted: Wanted<'a> = SmallVec::new();
-        wanted.extend(writes.map(|storage| (storage.id(), false, storage)));
-        wanted.extend(reads.map(|storage| (storage.id(), true, storage)));
+    ) -> Result<()> {
+        let mut wanted = Wanted::new();
+        fill(&mut wanted, writes.map(|storage| (storage, false)));
+        fill(&mut wanted, reads.map(|storage| (storage, true)));
+        sort(&mut wanted);
         // Writers sort before readers of the same storage, so the stronger lock is the one kept.
-        wanted.sort_unstable_by_key(|&(id, reads, _)| (id, reads));
-        wanted.dedup_by_key(|&mut (id, ..)| id);
-        let held = lock(&wanted);
-        if wanted.iter().all(|(.., storage)| storage.is_here()) {
-            return Ok(Locks { held, _resident: Vec::new() });
+        wanted.dedup_by_key(|(storage, _)| storage.id());
+        self.lock(&wanted);
+        if wanted.iter().all(|(storage, _)| storage.is_here()) {
+            return Ok(());
         }
-        drop(held);
-        Locks::bring_back(&wanted, op)
+        self.bring_back(&wanted, op)
+    }
+
+    fn lock(&mut self, wanted: &Wanted<'a>) {
+        let held = wanted.iter().map(|&(storage, reads)| match reads {
+            true => Held::Reading(storage.0.lock.read().unwrap_or_else(PoisonError::into_inner)),
+            false => Held::Writing(storage.0.lock.write().unwrap_or_else(PoisonError::into_inner)),
+        });
+        fill(&mut self.0, held);
     }
 
     #[cold]
-    fn bring_back(wanted: &Wanted<'a>, op: &'static str) -> Result<Locks<'a>> {
+    fn bring_back(&mut self, wanted: &Wanted<'a>, op: &'static str) -> Result<()> {
+        self.0.clear();
         let mut resident = Vec::new();
-        for (.., storage) in wanted {
+        for (storage, _) in wanted {
             resident.push(storage.guard(op)?);
         }
         loop {
-            let held = lock(wanted);
-            if wanted.iter().all(|(.., storage)| storage.is_here()) {
-                return Ok(Locks { held, _resident: resident });
+            self.lock(wanted);
+            if wanted.iter().all(|(storage, _)| storage.is_here()) {
+                self.0.extend(resident.into_iter().map(Held::Resident));
+                return Ok(());
             }
             // A copy to or from pinned memory began meanwhile.
-            drop(held);
-            for (.., storage) in wanted {
+            self.0.clear();
+            for (storage, _) in wanted {
                 storage.bring_back(op)?;
             }
         }
@@ -74,17 +91,25 @@ impl<'a> Locks<'a> {
 
     /// Where a storage's bytes are; it is one of those that are locked.
     pub(crate) fn address(&self, storage: &Storage) -> Addr {
-        assert!(!self.held.is_empty(), "an address is read under a lock");
+        assert!(!self.0.is_empty(), "an address is read under a lock");
         let address = storage.0.address.load(Ordering::Relaxed);
         assert!(address != AWAY, "bytes stay while they are locked");
         Addr(address)
     }
 }
 
-fn lock<'a>(wanted: &Wanted<'a>) -> SmallVec<[Held<'a>; 6]> {
-    let held = wanted.iter().map(|&(_, reads, storage)| match reads {
-        true => Held::Reading(storage.0.lock.read().unwrap_or_else(PoisonError::into_inner)),
-        false => Held::Writing(storage.0.lock.write().unwrap_or_else(PoisonError::into_inner)),
-    });
-    held.collect()
+/// By id, those to be written first. Most operations have three storages or fewer.
+fn sort(wanted: &mut Wanted<'_>) {
+    let key = |&(storage, reads): &(&Storage, bool)| (storage.id(), reads);
+    if wanted.len() > 4 {
+        return wanted.sort_unstable_by_key(key);
+    }
+    for end in 1..wanted.len() {
+        for i in (1..=end).rev() {
+            if key(&wanted[i - 1]) <= key(&wanted[i]) {
+                break;
+            }
+            wanted.swap(i - 1, i);
+        }
+    }
 }
