@@ -119,6 +119,27 @@ fn a_read_that_decides_a_size_or_a_branch_is_named_and_one_that_is_logged_is_not
     assert!(report["reads"].as_array().is_some_and(|reads| !reads.is_empty()), "{report}");
 }
 
+const SCALED: &str = "
+import torch
+model = torch.nn.Linear(64, 64, device='cuda')
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler('cuda')
+for step in range(5):
+    with torch.autocast('cuda', dtype=torch.float16):
+        loss = model(torch.randn(8, 64, device='cuda')).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+";
+
+#[test]
+fn that_a_gradient_scaler_looks_for_infinities_decides_nothing() {
+    let Some(torch) = Torch::new("scaled", SCALED) else { return };
+    let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
+    assert_eq!((&report["exact"], deciding(&report).len()), (&true.into(), 0), "{report}");
+}
+
 const KNOWN: &str = "
 import torch
 lengths = torch.randint(10, 300, (64,))

@@ -104,6 +104,11 @@ def last_name(function):
     return getattr(function, "attr", None) or getattr(function, "id", None)
 
 
+def key_or_name(node):
+    # What a node names: a variable, an attribute or a key.
+    return node.value if isinstance(node, ast.Constant) else last_name(node)
+
+
 def sinks(frames, is_part_of_call=False):
     # The sinks of the value that the innermost frame read. The frames are ordered from the innermost outwards.
     return Flow(frames).run()
@@ -211,8 +216,8 @@ class Flow:
                 self.add("branch", source.file, parent.lineno)
             self.up(source, parent, level)
             return
-        if any(last_name(it) in FINITE for it in ast.walk(parent.test)) and isinstance(parent, ast.If):
-            return  # a check for finite values: assumed to pass
+        if isinstance(parent, ast.If) and any(key_or_name(it) in FINITE for it in ast.walk(parent.test)):
+            return  # a check for finite values (GradScaler's, too): assumed to pass
         arms = parent.body + parent.orelse
         counted = counts(arms) if isinstance(parent, ast.If) else None
         if counted is None or self.uses_tensors(arms, level):

@@ -29,4 +29,4 @@ SIZES = set(
     " segment_reduce AdaptiveAvgPool2d Linear Conv1d Conv2d Embedding Parameter randint".split()
 )
 READERS = set("item tolist cpu numpy to float int bool complex __index__ __int__ __float__ __bool__ equal allclose".split())
-FINITE = ("isnan", "isinf", "isfinite", "found_inf", "nan_to_num")
+FINITE = ("isnan", "isinf", "isfinite", "found_inf", "found_inf_per_device", "nan_to_num")
