@@ -23,7 +23,7 @@
 //! | `nvml.rs`, `nvml/` | `libnvidia-ml` |
 //! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
 //! | `sparse.rs`, `sparse/` | cuSPARSE |
-//! | `solver.rs`, `fft.rs` | cuSOLVER, as if it needed no workspace; cuFFT |
+//! | `solver.rs`, `solver/`, `fft.rs` | cuSOLVER with the workspaces of the commonest factorizations; cuFFT |
 //! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
 //! | `planner.rs`, `planner/` | cuDNN's own plans, from a separate process with a description of the GPU |
 //! | `structured.rs`, `jpeg.rs` | cuSPARSELt, as if it needed no workspace; nvJPEG, which reads only headers |

@@ -1,15 +1,17 @@
-//! cuSOLVER: factorizations that compute nothing. Their workspaces are undocumented: the stand-in assumes none, and
-//! reports that (`notice.rs`).
+//! cuSOLVER: factorizations that compute nothing. Their workspaces are undocumented: for some there are formulas
+//! (`workspace.rs`), for the others the stand-in assumes none; it reports both (`notice.rs`).
 //!
 //! The functions that query a workspace's size differ in the number of arguments before it. All of those are integers
 //! or pointers, which the C calling convention passes alike, so they are declared as integers here.
+
+mod workspace;
 
 use std::ffi::c_int;
 
 use crate::argument::Out;
 use crate::call::{calls, makers, nothing, work};
 use crate::error::Outcome;
-use crate::workspace;
+use workspace::{HEADER_BYTES, cholesky, eigen, indefinite, orthogonal, qr};
 
 /// Defines functions that query a size in elements, which follows this many arguments.
 macro_rules! sizes {
@@ -36,30 +38,84 @@ macro_rules! sizes_of_both {
     };
 }
 
+/// Defines functions that query a size in elements, which a formula of the arguments and of the bytes of an element gives.
+macro_rules! modelled {
+    ($arguments:tt |$bytes:ident| $elements:expr; $($name:ident $value:literal)*) => {
+        $(modelled! { @one $name $arguments $bytes $value $elements })*
+    };
+    (@one $name:ident [$($argument:ident)*] $bytes:ident $value:literal $elements:expr) => {
+        calls! { Solver:
+            fn $name($($argument: u64,)* elements: Out<c_int>) {
+                let $bytes = $value;
+                let bytes = crate::workspace::modelled("cuSOLVER", || $elements * $bytes);
+                elements.put(c_int::try_from(bytes / $bytes).unwrap_or(c_int::MAX))
+            }
+        }
+    };
+}
+
+modelled! { [_handle _uplo _n _a _lda] |bytes| cholesky(bytes);
+    cusolverDnSpotrf_bufferSize 4 cusolverDnDpotrf_bufferSize 8
+    cusolverDnCpotrf_bufferSize 8 cusolverDnZpotrf_bufferSize 16
+}
+
+modelled! { [_handle _m n _a _lda] |_bytes| qr(integer(n));
+    cusolverDnSgeqrf_bufferSize 4 cusolverDnDgeqrf_bufferSize 8
+    cusolverDnCgeqrf_bufferSize 8 cusolverDnZgeqrf_bufferSize 16
+}
+
+modelled! { [_handle m _n k _a _lda _tau] |_bytes| orthogonal(integer(m), integer(k));
+    cusolverDnSorgqr_bufferSize 4 cusolverDnDorgqr_bufferSize 8
+    cusolverDnCungqr_bufferSize 8 cusolverDnZungqr_bufferSize 16
+}
+
+modelled! { [_handle _jobs _uplo n _a _lda _w] |_bytes| eigen(integer(n));
+    cusolverDnSsyevd_bufferSize 4 cusolverDnDsyevd_bufferSize 8
+    cusolverDnCheevd_bufferSize 8 cusolverDnZheevd_bufferSize 16
+}
+
+modelled! { [_handle n _a _lda] |bytes| indefinite(integer(n), bytes);
+    cusolverDnSsytrf_bufferSize 4 cusolverDnDsytrf_bufferSize 8
+    cusolverDnCsytrf_bufferSize 8 cusolverDnZsytrf_bufferSize 16
+}
+
+calls! { Solver:
+    fn cusolverDnXpotrf_bufferSize(
+        _handle: u64, _params: u64, _uplo: u64, _n: u64, element: u64, _a: u64, _lda: u64, _compute: u64,
+        device: Out<usize>, host: Out<usize>,
+    ) {
+        both(device, host, || element_bytes(element) * cholesky(element_bytes(element)))
+    }
+
+    fn cusolverDnXgeqrf_bufferSize(
+        _handle: u64, _params: u64, _m: u64, n: u64, element: u64, _a: u64, _lda: u64, _tau_type: u64,
+        _tau: u64, _compute: u64, device: Out<usize>, host: Out<usize>,
+    ) {
+        both(device, host, || element_bytes(element) * qr(n) + HEADER_BYTES)
+    }
+
+    fn cusolverDnXsyevd_bufferSize(
+        _handle: u64, _params: u64, _jobs: u64, _uplo: u64, n: u64, element: u64, _a: u64, _lda: u64,
+        _w_type: u64, _w: u64, _compute: u64, device: Out<usize>, host: Out<usize>,
+    ) {
+        both(device, host, || element_bytes(element) * eigen(n) + HEADER_BYTES)
+    }
+}
+
 sizes! { [_a _b _c]:
     cusolverDnCgesvd_bufferSize cusolverDnDgesvd_bufferSize cusolverDnSgesvd_bufferSize
     cusolverDnZgesvd_bufferSize
 }
 
-sizes! { [_a _b _c _d]:
-    cusolverDnCsytrf_bufferSize cusolverDnDsytrf_bufferSize cusolverDnSsytrf_bufferSize
-    cusolverDnZsytrf_bufferSize
-}
-
 sizes! { [_a _b _c _d _e]:
-    cusolverDnCgeqrf_bufferSize cusolverDnCgetrf_bufferSize cusolverDnCpotrf_bufferSize
-    cusolverDnDgeqrf_bufferSize cusolverDnDgetrf_bufferSize cusolverDnDpotrf_bufferSize
-    cusolverDnSgeqrf_bufferSize cusolverDnSgetrf_bufferSize cusolverDnSpotrf_bufferSize
-    cusolverDnZgeqrf_bufferSize cusolverDnZgetrf_bufferSize cusolverDnZpotrf_bufferSize
+    cusolverDnCgetrf_bufferSize cusolverDnDgetrf_bufferSize cusolverDnSgetrf_bufferSize
+    cusolverDnZgetrf_bufferSize
 }
 
 sizes! { [_a _b _c _d _e _f _g]:
-    cusolverDnCheevd_bufferSize cusolverDnCheevjBatched_bufferSize cusolverDnCheevj_bufferSize
-    cusolverDnCungqr_bufferSize cusolverDnDorgqr_bufferSize cusolverDnDsyevd_bufferSize
-    cusolverDnDsyevjBatched_bufferSize cusolverDnDsyevj_bufferSize cusolverDnSorgqr_bufferSize
-    cusolverDnSsyevd_bufferSize cusolverDnSsyevjBatched_bufferSize cusolverDnSsyevj_bufferSize
-    cusolverDnZheevd_bufferSize cusolverDnZheevjBatched_bufferSize cusolverDnZheevj_bufferSize
-    cusolverDnZungqr_bufferSize
+    cusolverDnCheevjBatched_bufferSize cusolverDnCheevj_bufferSize cusolverDnDsyevjBatched_bufferSize
+    cusolverDnDsyevj_bufferSize cusolverDnSsyevjBatched_bufferSize cusolverDnSsyevj_bufferSize
+    cusolverDnZheevjBatched_bufferSize cusolverDnZheevj_bufferSize
 }
 
 sizes! { [_a _b _c _d _e _f _g _h _i _j _k]:
@@ -78,16 +134,8 @@ sizes! { [_a _b _c _d _e _f _g _h _i _j _k _l _m _n _o _p]:
     cusolverDnSgesvdaStridedBatched_bufferSize cusolverDnZgesvdaStridedBatched_bufferSize
 }
 
-sizes_of_both! { [_a _b _c _d _e _f _g _h]:
-    cusolverDnXpotrf_bufferSize
-}
-
-sizes_of_both! { [_a _b _c _d _e _f _g _h _i _j]:
-    cusolverDnXgeqrf_bufferSize
-}
-
 sizes_of_both! { [_a _b _c _d _e _f _g _h _i _j _k]:
-    cusolverDnXsyevBatched_bufferSize cusolverDnXsyevd_bufferSize cusolverDnXsytrs_bufferSize
+    cusolverDnXsyevBatched_bufferSize cusolverDnXsytrs_bufferSize
 }
 
 sizes_of_both! { [_a _b _c _d _e _f _g _h _i _j _k _l _m _n _o _p _q]:
@@ -126,6 +174,27 @@ work! { Solver:
 
 /// Reports that no workspace is needed.
 fn none<T: From<u8>>(size: Out<T>) -> Outcome {
-    workspace::none("cuSOLVER");
+    crate::workspace::none("cuSOLVER");
     size.put(T::from(0))
+}
+
+/// Answers a query of bytes on the device and on the host, of which none are needed.
+fn both(device: Out<usize>, host: Out<usize>, model: impl FnOnce() -> u64) -> Outcome {
+    let bytes = crate::workspace::modelled("cuSOLVER", model);
+    device.put(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+    host.put(0)
+}
+
+/// An argument of 32 bits: the others of its register are undefined.
+fn integer(argument: u64) -> u64 {
+    argument & u64::from(u32::MAX)
+}
+
+/// The bytes of an element of a `cudaDataType`.
+fn element_bytes(element: u64) -> u64 {
+    match integer(element) {
+        1 | 4 => 8, // CUDA_R_64F, CUDA_C_32F
+        5 => 16,    // CUDA_C_64F
+        _ => 4,
+    }
 }

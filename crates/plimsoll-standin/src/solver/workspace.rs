@@ -1,0 +1,75 @@
+//! Workspaces of cuSOLVER, in elements. They are undocumented; these formulas were fitted to an H200
+//! (`tests/pytorch/workspaces/solver-h200-2.11.0.txt`, CUDA 13.0). The counts are the same for all types, unless a function
+//! takes the bytes of an element.
+
+/// What the newer functions, which answer in bytes, need beside the elements.
+pub(super) const HEADER_BYTES: u64 = 128;
+
+/// Cholesky factorization (`potrf`).
+pub(super) fn cholesky(element_bytes: u64) -> u64 {
+    32 + 128 / element_bytes
+}
+
+/// QR factorization of any number of rows (`geqrf`).
+pub(super) fn qr(columns: u64) -> u64 {
+    1024 * columns.max(256) + (512 << 10)
+}
+
+/// The orthogonal factor of a QR factorization, from `reflectors` reflectors (`orgqr`, `ungqr`).
+pub(super) fn orthogonal(rows: u64, reflectors: u64) -> u64 {
+    if reflectors >= 128 {
+        128 * rows + 256 * reflectors + 16_640
+    } else {
+        33_024 + (rows * reflectors).next_multiple_of(32)
+    }
+}
+
+/// Eigenvalues and eigenvectors of a symmetric matrix, by divide and conquer (`syevd`, `heevd`).
+pub(super) fn eigen(n: u64) -> u64 {
+    (3 * n * n + 768 * n + 65_603).max(4 * n * n + 127 * n + 32_963)
+}
+
+/// Factorization of an indefinite symmetric matrix (`sytrf`).
+pub(super) fn indefinite(n: u64, element_bytes: u64) -> u64 {
+    let least = match element_bytes {
+        4 => 24_608,
+        8 => 13_328,
+        _ => 11_016,
+    };
+    let columns = if n < 4096 { 64 } else { 128 };
+    least.max(columns * n + 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: &str = include_str!("../../tests/pytorch/workspaces/solver-h200-2.11.0.txt");
+
+    #[test]
+    fn the_formulas_are_the_cards_answers_but_for_some_reflectors() {
+        for line in CARD.lines().filter(|line| !line.starts_with('#')) {
+            let mut words = line.split(' ');
+            let (name, element) = (words.next().unwrap(), words.next().unwrap());
+            let numbers: Vec<u64> = words.map(|word| word.parse().unwrap()).collect();
+            let bytes = match element {
+                "S" => 4,
+                "Z" => 16,
+                _ => 8,
+            };
+            let (model, card, tolerance) = match (name, numbers.as_slice()) {
+                ("potrf", &[_, card]) => (cholesky(bytes), card, 0),
+                ("sytrf", &[n, card]) => (indefinite(n, bytes), card, 0),
+                ("evd", &[n, card]) => (eigen(n), card, card / 2000),
+                ("geqrf", &[_, n, card]) => (qr(n), card, 0),
+                // Between 65 and 127 reflectors the card has a third rule, for less than 150 kB.
+                ("gqr", &[m, n, card]) if (66..128).contains(&m.min(n)) => {
+                    (orthogonal(m, m.min(n)), card, card / 11)
+                }
+                ("gqr", &[m, n, card]) => (orthogonal(m, m.min(n)), card, 0),
+                _ => panic!("{line}"),
+            };
+            assert!(model.abs_diff(card) <= tolerance, "{line}: {model}");
+        }
+    }
+}
