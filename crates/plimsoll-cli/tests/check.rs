@@ -23,10 +23,10 @@ fn a_peak_above_its_limit_exits_with_1_and_names_the_lines() {
 
 #[test]
 fn a_peak_is_within_a_limit_of_its_own_size_and_not_of_a_byte_less() {
-    let told = explained(&kept("leak_layer.pickle.gz"));
+    let answer = explained(&kept("leak_layer.pickle.gz"));
     for (option, peak) in [
-        ("--peak-below", &told["peak_allocated"]["allocated_bytes"]),
-        ("--reserved-below", &told["peak_reserved"]["reserved_bytes"]),
+        ("--peak-below", &answer["peak_allocated"]["allocated_bytes"]),
+        ("--reserved-below", &answer["peak_reserved"]["reserved_bytes"]),
     ] {
         let bytes = peak.as_u64().expect("bytes");
         assert_eq!(check("leak_layer.pickle.gz", &[option, &bytes.to_string()]).status.code(), Some(0));
@@ -44,8 +44,8 @@ fn a_failed_request_fails_no_oom() {
 
 #[test]
 fn fragmentation_is_a_share_of_what_is_reserved() {
-    let told = json(&check("gpt2_oom.pickle.gz", &["--frag-below", "100%", "--json"]));
-    let one = &told["assertions"][0];
+    let answer = json(&check("gpt2_oom.pickle.gz", &["--frag-below", "100%", "--json"]));
+    let one = &answer["assertions"][0];
     let actual = one["actual_percent"].as_f64().expect("percent");
     assert!((0.0..100.0).contains(&actual), "{one}");
     let rows = explained(&kept("gpt2_oom.pickle.gz"))["ledger"].clone();
@@ -98,9 +98,9 @@ fn a_leak_fails_no_leak_with_the_lines_that_leak() {
         text.contains("memory kept per step, by line:\n    +64.00 KiB  ") && text.contains(".py"),
         "{text}"
     );
-    let told = json(&check("leak_layer.pickle.gz", &["--no-leak", "--json"]))["assertions"][0].clone();
-    assert_eq!((&told["name"], &told["actual_bytes_per_step"]), (&"no-leak".into(), &(64 << 10).into()));
-    assert_eq!(told["lines"][0]["bytes"], 64 << 10);
+    let answer = json(&check("leak_layer.pickle.gz", &["--no-leak", "--json"]))["assertions"][0].clone();
+    assert_eq!((&answer["name"], &answer["actual_bytes_per_step"]), (&"no-leak".into(), &(64 << 10).into()));
+    assert_eq!(answer["lines"][0]["bytes"], 64 << 10);
 }
 
 #[test]
@@ -118,17 +118,18 @@ fn json_and_junit_say_the_same() {
     let output =
         check("gpt2_oom.pickle.gz", &["--no-oom", "--reserved-below", "1TiB", "--json", "--junit", &report]);
     assert_eq!(output.status.code(), Some(1));
-    let told = json(&output);
-    assert_eq!((&told["schema"], &told["holds"]), (&"plimsoll.check/1".into(), &false.into()));
-    let names = |place: usize| (&told["assertions"][place]["name"], &told["assertions"][place]["verdict"]);
+    let answer = json(&output);
+    assert_eq!((&answer["schema"], &answer["holds"]), (&"plimsoll.check/1".into(), &false.into()));
+    let names =
+        |place: usize| (&answer["assertions"][place]["name"], &answer["assertions"][place]["verdict"]);
     assert_eq!(names(0), (&"reserved-below".into(), &"ok".into()));
     assert_eq!(names(1), (&"no-oom".into(), &"failed".into()));
-    assert_eq!(told["assertions"][0]["limit_bytes"], 1_u64 << 40);
+    assert_eq!(answer["assertions"][0]["limit_bytes"], 1_u64 << 40);
     assert_eq!(
-        (&told["assertions"][1]["limit_failures"], &told["assertions"][1]["actual_failures"]),
+        (&answer["assertions"][1]["limit_failures"], &answer["assertions"][1]["actual_failures"]),
         (&0.into(), &1.into())
     );
-    assert!(!told["assertions"][1]["lines"].as_array().expect("lines").is_empty());
+    assert!(!answer["assertions"][1]["lines"].as_array().expect("lines").is_empty());
     let xml = fs::read_to_string(&report).expect("a report");
     assert!(xml.contains("tests=\"2\" failures=\"1\" errors=\"0\""), "{xml}");
     assert!(xml.contains("<failure message=\"expected no failed request, but "), "{xml}");

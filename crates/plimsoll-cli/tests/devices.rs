@@ -46,12 +46,12 @@ fn lines_of_which_several_devices_have_a_part_stand_side_by_side() {
     let (_, lines) = answer.split_once("Lines of several devices").expect("the lines");
     let row = lines.lines().find(|line| line.contains("activations.py:66 forward")).expect("a row");
     assert_eq!(row.matches("20 of 40 blocks").count(), 2, "{row}");
-    let told = json(&plimsoll(&["explain", &file, "--json"]));
-    let rows = told["lines_of_several_devices"].as_array().expect("rows");
+    let answer = json(&plimsoll(&["explain", &file, "--json"]));
+    let rows = answer["lines_of_several_devices"].as_array().expect("rows");
     let row = rows.iter().find(|row| row["package_line"]["line"] == 66).expect("a row");
     assert_eq!(row["blocks"], serde_json::json!([20, 20]));
-    assert_eq!((&told["verdict"]["device"], &told["verdict"]["failed"]), (&1.into(), &true.into()));
-    assert_eq!(told["devices"][0]["device"], 1);
+    assert_eq!((&answer["verdict"]["device"], &answer["verdict"]["failed"]), (&1.into(), &true.into()));
+    assert_eq!(answer["devices"][0]["device"], 1);
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn without_a_failure_the_verdict_is_of_all_devices() {
         first.starts_with("nothing failed on 2 devices: peak ") && first.ends_with(" on device 0"),
         "{first}"
     );
-    let told = json(&plimsoll(&["explain", &kept("programs/two_devices.pickle.gz"), "--json"]));
+    let answer = json(&plimsoll(&["explain", &kept("programs/two_devices.pickle.gz"), "--json"]));
     assert_eq!(
-        (&told["verdict"]["device"], &told["devices"][0]["device"]),
+        (&answer["verdict"]["device"], &answer["devices"][0]["device"]),
         (&serde_json::Value::Null, &0.into())
     );
 }
@@ -118,7 +118,7 @@ fn whatif_and_diff_list_the_device_that_ran_out_first() {
         devices.iter().map(number).collect::<Vec<_>>()
     };
     assert_eq!(devices(&["whatif", &file, "--json"]), [1, 0]);
-    // The same order with settings of the user's own, which are simulated anew.
+    // The same order with settings of the user's own, which are simulated again.
     assert_eq!(devices(&["whatif", &file, "expandable_segments:True", "--json"]), [1, 0]);
     let answer = text(&["diff", &file, &file]);
     let places = ["device 1: ", "device 0: "].map(|part| answer.find(part));

@@ -25,17 +25,17 @@ fn the_verdict_is_the_change_of_the_peak_and_the_lines_that_did_it() {
 #[test]
 fn changes_close_and_are_the_opposite_the_other_way_round() {
     let (a, b) = (kept("leak_layer.pickle.gz"), kept("leak_loss.pickle.gz"));
-    let told = |first: &str, second: &str| {
+    let compared = |first: &str, second: &str| {
         let output = plimsoll(&["diff", first, second, "--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let told = json(&output);
-        assert_eq!(told["schema"], "plimsoll.diff/1");
-        told["devices"][0].clone()
+        let answer = json(&output);
+        assert_eq!(answer["schema"], "plimsoll.diff/1");
+        answer["devices"][0].clone()
     };
     let sum = |rows: &serde_json::Value| -> i64 {
         rows.as_array().expect("rows").iter().filter_map(|row| row["change_bytes"].as_i64()).sum()
     };
-    let (there, back) = (told(&a, &b), told(&b, &a));
+    let (there, back) = (compared(&a, &b), compared(&b, &a));
     let peak = |nth: usize| there["peak_allocated_bytes"][nth].as_i64().expect("bytes");
     let by = peak(1) - peak(0);
     assert_ne!(by, 0);

@@ -4,7 +4,7 @@ mod program;
 use program::{explained, json, kept, plimsoll, stderr, text};
 
 #[test]
-fn a_good_recording_is_told_from_a_usable_and_a_poor_one() {
+fn recordings_are_graded_good_usable_or_poor() {
     for (file, grade) in [
         ("stackless/complete.pickle.gz", "good: "),
         ("leak_layer.pickle.gz", "good: "),
@@ -30,7 +30,7 @@ fn what_lacks_a_stack_comes_with_its_reason_and_the_lines_that_record_it() {
 }
 
 #[test]
-fn the_form_of_the_file_and_its_writer_are_told() {
+fn the_form_of_the_file_and_its_writer_are_reported() {
     for (file, form) in [
         ("features.p2.pickle.gz", "a pickle of protocol 2"),
         ("features.p5.pickle.gz", "a pickle of protocol 5"),
@@ -39,8 +39,8 @@ fn the_form_of_the_file_and_its_writer_are_told() {
         assert!(text(&["doctor", &kept(file)]).contains(&format!("{form}, PyTorch")), "{file}");
         let output = plimsoll(&["doctor", &kept(file), "--json"]);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let told = json(&output);
-        assert_eq!((&told["schema"], &told["form"]), (&"plimsoll.doctor/1".into(), &form.into()));
+        let answer = json(&output);
+        assert_eq!((&answer["schema"], &answer["form"]), (&"plimsoll.doctor/1".into(), &form.into()));
     }
 }
 
@@ -49,9 +49,9 @@ fn an_explanation_says_the_same_of_its_data() {
     for (file, grade) in [("leak_layer.pickle.gz", "good"), ("stackless/never.pickle.gz", "poor")] {
         let quality = explained(&kept(file))["data_quality"].clone();
         let output = plimsoll(&["doctor", &kept(file), "--json"]);
-        let mut told = json(&output)["devices"][0].clone();
-        told.as_object_mut().expect("an object").remove("device");
-        assert_eq!((&quality, &quality["grade"]), (&told, &grade.into()), "{file}");
+        let mut answer = json(&output)["devices"][0].clone();
+        answer.as_object_mut().expect("an object").remove("device");
+        assert_eq!((&quality, &quality["grade"]), (&answer, &grade.into()), "{file}");
         let answer = text(&["explain", &kept(file)]);
         assert!(answer.contains(&format!("Data quality: {grade}; ")), "{answer}");
     }

@@ -11,7 +11,7 @@ fn sum(rows: &serde_json::Value) -> u64 {
 }
 
 #[test]
-fn a_run_that_ran_out_of_memory_is_told_by_how_much_and_who_held_it() {
+fn an_out_of_memory_run_is_explained_by_how_much_was_missing_and_what_was_allocated() {
     let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
     let first = answer.lines().next().expect("a line");
     assert!(
@@ -51,7 +51,7 @@ fn the_ledgers_parts_sum_to_what_is_reserved() {
 }
 
 #[test]
-fn phases_rises_and_what_a_request_was_for_are_told() {
+fn phases_rises_and_the_purpose_of_a_request_are_shown() {
     let (evaluation, adam) =
         (kept("programs/oom_evaluation.pickle.gz"), kept("programs/adam_fused.pickle.gz"));
     let answer = text(&["explain", &evaluation]);
@@ -97,15 +97,15 @@ fn what_others_hold_is_the_verdict_where_it_is_more_than_was_missing() {
     let own_context = 1 << 30;
     let enough = without_others + own_context + of("short_bytes") + 1;
     assert_eq!(failure(enough - 1)["cause"], "capacity");
-    let told = failure(enough);
-    assert_eq!((&told["cause"], &told["short_bytes"]), (&"held by others".into(), &known["short_bytes"]));
-    assert_eq!(told["held_by_others_bytes"], own_context + of("short_bytes") + 1);
+    let answer = failure(enough);
+    assert_eq!((&answer["cause"], &answer["short_bytes"]), (&"held by others".into(), &known["short_bytes"]));
+    assert_eq!(answer["held_by_others_bytes"], own_context + of("short_bytes") + 1);
     let answer = text(&["explain", &file, "--device-total", &enough.to_string()]);
     assert!(answer.starts_with("out of memory: USED BY OTHERS. Tried to allocate 384.00 MiB"), "{answer}");
 }
 
 #[test]
-fn only_facts_are_told_on_request() {
+fn guesses_can_be_left_out() {
     let output = plimsoll(&["explain", &kept("gpt2_oom.pickle.gz"), "--no-infer", "--json"]);
     let held = json(&output)["devices"][0]["held"]["by_category"].clone();
     assert_eq!(held.as_array().map(Vec::len), Some(1));
@@ -128,7 +128,7 @@ fn a_device_that_is_not_there_is_a_usage_error_that_names_those_that_are() {
 }
 
 #[test]
-fn holes_are_told_with_what_pins_them_and_over_time() {
+fn holes_are_shown_with_what_pins_them_and_over_time() {
     let device = explained(&kept("leak_layer.pickle.gz"));
     let holes = &device["fragmentation"];
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");

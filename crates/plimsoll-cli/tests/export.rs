@@ -47,7 +47,7 @@ fn a_folded_line_goes_from_the_outermost_frame_to_a_figure() {
 }
 
 #[test]
-fn speedscope_gets_the_same_stacks_with_frames_told_once() {
+fn speedscope_gets_the_same_stacks_with_each_frame_once() {
     let file: Value = serde_json::from_str(&export("gpt2_oom.pickle.gz", &["speedscope"])).expect("JSON");
     assert_eq!(file["$schema"], "https://www.speedscope.app/file-format-schema.json");
     let frames = file["shared"]["frames"].as_array().expect("frames");
@@ -94,13 +94,13 @@ fn perfetto_gets_counters_that_sum_up_and_the_failure_as_an_instant() {
             .sum();
         assert_eq!(categories, level["allocated"], "{level:?}");
     }
-    let told = explained(&kept(file));
+    let answer = explained(&kept(file));
     let peak = |name: &str| levels.iter().map(|level| level[name]).max();
-    assert_eq!(peak("reserved"), told["peak_reserved"]["reserved_bytes"].as_u64());
-    assert!(peak("allocated") <= told["peak_allocated"]["allocated_bytes"].as_u64());
+    assert_eq!(peak("reserved"), answer["peak_reserved"]["reserved_bytes"].as_u64());
+    assert!(peak("allocated") <= answer["peak_allocated"]["allocated_bytes"].as_u64());
     let failed: Vec<&Value> = others.iter().filter(|event| event["ph"] == "i").collect();
-    assert_eq!(failed.len() as u64, told["failure"]["failures"].as_u64().expect("a number"));
-    assert_eq!(failed[failed.len() - 1]["args"]["asked_bytes"], told["failure"]["asked_bytes"]);
+    assert_eq!(failed.len() as u64, answer["failure"]["failures"].as_u64().expect("a number"));
+    assert_eq!(failed[failed.len() - 1]["args"]["asked_bytes"], answer["failure"]["asked_bytes"]);
 }
 
 #[test]
@@ -233,10 +233,13 @@ fn a_database_has_every_event_segment_and_block() {
     text(&["export", &file, "--to", "sqlite", "-o", &out]);
     let database = rusqlite::Connection::open(&out).expect("a database");
     let number = |query: &str| database.query_row(query, [], |row| row.get::<_, i64>(0)).expect(query);
-    let told = explained(&file);
-    assert_eq!(number("SELECT count(*) FROM device_traces") as u64, told["events"].as_u64().expect("events"));
+    let answer = explained(&file);
+    assert_eq!(
+        number("SELECT count(*) FROM device_traces") as u64,
+        answer["events"].as_u64().expect("events")
+    );
     let oom = "SELECT size FROM device_traces WHERE action = 'oom' ORDER BY id DESC LIMIT 1";
-    assert_eq!(Some(number(oom) as u64), told["failure"]["asked_bytes"].as_u64());
+    assert_eq!(Some(number(oom) as u64), answer["failure"]["asked_bytes"].as_u64());
     // Every block lies in its segment, and the blocks fill it.
     let misplaced = "SELECT count(*) FROM blocks b JOIN segments s ON b.segment_id = s.id \
                      WHERE b.addr < s.addr OR b.addr + b.size > s.addr + s.total_size";

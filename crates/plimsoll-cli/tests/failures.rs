@@ -50,10 +50,10 @@ fn a_failure_is_json_where_json_was_asked_for() {
     ] {
         let output = plimsoll(&[verb, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(3), "{verb:?}");
-        let told = json(&output);
-        assert_eq!((&told["schema"], &told["exit"]), (&"plimsoll.error/1".into(), &3.into()), "{verb:?}");
-        assert_eq!(told["verdict"], "failed");
-        assert!(told["summary"].as_str().is_some_and(|why| why.contains("/no/such")), "{told}");
+        let answer = json(&output);
+        assert_eq!((&answer["schema"], &answer["exit"]), (&"plimsoll.error/1".into(), &3.into()), "{verb:?}");
+        assert_eq!(answer["verdict"], "failed");
+        assert!(answer["summary"].as_str().is_some_and(|why| why.contains("/no/such")), "{answer}");
     }
     let usage = plimsoll(&["explain", &kept("little.json.gz"), "--device", "77", "--json"]);
     assert_eq!((usage.status.code(), &json(&usage)["exit"]), (Some(2), &2.into()));

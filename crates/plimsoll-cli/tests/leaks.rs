@@ -4,7 +4,7 @@ mod program;
 use program::{json, kept, plimsoll, stderr, stdout, text};
 
 #[test]
-fn a_leak_is_told_with_its_line_its_bytes_a_step_and_what_to_do() {
+fn a_leak_is_reported_with_its_line_its_bytes_a_step_and_what_to_do() {
     let answer = text(&["leaks", &kept("leak_layer.pickle.gz")]);
     let first = answer.lines().next().expect("a line");
     assert!(
@@ -18,7 +18,7 @@ fn a_leak_is_told_with_its_line_its_bytes_a_step_and_what_to_do() {
 }
 
 #[test]
-fn what_does_not_leak_is_told_apart() {
+fn growth_that_is_no_leak_is_named_as_such() {
     for (file, verdict) in [
         ("leak_loss.pickle.gz", "steady: "),
         ("gpt2_oom.pickle.gz", "too few steps to tell: no steps found"),
@@ -36,16 +36,16 @@ fn only_fail_makes_a_leak_an_exit_code() {
     assert_eq!(code("leak_layer.pickle.gz", &[]), Some(0));
     assert_eq!(code("leak_layer.pickle.gz", &["--fail"]), Some(1));
     assert_eq!(code("leak_loss.pickle.gz", &["--fail"]), Some(0));
-    assert_eq!(code("gpt2_oom.pickle.gz", &["--fail"]), Some(4), "nothing can be told of no step");
+    assert_eq!(code("gpt2_oom.pickle.gz", &["--fail"]), Some(4), "nothing can be said of no step");
 }
 
 #[test]
 fn json_has_every_step_of_the_whole_and_of_what_leaks() {
     let output = plimsoll(&["leaks", &kept("leak_layer.pickle.gz"), "--json", "--fail"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
-    let told = json(&output);
-    assert_eq!((&told["schema"], &told["leaks"]), (&"plimsoll.leaks/1".into(), &true.into()));
-    let device = &told["devices"][0];
+    let answer = json(&output);
+    assert_eq!((&answer["schema"], &answer["leaks"]), (&"plimsoll.leaks/1".into(), &true.into()));
+    let device = &answer["devices"][0];
     let (whole, line) = (&device["whole"], &device["lines"][0]["course"]);
     assert_eq!((&whole["verdict"], &line["verdict"]), (&"leaking".into(), &"leaking".into()));
     assert_eq!(whole["bytes_per_step"], 64 << 10);

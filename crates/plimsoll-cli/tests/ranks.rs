@@ -57,10 +57,10 @@ fn a_rank_that_cannot_be_read_is_named_and_the_answer_incomplete() {
         answer.contains("incomplete without rank 3: ") && answer.contains("not a memory snapshot"),
         "{answer}"
     );
-    let told = json(&plimsoll(&["explain", folder.path(), "--json"]));
-    assert_eq!((&told["schema"], &told["complete"]), (&"plimsoll.ranks/1".into(), &false.into()));
+    let answer = json(&plimsoll(&["explain", folder.path(), "--json"]));
+    assert_eq!((&answer["schema"], &answer["complete"]), (&"plimsoll.ranks/1".into(), &false.into()));
     assert_eq!(
-        (&told["ranks"][2]["name"], &told["unreadable"][0]["name"]),
+        (&answer["ranks"][2]["name"], &answer["unreadable"][0]["name"]),
         (&"rank 2".into(), &"rank 3".into())
     );
 }
@@ -82,12 +82,12 @@ fn figures_of_all_ranks_are_in_their_order() {
     let folder = job("figures", &[LAYER, "leak_loss.pickle.gz", LAYER, LAYER]);
     let output = plimsoll(&["explain", folder.path(), "--json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = json(&output);
-    assert_eq!(told["peak_allocated"]["odd_ranks"], serde_json::json!([1]));
+    let answer = json(&output);
+    assert_eq!(answer["peak_allocated"]["odd_ranks"], serde_json::json!([1]));
     for nth in 0..4 {
         let of = |row: &serde_json::Value| row["bytes"][nth].as_u64().expect("bytes");
-        let lines: u64 = told["lines"].as_array().expect("lines").iter().map(of).sum();
-        assert_eq!(lines, of(&told["peak_allocated"]), "rank {nth}");
+        let lines: u64 = answer["lines"].as_array().expect("lines").iter().map(of).sum();
+        assert_eq!(lines, of(&answer["peak_allocated"]), "rank {nth}");
     }
 }
 
@@ -158,9 +158,9 @@ fn two_files_of_one_rank_are_one_rank_judged_by_the_one_written_at_the_failure()
         "{accounted}"
     );
     assert!(accounted.ends_with("(out of memory: CAPACITY, short by 104.93 MiB)"), "{accounted}");
-    let told = json(&plimsoll(&["explain", folder.path(), "--json"]));
-    assert_eq!(told["ranks"].as_array().map(Vec::len), Some(4));
-    assert_eq!((&told["ranks"][1]["file"], &told["unused"][0]["file"]), (&used.into(), &unused.into()));
+    let answer = json(&plimsoll(&["explain", folder.path(), "--json"]));
+    assert_eq!(answer["ranks"].as_array().map(Vec::len), Some(4));
+    assert_eq!((&answer["ranks"][1]["file"], &answer["unused"][0]["file"]), (&used.into(), &unused.into()));
     let page = folder.file("page.html");
     plimsoll(&["explain", folder.path(), "--html", &page]);
     let page = fs::read_to_string(&page).expect("the page");

@@ -21,7 +21,7 @@ fn options_stand_in_the_lines() {
     assert_eq!(plimsoll(&["record", "--entries", "0"]).status.code(), Some(2));
 }
 
-/// A program that trains a little, then asks for more than there is if it is told to.
+/// A program that trains a little, then asks for more than there is if it is asked to.
 const PROGRAM: &str = "
 import sys
 import memory_record
@@ -62,20 +62,20 @@ fn a_run_that_ends_and_one_that_runs_out_both_leave_a_recording() {
     let fine = run(&[]);
     assert!(fine.status.success(), "{}", stderr(&fine));
     assert!(stderr(&fine).contains("plimsoll explain memory-rank3.pickle"), "{}", stderr(&fine));
-    let told = explained(&folder.file("memory-rank3.pickle"));
-    assert!(told["failure"].is_null() && told["events"].as_u64() > Some(0), "{told}");
-    let lines = told["held"]["by_line"].as_array().expect("lines").iter();
+    let answer = explained(&folder.file("memory-rank3.pickle"));
+    assert!(answer["failure"].is_null() && answer["events"].as_u64() > Some(0), "{answer}");
+    let lines = answer["held"]["by_line"].as_array().expect("lines").iter();
     let mut files = lines.filter_map(|row| row["line"]["file"].as_str());
-    assert!(files.any(|file| file.ends_with("program.py")), "{}", told["held"]);
+    assert!(files.any(|file| file.ends_with("program.py")), "{}", answer["held"]);
     let trace = text(&["export", &folder.file("memory-rank3.pickle"), "--to", "perfetto"]);
     assert!(trace.contains("ProfilerStep#2"), "the steps are not marked");
 
-    let total = told["ledger"].as_array().expect("rows").iter().find(|row| row["name"] == "device total");
-    assert!(total.is_some_and(|row| row["bytes"].as_u64() > Some(1 << 30)), "{}", told["ledger"]);
+    let total = answer["ledger"].as_array().expect("rows").iter().find(|row| row["name"] == "device total");
+    assert!(total.is_some_and(|row| row["bytes"].as_u64() > Some(1 << 30)), "{}", answer["ledger"]);
 
     let out_of_memory = run(&["oom"]);
     assert!(!out_of_memory.status.success());
-    let told = explained(&folder.file("memory-rank3-oom.pickle"));
-    assert_eq!(told["failure"]["failures"], 1);
+    let answer = explained(&folder.file("memory-rank3-oom.pickle"));
+    assert_eq!(answer["failure"]["failures"], 1);
     assert!(folder.names().iter().all(|name| !name.contains("unfinished")), "{:?}", folder.names());
 }

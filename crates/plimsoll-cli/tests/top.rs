@@ -103,7 +103,7 @@ fn a_run_that_nobody_planned_to_watch_can_be_watched() {
 }
 
 #[test]
-fn the_end_of_the_process_is_told_and_is_no_failure() {
+fn the_end_of_the_process_is_reported_and_is_no_failure() {
     let folder = Folder::new("top-end");
     let training = Training::start(&folder, &[]);
     training.stepping(&folder);
@@ -159,7 +159,7 @@ fn a_run_that_cannot_be_watched_says_so_and_trains() {
     let output = command.env("XDG_RUNTIME_DIR", &nowhere).env("TMPDIR", &nowhere).output();
     let output = output.expect("the program starts");
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = stderr(&output);
-    let told: Vec<&str> = told.lines().filter(|line| line.contains("cannot watch")).collect();
-    assert!(matches!(told[..], [line] if line.contains("missing")), "{told:?}");
+    let text = stderr(&output);
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("cannot watch")).collect();
+    assert!(matches!(lines[..], [line] if line.contains("missing")), "{lines:?}");
 }

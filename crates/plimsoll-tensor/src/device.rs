@@ -291,7 +291,7 @@ impl Device {
         self.memory().by_category_at_peak()
     }
 
-    /// Who held the bytes at the peak, largest first; ties in the order of names first told.
+    /// Who held the bytes at the peak, largest first; ties in the order in which names were registered.
     pub fn owners_at_peak(&self) -> Vec<Owner> {
         let named = |owner: plimsoll_alloc::Owner| {
             let plimsoll_alloc::Owner { label, category, bytes, blocks } = owner;

@@ -17,7 +17,7 @@ impl Device {
     /// `torch.cuda.memory._record_memory_history`.
     ///
     /// Time is that of the host, in microseconds since 1970. On a simulated device, where time means
-    /// nothing, it is the count of times that it was asked for: the same run is told the same way.
+    /// nothing, it counts the requests for it: two runs that do the same have the same times.
     ///
     /// ```
     /// use plimsoll_tensor::history::HistoryOptions;

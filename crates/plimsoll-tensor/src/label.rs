@@ -1,6 +1,6 @@
 //! Names of bytes, and who is asking for them right now.
 //!
-//! A label is a name told once ([`intern`]) and carried as a number: the allocator stores it and never
+//! A label is a name, registered once ([`intern`]) and then passed as a number: the allocator stores it and never
 //! reads it. Each thread holds a stack of spans; what is allocated while a [`Span`] is open belongs
 //! to it. A layer opens one in `forward` ([`Span::layer`]); the engine opens the layer's again for its
 //! derivative; the loader and module construction open one with a category ([`Span::of`]).
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use plimsoll_alloc::Tag;
 pub use plimsoll_alloc::{Category, LabelId};
 
-/// All names of the process, in the order in which they were first told. A number is never given twice.
+/// All names of the process, in the order of their registration. A number is never given twice.
 struct Names {
     texts: Vec<String>,
     ids: BTreeMap<String, LabelId>,

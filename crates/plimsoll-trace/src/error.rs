@@ -8,7 +8,7 @@ use crate::snapshot::{Key, Kind};
 /// Why a snapshot cannot be read: where in the (unpacked) bytes, and what stood there.
 #[derive(Debug)]
 pub struct SnapshotError {
-    /// Bytes from the beginning of the unpacked file, where it can be told.
+    /// Bytes from the beginning of the unpacked file, where it is known.
     pub at: Option<u64>,
     /// What stood there.
     pub why: Why,

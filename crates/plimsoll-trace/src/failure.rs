@@ -115,7 +115,7 @@ impl Failure {
             return Vec::new();
         }
         let config = snapshot.config();
-        let told_limit = told_limit(snapshot);
+        let recorded_limit = recorded_limit(snapshot);
         let is_own = snapshot.setting("plimsoll").is_some();
         let failed = timeline.curve(trace).zip(trace).filter(|(_, event)| event.action == Action::Oom);
         let failed = failed.filter_map(|(moment, event)| {
@@ -134,7 +134,7 @@ impl Failure {
                 device_free_bytes: free,
                 segment_bytes,
                 is_shared: is_small && !has_room && !is_own,
-                limit: has_room.then(|| Limit::between(reserved, refused, told_limit)),
+                limit: has_room.then(|| Limit::between(reserved, refused, recorded_limit)),
                 failures,
             })
         });
@@ -176,9 +176,9 @@ impl Failure {
 
 impl Limit {
     /// The bounds. Levels at other times do not count, as the limit may have been set since.
-    fn between(reserved: u64, refused: u64, told: Option<u64>) -> Self {
-        match told {
-            Some(told) => Self { at_least_bytes: told, below_bytes: told.saturating_add(1) },
+    fn between(reserved: u64, refused: u64, recorded: Option<u64>) -> Self {
+        match recorded {
+            Some(recorded) => Self { at_least_bytes: recorded, below_bytes: recorded.saturating_add(1) },
             None => Self { at_least_bytes: reserved, below_bytes: refused },
         }
     }
@@ -200,7 +200,7 @@ fn segment_bytes(config: &Config, block_bytes: u64) -> u64 {
 }
 
 /// The limit in our own recordings.
-fn told_limit(snapshot: &Snapshot) -> Option<u64> {
+fn recorded_limit(snapshot: &Snapshot) -> Option<u64> {
     let Some(Setting::Map(entries)) = snapshot.setting("plimsoll") else { return None };
     match entries.iter().find(|(name, _)| name == "limit_bytes") {
         Some((_, Setting::Int(bytes))) => u64::try_from(*bytes).ok(),
@@ -274,9 +274,9 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_the_recording_tells_is_exact() {
-        let told = Limit::between(10, 30, Some(17));
-        assert_eq!((told.at_least_bytes, told.is_exact()), (17, true));
+    fn a_recorded_limit_is_exact() {
+        let recorded = Limit::between(10, 30, Some(17));
+        assert_eq!((recorded.at_least_bytes, recorded.is_exact()), (17, true));
         assert!(!Limit::between(10, 30, None).is_exact());
     }
 }

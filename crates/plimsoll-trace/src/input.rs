@@ -1,4 +1,4 @@
-//! Where a snapshot comes from: a file or stdin, plain, gzip or zstd, a pickle or JSON, or a log of ours; told by
+//! Where a snapshot comes from: a file or stdin, plain, gzip or zstd, a pickle or JSON, or a log of ours; recognised by
 //! its first bytes and not by its name.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! A snapshot as JSON: the same dictionaries and lists, told by `serde_json` as they come ([`read`]).
+//! A snapshot as JSON: the same dictionaries and lists, as `serde_json` reads them ([`read`]).
 
 use std::fmt;
 use std::io::Read;

@@ -88,15 +88,15 @@ impl Replay {
         if timeline.device == HOST_DEVICE {
             return Self::nothing(config.tie_order());
         }
-        let told = config.tie_order();
-        let mut best = run::run(snapshot, timeline, told, usize::MAX);
+        let given = config.tie_order();
+        let mut best = run::run(snapshot, timeline, given, usize::MAX);
         if best.replay.first.as_ref().is_some_and(|first| first.event.index() < TRIAL_EVENTS) {
-            let other = match told {
+            let other = match given {
                 TieOrder::RegistrationCounter => TieOrder::Address,
                 TieOrder::Address => TieOrder::RegistrationCounter,
             };
             let trial = |order| run::run(snapshot, timeline, order, TRIAL_EVENTS).replay.conflicts;
-            if trial(other) < trial(told) {
+            if trial(other) < trial(given) {
                 best = run::run(snapshot, timeline, other, usize::MAX);
             }
         }

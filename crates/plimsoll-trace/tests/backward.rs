@@ -93,14 +93,14 @@ fn a_forward_stack_survives_writing_and_reading() {
 }
 
 #[test]
-fn frames_of_cpp_tell_the_forward_line_of_a_backward_block() {
+fn frames_of_cpp_show_the_forward_line_of_a_backward_block() {
     check("mlp.all", 100, 100);
     check("cnn.all", 100, 100);
     check("gpt.all", 90, 95);
 }
 
 #[test]
-fn without_frames_of_cpp_order_and_sizes_tell_the_forward_line_of_most_backward_blocks() {
+fn without_frames_of_cpp_order_and_sizes_show_the_forward_line_of_most_backward_blocks() {
     check("mlp.python", 80, 90);
     check("cnn.python", 60, 60);
     check("gpt.python", 60, 70);

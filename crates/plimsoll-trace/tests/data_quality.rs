@@ -10,11 +10,15 @@ use plimsoll_trace::snapshot::Snapshot;
 
 fn quality(snapshot: &Snapshot, device: i32) -> DataQuality {
     let origins = Origins::of(snapshot);
-    let told =
+    let explained =
         DeviceExplanation::of(snapshot, device, &origins, Options { infer: true, device_total_bytes: None });
-    let analysis =
-        DeviceAnalysis { snapshot, timeline: &told.timeline, origins: &origins, purposes: &told.purposes };
-    DataQuality::of(analysis, &told.passes)
+    let analysis = DeviceAnalysis {
+        snapshot,
+        timeline: &explained.timeline,
+        origins: &origins,
+        purposes: &explained.purposes,
+    };
+    DataQuality::of(analysis, &explained.passes)
 }
 
 fn check(name: &str, causes: &[NoStack], asks: &[&str]) {
@@ -40,7 +44,7 @@ fn the_reason_why_blocks_have_no_stack_is_the_one_that_they_were_recorded_with()
 }
 
 #[test]
-fn a_ring_that_ran_over_is_told_and_a_longer_one_asked_for() {
+fn a_ring_that_ran_over_is_reported_and_a_longer_one_recommended() {
     check("ring", &[NoStack::RingOverflowed], &["max_entries=1000000"]);
 }
 

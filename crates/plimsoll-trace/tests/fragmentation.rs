@@ -78,9 +78,9 @@ fn ledgers_at_any_moment_are_those_of_the_allocator() {
 
 #[test]
 fn ledgers_of_made_recordings_show_the_figures_of_pytorch() {
-    for (name, snapshot, told) in files::made() {
+    for (name, snapshot, figures) in files::made() {
         let timeline = Timeline::of(&snapshot, 0);
-        let stats = |key: &str| told["stats"][key].as_u64().expect("a figure");
+        let stats = |key: &str| figures["stats"][key].as_u64().expect("a figure");
         let end = Ledger::of(&snapshot, &timeline, EventIndex::new(snapshot.trace(0).len()), None);
         assert_closes(&end, &name);
         assert_eq!(end.reserved, stats("reserved_bytes.all.current"), "{name}");
@@ -105,7 +105,7 @@ fn a_failed_request_records_free_memory_and_with_the_total_what_is_outside() {
     assert_eq!((alone.free, alone.total, alone.outside), (Some(184 << 20), None, None));
     let device = ledger(failed, Some(24 << 30)).device;
     assert_eq!((device.free, device.measured_at), (Some(184 << 20), EventIndex::new(failed)));
-    let outside = device.outside.expect("told");
+    let outside = device.outside.expect("known");
     assert_eq!(outside + (184 << 20) + ledger(failed, None).reserved, 24 << 30);
     // "23.73 GiB is allocated by PyTorch, and 95.07 MiB is reserved by PyTorch but unallocated."
     let then = ledger(failed, None);

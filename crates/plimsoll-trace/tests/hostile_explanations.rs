@@ -85,16 +85,16 @@ fn forged_recordings_are_explained_without_a_panic() {
         let events = trace.len();
         let snapshot = Snapshot { traces: vec![trace], segments, ..Snapshot::default() };
         let origins = Origins::of(&snapshot);
-        let told =
+        let explained =
             DeviceExplanation::of(&snapshot, 0, &origins, Options { infer: true, device_total_bytes: None });
         let analysis = DeviceAnalysis {
             snapshot: &snapshot,
-            timeline: &told.timeline,
+            timeline: &explained.timeline,
             origins: &origins,
-            purposes: &told.purposes,
+            purposes: &explained.purposes,
         };
-        for after in [None, EventIndex::new(events / 2), told.timeline.last(), EventIndex::new(events)] {
-            let state = AllocatorState::of(&told.timeline, snapshot.trace(0), after);
+        for after in [None, EventIndex::new(events / 2), explained.timeline.last(), EventIndex::new(events)] {
+            let state = AllocatorState::of(&explained.timeline, snapshot.trace(0), after);
             for segment in &state.segments {
                 let pieces = state.pieces_of(segment);
                 assert!(
@@ -104,7 +104,7 @@ fn forged_recordings_are_explained_without_a_panic() {
                 assert!(segment.bytes.sum() <= segment.memory.bytes, "{round}: {segment:?}");
             }
             let total = dice.bytes();
-            let ledger = Ledger::of(&snapshot, &told.timeline, after, dice.one(&[None, Some(total)]));
+            let ledger = Ledger::of(&snapshot, &explained.timeline, after, dice.one(&[None, Some(total)]));
             assert!(
                 ledger.device.outside.is_none() || ledger.device.rest >= ledger.device.outside,
                 "{round}"
@@ -113,11 +113,11 @@ fn forged_recordings_are_explained_without_a_panic() {
             let found = Fragmentation::of(analysis, steps.as_slice(), after);
             assert!((0.0..=1.0).contains(&found.all.fragmentation()), "{round}: {:?}", found.all);
         }
-        assert!(Fragmentation::over_time(&snapshot, &told.timeline, 20).len() <= 20);
+        assert!(Fragmentation::over_time(&snapshot, &explained.timeline, 20).len() <= 20);
         let same = Comparison::of(analysis, analysis);
         assert!(same.lines.iter().all(|row| row.bytes() == 0), "{round}");
         assert_eq!(Ranks::of(&[("a".to_owned(), analysis)]).ranks.len(), 1);
-        let quality = DataQuality::of(analysis, &told.passes);
+        let quality = DataQuality::of(analysis, &explained.passes);
         assert!(quality.stackless_bytes() <= quality.peak_bytes, "{round}");
     }
 }

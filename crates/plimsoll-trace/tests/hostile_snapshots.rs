@@ -130,7 +130,7 @@ fn a_global_is_refused_with_its_name() {
 }
 
 #[test]
-fn what_is_no_snapshot_is_told() {
+fn what_is_no_snapshot_is_refused() {
     check(b"PK\x03\x04", "begins with 0x50 0x4b");
     check(b"\x80\x06.", "protocol 6");
     check(b"\x80\x04N.", "this is None");

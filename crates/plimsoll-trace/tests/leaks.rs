@@ -120,7 +120,7 @@ fn an_optimizers_state_and_a_library_that_warms_up_are_no_leak() {
 }
 
 #[test]
-fn what_is_kept_of_each_step_is_told_to_the_byte() {
+fn what_is_kept_of_each_step_is_reported_to_the_byte() {
     let mut program = Program::training();
     for step in 0..20 {
         program.step(4096);
@@ -311,7 +311,7 @@ fn what_moves_from_one_line_to_another_is_no_leak_of_the_whole() {
 }
 
 #[test]
-fn held_bytes_that_go_with_the_batch_are_told_from_a_leak() {
+fn bytes_that_follow_the_batch_are_no_leak() {
     let mut program = Program::training();
     let mut last = None;
     for step in 0..30u64 {
@@ -327,7 +327,7 @@ fn held_bytes_that_go_with_the_batch_are_told_from_a_leak() {
 }
 
 #[test]
-fn a_leak_beside_batches_that_vary_is_told_to_the_byte() {
+fn a_leak_beside_batches_that_vary_is_reported_to_the_byte() {
     let mut program = Program::training();
     for step in 0..30u64 {
         program.alloc("keep", 512);
@@ -372,7 +372,7 @@ fn without_an_optimizer_each_backward_pass_ends_a_step() {
 }
 
 #[test]
-fn scopes_of_the_program_tell_steps_by_time() {
+fn scopes_of_the_program_mark_steps_by_time() {
     let check = |scopes: &[(&str, u64, u64)], expected: &[usize]| {
         let mut program = Program::timed();
         for _ in 0..12 {

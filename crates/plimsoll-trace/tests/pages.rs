@@ -44,7 +44,7 @@ fn read(page: &str) -> String {
 }
 
 #[test]
-fn a_leak_is_told_with_its_line_and_a_staircase() {
+fn a_leak_is_drawn_as_a_staircase_with_its_line() {
     let page = page(&files::open(&files::here("tests/snapshots/leak_layer.pickle.gz")));
     let text = read(&page);
     assert!(
@@ -98,7 +98,7 @@ fn what_stays_at_the_end_is_a_table_that_sums_to_it() {
 }
 
 #[test]
-fn other_settings_are_told_with_what_no_arrangement_goes_below() {
+fn other_settings_are_shown_with_the_bound_of_any_arrangement() {
     let page = page(&files::open(&files::here("tests/snapshots/gpt2_oom.pickle.gz")));
     let text = read(&page);
     assert!(
@@ -114,7 +114,7 @@ fn other_settings_are_told_with_what_no_arrangement_goes_below() {
 }
 
 #[test]
-fn phases_rises_and_what_a_request_was_for_are_told() {
+fn phases_rises_and_the_purpose_of_a_request_are_shown() {
     let open = |name: &str| page(&files::open(&files::here("tests/snapshots").join(name)));
     let text = read(&open("programs/oom_evaluation.pickle.gz"));
     assert!(text.contains(", during evaluation"), "{text}");
@@ -179,7 +179,7 @@ fn the_rows_of_a_comparison_sum_to_the_change_of_the_peak() {
 }
 
 #[test]
-fn a_ring_that_ran_over_and_blocks_without_stacks_are_told_with_what_to_record() {
+fn a_ring_that_ran_over_and_blocks_without_stacks_come_with_what_to_record() {
     let text = read(&page(&files::open(&files::here("tests/snapshots/stackless/ring.pickle.gz"))));
     assert!(text.contains("The recording overflowed its ring buffer"), "{text}");
     let text = read(&page(&files::open(&files::here("tests/snapshots/stackless/late.pickle.gz"))));

@@ -48,8 +48,8 @@ fn paths() -> Vec<PathBuf> {
 }
 
 fn known(path: &Path) -> Value {
-    let told = path.to_string_lossy().replace(".pickle.gz", ".json.gz");
-    let file = std::fs::File::open(&told).unwrap_or_else(|why| panic!("{told}: {why}"));
+    let known = path.to_string_lossy().replace(".pickle.gz", ".json.gz");
+    let file = std::fs::File::open(&known).unwrap_or_else(|why| panic!("{known}: {why}"));
     serde_json::from_reader(GzDecoder::new(file)).expect("figures")
 }
 
@@ -155,14 +155,14 @@ impl Case<'_> {
 
     /// Why a request failed, by the figures of the exception.
     fn failures(&mut self) {
-        let told = self.known["failures"].as_array().expect("failures").clone();
+        let known = self.known["failures"].as_array().expect("failures").clone();
         let fails = self.expected("fails") == true;
-        let (said, Some(last)) = (self.explained.failure, told.last()) else {
+        let (said, Some(last)) = (self.explained.failure, known.last()) else {
             self.check("fails", self.explained.failure.is_some(), fails);
             return;
         };
         let Some(failure) = said else { return self.check("fails", false, true) };
-        self.check("failures", failure.failures, told.len());
+        self.check("failures", failure.failures, known.len());
         let message = last["message"].as_str().expect("a message");
         let allocated = format!(
             "Of the allocated memory {} is allocated by PyTorch",
@@ -304,7 +304,7 @@ impl Case<'_> {
     }
 }
 
-/// What a tensor's role is called. Batches and caches have no name that could be told.
+/// What a tensor's role is called. Batches and caches have no name to compare with.
 const ROLES: [(&str, Category); 5] = [
     ("parameters", Category::Parameter),
     ("buffers", Category::Buffer),

@@ -3,7 +3,7 @@
 
 use plimsoll_alloc::{
     Action as Ours, Addr, Allocation, Allocator, BlockState as State, Config, Driver, DriverError, Entry,
-    Error, Event as Told, EventId, History, HistoryOptions, MemoryInfo, PoolKind, Request, SimDriver,
+    Error, Event as Notice, EventId, History, HistoryOptions, MemoryInfo, PoolKind, Request, SimDriver,
     StreamId, TieOrder,
 };
 use plimsoll_trace::pressure::Pressure;
@@ -12,7 +12,7 @@ use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Segment, Segmen
 use plimsoll_trace::timeline::{Level, Timeline};
 use plimsoll_trace::whatif::WhatIf;
 
-/// A device whose streams are busy until they are told not to be.
+/// A device whose streams are busy until they are released.
 struct Busy {
     device: SimDriver,
     is_busy: bool,
@@ -72,7 +72,7 @@ impl Dice {
     }
 }
 
-type World = Allocator<Busy, (History, Vec<Told>)>;
+type World = Allocator<Busy, (History, Vec<Notice>)>;
 
 /// Runs a program of `steps`; `max_entries` are kept of what happened.
 fn run(seed: u64, config: &Config, steps: u64, max_entries: usize) -> World {
@@ -181,21 +181,21 @@ fn snapshot(world: &World) -> Snapshot {
 fn levels(world: &World) -> Vec<Level> {
     let mut level = Level::default();
     let mut levels = vec![level];
-    for told in &world.observer().1 {
-        match told {
-            Told::Alloc { block, .. } => {
+    for event in &world.observer().1 {
+        match event {
+            Notice::Alloc { block, .. } => {
                 level.allocated_bytes += block.bytes;
                 level.active_bytes += block.bytes;
             }
-            Told::Free { block, .. } => level.allocated_bytes -= block.bytes,
-            Told::FreeCompleted { block, .. } => level.active_bytes -= block.bytes,
-            Told::SegmentAlloc { memory, .. } | Told::SegmentMap { memory, .. } => {
+            Notice::Free { block, .. } => level.allocated_bytes -= block.bytes,
+            Notice::FreeCompleted { block, .. } => level.active_bytes -= block.bytes,
+            Notice::SegmentAlloc { memory, .. } | Notice::SegmentMap { memory, .. } => {
                 level.reserved_bytes += memory.bytes;
             }
-            Told::SegmentFree { memory, .. } | Told::SegmentUnmap { memory } => {
+            Notice::SegmentFree { memory, .. } | Notice::SegmentUnmap { memory } => {
                 level.reserved_bytes -= memory.bytes;
             }
-            Told::OutOfMemory { .. } => {}
+            Notice::OutOfMemory { .. } => {}
             _ => continue,
         }
         levels.push(level);

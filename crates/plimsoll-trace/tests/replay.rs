@@ -6,12 +6,12 @@ use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
 
 #[test]
-fn the_peaks_of_a_replay_are_those_that_pytorch_told_to_the_byte() {
-    for (name, snapshot, told) in files::made() {
+fn the_peaks_of_a_replay_are_pytorchs_to_the_byte() {
+    for (name, snapshot, figures) in files::made() {
         let mut timeline = Timeline::of(&snapshot, 0);
         let replay = Replay::of(&snapshot, &mut timeline);
         assert!(replay.is_identical(), "{name}: {replay:?}");
-        let stats = |key: &str| told["stats"][key].as_u64().expect("a figure");
+        let stats = |key: &str| figures["stats"][key].as_u64().expect("a figure");
         let (allocated, reserved) = (timeline.peak_allocated.level, timeline.peak_reserved.level);
         assert_eq!(allocated.allocated_bytes, stats("allocated_bytes.all.peak"), "{name}");
         assert_eq!(reserved.reserved_bytes, stats("reserved_bytes.all.peak"), "{name}");

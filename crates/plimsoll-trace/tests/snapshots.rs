@@ -86,7 +86,7 @@ fn only_what_is_new_is_ignored_and_it_is_counted_by_name() {
         if name.starts_with("features.bare") {
             assert_eq!(ignored, [(Kind::Frame, "fx_node_info", 1)], "{name}");
         } else if name.starts_with("little") {
-            // JSON tells each frame anew.
+            // JSON repeats each frame.
             assert!(ignored.contains(&(Kind::Event, "unheard_of", 1)), "{name}: {ignored:?}");
         } else if name.starts_with("features") || name.starts_with("tiny") {
             let new = [(Kind::Frame, "fx_node_info", 1), (Kind::Event, "unheard_of", 1)];
@@ -135,7 +135,7 @@ fn every_field_has_its_value() {
 /// What a snapshot says, without the ids, which follow the order of the file.
 fn said(snapshot: &Snapshot) -> Vec<String> {
     let text = |id| snapshot.texts.get(id).to_owned();
-    // Stacks are numbered as they are met, and told at the end.
+    // Stacks are numbered as they are met, and written at the end.
     let met = RefCell::new((BTreeMap::new(), Vec::new()));
     let stack = |id: Option<StackId>| {
         let (numbers, order) = &mut *met.borrow_mut();
@@ -215,9 +215,9 @@ fn a_category_may_be_a_name_or_a_number_in_the_list() {
         };
         (snapshot.traces[0].iter().map(name).collect::<Vec<_>>(), snapshot.categories.len())
     };
-    let told = vec!["gradient".to_owned(), "unknown".to_owned()];
-    assert_eq!(categories(""), (told.clone(), 2));
-    assert_eq!(categories(r#", "categories": ["unknown", "parameter"]"#), (told, 3));
+    let expected = vec!["gradient".to_owned(), "unknown".to_owned()];
+    assert_eq!(categories(""), (expected.clone(), 2));
+    assert_eq!(categories(r#", "categories": ["unknown", "parameter"]"#), (expected, 3));
 }
 
 /// The frames of `torch.compile`'s tracing have `-1` as C++ writes it without a sign.

@@ -20,7 +20,7 @@ fn of_state(state: &AllocatorState) -> Vec<Picture> {
         pieces.map(|piece| match piece.usage {
             Use::Live(_) => (piece.addr, piece.bytes, 'h'),
             Use::Waiting(_) => (piece.addr, piece.bytes, 'w'),
-            Use::Uncut => panic!("sizes are told: {piece:?}"),
+            Use::Uncut => panic!("sizes are known: {piece:?}"),
             Use::Cached => (piece.addr, piece.bytes, 'c'),
         })
     };
@@ -132,7 +132,7 @@ fn what_fits_nowhere_is_listed_apart_and_counted_all_the_same() {
 }
 
 #[test]
-fn pages_join_their_neighbours_although_old_events_do_not_tell_the_pool() {
+fn pages_join_their_neighbours_although_old_events_lack_the_pool() {
     let mut snapshot = Snapshot::default();
     let pool = snapshot.pools.intern(plimsoll_alloc::PoolId(0, 0));
     let page = 20 << 20;

@@ -1,5 +1,5 @@
 //! Timelines of real and made recordings: they agree with the snapshot at the end, and with the figures that
-//! PyTorch itself told.
+//! PyTorch itself reported.
 
 mod files;
 
@@ -46,10 +46,10 @@ fn every_recording_ends_in_the_state_that_its_snapshot_shows() {
 }
 
 #[test]
-fn a_recording_from_the_start_has_the_peaks_that_pytorch_told_but_for_what_blocks_are_larger() {
-    for (name, snapshot, told) in files::made() {
+fn a_recording_from_the_start_has_pytorchs_peaks_but_for_what_blocks_are_larger() {
+    for (name, snapshot, figures) in files::made() {
         let timeline = Timeline::of(&snapshot, 0);
-        let stats = |key: &str| told["stats"][key].as_u64().expect("a figure");
+        let stats = |key: &str| figures["stats"][key].as_u64().expect("a figure");
         assert_eq!(timeline.quality.held_before, 0, "{name}");
         assert_eq!(timeline.peak_reserved.level.reserved_bytes, stats("reserved_bytes.all.peak"), "{name}");
         let peak = stats("allocated_bytes.all.peak");

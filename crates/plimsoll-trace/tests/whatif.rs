@@ -10,12 +10,12 @@ use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 
 #[test]
 fn a_recording_from_the_start_simulated_under_its_own_settings_is_the_recorded_one() {
-    for (name, snapshot, told) in files::made() {
+    for (name, snapshot, figures) in files::made() {
         let mut timeline = Timeline::of(&snapshot, 0);
         Replay::of(&snapshot, &mut timeline);
         let answer = WhatIf::of(&snapshot, &timeline, &SETTINGS);
         assert_eq!(answer.rows[0].outcome, answer.recorded, "{name}");
-        let stats = |key: &str| told["stats"][key].as_u64().unwrap_or(0) as usize;
+        let stats = |key: &str| figures["stats"][key].as_u64().unwrap_or(0) as usize;
         assert_eq!(answer.recorded.segment_allocs, stats("num_device_alloc"), "{name}");
         assert_eq!(answer.recorded.segment_frees, stats("num_device_free"), "{name}");
         assert_eq!(answer.recorded.retries, stats("num_alloc_retries"), "{name}");
@@ -33,7 +33,7 @@ fn a_recording_from_the_start_simulated_under_its_own_settings_is_the_recorded_o
 }
 
 #[test]
-fn a_request_that_no_setting_can_serve_is_told_from_one_that_fragmentation_denies() {
+fn a_request_that_no_setting_can_serve_differs_from_one_that_fragmentation_denies() {
     let snapshot = files::open(&files::here("tests/snapshots/gpt2_oom.pickle.gz"));
     let mut timeline = Timeline::of(&snapshot, 0);
     Replay::of(&snapshot, &mut timeline);

@@ -51,7 +51,7 @@ fn logged() -> (Vec<u8>, Snapshot) {
 }
 
 #[test]
-fn a_log_tells_what_a_snapshot_of_the_same_run_tells() {
+fn a_log_has_the_events_of_a_snapshot_of_the_same_run() {
     let (bytes, expected) = logged();
     let read = log::read(bytes.as_slice(), usize::MAX).unwrap();
     assert_eq!((read.end, read.lost, read.facts.device.as_str()), (End::Whole, 0, "sim"));
@@ -78,7 +78,7 @@ fn a_log_tells_what_a_snapshot_of_the_same_run_tells() {
 }
 
 #[test]
-fn a_log_cut_anywhere_tells_all_that_came_before() {
+fn a_log_cut_anywhere_has_all_events_before_the_cut() {
     let (bytes, _) = logged();
     let whole = log::read(bytes.as_slice(), 10).unwrap();
     let mut entries = 0;

@@ -181,7 +181,7 @@ fn a_step_without_room_for_its_state_changes_nothing() {
 fn check_refused<O: Optimizer>(
     new: impl Fn(Vec<Tensor>) -> O,
     spoil: fn(&mut O),
-    mend: fn(&mut O),
+    correct: fn(&mut O),
     message: &str,
 ) {
     for device in devices() {
@@ -199,7 +199,7 @@ fn check_refused<O: Optimizer>(
                 "{message}: a parameter moved"
             );
         }
-        mend(&mut optimizer);
+        correct(&mut optimizer);
         optimizer.step().unwrap();
     }
 }

@@ -117,8 +117,8 @@ fn the_trace_replayed_has_the_peaks_of_the_run() {
     }
 }
 
-/// All that a trace says but times, with addresses told as places in the segments, counted as they came.
-fn told(snapshot: &Snapshot) -> Vec<String> {
+/// All that a trace says but times, with addresses as places in the segments, counted as they came.
+fn events(snapshot: &Snapshot) -> Vec<String> {
     let mut segments: Vec<(u64, u64)> = Vec::new();
     let mut lines = Vec::new();
     for event in &snapshot.traces[0] {
@@ -142,8 +142,8 @@ fn told(snapshot: &Snapshot) -> Vec<String> {
 }
 
 #[test]
-fn the_simulated_device_tells_the_same_story_as_the_cpu() {
-    let [cpu, sim] = devices().map(|device| trained(&device, || told(&saved(&device, "story"))));
+fn the_simulated_device_records_the_same_events_as_the_cpu() {
+    let [cpu, sim] = devices().map(|device| trained(&device, || events(&saved(&device, "story"))));
     assert_eq!(cpu.len(), sim.len());
     for (cpu, sim) in cpu.iter().zip(&sim) {
         assert_eq!(cpu, sim);
@@ -168,7 +168,7 @@ fn a_block_carries_its_operation_its_owner_and_its_purpose() {
     let allocs = || snapshot.traces[0].iter().filter(|event| event.action == Action::Alloc);
     let relu = [["<plimsoll>", "relu"], ["<label>", "relu2"], ["<category>", "activation"]];
     let relu = allocs().find(|event| frames(&snapshot, event.stack) == relu).unwrap();
-    // What it is in the end gives the colour; what it began as is told, and so is the change.
+    // What it is in the end gives the colour; what it began as is recorded, and so is the change.
     assert_eq!(category(&snapshot, relu), "activation");
     assert_eq!(text(&snapshot, relu.user_metadata), "category=temporary label=relu2");
     let retag =

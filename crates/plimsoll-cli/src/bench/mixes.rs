@@ -9,7 +9,7 @@ use plimsoll_alloc::{
 use super::meter::{Cost, Meter};
 use super::mt19937::Mt19937;
 
-/// What the device has; PyTorch's, beside ours, is told the same.
+/// What the device has; PyTorch's gets the same.
 pub(super) const CAPACITY_BYTES: u64 = 200_000_000_000;
 /// What the history keeps, as in PyTorch's documentation; without a bound it would measure the system's
 /// pages.

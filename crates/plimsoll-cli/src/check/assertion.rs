@@ -77,25 +77,25 @@ pub(super) struct Blamed {
 }
 
 impl Assertion {
-    /// Decides; `place` is the device's among those told, `rows` how many lines are to blame.
+    /// Decides; `place` is the device's in the file, `rows` how many lines are to blame.
     ///
     /// # Errors
     /// A device that the baseline does not have.
     pub(super) fn of(
         want: Want,
-        told: &Explained,
+        explained: &Explained,
         place: usize,
         baseline: Option<&Explained>,
         rows: usize,
     ) -> Result<Assertion, Failure> {
-        let device = &told.devices[place];
+        let device = &explained.devices[place];
         let before = baseline.map(|baseline| counterpart(baseline, device)).transpose()?;
-        let mut decided = decide(want, told, device, before);
+        let mut decided = decide(want, explained, device, before);
         if decided.verdict == Verdict::Fails {
-            decided.lines = blamed(want, told, device, baseline.zip(before));
+            decided.lines = blamed(want, explained, device, baseline.zip(before));
             decided.lines.truncate(rows);
         }
-        if told.devices.len() > 1 {
+        if explained.devices.len() > 1 {
             decided.message.insert_str(0, &format!("device {}: ", device.timeline.device));
         }
         Ok(decided)
@@ -116,7 +116,7 @@ fn counterpart<'a>(
 
 fn decide(
     want: Want,
-    told: &Explained,
+    explained: &Explained,
     device: &DeviceExplanation,
     before: Option<&DeviceExplanation>,
 ) -> Assertion {
@@ -190,7 +190,7 @@ fn decide(
         (false, true) => (Verdict::Holds, message),
         (false, false) => {
             let why = if quality.events == 0 { "it has no events" } else { "its oldest events were lost" };
-            let name = &told.file;
+            let name = &explained.file;
             (Verdict::Incomplete, format!("{message}; but {name} does not cover the whole run: {why}"))
         }
     };
@@ -200,7 +200,7 @@ fn decide(
 /// The lines that leak, or the largest at the moment in question; beside a baseline, those that grew the most.
 fn blamed(
     want: Want,
-    told: &Explained,
+    explained: &Explained,
     device: &DeviceExplanation,
     before: Option<(&Explained, &DeviceExplanation)>,
 ) -> Vec<Blamed> {
@@ -211,13 +211,13 @@ fn blamed(
     };
     let against = matches!(want, Want::PeakAsBaseline(_) | Want::ReservedAsBaseline(_));
     if let Some((baseline, before)) = before.filter(|_| against) {
-        let (first, second) = (baseline.analysis(before), told.analysis(device));
+        let (first, second) = (baseline.analysis(before), explained.analysis(device));
         let comparison = Comparison::after(first, second, [moment(before), moment(device)]);
-        return grown(told, baseline, &comparison);
+        return grown(explained, baseline, &comparison);
     }
     if want == Want::NoLeak {
         let leaking = device.leaks.leaking().map(|line| Blamed {
-            line: words::place(&told.snapshot, line.place),
+            line: words::place(&explained.snapshot, line.place),
             category: None,
             bytes: line.course.growth.usual_bytes,
         });
@@ -225,23 +225,23 @@ fn blamed(
     }
     let after = moment(device);
     let blamed = |share: &Share<Line>| Blamed {
-        line: words::asker(&told.snapshot, share.key),
-        category: Some(words::purpose(&told.snapshot, share.key.category).into_owned()),
+        line: words::asker(&explained.snapshot, share.key),
+        category: Some(words::purpose(&explained.snapshot, share.key.category).into_owned()),
         bytes: share.bytes,
     };
     if after == device.owners.after {
         return device.owners.by_line.iter().map(blamed).collect();
     }
-    let owners = Owners::after(&device.timeline, &told.origins, &device.purposes, after);
+    let owners = Owners::after(&device.timeline, &explained.origins, &device.purposes, after);
     owners.by_line.iter().map(blamed).collect()
 }
 
 /// The lines that hold more than before, and how much more.
-fn grown(told: &Explained, baseline: &Explained, comparison: &Comparison) -> Vec<Blamed> {
+fn grown(explained: &Explained, baseline: &Explained, comparison: &Comparison) -> Vec<Blamed> {
     let lines = comparison.lines.iter().filter_map(|change| {
         let bytes = u64::try_from(change.bytes()).ok().filter(|&bytes| bytes > 0)?;
         let frame = change.key.frames[1];
-        let line = frame.map_or_else(|| words::NO_LINE.to_owned(), |it| words::line(&told.snapshot, it));
+        let line = frame.map_or_else(|| words::NO_LINE.to_owned(), |it| words::line(&explained.snapshot, it));
         // Categories of the user's own are named by the first of the two.
         let category = words::purpose(&baseline.snapshot, change.key.category).into_owned();
         Some(Blamed { line, category: Some(category), bytes })

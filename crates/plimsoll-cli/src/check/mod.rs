@@ -76,13 +76,13 @@ fn percent(text: &str) -> Result<f64, String> {
 /// Decides every assertion of every device.
 pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
     let open = |file, device| Explained::open(file, device, Options::default(), &args.categories);
-    let told = open(args.file.as_path(), args.device)?;
+    let explained = open(args.file.as_path(), args.device)?;
     let baseline = args.baseline.as_deref().map(|file| open(file, None)).transpose()?;
     let mut of_devices = Vec::new();
-    for place in 0..told.devices.len() {
+    for place in 0..explained.devices.len() {
         let decided = wants(args)
             .into_iter()
-            .map(|want| Assertion::of(want, &told, place, baseline.as_ref(), args.rows));
+            .map(|want| Assertion::of(want, &explained, place, baseline.as_ref(), args.rows));
         of_devices.push(decided.collect::<Result<Vec<_>, Failure>>()?);
     }
     // A device of which an assertion fails comes first.
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
         (false, true) => Exit::OutOfMemory,
         (false, false) => Exit::Done,
     };
-    let file = &told.file;
+    let file = &explained.file;
     if let Some(path) = &args.junit {
         let report = junit::render(file, &assertions);
         Sink::new(path.clone(), true).write(|out| out.write_all(report.as_bytes()))?;

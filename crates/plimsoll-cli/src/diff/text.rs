@@ -48,8 +48,8 @@ impl Text<'_> {
         self.table(out, &lines, String::clone);
         out.push('\n');
         for (side, name) in SIDES.into_iter().enumerate() {
-            let told = pair.side(side, |bytes| self.size(bytes));
-            let _ = writeln!(out, "{name:<6}  {}: {told}", pair.reports[side].file);
+            let sentence = pair.side(side, |bytes| self.size(bytes));
+            let _ = writeln!(out, "{name:<6}  {}: {sentence}", pair.reports[side].file);
         }
     }
 

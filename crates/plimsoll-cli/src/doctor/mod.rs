@@ -191,7 +191,7 @@ fn all_as_json(explained: &Explained) -> String {
     format!("{value:#}")
 }
 
-/// What is told of one device, and how exactly.
+/// What is reported of one device, and how exactly.
 pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
     let quality = explained.quality(device);
     let judged = Judged::of(&quality, &device.replay);

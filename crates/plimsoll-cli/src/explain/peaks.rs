@@ -11,7 +11,7 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
-/// Scopes that are told to programs, the highest: a program may give each a name of its own.
+/// Scopes that are shown, the highest: a program may give each a name of its own.
 const MOST_SCOPES: usize = 1000;
 /// Lines of a rise that are named.
 const MOST_LINES: usize = 4;
@@ -39,8 +39,8 @@ pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExp
 /// The highest moment of the first steps and of all, and what the difference is made of.
 pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
     for rise in device.peaks.rises(explained.analysis(device)) {
-        let told = say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
-        let _ = writeln!(out, "  {told}");
+        let sentence = say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
+        let _ = writeln!(out, "  {sentence}");
         for line in rise.lines.iter().filter(|line| line.bytes() != 0).take(MOST_LINES) {
             let place = line.key.frame();
             let place = place
@@ -68,11 +68,11 @@ pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
     let is_scope = |phase: Phase| matches!(phase, Phase::Scope(_));
     let scopes = device.peaks.phases.iter().filter(|(phase, _)| is_scope(*phase)).count();
     let mut scopes_told = 0;
-    let told = device.peaks.phases.iter().filter(|(phase, _)| {
+    let shown_phases = device.peaks.phases.iter().filter(|(phase, _)| {
         scopes_told += usize::from(is_scope(*phase));
         !is_scope(*phase) || scopes_told <= MOST_SCOPES
     });
-    let phases = told.map(|&(phase, moment)| {
+    let phases = shown_phases.map(|&(phase, moment)| {
         let mut value = peak(moment);
         value["phase"] = phase.name(&explained.snapshot).into();
         value["scope"] = is_scope(phase).into();

@@ -16,7 +16,7 @@ use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 use crate::{doctor, leaks, whatif};
 
-/// Moments of the recording at which the largest hole is told.
+/// Moments of the recording at which the largest hole is shown.
 const MOMENTS: usize = 8;
 
 /// The whole answer.
@@ -55,7 +55,7 @@ pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
     out
 }
 
-/// All that is told of one device behind the verdict.
+/// All that is shown of one device after the verdict.
 pub(crate) fn tables(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
     Page { explained, shown }.device(out, device);
 }
@@ -193,8 +193,8 @@ impl Page<'_> {
             let name = format!("{indent}{}", row.part.name());
             let _ = writeln!(out, "  {size:>12}  {name:<34}  {}", row.part.pytorch());
         }
-        if let Some(told) = ledger::outside(ledger) {
-            let _ = writeln!(out, "  {told}");
+        if let Some(sentence) = ledger::outside(ledger) {
+            let _ = writeln!(out, "  {sentence}");
         }
     }
 

@@ -69,8 +69,8 @@ fn counters(
     let start = device.timeline.start;
     let mut shown = vec![Some(start.allocated_bytes), Some(start.reserved_bytes)];
     shown.extend(categories.iter().map(|&bytes| Some(bytes)));
-    let mut told: Vec<Option<u64>> = vec![None; shown.len()];
-    tell(events, pid, times.first().copied().unwrap_or(0), &names, &shown, &mut told)?;
+    let mut written: Vec<Option<u64>> = vec![None; shown.len()];
+    write_changes(events, pid, times.first().copied().unwrap_or(0), &names, &shown, &mut written)?;
     for (nth, moment) in device.timeline.curve(trace).enumerate() {
         while let Some((_, place, change)) = changes.next_if(|(at, ..)| *at <= moment.after) {
             categories[place] = categories[place].saturating_add_signed(change);
@@ -79,26 +79,26 @@ fn counters(
         shown[0] = Some(moment.level.allocated_bytes);
         shown[1] = Some(moment.level.reserved_bytes);
         if times.get(nth + 1) != Some(&times[nth]) {
-            tell(events, pid, times[nth], &names, &shown, &mut told)?;
+            write_changes(events, pid, times[nth], &names, &shown, &mut written)?;
         }
     }
     Ok(())
 }
 
 /// Writes the counters that are not what they were; one that was nothing all along is left out.
-fn tell(
+fn write_changes(
     events: &mut Events<'_>,
     pid: i64,
     time: u64,
     names: &[&str],
     now: &[Option<u64>],
-    told: &mut [Option<u64>],
+    written: &mut [Option<u64>],
 ) -> io::Result<()> {
-    for (place, (&now, told)) in now.iter().zip(told).enumerate() {
-        if now == *told || (told.is_none() && now == Some(0) && place > 1) {
+    for (place, (&now, written)) in now.iter().zip(written).enumerate() {
+        if now == *written || (written.is_none() && now == Some(0) && place > 1) {
             continue;
         }
-        *told = now;
+        *written = now;
         let name = match place {
             0 => "allocated",
             1 => "reserved",

@@ -18,7 +18,7 @@ pub(super) fn write(recording: &Recording, live: &[Live], out: &mut dyn Write) -
         "name": recording.name,
         "exporter": concat!("plimsoll ", env!("CARGO_PKG_VERSION")),
         "activeProfileIndex": 0,
-        "shared": { "frames": frames.told },
+        "shared": { "frames": frames.listed },
         "profiles": profiles,
     });
     serde_json::to_writer(&mut *out, &file)?;
@@ -43,41 +43,45 @@ fn profile(frames: &mut Frames<'_>, live: &Live) -> Value {
     })
 }
 
-/// Frames in the order of their first use, each told once.
+/// Frames in the order of their first use, each once.
 struct Frames<'a> {
     snapshot: &'a Snapshot,
-    told: Vec<Value>,
-    /// Where a frame of the snapshot stands among those told.
+    listed: Vec<Value>,
+    /// Where a frame of the snapshot stands in `listed`.
     places: Vec<Option<usize>>,
 }
 
 impl<'a> Frames<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
-        Frames { snapshot, told: Vec::new(), places: vec![None; snapshot.stacks.frame_count()] }
+        Frames { snapshot, listed: Vec::new(), places: vec![None; snapshot.stacks.frame_count()] }
     }
 
     fn place(&mut self, place: Place) -> usize {
         let Place::Frame(id) = place else {
             let frame = json!({ "name": place.words() });
-            return self.told.iter().position(|told| *told == frame).unwrap_or_else(|| self.tell(frame));
+            return self
+                .listed
+                .iter()
+                .position(|listed| *listed == frame)
+                .unwrap_or_else(|| self.list(frame));
         };
         if let Some(known) = self.places[id.index()] {
             return known;
         }
         let frame = self.snapshot.stacks.get_frame(id);
-        let mut told = json!({ "name": self.snapshot.texts.get(frame.name) });
+        let mut listed = json!({ "name": self.snapshot.texts.get(frame.name) });
         let file = self.snapshot.texts.get(frame.filename);
         if !["", "??"].contains(&file) {
-            told["file"] = file.into();
-            told["line"] = frame.line.into();
+            listed["file"] = file.into();
+            listed["line"] = frame.line.into();
         }
-        let known = self.tell(told);
+        let known = self.list(listed);
         self.places[id.index()] = Some(known);
         known
     }
 
-    fn tell(&mut self, frame: Value) -> usize {
-        self.told.push(frame);
-        self.told.len() - 1
+    fn list(&mut self, frame: Value) -> usize {
+        self.listed.push(frame);
+        self.listed.len() - 1
     }
 }

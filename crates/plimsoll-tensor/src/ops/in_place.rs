@@ -138,7 +138,7 @@ fn without_gaps(layout: &Layout) -> bool {
     layout.is_contiguous() || layout.end() - layout.offset() == layout.len()
 }
 
-/// `() -> y`: every element is written anew. The input is `y`.
+/// `() -> y`: every element is overwritten. The input is `y`.
 #[derive(Clone, Copy, Debug)]
 struct Overwrite {
     name: &'static str,

@@ -1,6 +1,6 @@
 //! One allocation, shared by every tensor that looks at it; the last owner frees it.
 //!
-//! A storage knows what its bytes are for (category and label, told to the allocator) and counts
+//! A storage knows what its bytes are for (category and label, which the allocator gets) and counts
 //! in-place changes, so that a change of a tensor saved for the backward pass is noticed. It also knows where the bytes
 //! are (`room.rs`): on their device, or away, to be brought back (`moves.rs`). Its address is read under its lock
 //! only (`locks.rs`).

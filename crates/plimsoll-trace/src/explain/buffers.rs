@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_of_a_norm_tell_its_parameters_from_its_buffers() {
+    fn the_lines_of_a_norm_separate_its_parameters_from_its_buffers() {
         assert_eq!(parameters_of_norm(&[53, 55, 64, 67, 73]), 2);
         assert_eq!(parameters_of_norm(&[53, 64, 67, 73]), 1); // without a bias
         assert_eq!(parameters_of_norm(&[64, 67, 73]), 0); // not affine

@@ -135,9 +135,9 @@ mod tests {
     use super::*;
     use crate::snapshot::Frame;
 
-    type Told = (&'static str, &'static str, i64);
+    type Line = (&'static str, &'static str, i64);
 
-    fn snapshot(lines: &[Told]) -> (Snapshot, Vec<FrameId>) {
+    fn snapshot(lines: &[Line]) -> (Snapshot, Vec<FrameId>) {
         let mut snapshot = Snapshot::default();
         let frames = lines.iter().map(|&(file, function, line)| {
             let filename = snapshot.texts.intern(file).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     /// The pairs of matching lines: indices in `a` and in `b`.
-    fn check(a: &[Told], b: &[Told], expected: &[(Option<usize>, Option<usize>)]) {
+    fn check(a: &[Line], b: &[Line], expected: &[(Option<usize>, Option<usize>)]) {
         let ((a, a_frames), (b, b_frames)) = (snapshot(a), snapshot(b));
         let mut found: Vec<_> = matched((&a, &a_frames), (&b, &b_frames))
             .into_iter()

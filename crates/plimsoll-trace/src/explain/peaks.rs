@@ -187,9 +187,9 @@ fn named(snapshot: &Snapshot, origins: &Origins) -> Vec<Option<Phase>> {
     let of_frames: Vec<Option<Phase>> = frames.map(|id| of_frame(snapshot, stacks.get_frame(id))).collect();
     let is_any = of_frames.iter().any(Option::is_some);
     let of_stack = |id: StackId| {
-        let mut told = stacks.frame_ids(id).filter(|_| is_any).filter_map(|frame| of_frames[frame.index()]);
+        let mut phases = stacks.frame_ids(id).filter(|_| is_any).filter_map(|frame| of_frames[frame.index()]);
         let is_built = origins.get(Some(id)).activity == Activity::Building;
-        told.next().or(is_built.then_some(Phase::Building))
+        phases.next().or(is_built.then_some(Phase::Building))
     };
     (0..stacks.len()).filter_map(StackId::new).map(of_stack).collect()
 }

@@ -149,7 +149,7 @@ impl DataQuality {
         let (mut peak_bytes, mut no_python_bytes) = (0_u64, 0_u64);
         for life in timeline.held_after(timeline.peak_allocated.after) {
             peak_bytes = peak_bytes.saturating_add(life.bytes);
-            if life.stack.is_some_and(is_told) {
+            if life.stack.is_some_and(is_recorded) {
                 if analysis.origins.get(life.stack).line.is_none() {
                     no_python_bytes = no_python_bytes.saturating_add(life.bytes);
                 }
@@ -216,7 +216,7 @@ impl DataQuality {
     }
 }
 
-fn is_told(stack: StackId) -> bool {
+fn is_recorded(stack: StackId) -> bool {
     stack != StackId::EMPTY
 }
 
@@ -238,8 +238,8 @@ impl File {
                 .trace(device)
                 .iter()
                 .filter(is_request)
-                .any(|it| it.stack.is_some_and(is_told)),
-            in_blocks: blocks.filter_map(|block| block.stack).any(is_told),
+                .any(|it| it.stack.is_some_and(is_recorded)),
+            in_blocks: blocks.filter_map(|block| block.stack).any(is_recorded),
             python_only: frames.all(|id| is_python(file(id))),
         }
     }

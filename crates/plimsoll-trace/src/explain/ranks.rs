@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ranks_do_not_tell_which_is_odd() {
+    fn of_two_ranks_neither_is_called_odd() {
         check(&[1, 1000], &[]);
         check(&[1], &[]);
         check(&[], &[]);

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_models_dimensions_are_told_by_its_parameters_and_what_its_layers_make() {
+    fn a_models_dimensions_are_found_from_its_parameters_and_activations() {
         let dims = gpt2();
         assert_eq!(dims.wide, 768);
         assert_eq!(dims.widths, BTreeSet::from([768, 2304, 3072, 50257]));
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_are_told_by_the_vocabulary_and_scores_by_the_sequence() {
+    fn logits_are_recognised_by_the_vocabulary_and_scores_by_the_sequence() {
         let check = |bytes: u64, dims: &[u64], element_bytes| {
             let found = gpt2().products(bytes).into_iter().chain(gpt2().attention(bytes)).next();
             assert_eq!(found.map(|it| (it.dims, it.element_bytes)), Some((dims.to_vec(), element_bytes)));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_parameters_is_told_by_a_square_one() {
+    fn a_square_parameter_shows_the_type_of_all() {
         let sizes = [(2 * 512, 9), (2 * 512 * 512, 4), (2 * 512 * 2048, 2)];
         assert_eq!(Dims::of_sizes(&sizes.into(), &BTreeSet::new()).wide, 512);
     }

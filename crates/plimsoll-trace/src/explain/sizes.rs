@@ -52,11 +52,11 @@ fn size(life: &Life) -> u64 {
 pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) {
     let mut before: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     // Include blocks whose frames show their purpose, where only some have frames.
-    let mut told: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut certain: BTreeMap<u64, usize> = BTreeMap::new();
     for (place, (life, purpose)) in lives.iter().zip(purposes.iter()).enumerate() {
         match purpose.category {
             None if life.born.is_none() => before.entry(size(life)).or_default().push(place),
-            Some(Category::Parameter) => *told.entry(size(life)).or_default() += 1,
+            Some(Category::Parameter) => *certain.entry(size(life)).or_default() += 1,
             _ => {}
         }
     }
@@ -67,7 +67,7 @@ pub(super) fn before(lives: &[Life], purposes: &mut [Purpose], passes: &Passes) 
     let gradients = gradients_by_size(lives, purposes, passes);
     let of = |counts: &BTreeMap<u64, usize>, bytes: &u64| counts.get(bytes).copied().unwrap_or(0);
     let split = |bytes: &u64, places: &[usize]| {
-        let parameters = of(&gradients, bytes).saturating_sub(of(&told, bytes)).min(places.len());
+        let parameters = of(&gradients, bytes).saturating_sub(of(&certain, bytes)).min(places.len());
         (parameters, places.len() - parameters)
     };
     // An optimizer has the same number of states for each parameter: the number that fits most parameters by bytes.

@@ -158,7 +158,7 @@ impl Judge<'_> {
             None => !is_from_before,
         };
         let shows = |event: &Event| is_paged(event) || has_another(event);
-        is_told(came.stack) && (self.timeline.frees_have_stacks || burst.iter().any(shows))
+        is_recorded(came.stack) && (self.timeline.frees_have_stacks || burst.iter().any(shows))
     }
 
     /// Whether a request would have found its block in what was released, so that it cannot be what released it.
@@ -183,13 +183,13 @@ fn is_paged(event: &Event) -> bool {
     event.action == Action::SegmentUnmap
 }
 
-fn is_told(stack: Option<StackId>) -> bool {
+fn is_recorded(stack: Option<StackId>) -> bool {
     stack.is_some_and(|stack| stack != StackId::EMPTY)
 }
 
 /// Whether the frees may be a request's: they have its stack, or nothing has one.
 fn of_one_request(burst: &[Event], came: &Event) -> bool {
-    let stack = |event: &Event| event.stack.filter(|_| is_told(event.stack));
+    let stack = |event: &Event| event.stack.filter(|_| is_recorded(event.stack));
     burst.iter().all(|event| stack(event) == stack(came))
 }
 

@@ -72,7 +72,7 @@ pub(super) fn sentence(
 ) -> String {
     let asked = format!("Tried to allocate {}", size(failure.asked_bytes));
     let (limit, (at_most, at_least)) = (limit(failure, &size), bounds(failure));
-    let told = match failure.cause() {
+    let cause = match failure.cause() {
         Cause::Capacity { short_bytes } => {
             let needed = device.still_needed.as_ref();
             let all = needed.and_then(|needed| Some((needed.short_bytes(failure)?, needed.confidence)));
@@ -115,7 +115,7 @@ pub(super) fn sentence(
         }
     };
     let shared = shared(failure, &size).unwrap_or_default();
-    format!("out of memory: {told}{}{shared}", limit.unwrap_or_default())
+    format!("out of memory: {cause}{}{shared}", limit.unwrap_or_default())
 }
 
 /// The number and size of the holes.

@@ -11,7 +11,7 @@ pub(super) fn shapes(
     device: &DeviceExplanation,
     size: impl Fn(u64) -> String,
 ) -> Vec<String> {
-    let told = device.shapes.iter().map(|Guess { dims, element_bytes, evidence }| {
+    let sentences = device.shapes.iter().map(|Guess { dims, element_bytes, evidence }| {
         let dims: Vec<String> = dims.iter().map(u64::to_string).collect();
         let types = match element_bytes {
             2 => "bfloat16 or float16",
@@ -61,5 +61,5 @@ pub(super) fn shapes(
         };
         format!("[{}] of {types} (a guess): {evidence}", dims.join(", "))
     });
-    told.collect()
+    sentences.collect()
 }

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_names_a_few_are_told() {
+    fn of_many_names_a_few_are_shown() {
         assert_eq!(few(&["a", "b"]), "a, b");
         assert_eq!(few(&["a", "b", "c", "d", "e", "f"]), "a, b, c, d and 2 more");
     }

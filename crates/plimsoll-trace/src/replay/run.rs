@@ -149,8 +149,8 @@ impl Run<'_> {
         self.pool(self.timeline.pools.at(self.trace[nth].pool, addr, nth))
     }
 
-    pub(super) fn pool(&self, told: Option<PoolIndex>) -> PoolId {
-        told.map_or(PoolId::DEFAULT, |pool| self.pools.get(pool))
+    pub(super) fn pool(&self, pool: Option<PoolIndex>) -> PoolId {
+        pool.map_or(PoolId::DEFAULT, |pool| self.pools.get(pool))
     }
 
     #[inline]

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_and_what_only_the_string_tells_become_options() {
+    fn settings_and_what_is_only_in_the_string_become_options() {
         let text = |text: &str| Setting::Text(text.to_owned());
         let divisions = [("1", 0), ("256", 8)].map(|(at, n)| (at.to_owned(), Setting::Int(n)));
         let settings = [

@@ -47,11 +47,11 @@ pub(crate) fn snapshots() -> impl Iterator<Item = (String, Snapshot)> {
     paths().into_iter().map(move |path| (name(&path), open(&path)))
 }
 
-/// The snapshots beside the repository that were made, each with the figures that PyTorch told.
+/// The snapshots beside the repository that were made, each with the figures that PyTorch reported.
 pub(crate) fn made() -> impl Iterator<Item = (String, Snapshot, Value)> {
     snapshots().filter_map(|(name, snapshot)| {
-        let told = here("../../../shared/snapshots/made").join(name.replace(".pickle.gz", ".json"));
-        let told = std::fs::read_to_string(told).ok()?;
-        Some((name, snapshot, serde_json::from_str(&told).expect("figures")))
+        let figures = here("../../../shared/snapshots/made").join(name.replace(".pickle.gz", ".json"));
+        let figures = std::fs::read_to_string(figures).ok()?;
+        Some((name, snapshot, serde_json::from_str(&figures).expect("figures")))
     })
 }

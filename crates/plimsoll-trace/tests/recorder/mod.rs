@@ -7,7 +7,7 @@
 mod programs;
 
 use plimsoll_alloc::{
-    Action as Did, Allocator, BlockState, Config, Driver, Entry, Event as Told, History, HistoryOptions,
+    Action as Did, Allocator, BlockState, Config, Driver, Entry, Event as Notice, History, HistoryOptions,
     PoolKind, Segment, SimDriver,
 };
 use plimsoll_trace::snapshot::{self, Action, Event, EventIndex, SegmentType, Snapshot};
@@ -30,7 +30,7 @@ pub(crate) const DEVICE_BYTES: u64 = 600 * MIB;
 
 /// Runs a program of `steps` steps, the first quarter of them unrecorded if `is_late`.
 pub(crate) fn record(seed: u64, steps: usize, config: &Config, is_late: bool) -> Recording {
-    let observer = (History::default(), Vec::<Told>::new());
+    let observer = (History::default(), Vec::<Notice>::new());
     let allocator = Allocator::new(config.clone(), SimDriver::with_capacity(DEVICE_BYTES), observer);
     let mut run = programs::Run::new(allocator, seed);
     let mut pictures = Vec::new();
@@ -49,13 +49,13 @@ pub(crate) fn record(seed: u64, steps: usize, config: &Config, is_late: bool) ->
         }
     }
     let mut snapshot = Snapshot::default();
-    let (history, told) = run.allocator.observer();
+    let (history, events) = run.allocator.observer();
     let trace: Vec<Event> = history.entries().map(|entry| event(&mut snapshot, entry)).collect();
     let segments = run.allocator.segments();
     snapshot.segments = segments.iter().map(|segment| shown(&mut snapshot, segment)).collect();
     snapshot.traces = vec![trace];
     let mut timeline = Timeline::of(&snapshot, 0);
-    tell_sizes(&mut timeline, snapshot.trace(0), told);
+    set_sizes(&mut timeline, snapshot.trace(0), events);
     let emptied_bytes = run.allocator.empty_cache().expect("the device works");
     Recording { snapshot, timeline, pictures, emptied_bytes }
 }
@@ -116,12 +116,12 @@ pub(crate) fn segment_type(kind: PoolKind) -> SegmentType {
 }
 
 /// Gives every life the size that the allocator gave it, as a replay would.
-fn tell_sizes(timeline: &mut Timeline, trace: &[Event], told: &[Told]) {
+fn set_sizes(timeline: &mut Timeline, trace: &[Event], events: &[Notice]) {
     let about_blocks = trace.iter().enumerate().filter(|(_, event)| {
         matches!(event.action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted)
     });
-    let blocks = told.iter().filter_map(|event| match event {
-        Told::Alloc { block, .. } | Told::Free { block, .. } | Told::FreeCompleted { block, .. } => {
+    let blocks = events.iter().filter_map(|event| match event {
+        Notice::Alloc { block, .. } | Notice::Free { block, .. } | Notice::FreeCompleted { block, .. } => {
             Some(block)
         }
         _ => None,

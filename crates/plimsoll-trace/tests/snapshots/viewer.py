@@ -50,10 +50,10 @@ def main(paths):
             snapshot = pickle.load(file)
         with contextlib.redirect_stdout(io.StringIO()):
             stats = viz.segsum(snapshot)
-            told = viz.trace(snapshot)
+            trace = viz.trace(snapshot)
         flames = [flame(snapshot, format_flamegraph=str) for flame in (viz.memory, viz.segments)]
         plots = [viz.trace_plot(snapshot), viz.segment_plot(snapshot)]
-        lengths = [len(text) for text in (stats, told, *flames, *plots)]
+        lengths = [len(text) for text in (stats, trace, *flames, *plots)]
         assert all(lengths[2:]), lengths
         assert not refused_in_browser(snapshot)
         print(f"{path}: opened, {lengths} characters; {misfits(snapshot)}")

@@ -15,7 +15,7 @@ use plimsoll_tensor::Device;
 use plimsoll_tensor::history::{Entry, HistoryOptions};
 use plimsoll_trace::log::{Facts, Writer};
 
-use super::snapshot::Told;
+use super::snapshot::DeviceNames;
 
 /// The size of the ring: more entries than an allocator can make in [`LOOK_EVERY`].
 const RING_ENTRIES: usize = 1 << 18;
@@ -125,7 +125,7 @@ impl Log {
     }
 
     fn write(&mut self) -> io::Result<()> {
-        self.writer.append(&self.entries, self.lost, &Told(&self.device))?;
+        self.writer.append(&self.entries, self.lost, &DeviceNames(&self.device))?;
         self.written += self.entries.len() as u64;
         self.entries.clear();
         (self.lost, self.last) = (0, Instant::now());

@@ -57,13 +57,13 @@ pub fn save_snapshot(device: &Device, path: impl AsRef<Path>) -> io::Result<Snap
 
 /// The snapshot of [`save_snapshot`], as a value. As `torch.cuda.memory._snapshot`.
 pub fn snapshot(device: &Device) -> Snapshot {
-    own::snapshot(&device.recording(), &Told(device))
+    own::snapshot(&device.recording(), &DeviceNames(device))
 }
 
 /// The names of a device's layers and operations.
-pub(super) struct Told<'a>(pub(super) &'a Device);
+pub(super) struct DeviceNames<'a>(pub(super) &'a Device);
 
-impl Names for Told<'_> {
+impl Names for DeviceNames<'_> {
     fn label(&self, id: LabelId) -> String {
         label::text(id)
     }

@@ -110,7 +110,7 @@ fn keys_leave_and_change_the_unit_and_others_do_nothing() {
 }
 
 #[test]
-fn a_process_that_is_silent_is_told_and_steps_are_counted_in_seconds() {
+fn a_process_that_is_silent_is_shown_and_steps_are_counted_in_seconds() {
     let (mut view, now) = view(Palette::plain());
     let after = |seconds| now + Duration::from_secs(seconds);
     assert!(drawn(&view, after(4), [80, 24])[0].ends_with("no answer for 4 s"));

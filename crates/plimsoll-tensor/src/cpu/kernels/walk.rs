@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_strides_are_told_apart_from_nested_ones() {
+    fn overlapping_strides_differ_from_nested_ones() {
         assert!(Walk::new(&[3, 4], [&[1, 3]]).visits_once(0));
         assert!(!Walk::new(&[3, 4], [&[0, 1]]).visits_once(0));
         assert!(!Walk::new(&[3, 4], [&[2, 1]]).visits_once(0));

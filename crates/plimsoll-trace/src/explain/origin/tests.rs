@@ -45,7 +45,7 @@ fn the_users_innermost_line_and_the_outermost_operator_below_it_count() {
 }
 
 #[test]
-fn a_line_of_somebody_elses_package_is_told_beside_the_users() {
+fn a_line_of_another_package_is_shown_beside_the_users() {
     let theirs = ("/x/site-packages/transformers/activations.py", "forward");
     let (snapshot, stack) = snapshot(&[LINEAR, theirs, ("train.py", "main")]);
     let origin = Origins::of(&snapshot).get(stack);
@@ -100,7 +100,7 @@ fn the_first_of_the_users_categories_that_a_frame_matches_counts() {
 }
 
 #[test]
-fn derivatives_are_told_by_their_node() {
+fn derivatives_are_recognised_by_their_node() {
     let op = ("", "at::_ops::mm::call(at::Tensor const&, at::Tensor const&)");
     let node = ("", "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)");
     let engine = ("", "torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)");
@@ -110,7 +110,7 @@ fn derivatives_are_told_by_their_node() {
 }
 
 #[test]
-fn optimizers_are_told_by_their_files() {
+fn optimizers_are_recognised_by_their_files() {
     let init = ("/x/site-packages/torch/optim/adamw.py", "_init_group");
     let step = ("/x/site-packages/torch/optim/adamw.py", "step");
     let user = ("train.py", "main");
@@ -133,7 +133,7 @@ fn modules_that_are_brought_to_the_device_are_being_built() {
 const APPLY: (&str, &str) = ("/x/site-packages/torch/autograd/function.py", "apply");
 
 #[test]
-fn a_derivative_that_a_program_defines_is_told_by_the_frame_that_calls_it() {
+fn a_custom_derivative_is_recognised_by_the_frame_that_calls_it() {
     let (derivative, forward) = (("train.py", "backward"), ("train.py", "forward"));
     check(&[derivative, APPLY], Some("train.py"), None, Activity::Backward);
     check(&[forward, APPLY, ("train.py", "main")], Some("train.py"), None, Activity::Forward);
@@ -145,7 +145,7 @@ fn a_derivative_that_a_program_defines_is_told_by_the_frame_that_calls_it() {
 }
 
 #[test]
-fn what_a_checkpoint_computes_again_is_told_from_the_derivatives_that_it_asks_for() {
+fn what_a_checkpoint_computes_again_is_separated_from_its_derivatives() {
     let checkpoint = |name| ("/x/site-packages/torch/utils/checkpoint.py", name);
     let (engine, user) = (("/x/site-packages/torch/autograd/graph.py", "_engine_run_backward"), "model.py");
     let check = |frames: &[(&str, &str)], activity| check(frames, Some(user), None, activity);

@@ -15,7 +15,7 @@ use crate::render::Report;
 use crate::snapshot::{LifeIndex, StackId};
 use crate::timeline::Life;
 
-/// Blocks that wait for a stream, of which so many are told, the largest.
+/// Blocks that wait for a stream, of which so many are listed, the largest.
 const WAITING: usize = 4000;
 /// When a block goes that is there at the end.
 const NEVER: u32 = u32::MAX;
@@ -59,7 +59,7 @@ pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize,
     })
 }
 
-/// The blocks that are told, by their places, and how many are not: first those that are held at the explained
+/// The blocks that are listed, by their places, and how many are not: first those that are live at the explained
 /// moment and at the peak, then the largest.
 fn chosen(device: &DeviceExplanation, most: usize) -> (Vec<LifeIndex>, usize) {
     let timeline = &device.timeline;
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_at_the_explained_moment_is_told_however_few_blocks_are() {
+    fn blocks_of_the_explained_moment_are_listed_however_few_may_be() {
         let snapshot = recording(5000);
         let (_, device) = explained(&snapshot);
         let held = device.held().count();

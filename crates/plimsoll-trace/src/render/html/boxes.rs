@@ -1,7 +1,7 @@
 //! Stacks as a tree of boxes, the outermost line at the root: [`Boxes`].
 //!
 //! Only Python counts, without the lines by which modules and decorators call what counts: `Linear.forward` is
-//! told, `Module._call_impl` above it is not. Below the innermost line stands the operator.
+//! shown, `Module._call_impl` above it is not. Below the innermost line stands the operator.
 
 use std::cmp::Reverse;
 
@@ -14,7 +14,7 @@ use crate::explain::{Name, is_library, is_python};
 use crate::render::{Report, words as say};
 use crate::snapshot::{FrameId, StackId};
 
-/// Lines of a stack that are told; of a deeper one, as recursion makes it, so many from either end.
+/// Lines of a stack that are shown; of a deeper one, as recursion makes it, so many from either end.
 const DEPTH: usize = 60;
 
 /// What a box stands for.
@@ -34,7 +34,7 @@ struct Node {
     parent: usize,
     depth: usize,
     label: Label,
-    /// Of all blocks that are told, whenever they are held.
+    /// Of all blocks that are listed, whenever they are live.
     bytes: u64,
 }
 
@@ -121,7 +121,7 @@ impl Cut {
     }
 }
 
-/// The texts of one device, each told once.
+/// The texts of one device, each once.
 #[derive(Default)]
 pub(super) struct Names {
     known: HashMap<Label, u32>,
@@ -165,7 +165,7 @@ fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     path
 }
 
-/// Whether a file's lines only call others: they are told where nothing else is.
+/// Whether a file's lines only call others: they are shown where nothing else is.
 fn is_plumbing(file: &str) -> bool {
     const FILES: [&str; 5] = [
         "torch/nn/modules/module.py",

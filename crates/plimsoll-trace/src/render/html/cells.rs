@@ -50,8 +50,8 @@ pub(super) struct Changed(pub(super) i128);
 
 impl Display for Changed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told = words::change(self.0, |bytes| Bytes(bytes).to_string());
-        write!(f, "<data value=\"{0}\" title=\"{0:+} bytes\">{told}</data>", self.0)
+        let text = words::change(self.0, |bytes| Bytes(bytes).to_string());
+        write!(f, "<data value=\"{0}\" title=\"{0:+} bytes\">{text}</data>", self.0)
     }
 }
 

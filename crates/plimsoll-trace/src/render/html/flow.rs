@@ -42,7 +42,7 @@ impl<'a> Flow<'a> {
         Self { timeline, ends, born: 0, ended: 0 }
     }
 
-    /// Tells what has changed up to an event; what is told leaves exactly the blocks that are held after it.
+    /// Draws what has changed up to an event; what is drawn leaves exactly the blocks that are held after it.
     pub(super) fn until(&mut self, after: Option<EventIndex>, mut tell: impl FnMut(Change)) {
         while let Some(life) = self.timeline.lives.get(self.born).filter(|life| life.born <= after) {
             let index = LifeIndex::new(self.born);

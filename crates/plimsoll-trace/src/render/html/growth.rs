@@ -18,7 +18,7 @@ const STAIRS: usize = 6;
 const ROWS: usize = 20;
 /// Steps that the staircase shows, evenly chosen.
 const COLUMNS: usize = 300;
-/// Steps that are told in figures.
+/// Steps that are shown in figures.
 const FIGURES: usize = 60;
 
 /// The section of one device.

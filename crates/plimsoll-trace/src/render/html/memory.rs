@@ -12,9 +12,9 @@ use crate::explain::DeviceExplanation;
 use crate::snapshot::{Action, Event, EventIndex, SegmentType};
 use crate::timeline::{Memory, MemoryMap};
 
-/// Changes that are told, evenly chosen; and that before the explained moment.
+/// Changes that are drawn, evenly chosen; and that before the explained moment.
 const CHANGES: usize = 1500;
-/// Stretches that are told, the largest.
+/// Stretches that are drawn, the largest.
 const STRETCHES: usize = 4000;
 /// When a stretch goes that is there at the end.
 const NEVER: u32 = u32::MAX;
@@ -53,7 +53,7 @@ pub(super) fn json(device: &DeviceExplanation, trace: &[Event], most_cells: u64)
     })
 }
 
-/// What there was, and whether every change is told.
+/// What there was, and whether every change is drawn.
 fn stretches(device: &DeviceExplanation, trace: &[Event]) -> (Vec<Stretch>, bool) {
     let is_change = |event: &Event| {
         matches!(
@@ -134,8 +134,8 @@ mod tests {
         let snapshot = Snapshot { traces: vec![trace.clone()], ..Snapshot::default() };
         let (_, device) = explained(&snapshot);
         let (stretches, is_every_change) = stretches(&device, &trace);
-        let told: Vec<_> = stretches.iter().map(|it| (it.memory.addr.0 >> 30, it.from, it.to)).collect();
-        assert_eq!(told, [(1, 1, 4), (2, 2, NEVER), (1, 5, NEVER)]);
+        let drawn: Vec<_> = stretches.iter().map(|it| (it.memory.addr.0 >> 30, it.from, it.to)).collect();
+        assert_eq!(drawn, [(1, 1, 4), (2, 2, NEVER), (1, 5, NEVER)]);
         assert!(is_every_change);
     }
 }

@@ -85,11 +85,11 @@ const MAP: &str = include_str!("map.html");
 const SECTIONS: usize = 16;
 /// Ranks that have a section: those that matter most.
 const RANKS: usize = 4;
-/// Recordings whose origin is told.
+/// Recordings whose origin is shown.
 const ORIGINS: usize = 256;
 /// Points of the curve, shared by all devices: zoomed in, several for a pixel of the whole.
 const BUCKETS: usize = 4096;
-/// Blocks that are told one by one, shared by all devices: 32 bytes of the page each.
+/// Blocks that are listed one by one, shared by all devices: 32 bytes of the page each.
 const BLOCKS: usize = 75_000;
 /// Boxes of the icicle, shared by all devices.
 const BOXES: usize = 6000;

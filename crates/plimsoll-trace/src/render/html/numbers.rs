@@ -1,5 +1,5 @@
 //! Many numbers in little room: base64 of little-endian arrays, which a browser reads as they are. Bytes of
-//! memory are told in grains of 512, the allocator's own, so that two tebibytes fit into 32 bits.
+//! memory are counted in grains of 512, the allocator's own, so that two tebibytes fit into 32 bits.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_are_little_endian_and_bytes_are_told_in_grains() {
+    fn arrays_are_little_endian_and_bytes_are_counted_in_grains() {
         assert_eq!(words([1, 258]), Value::from("AQAAAAIBAAA="));
         assert_eq!((grains(0), grains(1), grains(1024), grains(u64::MAX)), (0, 1, 2, u32::MAX));
     }

@@ -12,9 +12,9 @@ use super::text::{Sentence, Text};
 use crate::explain::DeviceExplanation;
 use crate::render::{phases as say, words};
 
-/// Phases that are told.
+/// Phases that are shown.
 const PHASES: usize = 20;
-/// Lines of a rise that are told.
+/// Lines of a rise that are shown.
 const LINES: usize = 8;
 
 /// The section of one device.
@@ -50,8 +50,8 @@ fn phases(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> 
 
 fn rises(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
     for rise in device.peaks.rises(device.analysis(report.snapshot, report.origins)) {
-        let told = say::rise(report.snapshot, device, &rise, |bytes| Bytes(bytes).to_string());
-        write!(out, "<h3>{}</h3><table class=\"rise\"><thead><tr>", Sentence(told))?;
+        let sentence = say::rise(report.snapshot, device, &rise, |bytes| Bytes(bytes).to_string());
+        write!(out, "<h3>{}</h3><table class=\"rise\"><thead><tr>", Sentence(sentence))?;
         out.push_str("<th>change<th class=\"bar\">less | more<th>category<th>line<tbody>");
         let changed: Vec<_> = rise.lines.iter().filter(|line| line.bytes() != 0).collect();
         let (listed, rest) = changed.split_at(changed.len().min(LINES));

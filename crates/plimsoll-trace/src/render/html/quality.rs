@@ -64,9 +64,9 @@ fn events(out: &mut String, quality: &DataQuality) -> fmt::Result {
                 (replay.stray_frees, "frees of blocks that were not live"),
                 (replay.stray_segments, "inconsistent segments or pages"),
             ];
-            let told =
+            let reasons =
                 kinds.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!(" {count} {what}"));
-            write!(out, "{}.", told.collect::<Vec<_>>().join(","))?;
+            write!(out, "{}.", reasons.collect::<Vec<_>>().join(","))?;
         }
     }
     let before = replay.held_before;

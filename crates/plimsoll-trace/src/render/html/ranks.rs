@@ -14,9 +14,9 @@ use crate::render::words::{self, counted, plural};
 
 /// Ranks that have a row; of more, those that matter most.
 const RANKS: usize = 256;
-/// Lines that are told.
+/// Lines that are shown.
 const LINES: usize = 40;
-/// Files that are told as unreadable.
+/// Files that are listed as unreadable.
 const MISSING: usize = 50;
 
 /// `drawn` are the ranks that have a section, in the order of these; `commands` show each rank by itself.
@@ -51,11 +51,11 @@ pub(super) fn head(
     Ok(())
 }
 
-/// The ranks that are told, in their order.
-fn told(table: &RankTable<'_>) -> Vec<usize> {
-    let mut told = table.foremost(RANKS);
-    told.sort_unstable();
-    told
+/// The ranks that are shown, in their order.
+fn shown(table: &RankTable<'_>) -> Vec<usize> {
+    let mut shown = table.foremost(RANKS);
+    shown.sort_unstable();
+    shown
 }
 
 /// A row for each rank, or whatever else is side by side.
@@ -64,8 +64,8 @@ pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], wh
     let most = ranks.allocated.bytes.iter().max().copied().unwrap_or(0);
     write!(out, "<h3>At the peak, {what} by {what}</h3><table class=\"ranks\"><thead><tr><th>allocated")?;
     write!(out, "<th class=\"bar\">of the most<th>reserved<th>{what}<th>verdict<tbody>")?;
-    let told = told(table);
-    for &nth in &told {
+    let shown = shown(table);
+    for &nth in &shown {
         let (allocated, reserved) = (ranks.allocated.bytes[nth], ranks.reserved.bytes[nth]);
         let class = if table.is_odd(nth) { "odd" } else { "plain" };
         let bar = Bar { bytes: allocated, of: most, class };
@@ -78,7 +78,7 @@ pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], wh
         let brief = words::brief(devices[nth].1, |bytes| Bytes(bytes).to_string());
         write!(out, "<td>{}{}", odd(table, nth), Sentence(brief))?;
     }
-    let rest = devices.len() - told.len();
+    let rest = devices.len() - shown.len();
     if rest > 0 {
         write!(
             out,
@@ -105,15 +105,15 @@ fn odd(table: &RankTable<'_>, nth: usize) -> &'static str {
 
 /// The ranks that have no section, and the commands that show them.
 fn others(out: &mut String, table: &RankTable<'_>, commands: &[String], drawn: &[usize]) -> fmt::Result {
-    let without: Vec<usize> = told(table).into_iter().filter(|nth| !drawn.contains(nth)).collect();
+    let without: Vec<usize> = shown(table).into_iter().filter(|nth| !drawn.contains(nth)).collect();
     if without.is_empty() {
         return Ok(());
     }
-    let (told, all) = (without.len(), table.devices.len() - drawn.len());
+    let (shown, all) = (without.len(), table.devices.len() - drawn.len());
     let are = plural(all as u64, "rank is", "ranks are");
     write!(out, "<details><summary>{all} {are} not drawn below: the commands that show them")?;
-    if told < all {
-        write!(out, ", of {told} of them")?;
+    if shown < all {
+        write!(out, ", of {shown} of them")?;
     }
     out.push_str("</summary><pre>");
     for command in without.iter().filter_map(|&nth| commands.get(nth)) {

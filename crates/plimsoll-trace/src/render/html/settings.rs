@@ -16,8 +16,8 @@ pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
     write!(out, "<p class=\"said\"><strong>{verdict}.</strong> {}", words::baseline(what_if))?;
     match what_if.capacity_bytes {
         Some(bytes) => {
-            let told = what_if.capacity_from.map_or("", |from| from.reason());
-            write!(out, " The simulated device has {} for the allocator, {told}.</p>", Size(bytes))?;
+            let reason = what_if.capacity_from.map_or("", |from| from.reason());
+            write!(out, " The simulated device has {} for the allocator, {reason}.</p>", Size(bytes))?;
         }
         None => out.push_str(" No row can run out of memory: the recording shows no limit.</p>"),
     }

@@ -12,7 +12,7 @@ pub(super) struct Layer {
     pub(super) bytes: Vec<u64>,
 }
 
-/// The layers from the bottom up, each as a path: a column is 1 wide, and a place is told from the top in hundredths of
+/// The layers from the bottom up, each as a path: a column is 1 wide, and a place is measured from the top in hundredths of
 /// what lies between the ends of the axis.
 pub(super) fn shapes(out: &mut String, layers: &[Layer], (least, most): (u64, u64)) -> fmt::Result {
     let span = most.saturating_sub(least).max(1) as f64;

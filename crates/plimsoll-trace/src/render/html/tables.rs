@@ -122,7 +122,7 @@ impl Tables<'_> {
         }
         out.push_str("</table>");
         let outside = ledger::outside(&self.device.ledger);
-        outside.iter().try_for_each(|told| write!(out, "<p class=\"hint\">{told}</p>"))
+        outside.iter().try_for_each(|hint| write!(out, "<p class=\"hint\">{hint}</p>"))
     }
 
     fn owners(&self, out: &mut String) -> fmt::Result {

@@ -88,11 +88,11 @@ class Recorder:
 
     def devices(self):
         import torch
-        told = []
+        known = []
         for device in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(device)
             free, total = torch.cuda.mem_get_info(device)
-            told.append({
+            known.append({
                 "allocated": stats.get("allocated_bytes.all.current", 0),
                 "reserved": stats.get("reserved_bytes.all.current", 0),
                 "max_allocated": torch.cuda.max_memory_allocated(device),
@@ -100,7 +100,7 @@ class Recorder:
                 "free": free, "total": total,
                 "stats": {key: value for key, value in stats.items() if key.startswith("num_") and value},
             })
-        return told
+        return known
 
     def step(self):
         """The end of a step that was recorded."""
@@ -118,20 +118,20 @@ class Recorder:
                  "optimizer": [value for optimizer in optimizers for state in optimizer.state.values()
                                for value in state.values() if torch.is_tensor(value)],
                  **tensors}
-        told, seen = {}, set()
+        known, seen = {}, set()
         for role, of_role in roles.items():
             places = [place(tensor) if torch.is_tensor(tensor) else tensor for tensor in of_role]
-            told[role] = sorted({at for at in places if at and at[:2] not in seen})
-            seen.update(at[:2] for at in told[role])
+            known[role] = sorted({at for at in places if at and at[:2] not in seen})
+            seen.update(at[:2] for at in known[role])
         events = [len(trace) for trace in torch.cuda.memory._snapshot()["device_traces"]]
-        self.moments.append({"name": name, "events": events, **told})
+        self.moments.append({"name": name, "events": events, **known})
 
     def failed(self, error):
         """A request that failed."""
         import torch
         stats = self.devices()
         self.failures.append({"message": str(error), "devices": [
-            {key: told[key] for key in ("allocated", "reserved", "free", "total")} for told in stats]})
+            {key: known[key] for key in ("allocated", "reserved", "free", "total")} for known in stats]})
 
     def take(self):
         """Takes the snapshot now rather than at the end of the scene."""

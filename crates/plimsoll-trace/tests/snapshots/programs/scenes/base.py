@@ -1,4 +1,4 @@
-"""What the scenes share: how one is told, a model, a loop that trains it, limits.
+"""What the scenes share: how one is described, a model, a loop that trains it, limits.
 
 A scene is a function that is given the recorder `r`. It says with `r.expect` what must be true of its snapshot,
 and with `r.moment` what the tensors of a moment are.
@@ -109,7 +109,7 @@ def train(r, model, optimizer, steps=6, batch=lambda step: 8, micro=1, loss_of=l
     """A usual loop. At the third step, or at `look`, it tells what its tensors are, after each of `tell`, and with
     `end` at the end.
 
-    `given` makes the batch of a step; `saved` is whether what is saved for the backward pass is told. `before` and
+    `given` makes the batch of a step; `saved` says whether to record what is saved for the backward pass. `before` and
     `after` are called with the step, `after` with the batch and the loss, too. `model` may be several.
     """
     models = model if isinstance(model, list) else [model]
