@@ -91,9 +91,10 @@ pub(crate) fn table(out: &mut String, what_if: &WhatIf, size: impl Fn(u64) -> St
         let fits = if outcome.fits() { "fits" } else { "runs out" };
         let _ = writeln!(
             out,
-            "  {:>12} reserved  {fits:<8}  {:>5} retries  {:>6} device calls  {name}",
+            "  {:>12} reserved  {fits:<8}  {:>5} {:<7}  {:>6} device calls  {name}",
             size(outcome.peak_reserved_bytes),
             outcome.retries,
+            if outcome.retries == 1 { "retry" } else { "retries" },
             outcome.driver_calls()
         );
     }

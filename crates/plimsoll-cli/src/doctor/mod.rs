@@ -211,7 +211,7 @@ pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
         "conflicts": quality.replay.conflicts(),
         "ring_overflowed": quality.replay.is_cut,
         "restarted": quality.replay.is_restarted,
-        "retries": device.pressure.retries.len(),
+        "retried_requests": device.pressure.retries.len(),
         "emptied": device.pressure.emptied,
         "collected": device.pressure.collected,
         "held_before": quality.replay.held_before,

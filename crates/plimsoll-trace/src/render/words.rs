@@ -59,7 +59,7 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
         let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
         let tight = match device.pressure.retries.len() {
             0 => String::new(),
-            count => format!(", after {}", retries(count)),
+            count => format!(", after retrying {}", counted(count as u64, "request")),
         };
         return format!(
             "nothing failed: peak {} allocated, {} reserved{tight}",
