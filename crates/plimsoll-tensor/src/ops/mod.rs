@@ -7,6 +7,7 @@
 mod activation_linear;
 mod activations;
 mod argmax;
+mod arguments;
 mod attention;
 mod batch_norm;
 mod binary;
@@ -146,74 +147,6 @@ pub use step::{Slot, optimizer_step};
 pub use unscale::unscale_;
 pub use view::ReshapeTo;
 
-use crate::device::Device;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::operator::Meta;
-
-/// A dimension counted from the front, or from the back where negative, as an index below `rank`.
-pub(crate) fn dim_index(op: &'static str, dim: isize, rank: usize) -> Result<usize> {
-    let at = if dim < 0 { dim + rank as isize } else { dim };
-    if rank == 0 {
-        return Err(Error::shape(op, format!("dimension {dim} of a scalar, which has none")));
-    }
-    usize::try_from(at).ok().filter(|&at| at < rank).ok_or_else(|| {
-        Error::shape(
-            op,
-            format!(
-                "dimension {dim} of a tensor with {rank} dimensions: use -{rank} to {}",
-                rank as isize - 1
-            ),
-        )
-    })
-}
-
-/// An error where a device computes no values and the size of the result depends on those of `what`.
-pub(crate) fn want_values(op: &'static str, what: &str, device: &Device) -> Result<()> {
-    if device.has_values() {
-        return Ok(());
-    }
-    let message =
-        format!("the size of the result depends on {what}, and {} computes no values", device.name());
-    Err(Error::argument(op, message))
-}
-
-/// An error unless the type is of floating point.
-pub(crate) fn want_float(op: &'static str, dtype: DType) -> Result<()> {
-    match dtype.is_float() {
-        true => Ok(()),
-        false => Err(Error::DType { op, expected: "a type of floating point", got: dtype }),
-    }
-}
-
-/// An error unless the type is computed with in 32-bit floating point.
-pub(crate) fn want_float32_or_short(op: &'static str, dtype: DType) -> Result<()> {
-    match dtype.is_float() && dtype.accumulator() == DType::F32 {
-        true => Ok(()),
-        false => Err(Error::DType { op, expected: "float32, float16 or bfloat16", got: dtype }),
-    }
-}
-
-/// An error unless the type is of numbers.
-pub(crate) fn want_number(op: &'static str, dtype: DType) -> Result<()> {
-    match dtype {
-        DType::Bool => Err(Error::DType { op, expected: "a type of numbers", got: dtype }),
-        _ => Ok(()),
-    }
-}
-
-/// An error unless all tensors are of one type.
-pub(crate) fn want_same(op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
-    let [first, rest @ ..] = ins else { return Ok(()) };
-    match rest.iter().find(|other| other.dtype != first.dtype) {
-        None => Ok(()),
-        Some(other) => Err(Error::DType { op, expected: first.dtype.name(), got: other.dtype }),
-    }
-}
-
-pub(crate) fn want_dtype(op: &'static str, got: DType, expected: DType) -> Result<()> {
-    if got == expected {
-        return Ok(());
-    }
-    Err(Error::DType { op, expected: expected.name(), got })
-}
+pub(crate) use arguments::{
+    dim_index, want_dtype, want_float, want_float32_or_short, want_number, want_same, want_values,
+};

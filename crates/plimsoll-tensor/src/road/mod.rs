@@ -5,8 +5,10 @@
 //! out the kernel. Back ends compute only; operators (`ops/`, and the users' own) say what there is to do.
 //! No lock is held while memory is asked for: only around a kernel, or where one is queued.
 
+mod again;
 mod held;
 mod launch;
+mod operands;
 mod pinned;
 mod scratch;
 mod watch;
@@ -25,19 +27,19 @@ use crate::error::{Error, Result};
 use crate::few::fill;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
-use crate::operator::{Meta, Operator, Output, Outputs, Place, Recorded, Saves, Slot};
+use crate::operator::{Operator, Output, Outputs, Place, Recorded, Saves, Slot};
 use crate::tensor::{Derivative, Node, Tensor};
 
+pub(crate) use again::run_again;
 use held::{Call, Holds, Owned};
 pub(crate) use launch::{Copy, copy_to, read, write};
 use launch::{copy, launch};
+pub use operands::Tensors;
+use operands::{Inputs, Metas, meta};
 pub(crate) use pinned::{copy_pinned, copy_to_pinned, empty_pinned};
 use scratch::{Scratch, scratch};
-pub(crate) use watch::{Ran, Watch, run_again, set_watch};
+pub(crate) use watch::{Ran, Watch, set_watch};
 use watch::{watch, watched};
-
-/// The outputs of a call, in the operator's order.
-pub type Tensors = SmallVec<[Tensor; 1]>;
 
 /// Runs an operator on tensors of one device. Ours and the users' own take this road.
 ///
@@ -114,9 +116,6 @@ pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'stat
     device.late_error()?;
     Data::alloc(device, Layout::contiguous(shape), dtype, name)
 }
-
-type Inputs<'a> = SmallVec<[&'a Data; 4]>;
-type Metas<'a> = SmallVec<[Meta<'a>; 4]>;
 
 /// What came of an operator.
 #[derive(Default)]
@@ -286,10 +285,6 @@ fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) ->
         *out = ins[i].clone();
     }
     Ok(Run { outs, gathered: copies, changed: true })
-}
-
-fn meta(data: &Data) -> Meta<'_> {
-    Meta { layout: &data.layout, dtype: data.dtype }
 }
 
 /// An output in the memory of an input.

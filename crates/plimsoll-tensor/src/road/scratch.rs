@@ -2,7 +2,7 @@
 
 use plimsoll_alloc::{Category, Tag};
 
-use super::{Metas, meta};
+use super::operands::{Metas, meta};
 use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::held::Call;
-use super::{Inputs, Run, Tensors, lead};
+use super::operands::Tensors;
 use crate::data::Data;
 use crate::device::Device;
 use crate::error::Result;
@@ -52,17 +51,4 @@ pub(crate) fn set_watch(device: &Device, watch: Arc<dyn Watch>) -> bool {
 
 pub(super) fn watch(device: &Device) -> Option<&Arc<dyn Watch>> {
     device.watch().and_then(|watch| watch.downcast_ref())
-}
-
-/// An output of an operator, computed once more: in memory of its own, outside the graph.
-pub(crate) fn run_again(
-    device: &Device,
-    op: &Arc<dyn Operator>,
-    ins: &[Data],
-    output: usize,
-) -> Result<Storage> {
-    let ins: Inputs<'_> = ins.iter().collect();
-    let mut run = Run::default();
-    lead(&Call { device, op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
-    Ok(run.outs.swap_remove(output).storage)
 }

@@ -64,6 +64,9 @@ struct Inner {
     lock: RwLock<()>,
 }
 
+/// How evicted bytes are computed again: a storage of as many bytes, for which the caller has the only handle.
+pub(crate) type Recipe = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
+
 /// What the bytes are for and what owns them.
 struct Account {
     tag: Tag,
@@ -71,7 +74,7 @@ struct Account {
     saved: u32,
     /// How many guards keep them on their device.
     guards: u32,
-    room: Room,
+    room: Room<Recipe>,
 }
 
 impl Storage {
@@ -95,7 +98,14 @@ impl Storage {
         Ok(Storage::new(host, bytes, address, StreamId::default(), tag, room))
     }
 
-    fn new(device: &Device, bytes: u64, address: u64, stream: StreamId, tag: Tag, room: Room) -> Storage {
+    fn new(
+        device: &Device,
+        bytes: u64,
+        address: u64,
+        stream: StreamId,
+        tag: Tag,
+        room: Room<Recipe>,
+    ) -> Storage {
         Storage(Arc::new(Inner {
             device: device.clone(),
             bytes,

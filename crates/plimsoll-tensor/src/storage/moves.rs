@@ -10,8 +10,8 @@ use std::sync::{Arc, PoisonError};
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use super::room::{Recipe, Room, State};
-use super::{AWAY, Storage, request};
+use super::room::{Room, State};
+use super::{AWAY, Recipe, Storage, request};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label;
@@ -107,7 +107,7 @@ impl Storage {
         Ok(())
     }
 
-    fn may_leave(&self, guards: u32, room: &Room, op: &'static str) -> Result<()> {
+    fn may_leave(&self, guards: u32, room: &Room<Recipe>, op: &'static str) -> Result<()> {
         let why = match room {
             Room::Pinned { .. } => "a tensor in pinned memory is on the host already",
             _ if guards > 0 => "a guard or an operation keeps the tensor on its device: drop the guard first",
@@ -211,7 +211,13 @@ impl Storage {
     }
 
     /// Moves into a room, where `expected` still holds of the one that it is in: another thread may have been first.
-    fn settle(&self, room: Room, at: Addr, stream: StreamId, expected: impl FnOnce(&Room) -> bool) {
+    fn settle(
+        &self,
+        room: Room<Recipe>,
+        at: Addr,
+        stream: StreamId,
+        expected: impl FnOnce(&Room<Recipe>) -> bool,
+    ) {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let mut account = self.account();
         let old = if expected(&account.room) {

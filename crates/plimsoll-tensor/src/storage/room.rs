@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use plimsoll_alloc::Allocation;
 
-use super::Storage;
 use crate::device::Device;
-use crate::error::Result;
 use crate::pinned::Block;
 use crate::stream::Event;
 
@@ -31,11 +29,8 @@ pub enum State {
     Evicted,
 }
 
-/// How evicted bytes are computed again: a storage of as many bytes, for which the caller has the only handle.
-pub(crate) type Recipe = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
-
-/// What owns the bytes.
-pub(super) enum Room {
+/// What owns the bytes; `R` computes evicted ones again.
+pub(super) enum Room<R> {
     /// The device's allocator.
     Device(Allocation),
     /// Pinned memory, which is a tensor of the host, with the copies of devices to or from it that may be under way.
@@ -43,13 +38,13 @@ pub(super) enum Room {
     /// Pinned memory, where they wait; the event is after the copy that brought them there.
     Offloaded { block: Arc<Block>, copied: Arc<Event> },
     /// A recipe.
-    Evicted(Recipe),
+    Evicted(R),
     /// Nothing: the storage is being dropped.
     Gone,
 }
 
-impl Room {
-    pub(super) fn pinned(block: Block) -> Room {
+impl<R> Room<R> {
+    pub(super) fn pinned(block: Block) -> Self {
         Room::Pinned { block, copies: Vec::new() }
     }
 

@@ -4,49 +4,16 @@
 //! recorded only under `create_graph`. A hook that fails ends the pass with its error.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, Weak};
 
 use smallvec::SmallVec;
 
-use super::Tensor;
+use super::graph::{Entry, Hook};
+use super::{Hooks, Tensor};
 use crate::error::{Error, Result};
 
-/// Called with a gradient; what it gives back, if anything, takes its place.
-type GradHook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
-/// Called with a leaf.
-type LeafHook = Arc<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;
-
-/// A hook, what it belongs to (an output of an operation), and its number.
-struct Entry {
-    number: u64,
-    output: usize,
-    hook: Hook,
-}
-
-#[derive(Clone)]
-enum Hook {
-    Grad(GradHook),
-    Leaf(LeafHook),
-}
-
-/// The hooks of a leaf or of an operation's outputs.
-#[derive(Default)]
-pub(crate) struct Hooks(Mutex<Vec<Entry>>);
-
-/// Whether any tensor ever got a hook: without one, a backward pass need not look for them.
-static ANY: AtomicBool = AtomicBool::new(false);
-
-pub(crate) fn any_hooks() -> bool {
-    ANY.load(Ordering::Relaxed)
-}
-
 impl Hooks {
-    pub(super) fn new() -> Arc<Hooks> {
-        ANY.store(true, Ordering::Relaxed);
-        Arc::new(Hooks::default())
-    }
-
     fn add(self: &Arc<Hooks>, output: usize, hook: Hook) -> HookHandle {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);

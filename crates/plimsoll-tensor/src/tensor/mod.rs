@@ -1,17 +1,18 @@
 //! The tensor: values on a device, and its place in the graph of derivatives.
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees
-//! the bytes. Here are the type, the [`Node`] of the operation that made it (`node.rs`), and the hooks of both
-//! (`hooks.rs`). `ops/` has how tensors are made, read and computed with, `road/` who links them, `autograd/` the way
+//! the bytes. The types of the graph are in `graph.rs`; here is what a tensor says of itself, in `node.rs` what the
+//! [`Node`] of an operation does, in `hooks.rs` what hooks do. `ops/` has how tensors are made, read and computed with, `road/` who links them, `autograd/` the way
 //! back.
 
+mod graph;
 mod hooks;
 mod node;
 mod sharing;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use plimsoll_alloc::Tag;
 
@@ -22,38 +23,12 @@ use crate::error::{Error, Result};
 use crate::label::{self, Category, LabelId};
 use crate::stream::Stream;
 
+pub(crate) use graph::{Derivative, Edge, Hooks, Node, WeakTensor, any_hooks};
+pub use graph::{Grads, Tensor};
 pub use hooks::HookHandle;
-pub(crate) use hooks::{Hooks, any_hooks};
-pub use node::Grads;
-pub(crate) use node::{Derivative, Edge, Keep, Node};
+pub(crate) use node::Keep;
 
-/// An n-dimensional array on a device.
-///
-/// ```
-/// use plimsoll_tensor::{Device, Tensor};
-/// let device = Device::cpu();
-/// let w = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], &device)?.requires_grad_(true)?;
-/// let x = Tensor::ones(&[1, 2], &device)?;
-/// x.matmul(&w)?.sum()?.backward()?;
-/// assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [1.0; 4]);
-/// # Ok::<(), plimsoll_tensor::Error>(())
-/// ```
-#[derive(Clone)]
-pub struct Tensor(Arc<Inner>);
-
-struct Inner {
-    data: Data,
-    /// On leaves only: whether `backward` fills `grad`.
-    requires_grad: AtomicBool,
-    grad: Mutex<Option<Tensor>>,
-    /// The operation that made this tensor, and which of its outputs this is.
-    made_by: Option<(Arc<Node>, usize)>,
-    /// On leaves only: what a backward pass calls with the gradient.
-    hooks: OnceLock<Arc<Hooks>>,
-}
-
-/// A handle that keeps nothing alive.
-pub(crate) struct WeakTensor(Weak<Inner>);
+use graph::Inner;
 
 impl WeakTensor {
     pub(crate) fn upgrade(&self) -> Option<Tensor> {

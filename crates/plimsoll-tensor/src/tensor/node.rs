@@ -1,37 +1,17 @@
-//! One recorded operation: its derivative, and where the gradients of its inputs go.
+//! One recorded operation: how it is made, what it gives a backward pass, how a long chain of them is dropped.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use plimsoll_alloc::StreamId;
-use smallvec::SmallVec;
 
-use super::{Hooks, Tensor};
-use crate::dtype::DType;
+use super::graph::Sizes;
+use super::{Derivative, Edge, Hooks, Node, Tensor};
 use crate::error::{Error, Result};
-use crate::label::{self, LabelId};
+use crate::label;
 use crate::layout::Dims;
 use crate::stream;
-
-/// One gradient per input; `None` where an input wants none.
-pub type Grads = SmallVec<[Option<Tensor>; 3]>;
-
-/// The derivative of one recorded operation, with what it saved.
-pub(crate) trait Derivative: Send + Sync {
-    /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
-    /// depends on that output). `wanted` says for each input whether its gradient is asked for.
-    fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
-}
-
-/// Where a gradient goes.
-#[derive(Clone)]
-pub(crate) enum Edge {
-    /// To the operation that made the tensor, as the gradient of this output.
-    Node(Arc<Node>, usize),
-    /// Into the `grad` of a leaf.
-    Leaf(Tensor),
-}
 
 impl Edge {
     /// Whether both lead to the same place.
@@ -42,29 +22,6 @@ impl Edge {
             _ => false,
         }
     }
-}
-
-/// Shape and type of each input.
-type Sizes = SmallVec<[(Dims, DType); 2]>;
-
-/// A recorded operation.
-pub(crate) struct Node {
-    /// Rises with every recorded operation: a node's inputs always have smaller numbers.
-    pub(crate) sequence: u64,
-    name: &'static str,
-    /// The layer that recorded it; its derivative works under `<layer> backward`.
-    pub(crate) layer: LabelId,
-    pub(crate) outputs: usize,
-    /// The stream that it was called on; its derivative runs there too.
-    pub(crate) stream: StreamId,
-    edges: SmallVec<[Option<Edge>; 3]>,
-    /// What the gradients of the inputs must look like.
-    ins: Sizes,
-    /// Where it was called, in anomaly mode.
-    place: Option<Box<str>>,
-    hooks: OnceLock<Arc<Hooks>>,
-    /// Gone once a backward pass has run it.
-    derivative: Mutex<Option<Arc<dyn Derivative>>>,
 }
 
 /// Whether the graph survives a backward pass.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | this one | the operator: `q, k, v[, mask] -> out, log-sum-exp` |
 //! | `call` | the methods of [`Tensor`], their options and errors |
-//! | `operands` | sizes and strides of the operands, apart or packed into one tensor |
+//! | `operands` | the operator's parameters; sizes and strides of the operands, apart or packed into one tensor |
 //! | `backward` | the gradients, from blocks of scores computed once more |
 //! | `composed` | the gradients as operations on whole tensors, for a derivative of them |
 //! | `cases` | what the conformance suite runs |
@@ -23,34 +23,16 @@ pub(crate) use cases::cases;
 
 use smallvec::smallvec;
 
-use self::operands::{Arrangement, sizes};
+use self::operands::{Attention, sizes};
 use crate::autograd::is_grad_enabled;
 use crate::backend::DeviceFacts;
 use crate::cpu::kernels::attention::{attention, forward_scratch_len};
-use crate::cpu::kernels::philox::Dropout;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
-use crate::random::RandomStream;
 use crate::tensor::Grads;
-
-/// `q, k, v[, mask] -> out, log-sum-exp`, or the same with one tensor in the place of the first three.
-#[derive(Clone, Copy, Debug)]
-struct Attention {
-    arrangement: Arrangement,
-    scale: f64,
-    causal: bool,
-    /// The probability of dropping a weight, and from which random numbers.
-    dropout: Option<(f64, RandomStream)>,
-}
-
-impl Attention {
-    fn dropout(&self) -> Option<Dropout> {
-        self.dropout.map(|(p, stream)| Dropout::new(p, stream))
-    }
-}
 
 impl Kernel for Attention {
     fn name(&self) -> &'static str {

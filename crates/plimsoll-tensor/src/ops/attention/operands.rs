@@ -1,17 +1,34 @@
-//! How the operands lie: queries, keys and values apart, or packed into one tensor as a projection leaves them.
+//! The operator's parameters, and how its operands lie: queries, keys and values apart, or packed into one tensor as a projection leaves them.
 
 use smallvec::SmallVec;
 
-use super::Attention;
 use crate::cpu::kernels::attention::{AttentionShape, Heads, Mask, Scores};
+use crate::cpu::kernels::philox::Dropout;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Meta, Output};
 use crate::ops::{want_float, want_same};
+use crate::random::RandomStream;
 use crate::view::In;
 
 pub(super) const NAME: &str = "scaled_dot_product_attention";
+
+/// `q, k, v[, mask] -> out, log-sum-exp`, or the same with one tensor in the place of the first three.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attention {
+    pub(super) arrangement: Arrangement,
+    pub(super) scale: f64,
+    pub(super) causal: bool,
+    /// The probability of dropping a weight, and from which random numbers.
+    pub(super) dropout: Option<(f64, RandomStream)>,
+}
+
+impl Attention {
+    pub(super) fn dropout(&self) -> Option<Dropout> {
+        self.dropout.map(|(p, stream)| Dropout::new(p, stream))
+    }
+}
 
 /// Where queries, keys and values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

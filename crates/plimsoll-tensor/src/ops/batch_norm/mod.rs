@@ -3,6 +3,7 @@
 //! | file | what it has |
 //! |---|---|
 //! | this one | the operators: with the batch's statistics, with given ones; the running statistics |
+//! | `parameters` | the operators' parameters, and how channels lie |
 //! | `backward` | the gradients: by a kernel, and as operations on tensors |
 //! | `call` | the methods of [`Tensor`] |
 //! | `cases` | what the conformance suite runs |
@@ -13,66 +14,22 @@
 mod backward;
 mod call;
 mod cases;
+mod parameters;
 
 pub use call::BatchNormOptions;
 pub(crate) use cases::cases;
 
 use smallvec::smallvec;
 
+use self::parameters::{BatchNorm, channels, is_channels_last, kept, takes};
 use super::want_float;
-use crate::cpu::kernels::channel_norm::{Affine, Channels, inverse_deviation, normalize, statistics};
+use crate::cpu::kernels::channel_norm::{Affine, inverse_deviation, normalize, statistics};
 use crate::cpu::kernels::number::by_float;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::tensor::Grads;
-
-/// `x[, weight, bias] -> out, mean, rstd, variance` with the batch's statistics; `x, mean, variance[, weight, bias] ->
-/// out, mean, rstd, variance` with given ones.
-#[derive(Clone, Copy, Debug)]
-struct BatchNorm {
-    /// Whether the statistics are those of the batch.
-    batch: bool,
-    relu: bool,
-    eps: f64,
-}
-
-impl BatchNorm {
-    /// The number of the weight.
-    fn weight(self) -> usize {
-        if self.batch { 1 } else { 3 }
-    }
-}
-
-/// Sizes of `[batch, channels, …]` as it lies.
-fn channels(layout: &Layout) -> Channels {
-    let &[batch, channels, ref rest @ ..] = layout.shape() else { unreachable!("inferred") };
-    let inner: usize = rest.iter().product();
-    match layout.is_contiguous() {
-        true => Channels { outer: batch, channels, inner },
-        false => Channels { outer: batch * inner, channels, inner: 1 },
-    }
-}
-
-/// Whether channels are side by side, without gaps.
-fn is_channels_last(layout: &Layout) -> bool {
-    if layout.rank() < 3 {
-        return false;
-    }
-    let last = layout.rank() as isize - 1;
-    let order: Vec<usize> = [0].into_iter().chain(2..=last as usize).chain([1]).collect();
-    layout.permute(&order).is_contiguous()
-}
-
-fn takes(layout: &Layout) -> bool {
-    layout.is_contiguous() || is_channels_last(layout)
-}
-
-/// The layout of an output for this input: channels-last stays so.
-fn kept(layout: &Layout) -> Layout {
-    if takes(layout) { layout.dense() } else { Layout::contiguous(layout.shape()) }
-}
 
 impl Kernel for BatchNorm {
     fn name(&self) -> &'static str {

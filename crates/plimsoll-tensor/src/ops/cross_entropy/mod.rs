@@ -4,6 +4,7 @@
 //! |---|---|
 //! | this one | the operator: `logits, target[, weight] -> loss, largest logits, log-sums, total` |
 //! | `call` | the methods of [`Tensor`], their options and errors |
+//! | `parameters` | the operator's parameters, and the dimensions of its operands |
 //! | `backward` | the gradients: by a kernel, and as operations on tensors |
 //! | `fused` | the loss of a projection, whose logits are never whole |
 //! | `nll` | the negative log-likelihood with weights and ignored targets |
@@ -17,72 +18,26 @@ mod call;
 mod cases;
 mod fused;
 mod nll;
+mod parameters;
 
 pub use call::CrossEntropyOptions;
 pub(crate) use cases::cases;
 
 use smallvec::smallvec;
 
+use self::parameters::{CrossEntropy, NAME, class_dim, positions};
 use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
 use crate::backend::DeviceFacts;
-use crate::cpu::kernels::cross_entropy::{Coefficients, Targets, cross_entropy};
-use crate::cpu::kernels::loss::{BadTarget, Reduction};
+use crate::cpu::kernels::cross_entropy::cross_entropy;
+use crate::cpu::kernels::loss::Reduction;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
-use crate::layout::{Dims, Layout};
+use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::tensor::Grads;
-use crate::view::In;
-
-const NAME: &str = "cross_entropy";
-
-/// `logits, target[, weight] -> loss, largest logit and log-sum of each position, what a mean divides by`.
-#[derive(Clone, Copy, Debug)]
-struct CrossEntropy {
-    reduction: Reduction,
-    ignored: i64,
-    smoothing: f64,
-}
-
-/// The dimension of the classes.
-fn class_dim(rank: usize) -> usize {
-    usize::from(rank > 1)
-}
-
-/// Sizes without the dimension of the classes.
-fn positions(logits: &[usize]) -> Dims {
-    let dim = class_dim(logits.len());
-    logits.iter().enumerate().filter(|&(i, _)| i != dim).map(|(_, &n)| n).collect()
-}
-
-impl CrossEntropy {
-    /// The coefficients of a loss of logits of this shape.
-    fn coefficients<'a, T: Float>(
-        &self,
-        logits: &[usize],
-        target: &In<'a>,
-        weight: Option<&In<'a>>,
-    ) -> Coefficients<'a, T> {
-        let dim = class_dim(logits.len());
-        Coefficients {
-            classes: logits[dim],
-            inner: logits[dim + 1..].iter().product(),
-            weight: weight.map(|weight| weight.elements()),
-            smoothing: self.smoothing,
-            targets: match target.dtype() {
-                DType::I64 => Targets::Classes { index: target.elements(), ignored: self.ignored },
-                _ => Targets::Probabilities(target.elements()),
-            },
-        }
-    }
-
-    fn bad_target(bad: BadTarget) -> Error {
-        Error::Target { op: NAME, row: bad.row, value: bad.value, classes: bad.cols }
-    }
-}
 
 impl Kernel for CrossEntropy {
     fn name(&self) -> &'static str {

@@ -1,0 +1,25 @@
+//! An operator that has run, run again: the recipe of a tensor that leaves its device.
+
+use std::sync::Arc;
+
+use super::held::Call;
+use super::operands::Inputs;
+use super::{Run, lead};
+use crate::data::Data;
+use crate::device::Device;
+use crate::error::Result;
+use crate::operator::Operator;
+use crate::storage::Storage;
+
+/// An output of an operator, computed once more: in memory of its own, outside the graph.
+pub(crate) fn run_again(
+    device: &Device,
+    op: &Arc<dyn Operator>,
+    ins: &[Data],
+    output: usize,
+) -> Result<Storage> {
+    let ins: Inputs<'_> = ins.iter().collect();
+    let mut run = Run::default();
+    lead(&Call { device, op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
+    Ok(run.outs.swap_remove(output).storage)
+}

@@ -1,0 +1,120 @@
+//! The types of the graph: a tensor, the operation that made it, the hooks of both. They lead to each other, so
+//! they are in one file; what they do is in `mod.rs`, `node.rs` and `hooks.rs`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use plimsoll_alloc::StreamId;
+use smallvec::SmallVec;
+
+use crate::data::Data;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::label::LabelId;
+use crate::layout::Dims;
+
+/// An n-dimensional array on a device.
+///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor};
+/// let device = Device::cpu();
+/// let w = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], &[2, 2], &device)?.requires_grad_(true)?;
+/// let x = Tensor::ones(&[1, 2], &device)?;
+/// x.matmul(&w)?.sum()?.backward()?;
+/// assert_eq!(w.grad().unwrap().to_vec::<f32>()?, [1.0; 4]);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) data: Data,
+    /// On leaves only: whether `backward` fills `grad`.
+    pub(super) requires_grad: AtomicBool,
+    pub(super) grad: Mutex<Option<Tensor>>,
+    /// The operation that made this tensor, and which of its outputs this is.
+    pub(super) made_by: Option<(Arc<Node>, usize)>,
+    /// On leaves only: what a backward pass calls with the gradient.
+    pub(super) hooks: OnceLock<Arc<Hooks>>,
+}
+
+/// A handle that keeps nothing alive.
+pub(crate) struct WeakTensor(pub(super) Weak<Inner>);
+
+/// One gradient per input; `None` where an input wants none.
+pub type Grads = SmallVec<[Option<Tensor>; 3]>;
+
+/// The derivative of one recorded operation, with what it saved.
+pub(crate) trait Derivative: Send + Sync {
+    /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
+    /// depends on that output). `wanted` says for each input whether its gradient is asked for.
+    fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
+}
+
+/// Where a gradient goes.
+#[derive(Clone)]
+pub(crate) enum Edge {
+    /// To the operation that made the tensor, as the gradient of this output.
+    Node(Arc<Node>, usize),
+    /// Into the `grad` of a leaf.
+    Leaf(Tensor),
+}
+
+/// Shape and type of each input.
+pub(super) type Sizes = SmallVec<[(Dims, DType); 2]>;
+
+/// A recorded operation.
+pub(crate) struct Node {
+    /// Rises with every recorded operation: a node's inputs always have smaller numbers.
+    pub(crate) sequence: u64,
+    pub(super) name: &'static str,
+    /// The layer that recorded it; its derivative works under `<layer> backward`.
+    pub(crate) layer: LabelId,
+    pub(crate) outputs: usize,
+    /// The stream that it was called on; its derivative runs there too.
+    pub(crate) stream: StreamId,
+    pub(super) edges: SmallVec<[Option<Edge>; 3]>,
+    /// What the gradients of the inputs must look like.
+    pub(super) ins: Sizes,
+    /// Where it was called, in anomaly mode.
+    pub(super) place: Option<Box<str>>,
+    pub(super) hooks: OnceLock<Arc<Hooks>>,
+    /// Gone once a backward pass has run it.
+    pub(super) derivative: Mutex<Option<Arc<dyn Derivative>>>,
+}
+
+/// Called with a gradient; what it gives back, if anything, takes its place.
+type GradHook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
+/// Called with a leaf.
+type LeafHook = Arc<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;
+
+/// A hook, what it belongs to (an output of an operation), and its number.
+pub(super) struct Entry {
+    pub(super) number: u64,
+    pub(super) output: usize,
+    pub(super) hook: Hook,
+}
+
+#[derive(Clone)]
+pub(super) enum Hook {
+    Grad(GradHook),
+    Leaf(LeafHook),
+}
+
+/// The hooks of a leaf or of an operation's outputs.
+#[derive(Default)]
+pub(crate) struct Hooks(pub(super) Mutex<Vec<Entry>>);
+
+/// Whether any tensor ever got a hook: without one, a backward pass need not look for them.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn any_hooks() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+impl Hooks {
+    pub(super) fn new() -> Arc<Hooks> {
+        ANY.store(true, Ordering::Relaxed);
+        Arc::new(Hooks::default())
+    }
+}
