@@ -4,7 +4,7 @@
 //! Sums are in `f64`, cut by channels, so that none depends on the number of threads.
 
 use super::number::Float;
-use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
+use super::parallel::{PIECE, for_each_piece, for_each_pieces};
 use super::simd::vectorize;
 
 /// Sizes.
@@ -42,9 +42,7 @@ const BLOCK: usize = 16;
 #[allow(clippy::needless_range_loop, reason = "the number is a channel's, too")]
 fn sums<T: Float>(size: Channels, out: [&mut [T]; 2], f: impl Fn(usize, usize) -> [T; 2] + Sync) {
     let Channels { outer, channels, inner } = size;
-    let [first, second] = out.map(Cut::new);
-    for_each_chunk(channels.div_ceil(BLOCK), |chunk| {
-        let from = chunk * BLOCK;
+    for_each_pieces(out, BLOCK, |from, [first, second]| {
         let count = BLOCK.min(channels - from);
         let mut totals = [[0f64; BLOCK]; 2];
         vectorize(
@@ -78,11 +76,7 @@ fn sums<T: Float>(size: Channels, out: [&mut [T]; 2], f: impl Fn(usize, usize) -
             },
         );
         for i in 0..count {
-            // SAFETY: each chunk has channels of its own.
-            unsafe {
-                first.set(from + i, T::of(totals[0][i]));
-                second.set(from + i, T::of(totals[1][i]));
-            }
+            (first[i], second[i]) = (T::of(totals[0][i]), T::of(totals[1][i]));
         }
     });
 }

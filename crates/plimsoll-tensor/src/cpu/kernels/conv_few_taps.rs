@@ -4,7 +4,7 @@
 //! sums. Here a tile reads weights and padded image where they lie and writes rows of NCHW directly.
 
 use super::conv::{Conv2dShape, pad};
-use super::parallel::{Cut, for_each_chunk};
+use super::parallel::{Pieces, for_each_cut};
 use super::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE};
 
 /// Taps up to which this is faster.
@@ -31,12 +31,10 @@ pub(super) fn conv2d(
     let weight_rows: [usize; ROWS] = std::array::from_fn(|i| i * taps);
     let out_rows: [usize; ROWS] = std::array::from_fn(|i| i * plane);
     let width = shape.out_w().min(WIDE);
-    let out = Cut::new(out);
-    for_each_chunk(shape.batch * groups, |chunk| {
+    let out = Pieces::in_rows(out, shape.out_channels * plane, ROWS * plane);
+    for_each_cut(shape.batch * groups, out, |chunk, out| {
         let (image, first) = (chunk / groups, chunk % groups * ROWS);
         let channels = ROWS.min(shape.out_channels - first);
-        // SAFETY: an image's channels of one group belong to one chunk.
-        let out = unsafe { out.range((image * shape.out_channels + first) * plane, channels * plane) };
         let image = &input[image * image_len..][..image_len];
         let tile = Tile {
             a: &weight[first * taps..],

@@ -6,7 +6,7 @@
 
 use super::conv::{Conv2dShape, Panels, check_scratch, pad};
 use super::conv_few_taps;
-use super::parallel::{Cut, for_each_chunk, for_each_chunk_with, scratch_workers};
+use super::parallel::{Pieces, for_each_cut, for_each_cut_with, scratch_workers};
 use super::tile::{Depth, ROWS, Start, Tile};
 use super::transpose::transpose;
 
@@ -46,12 +46,11 @@ pub(crate) fn conv2d(
     pack(shape, panels, weight, bias, packed);
     let input = pad(shape, input, padded);
     let (image_len, plane) = (shape.in_channels * shape.padded_plane(), shape.out_plane());
-    let out = Cut::new(out);
-    for_each_chunk_with(shape.batch * panels.count(), scratch, PIXELS * panels.width, |chunk, block| {
+    let chunks = shape.batch * panels.count();
+    let out = Pieces::in_rows(out, shape.out_channels * plane, panels.width * plane);
+    for_each_cut_with(chunks, out, scratch, PIXELS * panels.width, |chunk, out, block| {
         let (image, panel) = (chunk / panels.count(), chunk % panels.count());
-        let (first, channels) = panels.channels_of(panel);
-        // SAFETY: an image's channels of one panel belong to one chunk.
-        let out = unsafe { out.range((image * shape.out_channels + first) * plane, channels * plane) };
+        let (_, channels) = panels.channels_of(panel);
         let (start, weights) = packed_panel(shape, panels, packed, panel);
         let tile = Tile {
             a: &input[image * image_len..][..image_len],
@@ -86,11 +85,8 @@ fn compute(shape: &Conv2dShape, tile: &Tile<'_>, first: usize, block: &mut [f32]
 /// Packs each panel as its bias (or zeros) followed by `[tap][channel]`.
 fn pack(shape: &Conv2dShape, panels: Panels, weight: &[f32], bias: Option<&[f32]>, packed: &mut [f32]) {
     let (taps, width) = (shape.taps(), panels.width);
-    let packed = Cut::new(packed);
-    for_each_chunk(panels.count(), |panel| {
+    for_each_cut(panels.count(), Pieces::of(packed, (taps + 1) * width), |panel, packed| {
         let (first, channels) = panels.channels_of(panel);
-        // SAFETY: one panel, one chunk.
-        let packed = unsafe { packed.range(panel * (taps + 1) * width, (taps + 1) * width) };
         if channels < width {
             packed.fill(0.0);
         }

@@ -5,7 +5,7 @@
 //! padding and nothing is scattered; at the end the image is transposed (and its frame dropped) into NCHW.
 
 use super::conv::{Conv2dShape, Panels, check_scratch};
-use super::parallel::{Cut, for_each_chunk, for_each_chunk_with, scratch_workers};
+use super::parallel::{Pieces, for_each_cut, for_each_cut_with, scratch_workers};
 use super::tile::{Depth, ROWS, Start, Tile};
 use super::transpose::transpose;
 
@@ -31,14 +31,14 @@ pub(crate) fn conv2d_backward_input(
     pack(shape, panels, weight, packed);
     let (in_plane, out_plane) = (shape.in_h * shape.in_w, shape.out_plane());
     let image_len = shape.out_channels * out_plane;
-    let grad_in = Cut::new(grad_in);
-    for_each_chunk_with(
+    for_each_cut_with(
         shape.batch * panels.count(),
+        Pieces::in_rows(grad_in, shape.in_channels * in_plane, panels.width * in_plane),
         scratch,
         shape.padded_plane() * panels.width,
-        |chunk, image_grad| {
+        |chunk, grad_in, image_grad| {
             let (image, panel) = (chunk / panels.count(), chunk % panels.count());
-            let (first, channels) = panels.channels_of(panel);
+            let (_, channels) = panels.channels_of(panel);
             let len = packed_len(shape, panels) / panels.count();
             accumulate(
                 shape,
@@ -47,9 +47,6 @@ pub(crate) fn conv2d_backward_input(
                 panels.width,
                 image_grad,
             );
-            // SAFETY: an image's channels of one panel belong to one chunk.
-            let grad_in =
-                unsafe { grad_in.range((image * shape.in_channels + first) * in_plane, channels * in_plane) };
             // Rows without a frame between them are moved as one.
             let (rows, row_len) = match shape.padding[1] {
                 0 => (1, in_plane),
@@ -91,11 +88,8 @@ fn packed_len(shape: &Conv2dShape, panels: Panels) -> usize {
 fn pack(shape: &Conv2dShape, panels: Panels, weight: &[f32], packed: &mut [f32]) {
     let (area, width) = (shape.kernel_h * shape.kernel_w, panels.width);
     let len = area * shape.out_channels * width;
-    let packed = Cut::new(packed);
-    for_each_chunk(panels.count(), |panel| {
+    for_each_cut(panels.count(), Pieces::of(packed, len), |panel, packed| {
         let (first, channels) = panels.channels_of(panel);
-        // SAFETY: one panel, one chunk.
-        let packed = unsafe { packed.range(panel * len, len) };
         if channels < width {
             packed.fill(0.0);
         }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::conv::{Conv2dShape, Panels, check_scratch, pad};
-use super::parallel::{Cut, SCRATCH_WORKERS, for_each_chunk, for_each_chunk_with, scratch_workers};
+use super::parallel::{Pieces, SCRATCH_WORKERS, for_each_cut, for_each_cut_with, scratch_workers};
 use super::tile::{Depth, ROWS, Start, Tile};
 use super::transpose::transpose;
 
@@ -93,19 +93,26 @@ pub(crate) fn conv2d_backward_weight(
     let (parts, scratch) = scratch.split_at_mut(plan.groups * part_len);
     let (padded, scratch) = scratch.split_at_mut(shape.padded_input_len());
     let input = pad(shape, input, padded);
-    let cut = Cut::new(parts);
-    for_each_chunk_with(plan.chunks(), scratch, plan.worker_len(shape), |chunk, pixels| {
+    let width = plan.panels.width;
+    // A group's taps of one panel and span are one chunk's.
+    let cut = Pieces::in_rows(parts, shape.taps() * width, plan.taps_per_span * width);
+    for_each_cut_with(plan.chunks(), cut, scratch, plan.worker_len(shape), |chunk, part, pixels| {
         let (rest, span) = (chunk / plan.spans, chunk % plan.spans);
         let (group, panel) = (rest / plan.panels.count(), rest % plan.panels.count());
-        let taps = span * plan.taps_per_span..shape.taps().min((span + 1) * plan.taps_per_span);
         let images = group * plan.images_per_group..shape.batch.min((group + 1) * plan.images_per_group);
-        let at = (panel * shape.taps() + taps.start) * plan.panels.width;
-        // SAFETY: a group's taps of one panel and span belong to one chunk.
-        let part = unsafe { cut.range(group * part_len + at, taps.len() * plan.panels.width) };
         part.fill(0.0);
         for first in images.clone().step_by(plan.block.0) {
             let images = first..images.end.min(first + plan.block.0);
-            accumulate(shape, &plan, images, panel, taps.start, (input, grad_out), part, pixels);
+            accumulate(
+                shape,
+                &plan,
+                images,
+                panel,
+                span * plan.taps_per_span,
+                (input, grad_out),
+                part,
+                pixels,
+            );
         }
     });
     add_parts(shape, &plan, parts, grad_weight);
@@ -159,11 +166,9 @@ fn accumulate(
 fn add_parts(shape: &Conv2dShape, plan: &Plan, parts: &mut [f32], grad_weight: &mut [f32]) {
     let (taps, width) = (shape.taps(), plan.panels.width);
     let (first_part, others) = parts.split_at_mut(plan.part_len(shape));
-    let (first_part, grad_weight) = (Cut::new(first_part), Cut::new(grad_weight));
-    for_each_chunk(plan.panels.count(), |panel| {
-        let (first, channels) = plan.panels.channels_of(panel);
-        // SAFETY: one panel, one chunk.
-        let sums = unsafe { first_part.range(panel * taps * width, taps * width) };
+    let cut = (Pieces::of(first_part, taps * width), Pieces::of(grad_weight, width * taps));
+    for_each_cut(plan.panels.count(), cut, |panel, (sums, grad_weight)| {
+        let (_, channels) = plan.panels.channels_of(panel);
         super::simd::vectorize(
             #[inline(always)]
             || {
@@ -174,8 +179,6 @@ fn add_parts(shape: &Conv2dShape, plan: &Plan, parts: &mut [f32], grad_weight: &
                 }
             },
         );
-        // SAFETY: one panel's channels, one chunk.
-        let grad_weight = unsafe { grad_weight.range(first * taps, channels * taps) };
         transpose((taps, channels), (sums, width), (grad_weight, taps));
     });
 }

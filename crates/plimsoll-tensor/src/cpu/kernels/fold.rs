@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
+use super::parallel::{Cuts, PIECE, Pieces, for_each_cut, for_each_piece};
 use super::simd::vectorize;
 use super::walk::Walk;
 
@@ -36,12 +36,16 @@ pub(crate) fn fold<T: Copy + Default + Sync, O: Send, F: Fold<T>>(
     out: &mut [O],
     finish: impl Fn(F::State) -> O + Sync,
 ) {
-    let len = out.len();
-    let out = Cut::new(out);
-    for_each_fold(shape, src, reduced, folding, len, |i, state| {
-        // SAFETY: `for_each_fold` has each output once.
-        unsafe { out.set(i, finish(state)) };
-    });
+    let outputs = out.len();
+    for_each_fold(
+        shape,
+        src,
+        reduced,
+        folding,
+        outputs,
+        |len| Pieces::of(out, len),
+        |out, i, state| out[i] = finish(state),
+    );
 }
 
 /// [`fold`] with two outputs.
@@ -54,26 +58,27 @@ pub(crate) fn fold2<T: Copy + Default + Sync, O: Send, P: Send, F: Fold<T>>(
     finish: impl Fn(F::State) -> (O, P) + Sync,
 ) {
     assert_eq!(first.len(), second.len(), "fold2: its outputs");
-    let len = first.len();
-    let (first, second) = (Cut::new(first), Cut::new(second));
-    for_each_fold(shape, src, reduced, folding, len, |i, state| {
-        let (a, b) = finish(state);
-        // SAFETY: `for_each_fold` has each output once.
-        unsafe {
-            first.set(i, a);
-            second.set(i, b);
-        }
-    });
+    let outputs = first.len();
+    for_each_fold(
+        shape,
+        src,
+        reduced,
+        folding,
+        outputs,
+        |len| (Pieces::of(first, len), Pieces::of(second, len)),
+        |(first, second), i, state| (first[i], second[i]) = finish(state),
+    );
 }
 
-/// Calls `write` with the number and the fold of each output, once.
-fn for_each_fold<T: Copy + Default + Sync, F: Fold<T>>(
+/// Calls `write` with the fold of each output, once: where it is in which piece. `cut` cuts the outputs.
+fn for_each_fold<T: Copy + Default + Sync, F: Fold<T>, C: Cuts>(
     shape: &[usize],
     (src, strides): (&[T], &[usize]),
     reduced: &[bool],
     folding: &F,
     outputs: usize,
-    write: impl Fn(usize, F::State) + Sync,
+    cut: impl FnOnce(usize) -> C,
+    write: impl Fn(&mut C::Piece, usize, F::State) + Sync,
 ) {
     let dims = |wanted: bool| {
         let chosen = (0..shape.len()).filter(move |&d| reduced[d] == wanted);
@@ -82,20 +87,23 @@ fn for_each_fold<T: Copy + Default + Sync, F: Fold<T>>(
     let (kept, folded) = (dims(false), dims(true));
     assert_eq!(outputs, kept.len(), "fold: outputs against kept dimensions of {shape:?}");
     if folded.len() == 0 {
-        return (0..outputs).for_each(|i| write(i, folding.start(T::default())));
+        return for_each_cut(1, cut(outputs), |_, mut piece| {
+            (0..outputs).for_each(|i| write(&mut piece, i, folding.start(T::default())));
+        });
     }
     if outputs == 1 && folded.len() > PIECE {
-        return write(0, in_parts(src, &folded, folding));
+        return for_each_cut(1, cut(1), |_, mut piece| write(&mut piece, 0, in_parts(src, &folded, folding)));
     }
     let columns = kept.run_strides() == [1] && folded.run_strides() != [1] && kept.run_len() >= 8;
     let chunk_len = (PIECE / folded.len()).max(if columns { LANES } else { 1 });
     let [kept_step] = kept.run_strides();
-    for_each_chunk(outputs.div_ceil(chunk_len), |chunk| {
+    for_each_cut(outputs.div_ceil(chunk_len), cut(chunk_len), |chunk, mut piece| {
+        let first = chunk * chunk_len;
         vectorize(
             #[inline(always)]
             || {
                 kept.for_each_run(
-                    chunk * chunk_len..outputs.min((chunk + 1) * chunk_len),
+                    first..outputs.min(first + chunk_len),
                     #[inline(always)]
                     |at, [from], len| {
                         if columns {
@@ -103,12 +111,18 @@ fn for_each_fold<T: Copy + Default + Sync, F: Fold<T>>(
                                 let states =
                                     side_by_side(&src[from + i..], &folded, folding, LANES.min(len - i));
                                 let states = states.into_iter().take(len - i).enumerate();
-                                states.for_each(|(lane, state)| write(at + i + lane, state));
+                                states.for_each(|(lane, state)| {
+                                    write(&mut piece, at - first + i + lane, state);
+                                });
                             }
                         } else {
                             for i in 0..len {
                                 let src = &src[from + i * kept_step..];
-                                write(at + i, one(src, &folded, 0..folded.len(), folding));
+                                write(
+                                    &mut piece,
+                                    at - first + i,
+                                    one(src, &folded, 0..folded.len(), folding),
+                                );
                             }
                         }
                     },

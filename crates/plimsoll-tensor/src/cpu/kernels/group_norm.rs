@@ -3,7 +3,7 @@
 //! Elements are `[batch, channels, inner]`; a group is `channels / groups` channels, side by side.
 
 use super::number::Float;
-use super::parallel::{Cut, for_each_chunk, for_each_piece};
+use super::parallel::{Pieces, for_each_cut};
 use super::simd::vectorize;
 use super::softmax::row_sum;
 
@@ -43,21 +43,17 @@ pub(crate) fn group_norm<T: Float>(
         return;
     }
     let len = size.len();
-    let (mean, rstd) = (Cut::new(mean), Cut::new(rstd));
-    for_each_piece(out, len, |start, out| {
+    let (groups, cut) = (mean.len(), (Pieces::of(out, len), Pieces::of(mean, 1), Pieces::of(rstd, 1)));
+    for_each_cut(groups, cut, |row, (out, mean, rstd)| {
         vectorize(
             #[inline(always)]
             || {
-                let (row, x) = (start / len, &x[start..][..len]);
+                let x = &x[row * len..][..len];
                 let level = row_sum(x) / T::of(len as f64);
                 // `out` holds the squares first.
                 out.iter_mut().zip(x).for_each(|(out, &x)| *out = (x - level) * (x - level));
                 let scale = T::of(1.0 / (row_sum(out).wide() / len as f64 + eps).sqrt());
-                // SAFETY: each piece is a group of its own.
-                unsafe {
-                    mean.set(row, level);
-                    rstd.set(row, scale);
-                }
+                (mean[0], rstd[0]) = (level, scale);
                 for (i, (out, x)) in
                     out.chunks_exact_mut(size.inner).zip(x.chunks_exact(size.inner)).enumerate()
                 {
@@ -95,13 +91,9 @@ pub(crate) fn group_norm_backward<T: Float>(
     // For each channel of each image, the sums of the gradient times the normalized elements, and of the gradient.
     let (slopes, levels) = scratch[..2 * size.batch * size.channels].split_at_mut(size.batch * size.channels);
     {
-        let (slopes, levels, out) = (Cut::new(slopes), Cut::new(levels), Cut::new(out));
-        for_each_chunk(size.batch * size.groups, |row| {
+        let cut = (Pieces::of(slopes, width), Pieces::of(levels, width), Pieces::of(out, len));
+        for_each_cut(size.batch * size.groups, cut, |row, (slopes, levels, out)| {
             let start = row * len;
-            // SAFETY: each chunk has a group of its own.
-            let (slopes, levels, out) = unsafe {
-                (slopes.range(row * width, width), levels.range(row * width, width), out.range(start, len))
-            };
             vectorize(
                 #[inline(always)]
                 || {

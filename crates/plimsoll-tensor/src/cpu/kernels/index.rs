@@ -126,19 +126,17 @@ pub(crate) fn put<T: Copy + Send + Sync, I: Index>(
     for_each_chunk(rest.len().div_ceil(chunk_len), |chunk| {
         let positions = chunk * chunk_len..rest.len().min((chunk + 1) * chunk_len);
         rest.for_each_run(positions, |_, [from, to, at], len| {
+            // SAFETY: this chunk alone has these positions of the other dimensions, and so these elements.
+            let part = |to: usize, len: usize| unsafe { out.range(to, len) };
             let element = |i: usize, j: usize| {
                 let to = to + i * out_run + index.elements[at + i * index_run + j * index_dim].at() * out_dim;
-                // SAFETY: this chunk alone has these positions of the other dimensions, and so these elements.
-                let out = unsafe { &mut out.range(to, 1)[0] };
-                change(out, src[from + i * src_run + j * src_dim]);
+                change(&mut part(to, 1)[0], src[from + i * src_run + j * src_dim]);
             };
             if index_run == 0 && out_run == 1 && src_run == 1 {
                 for j in 0..count {
                     let to = to + index.elements[at + j * index_dim].at() * out_dim;
-                    // SAFETY: as above.
-                    let out = unsafe { out.range(to, len) };
                     let src = &src[from + j * src_dim..][..len];
-                    out.iter_mut().zip(src).for_each(|(out, &src)| change(out, src));
+                    part(to, len).iter_mut().zip(src).for_each(|(out, &src)| change(out, src));
                 }
             } else if src_dim < src_run {
                 (0..len).for_each(|i| (0..count).for_each(|j| element(i, j)));

@@ -5,7 +5,7 @@ use super::cross_entropy::{Coefficients, log_sum};
 use super::loss::BadTarget;
 use super::matmul::{MatmulShape, MatrixStrides, matmul};
 use super::number::Float;
-use super::parallel::{Cut, for_each_chunk, for_each_piece};
+use super::parallel::{Cut, Pieces, for_each_chunk, for_each_cut, for_each_piece};
 use super::simd::vectorize;
 
 /// Sizes: `rows x dim` against `classes x dim`.
@@ -86,10 +86,11 @@ fn loss_and_gradient<T: Float>(
     scale: Option<T>,
 ) {
     let classes = of.classes;
-    let logits = Cut::new(logits);
-    for_each_piece(losses, 4, |start, losses| {
-        // SAFETY: each piece of losses has the logits of its own rows.
-        let logits = unsafe { logits.range(start * classes, losses.len() * classes) };
+    const ROWS: usize = 4;
+    let (chunks, cut) =
+        (losses.len().div_ceil(ROWS), (Pieces::of(losses, ROWS), Pieces::of(logits, ROWS * classes)));
+    for_each_cut(chunks, cut, |chunk, (losses, logits)| {
+        let start = chunk * ROWS;
         vectorize(
             #[inline(always)]
             || {

@@ -11,7 +11,7 @@
 //!
 //! | file | kernels |
 //! |---|---|
-//! | [`parallel`] | the one way to use more cores |
+//! | [`parallel`], `region` | the one way to use more cores; one parallel loop |
 //! | [`number`] | the types that kernels compute in |
 //! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
 //! | [`convert`] | elements of any type in the three that kernels compute in, and back |
@@ -64,6 +64,7 @@ pub(crate) mod parallel;
 pub(crate) mod philox;
 pub(crate) mod pool;
 pub(crate) mod reduce;
+mod region;
 pub(crate) mod remap;
 pub(crate) mod rotary;
 pub(crate) mod row_norm;

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use super::number::Float;
-use super::parallel::{Cut, for_each_chunk_with};
+use super::parallel::{Pieces, for_each_cut_with};
 use crate::random::RandomStream;
 
 /// Floats of scratch for one worker.
@@ -53,10 +53,8 @@ pub(crate) fn multinomial<T: Float>(
         }
     }
     let rows = out.len() / drawn;
-    let out = Cut::new(out);
-    for_each_chunk_with(rows, scratch, multinomial_scratch_len(cols), |row, scratch| {
-        // SAFETY: each row is one chunk's.
-        let out = unsafe { out.range(row * drawn, drawn) };
+    let out = Pieces::of(out, drawn);
+    for_each_cut_with(rows, out, scratch, multinomial_scratch_len(cols), |row, out, scratch| {
         let weights = &weights[row * cols..][..cols];
         let mut words = ChaCha8Rng::seed_from_u64(from.seed);
         words.set_stream(from.stream);

@@ -2,17 +2,16 @@
 //!
 //! Work is cut into chunks whose bounds depend on shapes only, never on the number of threads, so results
 //! do not either. The calling thread takes chunks itself from a shared counter; helpers from rayon's pool
-//! join when they wake up. Nobody waits for a helper that has not started (see Note [Closing a region]),
+//! join when they wake up. Nobody waits for a helper that has not started (`region.rs`, Note [Closing a region]),
 //! so a small kernel costs no hand-off.
 //!
-//! [`for_each_chunk`] is the primitive, [`for_each_piece`] and its siblings cut output slices safely, and
-//! [`Cut`] is for kernels whose pieces are irregular.
+//! [`for_each_chunk`] is the primitive (`region.rs` runs it). [`for_each_piece`] and its siblings cut output slices, and
+//! [`for_each_cut`] any number of them, each in pieces of its own; no kernel needs unsafe code for that. [`Cut`] is for
+//! kernels whose pieces are irregular.
 
-use std::any::Any;
 use std::marker::PhantomData;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use super::region::run;
 
 /// Elements per piece in memory-bound kernels: 128 KiB of `f32`, some 10 µs, as long as waking a helper.
 pub(crate) const PIECE: usize = 32 * 1024;
@@ -44,24 +43,44 @@ pub(crate) fn for_each_chunk_with(
     scratch_len: usize,
     body: impl Fn(usize, &mut [f32]) + Sync,
 ) {
+    for_each_cut_with(chunks, (), scratch, scratch_len, |chunk, (), own| body(chunk, own));
+}
+
+/// As [`for_each_chunk`], with each chunk's piece of the slices that `cut` names: [`Pieces`] of one, or a tuple or an
+/// array of them.
+///
+/// ```ignore
+/// // Rows of `out`, and one number of each:
+/// for_each_cut(rows, (Pieces::of(out, cols), Pieces::of(mean, 1)), |row, (out, mean)| …);
+/// ```
+#[allow(clippy::needless_pass_by_value, reason = "its slices are borrowed mutably")]
+pub(crate) fn for_each_cut<C: Cuts>(chunks: usize, cut: C, body: impl Fn(usize, C::Piece) + Sync) {
+    // SAFETY: `run` has each chunk once.
+    run(chunks, workers(), &|_, chunk| body(chunk, unsafe { cut.piece(chunk) }));
+}
+
+/// [`for_each_cut`] and [`for_each_chunk_with`] in one.
+#[allow(clippy::needless_pass_by_value, reason = "its slices are borrowed mutably")]
+pub(crate) fn for_each_cut_with<C: Cuts>(
+    chunks: usize,
+    cut: C,
+    scratch: &mut [f32],
+    scratch_len: usize,
+    body: impl Fn(usize, C::Piece, &mut [f32]) + Sync,
+) {
     assert!(scratch.len() >= scratch_len, "scratch of {} where {scratch_len} are needed", scratch.len());
     let at_most = scratch.len().checked_div(scratch_len).unwrap_or(usize::MAX);
-    let cut = Cut::new(scratch);
+    let scratch = Cut::new(scratch);
     run(chunks, workers().min(at_most), &|worker, chunk| {
-        // SAFETY: `run` gives each running worker a number of its own below `at_most`.
-        body(chunk, unsafe { cut.range(worker * scratch_len, scratch_len) });
+        // SAFETY: `run` has each chunk once, and gives each running worker a number of its own below `at_most`.
+        let (piece, own) = unsafe { (cut.piece(chunk), scratch.range(worker * scratch_len, scratch_len)) };
+        body(chunk, piece, own);
     });
 }
 
 /// Cuts `out` into consecutive pieces of `len` (the last may be shorter); runs `body(start, piece)` on each.
 pub(crate) fn for_each_piece<T: Send>(out: &mut [T], len: usize, body: impl Fn(usize, &mut [T]) + Sync) {
-    let total = out.len();
-    let out = Cut::new(out);
-    for_each_chunk(total.div_ceil(len), |chunk| {
-        let start = chunk * len;
-        // SAFETY: chunks are disjoint ranges of `out`, each run once.
-        body(start, unsafe { out.range(start, len.min(total - start)) });
-    });
+    for_each_cut(out.len().div_ceil(len), Pieces::of(out, len), |chunk, out| body(chunk * len, out));
 }
 
 /// [`for_each_piece`] of several slices of one length.
@@ -72,13 +91,8 @@ pub(crate) fn for_each_pieces<T: Send, const N: usize>(
 ) {
     let total = slices.first().map_or(0, |slice| slice.len());
     assert!(slices.iter().all(|slice| slice.len() == total), "slices cut together");
-    let cuts = slices.map(Cut::new);
-    for_each_chunk(total.div_ceil(len), |chunk| {
-        let start = chunk * len;
-        // SAFETY: chunks are disjoint ranges of each slice, each run once.
-        let pieces = std::array::from_fn(|i| unsafe { cuts[i].range(start, len.min(total - start)) });
-        body(start, pieces);
-    });
+    let cut = slices.map(|slice| Pieces::of(slice, len));
+    for_each_cut(total.div_ceil(len), cut, |chunk, pieces| body(chunk * len, pieces));
 }
 
 /// [`for_each_piece`] of two slices of one length.
@@ -88,12 +102,8 @@ pub(crate) fn for_each_piece2<T: Send, U: Send>(
     body: impl Fn(usize, &mut [T], &mut [U]) + Sync,
 ) {
     assert_eq!(a.len(), b.len(), "two slices cut together");
-    let b = Cut::new(b);
-    for_each_piece(a, len, |start, a| {
-        // SAFETY: the same disjoint ranges as those of `a`, of the same total length.
-        let b = unsafe { b.range(start, a.len()) };
-        body(start, a, b);
-    });
+    let (chunks, cut) = (a.len().div_ceil(len), (Pieces::of(a, len), Pieces::of(b, len)));
+    for_each_cut(chunks, cut, |chunk, (a, b)| body(chunk * len, a, b));
 }
 
 /// [`for_each_piece`] of three slices of one length.
@@ -102,13 +112,88 @@ pub(crate) fn for_each_piece3<T: Send, U: Send, V: Send>(
     len: usize,
     body: impl Fn(usize, &mut [T], &mut [U], &mut [V]) + Sync,
 ) {
-    assert_eq!(a.len(), c.len(), "three slices cut together");
-    let c = Cut::new(c);
-    for_each_piece2((a, b), len, |start, a, b| {
-        // SAFETY: the same disjoint ranges as those of `a`, of the same total length.
-        let c = unsafe { c.range(start, a.len()) };
-        body(start, a, b, c);
-    });
+    assert!(a.len() == b.len() && a.len() == c.len(), "three slices cut together");
+    let (chunks, cut) = (a.len().div_ceil(len), (Pieces::of(a, len), Pieces::of(b, len), Pieces::of(c, len)));
+    for_each_cut(chunks, cut, |chunk, (a, b, c)| body(chunk * len, a, b, c));
+}
+
+/// What has a piece for each chunk of a loop.
+///
+/// # Safety
+/// The pieces of different chunks do not overlap.
+pub(crate) unsafe trait Cuts: Sync {
+    type Piece;
+
+    /// The piece of a chunk; empty where there is nothing left.
+    ///
+    /// # Safety
+    /// Each chunk once.
+    unsafe fn piece(&self, chunk: usize) -> Self::Piece;
+}
+
+/// A slice that is cut into pieces, one for each chunk.
+pub(crate) struct Pieces<'a, T> {
+    slice: Cut<'a, T>,
+    /// The slice is rows of this length, each cut by itself.
+    row: usize,
+    len: usize,
+    of_a_row: usize,
+}
+
+impl<'a, T> Pieces<'a, T> {
+    /// Consecutive pieces of `len`; the last may be shorter.
+    pub(crate) fn of(slice: &'a mut [T], len: usize) -> Self {
+        Self { row: usize::MAX, len, of_a_row: usize::MAX, slice: Cut::new(slice) }
+    }
+
+    /// Rows of `row` elements, each cut into pieces of `len`, of which the last may be shorter: the pieces of a row
+    /// come before those of the next.
+    pub(crate) fn in_rows(slice: &'a mut [T], row: usize, len: usize) -> Self {
+        let of_a_row = if len == 0 { 1 } else { row.div_ceil(len).max(1) };
+        Self { row, len, of_a_row, slice: Cut::new(slice) }
+    }
+}
+
+// SAFETY: different chunks are different rows, or different multiples of `len` within one.
+unsafe impl<'a, T: Send> Cuts for Pieces<'a, T> {
+    type Piece = &'a mut [T];
+
+    #[inline(always)]
+    unsafe fn piece(&self, chunk: usize) -> &'a mut [T] {
+        let (row, nth) = (chunk / self.of_a_row, chunk % self.of_a_row);
+        let first = self.row.saturating_mul(row).min(self.slice.len);
+        let end = first.saturating_add(self.row).min(self.slice.len);
+        let at = first.saturating_add(nth.saturating_mul(self.len)).min(end);
+        // SAFETY: no other chunk's, see above; the caller has this one once.
+        unsafe { self.slice.range(at, self.len.min(end - at)) }
+    }
+}
+
+macro_rules! cuts_of_tuples {
+    ($(($($name:ident $at:tt),*))*) => {$(
+        // SAFETY: each of them promises it.
+        unsafe impl<$($name: Cuts),*> Cuts for ($($name,)*) {
+            type Piece = ($($name::Piece,)*);
+
+            #[inline(always)]
+            #[allow(clippy::unused_unit, reason = "the empty tuple is one of them")]
+            unsafe fn piece(&self, _chunk: usize) -> Self::Piece {
+                // SAFETY: the caller's promise is theirs.
+                ($(unsafe { self.$at.piece(_chunk) },)*)
+            }
+        }
+    )*};
+}
+cuts_of_tuples! { () (A 0, B 1) (A 0, B 1, C 2) }
+
+// SAFETY: each of them promises it.
+unsafe impl<C: Cuts, const N: usize> Cuts for [C; N] {
+    type Piece = [C::Piece; N];
+
+    unsafe fn piece(&self, chunk: usize) -> Self::Piece {
+        // SAFETY: the caller's promise is theirs.
+        std::array::from_fn(|i| unsafe { self[i].piece(chunk) })
+    }
 }
 
 /// A slice whose disjoint ranges may be borrowed mutably by several threads.
@@ -147,124 +232,17 @@ impl<'a, T> Cut<'a, T> {
     /// # Safety
     /// No other borrow from this `Cut` that is alive at the same time may overlap this one.
     #[allow(clippy::mut_from_ref)] // disjointness is the caller's promise
-    pub(crate) unsafe fn range(&self, at: usize, len: usize) -> &mut [T] {
+    pub(crate) unsafe fn range(&self, at: usize, len: usize) -> &'a mut [T] {
         assert!(at + len <= self.len, "range {at}..{} of {}", at + len, self.len);
         // SAFETY: inside the slice this was made from, which is borrowed for `'a`; disjoint by promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
 }
 
-/// One parallel loop: shared between the caller, which owns `body`, and helpers that may come late.
-struct Region {
-    /// The body with its lifetime erased; only followed by those counted in `inside`.
-    body: *const (dyn Fn(usize, usize) + Sync),
-    chunks: usize,
-    next_chunk: AtomicUsize,
-    /// Numbers the workers; the caller is 0.
-    next_worker: AtomicUsize,
-    /// Twice the number of helpers inside, plus one when closed.
-    inside: AtomicUsize,
-    panic: Mutex<Option<Box<dyn Any + Send>>>,
-}
-
-// SAFETY: `body` points to a `Sync` closure; Note [Closing a region] says why it outlives its uses.
-unsafe impl Send for Region {}
-// SAFETY: as above; all other fields are `Sync` themselves.
-unsafe impl Sync for Region {}
-
-// Note [Closing a region]
-// A helper first counts itself in and looks at the closed bit in one atomic step. If the region is closed it
-// leaves without looking at `body`. The caller closes the region before it returns (or unwinds) and then waits
-// until nobody is inside. So whoever runs `body` keeps the caller, whose stack owns it, from returning, and a
-// helper that wakes up late finds the door closed; the `Arc` keeps only the counters alive for it.
-//
-// Note [Why not a scope]
-// `rayon::in_place_scope` needs no unsafe code, but it returns only after every spawned job has run, so a small kernel
-// waits for a thread of the pool to wake up. Two cores of an AMD EPYC, other work running, 2,000 rounds in turns, median:
-// 2 chunks of 0.8 µs take 1.8 µs here and 13.5 µs in a scope (1.6 µs on one thread); 2 chunks of 8 µs take 16 and 28 µs.
-// `rayon::scope` first moves the caller into the pool, which costs the same wake-up.
-const CLOSED: usize = 1;
-const ONE_INSIDE: usize = 2;
-
-impl Region {
-    fn help(&self) {
-        if self.inside.fetch_add(ONE_INSIDE, Ordering::Acquire) & CLOSED == 0 {
-            let worker = self.next_worker.fetch_add(1, Ordering::Relaxed);
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_chunks(worker))) {
-                *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
-            }
-        }
-        self.inside.fetch_sub(ONE_INSIDE, Ordering::Release);
-    }
-
-    fn take_chunks(&self, worker: usize) {
-        // SAFETY: the caller's closure is alive, Note [Closing a region].
-        let body = unsafe { &*self.body };
-        loop {
-            let chunk = self.next_chunk.fetch_add(1, Ordering::Relaxed);
-            if chunk >= self.chunks {
-                return;
-            }
-            body(worker, chunk);
-        }
-    }
-
-    fn close(&self) {
-        self.next_chunk.store(self.chunks, Ordering::Relaxed);
-        let mut spins = 0u32;
-        let mut inside = self.inside.fetch_or(CLOSED, Ordering::Acquire);
-        while inside >= ONE_INSIDE {
-            spins += 1;
-            if spins < 2000 {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-            inside = self.inside.load(Ordering::Acquire);
-        }
-    }
-}
-
-/// Closes the region even when the caller's own chunk panics.
-struct CloseOnDrop<'a>(&'a Region);
-
-impl Drop for CloseOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-/// Runs `body(worker, chunk)` for all chunks on at most `workers` threads, numbered from 0.
-fn run(chunks: usize, workers: usize, body: &(dyn Fn(usize, usize) + Sync)) {
-    let helpers = workers.min(chunks).saturating_sub(1);
-    if helpers == 0 {
-        return (0..chunks).for_each(|chunk| body(0, chunk));
-    }
-    // SAFETY: only the lifetime changes; Note [Closing a region].
-    let body: &'static (dyn Fn(usize, usize) + Sync) = unsafe { std::mem::transmute(body) };
-    let region = Arc::new(Region {
-        body,
-        chunks,
-        next_chunk: AtomicUsize::new(0),
-        next_worker: AtomicUsize::new(1),
-        inside: AtomicUsize::new(0),
-        panic: Mutex::new(None),
-    });
-    for _ in 0..helpers {
-        let region = Arc::clone(&region);
-        rayon::spawn(move || region.help());
-    }
-    let close = CloseOnDrop(&region);
-    region.take_chunks(0);
-    drop(close);
-    let panic = region.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(panic) = panic {
-        resume_unwind(panic);
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::panic::catch_unwind;
+
     use super::*;
 
     #[test]
@@ -297,5 +275,38 @@ mod tests {
             std::thread::yield_now();
             assert!(own.iter().all(|&x| x == chunk as f32));
         });
+    }
+
+    /// The piece of each element after every chunk has added its number and one to its own.
+    fn marked(total: usize, chunks: usize, cut: impl Fn(&mut [usize]) -> Pieces<'_, usize>) -> Vec<usize> {
+        let mut marks = vec![0; total];
+        for_each_cut(chunks, cut(&mut marks), |chunk, piece| piece.iter_mut().for_each(|x| *x += chunk + 1));
+        marks
+    }
+
+    #[test]
+    fn pieces_cover_a_slice_and_do_not_overlap() {
+        assert_eq!(marked(7, 3, |x| Pieces::of(x, 3)), [1, 1, 1, 2, 2, 2, 3]);
+        assert_eq!(marked(10, 4, |x| Pieces::in_rows(x, 5, 3)), [1, 1, 1, 2, 2, 3, 3, 3, 4, 4]);
+        assert_eq!(marked(8, 2, |x| Pieces::in_rows(x, 4, 4)), [1, 1, 1, 1, 2, 2, 2, 2]);
+    }
+
+    #[test]
+    fn what_lies_beyond_a_slice_is_an_empty_piece() {
+        assert_eq!(marked(4, 9, |x| Pieces::of(x, 3)), [1, 1, 1, 2]);
+        assert_eq!(marked(5, 9, |x| Pieces::in_rows(x, 4, 3)), [1, 1, 1, 2, 3]);
+        assert_eq!(marked(0, 3, |x| Pieces::in_rows(x, 0, 0)), [0; 0]);
+        assert_eq!(marked(2, usize::from(true) * 3, |x| Pieces::of(x, 0)), [0; 2]);
+        assert_eq!(marked(3, 9, |x| Pieces::in_rows(x, 2, usize::MAX)), [1, 1, 2]);
+    }
+
+    #[test]
+    fn several_slices_are_cut_together() {
+        let (mut rows, mut sums) = (vec![1.0f32; 6], vec![0.0; 3]);
+        for_each_cut(3, (Pieces::of(&mut rows, 2), Pieces::of(&mut sums, 1)), |row, (cells, sum)| {
+            cells[1] = row as f32;
+            sum[0] = cells.iter().sum();
+        });
+        assert_eq!((rows, sums), (vec![1.0, 0.0, 1.0, 1.0, 1.0, 2.0], vec![1.0, 2.0, 3.0]));
     }
 }

@@ -5,7 +5,7 @@
 //! first maximum wins and NaN is larger than everything.
 
 use super::number::{Float, Number};
-use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
+use super::parallel::{PIECE, for_each_piece, for_each_piece2};
 use super::simd::vectorize;
 
 /// Sizes of pooling: each of `planes` images of `in_h` × `in_w` on its own.
@@ -117,14 +117,13 @@ pub(crate) fn max_pool2d<T: Number, I: WindowIndex>(
 ) {
     shape.check(input.len(), out.len(), index.len(), I::MAX);
     let (in_plane, out_plane, group) = (shape.in_plane(), shape.out_plane(), shape.planes_per_chunk());
-    let (out, index) = (Cut::new(out), Cut::new(index));
-    for_each_chunk(shape.planes.div_ceil(group), |chunk| {
-        for plane in chunk * group..shape.planes.min((chunk + 1) * group) {
-            let input = &input[plane * in_plane..][..in_plane];
-            // SAFETY: each plane belongs to one chunk.
-            let out = unsafe { out.range(plane * out_plane, out_plane) };
-            // SAFETY: as above.
-            let index = unsafe { index.range(plane * out_plane, out_plane) };
+    if out.is_empty() {
+        return;
+    }
+    for_each_piece2((out, index), group * out_plane, |start, out, index| {
+        let planes = out.chunks_exact_mut(out_plane).zip(index.chunks_exact_mut(out_plane));
+        for (i, (out, index)) in planes.enumerate() {
+            let input = &input[(start / out_plane + i) * in_plane..][..in_plane];
             vectorize(
                 #[inline(always)]
                 || match (shape.kernel, shape.stride, shape.padding) {
@@ -145,12 +144,13 @@ pub(crate) fn max_pool2d_backward<T: Float, I: WindowIndex>(
 ) {
     shape.check(grad_in.len(), grad_out.len(), index.len(), I::MAX);
     let (in_plane, out_plane, group) = (shape.in_plane(), shape.out_plane(), shape.planes_per_chunk());
-    let grad_in = Cut::new(grad_in);
-    for_each_chunk(shape.planes.div_ceil(group), |chunk| {
-        for plane in chunk * group..shape.planes.min((chunk + 1) * group) {
+    if grad_in.is_empty() {
+        return;
+    }
+    for_each_piece(grad_in, group * in_plane, |start, grad_in| {
+        for (i, grad_in) in grad_in.chunks_exact_mut(in_plane).enumerate() {
+            let plane = start / in_plane + i;
             let (grad_out, index) = (&grad_out[plane * out_plane..], &index[plane * out_plane..]);
-            // SAFETY: each plane belongs to one chunk.
-            let grad_in = unsafe { grad_in.range(plane * in_plane, in_plane) };
             vectorize(
                 #[inline(always)]
                 || match (shape.kernel, shape.stride, shape.padding) {

@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::number::Float;
-use super::parallel::{Cut, PIECE, for_each_chunk, for_each_piece};
+use super::parallel::{PIECE, for_each_piece};
 
 /// A stretch of an output dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,12 +142,8 @@ pub(crate) fn remap_add<T: Float>(
     let plane: usize = shape[lead..].iter().product();
     let moved: usize = axes[lead..].iter().map(Axis::len).product();
     let contiguous = |d: usize| shape[d + 1..].iter().product::<usize>();
-    let planes = out.len() / plane;
-    let out = Cut::new(out);
-    for_each_chunk(planes, |chunk| {
-        // SAFETY: planes are disjoint.
-        let out = unsafe { out.range(chunk * plane, plane) };
-        let mut lead_place = chunk;
+    for_each_piece(out, plane, |start, out| {
+        let mut lead_place = start / plane;
         let from = (0..lead).rev().fold(0, |from, d| {
             let place = lead_place % shape[d];
             lead_place /= shape[d];

@@ -4,7 +4,7 @@
 
 use super::layer_norm::squares;
 use super::number::Float;
-use super::parallel::{Cut, PIECE, for_each_piece};
+use super::parallel::{PIECE, Pieces, for_each_cut, for_each_piece};
 use super::simd::vectorize;
 use super::softmax::row_sum;
 
@@ -51,20 +51,19 @@ pub(crate) fn row_norm<T: Float>(
         return;
     }
     let cols = x.len() / rstd.len();
-    let (out, sum, mean) = (Cut::new(out), Cut::new(sum), Cut::new(mean));
-    for_each_piece(rstd, (PIECE / cols).max(1), |start, rstd| {
-        let range = start * cols..(start + rstd.len()) * cols;
-        // SAFETY: each piece has rows of its own.
-        let out = unsafe { out.range(range.start, range.len()) };
+    let rows = (PIECE / cols).max(1);
+    let chunks = rstd.len().div_ceil(rows);
+    let of_rows = (Pieces::of(rstd, rows), Pieces::of(mean, rows));
+    let of_elements = (Pieces::of(out, rows * cols), Pieces::of(sum, rows * cols));
+    for_each_cut(chunks, (of_rows, of_elements), |chunk, ((rstd, mean), (out, sum))| {
         vectorize(
             #[inline(always)]
             || {
                 for (i, (out, rstd)) in out.chunks_exact_mut(cols).zip(rstd).enumerate() {
-                    let row = start + i;
+                    let row = chunk * rows + i;
                     let mut x = &x[row * cols..][..cols];
                     if let Some(residual) = residual {
-                        // SAFETY: as above.
-                        let sum = unsafe { sum.range(row * cols, cols) };
+                        let sum = &mut sum[i * cols..][..cols];
                         let residual = &residual[row * cols..][..cols];
                         sum.iter_mut().zip(x).zip(residual).for_each(|((sum, &x), &y)| *sum = x + y);
                         x = sum;
@@ -72,8 +71,7 @@ pub(crate) fn row_norm<T: Float>(
                     let level =
                         if center == Center::Mean { row_sum(x) / T::of(cols as f64) } else { T::default() };
                     if center == Center::Mean {
-                        // SAFETY: as above.
-                        unsafe { mean.set(row, level) };
+                        mean[i] = level;
                     }
                     *rstd = T::of(1.0 / (squares(x, level) / cols as f64 + eps).sqrt());
                     for (out, &x) in out.iter_mut().zip(x) {

@@ -4,7 +4,7 @@
 //! and their places are sorted together as one integer.
 
 use super::number::Number;
-use super::parallel::{Cut, PIECE, for_each_chunk, for_each_chunk_with};
+use super::parallel::{PIECE, Pieces, for_each_cut, for_each_cut_with};
 use super::walk::Walk;
 
 /// Which way an order runs.
@@ -128,15 +128,14 @@ pub(crate) fn sort<T: Sorted>(
     let (walk, len, row) = rows(shape, src);
     let chunk_len = (PIECE / 4 / len).max(1);
     let [step] = walk.run_strides();
-    let (values, places) = (Cut::new(values), Cut::new(places));
-    for_each_chunk(walk.len().div_ceil(chunk_len), |chunk| {
+    let cut = (Pieces::of(values, chunk_len * len), Pieces::of(places, chunk_len * len));
+    for_each_cut(walk.len().div_ceil(chunk_len), cut, |chunk, (values, places)| {
         let positions = chunk * chunk_len..walk.len().min((chunk + 1) * chunk_len);
         walk.for_each_run(positions, |at, [from], run| {
             for i in 0..run {
                 let row = row(from + i * step);
-                // SAFETY: each row of the outputs is one position, which one chunk has.
-                let (values, places) =
-                    unsafe { (values.range((at + i) * len, len), places.range((at + i) * len, len)) };
+                let to = (at + i - chunk * chunk_len) * len;
+                let (values, places) = (&mut values[to..][..len], &mut places[to..][..len]);
                 T::first_places(row, direction, len, false, bytemuck::cast_slice_mut(places));
                 values.iter_mut().zip(places).for_each(|(value, &mut place)| *value = row.at(place as usize));
             }
@@ -163,15 +162,12 @@ pub(crate) fn topk<T: Sorted>(
         return;
     }
     let (walk, len, row) = rows(shape, src);
-    let (values, places) = (Cut::new(values), Cut::new(places));
-    for_each_chunk_with(walk.len(), scratch, topk_scratch_len(len), |chunk, keys| {
+    let cut = (Pieces::of(values, count), Pieces::of(places, count));
+    for_each_cut_with(walk.len(), cut, scratch, topk_scratch_len(len), |chunk, (values, places), keys| {
         let keys = bytemuck::cast_slice_mut(keys);
         walk.for_each_run(chunk..chunk + 1, |_, [from], _| {
             let row = row(from);
             T::first_places(row, direction, count, unsorted, keys);
-            // SAFETY: each row of the outputs is one chunk's.
-            let (values, places) =
-                unsafe { (values.range(chunk * count, count), places.range(chunk * count, count)) };
             for (i, &place) in keys[..count].iter().enumerate() {
                 (values[i], places[i]) = (row.at(place as usize), place as i64);
             }

@@ -76,6 +76,10 @@ pub(crate) fn attention_backward(
     for_each_chunk_with(chunks(shape), scratch, lens.iter().sum(), |chunk, own| {
         let (batch, kv_head) = (chunk / shape.kv_heads, chunk % shape.kv_heads);
         let mut own = Parts::of(own, lens);
+        let store = |i: usize, at: [usize; 3], block: &[f32], size: (usize, usize), scale: f32| {
+            // SAFETY: `at` is in the heads of this chunk, which has them alone.
+            unsafe { to.store(i, at, block, size, scale) };
+        };
         own.dq.fill(0.0);
         for (i, level) in own.levels.iter_mut().enumerate() {
             let at = [batch, kv_head * group + i / shape.queries, i % shape.queries];
@@ -109,17 +113,14 @@ pub(crate) fn attention_backward(
                 }
             }
             let at = [batch, kv_head, key];
-            // SAFETY: the chunk's own heads. The queries were scaled, so `dk` is already.
-            unsafe {
-                to.store(1, at, own.dk, (count, shape.dim), 1.0);
-                to.store(2, at, own.dv, (count, shape.value_dim), 1.0);
-            }
+            // The queries were scaled, so `dk` is already.
+            store(1, at, own.dk, (count, shape.dim), 1.0);
+            store(2, at, own.dv, (count, shape.value_dim), 1.0);
         }
         for member in 0..group {
             let at = [batch, kv_head * group + member, 0];
             let dq = &own.dq[member * shape.queries * padded(shape.dim)..];
-            // SAFETY: as above.
-            unsafe { to.store(0, at, dq, (shape.queries, shape.dim), scores.scale) };
+            store(0, at, dq, (shape.queries, shape.dim), scores.scale);
         }
     });
 }

@@ -5,7 +5,7 @@
 //! logarithm of the sum of exponentials, one number a row, from which the backward pass computes any score again.
 
 use super::super::exp::exp;
-use super::super::parallel::{Cut, for_each_chunk_with, scratch_workers};
+use super::super::parallel::{Cut, Pieces, for_each_cut_with, scratch_workers};
 use super::super::simd::vectorize;
 use super::super::tile::ROWS;
 use super::block::{Into, Left, load, padded, product, turn};
@@ -50,9 +50,10 @@ pub(crate) fn attention(
     scratch: &mut [f32],
 ) {
     let blocks = shape.queries.div_ceil(QUERIES);
-    let (out, log_sums) = (Cut::new(out), Cut::new(log_sums));
+    let out = Cut::new(out);
+    let log_sums = Pieces::in_rows(log_sums, shape.queries, QUERIES);
     let lens = parts(shape);
-    for_each_chunk_with(chunks(shape), scratch, lens.iter().sum(), |chunk, own| {
+    for_each_cut_with(chunks(shape), log_sums, scratch, lens.iter().sum(), |chunk, log_sums, own| {
         let (pair, block) = (chunk / blocks, chunk % blocks);
         let (batch, head) = (pair / shape.heads, pair % shape.heads);
         let first = block * QUERIES;
@@ -68,12 +69,10 @@ pub(crate) fn attention(
             load((v.row([batch, kv_head, key]), v.strides[2]), (count, shape.value_dim), 1.0, state.values);
             state.add(key);
         }
-        // SAFETY: each chunk has rows of its own.
-        let log_sums = unsafe { log_sums.range(pair * shape.queries + first, rows) };
         state.finish(log_sums, |row, values| {
             let at = batch * out_strides[0] + head * out_strides[1] + (first + row) * out_strides[2];
             if !values.is_empty() {
-                // SAFETY: as above; the output does not overlap itself.
+                // SAFETY: each chunk has rows of its own; the output does not overlap itself.
                 unsafe { out.range(at, shape.value_dim) }.copy_from_slice(values);
             }
         });

@@ -4,7 +4,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::super::parallel::{Cut, for_each_chunk};
+use super::super::parallel::{Pieces, for_each_cut};
 use super::clip::{sum_in_parts, sum_of_squares};
 
 /// One step of Adafactor on one parameter, as `torch.optim.Adafactor` defines it.
@@ -142,10 +142,7 @@ pub(super) fn adafactor_step(
     let clip = 1f64.max(squares.sqrt() / (root_len * d));
     let (keep, move_by) = ((1.0 - lr * weight_decay) as f32, (alpha / clip) as f32);
     let keep = if weight_decay == 0.0 { 1.0 } else { keep };
-    let cut = Cut::new(param);
-    for_each_chunk(runs, |run| {
-        // SAFETY: runs are disjoint ranges of `param`, each worked on once.
-        let param = unsafe { cut.range(run * run_len, run_len) };
+    for_each_cut(runs, Pieces::of(param, run_len), |run, param| {
         let grad = &grad[run * run_len..];
         scales(run, &mut |at, scale| param[at] = keep * param[at] - move_by * scale * grad[at]);
     });
