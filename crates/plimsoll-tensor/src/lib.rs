@@ -77,8 +77,10 @@ pub use label::Category;
 pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
 pub use ops::{
-    Activation, AttentionOptions, BatchNormOptions, Conv2dOptions, CrossEntropyOptions, MaxPool2dOptions,
-    OPERATORS, PadMode, ReshapeTo, Rotary, unscale_,
+    Activation, AttentionOptions, AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions,
+    BatchNormArgs, BatchNormOptions, Conv2dOptions, CrossEntropyOptions, InterpolateMode, MaxPool1dOptions,
+    MaxPool2dOptions, MaxPool3dOptions, MaxPoolOptions, OPERATORS, PadMode, ReshapeTo, ResizeTo, Rotary,
+    unscale_,
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};

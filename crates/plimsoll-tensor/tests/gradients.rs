@@ -240,7 +240,7 @@ fn max_pooling_follows_its_slopes() {
     for (kernel, stride, padding) in
         [([2, 2], [2, 2], [0, 0]), ([3, 3], [1, 2], [1, 1]), ([2, 3], [3, 1], [1, 0])]
     {
-        let options = MaxPool2dOptions { kernel, stride, padding };
+        let options = MaxPool2dOptions { stride, padding, ..MaxPool2dOptions::new(kernel) };
         check(Domain::Apart, image, |x| x[0].max_pool2d(options));
     }
 }

@@ -30,6 +30,7 @@ mod group_norm;
 mod in_place;
 mod index_select;
 mod indices;
+mod interpolate;
 mod layer_norm;
 mod leaf;
 mod linear;
@@ -38,6 +39,7 @@ mod logsumexp;
 mod losses;
 mod masked;
 mod matmul;
+mod memory_format;
 mod mse;
 mod multinomial;
 mod nll;
@@ -99,6 +101,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("group_norm", group_norm::cases),
     ("in_place", in_place::cases),
     ("index_select", index_select::cases),
+    ("interpolate", interpolate::cases),
     ("layer_norm", layer_norm::cases),
     ("linear", linear::cases),
     ("logical", logical::cases),
@@ -136,12 +139,16 @@ pub static OPERATORS: &[(&str, Cases)] = &[
 
 pub use activation_linear::Activation;
 pub use attention::AttentionOptions;
-pub use batch_norm::BatchNormOptions;
+pub use batch_norm::{BatchNormArgs, BatchNormOptions};
 pub use clip::{clip_norm_, clip_value_};
 pub use conv::Conv2dOptions;
 pub use cross_entropy::CrossEntropyOptions;
+pub use interpolate::{InterpolateMode, ResizeTo};
 pub use pad::PadMode;
-pub use pool::MaxPool2dOptions;
+pub use pool::{
+    AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions, MaxPool1dOptions, MaxPool2dOptions,
+    MaxPool3dOptions, MaxPoolOptions,
+};
 pub use rotary::Rotary;
 pub use step::{Slot, optimizer_step};
 pub use unscale::unscale_;

@@ -47,9 +47,9 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Tensor> 
             x.conv2d(&inputs[1], inputs.get(2), options)
         }
         "max_pool2d" => x.max_pool2d(MaxPool2dOptions {
-            kernel: pair(&args["kernel_size"]),
             stride: pair(&args["stride"]),
             padding: pair(&args["padding"]),
+            ..MaxPool2dOptions::new(pair(&args["kernel_size"]))
         }),
         "softmax" => x.softmax(dim()),
         "log_softmax" => x.log_softmax(dim()),

@@ -5,6 +5,10 @@
 
 pub mod gpt2;
 pub mod llama;
+pub mod resnet;
+pub mod vgg;
 
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use llama::{Llama, LlamaConfig};
+pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
+pub use vgg::{Vgg, VggConfig};

@@ -6,6 +6,7 @@
 //! [`members!`](crate::members) and a `forward` that opens a span. `linear.rs` is an example.
 
 mod activation;
+mod batch_norm;
 mod conv;
 mod dropout;
 mod embedding;
@@ -20,9 +21,15 @@ mod parameter;
 mod pool;
 mod scope;
 mod sequential;
+mod shape;
 mod summary;
+mod upsample;
 
-pub use activation::{Flatten, ReLU};
+pub use activation::{
+    Approximate, ELU, GELU, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LogSigmoid, LogSoftmax, Mish, ReLU,
+    ReLU6, SiLU, Sigmoid, Softmax, Softplus, Tanh,
+};
+pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormConfig};
 pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::Embedding;
@@ -32,9 +39,15 @@ pub use list::ModuleList;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
 pub use mode::Mode;
 pub use module::Module;
-pub use norm::{LayerNorm, RmsNorm};
+pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use parameter::{Buffer, Parameter};
-pub use pool::MaxPool2d;
+pub use pool::{
+    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,
+    AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AvgPool, AvgPool1d, AvgPool2d, AvgPool3d,
+    MaxPool, MaxPool1d, MaxPool2d, MaxPool3d,
+};
 pub use scope::Scope;
 pub use sequential::Sequential;
+pub use shape::{Flatten, Identity};
 pub use summary::{Row, Summary};
+pub use upsample::Upsample;

@@ -1,7 +1,7 @@
-//! Normalization layers.
+//! Normalization layers without running statistics; `batch_norm.rs` has those with them.
 
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{Result, Tensor};
+use plimsoll_tensor::{Error, Result, Tensor};
 
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
@@ -70,6 +70,66 @@ impl RmsNorm {
     pub fn eps(mut self, eps: f64) -> RmsNorm {
         self.eps = eps;
         self
+    }
+}
+
+/// Each of some groups of channels of `[batch, channels, …]` brought to mean 0 and deviation 1, then scaled and shifted by
+/// channel. As `torch.nn.GroupNorm`.
+///
+/// ```
+/// use plimsoll::nn::{GroupNorm, Module, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let norm = GroupNorm::new(&Scope::new(&device, 1), 2, 6)?;
+/// assert_eq!(norm.forward(&Tensor::randn(&[4, 6, 5], &device)?)?.shape(), [4, 6, 5]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GroupNorm {
+    label: LabelId,
+    groups: usize,
+    weight: Option<Parameter>,
+    bias: Option<Parameter>,
+    eps: f64,
+}
+
+impl GroupNorm {
+    /// For so many channels in so many groups, with PyTorch's `eps` of 1e-5.
+    ///
+    /// # Errors
+    /// Channels that are no multiple of the groups; a path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
+        let layer = GroupNorm::without_affine(scope, groups, channels)?;
+        let weight = scope.parameter("weight", &[channels], Init::Ones)?;
+        let bias = scope.parameter("bias", &[channels], Init::Zeros)?;
+        Ok(GroupNorm { weight: Some(weight), bias: Some(bias), ..layer })
+    }
+
+    /// [`GroupNorm::new`] without weight and bias; `affine=False` in PyTorch.
+    ///
+    /// # Errors
+    /// Channels that are no multiple of the groups.
+    pub fn without_affine(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
+        if groups == 0 || !channels.is_multiple_of(groups) {
+            let message = format!("{channels} channels do not divide into {groups} groups");
+            return Err(Error::Argument { op: "group_norm", message });
+        }
+        Ok(GroupNorm { label: scope.label(), groups, weight: None, bias: None, eps: 1e-5 })
+    }
+
+    /// The same layer with another number added to the variance.
+    pub fn eps(mut self, eps: f64) -> GroupNorm {
+        self.eps = eps;
+        self
+    }
+}
+
+impl Module for GroupNorm {
+    members!(weight, bias);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        input.group_norm(self.groups, self.weight.as_deref(), self.bias.as_deref(), self.eps)
     }
 }
 

@@ -1,42 +1,227 @@
-//! The pooling layer.
+//! Pooling layers, for images of one, two and three dimensions.
 
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{MaxPool2dOptions, Result, Tensor};
+use plimsoll_tensor::{AvgPoolOptions, Error, MaxPoolOptions, Result, Tensor};
 
 use super::{Module, Scope};
 
-/// The largest value of each window. As `torch.nn.MaxPool2d`.
-#[derive(Debug)]
-pub struct MaxPool2d {
+/// The largest value of each window: [`MaxPool1d`], [`MaxPool2d`], [`MaxPool3d`].
+///
+/// ```
+/// use plimsoll::nn::{MaxPool2d, Module, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let pool = MaxPool2d::new(&Scope::new(&device, 1), 3)?.stride(2).padding(1);
+/// assert_eq!(pool.forward(&Tensor::ones(&[1, 4, 8, 8], &device)?)?.shape(), [1, 4, 4, 4]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MaxPool<const D: usize> {
     label: LabelId,
-    options: MaxPool2dOptions,
+    options: MaxPoolOptions<D>,
 }
 
-impl MaxPool2d {
-    /// Square windows of `kernel` × `kernel`, side by side.
+/// As `torch.nn.MaxPool1d`.
+pub type MaxPool1d = MaxPool<1>;
+/// As `torch.nn.MaxPool2d`.
+pub type MaxPool2d = MaxPool<2>;
+/// As `torch.nn.MaxPool3d`.
+pub type MaxPool3d = MaxPool<3>;
+
+impl<const D: usize> MaxPool<D> {
+    /// Windows of `kernel` places in each dimension, side by side.
     ///
     /// # Errors
     /// None today; a `Result` like every layer's, so that all are built alike.
-    pub fn new(scope: &Scope, kernel: usize) -> Result<MaxPool2d> {
-        Ok(MaxPool2d { label: scope.label(), options: MaxPool2dOptions::square(kernel) })
+    pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
+        Self::with(scope, MaxPoolOptions::square(kernel))
     }
 
-    /// The same layer with windows this far apart in both directions.
-    pub fn stride(mut self, stride: usize) -> MaxPool2d {
-        self.options.stride = [stride; 2];
+    /// Windows of any size.
+    ///
+    /// # Errors
+    /// As [`MaxPool::new`].
+    pub fn with(scope: &Scope, options: MaxPoolOptions<D>) -> Result<Self> {
+        Ok(MaxPool { label: scope.label(), options })
+    }
+
+    /// The same layer with windows this far apart in each dimension.
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.options.stride = [stride; D];
         self
     }
 
     /// The same layer with this many places outside the image on every side.
-    pub fn padding(mut self, padding: usize) -> MaxPool2d {
-        self.options.padding = [padding; 2];
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.options.padding = [padding; D];
+        self
+    }
+
+    /// The same layer with the places of a window this far apart.
+    pub fn dilation(mut self, dilation: usize) -> Self {
+        self.options.dilation = [dilation; D];
+        self
+    }
+
+    /// The same layer with a window for what is left over at the end, too.
+    pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
+        self.options.ceil_mode = ceil_mode;
         self
     }
 }
 
-impl Module for MaxPool2d {
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let _owner = Span::layer(self.label);
-        input.max_pool2d(self.options)
+/// The mean of each window: [`AvgPool1d`], [`AvgPool2d`], [`AvgPool3d`].
+#[derive(Clone, Debug)]
+pub struct AvgPool<const D: usize> {
+    label: LabelId,
+    options: AvgPoolOptions<D>,
+}
+
+/// As `torch.nn.AvgPool1d`.
+pub type AvgPool1d = AvgPool<1>;
+/// As `torch.nn.AvgPool2d`.
+pub type AvgPool2d = AvgPool<2>;
+/// As `torch.nn.AvgPool3d`.
+pub type AvgPool3d = AvgPool<3>;
+
+impl<const D: usize> AvgPool<D> {
+    /// Windows of `kernel` places in each dimension, side by side.
+    ///
+    /// # Errors
+    /// None today; a `Result` like every layer's, so that all are built alike.
+    pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
+        Self::with(scope, AvgPoolOptions::square(kernel))
     }
+
+    /// Windows of any size.
+    ///
+    /// # Errors
+    /// As [`AvgPool::new`].
+    pub fn with(scope: &Scope, options: AvgPoolOptions<D>) -> Result<Self> {
+        Ok(AvgPool { label: scope.label(), options })
+    }
+
+    /// The same layer with windows this far apart in each dimension.
+    pub fn stride(mut self, stride: usize) -> Self {
+        self.options.stride = [stride; D];
+        self
+    }
+
+    /// The same layer with this many zeros on every side.
+    pub fn padding(mut self, padding: usize) -> Self {
+        self.options.padding = [padding; D];
+        self
+    }
+
+    /// The same layer, whose means divide by the padding's places, too, or not.
+    pub fn count_include_pad(mut self, count_include_pad: bool) -> Self {
+        self.options.count_include_pad = count_include_pad;
+        self
+    }
+}
+
+/// The size of an adaptive layer's output: a number for each dimension, or the input's.
+type OutputSize<const D: usize> = [Option<usize>; D];
+
+/// The output's size for an input, which has at least as many dimensions.
+fn output_size<const D: usize>(
+    op: &'static str,
+    wanted: OutputSize<D>,
+    input: &Tensor,
+) -> Result<[usize; D]> {
+    let Some(lead) = input.rank().checked_sub(D) else {
+        let message = format!("input {:?}: needs {D} dimensions after batch and channels", input.shape());
+        return Err(Error::Shape { op, message });
+    };
+    Ok(std::array::from_fn(|i| wanted[i].unwrap_or(input.shape()[lead + i])))
+}
+
+macro_rules! adaptive {
+    ($($(#[$doc:meta])* $layer:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $layer<const D: usize> {
+            label: LabelId,
+            output_size: OutputSize<D>,
+        }
+
+        impl<const D: usize> $layer<D> {
+            /// To `size` places in each dimension.
+            ///
+            /// # Errors
+            /// None today; a `Result` like every layer's, so that all are built alike.
+            pub fn new(scope: &Scope, size: usize) -> Result<Self> {
+                Self::sizes(scope, [Some(size); D])
+            }
+
+            /// To these sizes; a dimension without one keeps the input's.
+            ///
+            /// # Errors
+            /// None today; a `Result` like every layer's, so that all are built alike.
+            pub fn sizes(scope: &Scope, output_size: [Option<usize>; D]) -> Result<Self> {
+                Ok($layer { label: scope.label(), output_size })
+            }
+        }
+    )*};
+}
+
+adaptive! {
+    /// Images of any size brought to one by the means of windows: [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`],
+    /// [`AdaptiveAvgPool3d`].
+    AdaptiveAvgPool;
+    /// Images of any size brought to one by the largest values of windows: [`AdaptiveMaxPool1d`], [`AdaptiveMaxPool2d`],
+    /// [`AdaptiveMaxPool3d`].
+    AdaptiveMaxPool;
+}
+
+/// As `torch.nn.AdaptiveAvgPool1d`.
+pub type AdaptiveAvgPool1d = AdaptiveAvgPool<1>;
+/// As `torch.nn.AdaptiveAvgPool2d`.
+pub type AdaptiveAvgPool2d = AdaptiveAvgPool<2>;
+/// As `torch.nn.AdaptiveAvgPool3d`.
+pub type AdaptiveAvgPool3d = AdaptiveAvgPool<3>;
+/// As `torch.nn.AdaptiveMaxPool1d`.
+pub type AdaptiveMaxPool1d = AdaptiveMaxPool<1>;
+/// As `torch.nn.AdaptiveMaxPool2d`.
+pub type AdaptiveMaxPool2d = AdaptiveMaxPool<2>;
+/// As `torch.nn.AdaptiveMaxPool3d`.
+pub type AdaptiveMaxPool3d = AdaptiveMaxPool<3>;
+
+/// The layers of each number of dimensions call the method of that number.
+macro_rules! forward {
+    ($($d:literal: $max:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident)*) => {$(
+        impl Module for MaxPool<$d> {
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _owner = Span::layer(self.label);
+                input.$max(self.options)
+            }
+        }
+
+        impl Module for AvgPool<$d> {
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _owner = Span::layer(self.label);
+                input.$avg(self.options)
+            }
+        }
+
+        impl Module for AdaptiveAvgPool<$d> {
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _owner = Span::layer(self.label);
+                input.$adaptive_avg(output_size("adaptive_avg_pool", self.output_size, input)?)
+            }
+        }
+
+        impl Module for AdaptiveMaxPool<$d> {
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _owner = Span::layer(self.label);
+                input.$adaptive_max(output_size("adaptive_max_pool", self.output_size, input)?)
+            }
+        }
+    )*};
+}
+
+forward! {
+    1: max_pool1d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d
+    2: max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d
+    3: max_pool3d avg_pool3d adaptive_avg_pool3d adaptive_max_pool3d
 }

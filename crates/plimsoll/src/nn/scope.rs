@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_tensor::label::{self, Category, LabelId, Span};
 use plimsoll_tensor::op::RandomStream;
-use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Error, Result, Tensor, no_grad};
 
 use super::{Buffer, Init, Parameter};
 
@@ -67,6 +67,16 @@ impl Scope {
         let tensor = Tensor::empty(shape, DType::F32, &self.device)?;
         init.fill(&tensor, RandomStream { seed: self.seed, stream: stream_of(&path) })?;
         Parameter::new(&tensor)
+    }
+
+    /// Draws the start values of a parameter of this place once more, by another rule: for models whose layers do not
+    /// start as PyTorch's layers do.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn redraw(&self, name: &str, parameter: &Parameter, init: Init) -> Result<()> {
+        let from = RandomStream { seed: self.seed, stream: stream_of(&self.name(name)) };
+        no_grad(|| init.fill(parameter, from))
     }
 
     /// A new buffer of this place, as `make` makes it on the scope's device.

@@ -155,6 +155,52 @@ pub(crate) fn normalize<T: Float>(size: Channels, affine: &Affine<'_, T>, x: &[T
     );
 }
 
+/// [`normalize`] of `x`, plus `residual`, cut at 0.
+pub(crate) fn normalize_add<T: Float>(
+    size: Channels,
+    affine: &Affine<'_, T>,
+    [x, residual]: [&[T]; 2],
+    out: &mut [T],
+) {
+    let value = |x: T, residual: T, [mul, add]: [T; 2]| {
+        let y = x * mul + add + residual;
+        if y <= T::default() { T::default() } else { y }
+    };
+    for_each_run(
+        size,
+        out,
+        #[inline(always)]
+        |channel, at, out| {
+            let pairs = x[at..][..out.len()].iter().zip(&residual[at..][..out.len()]);
+            if size.inner == 1 {
+                for (channel, (out, (&x, &residual))) in out.iter_mut().zip(pairs).enumerate() {
+                    *out = value(x, residual, affine.of(channel));
+                }
+            } else {
+                let coefficients = affine.of(channel);
+                for (out, (&x, &residual)) in out.iter_mut().zip(pairs) {
+                    *out = value(x, residual, coefficients);
+                }
+            }
+        },
+    );
+}
+
+/// Writes the gradient where the output of ReLU is positive, else 0.
+pub(crate) fn cut_where_not_positive<T: Float>(relu: &[T], grad: &[T], out: &mut [T]) {
+    for_each_piece(out, PIECE, |start, out| {
+        vectorize(
+            #[inline(always)]
+            || {
+                let pairs = relu[start..].iter().zip(&grad[start..]);
+                for (out, (&y, &g)) in out.iter_mut().zip(pairs) {
+                    *out = if y <= T::default() { T::default() } else { g };
+                }
+            },
+        );
+    });
+}
+
 /// Writes the gradients of `x`, of the weight and of the bias. `batch` says whether the statistics were those of `x`.
 pub(crate) fn normalize_backward<T: Float>(
     size: Channels,

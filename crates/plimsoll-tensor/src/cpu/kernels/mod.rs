@@ -21,7 +21,7 @@
 //! | [`matmul`] | strided, batched products |
 //! | [`conv`] | convolution: sizes, then `conv_forward`, `conv_few_taps`, `conv_input`, `conv_weight` over one `tile`; `conv_any` for other types than `f32` |
 //! | [`attention`], [`philox`] | attention in blocks; the random bits of dropout |
-//! | [`pool`] | max pooling |
+//! | [`pool`], [`interpolate`] | windows' largest elements and means; images resampled |
 //! | [`layer_norm`], [`row_norm`] | rows to mean 0 and deviation 1; also by their root mean square, and of sums |
 //! | [`channel_norm`], [`group_norm`] | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
 //! | [`cross_entropy`], [`linear_cross_entropy`] | of logits; of a projection, some rows at a time |
@@ -51,6 +51,7 @@ pub(crate) mod fold;
 pub(crate) mod folds;
 pub(crate) mod group_norm;
 pub(crate) mod index;
+pub(crate) mod interpolate;
 pub(crate) mod layer_norm;
 pub(crate) mod linear_cross_entropy;
 pub(crate) mod loss;

@@ -11,6 +11,8 @@ use crate::dtype::Stored;
 pub(crate) trait Number: Stored + PartialOrd + Default {
     /// The smallest value: that of a maximum over nothing.
     const LOWEST: Self;
+    /// One.
+    const ONE: Self;
     /// `self * by + plus`; whole numbers wrap.
     fn times_plus(self, by: Self, plus: Self) -> Self;
     /// Whether it is not a number.
@@ -21,6 +23,7 @@ macro_rules! float {
     ($t:ty, $exp:path) => {
         impl Number for $t {
             const LOWEST: $t = <$t>::NEG_INFINITY;
+            const ONE: $t = 1.0;
             #[inline(always)]
             fn times_plus(self, by: $t, plus: $t) -> $t {
                 self * by + plus
@@ -60,6 +63,7 @@ macro_rules! whole {
     ($($t:ty),*) => {$(
         impl Number for $t {
             const LOWEST: $t = <$t>::MIN;
+            const ONE: $t = 1;
             #[inline(always)]
             fn times_plus(self, by: $t, plus: $t) -> $t {
                 self.wrapping_mul(by).wrapping_add(plus)

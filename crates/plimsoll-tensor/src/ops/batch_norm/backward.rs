@@ -2,8 +2,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{BatchNorm, channels, is_channels_last, kept};
-use crate::cpu::kernels::channel_norm::{Affine, normalize_backward};
+use super::super::memory_format::{MemoryFormat, kept};
+use super::{BatchNorm, Then, channels};
+use crate::cpu::kernels::channel_norm::{Affine, cut_where_not_positive, normalize_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -12,48 +13,41 @@ use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::road::call;
 use crate::tensor::{Grads, Tensor};
 
-/// `grad, x, mean, rstd[, weight, bias] -> grads of x, weight and bias`.
+/// `grad, x, mean, rstd[, weight, bias][, out] -> grads of x, weight and bias[, of the residual]`.
 #[derive(Clone, Copy, Debug)]
 struct BatchNormBackward {
     batch: bool,
-    relu: bool,
-    /// Whether the input is channels-last: the gradient is then read so, too.
-    channels_last: bool,
+    then: Then,
+    /// As the input lies: the gradient and the output are read so, too.
+    format: MemoryFormat,
 }
 
 impl BatchNorm {
     pub(super) fn by_kernel(self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
-        let weight = self.weight();
-        let saved: SmallVec<[Tensor; 2]> =
-            (weight..at.inputs()).map(|i| at.input(i)).collect::<Result<_>>()?;
+        let scale = self.scale(at.inputs());
+        let reads = scale.clone().filter(|&i| self.then == Then::Relu || i == scale.start);
+        let saved: SmallVec<[Tensor; 2]> = reads.map(|i| at.input(i)).collect::<Result<_>>()?;
         let (x, mean, rstd) = (at.input(0)?, at.output(1)?, at.output(2)?);
-        let channels_last = !x.is_contiguous() && is_channels_last(&x.data().layout);
-        // As the input lies, so that both are read together.
-        let lies_so = |grad: &Tensor| match channels_last {
-            true => is_channels_last(&grad.data().layout),
-            false => grad.is_contiguous(),
-        };
-        let moved = match () {
-            () if lies_so(grad) => grad.clone(),
-            () if channels_last => to_channels_last(grad)?,
-            () => grad.contiguous()?,
-        };
-        let op = BatchNormBackward { batch: self.batch, relu: self.relu, channels_last };
+        let format = MemoryFormat::for_input(&x.data().layout);
+        let moved = format.apply(grad)?;
+        let out = (self.then == Then::AddRelu).then(|| format.apply(&at.output(0)?)).transpose()?;
         let mut ins: SmallVec<[&Tensor; 6]> = smallvec![&moved, &x, &mean, &rstd];
         ins.extend(&saved);
-        let outs = call(op, &ins)?;
+        ins.extend(&out);
+        let mut outs = call(BatchNormBackward { batch: self.batch, then: self.then, format }, &ins)?;
         let mut results: Grads = smallvec![None; at.inputs()];
-        for (to, from) in [0, weight, weight + 1].into_iter().zip(outs) {
-            if to < at.inputs() && at.wants(to) {
-                results[to] = Some(from);
-            }
+        if self.then == Then::AddRelu {
+            results[at.inputs() - 1] = outs.pop();
+        }
+        for (to, from) in [0].into_iter().chain(scale).zip(outs) {
+            results[to] = at.wants(to).then_some(from);
         }
         Ok(results)
     }
 
     pub(super) fn composed(self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
         let x = at.input(0)?;
-        let weight = self.weight();
+        let scales = self.scale(at.inputs());
         let dims: Vec<isize> = (0..x.rank() as isize).filter(|&dim| dim != 1).collect();
         let mut wide = Dims::from_elem(1, x.rank());
         wide[1] = x.shape()[1];
@@ -68,14 +62,17 @@ impl BatchNorm {
             false => (x.sub(&wide(&at.output(1)?.detach())?)?, wide(&at.output(2)?.detach())?),
         };
         let normal = centred.mul(&rstd)?;
-        let scale = (weight..at.inputs()).map(|i| wide(&at.input(i)?)).collect::<Result<Vec<_>>>()?;
+        let reads = scales.clone().filter(|&i| self.then == Then::Relu || i == scales.start);
+        let scale = reads.map(|i| wide(&at.input(i)?)).collect::<Result<Vec<_>>>()?;
         let scaled = |x: &Tensor| scale.first().map_or(Ok(x.clone()), |weight| x.mul(weight));
-        let grad = if self.relu {
-            let y = scaled(&normal)?;
-            let y = scale.get(1).map_or(Ok(y.clone()), |bias| y.add(bias))?;
-            grad.mul(&y.not_positive()?.affine(-1.0, 1.0)?)?
-        } else {
-            grad.clone()
+        let where_positive = |y: &Tensor| grad.mul(&y.not_positive()?.affine(-1.0, 1.0)?);
+        let grad = match self.then {
+            Then::Nothing => grad.clone(),
+            Then::Relu => {
+                let y = scaled(&normal)?;
+                where_positive(&scale.get(1).map_or(Ok(y.clone()), |bias| y.add(bias))?)?
+            }
+            Then::AddRelu => where_positive(&at.output(0)?)?,
         };
         let mut results: Grads = smallvec![None; at.inputs()];
         if at.wants(0) {
@@ -87,40 +84,49 @@ impl BatchNorm {
                 g.mul(&rstd)?
             });
         }
-        if weight < at.inputs() && at.wants(weight) {
-            results[weight] = Some(grad.mul(&normal)?.sum_dims(&dims)?);
+        if scales.clone().next().is_some_and(|weight| at.wants(weight)) {
+            results[scales.start] = Some(grad.mul(&normal)?.sum_dims(&dims)?);
         }
-        if weight + 1 < at.inputs() && at.wants(weight + 1) {
-            results[weight + 1] = Some(grad.sum_dims(&dims)?);
+        if scales.clone().nth(1).is_some_and(|bias| at.wants(bias)) {
+            results[scales.start + 1] = Some(grad.sum_dims(&dims)?);
+        }
+        if self.then == Then::AddRelu && at.wants(at.inputs() - 1) {
+            results[at.inputs() - 1] = Some(grad);
         }
         Ok(results)
     }
 }
 
-/// A copy with channels side by side.
-fn to_channels_last(x: &Tensor) -> Result<Tensor> {
-    let rank = x.rank() as isize;
-    let order: Vec<isize> = [0].into_iter().chain(2..rank).chain([1]).collect();
-    let back: Vec<isize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-    x.permute(&order)?.contiguous()?.permute(&back)
-}
-
 impl Kernel for BatchNormBackward {
     fn name(&self) -> &'static str {
-        if self.relu { "batch_norm_relu_backward" } else { "batch_norm_backward" }
+        match self.then {
+            Then::Nothing => "batch_norm_backward",
+            Then::Relu => "batch_norm_relu_backward",
+            Then::AddRelu => "batch_norm_add_relu_backward",
+        }
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let [grad, x, mean, rstd, scale @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
+        let (out, scale) = match (self.then, scale) {
+            (Then::AddRelu, [scale @ .., out]) => (Some(out), scale),
+            _ => (None, scale),
+        };
         let mut outs = call.outs.into_iter();
         by_float!(x.dtype(), T => {
             let [weight, bias] = [0, 1].map(|i| scale.get(i).map(|tensor| tensor.elements::<T>()));
             let (mean, rstd) = (mean.elements(), rstd.elements());
-            let affine = Affine { mean, rstd, weight, bias, relu: self.relu };
+            let affine = Affine { mean, rstd, weight, bias, relu: self.then == Then::Relu };
             let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred")).elements::<T>();
-            let (out, to_scale) = (next(), [next(), next()]);
-            let both = [x.elements(), grad.elements()];
-            normalize_backward(channels(x.layout()), &affine, self.batch, both, out, to_scale);
+            let (to_x, to_scale) = (next(), [next(), next()]);
+            let mut grad = grad.elements();
+            if let Some(out) = out {
+                let to_residual = next();
+                cut_where_not_positive(out.elements(), grad, to_residual);
+                grad = to_residual;
+            }
+            let both = [x.elements(), grad];
+            normalize_backward(channels(x.layout()), &affine, self.batch, both, to_x, to_scale);
         });
         Ok(())
     }
@@ -130,10 +136,14 @@ impl Operator for BatchNormBackward {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let (x, mean) = (&ins[1], &ins[2]);
         let number = || Output::new(mean.shape(), mean.dtype);
-        Ok(smallvec![Output::laid_out(kept(x.layout), x.dtype), number(), number()])
+        let image = || Output::laid_out(kept(x.layout), x.dtype);
+        let mut outs = smallvec![image(), number(), number()];
+        outs.extend((self.then == Then::AddRelu).then(image));
+        Ok(outs)
     }
 
     fn takes(&self, input: usize, layout: &Layout) -> bool {
-        layout.is_contiguous() || (self.channels_last && input < 2 && is_channels_last(layout))
+        let is_image = input < 2 || (self.then == Then::AddRelu && layout.rank() > 1);
+        if is_image { self.format.fits(layout) } else { layout.is_contiguous() }
     }
 }

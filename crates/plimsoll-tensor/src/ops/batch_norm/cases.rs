@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::call::BatchNormOptions;
+use super::call::{BatchNormArgs, BatchNormOptions};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
@@ -21,6 +21,13 @@ fn naive([batch, channels, inner]: [usize; 3], ins: &[Vec<f64>], relu: bool) -> 
         }
     }
     out
+}
+
+/// With a residual as the second input, then ReLU.
+fn naive_residual(sizes: [usize; 3], ins: &[Vec<f64>]) -> Vec<f64> {
+    let rest: Vec<Vec<f64>> = [0, 2, 3].iter().filter_map(|&i| ins.get(i).cloned()).collect();
+    let normal = naive(sizes, &rest, false);
+    normal.iter().zip(&ins[1]).map(|(y, residual)| (y + residual).max(0.0)).collect()
 }
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -49,7 +56,19 @@ pub(crate) fn cases() -> Vec<Case> {
             }])
         })
     };
+    let residual = |shapes: &[&[usize]]| {
+        Case::new(format!("batch_norm, a residual and relu, {shapes:?}"), shapes, move |ins| {
+            let (weight, bias) = (ins.get(2).copied(), ins.get(3).copied());
+            let args = BatchNormArgs { training: true, eps: 1e-2, relu: true, ..BatchNormArgs::default() };
+            let args = BatchNormArgs { residual: Some(ins[1]), weight, bias, ..args };
+            Ok(smallvec![ins[0].batch_norm_with(args)?])
+        })
+        .without_derivative()
+    };
     vec![
+        residual(&[&[2, 3, 2, 2], &[2, 3, 2, 2], &[3], &[3]])
+            .expect(|ins| vec![naive_residual([2, 3, 4], ins)]),
+        residual(&[&[4, 2], &[4, 2]]),
         case([6, 3, 1], &[&[6, 3]], false),
         case([3, 2, 6], &[&[3, 2, 2, 3], &[2], &[2]], false),
         case([2, 3, 4], &[&[2, 3, 4], &[3], &[3]], true).without_derivative(),

@@ -1,4 +1,4 @@
-//! Batch normalization, alone and with the ReLU after it.
+//! Batch normalization, alone, with the ReLU after it, and with a residual's sum between the two.
 //!
 //! | file | what it has |
 //! |---|---|
@@ -9,31 +9,37 @@
 //! | `cases` | what the conformance suite runs |
 //!
 //! Kept are the input and two numbers a channel. With the ReLU in it, the tensor between the two is never made: the backward
-//! pass computes again what was cut. Channels-last images stay so.
+//! pass computes again what was cut. With a residual, it reads that from the output, which the next layer keeps anyway.
+//! Channels-last images stay so.
 
 mod backward;
 mod call;
 mod cases;
 mod parameters;
 
-pub use call::BatchNormOptions;
+pub use call::{BatchNormArgs, BatchNormOptions};
 pub(crate) use cases::cases;
 
 use smallvec::smallvec;
 
-use self::parameters::{BatchNorm, channels, is_channels_last, kept, takes};
+use self::parameters::{BatchNorm, Then, channels};
+use super::memory_format::{MemoryFormat, kept};
 use super::want_float;
-use crate::cpu::kernels::channel_norm::{Affine, inverse_deviation, normalize, statistics};
+use crate::cpu::kernels::channel_norm::{Affine, inverse_deviation, normalize, normalize_add, statistics};
 use crate::cpu::kernels::number::by_float;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
-use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::tensor::Grads;
 
 impl Kernel for BatchNorm {
     fn name(&self) -> &'static str {
-        if self.relu { "batch_norm_relu" } else { "batch_norm" }
+        match self.then {
+            Then::Nothing => "batch_norm",
+            Then::Relu => "batch_norm_relu",
+            Then::AddRelu => "batch_norm_add_relu",
+        }
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -42,7 +48,8 @@ impl Kernel for BatchNorm {
             let element = |i: usize| call.ins.get(i).map(|tensor| tensor.elements::<T>());
             let (size, x) = (channels(call.ins[0].layout()), call.ins[0].elements::<T>());
             let given = if self.batch { [None, None] } else { [element(1), element(2)] };
-            let (weight, bias) = (element(self.weight()), element(self.weight() + 1));
+            let [weight, bias] = [0, 1].map(|i| self.scale(call.ins.len()).nth(i).and_then(element));
+            let residual = (self.then == Then::AddRelu).then(|| element(call.ins.len() - 1)).flatten();
             let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred")).elements::<T>();
             let (out, mean, rstd, variance) = (next(), next(), next(), next());
             match given {
@@ -53,7 +60,11 @@ impl Kernel for BatchNorm {
                 }
                 _ => statistics(size, self.eps, x, [mean, variance, rstd]),
             }
-            normalize(size, &Affine { mean, rstd, weight, bias, relu: self.relu }, x, out);
+            let affine = Affine { mean, rstd, weight, bias, relu: self.then != Then::Nothing };
+            match residual {
+                Some(residual) => normalize_add(size, &affine, [x, residual], out),
+                None => normalize(size, &affine, x, out),
+            }
         });
         Ok(())
     }
@@ -63,7 +74,9 @@ impl Operator for BatchNorm {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let name = self.name();
         let misfit = |message: String| Err(Error::shape(name, message));
-        let [x, numbers @ ..] = ins else { return Err(Error::argument(name, "needs an input")) };
+        let [x, ..] = ins else { return Err(Error::argument(name, "needs an input")) };
+        let residual = if self.then == Then::AddRelu { ins.last() } else { None };
+        let numbers = &ins[1..ins.len() - usize::from(residual.is_some())];
         // Numbers of the channels may stay in 32 bits beside short images, as in PyTorch.
         ins.iter().try_for_each(|meta| want_float(name, meta.dtype))?;
         if let Some(other) =
@@ -82,6 +95,16 @@ impl Operator for BatchNorm {
             );
             return misfit(message);
         }
+        if let Some(other) = residual.filter(|other| other.shape() != x.shape() || other.dtype != x.dtype) {
+            let message = format!(
+                "residual {:?} of {} for input {:?} of {}: needs the same",
+                other.shape(),
+                other.dtype,
+                x.shape(),
+                x.dtype
+            );
+            return misfit(message);
+        }
         if self.batch && batch * rest.iter().product::<usize>() == 1 {
             return misfit(format!(
                 "one value per channel in input {:?}: a batch's statistics need more; use the running ones",
@@ -93,22 +116,22 @@ impl Operator for BatchNorm {
     }
 
     fn takes(&self, input: usize, layout: &Layout) -> bool {
-        if input == 0 { takes(layout) } else { layout.is_contiguous() }
+        // The residual lies as the input does: `call.rs` sees to that.
+        let is_image = input == 0 || (self.then == Then::AddRelu && layout.rank() > 1);
+        layout.is_contiguous() || (is_image && MemoryFormat::of(layout).is_some())
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         Cost::streaming(6 * ins[0].layout.len() as u64, ins, outs)
     }
 
-    fn autocast(&self) -> Autocast {
-        Autocast::Full
-    }
-
     fn saves(&self, wanted: &[bool]) -> Saves {
         let numbers = Saves::output(1).and(Saves::output(2));
         let saves = Saves::input(0).and(numbers);
+        let saves = saves.and(Saves::output(0).only_if(self.then == Then::AddRelu));
         // The bias is read where the ReLU's cut is found again.
-        (self.weight()..wanted.len()).fold(saves, |all, i| all.and(Saves::input(i)))
+        let reads = |&i: &usize| self.then == Then::Relu || i == self.scale(wanted.len()).start;
+        self.scale(wanted.len()).filter(reads).fold(saves, |all, i| all.and(Saves::input(i)))
     }
 
     /// Statistics are the kernel's by-products: no gradient comes in through them, and given ones have none.

@@ -1,0 +1,22 @@
+//! Pooling: windows of `[batch, channels, …]`, or of `[channels, …]`, reduced to their largest element or their mean.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `spec` | which windows, and the sizes that follow |
+//! | `max`, `average` | the operators, with their derivatives |
+//! | `call` | the methods of [`Tensor`](crate::Tensor) and their options |
+//! | `cases` | what the conformance suite runs |
+//!
+//! Images of one, two or three dimensions are one to the kernels. Channels-last images stay so.
+
+mod average;
+mod call;
+mod cases;
+mod max;
+mod spec;
+
+pub use call::{
+    AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions, MaxPool1dOptions, MaxPool2dOptions,
+    MaxPool3dOptions, MaxPoolOptions,
+};
+pub(crate) use cases::cases;

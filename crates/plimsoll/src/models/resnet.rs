@@ -1,0 +1,255 @@
+//! ResNet: the names, shapes and start values of torchvision's `resnet18` to `resnet152`.
+
+use plimsoll_tensor::{Error, Result, Tensor};
+
+use crate::members;
+use crate::nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Init, Linear, MaxPool2d, Module, ModuleList, Scope};
+
+/// The kind of a residual block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResNetBlock {
+    /// Two convolutions of 3 × 3.
+    Basic,
+    /// Convolutions of 1 × 1, 3 × 3 and 1 × 1; the last has four times the channels of the others.
+    Bottleneck,
+}
+
+impl ResNetBlock {
+    /// Channels of a block's output for each of its width.
+    fn expansion(self) -> usize {
+        match self {
+            ResNetBlock::Basic => 1,
+            ResNetBlock::Bottleneck => 4,
+        }
+    }
+}
+
+/// Sizes of a ResNet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResNetConfig {
+    /// The kind of its blocks.
+    pub block: ResNetBlock,
+    /// Number of blocks in each of the four stages.
+    pub layers: [usize; 4],
+    /// Channels after the first convolution; each stage after the first is twice as wide as the one before. 64 in torchvision.
+    pub width: usize,
+    /// Channels of an image.
+    pub in_channels: usize,
+    /// Number of classes.
+    pub num_classes: usize,
+}
+
+impl ResNetConfig {
+    fn sized(block: ResNetBlock, layers: [usize; 4]) -> ResNetConfig {
+        ResNetConfig { block, layers, width: 64, in_channels: 3, num_classes: 1000 }
+    }
+
+    /// `resnet18`: 11.7 million parameters.
+    pub fn resnet18() -> ResNetConfig {
+        ResNetConfig::sized(ResNetBlock::Basic, [2, 2, 2, 2])
+    }
+
+    /// `resnet34`: 21.8 million parameters.
+    pub fn resnet34() -> ResNetConfig {
+        ResNetConfig::sized(ResNetBlock::Basic, [3, 4, 6, 3])
+    }
+
+    /// `resnet50`: 25.6 million parameters.
+    pub fn resnet50() -> ResNetConfig {
+        ResNetConfig::sized(ResNetBlock::Bottleneck, [3, 4, 6, 3])
+    }
+
+    /// `resnet101`: 44.5 million parameters.
+    pub fn resnet101() -> ResNetConfig {
+        ResNetConfig::sized(ResNetBlock::Bottleneck, [3, 4, 23, 3])
+    }
+
+    /// `resnet152`: 60.2 million parameters.
+    pub fn resnet152() -> ResNetConfig {
+        ResNetConfig::sized(ResNetBlock::Bottleneck, [3, 8, 36, 3])
+    }
+}
+
+/// A ResNet for images `[batch, channels, height, width]`.
+///
+/// ```
+/// use plimsoll::models::{ResNet, ResNetConfig};
+/// use plimsoll::nn::{Module, Scope};
+/// use plimsoll::{Device, SimConfig};
+/// // On a device that has no memory to fill.
+/// let gpu = Device::sim(SimConfig::new(80 << 30));
+/// let model = ResNet::new(&Scope::new(&gpu, 1), ResNetConfig::resnet50())?;
+/// let count: usize = model.parameters().iter().map(|parameter| parameter.numel()).sum();
+/// assert_eq!(count, 25_557_032);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ResNet {
+    config: ResNetConfig,
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    maxpool: MaxPool2d,
+    layer1: ModuleList<Block>,
+    layer2: ModuleList<Block>,
+    layer3: ModuleList<Block>,
+    layer4: ModuleList<Block>,
+    avgpool: AdaptiveAvgPool2d,
+    fc: Linear,
+}
+
+impl ResNet {
+    /// A new model with torchvision's start values.
+    ///
+    /// # Errors
+    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, config: ResNetConfig) -> Result<ResNet> {
+        if [config.width, config.in_channels, config.num_classes].contains(&0) || config.layers.contains(&0) {
+            let message = format!("a size of 0: {config:?}");
+            return Err(Error::Argument { op: "resnet", message });
+        }
+        let width = config.width;
+        let stage = |i: usize| {
+            let inputs = if i == 0 { width } else { (width << (i - 1)) * config.block.expansion() };
+            Block::stage(&scope.at(&format!("layer{}", i + 1)), &config, i, inputs)
+        };
+        Ok(ResNet {
+            conv1: convolution(&scope.at("conv1"), config.in_channels, width, 7)?.stride(2).padding(3),
+            bn1: BatchNorm2d::new(&scope.at("bn1"), width)?,
+            maxpool: MaxPool2d::new(&scope.at("maxpool"), 3)?.stride(2).padding(1),
+            layer1: stage(0)?,
+            layer2: stage(1)?,
+            layer3: stage(2)?,
+            layer4: stage(3)?,
+            avgpool: AdaptiveAvgPool2d::new(&scope.at("avgpool"), 1)?,
+            fc: Linear::new(&scope.at("fc"), (width << 3) * config.block.expansion(), config.num_classes)?,
+            config,
+        })
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &ResNetConfig {
+        &self.config
+    }
+
+    /// What the last stage makes of images: `[batch, channels, height / 32, width / 32]`.
+    ///
+    /// # Errors
+    /// Images of other channels, or too small; out of memory.
+    pub fn features(&self, images: &Tensor) -> Result<Tensor> {
+        let mut x = self.bn1.forward_relu(&self.conv1.forward(images)?)?;
+        x = self.maxpool.forward(&x)?;
+        let stages = [&self.layer1, &self.layer2, &self.layer3, &self.layer4];
+        stages.into_iter().flat_map(|stage| stage.iter()).try_fold(x, |x, block| block.forward(&x))
+    }
+}
+
+impl Module for ResNet {
+    members!(conv1, bn1, maxpool, layer1, layer2, layer3, layer4, avgpool, fc);
+
+    /// The logits of images: `[batch, num_classes]`.
+    fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        self.fc.forward(&self.avgpool.forward(&self.features(images)?)?.flatten(1, -1)?)
+    }
+}
+
+/// A convolution without a bias that starts as torchvision's: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`.
+fn convolution(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> Result<Conv2d> {
+    let layer = Conv2d::without_bias(scope, inputs, outputs, kernel)?;
+    let fan_out = (outputs * kernel * kernel) as f64;
+    scope.redraw("weight", layer.weight(), Init::Normal((2.0 / fan_out).sqrt()))?;
+    Ok(layer)
+}
+
+/// A residual block: some convolutions, and the input added to what they make.
+#[derive(Debug)]
+struct Block {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    conv2: Conv2d,
+    bn2: BatchNorm2d,
+    conv3: Option<Conv2d>,
+    bn3: Option<BatchNorm2d>,
+    /// Brings the input to the output's size.
+    downsample: Option<Downsample>,
+}
+
+impl Block {
+    /// The blocks of a stage; the first takes `inputs` channels and halves the image, but for the first stage's.
+    fn stage(scope: &Scope, config: &ResNetConfig, stage: usize, inputs: usize) -> Result<ModuleList<Block>> {
+        let width = config.width << stage;
+        let block = |i: usize| {
+            let (stride, inputs) = match i {
+                0 => (if stage == 0 { 1 } else { 2 }, inputs),
+                _ => (1, width * config.block.expansion()),
+            };
+            Block::new(&scope.at(&i.to_string()), config.block, inputs, width, stride)
+        };
+        (0..config.layers[stage]).map(block).collect::<Result<Vec<_>>>().map(ModuleList::from)
+    }
+
+    fn new(scope: &Scope, kind: ResNetBlock, inputs: usize, width: usize, stride: usize) -> Result<Block> {
+        let outputs = width * kind.expansion();
+        let norm = |name: &str, channels| BatchNorm2d::new(&scope.at(name), channels);
+        let is_bottleneck = kind == ResNetBlock::Bottleneck;
+        let (conv1, conv2) = match kind {
+            ResNetBlock::Basic => (
+                convolution(&scope.at("conv1"), inputs, width, 3)?.stride(stride).padding(1),
+                convolution(&scope.at("conv2"), width, width, 3)?.padding(1),
+            ),
+            ResNetBlock::Bottleneck => (
+                convolution(&scope.at("conv1"), inputs, width, 1)?,
+                convolution(&scope.at("conv2"), width, width, 3)?.stride(stride).padding(1),
+            ),
+        };
+        let conv3 = || convolution(&scope.at("conv3"), width, outputs, 1);
+        let downsample = || Downsample::new(&scope.at("downsample"), inputs, outputs, stride);
+        Ok(Block {
+            conv1,
+            bn1: norm("bn1", width)?,
+            conv2,
+            bn2: norm("bn2", width)?,
+            conv3: is_bottleneck.then(conv3).transpose()?,
+            bn3: is_bottleneck.then(|| norm("bn3", outputs)).transpose()?,
+            downsample: (stride != 1 || inputs != outputs).then(downsample).transpose()?,
+        })
+    }
+}
+
+impl Module for Block {
+    members!(conv1, bn1, conv2, bn2, conv3, bn3, downsample);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let mut y = self.conv2.forward(&self.bn1.forward_relu(&self.conv1.forward(x)?)?)?;
+        let mut last = &self.bn2;
+        if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
+            y = conv3.forward(&self.bn2.forward_relu(&y)?)?;
+            last = bn3;
+        }
+        let residual = self.downsample.as_ref().map_or(Ok(x.clone()), |downsample| downsample.forward(x))?;
+        last.forward_add_relu(&y, &residual)
+    }
+}
+
+/// A convolution of 1 × 1 and its normalization.
+#[derive(Debug)]
+struct Downsample {
+    conv: Conv2d,
+    norm: BatchNorm2d,
+}
+
+impl Downsample {
+    fn new(scope: &Scope, inputs: usize, outputs: usize, stride: usize) -> Result<Downsample> {
+        Ok(Downsample {
+            conv: convolution(&scope.at("0"), inputs, outputs, 1)?.stride(stride),
+            norm: BatchNorm2d::new(&scope.at("1"), outputs)?,
+        })
+    }
+}
+
+impl Module for Downsample {
+    members!(conv = "0", norm = "1");
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward(&self.conv.forward(x)?)
+    }
+}

@@ -1,0 +1,62 @@
+//! Images of another size as a layer.
+
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{InterpolateMode, ResizeTo, Result, Tensor};
+
+use super::{Module, Scope};
+
+/// `[batch, channels, …]` resampled to a size, or to so many times its size. As `torch.nn.Upsample`.
+///
+/// ```
+/// use plimsoll::nn::{Module, Scope, Upsample};
+/// use plimsoll::{Device, InterpolateMode, Tensor};
+/// let device = Device::cpu();
+/// let up = Upsample::scale(&Scope::new(&device, 1), 2.0)?.mode(InterpolateMode::Linear { align_corners: true });
+/// assert_eq!(up.forward(&Tensor::ones(&[1, 3, 4, 5], &device)?)?.shape(), [1, 3, 8, 10]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Upsample {
+    label: LabelId,
+    sizes: Vec<usize>,
+    scale: f64,
+    mode: InterpolateMode,
+}
+
+impl Upsample {
+    /// To this many times the size, by the nearest element.
+    ///
+    /// # Errors
+    /// None today; a `Result` like every layer's, so that all are built alike.
+    pub fn scale(scope: &Scope, scale_factor: f64) -> Result<Upsample> {
+        let mode = InterpolateMode::Nearest;
+        Ok(Upsample { label: scope.label(), sizes: Vec::new(), scale: scale_factor, mode })
+    }
+
+    /// To these sizes, by the nearest element.
+    ///
+    /// # Errors
+    /// None today; a `Result` like every layer's, so that all are built alike.
+    pub fn size(scope: &Scope, sizes: &[usize]) -> Result<Upsample> {
+        let mode = InterpolateMode::Nearest;
+        Ok(Upsample { label: scope.label(), sizes: sizes.to_vec(), scale: 1.0, mode })
+    }
+
+    /// The same layer with another way to make new elements.
+    pub fn mode(mut self, mode: InterpolateMode) -> Upsample {
+        self.mode = mode;
+        self
+    }
+}
+
+impl Module for Upsample {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        let scale = [self.scale];
+        let to = match self.sizes.is_empty() {
+            true => ResizeTo::Scale(&scale),
+            false => ResizeTo::Size(&self.sizes),
+        };
+        input.interpolate(to, self.mode)
+    }
+}
