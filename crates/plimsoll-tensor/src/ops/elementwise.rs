@@ -78,7 +78,13 @@ pub(crate) fn evaluate<const N: usize>(
             ins,
             out,
             #[inline(always)]
-            |values| whole(values.map(Whole)).0,
+            |values| {
+                whole(std::array::from_fn(
+                    #[inline(always)]
+                    |k| Whole(values[k]),
+                ))
+                .0
+            },
         ),
     }
 }

@@ -18,6 +18,10 @@ pub(crate) struct Operand<'a, T> {
     pub(crate) strides: &'a [usize],
 }
 
+// A loop has two halves: the walk over the runs, which is compiled once for the types of the elements, and the body of one
+// run, which is compiled for each function and instruction set. There are hundreds of functions: with the walk inside, the
+// crate took twice as long to compile.
+
 /// `out[i] = f(x[i])` for each position of `shape`, row-major.
 pub(crate) fn map<T: Copy + Sync, O: Copy + Send>(
     shape: &[usize],
@@ -25,34 +29,37 @@ pub(crate) fn map<T: Copy + Sync, O: Copy + Send>(
     out: &mut [O],
     f: impl Fn(T) -> O + Sync,
 ) {
+    map_runs(shape, x, out, &|out, src, stride| {
+        vectorize(
+            #[inline(always)]
+            || match stride {
+                1 => out.iter_mut().zip(src).for_each(
+                    #[inline(always)]
+                    |(out, &x)| *out = f(x),
+                ),
+                0 => out.fill(f(src[0])),
+                _ => out.iter_mut().enumerate().for_each(
+                    #[inline(always)]
+                    |(i, out)| *out = f(src[i * stride]),
+                ),
+            },
+        );
+    });
+}
+
+fn map_runs<T: Copy + Sync, O: Copy + Send>(
+    shape: &[usize],
+    x: Operand<'_, T>,
+    out: &mut [O],
+    run: &(dyn Fn(&mut [O], &[T], usize) + Sync),
+) {
     let walk = Walk::new(shape, [x.strides]);
     check(&walk, shape, [x.data.len()], out.len());
     let [stride] = walk.run_strides();
     for_each_piece(out, PIECE, |start, piece| {
-        vectorize(
-            #[inline(always)]
-            || {
-                walk.for_each_run(
-                    start..start + piece.len(),
-                    #[inline(always)]
-                    |at, [from], len| {
-                        let out = &mut piece[at - start..][..len];
-                        let src = &x.data[from..];
-                        match stride {
-                            1 => out.iter_mut().zip(src).for_each(
-                                #[inline(always)]
-                                |(out, &x)| *out = f(x),
-                            ),
-                            0 => out.fill(f(src[0])),
-                            _ => out.iter_mut().enumerate().for_each(
-                                #[inline(always)]
-                                |(i, out)| *out = f(src[i * stride]),
-                            ),
-                        }
-                    },
-                );
-            },
-        );
+        walk.for_each_run(start..start + piece.len(), |at, [from], len| {
+            run(&mut piece[at - start..][..len], &x.data[from..], stride);
+        });
     });
 }
 
@@ -64,82 +71,96 @@ pub(crate) fn zip<A: Copy + Sync, B: Copy + Sync, O: Send>(
     out: &mut [O],
     f: impl Fn(A, B) -> O + Sync,
 ) {
+    zip_runs(shape, a, b, out, &|out, a, b, strides| {
+        vectorize(
+            #[inline(always)]
+            || match strides {
+                [1, 1] => {
+                    for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
+                        *out = f(a, b);
+                    }
+                }
+                [1, 0] => out.iter_mut().zip(a).for_each(
+                    #[inline(always)]
+                    |(out, &a)| *out = f(a, b[0]),
+                ),
+                [0, 1] => out.iter_mut().zip(b).for_each(
+                    #[inline(always)]
+                    |(out, &b)| *out = f(a[0], b),
+                ),
+                [step_a, step_b] => {
+                    for (i, out) in out.iter_mut().enumerate() {
+                        *out = f(a[i * step_a], b[i * step_b]);
+                    }
+                }
+            },
+        );
+    });
+}
+
+/// The body of a run of two operands: output, operands, their strides.
+type Run2<'a, A, B, O> = dyn Fn(&mut [O], &[A], &[B], [usize; 2]) + Sync + 'a;
+
+fn zip_runs<A: Copy + Sync, B: Copy + Sync, O: Send>(
+    shape: &[usize],
+    a: Operand<'_, A>,
+    b: Operand<'_, B>,
+    out: &mut [O],
+    run: &Run2<'_, A, B, O>,
+) {
     let walk = Walk::new(shape, [a.strides, b.strides]);
     check(&walk, shape, [a.data.len(), b.data.len()], out.len());
     let strides = walk.run_strides();
     for_each_piece(out, PIECE, |start, piece| {
-        vectorize(
-            #[inline(always)]
-            || {
-                walk.for_each_run(
-                    start..start + piece.len(),
-                    #[inline(always)]
-                    |at, [from_a, from_b], len| {
-                        let out = &mut piece[at - start..][..len];
-                        let (a, b) = (&a.data[from_a..], &b.data[from_b..]);
-                        match strides {
-                            [1, 1] => {
-                                for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                                    *out = f(a, b);
-                                }
-                            }
-                            [1, 0] => out.iter_mut().zip(a).for_each(
-                                #[inline(always)]
-                                |(out, &a)| *out = f(a, b[0]),
-                            ),
-                            [0, 1] => out.iter_mut().zip(b).for_each(
-                                #[inline(always)]
-                                |(out, &b)| *out = f(a[0], b),
-                            ),
-                            [step_a, step_b] => {
-                                for (i, out) in out.iter_mut().enumerate() {
-                                    *out = f(a[i * step_a], b[i * step_b]);
-                                }
-                            }
-                        }
-                    },
-                );
-            },
-        );
+        walk.for_each_run(start..start + piece.len(), |at, [from_a, from_b], len| {
+            run(&mut piece[at - start..][..len], &a.data[from_a..], &b.data[from_b..], strides);
+        });
     });
 }
 
 /// `out[i] = f(a[i], b[i], c[i])` for each position of `shape`, row-major.
 pub(crate) fn zip3<T: Copy + Sync, O: Send>(
     shape: &[usize],
-    [a, b, c]: [Operand<'_, T>; 3],
+    operands: [Operand<'_, T>; 3],
     out: &mut [O],
     f: impl Fn(T, T, T) -> O + Sync,
+) {
+    zip3_runs(shape, operands, out, &|out, [a, b, c], strides| {
+        vectorize(
+            #[inline(always)]
+            || match strides {
+                [1, 1, 1] => {
+                    for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
+                        *out = f(a, b, c);
+                    }
+                }
+                [step_a, step_b, step_c] => {
+                    for (i, out) in out.iter_mut().enumerate() {
+                        *out = f(a[i * step_a], b[i * step_b], c[i * step_c]);
+                    }
+                }
+            },
+        );
+    });
+}
+
+/// The body of a run of three operands.
+type Run3<'a, T, O> = dyn Fn(&mut [O], [&[T]; 3], [usize; 3]) + Sync + 'a;
+
+fn zip3_runs<T: Copy + Sync, O: Send>(
+    shape: &[usize],
+    [a, b, c]: [Operand<'_, T>; 3],
+    out: &mut [O],
+    run: &Run3<'_, T, O>,
 ) {
     let walk = Walk::new(shape, [a.strides, b.strides, c.strides]);
     check(&walk, shape, [a.data.len(), b.data.len(), c.data.len()], out.len());
     let strides = walk.run_strides();
     for_each_piece(out, PIECE, |start, piece| {
-        vectorize(
-            #[inline(always)]
-            || {
-                walk.for_each_run(
-                    start..start + piece.len(),
-                    #[inline(always)]
-                    |at, [from_a, from_b, from_c], len| {
-                        let out = &mut piece[at - start..][..len];
-                        let (a, b, c) = (&a.data[from_a..], &b.data[from_b..], &c.data[from_c..]);
-                        match strides {
-                            [1, 1, 1] => {
-                                for (((out, &a), &b), &c) in out.iter_mut().zip(a).zip(b).zip(c) {
-                                    *out = f(a, b, c);
-                                }
-                            }
-                            [step_a, step_b, step_c] => {
-                                for (i, out) in out.iter_mut().enumerate() {
-                                    *out = f(a[i * step_a], b[i * step_b], c[i * step_c]);
-                                }
-                            }
-                        }
-                    },
-                );
-            },
-        );
+        walk.for_each_run(start..start + piece.len(), |at, [from_a, from_b, from_c], len| {
+            let from = [&a.data[from_a..], &b.data[from_b..], &c.data[from_c..]];
+            run(&mut piece[at - start..][..len], from, strides);
+        });
     });
 }
 
@@ -150,37 +171,40 @@ pub(crate) fn update<T: Copy + Send, X: Copy + Sync>(
     x: Operand<'_, X>,
     f: impl Fn(T, X) -> T + Sync,
 ) {
+    update_runs(shape, y, x, &|y, x, stride| {
+        vectorize(
+            #[inline(always)]
+            || match stride {
+                1 => y.iter_mut().zip(x).for_each(
+                    #[inline(always)]
+                    |(y, &x)| *y = f(*y, x),
+                ),
+                0 => y.iter_mut().for_each(
+                    #[inline(always)]
+                    |y| *y = f(*y, x[0]),
+                ),
+                _ => y.iter_mut().enumerate().for_each(
+                    #[inline(always)]
+                    |(i, y)| *y = f(*y, x[i * stride]),
+                ),
+            },
+        );
+    });
+}
+
+fn update_runs<T: Copy + Send, X: Copy + Sync>(
+    shape: &[usize],
+    y: &mut [T],
+    x: Operand<'_, X>,
+    run: &(dyn Fn(&mut [T], &[X], usize) + Sync),
+) {
     let walk = Walk::new(shape, [x.strides]);
     check(&walk, shape, [x.data.len()], y.len());
     let [stride] = walk.run_strides();
     for_each_piece(y, PIECE, |start, piece| {
-        vectorize(
-            #[inline(always)]
-            || {
-                walk.for_each_run(
-                    start..start + piece.len(),
-                    #[inline(always)]
-                    |at, [from], len| {
-                        let y = &mut piece[at - start..][..len];
-                        let x = &x.data[from..];
-                        match stride {
-                            1 => y.iter_mut().zip(x).for_each(
-                                #[inline(always)]
-                                |(y, &x)| *y = f(*y, x),
-                            ),
-                            0 => y.iter_mut().for_each(
-                                #[inline(always)]
-                                |y| *y = f(*y, x[0]),
-                            ),
-                            _ => y.iter_mut().enumerate().for_each(
-                                #[inline(always)]
-                                |(i, y)| *y = f(*y, x[i * stride]),
-                            ),
-                        }
-                    },
-                );
-            },
-        );
+        walk.for_each_run(start..start + piece.len(), |at, [from], len| {
+            run(&mut piece[at - start..][..len], &x.data[from..], stride);
+        });
     });
 }
 
@@ -189,8 +213,32 @@ pub(crate) fn update<T: Copy + Send, X: Copy + Sync>(
 pub(crate) fn apply<C: Compute, const N: usize>(
     shape: &[usize],
     operands: [AnyOperand<'_>; N],
-    (out, out_dtype): (&mut [u8], DType),
+    out: (&mut [u8], DType),
     f: impl Fn([C; N]) -> C + Sync,
+) {
+    apply_runs(shape, operands, out, &|values, results| {
+        vectorize(
+            #[inline(always)]
+            || {
+                for (j, result) in results.iter_mut().enumerate() {
+                    *result = f(std::array::from_fn(
+                        #[inline(always)]
+                        |k| values[k][j],
+                    ));
+                }
+            },
+        );
+    });
+}
+
+/// The body of a run of values of one type: the operands' values, and room for as many results as there are.
+type RunOf<'a, C, const N: usize> = dyn Fn(&[[C; RUN]; N], &mut [C]) + Sync + 'a;
+
+fn apply_runs<C: Compute, const N: usize>(
+    shape: &[usize],
+    operands: [AnyOperand<'_>; N],
+    (out, out_dtype): (&mut [u8], DType),
+    run: &RunOf<'_, C, N>,
 ) {
     let walk = Walk::new(shape, operands.map(|operand| operand.strides));
     let size = out_dtype.size();
@@ -206,17 +254,7 @@ pub(crate) fn apply<C: Compute, const N: usize>(
                     loads[k](operands[k].bytes, from[k] + i * strides[k], strides[k], &mut values[k][..n]);
                 }
                 let mut results = [C::default(); RUN];
-                vectorize(
-                    #[inline(always)]
-                    || {
-                        for (j, result) in results[..n].iter_mut().enumerate() {
-                            *result = f(std::array::from_fn(
-                                #[inline(always)]
-                                |k| values[k][j],
-                            ));
-                        }
-                    },
-                );
+                run(&values, &mut results[..n]);
                 store(&results[..n], &mut piece[(at - start + i) * size..][..n * size]);
             });
         });
@@ -226,9 +264,27 @@ pub(crate) fn apply<C: Compute, const N: usize>(
 /// `y[i] = f(y[i], x[i])` for each position of `shape`, for elements of any types: computed in `C`. `y` is contiguous.
 pub(crate) fn update_any<C: Compute>(
     shape: &[usize],
-    (y, y_dtype): (&mut [u8], DType),
+    y: (&mut [u8], DType),
     x: AnyOperand<'_>,
     f: impl Fn(C, C) -> C + Sync,
+) {
+    update_any_runs(shape, y, x, &|old, new| {
+        vectorize(
+            #[inline(always)]
+            || {
+                for (old, &new) in old.iter_mut().zip(new) {
+                    *old = f(*old, new);
+                }
+            },
+        );
+    });
+}
+
+fn update_any_runs<C: Compute>(
+    shape: &[usize],
+    (y, y_dtype): (&mut [u8], DType),
+    x: AnyOperand<'_>,
+    run: &(dyn Fn(&mut [C], &[C]) + Sync),
 ) {
     let walk = Walk::new(shape, [x.strides]);
     let size = y_dtype.size();
@@ -243,14 +299,7 @@ pub(crate) fn update_any<C: Compute>(
                 let y = &mut piece[(at - start + i) * size..][..n * size];
                 load_y(y, 0, 1, &mut old[..n]);
                 load_x(x.bytes, from + i * stride, stride, &mut new[..n]);
-                vectorize(
-                    #[inline(always)]
-                    || {
-                        for (old, &new) in old[..n].iter_mut().zip(&new[..n]) {
-                            *old = f(*old, new);
-                        }
-                    },
-                );
+                run(&mut old[..n], &new[..n]);
                 store(&old[..n], y);
             });
         });
