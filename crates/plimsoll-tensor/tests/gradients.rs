@@ -227,7 +227,7 @@ fn convolution_follows_its_slopes() {
         vec![image, vec![outputs, inputs, kernel_h, kernel_w], vec![outputs]]
     };
     for (stride, padding) in [([1, 1], [0, 0]), ([2, 1], [1, 2]), ([1, 3], [0, 1])] {
-        let options = Conv2dOptions { stride, padding };
+        let options = Conv2dOptions { stride, padding: padding.into(), ..Default::default() };
         check(Domain::Any, shapes, |x| x[0].conv2d(&x[1], Some(&x[2]), options));
         check(Domain::Any, |draw| shapes(draw)[..2].to_vec(), |x| x[0].conv2d(&x[1], None, options));
     }

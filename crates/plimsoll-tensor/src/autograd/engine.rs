@@ -235,10 +235,11 @@ fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
     }
 }
 
-/// A gradient that nobody else looks at, as the leaf's own.
+/// A gradient that nobody else looks at, as the leaf's own. It lies row-major, or as the leaf does.
 fn first_gradient(leaf: &Tensor, grad: Tensor) -> Result<Tensor> {
     let (category, label) = (Category::Gradient, leaf.label_id());
-    if grad.is_unique() && grad.is_contiguous() {
+    let lies_well = || grad.is_contiguous() || grad.data().layout == leaf.data().layout.dense();
+    if grad.is_unique() && lies_well() {
         grad.set_owner(category, label);
         return Ok(grad);
     }

@@ -141,7 +141,10 @@ pub use activation_linear::Activation;
 pub use attention::AttentionOptions;
 pub use batch_norm::{BatchNormArgs, BatchNormOptions};
 pub use clip::{clip_norm_, clip_value_};
-pub use conv::Conv2dOptions;
+pub use conv::{
+    Conv1dOptions, Conv2dOptions, Conv3dOptions, ConvOptions, ConvPadding, ConvTranspose1dOptions,
+    ConvTranspose2dOptions, ConvTranspose3dOptions, ConvTransposeOptions,
+};
 pub use cross_entropy::CrossEntropyOptions;
 pub use interpolate::{InterpolateMode, ResizeTo};
 pub use pad::PadMode;

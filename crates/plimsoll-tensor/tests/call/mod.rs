@@ -43,7 +43,8 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Tensor> 
         "matmul" => x.matmul(&inputs[1]),
         "linear" => x.linear(&inputs[1], inputs.get(2)),
         "conv2d" => {
-            let options = Conv2dOptions { stride: pair(&args["stride"]), padding: pair(&args["padding"]) };
+            let padding = pair(&args["padding"]).into();
+            let options = Conv2dOptions { stride: pair(&args["stride"]), padding, ..Default::default() };
             x.conv2d(&inputs[1], inputs.get(2), options)
         }
         "max_pool2d" => x.max_pool2d(MaxPool2dOptions {

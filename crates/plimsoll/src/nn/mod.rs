@@ -30,7 +30,11 @@ pub use activation::{
     ReLU6, SiLU, Sigmoid, Softmax, Softplus, Tanh,
 };
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormConfig};
-pub use conv::Conv2d;
+pub use conv::{
+    Conv, Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig, ConvConfig, ConvTranspose,
+    ConvTranspose1d, ConvTranspose1dConfig, ConvTranspose2d, ConvTranspose2dConfig, ConvTranspose3d,
+    ConvTranspose3dConfig, ConvTransposeConfig, Extent,
+};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use init::Init;

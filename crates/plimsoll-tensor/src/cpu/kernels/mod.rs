@@ -19,7 +19,7 @@
 //! | `exp` | exponential and tanh that vectorise |
 //! | [`reduce`] | sum, argmax |
 //! | [`matmul`] | strided, batched products |
-//! | [`conv`] | convolution: sizes, then `conv_forward`, `conv_few_taps`, `conv_input`, `conv_weight` over one `tile`; `conv_any` for other types than `f32` |
+//! | [`conv`] | convolution: its three passes over one `tile`, and as plain loops |
 //! | [`attention`], [`philox`] | attention in blocks; the random bits of dropout |
 //! | [`pool`], [`interpolate`] | windows' largest elements and means; images resampled |
 //! | [`layer_norm`], [`row_norm`] | rows to mean 0 and deviation 1; also by their root mean square, and of sums |
@@ -38,11 +38,6 @@
 pub(crate) mod attention;
 pub(crate) mod channel_norm;
 pub(crate) mod conv;
-pub(crate) mod conv_any;
-mod conv_few_taps;
-mod conv_forward;
-mod conv_input;
-mod conv_weight;
 pub(crate) mod convert;
 pub(crate) mod cross_entropy;
 pub(crate) mod elementwise;

@@ -1,11 +1,11 @@
 //! Convolution forward with few taps: output channels are the tile's rows, neighbouring pixels its columns.
 //!
-//! A first layer sums so few products that packing and transposing (`conv_forward`) would cost as much as the
+//! A first layer sums so few products that packing and transposing (`gather.rs`) would cost as much as the
 //! sums. Here a tile reads weights and padded image where they lie and writes rows of NCHW directly.
 
-use super::conv::{Conv2dShape, pad};
-use super::parallel::{Pieces, for_each_cut};
-use super::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE};
+use super::super::parallel::{Pieces, for_each_cut};
+use super::super::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE};
+use super::planes::{Conv2dShape, pad};
 
 /// Taps up to which this is faster.
 const TAPS: usize = 100;
@@ -15,8 +15,41 @@ pub(super) fn suits(shape: &Conv2dShape) -> bool {
     shape.taps() <= TAPS && shape.stride[1] == 1 && shape.out_w() >= NARROW
 }
 
-/// As `conv_forward`'s.
+/// Images in one block, of which each is framed by its padding.
+fn images_per_block(shape: &Conv2dShape) -> usize {
+    let image = shape.in_channels * shape.padded_plane();
+    if shape.is_padded() {
+        ((1 << 19) / image.max(1)).clamp(1, shape.batch.max(1))
+    } else {
+        shape.batch.max(1)
+    }
+}
+
+/// Floats of scratch that [`conv2d`] needs.
+pub(super) fn scratch_len(shape: &Conv2dShape) -> usize {
+    Conv2dShape { batch: images_per_block(shape), ..*shape }.padded_input_len()
+}
+
+/// `out = input (*) weight + bias`.
 pub(super) fn conv2d(
+    shape: &Conv2dShape,
+    input: &[f32],
+    weight: &[f32],
+    bias: Option<&[f32]>,
+    out: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let images = images_per_block(shape);
+    let (image, result) =
+        (shape.in_channels * shape.in_h * shape.in_w, shape.out_channels * shape.out_plane());
+    for (input, out) in input.chunks((images * image).max(1)).zip(out.chunks_mut((images * result).max(1))) {
+        let shape = Conv2dShape { batch: out.len() / result, ..*shape };
+        block(&shape, input, weight, bias, out, scratch);
+    }
+}
+
+/// The same for the images of one block.
+fn block(
     shape: &Conv2dShape,
     input: &[f32],
     weight: &[f32],

@@ -1,23 +1,34 @@
-//! Convolution backward to its input: output pixels are the tile's rows, input channels its columns.
+//! Convolution backward to its input, window by window: output pixels are the tile's rows, input channels its columns.
 //!
 //! For each place in the kernel, `grad_in[window + place] += grad_out * weight[place]`, summed over output
 //! channels in registers, into one image at a time, channels-last in scratch. Nothing is multiplied with
 //! padding and nothing is scattered; at the end the image is transposed (and its frame dropped) into NCHW.
 
-use super::conv::{Conv2dShape, Panels, check_scratch};
-use super::parallel::{Pieces, for_each_cut, for_each_cut_with, scratch_workers};
-use super::tile::{Depth, ROWS, Start, Tile};
-use super::transpose::transpose;
+use super::super::parallel::{Pieces, for_each_cut, for_each_cut_with, scratch_workers};
+use super::super::tile::{Depth, ROWS, Start, Tile};
+use super::super::transpose::transpose;
+use super::planes::{Conv2dShape, Panels};
+use super::shape::check_scratch;
+
+/// Floats of a panel of one image's sums, at most: they stay in a near cache.
+const SUMS: usize = 1 << 16;
+
+/// Whether sums over windows (`gather.rs`) would multiply so many zeros that this is faster.
+pub(super) fn suits(shape: &Conv2dShape) -> bool {
+    let windows = shape.out_plane() * shape.stride[0] * shape.stride[1];
+    let sums = shape.padded_plane() * Panels::of(shape.in_channels).width;
+    shape.in_h * shape.in_w * 5 > windows * 6 && sums <= SUMS
+}
 
 /// Floats of scratch that [`conv2d_backward_input`] needs.
-pub(crate) fn conv2d_backward_input_scratch_len(shape: &Conv2dShape) -> usize {
+pub(super) fn scratch_len(shape: &Conv2dShape) -> usize {
     let panels = Panels::of(shape.in_channels);
     packed_len(shape, panels)
         + scratch_workers(shape.batch * panels.count()) * shape.padded_plane() * panels.width
 }
 
 /// Writes to `grad_in` the gradient of `conv2d` with respect to its input.
-pub(crate) fn conv2d_backward_input(
+pub(super) fn conv2d_backward_input(
     shape: &Conv2dShape,
     grad_out: &[f32],
     weight: &[f32],
@@ -25,7 +36,7 @@ pub(crate) fn conv2d_backward_input(
     scratch: &mut [f32],
 ) {
     shape.check(grad_in.len(), weight.len(), grad_out.len());
-    check_scratch(scratch.len(), conv2d_backward_input_scratch_len(shape));
+    check_scratch(scratch.len(), scratch_len(shape));
     let panels = Panels::of(shape.in_channels);
     let (packed, scratch) = scratch.split_at_mut(packed_len(shape, panels));
     pack(shape, panels, weight, packed);

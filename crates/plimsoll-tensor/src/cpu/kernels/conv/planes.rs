@@ -1,15 +1,9 @@
-//! 2-D convolution (cross-correlation, as PyTorch's `conv2d`) of NCHW images: its sizes and what its three
-//! passes share.
-//!
-//! The passes are [`conv2d`], [`conv2d_backward_input`] and [`conv2d_backward_weight`], each in its own file;
-//! all three are loops over the register tile of `tile.rs`, without im2col. The bias gradient is a sum (`reduce.rs`).
+//! Row-major images of two dimensions without groups and dilation, for the two kernels that know no other: `few_taps.rs` and
+//! `scatter.rs`.
 
-use super::parallel::{PIECE, for_each_piece};
-use super::tile::panel_width;
-
-pub(crate) use super::conv_forward::{conv2d, conv2d_scratch_len};
-pub(crate) use super::conv_input::{conv2d_backward_input, conv2d_backward_input_scratch_len};
-pub(crate) use super::conv_weight::{conv2d_backward_weight, conv2d_backward_weight_scratch_len};
+use super::super::parallel::{PIECE, for_each_piece};
+use super::super::tile::panel_width;
+use super::shape::{ConvShape, Format, Formats};
 
 /// Sizes of a convolution: `[batch, in_channels, in_h, in_w]` with filters
 /// `[out_channels, in_channels, kernel_h, kernel_w]` gives `[batch, out_channels, out_h, out_w]`.
@@ -29,6 +23,30 @@ pub(crate) struct Conv2dShape {
 }
 
 impl Conv2dShape {
+    /// The same as a row-major image of two dimensions without groups and dilation, where it is one.
+    pub(super) fn of(s: &ConvShape, formats: Formats) -> Option<Conv2dShape> {
+        let first = Format::ChannelsFirst;
+        let row_major = formats == Formats { input: first, weight: first, output: first };
+        let flat = s.input[0] == 1 && s.kernel[0] == 1 && s.output[0] == 1 && s.padding[0] == 0;
+        let [[_, in_h, in_w], [_, kernel_h, kernel_w]] = [s.input, s.kernel];
+        let (stride, padding) = ([s.stride[1], s.stride[2]], [s.padding[1], s.padding[2]]);
+        let planes = Conv2dShape {
+            batch: s.batch,
+            in_channels: s.in_channels,
+            in_h,
+            in_w,
+            out_channels: s.out_channels,
+            kernel_h,
+            kernel_w,
+            stride,
+            padding,
+        };
+        let plain = s.groups == 1 && s.dilation == [1; 3] && s.out_plane() > 0;
+        let serves = plain && flat && row_major && in_h + 2 * padding[0] >= kernel_h;
+        let same = || in_w + 2 * padding[1] >= kernel_w && [planes.out_h(), planes.out_w()] == s.output[1..];
+        (serves && same()).then_some(planes)
+    }
+
     /// Rows of the output.
     pub(crate) fn out_h(&self) -> usize {
         (self.in_h + 2 * self.padding[0] - self.kernel_h) / self.stride[0] + 1
@@ -134,10 +152,6 @@ impl Panels {
     }
 }
 
-pub(super) fn check_scratch(len: usize, needed: usize) {
-    assert!(len >= needed, "convolution: scratch of {len} floats where {needed} are needed");
-}
-
 /// Copies every image of `input` into a zero frame in `scratch`; the input itself when there is no padding.
 pub(super) fn pad<'a>(shape: &Conv2dShape, input: &'a [f32], scratch: &'a mut [f32]) -> &'a [f32] {
     if !shape.is_padded() || input.is_empty() {
@@ -157,7 +171,3 @@ pub(super) fn pad<'a>(shape: &Conv2dShape, input: &'a [f32], scratch: &'a mut [f
     });
     scratch
 }
-
-#[cfg(test)]
-#[path = "conv_tests.rs"]
-mod tests;

@@ -1,0 +1,144 @@
+//! The sizes of a convolution, and how its tensors lie.
+
+use std::ops::Range;
+
+/// Sizes of a convolution with three spatial dimensions; where there are fewer, the first ones have size 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConvShape {
+    /// Spatial dimensions of the tensors: 1 to 3.
+    pub(crate) rank: usize,
+    pub(crate) batch: usize,
+    /// Parts of the channels that do not see each other; divides both numbers of channels.
+    pub(crate) groups: usize,
+    pub(crate) in_channels: usize,
+    pub(crate) out_channels: usize,
+    pub(crate) input: [usize; 3],
+    pub(crate) output: [usize; 3],
+    pub(crate) kernel: [usize; 3],
+    /// Distance between neighbouring windows; at least 1.
+    pub(crate) stride: [usize; 3],
+    /// Zeros before the first element. As many as the last window needs come after the last one.
+    pub(crate) padding: [usize; 3],
+    /// Distance between neighbouring taps of a window; at least 1.
+    pub(crate) dilation: [usize; 3],
+}
+
+/// In which order the elements of a tensor `[batch, channels, …]` lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// Row-major.
+    ChannelsFirst,
+    /// The channels of a pixel side by side.
+    ChannelsLast,
+}
+
+/// How the three tensors of a convolution lie: images, filters, results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Formats {
+    pub(crate) input: Format,
+    pub(crate) weight: Format,
+    pub(crate) output: Format,
+}
+
+/// Distances between neighbours, in elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strides {
+    pub(crate) batch: usize,
+    pub(crate) channel: usize,
+    pub(crate) at: [usize; 3],
+}
+
+impl Format {
+    pub(super) fn strides(self, channels: usize, [depth, height, width]: [usize; 3]) -> Strides {
+        let (area, batch) = (height * width, channels * depth * height * width);
+        match self {
+            Format::ChannelsFirst => Strides { batch, channel: depth * area, at: [area, width, 1] },
+            Format::ChannelsLast => {
+                Strides { batch, channel: 1, at: [area * channels, width * channels, channels] }
+            }
+        }
+    }
+}
+
+impl ConvShape {
+    /// Input channels of a group.
+    pub(crate) fn group_in(&self) -> usize {
+        self.in_channels / self.groups
+    }
+
+    /// Output channels of a group.
+    pub(crate) fn group_out(&self) -> usize {
+        self.out_channels / self.groups
+    }
+
+    /// Weights between one input and one output channel.
+    pub(crate) fn taps(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    pub(crate) fn in_plane(&self) -> usize {
+        self.input.iter().product()
+    }
+
+    pub(crate) fn out_plane(&self) -> usize {
+        self.output.iter().product()
+    }
+
+    pub(crate) fn input_len(&self) -> usize {
+        self.batch * self.in_channels * self.in_plane()
+    }
+
+    pub(crate) fn output_len(&self) -> usize {
+        self.batch * self.out_channels * self.out_plane()
+    }
+
+    pub(crate) fn weight_len(&self) -> usize {
+        self.out_channels * self.group_in() * self.taps()
+    }
+
+    pub(super) fn input_strides(&self, formats: Formats) -> Strides {
+        formats.input.strides(self.in_channels, self.input)
+    }
+
+    pub(super) fn output_strides(&self, formats: Formats) -> Strides {
+        formats.output.strides(self.out_channels, self.output)
+    }
+
+    pub(super) fn weight_strides(&self, formats: Formats) -> Strides {
+        formats.weight.strides(self.group_in(), self.kernel)
+    }
+
+    /// The windows along a dimension in which tap `tap` is inside the image.
+    pub(crate) fn inside(&self, dim: usize, tap: usize) -> Range<usize> {
+        let (stride, padding) = (self.stride[dim], self.padding[dim]);
+        let offset = tap * self.dilation[dim];
+        let end = match (self.input[dim] + padding).checked_sub(offset + 1) {
+            Some(last) if self.input[dim] > 0 => (last / stride + 1).min(self.output[dim]),
+            _ => 0,
+        };
+        padding.saturating_sub(offset).div_ceil(stride).min(end)..end
+    }
+
+    /// Where tap `tap` of window `window` is along a dimension. It must be inside.
+    pub(crate) fn seen(&self, dim: usize, window: usize, tap: usize) -> usize {
+        window * self.stride[dim] + tap * self.dilation[dim] - self.padding[dim]
+    }
+
+    /// Panics unless slices of these lengths hold the three tensors.
+    pub(super) fn check(&self, input: usize, weight: usize, output: usize) {
+        assert!(!self.stride.contains(&0), "convolution with stride {:?}", self.stride);
+        assert!(!self.dilation.contains(&0), "convolution with dilation {:?}", self.dilation);
+        assert_eq!(input, self.input_len(), "convolution: input of {self:?}");
+        assert_eq!(weight, self.weight_len(), "convolution: weight of {self:?}");
+        assert_eq!(output, self.output_len(), "convolution: output of {self:?}");
+    }
+
+    /// Whether each group has so few channels that a tile would be nearly empty.
+    pub(super) fn is_depthwise(&self) -> bool {
+        self.groups > 1 && self.group_in() * self.group_out() <= 4
+    }
+}
+
+pub(super) fn check_scratch(len: usize, needed: usize) {
+    assert!(len >= needed, "convolution: scratch of {len} floats where {needed} are needed");
+}

@@ -1,0 +1,99 @@
+//! Which elements of the source each position of the result sees, for the two passes that are sums over windows.
+//!
+//! Forward, a position sees its window. Backward to the input, the positions whose distance is a multiple of the stride see
+//! the output through the same taps: these are a *phase*, and within it a position sees a dense window, as forward with stride
+//! 1. So no product with a zero between strides is ever formed. Taps are numbered as they are packed (`pack.rs`): backward,
+//! from the last one to the first, so that a larger number sees a later element.
+
+use super::shape::ConvShape;
+
+/// Which way a sum over windows goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pass {
+    Forward,
+    BackwardInput,
+}
+
+/// The positions of a dimension that see the source through the same taps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Phase {
+    /// How many.
+    pub(super) count: usize,
+    /// The first tap, the distance to the next, and how many.
+    pub(super) first_tap: usize,
+    pub(super) tap_step: usize,
+    pub(super) taps: usize,
+    /// What the first position sees through the first tap; may lie outside.
+    pub(super) first: isize,
+    /// Distance in the source between what neighbouring positions see.
+    pub(super) step: usize,
+    /// Distance in the source between what neighbouring taps see.
+    pub(super) tap_offset: usize,
+}
+
+impl Pass {
+    /// Phases of a dimension: the distance between positions of one.
+    pub(super) fn phases(self, s: &ConvShape, dim: usize) -> usize {
+        match self {
+            Pass::Forward => 1,
+            Pass::BackwardInput => s.stride[dim],
+        }
+    }
+
+    /// Phase `start`: the positions `start`, `start + phases`, and so on.
+    pub(super) fn phase(self, s: &ConvShape, dim: usize, start: usize) -> Phase {
+        let (stride, padding, dilation) = (s.stride[dim], s.padding[dim], s.dilation[dim]);
+        if self == Pass::Forward {
+            return Phase {
+                count: s.output[dim],
+                first_tap: 0,
+                tap_step: 1,
+                taps: s.kernel[dim],
+                first: -(padding as isize),
+                step: stride,
+                tap_offset: dilation,
+            };
+        }
+        // A tap sees an element where `start + padding - tap * dilation` is a multiple of the stride.
+        let seen = |tap: usize| (start + padding) as isize - (tap * dilation) as isize;
+        let sees = |tap: &usize| seen(*tap) % stride as isize == 0;
+        let common = gcd(stride, dilation);
+        let tap_step = stride / common;
+        let count = s.input[dim].saturating_sub(start).div_ceil(stride);
+        let Some(last) = (0..s.kernel[dim]).rev().find(sees) else {
+            return Phase { count, ..Phase::default() };
+        };
+        Phase {
+            count,
+            first_tap: s.kernel[dim] - 1 - last,
+            tap_step,
+            taps: last / tap_step + 1,
+            first: seen(last) / stride as isize,
+            step: 1,
+            tap_offset: dilation / common,
+        }
+    }
+
+    /// Elements that a dimension of the source lacks before its first and after its last one.
+    pub(super) fn lacking(self, s: &ConvShape, dim: usize) -> [usize; 2] {
+        let size = match self {
+            Pass::Forward => s.input[dim],
+            Pass::BackwardInput => s.output[dim],
+        };
+        let mut lacking = [0, 0];
+        for start in 0..self.phases(s, dim) {
+            let phase = self.phase(s, dim, start);
+            if phase.count > 0 && phase.taps > 0 {
+                let reach = (phase.taps - 1) * phase.tap_offset + (phase.count - 1) * phase.step;
+                let last = phase.first + reach as isize;
+                lacking[0] = lacking[0].max(usize::try_from(-phase.first).unwrap_or(0));
+                lacking[1] = lacking[1].max(usize::try_from(last + 1 - size as isize).unwrap_or(0));
+            }
+        }
+        lacking
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

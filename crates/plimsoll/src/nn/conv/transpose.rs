@@ -1,0 +1,154 @@
+//! The transposed convolution layers.
+
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{ConvTransposeOptions, Result, Tensor};
+
+use super::{Extent, divides};
+use crate::members;
+use crate::nn::{Init, Module, Parameter, Scope};
+
+/// What a transposed convolution layer is made of besides its channels: PyTorch's options with its defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct ConvTransposeConfig<const N: usize> {
+    kernel: [usize; N],
+    options: ConvTransposeOptions<N>,
+    bias: bool,
+}
+
+/// Of [`ConvTranspose1d`].
+pub type ConvTranspose1dConfig = ConvTransposeConfig<1>;
+/// Of [`ConvTranspose2d`].
+pub type ConvTranspose2dConfig = ConvTransposeConfig<2>;
+/// Of [`ConvTranspose3d`].
+pub type ConvTranspose3dConfig = ConvTransposeConfig<3>;
+
+impl<const N: usize> ConvTransposeConfig<N> {
+    /// Windows of `kernel` elements, stride 1, no padding, no dilation, one group, a bias.
+    pub fn new(kernel: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
+        ConvTransposeConfig { kernel: kernel.into().0, options: ConvTransposeOptions::default(), bias: true }
+    }
+
+    /// What neighbouring inputs add to is this far apart.
+    #[must_use]
+    pub fn stride(mut self, stride: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
+        self.options.stride = stride.into().0;
+        self
+    }
+
+    /// So many elements left out on both sides of the output.
+    #[must_use]
+    pub fn padding(mut self, padding: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
+        self.options.padding = padding.into().0;
+        self
+    }
+
+    /// So many elements more at the end of the output.
+    #[must_use]
+    pub fn output_padding(mut self, padding: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
+        self.options.output_padding = padding.into().0;
+        self
+    }
+
+    /// The elements of a window this far apart.
+    #[must_use]
+    pub fn dilation(mut self, dilation: impl Into<Extent<N>>) -> ConvTransposeConfig<N> {
+        self.options.dilation = dilation.into().0;
+        self
+    }
+
+    /// Channels in this many parts that are convolved apart.
+    #[must_use]
+    pub fn groups(mut self, groups: usize) -> ConvTransposeConfig<N> {
+        self.options.groups = groups;
+        self
+    }
+
+    /// Without a bias; `bias=False` in PyTorch.
+    #[must_use]
+    pub fn without_bias(mut self) -> ConvTransposeConfig<N> {
+        self.bias = false;
+        self
+    }
+}
+
+/// Transposed convolution of `[batch, channels, …]` with `N` spatial dimensions. As `torch.nn.ConvTranspose1d`,
+/// `ConvTranspose2d` and `ConvTranspose3d`.
+///
+/// ```
+/// use plimsoll::nn::{ConvTranspose2d, ConvTranspose2dConfig, Module, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let scope = Scope::new(&Device::cpu(), 1);
+/// let double = ConvTranspose2d::with(&scope, 4, 2, ConvTranspose2dConfig::new(2).stride(2))?;
+/// let images = Tensor::zeros(&[1, 4, 8, 8], &Device::cpu())?;
+/// assert_eq!(double.forward(&images)?.shape(), [1, 2, 16, 16]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ConvTranspose<const N: usize> {
+    label: LabelId,
+    weight: Parameter,
+    bias: Option<Parameter>,
+    options: ConvTransposeOptions<N>,
+}
+
+/// Of `[batch, channels, length]`.
+pub type ConvTranspose1d = ConvTranspose<1>;
+/// Of `[batch, channels, height, width]`.
+pub type ConvTranspose2d = ConvTranspose<2>;
+/// Of `[batch, channels, depth, height, width]`.
+pub type ConvTranspose3d = ConvTranspose<3>;
+
+impl<const N: usize> ConvTranspose<N> {
+    /// From `inputs` to `outputs` channels with windows of `kernel` elements in each dimension, stride 1, no padding, and a
+    /// bias.
+    ///
+    /// # Errors
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(
+        scope: &Scope,
+        inputs: usize,
+        outputs: usize,
+        kernel: impl Into<Extent<N>>,
+    ) -> Result<ConvTranspose<N>> {
+        ConvTranspose::with(scope, inputs, outputs, ConvTransposeConfig::new(kernel))
+    }
+
+    /// From `inputs` to `outputs` channels with every option of PyTorch's.
+    ///
+    /// # Errors
+    /// Groups that do not divide the channels; a path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn with(
+        scope: &Scope,
+        inputs: usize,
+        outputs: usize,
+        config: ConvTransposeConfig<N>,
+    ) -> Result<ConvTranspose<N>> {
+        let ConvTransposeConfig { kernel, options, bias } = config;
+        divides("ConvTranspose", options.groups, inputs, outputs)?;
+        let shape: Vec<usize> = [inputs, outputs / options.groups].into_iter().chain(kernel).collect();
+        // PyTorch's fan-in of a weight is its second size times its window, whichever way the layer goes.
+        let init = Init::default_for(shape[1..].iter().product());
+        let weight = scope.parameter("weight", &shape, init)?;
+        let bias = if bias { Some(scope.parameter("bias", &[outputs], init)?) } else { None };
+        Ok(ConvTranspose { label: scope.label(), weight, bias, options })
+    }
+
+    /// The weight, `[inputs, outputs / groups, …]`.
+    pub fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    /// The bias, `[outputs]`.
+    pub fn bias(&self) -> Option<&Parameter> {
+        self.bias.as_ref()
+    }
+}
+
+impl<const N: usize> Module for ConvTranspose<N> {
+    members!(weight, bias);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        input.convolution_transposed(&self.weight, self.bias.as_deref(), self.options)
+    }
+}
