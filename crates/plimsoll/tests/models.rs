@@ -5,7 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
+use plimsoll::models::{
+    Bert, BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, Vit, VitConfig,
+};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{DType, Device, Result, SimConfig, Tensor, autocast};
@@ -19,8 +21,9 @@ fn recorded(model: &str) -> Value {
 /// The start value of element `i` of a parameter, as `make_models.py` has it.
 fn value(name: &str, i: usize) -> f64 {
     let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
-    let is_norm =
-        ["ln_1.weight", "ln_2.weight", "ln_f.weight", "norm.weight"].iter().any(|end| name.ends_with(end));
+    let norms =
+        ["ln_1.weight", "ln_2.weight", "ln_f.weight", "norm.weight", "LayerNorm.weight", "encoder.ln.weight"];
+    let is_norm = norms.iter().any(|end| name.ends_with(end));
     f64::from(u8::from(is_norm)) + 0.05 * (12.9898 * i as f64 + 0.7 * seed as f64).sin()
 }
 
@@ -58,6 +61,10 @@ fn llama(scope: &Scope) -> Llama {
 
 /// Three steps, and what PyTorch's were.
 fn train(name: &str, model: &impl Module, loss: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) {
+    train_on(name, model, || loss(&tokens(&Device::cpu(), 0), &tokens(&Device::cpu(), 1)));
+}
+
+fn train_on(name: &str, model: &impl Module, loss: impl Fn() -> Result<Tensor>) {
     let expected = recorded(name);
     let device = Device::cpu();
     let parameters: BTreeMap<String, Tensor> = model.named_parameters().into_iter().collect();
@@ -69,13 +76,17 @@ fn train(name: &str, model: &impl Module, loss: impl Fn(&Tensor, &Tensor) -> Res
     let mut adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-2, ..AdamWOptions::default() });
     for step in 0..3 {
         adamw.zero_grad();
-        let loss = loss(&tokens(&device, 0), &tokens(&device, 1)).unwrap();
+        let loss = loss().unwrap();
         loss.backward().unwrap();
         adamw.step().unwrap();
         let (got, wanted) = (loss.item::<f32>().unwrap(), expected["f32"]["losses"][step].as_f64().unwrap());
         assert!((f64::from(got) - wanted).abs() < 1e-5, "{name}, step {step}: {got}, PyTorch's {wanted}");
     }
     for (parameter, tensor) in &parameters {
+        // Softmax does not depend on the keys' bias: its gradient is rounding alone, which Adam blows up.
+        if parameter.ends_with("key.bias") {
+            continue;
+        }
         let got: f64 = tensor.to_vec::<f32>().unwrap().into_iter().map(f64::from).sum();
         let sum = |precision: &str| expected[precision]["sums"][parameter].as_f64().unwrap();
         // PyTorch's own rounding, and what 32 bits cost a sum of so many values.
@@ -86,17 +97,20 @@ fn train(name: &str, model: &impl Module, loss: impl Fn(&Tensor, &Tensor) -> Res
 }
 
 fn same_names(name: &str, model: &impl Module, tied: &str) {
-    let expected = recorded(name);
-    let expected: BTreeMap<String, Vec<usize>> = expected["state_dict"]
+    same_names_as(&recorded(name)["state_dict"], model, &[tied]);
+}
+
+fn same_names_as(expected: &Value, model: &impl Module, tied: &[&str]) {
+    let expected: BTreeMap<String, Vec<usize>> = expected
         .as_object()
         .unwrap()
         .iter()
-        .filter(|(name, _)| *name != tied)
+        .filter(|(name, _)| !tied.contains(&name.as_str()))
         .map(|(name, shape)| (name.clone(), serde_json::from_value(shape.clone()).unwrap()))
         .collect();
     let got: BTreeMap<String, Vec<usize>> =
         model.named_parameters().into_iter().map(|(name, tensor)| (name, tensor.shape().to_vec())).collect();
-    assert_eq!(got, expected, "{name}");
+    assert_eq!(got, expected);
 }
 
 #[test]
@@ -111,6 +125,117 @@ fn llama_has_the_names_and_learns_the_steps_of_transformers() {
     let model = llama(&Scope::new(&Device::cpu(), 1));
     same_names("llama", &model, "");
     train("llama", &model, |x, y| model.loss(x, y));
+}
+
+fn bert(scope: &Scope) -> BertForMaskedLm {
+    let config = BertConfig {
+        vocab_size: 61,
+        hidden_size: 32,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        intermediate_size: 48,
+        max_position_embeddings: 16,
+        hidden_dropout_prob: 0.0,
+        attention_probs_dropout_prob: 0.0,
+        ..BertConfig::base()
+    };
+    BertForMaskedLm::new(scope, config).unwrap()
+}
+
+const DECODER: [&str; 2] = ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"];
+
+#[test]
+fn bert_has_the_names_and_learns_the_steps_of_transformers() {
+    let device = Device::cpu();
+    let model = bert(&Scope::new(&device, 1));
+    same_names_as(&recorded("bert")["state_dict"], &model, &DECODER);
+    assert!(DECODER.iter().all(|name| model.state_dict().get(name).is_some()), "tied names are saved");
+    let whole = |f: &dyn Fn(i64) -> i64| {
+        let values: Vec<i64> = (0..24).map(f).collect();
+        Tensor::from_slice(&values, &[2, 12], &device).unwrap()
+    };
+    let (mask, kinds) = (whole(&|i| i64::from(i < 21)), whole(&|i| i64::from(i % 12 >= 6)));
+    let shifted = tokens(&device, 1).to_vec::<i64>().unwrap();
+    let labels = whole(&|i| if i % 12 % 3 == 0 { shifted[i as usize] } else { -100 });
+    let ids = tokens(&device, 0);
+    let inputs = BertInputs { input_ids: &ids, attention_mask: Some(&mask), token_type_ids: Some(&kinds) };
+    train_on("bert", &model, || model.loss(inputs, &labels));
+}
+
+#[test]
+fn vit_has_the_names_and_learns_the_steps_of_torchvision() {
+    let device = Device::cpu();
+    let config = VitConfig {
+        image_size: 8,
+        patch_size: 4,
+        num_layers: 2,
+        num_heads: 4,
+        hidden_dim: 32,
+        mlp_dim: 48,
+        num_classes: 6,
+        ..VitConfig::b_16()
+    };
+    let model = Vit::new(&Scope::new(&device, 1), config).unwrap();
+    same_names_as(&recorded("vit")["state_dict"], &model, &[]);
+    let pixels: Vec<f32> = (0..2 * 3 * 64).map(|i| (0.37 * f64::from(i)).sin() as f32).collect();
+    let images = Tensor::from_slice(&pixels, &[2, 3, 8, 8], &device).unwrap();
+    let classes = Tensor::from_slice(&[1i64, 4], &[2], &device).unwrap();
+    train_on("vit", &model, || model.loss(&images, &classes));
+}
+
+#[test]
+fn published_sizes_have_the_names_and_shapes_of_pytorchs() {
+    let published = recorded("published");
+    let scope = || Scope::new(&Device::sim(SimConfig::new(1 << 40)), 1);
+    same_names_as(&published["vit_b_16"], &Vit::new(&scope(), VitConfig::b_16()).unwrap(), &[]);
+    let bert = BertForMaskedLm::new(&scope(), BertConfig::base()).unwrap();
+    same_names_as(&published["bert"], &bert, &DECODER);
+    same_names_as(&published["bert with pooler"], &Bert::new(&scope(), BertConfig::base()).unwrap(), &[]);
+}
+
+#[test]
+fn padding_changes_nothing_that_is_not_padding() {
+    let device = Device::cpu();
+    let model = bert(&Scope::new(&device, 1));
+    let first = |tokens: &[i64], mask: Option<&[i64]>| {
+        let shape = [1, tokens.len()];
+        let ids = Tensor::from_slice(tokens, &shape, &device).unwrap();
+        let mask = mask.map(|mask| Tensor::from_slice(mask, &shape, &device).unwrap());
+        let inputs = BertInputs { input_ids: &ids, attention_mask: mask.as_ref(), token_type_ids: None };
+        model.logits(inputs).unwrap().narrow(1, 0, 3).unwrap().to_vec::<f32>().unwrap()
+    };
+    let alone = first(&[5, 9, 2], None);
+    let padded = first(&[5, 9, 2, 0, 0], Some(&[1, 1, 1, 0, 0]));
+    alone.iter().zip(&padded).for_each(|(a, b)| assert!((a - b).abs() < 1e-5, "{a} {b}"));
+}
+
+#[test]
+fn images_and_inputs_of_other_shapes_are_refused() {
+    let device = Device::cpu();
+    let scope = Scope::new(&device, 1);
+    let small = VitConfig {
+        image_size: 8,
+        patch_size: 4,
+        num_layers: 1,
+        num_heads: 1,
+        hidden_dim: 8,
+        mlp_dim: 8,
+        ..VitConfig::b_16()
+    };
+    let error =
+        Vit::new(&scope.at("a"), VitConfig { patch_size: 3, ..small.clone() }).unwrap_err().to_string();
+    assert_eq!(error, "vit: patches of 3 do not divide an image of 8");
+    let vit = Vit::new(&scope.at("b"), small).unwrap();
+    let error = vit.forward(&Tensor::zeros(&[1, 3, 8, 9], &device).unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "vit: images of 8 × 9: this model's are 8 × 8");
+    let bert = bert(&scope.at("c"));
+    let ids = tokens(&device, 0);
+    let mask = Tensor::ones(&[2, 11], &device).unwrap();
+    let inputs = BertInputs { input_ids: &ids, attention_mask: Some(&mask), token_type_ids: None };
+    let error = bert.logits(inputs).unwrap_err().to_string();
+    assert_eq!(error, "bert: attention_mask [2, 11] for tokens [2, 12]: needs the same shape");
+    let error = bert.bert().pooled(&bert.bert().hidden(&ids).unwrap()).unwrap_err().to_string();
+    assert_eq!(error, "bert: this model was made without a pooler: make it with `Bert::new`");
 }
 
 #[test]

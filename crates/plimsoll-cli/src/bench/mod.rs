@@ -6,6 +6,7 @@ mod dispatch;
 mod floor;
 mod meter;
 mod mixes;
+mod models;
 mod mt19937;
 mod scale;
 mod snapshot;
@@ -25,6 +26,8 @@ pub(crate) enum What {
     AllocatorMix(callgrind::MixArgs),
     /// Leading one operation to a device that computes nothing
     Dispatch(dispatch::DispatchArgs),
+    /// Memory of training steps of common models, beside PyTorch's
+    Models(models::ModelsArgs),
     /// Reading a memory snapshot of PyTorch's; or making a longer one to read
     Snapshot(snapshot::SnapshotArgs),
     /// One training step on this machine's processors, alone or in turn with peers
@@ -37,6 +40,7 @@ impl What {
         match self {
             What::Allocator(args) => args.json,
             What::Dispatch(args) => args.json,
+            What::Models(args) => args.json,
             What::Snapshot(args) => args.json,
             What::AllocatorMix(_) => false,
             What::Step(args) => args.json,
@@ -50,6 +54,7 @@ pub(crate) fn run(what: What) -> Result<String, Failure> {
         What::Allocator(args) => allocator::run(&args),
         What::AllocatorMix(args) => callgrind::run(&args),
         What::Dispatch(args) => dispatch::run(&args),
+        What::Models(args) => models::run(&args),
         What::Snapshot(args) => snapshot::run(&args),
         What::Step(args) => step::run(&args),
     }

@@ -52,6 +52,7 @@ mod prod;
 mod products;
 mod read;
 mod real;
+mod recurrent;
 mod reduced;
 mod repeat;
 mod rotary;
@@ -119,6 +120,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("pool", pool::cases),
     ("prod", prod::cases),
     ("products", products::cases),
+    ("recurrent", recurrent::cases),
     ("repeat", repeat::cases),
     ("rotary", rotary::cases),
     ("row_norm", row_norm::cases),
@@ -152,6 +154,7 @@ pub use pool::{
     AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions, MaxPool1dOptions, MaxPool2dOptions,
     MaxPool3dOptions, MaxPoolOptions,
 };
+pub use recurrent::{Cell, RecurrentLayer, RecurrentState};
 pub use rotary::Rotary;
 pub use step::{Slot, optimizer_step};
 pub use unscale::unscale_;

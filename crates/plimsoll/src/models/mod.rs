@@ -3,12 +3,16 @@
 //! Each is a file: a configuration with the published sizes, a model, and its loss. They are made of the layers in
 //! [`crate::nn`] and use the operators that save memory.
 
+pub mod bert;
 pub mod gpt2;
 pub mod llama;
 pub mod resnet;
 pub mod vgg;
+pub mod vit;
 
+pub use bert::{Bert, BertConfig, BertForMaskedLm, BertInputs};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use llama::{Llama, LlamaConfig};
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
 pub use vgg::{Vgg, VggConfig};
+pub use vit::{Vit, VitConfig};

@@ -46,13 +46,18 @@ impl Dropout {
         self.mode.is_training()
     }
 
+    /// Whether the next forward pass drops anything: while training, with a probability above 0.
+    pub(crate) fn is_dropping(&self) -> bool {
+        self.p > 0.0 && self.mode.is_training()
+    }
+
     /// The input, dropped, plus `residual`, in one pass.
     ///
     /// # Errors
     /// Shapes or types that differ; out of memory.
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        if self.p == 0.0 || !self.mode.is_training() {
+        if !self.is_dropping() {
             return residual + input;
         }
         input.dropout_add(residual, self.p, true)
@@ -64,7 +69,7 @@ impl Module for Dropout {
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        if self.p == 0.0 || !self.mode.is_training() {
+        if !self.is_dropping() {
             return Ok(input.clone());
         }
         input.dropout(self.p, true)

@@ -24,6 +24,11 @@ impl Init {
         Init::Uniform(if fan_in == 0 { 0.0 } else { 1.0 / (fan_in as f64).sqrt() })
     }
 
+    /// `torch.nn.init.xavier_uniform_` of a matrix: evenly within `sqrt(6 / (inputs + outputs))`.
+    pub fn xavier_uniform(inputs: usize, outputs: usize) -> Init {
+        Init::Uniform((6.0 / (inputs + outputs).max(1) as f64).sqrt())
+    }
+
     pub(super) fn fill(self, tensor: &Tensor, from: RandomStream) -> Result<()> {
         match self {
             Init::Zeros => tensor.fill_(0.0),

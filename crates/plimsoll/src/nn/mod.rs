@@ -6,6 +6,7 @@
 //! [`members!`](crate::members) and a `forward` that opens a span. `linear.rs` is an example.
 
 mod activation;
+mod attention_mask;
 mod batch_norm;
 mod conv;
 mod dropout;
@@ -16,13 +17,16 @@ mod list;
 mod member;
 mod mode;
 mod module;
+mod multihead_attention;
 mod norm;
 mod parameter;
 mod pool;
+mod recurrent;
 mod scope;
 mod sequential;
 mod shape;
 mod summary;
+mod transformer;
 mod upsample;
 
 pub use activation::{
@@ -43,6 +47,7 @@ pub use list::ModuleList;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
 pub use mode::Mode;
 pub use module::Module;
+pub use multihead_attention::{MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions};
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use parameter::{Buffer, Parameter};
 pub use pool::{
@@ -50,8 +55,13 @@ pub use pool::{
     AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AvgPool, AvgPool1d, AvgPool2d, AvgPool3d,
     MaxPool, MaxPool1d, MaxPool2d, MaxPool3d,
 };
+pub use recurrent::{GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, RNN, RNNCell, RecurrentOptions};
 pub use scope::Scope;
 pub use sequential::Sequential;
 pub use shape::{Flatten, Identity};
 pub use summary::{Row, Summary};
+pub use transformer::{
+    DecoderMasks, EncoderMasks, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
+    TransformerEncoderLayer, TransformerOptions,
+};
 pub use upsample::Upsample;

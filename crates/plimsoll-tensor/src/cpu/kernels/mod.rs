@@ -32,6 +32,7 @@
 //! | [`mask`], [`remap`] | elements by a condition; flips, rolls, reflections |
 //! | [`sort`], [`multinomial`] | rows in order; places drawn by weights |
 //! | [`unfold`] | derivative of overlapping windows |
+//! | [`recurrent`] | the steps of RNN, LSTM and GRU, forward and backward |
 //! | [`rotary`] | pairs of elements turned by an angle |
 //! | [`optim`], [`unscale`] | SGD and Adam steps; gradients of a scaled loss |
 
@@ -59,6 +60,7 @@ pub(crate) mod pair_loss;
 pub(crate) mod parallel;
 pub(crate) mod philox;
 pub(crate) mod pool;
+pub(crate) mod recurrent;
 pub(crate) mod reduce;
 mod region;
 pub(crate) mod remap;

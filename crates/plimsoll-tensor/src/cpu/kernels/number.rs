@@ -20,7 +20,7 @@ pub(crate) trait Number: Stored + PartialOrd + Default {
 }
 
 macro_rules! float {
-    ($t:ty, $exp:path) => {
+    ($t:ty, $exp:path, $tanh:path) => {
         impl Number for $t {
             const LOWEST: $t = <$t>::NEG_INFINITY;
             const ONE: $t = 1.0;
@@ -50,14 +50,18 @@ macro_rules! float {
                 $exp(self)
             }
             #[inline(always)]
+            fn tanh(self) -> $t {
+                $tanh(self)
+            }
+            #[inline(always)]
             fn ln(self) -> $t {
                 <$t>::ln(self)
             }
         }
     };
 }
-float!(f32, exp::exp);
-float!(f64, f64::exp);
+float!(f32, exp::exp, exp::tanh);
+float!(f64, f64::exp, f64::tanh);
 
 macro_rules! whole {
     ($($t:ty),*) => {$(
@@ -95,6 +99,8 @@ pub(crate) trait Float:
     fn wide(self) -> f64;
     /// `e` to this power.
     fn exp(self) -> Self;
+    /// Hyperbolic tangent.
+    fn tanh(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
 }

@@ -1,0 +1,164 @@
+//! The two operators of a recurrent layer, each for all steps: [`Forward`] and [`Backward`]. They have no derivative of
+//! their own; the function in `mod.rs` is theirs.
+
+use smallvec::smallvec;
+
+use super::parameters::{Layer, NAME};
+use crate::backend::DeviceFacts;
+use crate::cpu::kernels::matmul::Product;
+use crate::cpu::kernels::number::{Float, by_float};
+use crate::cpu::kernels::recurrent::{
+    Cell, Gradients, Kept, Start, Steps, backward, backward_scratch_len, forward, forward_scratch_len,
+};
+use crate::error::Result;
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout::Layout;
+use crate::operator::{Cost, Meta, Operator, Output, Outputs};
+use crate::ops::want_same;
+use crate::view::In;
+
+/// `projected inputs, h0[, c0], w_hh[, b_hh] -> y[, gates in their place, extra]`; a plain RNN's output is in their place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forward {
+    pub(super) layer: Layer,
+}
+
+/// `dy, dh, y, h0, w_hh[, dc, c0][, gates, extra] -> of the projected inputs, of h0[, of c0][, of the state's part]`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Backward {
+    pub(super) layer: Layer,
+}
+
+impl Layer {
+    /// From the shape of a sequence, `[…, …, k · hidden]`.
+    fn steps(self, sequence: &[usize], hidden: usize) -> Steps {
+        let (time, batch) =
+            if self.batch_first { (sequence[1], sequence[0]) } else { (sequence[0], sequence[1]) };
+        Steps { time, batch, hidden, batch_first: self.batch_first, reverse: self.reverse }
+    }
+
+    fn is_plain(self) -> bool {
+        self.cell.gates() == 1
+    }
+}
+
+impl Kernel for Forward {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        by_float!(call.outs[0].dtype(), T => self.run::<T>(call));
+        Ok(())
+    }
+}
+
+impl Forward {
+    fn run<T: Float + Product>(self, mut call: CpuCall<'_>) {
+        let scratch = bytemuck::cast_slice_mut(call.scratch());
+        // The projected inputs are changed in place: they come as an output only.
+        let mut ins = call.ins.iter();
+        let mut next = || ins.next().unwrap_or_else(|| unreachable!("inferred"));
+        let h0 = next();
+        let c0 = if self.layer.cell == Cell::Lstm { next().elements() } else { &[] };
+        let weight = next();
+        let start = Start {
+            h0: h0.elements::<T>(),
+            c0,
+            weight: weight.elements(),
+            bias: ins.next().map(In::elements),
+        };
+        let steps = self.layer.steps(call.outs[0].shape(), h0.shape()[1]);
+        let mut outs = call.outs.into_iter().map(crate::view::Out::elements::<T>);
+        let mut next = || outs.next().unwrap_or(&mut []);
+        forward(self.layer.cell, &steps, start, (next(), next(), next()), scratch);
+    }
+}
+
+impl Operator for Forward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        want_same(NAME, ins)?;
+        let (projected, hidden) = (&ins[0], ins[1].shape()[1]);
+        let shape = [projected.shape()[0], projected.shape()[1], hidden];
+        let new = || Output::new(&shape, projected.dtype);
+        let in_place = Output::in_place(0, projected);
+        Ok(if self.layer.is_plain() { smallvec![in_place] } else { smallvec![new(), in_place, new()] })
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        let steps = self.layer.steps(ins[0].shape(), ins[1].shape()[1]);
+        (forward_scratch_len(self.layer.cell, &steps) * ins[0].dtype.accumulator().size()) as u64
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let hidden = ins[1].shape()[1];
+        Cost::streaming(2 * (ins[0].layout.len() * hidden) as u64, ins, outs)
+    }
+}
+
+impl Kernel for Backward {
+    fn name(&self) -> &'static str {
+        "recurrent_backward"
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        by_float!(call.ins[0].dtype(), T => self.run::<T>(call));
+        Ok(())
+    }
+}
+
+impl Backward {
+    fn run<T: Float + Product>(self, mut call: CpuCall<'_>) {
+        let scratch = bytemuck::cast_slice_mut(call.scratch());
+        let (cell, ins) = (self.layer.cell, &call.ins);
+        let lstm = cell == Cell::Lstm;
+        let part = |i: usize, there: bool| if there { ins[i].elements::<T>() } else { &[] };
+        let gates = if lstm { 7 } else { 5 };
+        let start = Start { h0: part(3, true), c0: part(6, lstm), weight: part(4, true), bias: None };
+        let plain = self.layer.is_plain();
+        let kept = Kept { y: part(2, true), gates: part(gates, !plain), extra: part(gates + 1, !plain) };
+        let steps = self.layer.steps(ins[0].shape(), ins[3].shape()[1]);
+        let (dy, last_h, last_c) = (part(0, true), part(1, true), part(5, lstm));
+        let mut outs = call.outs.into_iter().map(crate::view::Out::elements::<T>);
+        let mut next = |there: bool| if there { outs.next().unwrap_or(&mut []) } else { &mut [] };
+        let to =
+            Gradients { gates: next(true), dh: next(true), dc: next(lstm), extra: next(cell == Cell::Gru) };
+        to.dh.copy_from_slice(last_h);
+        to.dc.copy_from_slice(last_c);
+        backward(cell, &steps, start, (dy, kept), to, scratch);
+    }
+}
+
+impl Operator for Backward {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        want_same(NAME, ins)?;
+        let (y, h0) = (&ins[2], &ins[3]);
+        let wide = [y.shape()[0], y.shape()[1], self.layer.cell.gates() * h0.shape()[1]];
+        let new = |shape: &[usize]| Output::new(shape, y.dtype);
+        let mut outs: Outputs = smallvec![new(&wide), new(h0.shape())];
+        match self.layer.cell {
+            Cell::Lstm => outs.push(new(h0.shape())),
+            Cell::Gru => outs.push(new(y.shape())),
+            _ => {}
+        }
+        Ok(outs)
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        layout.is_contiguous()
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+        let steps = self.layer.steps(ins[0].shape(), ins[3].shape()[1]);
+        (backward_scratch_len(self.layer.cell, &steps) * ins[0].dtype.accumulator().size()) as u64
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        let hidden = ins[3].shape()[1];
+        Cost::streaming(2 * (outs[0].layout.len() * hidden) as u64, ins, outs)
+    }
+}

@@ -1,0 +1,509 @@
+//! BERT: the names, shapes and start values of `transformers`' `BertModel` and `BertForMaskedLM`.
+
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{
+    Activation, AttentionOptions, CrossEntropyOptions, DType, Error, Result, Tensor, autocast,
+};
+
+use crate::members;
+use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, Parameter, Scope};
+
+/// Sizes of a BERT.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BertConfig {
+    /// Number of tokens that there are.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Number of blocks.
+    pub num_hidden_layers: usize,
+    /// Heads of each attention; they divide the width.
+    pub num_attention_heads: usize,
+    /// Width inside of a perceptron.
+    pub intermediate_size: usize,
+    /// Probability of dropping an element of an embedding and of what a part adds.
+    pub hidden_dropout_prob: f64,
+    /// Probability of dropping a weight of attention.
+    pub attention_probs_dropout_prob: f64,
+    /// Tokens in a sequence, at most.
+    pub max_position_embeddings: usize,
+    /// Kinds of tokens that there are, such as those of a first and of a second sentence.
+    pub type_vocab_size: usize,
+    /// Added to the variance of a normalization.
+    pub layer_norm_eps: f64,
+    /// The token of padding, whose embedding gets no gradient.
+    pub pad_token_id: usize,
+}
+
+impl BertConfig {
+    /// `bert-base-uncased`: 110 million parameters.
+    pub fn base() -> BertConfig {
+        BertConfig {
+            vocab_size: 30_522,
+            hidden_size: 768,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            intermediate_size: 3072,
+            hidden_dropout_prob: 0.1,
+            attention_probs_dropout_prob: 0.1,
+            max_position_embeddings: 512,
+            type_vocab_size: 2,
+            layer_norm_eps: 1e-12,
+            pad_token_id: 0,
+        }
+    }
+
+    /// `bert-large-uncased`: 335 million parameters.
+    pub fn large() -> BertConfig {
+        BertConfig {
+            hidden_size: 1024,
+            num_hidden_layers: 24,
+            num_attention_heads: 16,
+            intermediate_size: 4096,
+            ..BertConfig::base()
+        }
+    }
+}
+
+/// What a BERT reads.
+#[derive(Clone, Copy, Debug)]
+pub struct BertInputs<'a> {
+    /// Tokens, `int64 [batch, length]`.
+    pub input_ids: &'a Tensor,
+    /// Which tokens are there: 1 or true; 0 or false is padding. `[batch, length]`; all where `None`.
+    pub attention_mask: Option<&'a Tensor>,
+    /// Of which kind each token is, `int64 [batch, length]`; 0 where `None`.
+    pub token_type_ids: Option<&'a Tensor>,
+}
+
+impl<'a> From<&'a Tensor> for BertInputs<'a> {
+    fn from(input_ids: &'a Tensor) -> BertInputs<'a> {
+        BertInputs { input_ids, attention_mask: None, token_type_ids: None }
+    }
+}
+
+/// A BERT without a head. As `transformers.BertModel`.
+#[derive(Debug)]
+pub struct Bert {
+    config: BertConfig,
+    embeddings: Embeddings,
+    encoder: Encoder,
+    pooler: Option<Pooler>,
+}
+
+impl Bert {
+    /// A new model with BERT's start values.
+    ///
+    /// # Errors
+    /// Heads that do not divide the width; a path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, config: BertConfig) -> Result<Bert> {
+        let pooler = Pooler {
+            dense: linear(&scope.at("pooler").at("dense"), config.hidden_size, config.hidden_size)?,
+        };
+        Ok(Bert { pooler: Some(pooler), ..Bert::without_pooler(scope, config)? })
+    }
+
+    /// The same without the layer that [`Bert::pooled`] needs; `add_pooling_layer=False` in `transformers`.
+    ///
+    /// # Errors
+    /// As [`Bert::new`].
+    pub fn without_pooler(scope: &Scope, config: BertConfig) -> Result<Bert> {
+        let (width, heads) = (config.hidden_size, config.num_attention_heads);
+        if heads == 0 || !width.is_multiple_of(heads) {
+            let message = format!("{heads} heads do not divide a width of {width}");
+            return Err(Error::Argument { op: "bert", message });
+        }
+        let layers = scope.at("encoder").at("layer");
+        Ok(Bert {
+            embeddings: Embeddings::new(&scope.at("embeddings"), &config)?,
+            encoder: Encoder {
+                layer: ModuleList::new(&layers, config.num_hidden_layers, |scope| {
+                    Layer::new(scope, &config)
+                })?,
+            },
+            pooler: None,
+            config,
+        })
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &BertConfig {
+        &self.config
+    }
+
+    /// The last hidden states, `[batch, length, hidden_size]`.
+    ///
+    /// # Errors
+    /// Shapes that do not fit together; more tokens than positions; a token or a kind that is not there; out of memory.
+    pub fn hidden<'a>(&self, inputs: impl Into<BertInputs<'a>>) -> Result<Tensor> {
+        let inputs = inputs.into();
+        let shape = inputs.input_ids.shape();
+        let fail = |message: String| Err(Error::Shape { op: "bert", message });
+        let &[batch, length] = shape else {
+            return fail(format!("tokens {shape:?}: needs [batch, length]"));
+        };
+        let most = self.config.max_position_embeddings;
+        if length > most {
+            return fail(format!("{length} tokens in a sequence; there are {most} positions"));
+        }
+        for (name, other) in
+            [("attention_mask", inputs.attention_mask), ("token_type_ids", inputs.token_type_ids)]
+        {
+            if let Some(other) = other.filter(|other| other.shape() != shape) {
+                return fail(format!(
+                    "{name} {:?} for tokens {shape:?}: needs the same shape",
+                    other.shape()
+                ));
+            }
+        }
+        let keep = match inputs.attention_mask {
+            Some(mask) if mask.dtype() == DType::Bool => Some(mask.reshape(&[batch, 1, 1, length])?),
+            Some(mask) => Some(mask.ne_scalar(0i64)?.reshape(&[batch, 1, 1, length])?),
+            None => None,
+        };
+        let x = self.embeddings.embed(&inputs)?;
+        self.encoder.layer.iter().try_fold(x, |x, layer| layer.forward_masked(&x, keep.as_ref()))
+    }
+
+    /// What the pooler makes of the first token's hidden state, `[batch, hidden_size]`.
+    ///
+    /// # Errors
+    /// A model without a pooler; out of memory.
+    pub fn pooled(&self, hidden: &Tensor) -> Result<Tensor> {
+        let Some(pooler) = &self.pooler else {
+            let message = "this model was made without a pooler: make it with `Bert::new`".to_owned();
+            return Err(Error::Argument { op: "bert", message });
+        };
+        pooler.dense.forward(&hidden.select(1, 0)?)?.tanh()
+    }
+}
+
+impl Module for Bert {
+    members!(embeddings, encoder, pooler);
+
+    /// The last hidden states of tokens without padding.
+    fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        self.hidden(tokens)
+    }
+}
+
+/// A BERT that predicts masked tokens; its decoder is tied to the token embedding. As `transformers.BertForMaskedLM`.
+///
+/// ```
+/// use plimsoll::models::{BertConfig, BertForMaskedLm};
+/// use plimsoll::nn::{Module, Scope};
+/// use plimsoll::{Device, SimConfig};
+/// let gpu = Device::sim(SimConfig::new(80 << 30));
+/// let model = BertForMaskedLm::new(&Scope::new(&gpu, 1), BertConfig::base())?;
+/// let count: usize = model.parameters().iter().map(|parameter| parameter.numel()).sum();
+/// assert_eq!(count, 109_514_298);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct BertForMaskedLm {
+    bert: Bert,
+    cls: Head,
+}
+
+#[derive(Debug)]
+struct Head {
+    predictions: Predictions,
+}
+
+impl Module for Head {
+    members!(predictions);
+}
+
+#[derive(Debug)]
+struct Predictions {
+    bias: Parameter,
+    transform: Transform,
+    decoder: Linear,
+}
+
+impl Module for Predictions {
+    members!(bias, transform, decoder);
+}
+
+#[derive(Debug)]
+struct Transform {
+    dense: Linear,
+    norm: LayerNorm,
+}
+
+impl Module for Transform {
+    members!(dense, norm = "LayerNorm");
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward(&self.dense.forward(x)?.gelu()?)
+    }
+}
+
+impl BertForMaskedLm {
+    /// A new model with BERT's start values.
+    ///
+    /// # Errors
+    /// As [`Bert::new`].
+    pub fn new(scope: &Scope, config: BertConfig) -> Result<BertForMaskedLm> {
+        let (width, vocab, eps) = (config.hidden_size, config.vocab_size, config.layer_norm_eps);
+        let bert = Bert::without_pooler(&scope.at("bert"), config)?;
+        let predictions = scope.at("cls").at("predictions");
+        let transform = predictions.at("transform");
+        let bias = predictions.parameter("bias", &[vocab], Init::Zeros)?;
+        let tied = bert.embeddings.word_embeddings.weight().clone();
+        let predictions = Predictions {
+            transform: Transform {
+                dense: linear(&transform.at("dense"), width, width)?,
+                norm: LayerNorm::new(&transform.at("LayerNorm"), width)?.eps(eps),
+            },
+            decoder: Linear::of(&predictions.at("decoder"), tied, Some(bias.clone())),
+            bias,
+        };
+        Ok(BertForMaskedLm { bert, cls: Head { predictions } })
+    }
+
+    /// The model without its head.
+    pub fn bert(&self) -> &Bert {
+        &self.bert
+    }
+
+    /// The logits, `[batch, length, vocab_size]`.
+    ///
+    /// # Errors
+    /// As [`Bert::hidden`].
+    pub fn logits<'a>(&self, inputs: impl Into<BertInputs<'a>>) -> Result<Tensor> {
+        let head = &self.cls.predictions;
+        head.decoder.forward(&head.transform.forward(&self.bert.hidden(inputs)?)?)
+    }
+
+    /// The mean cross entropy of predicting `labels` (`int64 [batch, length]`); labels of -100 do not count. The logits are
+    /// never whole.
+    ///
+    /// # Errors
+    /// As [`Bert::hidden`]; labels of another shape or outside the vocabulary.
+    pub fn loss<'a>(&self, inputs: impl Into<BertInputs<'a>>, labels: &Tensor) -> Result<Tensor> {
+        let head = &self.cls.predictions;
+        let hidden = head.transform.forward(&self.bert.hidden(inputs)?)?;
+        let _owner = Span::layer(head.decoder.label());
+        let (weight, bias) = (head.decoder.weight(), &head.bias);
+        hidden.linear_cross_entropy(weight, Some(bias), labels, CrossEntropyOptions::default())
+    }
+}
+
+impl Module for BertForMaskedLm {
+    members!(bert, cls);
+
+    /// The logits of tokens without padding.
+    fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        self.logits(tokens)
+    }
+}
+
+fn linear(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
+    let weight = scope.parameter("weight", &[outputs, inputs], Init::Normal(0.02))?;
+    Ok(Linear::of(scope, weight, Some(scope.parameter("bias", &[outputs], Init::Zeros)?)))
+}
+
+#[derive(Debug)]
+struct Pooler {
+    dense: Linear,
+}
+
+impl Module for Pooler {
+    members!(dense);
+}
+
+#[derive(Debug)]
+struct Embeddings {
+    label: LabelId,
+    word_embeddings: Embedding,
+    position_embeddings: Embedding,
+    token_type_embeddings: Embedding,
+    norm: LayerNorm,
+    dropout: Dropout,
+}
+
+impl Embeddings {
+    fn new(scope: &Scope, config: &BertConfig) -> Result<Embeddings> {
+        let embedding = |name: &str, count: usize| {
+            Embedding::with_init(&scope.at(name), count, config.hidden_size, Init::Normal(0.02))
+        };
+        Ok(Embeddings {
+            label: scope.label(),
+            word_embeddings: embedding("word_embeddings", config.vocab_size)?
+                .padding_idx(config.pad_token_id as isize),
+            position_embeddings: embedding("position_embeddings", config.max_position_embeddings)?,
+            token_type_embeddings: embedding("token_type_embeddings", config.type_vocab_size)?,
+            norm: LayerNorm::new(&scope.at("LayerNorm"), config.hidden_size)?.eps(config.layer_norm_eps),
+            dropout: Dropout::new(&scope.at("dropout"), config.hidden_dropout_prob)?,
+        })
+    }
+
+    fn embed(&self, inputs: &BertInputs<'_>) -> Result<Tensor> {
+        let (ids, device) = (inputs.input_ids, inputs.input_ids.device());
+        let words = self.word_embeddings.forward(ids)?;
+        let kinds = match inputs.token_type_ids {
+            Some(kinds) => self.token_type_embeddings.forward(kinds)?,
+            None => self.token_type_embeddings.forward(&Tensor::full(&[1], 0.0, DType::I64, device)?)?,
+        };
+        let positions = self.position_embeddings.forward(&Tensor::arange(ids.shape()[1], device)?)?;
+        let sum = {
+            let _owner = Span::layer(self.label);
+            words.add(&kinds)?.add(&positions)?
+        };
+        self.dropout.forward(&self.norm.forward(&sum)?)
+    }
+}
+
+impl Module for Embeddings {
+    members!(word_embeddings, position_embeddings, token_type_embeddings, norm = "LayerNorm", dropout);
+}
+
+#[derive(Debug)]
+struct Encoder {
+    layer: ModuleList<Layer>,
+}
+
+impl Module for Encoder {
+    members!(layer);
+}
+
+#[derive(Debug)]
+struct Layer {
+    attention: Attention,
+    intermediate: Intermediate,
+    output: Output,
+}
+
+impl Layer {
+    fn new(scope: &Scope, config: &BertConfig) -> Result<Layer> {
+        let (width, wide) = (config.hidden_size, config.intermediate_size);
+        Ok(Layer {
+            attention: Attention::new(&scope.at("attention"), config)?,
+            intermediate: Intermediate { dense: linear(&scope.at("intermediate").at("dense"), width, wide)? },
+            output: Output::new(&scope.at("output"), wide, config)?,
+        })
+    }
+
+    fn forward_masked(&self, x: &Tensor, keep: Option<&Tensor>) -> Result<Tensor> {
+        let x = self.attention.forward_masked(x, keep)?;
+        let up = self.intermediate.dense.forward(&x)?;
+        let down = {
+            let dense = &self.output.dense;
+            let _owner = Span::layer(dense.label());
+            up.activation_linear(Activation::Gelu, dense.weight(), dense.bias().map(|bias| &**bias))?
+        };
+        drop(up);
+        self.output.normalize(&down, &x)
+    }
+}
+
+impl Module for Layer {
+    members!(attention, intermediate, output);
+}
+
+#[derive(Debug)]
+struct Intermediate {
+    dense: Linear,
+}
+
+impl Module for Intermediate {
+    members!(dense);
+}
+
+/// A projection back to the stream, added to it; the sum is normalized.
+#[derive(Debug)]
+struct Output {
+    dense: Linear,
+    norm: LayerNorm,
+    dropout: Dropout,
+}
+
+impl Output {
+    fn new(scope: &Scope, inputs: usize, config: &BertConfig) -> Result<Output> {
+        Ok(Output {
+            dense: linear(&scope.at("dense"), inputs, config.hidden_size)?,
+            norm: LayerNorm::new(&scope.at("LayerNorm"), config.hidden_size)?.eps(config.layer_norm_eps),
+            dropout: Dropout::new(&scope.at("dropout"), config.hidden_dropout_prob)?,
+        })
+    }
+
+    fn normalize(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.norm.forward(&self.dropout.forward_add(x, residual)?)
+    }
+}
+
+impl Module for Output {
+    members!(dense, norm = "LayerNorm", dropout);
+}
+
+#[derive(Debug)]
+struct Attention {
+    own: SelfAttention,
+    output: Output,
+}
+
+impl Attention {
+    fn new(scope: &Scope, config: &BertConfig) -> Result<Attention> {
+        Ok(Attention {
+            own: SelfAttention::new(&scope.at("self"), config)?,
+            output: Output::new(&scope.at("output"), config.hidden_size, config)?,
+        })
+    }
+
+    fn forward_masked(&self, x: &Tensor, keep: Option<&Tensor>) -> Result<Tensor> {
+        let mixed = self.own.mix(x, keep)?;
+        self.output.normalize(&self.output.dense.forward(&mixed)?, x)
+    }
+}
+
+impl Module for Attention {
+    members!(own = "self", output);
+}
+
+#[derive(Debug)]
+struct SelfAttention {
+    label: LabelId,
+    heads: usize,
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    dropout_p: f64,
+    dropout: Dropout,
+}
+
+impl SelfAttention {
+    fn new(scope: &Scope, config: &BertConfig) -> Result<SelfAttention> {
+        let width = config.hidden_size;
+        let dropout_p = config.attention_probs_dropout_prob;
+        Ok(SelfAttention {
+            label: scope.label(),
+            heads: config.num_attention_heads,
+            query: linear(&scope.at("query"), width, width)?,
+            key: linear(&scope.at("key"), width, width)?,
+            value: linear(&scope.at("value"), width, width)?,
+            dropout_p,
+            dropout: Dropout::new(&scope.at("dropout"), dropout_p)?,
+        })
+    }
+
+    fn mix(&self, x: &Tensor, keep: Option<&Tensor>) -> Result<Tensor> {
+        let x = &autocast::lower(x)?;
+        let heads = |x: Tensor| x.unflatten(2, &[self.heads, x.shape()[2] / self.heads])?.transpose(1, 2);
+        let (q, k, v) = (self.query.forward(x)?, self.key.forward(x)?, self.value.forward(x)?);
+        let _owner = Span::layer(self.label);
+        let options = AttentionOptions {
+            attn_mask: keep,
+            dropout_p: if self.dropout.is_training() { self.dropout_p } else { 0.0 },
+            ..AttentionOptions::default()
+        };
+        heads(q)?
+            .scaled_dot_product_attention(&heads(k)?, &heads(v)?, options)?
+            .transpose(1, 2)?
+            .flatten(2, 3)
+    }
+}
+
+impl Module for SelfAttention {
+    members!(query, key, value, dropout);
+}

@@ -1,0 +1,350 @@
+//! Vision transformers: the names, shapes and start values of `torchvision`'s `vit_b_16` and its relatives.
+
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{Activation, Conv2dOptions, CrossEntropyOptions, Error, Result, Tensor};
+
+use crate::members;
+use crate::nn::{
+    Dropout, Init, LayerNorm, Linear, Members, MembersMut, Module, MultiheadAttention,
+    MultiheadAttentionOptions, MultiheadOptions, Parameter, Scope,
+};
+
+/// Sizes of a vision transformer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VitConfig {
+    /// Height and width of an image; the patch divides it.
+    pub image_size: usize,
+    /// Height and width of a patch.
+    pub patch_size: usize,
+    /// Number of blocks.
+    pub num_layers: usize,
+    /// Heads of each attention; they divide the width.
+    pub num_heads: usize,
+    /// Width of the residual stream.
+    pub hidden_dim: usize,
+    /// Width inside of a perceptron.
+    pub mlp_dim: usize,
+    /// Probability of dropping an element of the embedding, inside of a perceptron, and of what a part adds.
+    pub dropout: f64,
+    /// Probability of dropping a weight of attention.
+    pub attention_dropout: f64,
+    /// Number of classes.
+    pub num_classes: usize,
+}
+
+impl VitConfig {
+    fn sized(patch_size: usize, [num_layers, num_heads, hidden_dim, mlp_dim]: [usize; 4]) -> VitConfig {
+        VitConfig {
+            image_size: 224,
+            patch_size,
+            num_layers,
+            num_heads,
+            hidden_dim,
+            mlp_dim,
+            dropout: 0.0,
+            attention_dropout: 0.0,
+            num_classes: 1000,
+        }
+    }
+
+    /// `vit_b_16`: 87 million parameters.
+    pub fn b_16() -> VitConfig {
+        VitConfig::sized(16, [12, 12, 768, 3072])
+    }
+
+    /// `vit_b_32`: 88 million parameters.
+    pub fn b_32() -> VitConfig {
+        VitConfig::sized(32, [12, 12, 768, 3072])
+    }
+
+    /// `vit_l_16`: 304 million parameters.
+    pub fn l_16() -> VitConfig {
+        VitConfig::sized(16, [24, 16, 1024, 4096])
+    }
+
+    /// `vit_l_32`: 307 million parameters.
+    pub fn l_32() -> VitConfig {
+        VitConfig::sized(32, [24, 16, 1024, 4096])
+    }
+
+    /// `vit_h_14`: 632 million parameters.
+    pub fn h_14() -> VitConfig {
+        VitConfig::sized(14, [32, 16, 1280, 5120])
+    }
+}
+
+/// A vision transformer that classifies images.
+///
+/// ```
+/// use plimsoll::models::{Vit, VitConfig};
+/// use plimsoll::nn::{Module, Scope};
+/// use plimsoll::{Device, SimConfig};
+/// let gpu = Device::sim(SimConfig::new(80 << 30));
+/// let model = Vit::new(&Scope::new(&gpu, 1), VitConfig::b_16())?;
+/// let count: usize = model.parameters().iter().map(|parameter| parameter.numel()).sum();
+/// assert_eq!(count, 86_567_656);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Vit {
+    config: VitConfig,
+    class_token: Parameter,
+    conv_proj: Patches,
+    encoder: Encoder,
+    heads: Heads,
+}
+
+impl Vit {
+    /// A new model with torchvision's start values: the head is zero. The patches' weight is normal, not cut off at two
+    /// deviations.
+    ///
+    /// # Errors
+    /// A patch that does not divide the image; heads that do not divide the width; a path that is taken
+    /// ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, config: VitConfig) -> Result<Vit> {
+        if config.patch_size == 0 || !config.image_size.is_multiple_of(config.patch_size) {
+            let message =
+                format!("patches of {} do not divide an image of {}", config.patch_size, config.image_size);
+            return Err(Error::Argument { op: "vit", message });
+        }
+        let width = config.hidden_dim;
+        let head = scope.at("heads").at("head");
+        let weight = head.parameter("weight", &[config.num_classes, width], Init::Zeros)?;
+        let bias = head.parameter("bias", &[config.num_classes], Init::Zeros)?;
+        Ok(Vit {
+            class_token: scope.parameter("class_token", &[1, 1, width], Init::Zeros)?,
+            conv_proj: Patches::new(&scope.at("conv_proj"), &config)?,
+            encoder: Encoder::new(&scope.at("encoder"), &config)?,
+            heads: Heads { head: Linear::of(&head, weight, Some(bias)) },
+            config,
+        })
+    }
+
+    /// Its sizes.
+    pub fn config(&self) -> &VitConfig {
+        &self.config
+    }
+
+    /// The mean cross entropy of the classes `int64 [batch]` of images.
+    ///
+    /// # Errors
+    /// As [`Module::forward`]; a class that is not there.
+    pub fn loss(&self, images: &Tensor, classes: &Tensor) -> Result<Tensor> {
+        self.forward(images)?.cross_entropy_with(classes, CrossEntropyOptions::default())
+    }
+}
+
+impl Module for Vit {
+    members!(class_token, conv_proj, encoder, heads);
+
+    /// The logits of images `[batch, 3, image_size, image_size]`: `[batch, num_classes]`.
+    fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let size = self.config.image_size;
+        let &[batch, 3, height, width] = images.shape() else {
+            let message = format!("images {:?}: needs [batch, 3, {size}, {size}]", images.shape());
+            return Err(Error::Shape { op: "vit", message });
+        };
+        if [height, width] != [size; 2] {
+            let message = format!("images of {height} × {width}: this model's are {size} × {size}");
+            return Err(Error::Shape { op: "vit", message });
+        }
+        let tokens = self.conv_proj.forward(images)?;
+        let class = self.class_token.expand(&[batch, 1, self.config.hidden_dim])?;
+        let class = if class.dtype() == tokens.dtype() { class } else { class.to_dtype(tokens.dtype())? };
+        let tokens = Tensor::cat(&[&class, &tokens], 1)?;
+        self.heads.head.forward(&self.encoder.forward(&tokens)?.select(1, 0)?)
+    }
+}
+
+/// The projection of patches: a convolution whose windows do not overlap.
+#[derive(Debug)]
+struct Patches {
+    label: LabelId,
+    weight: Parameter,
+    bias: Parameter,
+    options: Conv2dOptions,
+}
+
+impl Patches {
+    fn new(scope: &Scope, config: &VitConfig) -> Result<Patches> {
+        let (patch, width) = (config.patch_size, config.hidden_dim);
+        let init = Init::Normal((1.0 / (3 * patch * patch) as f64).sqrt());
+        Ok(Patches {
+            label: scope.label(),
+            weight: scope.parameter("weight", &[width, 3, patch, patch], init)?,
+            bias: scope.parameter("bias", &[width], Init::Zeros)?,
+            options: Conv2dOptions { stride: [patch; 2], ..Conv2dOptions::default() },
+        })
+    }
+}
+
+impl Module for Patches {
+    members!(weight, bias);
+
+    /// `[batch, patches, width]`: a view.
+    fn forward(&self, images: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        images.conv2d(&self.weight, Some(&self.bias), self.options)?.flatten(2, 3)?.transpose(1, 2)
+    }
+}
+
+#[derive(Debug)]
+struct Heads {
+    head: Linear,
+}
+
+impl Module for Heads {
+    members!(head);
+}
+
+#[derive(Debug)]
+struct Encoder {
+    label: LabelId,
+    pos_embedding: Parameter,
+    dropout: Dropout,
+    layers: Layers,
+    ln: LayerNorm,
+}
+
+impl Encoder {
+    fn new(scope: &Scope, config: &VitConfig) -> Result<Encoder> {
+        let side = config.image_size / config.patch_size;
+        let shape = [1, side * side + 1, config.hidden_dim];
+        let layers = scope.at("layers");
+        let blocks = (0..config.num_layers).map(|i| Block::new(&layers.at(&Layers::name(i)), config));
+        Ok(Encoder {
+            label: scope.label(),
+            pos_embedding: scope.parameter("pos_embedding", &shape, Init::Normal(0.02))?,
+            dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
+            layers: Layers(blocks.collect::<Result<_>>()?),
+            ln: LayerNorm::new(&scope.at("ln"), config.hidden_dim)?.eps(1e-6),
+        })
+    }
+}
+
+impl Module for Encoder {
+    members!(pos_embedding, dropout, layers, ln);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = {
+            let _owner = Span::layer(self.label);
+            x.add(&self.pos_embedding)?
+        };
+        let x = self.dropout.forward(&x)?;
+        let x = self.layers.0.iter().try_fold(x, |x, block| block.forward(&x))?;
+        self.ln.forward(&x)
+    }
+}
+
+/// Blocks under torchvision's names.
+#[derive(Debug)]
+struct Layers(Vec<Block>);
+
+impl Layers {
+    fn name(i: usize) -> String {
+        format!("encoder_layer_{i}")
+    }
+}
+
+impl Module for Layers {
+    fn members<'a>(&'a self, list: &mut Members<'a>) {
+        self.0.iter().enumerate().for_each(|(i, block)| list.add(Layers::name(i), block));
+    }
+
+    fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+        self.0.iter_mut().enumerate().for_each(|(i, block)| list.add(Layers::name(i), block));
+    }
+}
+
+#[derive(Debug)]
+struct Block {
+    ln_1: LayerNorm,
+    self_attention: MultiheadAttention,
+    dropout: Dropout,
+    ln_2: LayerNorm,
+    mlp: Mlp,
+}
+
+impl Block {
+    fn new(scope: &Scope, config: &VitConfig) -> Result<Block> {
+        let width = config.hidden_dim;
+        let options = MultiheadAttentionOptions {
+            dropout: config.attention_dropout,
+            batch_first: true,
+            ..MultiheadAttentionOptions::default()
+        };
+        let norm = |name: &str| Ok(LayerNorm::new(&scope.at(name), width)?.eps(1e-6));
+        Ok(Block {
+            ln_1: norm("ln_1")?,
+            self_attention: MultiheadAttention::new(
+                &scope.at("self_attention"),
+                width,
+                config.num_heads,
+                options,
+            )?,
+            dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
+            ln_2: norm("ln_2")?,
+            mlp: Mlp::new(&scope.at("mlp"), config)?,
+        })
+    }
+}
+
+impl Module for Block {
+    members!(ln_1, self_attention, dropout, ln_2, mlp);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let x = self.ln_1.forward(input)?;
+        let mixed = self.self_attention.attend(&x, &x, &x, MultiheadOptions::default())?.0;
+        drop(x);
+        let x = self.dropout.forward_add(&mixed, input)?;
+        drop(mixed);
+        self.mlp.forward_add(&self.ln_2.forward(&x)?, &x)
+    }
+}
+
+/// torchvision's `MLP`: layers 0 and 3 of a chain have parameters.
+#[derive(Debug)]
+struct Mlp {
+    up: Linear,
+    inner_dropout: Dropout,
+    down: Linear,
+    dropout: Dropout,
+}
+
+impl Mlp {
+    fn new(scope: &Scope, config: &VitConfig) -> Result<Mlp> {
+        let linear = |name: &str, inputs: usize, outputs: usize| {
+            let scope = scope.at(name);
+            let weight =
+                scope.parameter("weight", &[outputs, inputs], Init::xavier_uniform(inputs, outputs))?;
+            Ok(Linear::of(&scope, weight, Some(scope.parameter("bias", &[outputs], Init::Normal(1e-6))?)))
+        };
+        Ok(Mlp {
+            up: linear("0", config.hidden_dim, config.mlp_dim)?,
+            inner_dropout: Dropout::new(&scope.at("2"), config.dropout)?,
+            down: linear("3", config.mlp_dim, config.hidden_dim)?,
+            dropout: Dropout::new(&scope.at("4"), config.dropout)?,
+        })
+    }
+
+    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let up = self.up.forward(x)?;
+        let down = match self.inner_dropout.is_dropping() {
+            true => self.down.forward(&self.inner_dropout.forward(&up.gelu()?)?)?,
+            false => {
+                let _owner = Span::layer(self.down.label());
+                up.activation_linear(
+                    Activation::Gelu,
+                    self.down.weight(),
+                    self.down.bias().map(|bias| &**bias),
+                )?
+            }
+        };
+        drop(up);
+        self.dropout.forward_add(&down, residual)
+    }
+}
+
+impl Module for Mlp {
+    members!(up = "0", inner_dropout = "2", down = "3", dropout = "4");
+}

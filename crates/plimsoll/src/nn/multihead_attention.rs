@@ -1,0 +1,278 @@
+//! Attention of several heads with its projections, as a layer: [`MultiheadAttention`].
+
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{AttentionOptions, Error, Result, Tensor};
+
+use super::attention_mask::{Masks, Scores};
+use super::{Init, Linear, Mode, Module, Parameter, Scope};
+use crate::members;
+
+const NAME: &str = "multihead_attention";
+
+/// How a [`MultiheadAttention`] is made. The defaults are PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MultiheadAttentionOptions {
+    /// The probability of dropping a weight of attention while training.
+    pub dropout: f64,
+    /// Whether the projections have biases.
+    pub bias: bool,
+    /// Width of the keys, where it is not that of the queries.
+    pub kdim: Option<usize>,
+    /// Width of the values, where it is not that of the queries.
+    pub vdim: Option<usize>,
+    /// Whether tensors are `[batch, length, width]`, and not `[length, batch, width]`.
+    pub batch_first: bool,
+}
+
+impl Default for MultiheadAttentionOptions {
+    fn default() -> Self {
+        MultiheadAttentionOptions { dropout: 0.0, bias: true, kdim: None, vdim: None, batch_first: false }
+    }
+}
+
+/// What one call of a [`MultiheadAttention`] hides, and whether it returns the weights.
+///
+/// Masks follow PyTorch's layer: where a mask of `bool` is **true**, a key is hidden (the other way round than in
+/// [`Tensor::scaled_dot_product_attention`]); one of floating point is added to the scores.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MultiheadOptions<'a> {
+    /// Keys that are padding: `[batch, keys]`, or `[keys]` without a batch.
+    pub key_padding_mask: Option<&'a Tensor>,
+    /// `[queries, keys]`, or `[batch · heads, queries, keys]`.
+    pub attn_mask: Option<&'a Tensor>,
+    /// Whether query `i` sees the keys 0 to `i` only. Needs no mask.
+    pub is_causal: bool,
+    /// Whether the weights are returned. They are a matrix of scores for each head: without them, memory is linear in the
+    /// lengths. PyTorch's default is true.
+    pub need_weights: bool,
+    /// Whether the weights of each head are returned, not their mean over heads; `average_attn_weights=False` in PyTorch.
+    pub weights_of_each_head: bool,
+}
+
+/// Queries, keys and values projected, attended to by several heads, and projected back. As `torch.nn.MultiheadAttention`,
+/// without `add_bias_kv` and `add_zero_attn`.
+///
+/// ```
+/// use plimsoll::nn::{Module, MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let options = MultiheadAttentionOptions { batch_first: true, ..MultiheadAttentionOptions::default() };
+/// let attention = MultiheadAttention::new(&Scope::new(&device, 1), 16, 4, options)?;
+/// let x = Tensor::randn(&[2, 5, 16], &device)?; // batch, length, width
+/// let (y, _) = attention.attend(&x, &x, &x, MultiheadOptions { is_causal: true, ..MultiheadOptions::default() })?;
+/// assert_eq!(y.shape(), [2, 5, 16]);
+/// let names: Vec<String> = attention.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiheadAttention {
+    label: LabelId,
+    width: usize,
+    heads: usize,
+    dropout: f64,
+    batch_first: bool,
+    mode: Mode,
+    /// `[3 · width, width]`: of queries, keys and values. There where all have the same width.
+    in_proj_weight: Option<Parameter>,
+    /// The three apart, where they have other widths.
+    q_proj_weight: Option<Parameter>,
+    k_proj_weight: Option<Parameter>,
+    v_proj_weight: Option<Parameter>,
+    in_proj_bias: Option<Parameter>,
+    out_proj: Linear,
+}
+
+impl MultiheadAttention {
+    /// For queries of `embed_dim` numbers, which `num_heads` divides.
+    ///
+    /// # Errors
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// memory.
+    pub fn new(
+        scope: &Scope,
+        embed_dim: usize,
+        num_heads: usize,
+        options: MultiheadAttentionOptions,
+    ) -> Result<MultiheadAttention> {
+        if embed_dim == 0 || num_heads == 0 || !embed_dim.is_multiple_of(num_heads) {
+            let message = format!("{num_heads} heads do not divide a width of {embed_dim}");
+            return Err(Error::Argument { op: NAME, message });
+        }
+        if !(0.0..=1.0).contains(&options.dropout) {
+            let message = format!("a dropout of {} is not a probability: use 0 to 1", options.dropout);
+            return Err(Error::Argument { op: NAME, message });
+        }
+        let (kdim, vdim) = (options.kdim.unwrap_or(embed_dim), options.vdim.unwrap_or(embed_dim));
+        let alike = kdim == embed_dim && vdim == embed_dim;
+        let weight = |there: bool, name: &str, outputs: usize, inputs: usize| {
+            let init = Init::xavier_uniform(inputs, outputs);
+            there.then(|| scope.parameter(name, &[outputs, inputs], init)).transpose()
+        };
+        let in_proj_weight = weight(alike, "in_proj_weight", 3 * embed_dim, embed_dim)?;
+        let q_proj_weight = weight(!alike, "q_proj_weight", embed_dim, embed_dim)?;
+        let k_proj_weight = weight(!alike, "k_proj_weight", embed_dim, kdim)?;
+        let v_proj_weight = weight(!alike, "v_proj_weight", embed_dim, vdim)?;
+        let bias = |scope: &Scope, name: &str, size: usize| {
+            options.bias.then(|| scope.parameter(name, &[size], Init::Zeros)).transpose()
+        };
+        let in_proj_bias = bias(scope, "in_proj_bias", 3 * embed_dim)?;
+        let out = scope.at("out_proj");
+        let out_weight = out.parameter("weight", &[embed_dim, embed_dim], Init::default_for(embed_dim))?;
+        let out_proj = Linear::of(&out, out_weight, bias(&out, "bias", embed_dim)?);
+        Ok(MultiheadAttention {
+            label: scope.label(),
+            width: embed_dim,
+            heads: num_heads,
+            dropout: options.dropout,
+            batch_first: options.batch_first,
+            mode: Mode::default(),
+            in_proj_weight,
+            q_proj_weight,
+            k_proj_weight,
+            v_proj_weight,
+            in_proj_bias,
+            out_proj,
+        })
+    }
+
+    /// Attention of `query` to `key` with values `value`, and its weights where `need_weights` asks: `[batch, queries, keys]`,
+    /// or `[batch, heads, queries, keys]`. Tensors are `[length, batch, width]`, `[batch, length, width]` with `batch_first`,
+    /// or `[length, width]`. The same tensor in all three places is projected in one product. As
+    /// `torch.nn.MultiheadAttention.forward`.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn attend(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        options: MultiheadOptions<'_>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let _owner = Span::layer(self.label);
+        self.check(query, key, value)?;
+        let batched = query.rank() == 3;
+        let swap = batched && !self.batch_first;
+        let lay = |x: &Tensor| if swap { x.transpose(0, 1) } else { Ok(x.clone()) };
+        let lead = |x: Tensor| if batched { lay(&x) } else { x.unsqueeze(0) };
+        let rows = |x: &Tensor| x.shape()[if swap || !batched { 0 } else { 1 }];
+        let scores = Scores {
+            batch: if batched { query.shape()[usize::from(swap)] } else { 1 },
+            heads: self.heads,
+            queries: rows(query),
+            keys: rows(key),
+        };
+        let masks =
+            Masks { attn: options.attn_mask, padding: options.key_padding_mask, causal: options.is_causal };
+        let dropout_p = if self.mode.is_training() { self.dropout } else { 0.0 };
+        let (mixed, weights) = if options.need_weights {
+            let [q, k, v] = self.project(query, key, value)?;
+            let [q, k, v] = [self.split(lead(q)?)?, self.split(lead(k)?)?, self.split(lead(v)?)?];
+            let weights =
+                q.mul_scalar(1.0 / ((self.width / self.heads) as f64).sqrt())?.matmul(&k.transpose(2, 3)?)?;
+            let weights = match masks.added(&scores, query)? {
+                Some(mask) => weights.add(&mask)?.softmax(-1)?,
+                None => weights.softmax(-1)?,
+            };
+            let weights = weights.dropout(dropout_p, dropout_p > 0.0)?;
+            (self.join(&weights.matmul(&v)?)?, Some(weights))
+        } else {
+            let mask = masks.kept(&scores)?;
+            let attention = AttentionOptions {
+                attn_mask: mask.as_ref(),
+                dropout_p,
+                is_causal: options.is_causal && mask.is_none(),
+                ..AttentionOptions::default()
+            };
+            let packed = self.in_proj_weight.as_ref().filter(|_| query.is_same(key) && key.is_same(value));
+            let mixed = match packed {
+                Some(weight) => {
+                    let qkv = query.linear(weight, self.in_proj_bias.as_deref())?;
+                    lead(qkv)?.packed_attention(self.heads, self.heads, attention)?
+                }
+                None => {
+                    let [q, k, v] = self.project(query, key, value)?;
+                    let [q, k, v] = [self.split(lead(q)?)?, self.split(lead(k)?)?, self.split(lead(v)?)?];
+                    self.join(&q.scaled_dot_product_attention(&k, &v, attention)?)?
+                }
+            };
+            (mixed, None)
+        };
+        let mixed = if batched { lay(&mixed)? } else { mixed.squeeze(0)? };
+        let out = self.out_proj.forward(&mixed)?;
+        let weights = weights
+            .map(|weights| {
+                let weights = if options.weights_of_each_head { weights } else { weights.mean_dims(&[1])? };
+                if batched { Ok(weights) } else { weights.squeeze(0) }
+            })
+            .transpose()?;
+        Ok((out, weights))
+    }
+
+    fn check(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<()> {
+        let [q, k, v] = [query, key, value].map(Tensor::shape);
+        let width =
+            |weight: &Option<Parameter>| weight.as_ref().map_or(self.width, |weight| weight.shape()[1]);
+        let widths = [self.width, width(&self.k_proj_weight), width(&self.v_proj_weight)];
+        let fits = matches!(q.len(), 2 | 3)
+            && [q, k, v]
+                .iter()
+                .zip(widths)
+                .all(|(shape, width)| shape.len() == q.len() && shape.last() == Some(&width))
+            && k[..k.len() - 1] == v[..v.len() - 1]
+            && (q.len() == 2 || q[usize::from(!self.batch_first)] == k[usize::from(!self.batch_first)]);
+        if fits {
+            return Ok(());
+        }
+        let lead = if self.batch_first { "[batch, length, width]" } else { "[length, batch, width]" };
+        let message = format!(
+            "query {q:?}, key {k:?} and value {v:?}: needs {lead} or [length, width], of widths {widths:?}, one batch, and as many \
+             values as keys"
+        );
+        Err(Error::Shape { op: NAME, message })
+    }
+
+    /// The three projections, in the order of the inputs' dimensions.
+    fn project(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3]> {
+        let width = self.width;
+        let part = |x: &Tensor, first: usize, count: usize| -> Result<Tensor> {
+            let bias = self.in_proj_bias.as_ref().map(|bias| bias.narrow(0, first * width, count * width));
+            let bias = bias.transpose()?;
+            let own = [&self.q_proj_weight, &self.k_proj_weight, &self.v_proj_weight][first];
+            match (own, &self.in_proj_weight) {
+                (Some(weight), _) => x.linear(weight, bias.as_ref()),
+                (None, Some(weight)) => {
+                    x.linear(&weight.narrow(0, first * width, count * width)?, bias.as_ref())
+                }
+                (None, None) => unreachable!("made with one or the other"),
+            }
+        };
+        if self.in_proj_weight.is_some() && key.is_same(value) {
+            let keys_and_values = part(key, 1, 2)?;
+            let last = keys_and_values.rank() as isize - 1;
+            let half = |start: usize| keys_and_values.narrow(last, start, width);
+            return Ok([part(query, 0, 1)?, half(0)?, half(width)?]);
+        }
+        Ok([part(query, 0, 1)?, part(key, 1, 1)?, part(value, 2, 1)?])
+    }
+
+    /// `[batch, length, width]` as `[batch, heads, length, width / heads]`.
+    fn split(&self, x: Tensor) -> Result<Tensor> {
+        x.unflatten(2, &[self.heads, self.width / self.heads])?.transpose(1, 2)
+    }
+
+    /// The heads side by side again: `[batch, length, width]`.
+    fn join(&self, x: &Tensor) -> Result<Tensor> {
+        x.transpose(1, 2)?.flatten(2, 3)
+    }
+}
+
+impl Module for MultiheadAttention {
+    members!(mode, in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias, out_proj);
+
+    /// Attention of a tensor to itself, without masks.
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        Ok(self.attend(input, input, input, MultiheadOptions::default())?.0)
+    }
+}

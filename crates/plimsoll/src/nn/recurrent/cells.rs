@@ -1,0 +1,175 @@
+//! One step of a recurrent layer: [`RNNCell`], [`LSTMCell`] and [`GRUCell`].
+
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{Cell, Error, RecurrentState, Result, Tensor};
+
+use super::super::{Members, MembersMut, Module, Scope};
+use super::options::Nonlinearity;
+use super::stack::Direction;
+
+/// One step from a state to the next.
+#[derive(Clone, Debug)]
+struct Step {
+    label: LabelId,
+    cell: Cell,
+    hidden: usize,
+    parts: Direction,
+}
+
+impl Step {
+    fn new(scope: &Scope, cell: Cell, inputs: usize, hidden: usize, bias: bool) -> Result<Step> {
+        if inputs == 0 || hidden == 0 {
+            let message = format!("from {inputs} inputs to a state of {hidden}: none of them may be 0");
+            return Err(Error::Argument { op: "recurrent_cell", message });
+        }
+        let parts = Direction::new(scope, cell, [inputs, hidden], bias, String::new())?;
+        Ok(Step { label: scope.label(), cell, hidden, parts })
+    }
+
+    fn run(&self, input: &Tensor, h: Option<&Tensor>, c: Option<&Tensor>) -> Result<RecurrentState> {
+        let _owner = Span::layer(self.label);
+        if !matches!(input.rank(), 1 | 2) {
+            let message = format!("an input {:?}: needs [batch, inputs] or [inputs]", input.shape());
+            return Err(Error::Shape { op: "recurrent_cell", message });
+        }
+        let batched = input.rank() == 2;
+        let rows = |x: &Tensor| if batched { Ok(x.clone()) } else { x.unsqueeze(0) };
+        let input = rows(input)?;
+        let state = |given: Option<&Tensor>| match given {
+            Some(given) => rows(given),
+            None => Tensor::zeros(&[input.shape()[0], self.hidden], input.device())?.to_dtype(input.dtype()),
+        };
+        let c = (self.cell == Cell::Lstm).then(|| state(c)).transpose()?;
+        let before = RecurrentState { h: state(h)?, c };
+        let (_, after) = input.unsqueeze(0)?.recurrent(self.parts.layer(self.cell, false, false), before)?;
+        if batched {
+            return Ok(after);
+        }
+        Ok(RecurrentState { h: after.h.squeeze(0)?, c: after.c.map(|c| c.squeeze(0)).transpose()? })
+    }
+
+    fn members<'a>(&'a self, list: &mut Members<'a>) {
+        let [weight_ih, weight_hh] = &self.parts.weights;
+        list.add("weight_ih", weight_ih);
+        list.add("weight_hh", weight_hh);
+        if let Some([bias_ih, bias_hh]) = &self.parts.biases {
+            list.add("bias_ih", bias_ih);
+            list.add("bias_hh", bias_hh);
+        }
+    }
+
+    fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+        let [weight_ih, weight_hh] = &mut self.parts.weights;
+        list.add("weight_ih", weight_ih);
+        list.add("weight_hh", weight_hh);
+        if let Some([bias_ih, bias_hh]) = &mut self.parts.biases {
+            list.add("bias_ih", bias_ih);
+            list.add("bias_hh", bias_hh);
+        }
+    }
+}
+
+macro_rules! cell {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $name(Step);
+
+        impl Module for $name {
+            fn members<'a>(&'a self, list: &mut Members<'a>) {
+                self.0.members(list);
+            }
+
+            fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+                self.0.members_mut(list);
+            }
+        }
+    };
+}
+
+cell! {
+    /// One step of a plain RNN. As `torch.nn.RNNCell`.
+    RNNCell
+}
+cell! {
+    /// One step of gated recurrent units. As `torch.nn.GRUCell`.
+    GRUCell
+}
+cell! {
+    /// One step of long short-term memory. As `torch.nn.LSTMCell`.
+    ///
+    /// ```
+    /// use plimsoll::nn::{LSTMCell, Scope};
+    /// use plimsoll::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let cell = LSTMCell::new(&Scope::new(&device, 1), 4, 8, true)?;
+    /// let x = Tensor::randn(&[3, 4], &device)?;
+    /// let (h, c) = cell.step(&x, None)?;
+    /// let (h, _) = cell.step(&x, Some((&h, &c)))?;
+    /// assert_eq!(h.shape(), [3, 8]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    LSTMCell
+}
+
+impl RNNCell {
+    /// From `input_size` numbers to a state of `hidden_size`.
+    ///
+    /// # Errors
+    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(
+        scope: &Scope,
+        input_size: usize,
+        hidden_size: usize,
+        bias: bool,
+        nonlinearity: Nonlinearity,
+    ) -> Result<RNNCell> {
+        Step::new(scope, nonlinearity.cell(), input_size, hidden_size, bias).map(RNNCell)
+    }
+
+    /// The state after this step, from `h` or from zeros.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn step(&self, input: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
+        Ok(self.0.run(input, h, None)?.h)
+    }
+}
+
+impl GRUCell {
+    /// From `input_size` numbers to a state of `hidden_size`.
+    ///
+    /// # Errors
+    /// As [`RNNCell::new`].
+    pub fn new(scope: &Scope, input_size: usize, hidden_size: usize, bias: bool) -> Result<GRUCell> {
+        Step::new(scope, Cell::Gru, input_size, hidden_size, bias).map(GRUCell)
+    }
+
+    /// The state after this step, from `h` or from zeros.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn step(&self, input: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
+        Ok(self.0.run(input, h, None)?.h)
+    }
+}
+
+impl LSTMCell {
+    /// From `input_size` numbers to a state of `hidden_size`.
+    ///
+    /// # Errors
+    /// As [`RNNCell::new`].
+    pub fn new(scope: &Scope, input_size: usize, hidden_size: usize, bias: bool) -> Result<LSTMCell> {
+        Step::new(scope, Cell::Lstm, input_size, hidden_size, bias).map(LSTMCell)
+    }
+
+    /// The state and the memory after this step, from `(h, c)` or from zeros.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn step(&self, input: &Tensor, state: Option<(&Tensor, &Tensor)>) -> Result<(Tensor, Tensor)> {
+        let after = self.0.run(input, state.map(|state| state.0), state.map(|state| state.1))?;
+        let c = after.c.unwrap_or_else(|| unreachable!("an LSTM has a memory"));
+        Ok((after.h, c))
+    }
+}

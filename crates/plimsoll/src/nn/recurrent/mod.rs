@@ -1,0 +1,180 @@
+//! Recurrent layers, as in PyTorch: [`RNN`], [`LSTM`], [`GRU`], and one step of each.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | this one | [`RNN`], [`LSTM`] and [`GRU`] |
+//! | `options` | how they are made |
+//! | `stack` | what the three have in common: layers, directions, dropout between layers, states |
+//! | `cells` | [`RNNCell`], [`LSTMCell`] and [`GRUCell`] |
+//!
+//! Each layer and direction is one call of [`Tensor::recurrent`].
+
+mod cells;
+mod options;
+mod stack;
+
+pub use cells::{GRUCell, LSTMCell, RNNCell};
+pub use options::{Nonlinearity, RecurrentOptions};
+
+use plimsoll_tensor::{Cell, Error, Result, Tensor};
+
+use self::stack::Stack;
+use super::{Module, Scope};
+
+/// A plain recurrent network. As `torch.nn.RNN`, without packed sequences.
+///
+/// ```
+/// use plimsoll::nn::{Nonlinearity, RNN, RecurrentOptions, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let rnn = RNN::new(&Scope::new(&device, 1), 4, 8, Nonlinearity::Tanh, RecurrentOptions::default())?;
+/// let (y, h) = rnn.run(&Tensor::randn(&[10, 3, 4], &device)?, None)?; // steps, batch, inputs
+/// assert_eq!((y.shape(), h.shape()), (&[10, 3, 8][..], &[1, 3, 8][..]));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RNN {
+    stack: Stack,
+}
+
+impl RNN {
+    /// From `input_size` numbers a step to a state of `hidden_size`.
+    ///
+    /// # Errors
+    /// A size or number of layers of 0; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// memory.
+    pub fn new(
+        scope: &Scope,
+        input_size: usize,
+        hidden_size: usize,
+        nonlinearity: Nonlinearity,
+        options: RecurrentOptions,
+    ) -> Result<RNN> {
+        Ok(RNN { stack: Stack::new(scope, nonlinearity.cell(), input_size, hidden_size, options)? })
+    }
+
+    /// The output at every step, `[…, directions · hidden_size]`, and the last state of each layer and direction,
+    /// `[layers · directions, batch, hidden_size]`. Starts from `h0` of that shape, or from zeros. A sequence may have no batch:
+    /// `[steps, input_size]`. As `torch.nn.RNN.forward`.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; a sequence without steps; out of memory.
+    pub fn run(&self, input: &Tensor, h0: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let (y, h, _) = self.stack.run(input, h0, None)?;
+        Ok((y, h))
+    }
+}
+
+impl Module for RNN {
+    /// The output at every step, from a state of zeros.
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        Ok(self.run(input, None)?.0)
+    }
+
+    stack::members_of_stack!();
+}
+
+/// A network of gated recurrent units. As `torch.nn.GRU`, without packed sequences.
+///
+/// ```
+/// use plimsoll::nn::{GRU, Module, RecurrentOptions, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let gru = GRU::new(&Scope::new(&device, 1), 4, 8, RecurrentOptions { num_layers: 2, ..RecurrentOptions::default() })?;
+/// let names: Vec<String> = gru.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names[..4], ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct GRU {
+    stack: Stack,
+}
+
+impl GRU {
+    /// From `input_size` numbers a step to a state of `hidden_size`.
+    ///
+    /// # Errors
+    /// As [`RNN::new`].
+    pub fn new(
+        scope: &Scope,
+        input_size: usize,
+        hidden_size: usize,
+        options: RecurrentOptions,
+    ) -> Result<GRU> {
+        Ok(GRU { stack: Stack::new(scope, Cell::Gru, input_size, hidden_size, options)? })
+    }
+
+    /// As [`RNN::run`], and as `torch.nn.GRU.forward`.
+    ///
+    /// # Errors
+    /// As [`RNN::run`].
+    pub fn run(&self, input: &Tensor, h0: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        let (y, h, _) = self.stack.run(input, h0, None)?;
+        Ok((y, h))
+    }
+}
+
+impl Module for GRU {
+    /// The output at every step, from a state of zeros.
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        Ok(self.run(input, None)?.0)
+    }
+
+    stack::members_of_stack!();
+}
+
+/// A network of long short-term memory. As `torch.nn.LSTM`, without packed sequences and projections of the state.
+///
+/// ```
+/// use plimsoll::nn::{LSTM, RecurrentOptions, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let options = RecurrentOptions { bidirectional: true, batch_first: true, ..RecurrentOptions::default() };
+/// let lstm = LSTM::new(&Scope::new(&device, 1), 4, 8, options)?;
+/// let (y, (h, c)) = lstm.run(&Tensor::randn(&[3, 10, 4], &device)?, None)?; // batch, steps, inputs
+/// assert_eq!((y.shape(), h.shape(), c.shape()), (&[3, 10, 16][..], &[2, 3, 8][..], &[2, 3, 8][..]));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LSTM {
+    stack: Stack,
+}
+
+impl LSTM {
+    /// From `input_size` numbers a step to a state of `hidden_size`.
+    ///
+    /// # Errors
+    /// As [`RNN::new`].
+    pub fn new(
+        scope: &Scope,
+        input_size: usize,
+        hidden_size: usize,
+        options: RecurrentOptions,
+    ) -> Result<LSTM> {
+        Ok(LSTM { stack: Stack::new(scope, Cell::Lstm, input_size, hidden_size, options)? })
+    }
+
+    /// The output at every step, and the last state and memory of each layer and direction. Starts from `(h0, c0)`, or from
+    /// zeros. Otherwise as [`RNN::run`], and as `torch.nn.LSTM.forward`.
+    ///
+    /// # Errors
+    /// As [`RNN::run`].
+    pub fn run(
+        &self,
+        input: &Tensor,
+        state: Option<(&Tensor, &Tensor)>,
+    ) -> Result<(Tensor, (Tensor, Tensor))> {
+        let (y, h, c) = self.stack.run(input, state.map(|state| state.0), state.map(|state| state.1))?;
+        let c = c.ok_or_else(|| Error::Argument { op: "lstm", message: "no memory".to_owned() })?;
+        Ok((y, (h, c)))
+    }
+}
+
+impl Module for LSTM {
+    /// The output at every step, from a state of zeros.
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        Ok(self.run(input, None)?.0)
+    }
+
+    stack::members_of_stack!();
+}

@@ -1,0 +1,169 @@
+//! Blocks that attend to their own input and to another sequence: [`TransformerDecoderLayer`], and a stack of them.
+
+use plimsoll_tensor::label::LabelId;
+use plimsoll_tensor::{Result, Tensor};
+
+use super::super::{
+    Dropout, LayerNorm, Linear, Module, ModuleList, MultiheadAttention, MultiheadOptions, Scope,
+};
+use super::{TransformerOptions, feed_forward};
+use crate::members;
+
+/// What a decoder's two attentions hide: see [`MultiheadOptions`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DecoderMasks<'a> {
+    /// Of the target's attention to itself.
+    pub tgt_mask: Option<&'a Tensor>,
+    /// Of its attention to the memory.
+    pub memory_mask: Option<&'a Tensor>,
+    /// Tokens of the target that are padding.
+    pub tgt_key_padding_mask: Option<&'a Tensor>,
+    /// Tokens of the memory that are padding.
+    pub memory_key_padding_mask: Option<&'a Tensor>,
+    /// Whether a token of the target sees no later one. Needs no mask.
+    pub tgt_is_causal: bool,
+    /// The same for the memory.
+    pub memory_is_causal: bool,
+}
+
+/// Self-attention, attention to an encoder's output, and a perceptron. As `torch.nn.TransformerDecoderLayer`. Clones share
+/// parameters.
+#[derive(Clone, Debug)]
+pub struct TransformerDecoderLayer {
+    label: LabelId,
+    options: TransformerOptions,
+    self_attn: MultiheadAttention,
+    multihead_attn: MultiheadAttention,
+    linear1: Linear,
+    dropout: Dropout,
+    linear2: Linear,
+    norm1: LayerNorm,
+    norm2: LayerNorm,
+    norm3: LayerNorm,
+    dropout1: Dropout,
+    dropout2: Dropout,
+    dropout3: Dropout,
+}
+
+impl TransformerDecoderLayer {
+    /// For `d_model` numbers a token, which `nhead` divides.
+    ///
+    /// # Errors
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// memory.
+    pub fn new(
+        scope: &Scope,
+        d_model: usize,
+        nhead: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerDecoderLayer> {
+        let wide = options.dim_feedforward;
+        let dropout = |name: &str| Dropout::new(&scope.at(name), options.dropout);
+        let norm = |name: &str| options.norm(&scope.at(name), d_model);
+        Ok(TransformerDecoderLayer {
+            label: scope.label(),
+            options,
+            self_attn: options.attention(&scope.at("self_attn"), d_model, nhead)?,
+            multihead_attn: options.attention(&scope.at("multihead_attn"), d_model, nhead)?,
+            linear1: Linear::new(&scope.at("linear1"), d_model, wide)?,
+            dropout: dropout("dropout")?,
+            linear2: Linear::new(&scope.at("linear2"), wide, d_model)?,
+            norm1: norm("norm1")?,
+            norm2: norm("norm2")?,
+            norm3: norm("norm3")?,
+            dropout1: dropout("dropout1")?,
+            dropout2: dropout("dropout2")?,
+            dropout3: dropout("dropout3")?,
+        })
+    }
+
+    /// The output for a target and an encoder's output.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn decode(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
+        let to_itself = MultiheadOptions {
+            key_padding_mask: masks.tgt_key_padding_mask,
+            attn_mask: masks.tgt_mask,
+            is_causal: masks.tgt_is_causal,
+            ..MultiheadOptions::default()
+        };
+        let to_memory = MultiheadOptions {
+            key_padding_mask: masks.memory_key_padding_mask,
+            attn_mask: masks.memory_mask,
+            is_causal: masks.memory_is_causal,
+            ..MultiheadOptions::default()
+        };
+        let options = &self.options;
+        let x = options
+            .part(&self.norm1, &self.dropout1, tgt, |x| Ok(self.self_attn.attend(x, x, x, to_itself)?.0))?;
+        let x = options.part(&self.norm2, &self.dropout2, &x, |x| {
+            Ok(self.multihead_attn.attend(x, memory, memory, to_memory)?.0)
+        })?;
+        options.part(&self.norm3, &self.dropout3, &x, |x| {
+            feed_forward(self.label, options.activation, [&self.linear1, &self.linear2], &self.dropout, x)
+        })
+    }
+}
+
+impl Module for TransformerDecoderLayer {
+    members!(
+        self_attn,
+        multihead_attn,
+        linear1,
+        dropout,
+        linear2,
+        norm1,
+        norm2,
+        norm3,
+        dropout1,
+        dropout2,
+        dropout3
+    );
+}
+
+/// Decoder layers one after the other, and perhaps a normalization. As `torch.nn.TransformerDecoder`.
+#[derive(Debug)]
+pub struct TransformerDecoder {
+    layers: ModuleList<TransformerDecoderLayer>,
+    norm: Option<LayerNorm>,
+}
+
+impl TransformerDecoder {
+    /// `num_layers` layers with start values of their own; without a normalization at the end.
+    ///
+    /// # Errors
+    /// As [`TransformerDecoderLayer::new`].
+    pub fn new(
+        scope: &Scope,
+        num_layers: usize,
+        d_model: usize,
+        nhead: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerDecoder> {
+        let layer = |scope: &Scope| TransformerDecoderLayer::new(scope, d_model, nhead, options);
+        Ok(TransformerDecoder {
+            layers: ModuleList::new(&scope.at("layers"), num_layers, layer)?,
+            norm: None,
+        })
+    }
+
+    /// The same decoder with a normalization at its end, built at `norm`; `norm=LayerNorm(d_model)` in PyTorch.
+    pub fn with_norm(mut self, norm: LayerNorm) -> TransformerDecoder {
+        self.norm = Some(norm);
+        self
+    }
+
+    /// The output for a target and an encoder's output, with the same masks in every layer.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn decode(&self, tgt: &Tensor, memory: &Tensor, masks: DecoderMasks<'_>) -> Result<Tensor> {
+        let x = self.layers.iter().try_fold(tgt.clone(), |x, layer| layer.decode(&x, memory, masks))?;
+        self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
+    }
+}
+
+impl Module for TransformerDecoder {
+    members!(layers, norm);
+}

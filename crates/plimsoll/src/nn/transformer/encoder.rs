@@ -1,0 +1,152 @@
+//! Blocks that attend to their own input: [`TransformerEncoderLayer`], and a stack of them.
+
+use plimsoll_tensor::label::LabelId;
+use plimsoll_tensor::{Result, Tensor};
+
+use super::super::{
+    Dropout, LayerNorm, Linear, Module, ModuleList, MultiheadAttention, MultiheadOptions, Scope,
+};
+use super::{TransformerOptions, feed_forward};
+use crate::members;
+
+/// What an encoder's attention hides: see [`MultiheadOptions`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EncoderMasks<'a> {
+    /// `[length, length]`, or one for each head and each sequence.
+    pub mask: Option<&'a Tensor>,
+    /// Tokens that are padding: `[batch, length]`.
+    pub src_key_padding_mask: Option<&'a Tensor>,
+    /// Whether a token sees no later one. Needs no mask.
+    pub is_causal: bool,
+}
+
+/// Self-attention and a perceptron. As `torch.nn.TransformerEncoderLayer`. Clones share parameters.
+///
+/// ```
+/// use plimsoll::nn::{Module, Scope, TransformerEncoderLayer, TransformerOptions};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let options = TransformerOptions { batch_first: true, ..TransformerOptions::default() };
+/// let layer = TransformerEncoderLayer::new(&Scope::new(&device, 1), 32, 4, options)?;
+/// assert_eq!(layer.forward(&Tensor::randn(&[2, 10, 32], &device)?)?.shape(), [2, 10, 32]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TransformerEncoderLayer {
+    label: LabelId,
+    options: TransformerOptions,
+    self_attn: MultiheadAttention,
+    linear1: Linear,
+    dropout: Dropout,
+    linear2: Linear,
+    norm1: LayerNorm,
+    norm2: LayerNorm,
+    dropout1: Dropout,
+    dropout2: Dropout,
+}
+
+impl TransformerEncoderLayer {
+    /// For `d_model` numbers a token, which `nhead` divides.
+    ///
+    /// # Errors
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// memory.
+    pub fn new(
+        scope: &Scope,
+        d_model: usize,
+        nhead: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerEncoderLayer> {
+        let wide = options.dim_feedforward;
+        let dropout = |name: &str| Dropout::new(&scope.at(name), options.dropout);
+        Ok(TransformerEncoderLayer {
+            label: scope.label(),
+            options,
+            self_attn: options.attention(&scope.at("self_attn"), d_model, nhead)?,
+            linear1: Linear::new(&scope.at("linear1"), d_model, wide)?,
+            dropout: dropout("dropout")?,
+            linear2: Linear::new(&scope.at("linear2"), wide, d_model)?,
+            norm1: options.norm(&scope.at("norm1"), d_model)?,
+            norm2: options.norm(&scope.at("norm2"), d_model)?,
+            dropout1: dropout("dropout1")?,
+            dropout2: dropout("dropout2")?,
+        })
+    }
+
+    /// The output for this input, with masks.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
+        let hidden = MultiheadOptions {
+            key_padding_mask: masks.src_key_padding_mask,
+            attn_mask: masks.mask,
+            is_causal: masks.is_causal,
+            ..MultiheadOptions::default()
+        };
+        let options = &self.options;
+        let x = options
+            .part(&self.norm1, &self.dropout1, src, |x| Ok(self.self_attn.attend(x, x, x, hidden)?.0))?;
+        options.part(&self.norm2, &self.dropout2, &x, |x| {
+            feed_forward(self.label, options.activation, [&self.linear1, &self.linear2], &self.dropout, x)
+        })
+    }
+}
+
+impl Module for TransformerEncoderLayer {
+    members!(self_attn, linear1, dropout, linear2, norm1, norm2, dropout1, dropout2);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.forward_masked(input, EncoderMasks::default())
+    }
+}
+
+/// Encoder layers one after the other, and perhaps a normalization. As `torch.nn.TransformerEncoder`.
+#[derive(Debug)]
+pub struct TransformerEncoder {
+    layers: ModuleList<TransformerEncoderLayer>,
+    norm: Option<LayerNorm>,
+}
+
+impl TransformerEncoder {
+    /// `num_layers` layers with start values of their own; without a normalization at the end.
+    ///
+    /// # Errors
+    /// As [`TransformerEncoderLayer::new`].
+    pub fn new(
+        scope: &Scope,
+        num_layers: usize,
+        d_model: usize,
+        nhead: usize,
+        options: TransformerOptions,
+    ) -> Result<TransformerEncoder> {
+        let layer = |scope: &Scope| TransformerEncoderLayer::new(scope, d_model, nhead, options);
+        Ok(TransformerEncoder {
+            layers: ModuleList::new(&scope.at("layers"), num_layers, layer)?,
+            norm: None,
+        })
+    }
+
+    /// The same encoder with a normalization at its end, built at `norm`; `norm=LayerNorm(d_model)` in PyTorch.
+    pub fn with_norm(mut self, norm: LayerNorm) -> TransformerEncoder {
+        self.norm = Some(norm);
+        self
+    }
+
+    /// The output for this input, with the same masks in every layer.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn forward_masked(&self, src: &Tensor, masks: EncoderMasks<'_>) -> Result<Tensor> {
+        let x = self.layers.iter().try_fold(src.clone(), |x, layer| layer.forward_masked(&x, masks))?;
+        self.norm.as_ref().map_or(Ok(x.clone()), |norm| norm.forward(&x))
+    }
+}
+
+impl Module for TransformerEncoder {
+    members!(layers, norm);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.forward_masked(input, EncoderMasks::default())
+    }
+}

@@ -1,0 +1,67 @@
+//! An encoder and a decoder: [`Transformer`].
+
+use plimsoll_tensor::{Result, Tensor};
+
+use super::super::{Module, Scope};
+use super::{DecoderMasks, EncoderMasks, TransformerDecoder, TransformerEncoder, TransformerOptions};
+use crate::members;
+
+/// An encoder, and a decoder that attends to its output; both normalize at their end. As `torch.nn.Transformer`, but for
+/// its start values: the matrices are those of the layers, not drawn once more by `xavier_uniform_`.
+///
+/// ```
+/// use plimsoll::nn::{DecoderMasks, EncoderMasks, Scope, Transformer, TransformerOptions};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let model = Transformer::new(&Scope::new(&device, 1), 16, 2, [1, 1], TransformerOptions::default())?;
+/// let (source, target) = (Tensor::randn(&[7, 3, 16], &device)?, Tensor::randn(&[5, 3, 16], &device)?);
+/// let causal = DecoderMasks { tgt_is_causal: true, ..DecoderMasks::default() };
+/// assert_eq!(model.translate(&source, &target, EncoderMasks::default(), causal)?.shape(), [5, 3, 16]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Transformer {
+    encoder: TransformerEncoder,
+    decoder: TransformerDecoder,
+}
+
+impl Transformer {
+    /// For `d_model` numbers a token, with these numbers of encoder and decoder layers.
+    ///
+    /// # Errors
+    /// As [`super::TransformerEncoderLayer::new`].
+    pub fn new(
+        scope: &Scope,
+        d_model: usize,
+        nhead: usize,
+        [encoder_layers, decoder_layers]: [usize; 2],
+        options: TransformerOptions,
+    ) -> Result<Transformer> {
+        let (to, from) = (scope.at("encoder"), scope.at("decoder"));
+        let encoder = TransformerEncoder::new(&to, encoder_layers, d_model, nhead, options)?;
+        let decoder = TransformerDecoder::new(&from, decoder_layers, d_model, nhead, options)?;
+        Ok(Transformer {
+            encoder: encoder.with_norm(options.norm(&to.at("norm"), d_model)?),
+            decoder: decoder.with_norm(options.norm(&from.at("norm"), d_model)?),
+        })
+    }
+
+    /// The decoder's output for a source and a target. As `torch.nn.Transformer.forward`.
+    ///
+    /// # Errors
+    /// Sizes or types that do not fit together; out of memory.
+    pub fn translate(
+        &self,
+        src: &Tensor,
+        tgt: &Tensor,
+        of_source: EncoderMasks<'_>,
+        of_target: DecoderMasks<'_>,
+    ) -> Result<Tensor> {
+        let memory = self.encoder.forward_masked(src, of_source)?;
+        self.decoder.decode(tgt, &memory, of_target)
+    }
+}
+
+impl Module for Transformer {
+    members!(encoder, decoder);
+}

@@ -1,0 +1,356 @@
+//! Attention, transformer blocks and recurrent layers beside PyTorch's: names, outputs and gradients.
+//! `fixtures/make_layers.py` made `fixtures/layers.json`.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+use std::collections::BTreeMap;
+
+use plimsoll::nn::{
+    DecoderMasks, EncoderMasks, GRU, GRUCell, LSTM, LSTMCell, LayerNorm, Module, MultiheadAttention,
+    MultiheadAttentionOptions, MultiheadOptions, Nonlinearity, RNN, RNNCell, RecurrentOptions, Scope,
+    Transformer, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer, TransformerOptions,
+};
+use plimsoll::{Activation, BackwardOptions, DType, Device, Result, SimConfig, Tensor, autocast};
+use serde_json::Value;
+
+fn device() -> Device {
+    Device::cpu()
+}
+
+fn scope() -> Scope {
+    Scope::new(&device(), 1)
+}
+
+/// The values that `make_layers.py` gives a tensor of this name.
+fn wave(name: &str, shape: &[usize]) -> Tensor {
+    let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
+    let count: usize = shape.iter().product();
+    let values: Vec<f32> =
+        (0..count).map(|i| (0.4 * (12.9898 * i as f64 + 0.7 * seed as f64).sin()) as f32).collect();
+    Tensor::from_slice(&values, shape, &device()).unwrap()
+}
+
+fn hide() -> Tensor {
+    Tensor::from_slice(&[false, false, true, false, true, false], &[2, 3], &device()).unwrap()
+}
+
+/// True for later keys.
+fn later(queries: usize, keys: usize) -> Tensor {
+    Tensor::full(&[queries, keys], 1.0, DType::Bool, &device()).unwrap().triu(1).unwrap()
+}
+
+type Outs = Vec<(&'static str, Tensor)>;
+
+fn near(case: &str, what: &str, got: &Tensor, expected: &Value) {
+    let expected: Vec<f64> = serde_json::from_value(expected.clone()).unwrap();
+    let got = got.to_vec::<f32>().unwrap();
+    assert_eq!(got.len(), expected.len(), "{case}, {what}");
+    for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        let off = (f64::from(*got) - expected).abs();
+        assert!(
+            off < 2e-6 * (1.0 + expected.abs()),
+            "{case}, {what}, element {i}: {got}, PyTorch's {expected}"
+        );
+    }
+}
+
+/// Compares a layer with PyTorch's; `run` gets inputs of these shapes.
+fn check<M: Module>(
+    case: &str,
+    model: M,
+    inputs: &[(&str, &[usize])],
+    run: impl Fn(&M, &[Tensor]) -> Result<Outs>,
+) {
+    let all: Value = serde_json::from_str(include_str!("fixtures/layers.json")).unwrap();
+    let expected = &all[case];
+    let names: BTreeMap<String, Vec<usize>> = serde_json::from_value(expected["names"].clone()).unwrap();
+    let parameters = model.named_parameters();
+    let own = parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec())).collect();
+    assert_eq!(names, own, "{case}");
+    for (name, parameter) in &parameters {
+        plimsoll::no_grad(|| parameter.copy_(&wave(name, parameter.shape()))).unwrap();
+    }
+    let tensors: Vec<Tensor> =
+        inputs.iter().map(|(name, shape)| wave(name, shape).requires_grad_(true).unwrap()).collect();
+    let outs = run(&model, &tensors).unwrap();
+    let mut loss = Tensor::zeros(&[], &device()).unwrap();
+    for (name, out) in &outs {
+        near(case, name, out, &expected["outs"][name]);
+        loss = (&loss + &(out * &wave(name, out.shape())).unwrap().sum().unwrap()).unwrap();
+    }
+    assert_eq!(outs.len(), expected["outs"].as_object().unwrap().len(), "{case}");
+    loss.backward().unwrap();
+    let named = inputs.iter().map(|(name, _)| (*name).to_owned()).zip(tensors).chain(parameters);
+    for (name, tensor) in named {
+        let grad = tensor.grad().unwrap_or_else(|| panic!("{case}: {name} has no gradient"));
+        near(case, &format!("the gradient of {name}"), &grad, &expected["grads"][&name]);
+    }
+}
+
+fn attention(options: MultiheadAttentionOptions) -> MultiheadAttention {
+    MultiheadAttention::new(&scope(), 4, 2, options).unwrap()
+}
+
+fn attend(model: &MultiheadAttention, qkv: [&Tensor; 3], options: MultiheadOptions<'_>) -> Result<Outs> {
+    let (y, w) = model.attend(qkv[0], qkv[1], qkv[2], options)?;
+    Ok([("y", Some(y)), ("w", w)].into_iter().filter_map(|(name, out)| Some((name, out?))).collect())
+}
+
+const QKV: [(&str, &[usize]); 3] = [("q", &[4, 2, 4]), ("k", &[3, 2, 4]), ("v", &[3, 2, 4])];
+
+#[test]
+fn self_attention_agrees_with_pytorchs() {
+    let plain = MultiheadAttentionOptions::default();
+    let hide = hide();
+    let none = MultiheadOptions::default();
+    let padding = MultiheadOptions { key_padding_mask: Some(&hide), ..none };
+    let later = later(3, 3);
+    for (case, made, shape, options) in [
+        ("mha", plain, &[3, 2, 4][..], none),
+        ("mha batch first", MultiheadAttentionOptions { batch_first: true, ..plain }, &[2, 3, 4], none),
+        ("mha without bias", MultiheadAttentionOptions { bias: false, ..plain }, &[3, 2, 4], none),
+        ("mha without batch", plain, &[3, 4], MultiheadOptions { need_weights: true, ..none }),
+        ("mha padding", plain, &[3, 2, 4], padding),
+        ("mha causal and padding", plain, &[3, 2, 4], MultiheadOptions { is_causal: true, ..padding }),
+        (
+            "mha causal and padding",
+            plain,
+            &[3, 2, 4],
+            MultiheadOptions { attn_mask: Some(&later), ..padding },
+        ),
+    ] {
+        check(case, attention(made), &[("x", shape)], |model, x| attend(model, [&x[0]; 3], options));
+    }
+}
+
+#[test]
+fn attention_to_another_sequence_agrees_with_pytorchs() {
+    let plain = MultiheadAttentionOptions::default();
+    let (hide, later, added) = (hide(), later(4, 3), wave("mask", &[4, 4, 3]));
+    let none = MultiheadOptions::default();
+    let options = [
+        ("mha apart", none),
+        ("mha weights", MultiheadOptions { attn_mask: Some(&later), need_weights: true, ..none }),
+        ("mha weights", MultiheadOptions { is_causal: true, need_weights: true, ..none }),
+        (
+            "mha weights of each head",
+            MultiheadOptions {
+                attn_mask: Some(&added),
+                key_padding_mask: Some(&hide),
+                need_weights: true,
+                weights_of_each_head: true,
+                ..none
+            },
+        ),
+        ("mha float mask of each head", MultiheadOptions { attn_mask: Some(&added), ..none }),
+    ];
+    for (case, options) in options {
+        check(case, attention(plain), &QKV, |model, x| attend(model, [&x[0], &x[1], &x[2]], options));
+    }
+    check("mha keys are values", attention(plain), &QKV[..2], |model, x| {
+        attend(model, [&x[0], &x[1], &x[1]], MultiheadOptions { attn_mask: Some(&later), ..none })
+    });
+    let other = attention(MultiheadAttentionOptions { kdim: Some(3), vdim: Some(5), ..plain });
+    let inputs: [(&str, &[usize]); 3] = [("q", &[4, 2, 4]), ("k", &[3, 2, 3]), ("v", &[3, 2, 5])];
+    check("mha other widths", other, &inputs, |model, x| attend(model, [&x[0], &x[1], &x[2]], none));
+}
+
+const BLOCK: TransformerOptions = TransformerOptions {
+    dim_feedforward: 6,
+    dropout: 0.0,
+    activation: Activation::Relu,
+    layer_norm_eps: 1e-5,
+    batch_first: false,
+    norm_first: false,
+};
+
+#[test]
+fn transformer_blocks_agree_with_pytorchs() {
+    let x: [(&str, &[usize]); 1] = [("x", &[3, 2, 4])];
+    let layer = |options| TransformerEncoderLayer::new(&scope(), 4, 2, options).unwrap();
+    let y = |y: Tensor| vec![("y", y)];
+    check("encoder layer", layer(BLOCK), &x, |m, x| Ok(y(m.forward(&x[0])?)));
+    let other =
+        TransformerOptions { activation: Activation::Gelu, norm_first: true, batch_first: true, ..BLOCK };
+    let hide = hide();
+    check("encoder layer gelu norm first", layer(other), &[("x", &[2, 3, 4])], |m, x| {
+        let masks = EncoderMasks { src_key_padding_mask: Some(&hide), ..EncoderMasks::default() };
+        Ok(y(m.forward_masked(&x[0], masks)?))
+    });
+    let root = scope();
+    let encoder = TransformerEncoder::new(&root, 2, 4, 2, BLOCK).unwrap();
+    let encoder = encoder.with_norm(LayerNorm::new(&root.at("norm"), 4).unwrap());
+    check("encoder", encoder, &x, |m, x| {
+        Ok(y(m.forward_masked(&x[0], EncoderMasks { is_causal: true, ..EncoderMasks::default() })?))
+    });
+    let layer = |options| TransformerDecoderLayer::new(&scope(), 4, 2, options).unwrap();
+    let causal = DecoderMasks { tgt_is_causal: true, ..DecoderMasks::default() };
+    check("decoder layer", layer(BLOCK), &[("x", &[3, 2, 4]), ("memory", &[4, 2, 4])], |m, x| {
+        Ok(y(m.decode(&x[0], &x[1], causal)?))
+    });
+    check("decoder layer norm first", layer(other), &[("x", &[2, 4, 4]), ("memory", &[2, 3, 4])], |m, x| {
+        let masks = DecoderMasks { memory_key_padding_mask: Some(&hide), ..causal };
+        Ok(y(m.decode(&x[0], &x[1], masks)?))
+    });
+    let whole = Transformer::new(&scope(), 4, 2, [1, 1], BLOCK).unwrap();
+    check("transformer", whole, &[("x", &[3, 2, 4]), ("t", &[4, 2, 4])], |m, x| {
+        Ok(y(m.translate(&x[0], &x[1], EncoderMasks::default(), causal)?))
+    });
+}
+
+#[test]
+fn recurrent_layers_agree_with_pytorchs() {
+    let (one, tbi) = (RecurrentOptions::default(), [("x", &[4, 2, 3][..])]);
+    let rnn = |kind, options| RNN::new(&scope(), 3, 2, kind, options).unwrap();
+    let states = |(y, h)| vec![("y", y), ("h", h)];
+    let with_memory = |(y, (h, c))| vec![("y", y), ("h", h), ("c", c)];
+    check("rnn", rnn(Nonlinearity::Tanh, one), &tbi, |m, x| Ok(states(m.run(&x[0], None)?)));
+    let relu = RecurrentOptions { bias: false, batch_first: true, ..one };
+    check("rnn relu", rnn(Nonlinearity::Relu, relu), &tbi, |m, x| Ok(states(m.run(&x[0], None)?)));
+    let alone: [(&str, &[usize]); 2] = [("x", &[4, 3]), ("h0", &[1, 2])];
+    check("rnn without batch", rnn(Nonlinearity::Tanh, one), &alone, |m, x| {
+        Ok(states(m.run(&x[0], Some(&x[1]))?))
+    });
+    let lstm = |options| LSTM::new(&scope(), 3, 2, options).unwrap();
+    check("lstm", lstm(one), &tbi, |m, x| Ok(with_memory(m.run(&x[0], None)?)));
+    let two = RecurrentOptions { num_layers: 2, bidirectional: true, batch_first: true, ..one };
+    let states_of_two: [(&str, &[usize]); 3] = [("x", &[2, 4, 3]), ("h0", &[4, 2, 2]), ("c0", &[4, 2, 2])];
+    check("lstm of two", lstm(two), &states_of_two, |m, x| {
+        Ok(with_memory(m.run(&x[0], Some((&x[1], &x[2])))?))
+    });
+    let gru = |options| GRU::new(&scope(), 3, 2, options).unwrap();
+    check("gru", gru(one), &tbi, |m, x| Ok(states(m.run(&x[0], None)?)));
+    let two = RecurrentOptions { batch_first: false, bias: false, ..two };
+    check("gru of two", gru(two), &[("x", &[4, 2, 3]), ("h0", &[4, 2, 2])], |m, x| {
+        Ok(states(m.run(&x[0], Some(&x[1]))?))
+    });
+}
+
+#[test]
+fn recurrent_cells_agree_with_pytorchs() {
+    let rnn = RNNCell::new(&scope(), 3, 2, true, Nonlinearity::Tanh).unwrap();
+    check("rnn cell", rnn, &[("x", &[2, 3])], |m, x| Ok(vec![("h", m.step(&x[0], None)?)]));
+    let gru = GRUCell::new(&scope(), 3, 2, true).unwrap();
+    check("gru cell", gru, &[("x", &[2, 3]), ("h0", &[2, 2])], |m, x| {
+        Ok(vec![("h", m.step(&x[0], Some(&x[1]))?)])
+    });
+    let lstm = LSTMCell::new(&scope(), 3, 2, false).unwrap();
+    check("lstm cell", lstm, &[("x", &[2, 3]), ("h0", &[2, 2]), ("c0", &[2, 2])], |m, x| {
+        let (h, c) = m.step(&x[0], Some((&x[1], &x[2])))?;
+        Ok(vec![("h", h), ("c", c)])
+    });
+}
+
+#[test]
+fn a_recurrent_layers_gradients_have_gradients() {
+    for cell in ["lstm", "gru"] {
+        let x = wave("x", &[3, 2, 3]).requires_grad_(true).unwrap();
+        let run = |x: &Tensor| -> Tensor {
+            let options = RecurrentOptions::default();
+            let y = match cell {
+                "lstm" => LSTM::new(&scope(), 3, 2, options).unwrap().forward(x),
+                _ => GRU::new(&scope(), 3, 2, options).unwrap().forward(x),
+            };
+            y.unwrap().sum().unwrap()
+        };
+        let create = BackwardOptions { create_graph: true, ..BackwardOptions::default() };
+        run(&x).backward_with(create).unwrap();
+        let first = x.grad().unwrap();
+        // The same gradient, from operations that are recorded; and from the kernel.
+        let again = wave("x", &[3, 2, 3]).requires_grad_(true).unwrap();
+        run(&again).backward().unwrap();
+        let (a, b) = (first.to_vec::<f32>().unwrap(), again.grad().unwrap().to_vec::<f32>().unwrap());
+        a.iter().zip(&b).for_each(|(a, b)| assert!((a - b).abs() < 1e-6, "{cell}: {a} {b}"));
+        x.set_grad(None);
+        first.square().unwrap().sum().unwrap().backward().unwrap();
+        assert!(x.grad().unwrap().to_vec::<f32>().unwrap().iter().any(|g| g.abs() > 1e-6), "{cell}");
+    }
+}
+
+/// Bytes at the peak of one step, above those of the parameters.
+fn peak_bytes(step: impl Fn(&Device) -> Result<()>) -> u64 {
+    let device = Device::sim(SimConfig::like("H200").unwrap());
+    step(&device).unwrap();
+    device.max_memory_allocated()
+}
+
+#[test]
+fn attention_without_weights_has_no_matrix_of_scores() {
+    let step = |need_weights: bool| {
+        peak_bytes(move |device| {
+            let options =
+                MultiheadAttentionOptions { batch_first: true, ..MultiheadAttentionOptions::default() };
+            let model = MultiheadAttention::new(&Scope::new(device, 1), 64, 4, options)?;
+            let x = Tensor::zeros(&[2, 2048, 64], device)?;
+            let options = MultiheadOptions { need_weights, ..MultiheadOptions::default() };
+            model.attend(&x, &x, &x, options)?.0.sum()?.backward()
+        })
+    };
+    let scores = 2 * 4 * 2048 * 2048 * 4;
+    assert!(step(false) < scores / 8, "{}", step(false));
+    assert!(step(true) > scores);
+}
+
+#[test]
+fn an_lstm_keeps_six_numbers_for_each_element_of_its_state() {
+    // Output, memory and four gates; for a moment the projection of the next layer and the state of one step.
+    let (steps, batch, hidden) = (100, 32, 256);
+    let peak = peak_bytes(|device| {
+        let model = LSTM::new(&Scope::new(device, 1), hidden, hidden, RecurrentOptions::default())?;
+        let x = Tensor::zeros(&[steps, batch, hidden], device)?;
+        let before = device.memory_allocated();
+        let (y, _) = model.run(&x, None)?;
+        let kept = device.memory_allocated() - before;
+        let unit = (steps * batch * hidden * 4) as u64;
+        assert!(kept < 6 * unit + unit / 10, "{kept} bytes, {unit} a number");
+        y.sum()?.backward()
+    });
+    assert!(peak > 0);
+}
+
+#[test]
+fn recurrent_layers_run_under_autocast() {
+    let x = wave("x", &[4, 2, 3]).requires_grad_(true).unwrap();
+    let gru = GRU::new(&scope(), 3, 2, RecurrentOptions::default()).unwrap();
+    let (y, _) = autocast::autocast(DType::BF16, || gru.run(&x, None)).unwrap();
+    assert_eq!(y.dtype(), DType::BF16);
+    y.sum().unwrap().backward().unwrap();
+    let full = gru.run(&x, None).unwrap().0.to_vec::<f32>().unwrap();
+    let short = y.float().unwrap().to_vec::<f32>().unwrap();
+    full.iter().zip(&short).for_each(|(a, b)| assert!((a - b).abs() < 0.02, "{a} {b}"));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_both_shapes() {
+    let plain = MultiheadAttentionOptions::default();
+    let error = MultiheadAttention::new(&scope(), 10, 3, plain).unwrap_err().to_string();
+    assert_eq!(error, "multihead_attention: 3 heads do not divide a width of 10");
+    let (x, mask) = (wave("x", &[3, 2, 4]), wave("mask", &[2, 2]));
+    let options = MultiheadOptions { attn_mask: Some(&mask), ..MultiheadOptions::default() };
+    let error = attention(plain).attend(&x, &x, &x, options).unwrap_err().to_string();
+    assert_eq!(error, "multihead_attention: attn_mask [2, 2]: needs [3, 3] or [4, 3, 3]");
+    let error = attention(plain).forward(&wave("x", &[3, 2, 5])).unwrap_err().to_string();
+    assert!(error.starts_with("multihead_attention: query [3, 2, 5], key [3, 2, 5]"), "{error}");
+    let lstm = LSTM::new(&scope(), 3, 2, RecurrentOptions::default()).unwrap();
+    let error = lstm.forward(&wave("x", &[4, 2, 5])).unwrap_err().to_string();
+    assert_eq!(error, "lstm: an input [4, 2, 5]: needs [steps, batch, 3] or [steps, 3]");
+    let state = wave("h", &[2, 2, 2]);
+    let error = lstm.run(&wave("x", &[4, 2, 3]), Some((&state, &state))).unwrap_err().to_string();
+    assert_eq!(error, "lstm: a first state [2, 2, 2]: needs [1, 2, 2]");
+    let error = lstm.forward(&wave("x", &[0, 2, 3])).unwrap_err().to_string();
+    assert!(error.contains("at least one step"), "{error}");
+    let none = RecurrentOptions { num_layers: 0, ..RecurrentOptions::default() };
+    let error = GRU::new(&scope(), 3, 2, none).unwrap_err().to_string();
+    assert_eq!(error, "gru: 0 layers from 3 inputs to a state of 2: none of them may be 0");
+}
+
+#[test]
+fn dropout_drops_while_training_only() {
+    let options = TransformerOptions { dropout: 0.5, ..BLOCK };
+    let layer = TransformerEncoderLayer::new(&scope(), 4, 2, options).unwrap();
+    let x = wave("x", &[3, 2, 4]);
+    let run = || layer.forward(&x).unwrap().to_vec::<f32>().unwrap();
+    assert_ne!(run(), run());
+    layer.eval();
+    assert_eq!(run(), run());
+}
