@@ -5,35 +5,28 @@ use std::time::Instant;
 
 use plimsoll::{Device, Result, Tensor};
 
-/// Images in a batch.
-const N: f64 = 64.0;
-/// Multiply-adds per image of the two convolutions and of the fully connected layers.
-const CONV1: f64 = 32.0 * 25.0 * 28.0 * 28.0;
-const CONV2: f64 = 64.0 * 800.0 * 10.0 * 10.0;
-const FC: f64 = 1600.0 * 120.0 + 120.0 * 84.0 + 84.0 * 10.0;
-/// Operations of a step: forward, gradient of the weights, and gradient of every input but the images'; a
-/// multiply-add counts as two.
-pub(crate) const FLOP: f64 = 2.0 * N * (2.0 * CONV1 + 3.0 * CONV2 + 3.0 * FC);
+/// Bytes of the array whose copy is timed: that of the largest arrays of LeNet's step.
+const COPIED: usize = 64 * 32 * 784 * 4;
 
-/// Numbers in what conv1, pool1, conv2 and pool2 give for a batch, and in all weights.
-const C1: f64 = N * 32.0 * 784.0;
-const P1: f64 = N * 32.0 * 196.0;
-const C2: f64 = N * 64.0 * 100.0;
-const P2: f64 = N * 64.0 * 25.0;
-const WEIGHTS: f64 = 255_230.0;
-/// Bytes of a step when each kernel reads its inputs and writes its outputs once. Each convolution's output
-/// is written, read and written by relu, read by the pooling; on the way back written by the pooling, read
-/// with relu's output and written by relu, and read for weight and bias (conv2: for its input too). The
-/// pooled output is written, with an index of a byte, and read three times. Weights are read twice, their
-/// gradients written, and the step reads three arrays and writes two.
-pub(crate) const BYTES: f64 = 4.0 * (10.0 * C1 + 11.0 * C2 + 4.5 * (P1 + P2) + 8.0 * WEIGHTS);
+/// What a step must do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Floating-point operations.
+    pub(crate) flop: f64,
+    /// Bytes between kernels; `None` where nobody has counted them.
+    pub(crate) bytes: Option<f64>,
+    /// Images or tokens in a batch.
+    pub(crate) items: usize,
+    /// What they are.
+    pub(crate) unit: &'static str,
+}
 
 /// How fast this machine is at its best.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floor {
     /// Operations per second of a 1024 × 1024 × 1024 matrix product.
     pub(crate) flop_per_s: f64,
-    /// Bytes read and written per second by a copy of 6.4 MB, the size of the largest arrays of a step.
+    /// Bytes read and written per second by a copy of 6.4 MB.
     pub(crate) bytes_per_s: f64,
 }
 
@@ -42,34 +35,34 @@ impl Floor {
     pub(crate) fn measure() -> Result<Floor> {
         let device = Device::cpu();
         let square = Tensor::ones(&[1024, 1024], &device)?;
-        let array = Tensor::ones(&[C1 as usize], &device)?;
+        let array = Tensor::ones(&[COPIED / 4], &device)?;
         Ok(Floor {
             flop_per_s: 2.0 * 1024f64.powi(3) / fastest(20, || square.matmul(&square))?,
-            bytes_per_s: 8.0 * C1 / fastest(100, || array.copy())?,
+            bytes_per_s: 2.0 * COPIED as f64 / fastest(100, || array.copy())?,
         })
     }
 
     /// Milliseconds of a step's operations.
-    pub(crate) fn compute_ms(self) -> f64 {
-        FLOP / self.flop_per_s * 1e3
+    pub(crate) fn compute_ms(self, work: Work) -> f64 {
+        work.flop / self.flop_per_s * 1e3
     }
 
-    /// Milliseconds of a step's bytes.
-    pub(crate) fn memory_ms(self) -> f64 {
-        BYTES / self.bytes_per_s * 1e3
+    /// Milliseconds of a step's bytes, where they are counted.
+    pub(crate) fn memory_ms(self, work: Work) -> Option<f64> {
+        work.bytes.map(|bytes| bytes / self.bytes_per_s * 1e3)
     }
 
     /// One sentence.
-    pub(crate) fn text(self) -> String {
-        format!(
-            "the floor: {:.2} GFLOP at {:.0} GFLOP/s take {:.1} ms, {:.0} MB between kernels at {:.0} GB/s {:.1} ms",
-            FLOP / 1e9,
+    pub(crate) fn text(self, work: Work) -> String {
+        let compute = format!(
+            "the floor: {:.2} GFLOP at {:.0} GFLOP/s take {:.1} ms",
+            work.flop / 1e9,
             self.flop_per_s / 1e9,
-            self.compute_ms(),
-            BYTES / 1e6,
-            self.bytes_per_s / 1e9,
-            self.memory_ms()
-        )
+            self.compute_ms(work)
+        );
+        let (Some(bytes), Some(ms)) = (work.bytes, self.memory_ms(work)) else { return compute };
+        let (mb, speed) = (bytes / 1e6, self.bytes_per_s / 1e9);
+        format!("{compute}, {mb:.0} MB between kernels at {speed:.0} GB/s {ms:.1} ms")
     }
 }
 

@@ -8,6 +8,7 @@ mod meter;
 mod mixes;
 mod models;
 mod mt19937;
+mod nets;
 mod scale;
 mod snapshot;
 mod step;

@@ -1,4 +1,4 @@
-//! One training step of the LeNet-class network on one fixed batch of 64, SGD with momentum.
+//! One training step of a network on one fixed batch (`nets.rs`).
 //!
 //! Without peers it runs in this process. With peers, each command (this program among them) runs as a
 //! process of its own, in turn, round after round, so that a machine whose speed drifts is the same to
@@ -8,22 +8,20 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::Args;
-use plimsoll::nn::{Module, Scope};
-use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{Device, Tensor, memory};
+use plimsoll::{Device, memory};
 use serde::{Deserialize, Serialize};
 
 use super::floor::Floor;
+use super::nets::Net;
 use super::table;
 use crate::exit::{Exit, Failure};
-use crate::lenet::lenet;
 use crate::output;
-
-/// Images in the batch.
-const BATCH: usize = 64;
 
 #[derive(Args)]
 pub(crate) struct StepArgs {
+    /// The network
+    #[arg(long, value_enum, default_value_t = Net::Lenet)]
+    model: Net,
     /// Steps that are timed
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     steps: u32,
@@ -69,7 +67,7 @@ pub(crate) struct Measured {
     pub(crate) ms: f64,
     /// The fastest of them.
     pub(crate) ms_min: f64,
-    /// Images per second at the median.
+    /// Images or tokens per second at the median.
     #[serde(default)]
     pub(crate) per_s: f64,
     /// Peak resident memory, MiB.
@@ -91,9 +89,14 @@ pub(crate) struct Measured {
 
 /// Measures; the result is text for stdout.
 pub(crate) fn run(args: &StepArgs) -> Result<String, Failure> {
+    let work = args.model.work();
     if args.peers.is_empty() {
-        let measured = measure(args.steps, args.warmup)?;
-        return Ok(if args.json { line(&measured) } else { table::alone(&measured, Floor::measure()?) });
+        let measured = measure(args.model, args.steps, args.warmup)?;
+        return Ok(if args.json {
+            line(&measured)
+        } else {
+            table::alone(&measured, work, Floor::measure()?)
+        });
     }
     let us = Peer { name: "plimsoll".to_owned(), command: ourselves(args)? };
     let mut rows: Vec<(String, Vec<Measured>)> = Vec::new();
@@ -108,25 +111,18 @@ pub(crate) fn run(args: &StepArgs) -> Result<String, Failure> {
         }
     }
     let floor = Floor::measure()?;
-    Ok(if args.json { table::json(&rows, floor) } else { table::beside(&rows, floor) })
+    Ok(if args.json { table::json(&rows, work, floor) } else { table::beside(&rows, work, floor) })
 }
 
-fn measure(steps: u32, warmup: u32) -> plimsoll::Result<Measured> {
+fn measure(net: Net, steps: u32, warmup: u32) -> plimsoll::Result<Measured> {
     let hwm_start_mib = high_water_mib();
-    let device = Device::cpu();
-    let model = lenet(&Scope::new(&device, 1), 28, 28)?;
-    let parameters = model.parameters();
-    let params = parameters.iter().map(|parameter| parameter.numel() as u64).sum();
-    let mut sgd = Sgd::new(parameters, SgdOptions { lr: 0.01, momentum: 0.9, ..SgdOptions::default() });
-    device.manual_seed(2);
-    let images = Tensor::randn(&[BATCH, 1, 28, 28], &device)?;
-    let classes: Vec<i64> = (0..BATCH as i64).map(|i| i * 7 % 10).collect();
-    let labels = Tensor::from_slice(&classes, &[BATCH], &device)?;
+    let mut ready = net.build(&Device::cpu())?;
+    let params = ready.parameters.iter().map(|parameter| parameter.numel() as u64).sum();
     let mut step = || -> plimsoll::Result<f32> {
-        let loss = model.forward(&images)?.cross_entropy(&labels)?;
-        sgd.zero_grad();
+        let loss = (ready.loss)()?;
+        ready.optimizer.zero_grad();
         loss.backward()?;
-        sgd.step()?;
+        ready.optimizer.step()?;
         loss.item()
     };
     let loss_first = step()?;
@@ -142,10 +138,10 @@ fn measure(steps: u32, warmup: u32) -> plimsoll::Result<Measured> {
     let ms = table::median(&mut times);
     Ok(Measured {
         peer: "plimsoll".to_owned(),
-        model: "lenet".to_owned(),
+        model: net.name().to_owned(),
         ms,
         ms_min: times[0],
-        per_s: BATCH as f64 * 1e3 / ms,
+        per_s: net.work().items as f64 * 1e3 / ms,
         hwm_mib: high_water_mib(),
         hwm_start_mib,
         loss_first: loss_first.into(),
@@ -164,7 +160,8 @@ fn ourselves(args: &StepArgs) -> Result<String, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::new(Exit::Unreadable, format!("the path of this program: {error}")))?;
     let quoted = program.display().to_string().replace('\'', r"'\''");
-    Ok(format!("'{quoted}' bench step --json --steps {} --warmup {}", args.steps, args.warmup))
+    let (model, steps, warmup) = (args.model.name(), args.steps, args.warmup);
+    Ok(format!("'{quoted}' bench step --json --model {model} --steps {steps} --warmup {warmup}"))
 }
 
 /// Runs a peer and reads the line that it prints.

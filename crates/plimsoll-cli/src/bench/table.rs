@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::json;
 
-use super::floor::{BYTES, FLOP, Floor};
+use super::floor::{Floor, Work};
 use super::step::Measured;
 use crate::output::{BOLD, RESET};
 
@@ -16,19 +16,20 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
 }
 
 /// One line about ourselves.
-pub(crate) fn alone(m: &Measured, floor: Floor) -> String {
+pub(crate) fn alone(m: &Measured, work: Work, floor: Floor) -> String {
     format!(
-        "{BOLD}{:.2} ms a step{RESET} (median; fastest {:.2}), {:.0} images/s, {:.0} GFLOP/s, loss {:.4} to {:.4}, \
+        "{BOLD}{:.2} ms a step{RESET} (median; fastest {:.2}), {:.0} {}/s, {:.0} GFLOP/s, loss {:.4} to {:.4}, \
          {} parameters, at most {:.0} MiB resident\n{}",
         m.ms,
         m.ms_min,
         m.per_s,
-        FLOP / m.ms / 1e6,
+        work.unit,
+        work.flop / m.ms / 1e6,
         m.loss_first,
         m.loss_last,
         m.params,
         m.hwm_mib,
-        floor.text()
+        floor.text(work)
     )
 }
 
@@ -72,7 +73,7 @@ fn ratio(rows: &[Row<'_>]) -> Option<(f64, String)> {
 }
 
 /// The comparison in words.
-pub(crate) fn beside(measured: &[(String, Vec<Measured>)], floor: Floor) -> String {
+pub(crate) fn beside(measured: &[(String, Vec<Measured>)], work: Work, floor: Floor) -> String {
     let rows = rows(measured);
     let mut out = String::new();
     // Writing to a `String` cannot fail.
@@ -85,7 +86,14 @@ pub(crate) fn beside(measured: &[(String, Vec<Measured>)], floor: Floor) -> Stri
     let _ = writeln!(
         out,
         "{:<22} {:>8} {:>17} {:>8} {:>9} {:>8} {:>8} {:>17}",
-        "peer", "ms/step", "spread of rounds", "fastest", "images/s", "GFLOP/s", "MiB", "loss"
+        "peer",
+        "ms/step",
+        "spread of rounds",
+        "fastest",
+        format!("{}/s", work.unit),
+        "GFLOP/s",
+        "MiB",
+        "loss"
     );
     for row in &rows {
         let m = row.last;
@@ -96,8 +104,8 @@ pub(crate) fn beside(measured: &[(String, Vec<Measured>)], floor: Floor) -> Stri
             row.ms,
             format!("{:.2} - {:.2}", row.lowest, row.highest),
             row.fastest,
-            64e3 / row.ms,
-            FLOP / row.ms / 1e6,
+            work.items as f64 * 1e3 / row.ms,
+            work.flop / row.ms / 1e6,
             m.hwm_mib,
             format!("{:.4} > {:.4}", m.loss_first, m.loss_last)
         );
@@ -105,24 +113,24 @@ pub(crate) fn beside(measured: &[(String, Vec<Measured>)], floor: Floor) -> Stri
     let _ = writeln!(
         out,
         "\n{}; medians over {} rounds in turn",
-        floor.text(),
+        floor.text(work),
         measured.first().map_or(0, |(_, all)| all.len())
     );
     out
 }
 
 /// The comparison for programs.
-pub(crate) fn json(measured: &[(String, Vec<Measured>)], floor: Floor) -> String {
+pub(crate) fn json(measured: &[(String, Vec<Measured>)], work: Work, floor: Floor) -> String {
     let rows = rows(measured);
     let ratio = ratio(&rows);
     let value = json!({
         "schema": "plimsoll.bench.step/1",
         "ratio_to_fastest_peer": ratio.as_ref().map(|(ratio, _)| ratio),
         "fastest_peer": ratio.as_ref().map(|(_, name)| name),
-        "flop": FLOP,
-        "bytes": BYTES,
-        "floor_compute_ms": floor.compute_ms(),
-        "floor_memory_ms": floor.memory_ms(),
+        "flop": work.flop,
+        "bytes": work.bytes,
+        "floor_compute_ms": floor.compute_ms(work),
+        "floor_memory_ms": floor.memory_ms(work),
         "rows": rows.iter().map(|row| json!({
             "name": row.name,
             "ms": row.ms,

@@ -1,6 +1,8 @@
 //! The programs of `bench models`: model, batch and loss of each.
 
-use plimsoll::models::{BertConfig, BertForMaskedLm, Gpt2, Gpt2Config, Llama, LlamaConfig, Vit, VitConfig};
+use plimsoll::models::{
+    BertConfig, BertForMaskedLm, Gpt2, Gpt2Config, Llama, LlamaConfig, ResNet, ResNetConfig, Vit, VitConfig,
+};
 use plimsoll::nn::{Linear, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{DType, Device, Result, Tensor};
@@ -45,6 +47,16 @@ pub(super) static PROGRAMS: &[Program] = &[
         title: "LeNet, batch 64",
         build: |device| Ok(classifier(lenet(&Scope::new(device, 1), 28, 28)?)),
         batch: |device| labelled(device, &[64, 1, 28, 28]),
+    },
+    Program {
+        name: "resnet50",
+        title: "ResNet-50, batch 64",
+        build: |device| {
+            let model = ResNet::new(&Scope::new(device, 1), ResNetConfig::resnet50())?;
+            let parameters = model.parameters();
+            Ok(Trained { parameters, loss: Box::new(move |x, y| model.forward(x)?.cross_entropy(y)) })
+        },
+        batch: |device| labelled(device, &[64, 3, 224, 224]),
     },
     Program {
         name: "vit_b_16",

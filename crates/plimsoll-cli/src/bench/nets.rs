@@ -1,0 +1,137 @@
+//! The networks of `bench step`: those of `../shared/tools/peers`, with their batches and optimizers, and what a step of each
+//! must do.
+
+use clap::ValueEnum;
+use plimsoll::models::{Gpt2, Gpt2Config};
+use plimsoll::nn::{Linear, Module, ReLU, Scope, Sequential};
+use plimsoll::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::{Device, Result, Tensor};
+
+use super::floor::Work;
+use crate::lenet::lenet;
+
+/// A network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Net {
+    /// LeNet's plan, batch 64, SGD with momentum
+    Lenet,
+    /// 784-1024-1024-10, batch 256, Adam
+    Mlp,
+    /// 6 blocks of width 384, 8 sequences of 256 tokens, AdamW; its head is tied to the embedding
+    Gpt,
+}
+
+/// A network with all that a step needs.
+pub(crate) struct Ready {
+    pub(crate) parameters: Vec<Tensor>,
+    pub(crate) optimizer: Box<dyn Optimizer>,
+    pub(crate) loss: Box<dyn Fn() -> Result<Tensor>>,
+}
+
+impl Net {
+    /// The peers' name for it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Net::Lenet => "lenet",
+            Net::Mlp => "mlp",
+            Net::Gpt => "gpt",
+        }
+    }
+
+    /// What a step must do: forward, gradient of the weights, and gradient of every input but the batch.
+    pub(crate) fn work(self) -> Work {
+        match self {
+            Net::Lenet => Work { flop: FLOP, bytes: Some(BYTES), items: 64, unit: "images" },
+            Net::Mlp => {
+                let products = 2.0 * 784.0 * 1024.0 + 3.0 * 1024.0 * (1024.0 + 10.0);
+                Work { flop: 2.0 * 256.0 * products, bytes: None, items: 256, unit: "images" }
+            }
+            Net::Gpt => {
+                let (tokens, width, layers) = (2048.0, 384.0, 6.0);
+                let weights = 3.0 * tokens * (layers * 12.0 * width * width + 256.0 * width);
+                // Seven products of half a matrix of scores: two forward, five back.
+                let attention = 7.0 * layers * tokens * 256.0 / 2.0 * width;
+                Work { flop: 2.0 * (weights + attention), bytes: None, items: 2048, unit: "tokens" }
+            }
+        }
+    }
+
+    /// Builds it on a device, with one fixed batch.
+    pub(crate) fn build(self, device: &Device) -> Result<Ready> {
+        let scope = Scope::new(device, 1);
+        match self {
+            Net::Lenet => {
+                let model = lenet(&scope, 28, 28)?;
+                let options = SgdOptions { lr: 0.01, momentum: 0.9, ..SgdOptions::default() };
+                let sgd = Sgd::new(model.parameters(), options);
+                classifier(model, Box::new(sgd), &[64, 1, 28, 28])
+            }
+            Net::Mlp => {
+                let model = Sequential::new(&scope)
+                    .push(|s| Linear::new(s, 784, 1024))?
+                    .push(ReLU::new)?
+                    .push(|s| Linear::new(s, 1024, 1024))?
+                    .push(ReLU::new)?
+                    .push(|s| Linear::new(s, 1024, 10))?;
+                let adam = Adam::new(model.parameters(), AdamOptions::default());
+                classifier(model, Box::new(adam), &[256, 784])
+            }
+            Net::Gpt => {
+                let config = Gpt2Config {
+                    vocab_size: 256,
+                    n_positions: 256,
+                    n_embd: 384,
+                    n_layer: 6,
+                    n_head: 6,
+                    dropout: 0.0,
+                    ..Gpt2Config::small()
+                };
+                let model = Gpt2::new(&scope, config)?;
+                let options = AdamWOptions { lr: 3e-4, weight_decay: 0.1, ..AdamWOptions::default() };
+                let optimizer = Box::new(AdamW::new(model.parameters(), options));
+                let token = |i: i64| i * i % 251 + i % 5;
+                let tokens = |shift: i64| {
+                    let values: Vec<i64> = (0..2048).map(|i| token(i + shift)).collect();
+                    Tensor::from_slice(&values, &[8, 256], device)
+                };
+                let (x, y) = (tokens(0)?, tokens(1)?);
+                let parameters = model.parameters();
+                Ok(Ready { parameters, optimizer, loss: Box::new(move || model.loss(&x, &y)) })
+            }
+        }
+    }
+}
+
+fn classifier(model: Sequential, optimizer: Box<dyn Optimizer>, shape: &[usize]) -> Result<Ready> {
+    let parameters = model.parameters();
+    let device = parameters[0].device().clone();
+    device.manual_seed(2);
+    let images = Tensor::randn(shape, &device)?;
+    let classes: Vec<i64> = (0..shape[0] as i64).map(|i| i * 7 % 10).collect();
+    let labels = Tensor::from_slice(&classes, &shape[..1], &device)?;
+    let loss = Box::new(move || model.forward(&images)?.cross_entropy(&labels));
+    Ok(Ready { parameters, optimizer, loss })
+}
+
+/// Images in LeNet's batch.
+const N: f64 = 64.0;
+/// Multiply-adds per image of the two convolutions and of the fully connected layers.
+const CONV1: f64 = 32.0 * 25.0 * 28.0 * 28.0;
+const CONV2: f64 = 64.0 * 800.0 * 10.0 * 10.0;
+const FC: f64 = 1600.0 * 120.0 + 120.0 * 84.0 + 84.0 * 10.0;
+/// Operations of a step: forward, gradient of the weights, and gradient of every input but the images'; a
+/// multiply-add counts as two.
+const FLOP: f64 = 2.0 * N * (2.0 * CONV1 + 3.0 * CONV2 + 3.0 * FC);
+
+/// Numbers in what conv1, pool1, conv2 and pool2 give for a batch, and in all weights.
+const C1: f64 = N * 32.0 * 784.0;
+const P1: f64 = N * 32.0 * 196.0;
+const C2: f64 = N * 64.0 * 100.0;
+const P2: f64 = N * 64.0 * 25.0;
+const WEIGHTS: f64 = 255_230.0;
+/// Bytes of a step when each kernel reads its inputs and writes its outputs once. Each convolution's output
+/// is written, read and written by relu, read by the pooling; on the way back written by the pooling, read
+/// with relu's output and written by relu, and read for weight and bias (conv2: for its input too). The
+/// pooled output is written, with an index of a byte, and read three times. Weights are read twice, their
+/// gradients written, and the step reads three arrays and writes two.
+const BYTES: f64 = 4.0 * (10.0 * C1 + 11.0 * C2 + 4.5 * (P1 + P2) + 8.0 * WEIGHTS);
