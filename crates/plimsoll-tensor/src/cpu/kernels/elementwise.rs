@@ -47,11 +47,14 @@ pub(crate) fn map<T: Copy + Sync, O: Copy + Send>(
     });
 }
 
+/// The body of a run of one operand: output (or what changes), operand, its stride.
+type Run1<'a, X, O> = dyn Fn(&mut [O], &[X], usize) + Sync + 'a;
+
 fn map_runs<T: Copy + Sync, O: Copy + Send>(
     shape: &[usize],
     x: Operand<'_, T>,
     out: &mut [O],
-    run: &(dyn Fn(&mut [O], &[T], usize) + Sync),
+    run: &Run1<'_, T, O>,
 ) {
     let walk = Walk::new(shape, [x.strides]);
     check(&walk, shape, [x.data.len()], out.len());
@@ -196,7 +199,7 @@ fn update_runs<T: Copy + Send, X: Copy + Sync>(
     shape: &[usize],
     y: &mut [T],
     x: Operand<'_, X>,
-    run: &(dyn Fn(&mut [T], &[X], usize) + Sync),
+    run: &Run1<'_, X, T>,
 ) {
     let walk = Walk::new(shape, [x.strides]);
     check(&walk, shape, [x.data.len()], y.len());
