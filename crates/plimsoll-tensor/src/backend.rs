@@ -101,6 +101,12 @@ pub(crate) trait Queues: Send + Sync {
     fn launch(&self, kernel: Arc<dyn Kernel>, launch: Launch<'_>, on: StreamId, owner: LabelId)
     -> Result<()>;
 
+    /// Whether operations note on which streams they use the memory of their tensors: freed memory then waits for those.
+    /// False only in tests of what that prevents.
+    fn records_uses(&self) -> bool {
+        true
+    }
+
     /// Records an event after the work that is now on a stream.
     fn record(&self, on: StreamId) -> Result<EventId>;
 

@@ -6,6 +6,7 @@
 use plimsoll_alloc::{self as alloc, Bytes};
 
 use crate::dtype::DType;
+use crate::label;
 
 /// The result of everything that can run out, be missing or not fit.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -172,6 +173,24 @@ pub enum Error {
         /// What was wrong with it.
         message: String,
     },
+    /// A hook on the gradient of an operation's output, or of a leaf, failed or panicked.
+    #[error("{op}{}: a hook on its gradient failed: {cause}", owned(.owner))]
+    Hook {
+        /// The operation; `accumulate_grad` for a leaf.
+        op: &'static str,
+        /// The layer that called it, or the leaf's owner; empty where there is none.
+        owner: String,
+        /// Why it failed.
+        cause: Box<Error>,
+    },
+    /// An operation failed that a layer called. Errors that name their owner themselves have no layer in front.
+    #[error("{owner}: {error}")]
+    InLayer {
+        /// The layer.
+        owner: String,
+        /// What failed.
+        error: Box<Error>,
+    },
 }
 
 fn owned(owner: &str) -> String {
@@ -198,9 +217,48 @@ impl Error {
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
             Error::OutOfMemory(report) => Some(report),
-            Error::NotResident { cause, .. } | Error::Late { cause, .. } => cause.out_of_memory(),
+            Error::NotResident { cause, .. } | Error::Late { cause, .. } | Error::Hook { cause, .. } => {
+                cause.out_of_memory()
+            }
+            Error::InLayer { error, .. } => error.out_of_memory(),
             _ => None,
         }
+    }
+
+    /// The error without the layer in front of it.
+    ///
+    /// ```
+    /// use plimsoll_tensor::label::{Span, intern};
+    /// use plimsoll_tensor::{Device, Error, Tensor};
+    /// let x = Tensor::ones(&[2, 3], &Device::cpu())?;
+    /// let _layer = Span::layer(intern("fc1"));
+    /// let error = x.matmul(&x).unwrap_err();
+    /// assert_eq!(error.to_string(), "fc1: matmul: [2, 3] times [2, 3]");
+    /// assert!(matches!(error.without_layer(), Error::Shape { op: "matmul", .. }));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn without_layer(&self) -> &Error {
+        match self {
+            Error::InLayer { error, .. } => error.without_layer(),
+            error => error,
+        }
+    }
+
+    /// The same with the layer that is open in front of it, for errors that name no owner.
+    #[cold]
+    pub(crate) fn in_layer(self) -> Error {
+        let names_owner = matches!(
+            self,
+            Error::OutOfMemory(_)
+                | Error::NotResident { .. }
+                | Error::PinnedMemory { .. }
+                | Error::Late { .. }
+                | Error::Anomaly { .. }
+                | Error::Hook { .. }
+                | Error::InLayer { .. }
+        );
+        let owner = label::text(label::current_layer());
+        if names_owner || owner.is_empty() { self } else { Error::InLayer { owner, error: Box::new(self) } }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::operator::{Autocast, Slot};
 use crate::road::Tensors;
 use crate::tensor::{Derivative, Grads, Node, Tensor};
+use crate::unwind::caught;
 
 /// A forward pass and its derivative.
 ///
@@ -129,7 +130,8 @@ impl<F: Function> Derivative for Applied<F> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.function.name();
         let unpacked = Unpacked::default();
-        self.function.backward(&FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked })
+        let at = FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked };
+        caught(name, "`backward`", || self.function.backward(&at))
     }
 }
 
@@ -151,7 +153,8 @@ pub fn apply<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
 
 fn record<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
     let mut save = Save::default();
-    let outs = no_grad(|| function.forward(ins, &mut save))?;
+    let outs = no_grad(|| caught(function.name(), "`forward`", || function.forward(ins, &mut save)))
+        .map_err(Error::in_layer)?;
     if !is_grad_enabled() || !ins.iter().any(|input| input.requires_grad()) {
         return Ok(outs.iter().map(Tensor::detach).collect());
     }

@@ -193,6 +193,16 @@ impl Layout {
         self.0.parts.clone()
     }
 
+    /// Elements of this layout that lie as `view` lies among those of `base`, if this one lies as `base` and has them.
+    pub(crate) fn region(&self, base: &Layout, view: &Layout) -> Option<Layout> {
+        let same = |d: usize| self.shape()[d] == 1 || self.strides()[d] == base.strides()[d];
+        let alike = self.shape() == base.shape() && (self.is_empty() || (0..self.rank()).all(same));
+        if !alike || view.offset() < base.offset() || view.end() > base.end() {
+            return None;
+        }
+        Some(Parts { offset: self.offset() + view.offset() - base.offset(), ..view.parts() }.layout())
+    }
+
     /// The same elements with another shape, when that needs no copy.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Layout> {
         if self.is_empty() || self.is_contiguous() {

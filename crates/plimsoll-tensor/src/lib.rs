@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `few.rs` | what elements are, autocast's switch, what can go wrong, where elements lie, whose bytes are, which random numbers, what a device says of itself, short lists |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `few.rs`, `unwind.rs` | what elements are, autocast's switch, what can go wrong, where elements lie, whose bytes are, which random numbers, what a device says of itself, short lists, panics as errors |
 //! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -60,6 +60,7 @@ mod stream;
 pub mod suite;
 mod tensor;
 pub mod testing;
+mod unwind;
 #[allow(unsafe_code)]
 mod view;
 mod word;

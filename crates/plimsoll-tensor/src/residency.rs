@@ -7,6 +7,7 @@ use crate::autograd::no_grad;
 use crate::error::{Error, Result};
 use crate::storage::{Guard, State, Storage};
 use crate::tensor::Tensor;
+use crate::unwind::caught;
 
 /// Keeps the bytes of a tensor on its device for as long as it lives: [`Tensor::pin`].
 ///
@@ -81,7 +82,7 @@ impl Tensor {
         }
         let (shape, dtype, device) = (self.shape().to_vec(), self.dtype(), self.device().clone());
         let storage = move || -> Result<Storage> {
-            let again = no_grad(&recipe)?;
+            let again = no_grad(|| caught(NAME, "its recipe", &recipe))?;
             if (again.shape(), again.dtype(), again.device()) != (&shape[..], dtype, &device) {
                 let message = format!("its recipe gave {again:?} for {shape:?} of {dtype} on {device}");
                 return Err(Error::shape(NAME, message));

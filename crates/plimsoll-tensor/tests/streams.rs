@@ -162,6 +162,25 @@ fn memory_that_another_stream_still_reads_is_not_reused() {
 }
 
 #[test]
+fn without_the_note_of_its_use_that_memory_is_overwritten() {
+    let pauses = Pauses::default();
+    let config = LateConfig { pauses: pauses.clone(), records_uses: false, ..LateConfig::default() };
+    let device = Device::late(config);
+    let (main, side) = (device.default_stream(), Stream::new(&device));
+    let x = full(1.0, &device);
+    side.wait_stream(&main).unwrap();
+    pauses.pause(&side);
+    let y = with_stream(&side, || x.mul_scalar(2.0)).unwrap();
+    drop(x);
+    let z = full(9.0, &device);
+    main.synchronize().unwrap();
+    pauses.resume(&side);
+    side.synchronize().unwrap();
+    assert!(is_all(&y, 18.0), "twice what `z` wrote over `x`");
+    assert!(is_all(&z, 9.0));
+}
+
+#[test]
 fn record_stream_keeps_a_freed_block_until_that_stream_is_done() {
     let (device, pauses) = late();
     let side = Stream::new(&device);

@@ -4,11 +4,12 @@
 
 mod world;
 
+use plimsoll::data::Digits;
 use plimsoll::nn::Module;
-use plimsoll::optim::{Adam, AdamOptions, Optimizer};
+use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::testing::{LateConfig, evict_at_random};
-use plimsoll::{CpuConfig, Device, SimConfig};
-use world::{batch, cnn, devices};
+use plimsoll::{CpuConfig, Device, SimConfig, Tensor};
+use world::{batch, cnn, devices, lenet};
 
 /// The bits of each step's loss and of the parameters after six steps.
 fn trained(device: &Device) -> Vec<Vec<u32>> {
@@ -48,6 +49,41 @@ fn training_while_tensors_leave_at_random_gives_the_same_bits() {
         let evictions = evict_at_random(&device, seed);
         assert_eq!(trained(&device), expected, "seed {seed} on {device}");
         assert!(evictions.offloaded() > 20 && evictions.evicted() > 2, "{evictions:?}");
+        assert_eq!(device.memory_allocated(), 0);
+    }
+}
+
+/// The bits of each step's loss and of the parameters after LeNet has seen some drawn digits.
+fn lenet_trained(device: &Device) -> (Vec<f32>, Vec<Vec<u32>>) {
+    let (digits, model) = (Digits::new(3, 96), lenet(device));
+    let options = SgdOptions { lr: 0.05, momentum: 0.9, ..SgdOptions::default() };
+    let mut sgd = Sgd::new(model.parameters(), options);
+    let mut losses = Vec::new();
+    for step in 0..12 {
+        let drawn: Vec<_> = (0..16).map(|i| digits.draw(step % 6 * 16 + i)).collect();
+        let pixels: Vec<f32> =
+            drawn.iter().flat_map(|(image, _)| image.map(|p| f32::from(p) / 255.0)).collect();
+        let classes: Vec<i64> = drawn.iter().map(|&(_, class)| i64::from(class)).collect();
+        let images = Tensor::from_slice(&pixels, &[16, 1, 28, 28], device).unwrap();
+        let labels = Tensor::from_slice(&classes, &[16], device).unwrap();
+        let loss = model.forward(&images).unwrap().cross_entropy(&labels).unwrap();
+        sgd.zero_grad();
+        loss.backward().unwrap();
+        sgd.step().unwrap();
+        losses.push(loss.item().unwrap());
+    }
+    let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect();
+    (losses, model.parameters().iter().map(|parameter| bits(parameter.to_vec().unwrap())).collect())
+}
+
+#[test]
+fn lenet_learns_the_same_bits_while_its_tensors_leave_at_random() {
+    let expected = lenet_trained(&Device::cpu_with(CpuConfig::default()));
+    assert!(expected.0[11] < 0.9 * expected.0[0], "it learns: {:?}", expected.0);
+    for device in [Device::cpu_with(CpuConfig::default()), Device::late(LateConfig::default())] {
+        let evictions = evict_at_random(&device, 2);
+        assert!(lenet_trained(&device) == expected, "other bits on {device}");
+        assert!(evictions.offloaded() > 60 && evictions.evicted() > 10, "{evictions:?}");
         assert_eq!(device.memory_allocated(), 0);
     }
 }

@@ -120,7 +120,7 @@ fn a_layer_refuses_what_does_not_fit_and_says_the_sizes() {
     let error = linear.forward(&Tensor::ones(&[1, 4], &device).unwrap()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "linear: input [1, 4] with weight [2, 3] and bias Some([2]): needs […, in], [out, in] and [out]"
+        "fc: linear: input [1, 4] with weight [2, 3] and bias Some([2]): needs […, in], [out, in] and [out]"
     );
 }
 

@@ -25,9 +25,10 @@ use super::grad_mode::{Switched, is_grad_enabled};
 use super::plan::Plan;
 use crate::autocast_mode;
 use crate::error::{Error, Result};
-use crate::label::{self, Category, Span};
+use crate::label::{self, Category, LabelId, Span};
 use crate::stream::{self, Stream, with_stream};
 use crate::tensor::{Edge, Grads, Keep, Node, Tensor};
+use crate::unwind::caught;
 
 /// Gradients on their way, by the sequence number of the node they wait at.
 type Waiting = BTreeMap<u64, (Arc<Node>, Grads)>;
@@ -87,7 +88,8 @@ impl<'a> Pass<'a> {
     fn arrived(&mut self, node: &Arc<Node>, mut grads: Grads) -> Result<Grads> {
         if let Some(hooks) = node.hooks() {
             for (output, grad) in grads.iter_mut().enumerate() {
-                *grad = grad.take().map(|grad| hooks.gradient(output, grad)).transpose()?;
+                let changed = |grad| hooked(node.name(), node.layer, || hooks.gradient(output, grad));
+                *grad = grad.take().map(changed).transpose()?;
             }
         }
         for (i, target) in self.targets.unwrap_or_default().iter().enumerate() {
@@ -138,12 +140,13 @@ impl<'a> Pass<'a> {
         let Some((leaf, Some(grad))) = self.leaves.remove(&id) else { return Ok(()) };
         let hooks = leaf.leaf_hooks();
         let grad = match hooks {
-            Some(hooks) => hooks.gradient(0, grad)?,
+            Some(hooks) => hooked(ACCUMULATE, leaf.label_id(), || hooks.gradient(0, grad))?,
             None => grad,
         };
         let Some(targets) = self.targets else {
             accumulate(&leaf, grad)?;
-            return hooks.map_or(Ok(()), |hooks| hooks.accumulated(&leaf));
+            let Some(hooks) = hooks else { return Ok(()) };
+            return hooked(ACCUMULATE, leaf.label_id(), || hooks.accumulated(&leaf));
         };
         for (i, target) in targets.iter().enumerate() {
             if matches!(target, Edge::Leaf(to) if to.is_same(&leaf)) {
@@ -153,6 +156,17 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 }
+
+/// Calls the hooks of an operation's outputs, or of a leaf.
+fn hooked<T>(op: &'static str, owner: LabelId, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    caught(op, "it", call).map_err(|cause| {
+        let owner = label::text(owner);
+        Error::Hook { op, owner, cause: Box::new(cause) }
+    })
+}
+
+/// The name of what gives a leaf its gradient. As PyTorch's `AccumulateGrad`.
+const ACCUMULATE: &str = "accumulate_grad";
 
 /// Runs a derivative on the stream that its operation ran on, as PyTorch does. That stream waits for the caller's, where
 /// the gradients come from, and the caller's for it.
@@ -175,7 +189,7 @@ fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     let _as_recorded = autocast_mode::lower().map(|_| autocast_mode::Switched::to(None));
     let derivative = node.derivative(keep)?;
     let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(Option::is_some).collect();
-    let mut results = derivative.backward(node, &grads, &wanted)?;
+    let mut results = derivative.backward(node, &grads, &wanted).map_err(Error::in_layer)?;
     drop(grads);
     drop(derivative);
     if results.len() != wanted.len() {

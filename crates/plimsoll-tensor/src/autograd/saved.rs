@@ -14,6 +14,7 @@ use super::grad_mode::no_grad;
 use crate::data::Data;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
+use crate::unwind::caught;
 
 /// A tensor kept for the backward pass.
 pub(crate) enum Saved {
@@ -106,6 +107,8 @@ pub(crate) trait Hooks: Send + Sync {
     fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor>;
 }
 
+const NAME: &str = "saved_tensors_hooks";
+
 struct Pair<P, F, G> {
     pack: F,
     unpack: G,
@@ -119,12 +122,13 @@ where
     G: Fn(&P) -> Result<Tensor> + Send + Sync,
 {
     fn pack(&self, tensor: &Tensor) -> Result<Box<dyn Any + Send + Sync>> {
-        Ok(Box::new((self.pack)(tensor)?))
+        Ok(Box::new(caught(NAME, "`pack`", || (self.pack)(tensor))?))
     }
 
     fn unpack(&self, value: &(dyn Any + Send + Sync)) -> Result<Tensor> {
         let value = value.downcast_ref::<P>();
-        (self.unpack)(value.unwrap_or_else(|| unreachable!("what `pack` of the same pair made")))
+        let value = value.unwrap_or_else(|| unreachable!("what `pack` of the same pair made"));
+        caught(NAME, "`unpack`", || (self.unpack)(value))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Changes in place. They make no temporaries, and they notice when a saved tensor changes.
+//! Changes in place. They make no temporaries, are recorded where something wants a gradient, and notice when a saved
+//! tensor changes.
 
 use smallvec::smallvec;
 
@@ -9,11 +10,11 @@ use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
-use crate::operator::{Meta, Operator, Output, Outputs};
+use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::random::{Distribution, RandomStream};
 use crate::road::{call, copy_to};
 use crate::suite::Case;
-use crate::tensor::Tensor;
+use crate::tensor::{Grads, Tensor};
 use crate::view::{In, Out};
 
 /// `x -> y`, where `y` changes by each element of `x`, broadcast. The inputs are `y, x`.
@@ -104,6 +105,29 @@ impl Operator for Change {
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         input != 0 || matches!(self, Change::Copy) || without_gaps(layout)
     }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        match self {
+            Change::Mul => Saves::input(1).only_if(wanted[0]).and(Saves::input(0).only_if(wanted[1])),
+            Change::Add { .. } | Change::Copy => Saves::NOTHING,
+        }
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let of_y = || match self {
+            Change::Add { .. } => Ok(grad.clone()),
+            Change::Mul => grad.mul(&at.input(1)?),
+            Change::Copy => grad.zeros_like(),
+        };
+        let of_x = || match *self {
+            Change::Add { alpha: 1.0 } => grad.sum_to(at.shape(1)),
+            Change::Add { alpha } => grad.mul_scalar(alpha)?.sum_to(at.shape(1)),
+            Change::Mul => grad.mul(&at.input(0)?)?.sum_to(at.shape(1)),
+            Change::Copy => grad.sum_to(at.shape(1)),
+        };
+        Ok(smallvec![at.wants(0).then(of_y).transpose()?, at.wants(1).then(of_x).transpose()?])
+    }
 }
 
 impl Change {
@@ -172,13 +196,18 @@ impl Operator for Overwrite {
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         matches!(self.source, Source::Value(_)) || layout.is_contiguous()
     }
+
+    /// What was there before has no part in the values.
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        Ok(smallvec![at.grad(0).map(Tensor::zeros_like).transpose()?])
+    }
 }
 
 impl Tensor {
     /// `self += other`, broadcast to this shape.
     ///
     /// # Errors
-    /// A tensor that takes part in recording (work on it under `no_grad`, or on a detached copy); shapes
+    /// A leaf that wants a gradient, or a view of one, where operations are recorded (work on it under `no_grad`); shapes
     /// that do not broadcast to this one.
     pub fn add_(&self, other: &Tensor) -> Result<()> {
         self.add_scaled_(other, 1.0)
@@ -203,7 +232,7 @@ impl Tensor {
     /// Every element becomes `value`.
     ///
     /// # Errors
-    /// A tensor that takes part in recording.
+    /// A leaf that wants a gradient, or a view of one.
     pub fn fill_(&self, value: f64) -> Result<()> {
         self.overwrite("fill", Source::Value(value))
     }
@@ -211,7 +240,7 @@ impl Tensor {
     /// Every element becomes zero.
     ///
     /// # Errors
-    /// A tensor that takes part in recording.
+    /// A leaf that wants a gradient, or a view of one.
     pub fn zero_(&self) -> Result<()> {
         self.fill_(0.0)
     }
@@ -219,7 +248,7 @@ impl Tensor {
     /// Takes over the values of `other`, converted and broadcast.
     ///
     /// # Errors
-    /// A tensor that takes part in recording; shapes that do not broadcast to this one.
+    /// A leaf that wants a gradient, or a view of one; shapes that do not broadcast to this one.
     pub fn copy_(&self, other: &Tensor) -> Result<()> {
         call(Change::Copy, &[self, other]).map(drop)
     }
@@ -227,7 +256,7 @@ impl Tensor {
     /// Values drawn evenly from `low` up to `high`, from one stream of a seed.
     ///
     /// # Errors
-    /// A tensor that takes part in recording; a type that is not of floating point.
+    /// A leaf that wants a gradient, or a view of one; a type that is not of floating point.
     pub fn uniform_(&self, low: f64, high: f64, from: RandomStream) -> Result<()> {
         self.overwrite("uniform", Source::Random(Distribution::Uniform { low, high }, from))
     }

@@ -8,6 +8,7 @@ mod activation_linear;
 mod activations;
 mod argmax;
 mod arguments;
+mod as_strided;
 mod attention;
 mod batch_norm;
 mod binary;
@@ -83,6 +84,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("activation_linear", activation_linear::cases),
     ("activations", activations::cases),
     ("argmax", argmax::cases),
+    ("as_strided", as_strided::cases),
     ("attention", attention::cases),
     ("batch_norm", batch_norm::cases),
     ("binary", binary::cases),

@@ -20,6 +20,6 @@ pub(crate) fn run_again(
 ) -> Result<Storage> {
     let ins: Inputs<'_> = ins.iter().collect();
     let mut run = Run::default();
-    lead(&Call { device, op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
+    lead(&Call { device, tensors: &[], op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
     Ok(run.outs.swap_remove(output).storage)
 }

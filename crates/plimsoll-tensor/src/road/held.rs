@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::device::Device;
 use crate::operator::Operator;
+use crate::tensor::Tensor;
 
 /// How the road holds an operator. A device that computes at once borrows it; one that computes later, or is watched, shares
 /// it, with its queue and with the derivative, which costs an allocation.
@@ -39,6 +40,8 @@ impl<O: Operator> Holds for Arc<O> {
 /// An operator on the road to a device.
 pub(super) struct Call<'a> {
     pub(super) device: &'a Device,
+    /// The tensors that it is called on; none where nothing is recorded.
+    pub(super) tensors: &'a [&'a Tensor],
     pub(super) op: &'a dyn Operator,
     pub(super) shared: Option<&'a Arc<dyn Operator>>,
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::held::Call;
 use super::scratch::Scratch;
-use crate::backend::Launch;
+use crate::backend::{Launch, Queues};
 use crate::cpu::kernels::convert::{AnyOperand, convert};
 use crate::cpu::kernels::strided::copy_strided;
 use crate::data::Data;
@@ -26,7 +26,7 @@ use crate::word::by_word;
 /// The values of one tensor into another of the same shape.
 pub(super) fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
     let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Operator>);
-    launch(&Call { device, op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
+    launch(&Call { device, tensors: &[], op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
 }
 
 type Views<'a> = SmallVec<[View<'a>; 4]>;
@@ -52,7 +52,7 @@ pub(super) fn launch(
             let on = use_on_current_stream(call.device, ins.iter().chain(outs).copied());
             queues.launch(op.clone(), launch, on, label::current_layer())
         }
-        _ => call.device.backend().run(call.op, launch),
+        _ => call.device.backend().run(call.op, launch).map_err(Error::in_layer),
     }
 }
 
@@ -134,7 +134,7 @@ pub(super) fn use_on_current_stream<'a>(
     datas: impl IntoIterator<Item = &'a Data>,
 ) -> StreamId {
     let on = stream::current(device);
-    if device.queues().is_some() {
+    if device.queues().is_some_and(Queues::records_uses) {
         datas.into_iter().for_each(|data| data.storage.record_stream(on));
     }
     on

@@ -76,12 +76,16 @@ fn held_call<H: Holds>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensor
     let recording = is_grad_enabled() && ins.iter().any(|tensor| tensor.requires_grad());
     let mut run = Run::default();
     let shared = op.shared();
-    lead(&Call { device, op: &*op, shared: shared.as_ref() }, &datas, recording, &mut run)?;
-    // A change in place was refused where it would have to be recorded.
-    if !recording || run.changed || !run.outs.iter().any(|data| data.dtype.is_float()) {
-        return Ok(watched(device, shared.as_ref(), &datas, run.into_tensors()));
+    lead(&Call { device, tensors: ins, op: &*op, shared: shared.as_ref() }, &datas, recording, &mut run)?;
+    let has_views = run.has_views;
+    let tensors = if !recording || !run.outs.iter().any(|data| data.dtype.is_float()) {
+        run.into_tensors()
+    } else {
+        link(op, ins, run).map_err(Error::in_layer)?
+    };
+    if has_views {
+        views(&tensors, ins);
     }
-    let tensors = link(op, ins, run)?;
     Ok(watched(device, shared.as_ref(), &datas, tensors))
 }
 
@@ -107,7 +111,7 @@ pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
 fn held_create<H: Holds>(op: &H, device: &Device) -> Result<Tensors> {
     let mut run = Run::default();
     let shared = op.shared();
-    lead(&Call { device, op: &**op, shared: shared.as_ref() }, &[], false, &mut run)?;
+    lead(&Call { device, tensors: &[], op: &**op, shared: shared.as_ref() }, &[], false, &mut run)?;
     Ok(watched(device, shared.as_ref(), &[], run.into_tensors()))
 }
 
@@ -123,8 +127,10 @@ struct Run {
     outs: SmallVec<[Data; 1]>,
     /// Copies of the inputs that a kernel could not take as they lie or are, by number.
     gathered: Vec<(usize, Data)>,
-    /// Whether outputs are inputs that changed.
-    changed: bool,
+    /// For each output, the number of the input that it is, changed in place; empty where none is.
+    changed: Vec<Option<usize>>,
+    /// Whether outputs are views of inputs.
+    has_views: bool,
 }
 
 impl Run {
@@ -145,16 +151,17 @@ fn gathered(copies: &[(usize, Data)], i: usize) -> Option<&Data> {
 fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Result<()> {
     let Call { device, op, .. } = *call;
     device.late_error()?;
-    one_device(op, device, ins)?;
+    one_device(op, device, ins).map_err(Error::in_layer)?;
     let mut metas: Metas<'_> = SmallVec::new();
     fill(&mut metas, ins.iter().map(|data| meta(data)));
-    let mut outputs = op.infer(&metas)?;
+    let mut outputs = op.infer(&metas).map_err(Error::in_layer)?;
     if outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
         *run = change(call, ins, &outputs, recording)?;
         return Ok(());
     }
     if outputs.iter().all(|output| matches!(output.place, Place::View(_))) {
         run.outs.extend(outputs.into_iter().map(|output| existing(output, ins)));
+        run.has_views = true;
         return Ok(());
     }
     // Layout policy: what a kernel cannot take as it lies, or reads in another type, is copied first.
@@ -184,6 +191,7 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
             run.outs.push(Data { storage, layout: output.layout, dtype: output.dtype });
         } else {
             run.outs.push(existing(output, lying));
+            run.has_views = true;
         }
     }
     let mut wide: Vec<(usize, Data)> = Vec::new();
@@ -232,7 +240,7 @@ impl<'a> Types<'a> {
 /// back; an input that shares memory with one that changes is copied first, so that no kernel reads what it writes.
 fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<Run> {
     let Call { device, op, .. } = *call;
-    may_change(op, ins, outputs, recording)?;
+    may_change(call, ins, outputs, recording).map_err(Error::in_layer)?;
     // An optimizer's step has thousands of tensors: each is looked up, none is searched for.
     let mut changing: SmallVec<[bool; 8]> = SmallVec::from_elem(false, ins.len());
     let mut targets: SmallVec<[usize; 8]> = SmallVec::new();
@@ -267,6 +275,7 @@ fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) ->
         wide.extend(types.room(device, &outs[i])?.map(|data| (i, data)));
     }
     let scratch = scratch(device, op, &lying, &outs)?;
+    let before = if recording { values_before(call, ins, &shares)? } else { Vec::new() };
     let is_view = |i: usize| matches!(outputs[i].place, Place::View(_));
     let place = |i: usize| gathered(&wide, i).unwrap_or(&outs[i]);
     let written: Inputs<'_> = (0..outs.len()).filter(|&i| !is_view(i)).map(place).collect();
@@ -284,7 +293,42 @@ fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) ->
         ins[i].storage.changed();
         *out = ins[i].clone();
     }
-    Ok(Run { outs, gathered: copies, changed: true })
+    if recording {
+        // What the derivative reads of memory that changed, as it was before.
+        copies.retain(|(i, _)| !changes(*i) && !before.iter().any(|(at, _)| at == i));
+        copies.extend(before);
+    }
+    let changed = outputs.iter().map(|output| match output.place {
+        Place::InPlace(i) => Some(i),
+        Place::New | Place::View(_) => None,
+    });
+    Ok(Run { outs, gathered: copies, changed: changed.collect(), has_views: false })
+}
+
+/// Copies of the inputs that the derivative reads and whose memory changes.
+fn values_before(
+    call: &Call<'_>,
+    ins: &[&Data],
+    changes: &dyn Fn(&Data) -> bool,
+) -> Result<Vec<(usize, Data)>> {
+    let wanted: SmallVec<[bool; 8]> = call.tensors.iter().map(|input| input.requires_grad()).collect();
+    let saves = call.op.saves(&wanted);
+    let mut before = Vec::new();
+    for (i, data) in ins.iter().enumerate().filter(|&(i, data)| saves.has_input(i) && changes(data)) {
+        let kept = Data::alloc(call.device, data.layout.dense(), data.dtype, Copy::AS_IT_IS.name())?;
+        copy(call.device, data, &kept)?;
+        before.push((i, kept));
+    }
+    Ok(before)
+}
+
+/// Notes of which inputs these outputs are views.
+fn views(outs: &[Tensor], ins: &[&Tensor]) {
+    let is_recording = is_grad_enabled();
+    for out in outs.iter().filter(|out| out.dtype().is_float()) {
+        let of = ins.iter().find(|input| input.data().storage.id() == out.data().storage.id());
+        of.into_iter().for_each(|of| out.is_view_of(of, is_recording));
+    }
 }
 
 /// An output in the memory of an input.
@@ -315,20 +359,23 @@ fn gather(device: &Device, op: &dyn Operator, i: usize, data: &Data, dtype: DTyp
 }
 
 /// Refuses changes in place that would lose a gradient or have no meaning.
-fn may_change(op: &dyn Operator, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<()> {
-    if recording {
-        return Err(Error::autograd(
-            op.name(),
-            "a change in place that involves a tensor which wants a gradient cannot be recorded; do it under \
-             `no_grad`, or on a detached tensor",
-        ));
-    }
+fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<()> {
+    let op = call.op;
     let targets = || {
         outputs.iter().filter_map(|output| match output.place {
             Place::InPlace(i) => Some(ins[i]),
             _ => None,
         })
     };
+    if recording {
+        let targets = outputs.iter().filter_map(|output| match output.place {
+            Place::InPlace(i) => Some(call.tensors[i]),
+            _ => None,
+        });
+        targets
+            .filter(|target| target.dtype().is_float())
+            .try_for_each(|target| target.may_record_change(op.name()))?;
+    }
     let mut storages: SmallVec<[usize; 8]> = targets().map(|target| target.storage.id()).collect();
     storages.sort_unstable();
     if storages.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -382,6 +429,13 @@ fn link<H: Holds>(op: H, ins: &[&Tensor], mut run: Run) -> Result<Tensors> {
     let mut tensors = Tensors::new();
     for (i, data) in run.outs.drain(..).enumerate() {
         let differentiable = data.dtype.is_float();
+        if let Some(&Some(changed)) = run.changed.get(i) {
+            if differentiable {
+                ins[changed].record_change(&node, i);
+            }
+            tensors.push(ins[changed].clone());
+            continue;
+        }
         tensors.push(Tensor::linked(data, differentiable.then(|| (node.clone(), i))));
     }
     Ok(tensors)

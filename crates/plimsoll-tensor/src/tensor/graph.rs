@@ -1,7 +1,7 @@
 //! The types of the graph: a tensor, the operation that made it, the hooks of both. They lead to each other, so
 //! they are in one file; what they do is in `mod.rs`, `node.rs` and `hooks.rs`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use plimsoll_alloc::StreamId;
@@ -11,7 +11,7 @@ use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::label::LabelId;
-use crate::layout::Dims;
+use crate::layout::{Dims, Layout};
 
 /// An n-dimensional array on a device.
 ///
@@ -32,10 +32,41 @@ pub(super) struct Inner {
     /// On leaves only: whether `backward` fills `grad`.
     pub(super) requires_grad: AtomicBool,
     pub(super) grad: Mutex<Option<Tensor>>,
-    /// The operation that made this tensor, and which of its outputs this is.
-    pub(super) made_by: Option<(Arc<Node>, usize)>,
+    /// The operation that made this tensor, if it did not change since: [`Tensor::made_by`].
+    pub(super) made_by: Option<MadeBy>,
+    /// Its views, or what it is a view of, for changes in place.
+    pub(super) lineage: OnceLock<Lineage>,
     /// On leaves only: what a backward pass calls with the gradient.
     pub(super) hooks: OnceLock<Arc<Hooks>>,
+}
+
+/// An operation, and which of its outputs.
+pub(crate) type MadeBy = (Arc<Node>, usize);
+
+/// A tensor among those that are views of one memory in the graph: `lineage.rs`.
+pub(super) enum Lineage {
+    /// A view that was made without recording: which tensor it belongs to is not known.
+    Unrecorded,
+    Member(Box<Member>),
+}
+
+pub(super) struct Member {
+    pub(super) family: Arc<Family>,
+    pub(super) is_base: bool,
+    /// After how many changes which operation made the values.
+    pub(super) made_by: Mutex<(u32, Option<MadeBy>)>,
+}
+
+/// A tensor that is no view, and its views.
+pub(super) struct Family {
+    /// How the base lies.
+    pub(super) base: Layout,
+    /// Whether the base is a leaf that wants a gradient.
+    pub(super) is_leaf: AtomicBool,
+    /// Recorded changes so far.
+    pub(super) changes: AtomicU32,
+    /// The operation that the base's values come from since the last change.
+    pub(super) made_by: Mutex<Option<MadeBy>>,
 }
 
 /// A handle that keeps nothing alive.

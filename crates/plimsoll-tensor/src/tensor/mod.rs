@@ -7,6 +7,7 @@
 
 mod graph;
 mod hooks;
+mod lineage;
 mod node;
 mod sharing;
 
@@ -23,9 +24,10 @@ use crate::error::{Error, Result};
 use crate::label::{self, Category, LabelId};
 use crate::stream::Stream;
 
-pub(crate) use graph::{Derivative, Edge, Hooks, Node, WeakTensor, any_hooks};
+pub(crate) use graph::{Derivative, Edge, Hooks, MadeBy, Node, WeakTensor, any_hooks};
 pub use graph::{Grads, Tensor};
 pub use hooks::HookHandle;
+pub(crate) use lineage::gradient_of_base;
 pub(crate) use node::Keep;
 
 use graph::Inner;
@@ -41,13 +43,14 @@ impl Tensor {
         Tensor::linked(data, None)
     }
 
-    pub(crate) fn linked(data: Data, made_by: Option<(Arc<Node>, usize)>) -> Tensor {
+    pub(crate) fn linked(data: Data, made_by: Option<MadeBy>) -> Tensor {
         let requires_grad = AtomicBool::new(false);
         Tensor(Arc::new(Inner {
             data,
             requires_grad,
             grad: Mutex::new(None),
             made_by,
+            lineage: OnceLock::new(),
             hooks: OnceLock::new(),
         }))
     }
@@ -97,7 +100,7 @@ impl Tensor {
     /// A tensor that an operation made (it wants what its inputs want; `detach` it first); a type through
     /// which no gradient flows.
     pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
-        if self.0.made_by.is_some() {
+        if !self.is_leaf() {
             return Err(Error::autograd(
                 "requires_grad_",
                 "only a leaf can be marked; this tensor was made by an operation: detach it first",
@@ -107,17 +110,18 @@ impl Tensor {
             return Err(Error::DType { op: "requires_grad_", expected: "float32", got: self.dtype() });
         }
         self.0.requires_grad.store(requires_grad, Ordering::Relaxed);
+        self.views_know_of_leaf(requires_grad);
         Ok(self.clone())
     }
 
     /// Whether gradients flow to or through this tensor.
     pub fn requires_grad(&self) -> bool {
-        self.0.made_by.is_some() || self.0.requires_grad.load(Ordering::Relaxed)
+        !self.is_leaf() || self.0.requires_grad.load(Ordering::Relaxed)
     }
 
     /// Whether no recorded operation made this tensor.
     pub fn is_leaf(&self) -> bool {
-        self.0.made_by.is_none()
+        !self.has_history()
     }
 
     /// The gradient that backward passes have accumulated here; leaves only.
@@ -224,8 +228,8 @@ impl Tensor {
 
     /// Where hooks for this tensor's gradient are kept, and for which output.
     fn hooks(&self, op: &'static str) -> Result<(Arc<Hooks>, usize)> {
-        match &self.0.made_by {
-            Some((node, output)) => Ok((node.hooks_or_new().clone(), *output)),
+        match self.made_by() {
+            Some((node, output)) => Ok((node.hooks_or_new().clone(), output)),
             None if self.requires_grad() => Ok((self.0.hooks.get_or_init(Hooks::new).clone(), 0)),
             None => {
                 Err(Error::autograd(op, "this tensor wants no gradient: mark it with `requires_grad_` first"))
@@ -235,8 +239,8 @@ impl Tensor {
 
     /// Where the gradient of this tensor goes: to the operation that made it, or into the leaf.
     pub(crate) fn edge(&self) -> Option<Edge> {
-        match &self.0.made_by {
-            Some((node, output)) => Some(Edge::Node(node.clone(), *output)),
+        match self.made_by() {
+            Some((node, output)) => Some(Edge::Node(node, output)),
             None => self.requires_grad().then(|| Edge::Leaf(self.clone())),
         }
     }
@@ -255,7 +259,7 @@ impl Tensor {
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({:?}, {}, {}", self.shape(), self.dtype(), self.device())?;
-        if let Some((node, _)) = &self.0.made_by {
+        if let Some((node, _)) = self.made_by() {
             write!(f, ", made by {}", node.name())?;
         } else if self.requires_grad() {
             f.write_str(", requires grad")?;

@@ -42,12 +42,13 @@ impl Node {
     ) -> Arc<Node> {
         static SEQUENCE: AtomicU64 = AtomicU64::new(0);
         Arc::new(Node {
+            // Before this node's number: an input that is a view of what changed gets a node now.
+            edges: inputs.iter().map(|input| input.edge()).collect(),
             sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
             name,
             layer: label::current_layer(),
             outputs,
             stream: inputs.first().map_or(StreamId::default(), |input| stream::current(input.device())),
-            edges: inputs.iter().map(|input| input.edge()).collect(),
             ins: inputs.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())).collect(),
             place,
             hooks: OnceLock::new(),

@@ -4,7 +4,6 @@
 //! later. Delays are random, from a seed. Kernels of different streams run one at a time, so a program that forgets to
 //! order its streams gets wrong values and never a data race.
 
-use std::any::Any;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +25,7 @@ use crate::kernel::Kernel;
 use crate::label;
 use crate::properties::DeviceProperties;
 use crate::stream::Stream;
+use crate::unwind::panicked;
 use crate::view::{QueuedView, View};
 
 /// A device that computes later.
@@ -49,12 +49,15 @@ pub struct LateConfig {
     pub capacity_bytes: Option<u64>,
     /// Stops streams, for a test that needs work to be late for certain.
     pub pauses: Pauses,
+    /// Whether operations note the streams that use a tensor's memory. Without that, memory that is freed early serves
+    /// other tensors while it is still read.
+    pub records_uses: bool,
 }
 
 impl Default for LateConfig {
     fn default() -> LateConfig {
         let (longest_delay, pauses) = (Duration::from_micros(100), Pauses::default());
-        LateConfig { seed: 0, longest_delay, capacity_bytes: None, pauses }
+        LateConfig { seed: 0, longest_delay, capacity_bytes: None, pauses, records_uses: true }
     }
 }
 
@@ -117,6 +120,7 @@ impl Device {
 struct Late {
     host: Arc<Cpu>,
     lines: Arc<Lines>,
+    records_uses: bool,
 }
 
 impl Late {
@@ -132,7 +136,7 @@ impl Late {
         });
         let memory = CpuConfig { capacity_bytes: config.capacity_bytes };
         let host = Cpu::with_driver(memory, |driver| LateDriver { driver, lines: lines.clone() });
-        Late { host: Arc::new(host), lines }
+        Late { host: Arc::new(host), lines, records_uses: config.records_uses }
     }
 
     /// Queues work for the host's memory, which stays mapped for as long.
@@ -218,7 +222,8 @@ impl Lines {
                     let _running = running.lock().unwrap_or_else(PoisonError::into_inner);
                     catch_unwind(AssertUnwindSafe(work))
                 };
-                let failed = done.unwrap_or_else(|panic| Err(panicked(cause.op, panic.as_ref()))).err();
+                let failed =
+                    done.unwrap_or_else(|panic| Err(panicked(cause.op, "the kernel", panic.as_ref()))).err();
                 if let Some(failed) = failed {
                     let (op, owner) = (cause.op, label::text(cause.owner));
                     let late = Error::Late { device: NAME.to_owned(), op, owner, cause: Box::new(failed) };
@@ -302,12 +307,6 @@ fn failed(source: DriverError) -> Error {
     Error::Allocator { device: NAME.to_owned(), source: plimsoll_alloc::Error::Driver(source) }
 }
 
-fn panicked(op: &'static str, panic: &(dyn Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::argument(op, format!("the kernel panicked: {}", text.unwrap_or("without a message")))
-}
-
 impl Backend for Late {
     fn name(&self) -> &str {
         NAME
@@ -366,6 +365,10 @@ impl Backend for Late {
 }
 
 impl Queues for Late {
+    fn records_uses(&self) -> bool {
+        self.records_uses
+    }
+
     fn launch(
         &self,
         kernel: Arc<dyn Kernel>,

@@ -24,6 +24,24 @@ pub(crate) fn cnn(device: &Device) -> Sequential {
         .unwrap()
 }
 
+/// LeNet's plan with 32 and 64 channels, for images of 28 × 28.
+pub(crate) fn lenet(device: &Device) -> Sequential {
+    Sequential::new(&Scope::new(device, 1))
+        .add("conv1", |s| Ok(Conv2d::new(s, 1, 32, 5)?.padding(2)))
+        .and_then(|m| m.add("relu1", ReLU::new))
+        .and_then(|m| m.add("pool1", |s| MaxPool2d::new(s, 2)))
+        .and_then(|m| m.add("conv2", |s| Conv2d::new(s, 32, 64, 5)))
+        .and_then(|m| m.add("relu2", ReLU::new))
+        .and_then(|m| m.add("pool2", |s| MaxPool2d::new(s, 2)))
+        .and_then(|m| m.add("flatten", Flatten::new))
+        .and_then(|m| m.add("fc1", |s| Linear::new(s, 64 * 5 * 5, 120)))
+        .and_then(|m| m.add("relu3", ReLU::new))
+        .and_then(|m| m.add("fc2", |s| Linear::new(s, 120, 84)))
+        .and_then(|m| m.add("relu4", ReLU::new))
+        .and_then(|m| m.add("fc3", |s| Linear::new(s, 84, 10)))
+        .unwrap()
+}
+
 /// Sixteen images and their classes, as a loader would make them.
 pub(crate) fn batch(device: &Device) -> (Tensor, Tensor) {
     let _owner = Span::of(Category::Input, label::intern("batch"));
