@@ -77,23 +77,45 @@ fn an_activation_before_a_layer_keeps_its_input_alone() {
     assert!(left < 4096, "{left}");
 }
 
+type Layer<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
+
 #[test]
 fn channels_last_images_stay_so() {
     let device = Device::cpu();
-    let dense = Tensor::randn(&[2, 5, 6, 3], &device).unwrap();
-    let x = dense.permute(&[0, 3, 1, 2]).unwrap().detach().requires_grad_(true).unwrap();
-    let row_major = x.detach().contiguous().unwrap().requires_grad_(true).unwrap();
+    let weight = Tensor::from_slice(&[0.5f32, 2.0, -1.0, 1.5], &[4], &device).unwrap();
     let training = BatchNormOptions { training: true, ..BatchNormOptions::default() };
-    let run = |x: &Tensor| {
-        let y = x.batch_norm_relu(None, None, None, training).unwrap();
-        y.square().unwrap().sum().unwrap().backward().unwrap();
-        (y, x.grad().unwrap())
-    };
-    let ((y, grad), (expected, expected_grad)) = (run(&x), run(&row_major));
-    assert_eq!(y.strides(), x.strides());
-    for (got, expected) in [(y, expected), (grad, expected_grad)] {
-        let (got, expected) = (got.to_vec::<f32>().unwrap(), expected.to_vec::<f32>().unwrap());
-        assert!(got.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-4), "{got:?} {expected:?}");
+    let layers: [(&str, Layer<'_>); 4] = [
+        ("batch_norm", &|x| x.batch_norm(None, Some(&weight), None, training)),
+        ("batch_norm_relu", &|x| x.batch_norm_relu(None, Some(&weight), Some(&weight), training)),
+        ("group_norm", &|x| x.group_norm(2, Some(&weight), Some(&weight), 1e-5)),
+        ("group_norm without weight", &|x| x.group_norm(4, None, None, 1e-5)),
+    ];
+    for (name, layer) in layers {
+        let dense = Tensor::randn(&[2, 5, 6, 4], &device).unwrap();
+        let x = dense.permute(&[0, 3, 1, 2]).unwrap().detach().requires_grad_(true).unwrap();
+        let row_major = x.detach().contiguous().unwrap().requires_grad_(true).unwrap();
+        let run = |x: &Tensor| {
+            let y = layer(x).unwrap();
+            y.square().unwrap().mul(&y).unwrap().sum().unwrap().backward().unwrap();
+            let of_weight = weight.grad();
+            weight.set_grad(None);
+            (y, x.grad().unwrap(), of_weight)
+        };
+        weight.requires_grad_(true).unwrap();
+        let ((y, grad, of_weight), (expected, expected_grad, expected_weight)) = (run(&x), run(&row_major));
+        assert_eq!(y.strides(), x.strides(), "{name}");
+        assert_eq!(grad.strides(), x.strides(), "{name}, the gradient");
+        let pairs =
+            [(Some(y), Some(expected)), (Some(grad), Some(expected_grad)), (of_weight, expected_weight)];
+        for (got, expected) in pairs {
+            let [got, expected] =
+                [got, expected].map(|x| x.map(|x| x.to_vec::<f32>().unwrap()).unwrap_or_default());
+            let close = |(a, b): (&f32, &f32)| (a - b).abs() < 2e-4 * b.abs().max(1.0);
+            assert!(
+                got.len() == expected.len() && got.iter().zip(&expected).all(close),
+                "{name}: {got:?} {expected:?}"
+            );
+        }
     }
 }
 

@@ -2,12 +2,14 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::memory_format::{MemoryFormat, kept};
 use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
 use crate::backend::DeviceFacts;
 use crate::cpu::kernels::group_norm::{
-    Groups, group_norm, group_norm_backward, group_norm_backward_scratch_len,
+    Groups, group_norm, group_norm_backward, group_norm_backward_scratch_len, sum_images,
 };
+use crate::cpu::kernels::group_norm_last::{group_norm_backward_last, group_norm_last};
 use crate::cpu::kernels::number::by_float;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -42,7 +44,11 @@ impl Kernel for GroupNorm {
             let scale = [0, 1].map(|i| scale.get(i).map(|tensor| tensor.elements::<T>()));
             let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred")).elements::<T>();
             let (out, kept) = (next(), [next(), next()]);
-            group_norm(&sizes(self.groups, x.shape()), self.eps, x.elements(), scale, out, kept);
+            let (size, x_format) = (sizes(self.groups, x.shape()), MemoryFormat::for_input(x.layout()));
+            match x_format {
+                MemoryFormat::Contiguous => group_norm(&size, self.eps, x.elements(), scale, out, kept),
+                MemoryFormat::ChannelsLast => group_norm_last(&size, self.eps, x.elements(), scale, out, kept),
+            }
         });
         Ok(())
     }
@@ -65,11 +71,11 @@ impl Operator for GroupNorm {
             return Err(Error::shape(NAME, message));
         }
         let number = || Output::new(&[x.shape()[0], self.groups], x.dtype.accumulator());
-        Ok(smallvec![Output::new(x.shape(), x.dtype), number(), number()])
+        Ok(smallvec![Output::laid_out(kept(x.layout), x.dtype), number(), number()])
     }
 
-    fn takes(&self, _: usize, layout: &Layout) -> bool {
-        layout.is_contiguous()
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        layout.is_contiguous() || (input == 0 && MemoryFormat::of(layout).is_some())
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -93,10 +99,12 @@ impl Operator for GroupNorm {
         }
         let saved = [at.input(0)?, at.output(1)?, at.output(2)?];
         let weight = (at.inputs() > 1).then(|| at.input(1)).transpose()?;
-        let mut ins: SmallVec<[&Tensor; 5]> = smallvec![grad];
+        let format = MemoryFormat::for_input(&saved[0].data().layout);
+        let grad = format.apply(grad)?;
+        let mut ins: SmallVec<[&Tensor; 5]> = smallvec![&grad];
         ins.extend(&saved);
         ins.extend(&weight);
-        let outs = call(GroupNormBackward { groups: self.groups }, &ins)?;
+        let outs = call(GroupNormBackward { groups: self.groups, format }, &ins)?;
         Ok(outs
             .into_iter()
             .take(at.inputs())
@@ -146,6 +154,8 @@ impl GroupNorm {
 #[derive(Clone, Copy, Debug)]
 struct GroupNormBackward {
     groups: usize,
+    /// As the input lies: the gradient is read so, too.
+    format: MemoryFormat,
 }
 
 impl Kernel for GroupNormBackward {
@@ -164,7 +174,17 @@ impl Kernel for GroupNormBackward {
             let size = sizes(self.groups, x.shape());
             let (both, kept) = ([x.elements(), grad.elements()], [mean.elements(), rstd.elements()]);
             let scratch = bytemuck::cast_slice_mut(scratch);
-            group_norm_backward(&size, both, kept, weight, out, to_scale, scratch);
+            if self.format == MemoryFormat::Contiguous {
+                group_norm_backward(&size, both, kept, weight, out, to_scale, scratch);
+                return Ok(());
+            }
+            let each = size.batch * size.channels;
+            let (slopes, levels) = scratch[..2 * each].split_at_mut(each);
+            group_norm_backward_last(&size, both, kept, weight, out, [&mut *slopes, &mut *levels]);
+            let [to_weight, to_bias] = to_scale;
+            to_weight.fill(T::default());
+            to_bias.fill(T::default());
+            sum_images(size.channels, [slopes, levels], [to_weight, to_bias]);
         });
         Ok(())
     }
@@ -174,11 +194,11 @@ impl Operator for GroupNormBackward {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let x = &ins[1];
         let number = || Output::new(&x.shape()[1..2], x.dtype);
-        Ok(smallvec![Output::new(x.shape(), x.dtype), number(), number()])
+        Ok(smallvec![Output::laid_out(kept(x.layout), x.dtype), number(), number()])
     }
 
-    fn takes(&self, _: usize, layout: &Layout) -> bool {
-        layout.is_contiguous()
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        if input < 2 { self.format.fits(layout) } else { layout.is_contiguous() }
     }
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {

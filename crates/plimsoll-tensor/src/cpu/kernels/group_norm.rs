@@ -1,6 +1,7 @@
 //! Group normalization: each group of channels of an image to mean 0 and deviation 1.
 //!
-//! Elements are `[batch, channels, inner]`; a group is `channels / groups` channels, side by side.
+//! Elements are `[batch, channels, inner]`; a group is `channels / groups` channels, side by side. `group_norm_last.rs` is for
+//! channels-last images.
 
 use super::number::Float;
 use super::parallel::{Pieces, for_each_cut};
@@ -124,7 +125,16 @@ pub(crate) fn group_norm_backward<T: Float>(
             );
         });
     }
-    for (slopes, levels) in slopes.chunks_exact(size.channels).zip(levels.chunks_exact(size.channels)) {
+    sum_images(size.channels, [slopes, levels], [to_weight, to_bias]);
+}
+
+/// Adds the sums of each image to those of all.
+pub(crate) fn sum_images<T: Float>(
+    channels: usize,
+    [slopes, levels]: [&[T]; 2],
+    [to_weight, to_bias]: [&mut [T]; 2],
+) {
+    for (slopes, levels) in slopes.chunks_exact(channels).zip(levels.chunks_exact(channels)) {
         to_weight.iter_mut().zip(slopes).for_each(|(sum, &x)| *sum += x);
         to_bias.iter_mut().zip(levels).for_each(|(sum, &x)| *sum += x);
     }

@@ -46,6 +46,7 @@ pub(crate) mod exp;
 pub(crate) mod fold;
 pub(crate) mod folds;
 pub(crate) mod group_norm;
+pub(crate) mod group_norm_last;
 pub(crate) mod index;
 pub(crate) mod interpolate;
 pub(crate) mod layer_norm;

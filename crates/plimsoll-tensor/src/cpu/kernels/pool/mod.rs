@@ -70,6 +70,14 @@ impl Axis {
     #[inline(always)]
     pub(crate) fn window(&self, out: usize) -> Window {
         match self.windows {
+            // Without divisions, which would take longer than a small window.
+            Windows::Sliding { kernel, stride, padding, dilation: 1 } => {
+                let start = out * stride;
+                let first = padding.saturating_sub(start).min(kernel);
+                let end = (self.size + padding).saturating_sub(start).min(kernel);
+                let at = (start + first).saturating_sub(padding);
+                Window { first, end: end.max(first), at, step: 1 }
+            }
             Windows::Sliding { kernel, stride, padding, dilation } => {
                 let start = out * stride;
                 let first = padding.saturating_sub(start).div_ceil(dilation).min(kernel);
