@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, Vgg, VggConfig};
+use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{DType, Device, Result, SimConfig, Tensor, autocast, no_grad};
+use plimsoll::{CrossEntropyOptions, DType, Device, Result, SimConfig, Tensor, autocast, no_grad};
 use serde_json::Value;
 
 fn recorded(kind: &str, model: &str) -> Value {
@@ -129,6 +129,22 @@ fn vggs_learn_torchvisions_steps() {
     train("vgg_bn", &vgg(true, 2), 20, classes);
 }
 
+/// A class for each pixel.
+fn pixels(logits: &Tensor) -> Result<Tensor> {
+    let &[n, classes, h, w] = logits.shape() else { unreachable!("images") };
+    let targets: Vec<i64> = (0..n * h * w).map(|i| (i * 7 % 13 % classes) as i64).collect();
+    let targets = Tensor::from_slice(&targets, &[n, h, w], logits.device())?;
+    logits.cross_entropy_with(&targets, CrossEntropyOptions::default())
+}
+
+#[test]
+fn unets_learn_the_steps_of_the_published_one() {
+    for (name, bilinear) in [("unet", false), ("unet_bilinear", true)] {
+        let config = UNetConfig { width: 4, bilinear, ..UNetConfig::new(3, 4) };
+        train(name, &UNet::new(&Scope::new(&Device::cpu(), 1), config).unwrap(), 50, pixels);
+    }
+}
+
 #[test]
 fn published_models_have_torchvisions_names_and_shapes() {
     let device = Device::sim(SimConfig::new(1 << 40));
@@ -147,6 +163,8 @@ fn published_models_have_torchvisions_names_and_shapes() {
     ] {
         same_names(&recorded("published", name), &Vgg::new(&scope(), config).unwrap(), name);
     }
+    let unet = UNet::new(&scope(), UNetConfig::new(3, 2)).unwrap();
+    same_names(&recorded("published", "unet"), &unet, "unet");
 }
 
 #[test]

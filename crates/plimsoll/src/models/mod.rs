@@ -7,6 +7,7 @@ pub mod bert;
 pub mod gpt2;
 pub mod llama;
 pub mod resnet;
+pub mod unet;
 pub mod vgg;
 pub mod vit;
 
@@ -14,5 +15,6 @@ pub use bert::{Bert, BertConfig, BertForMaskedLm, BertInputs};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use llama::{Llama, LlamaConfig};
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};
+pub use unet::{UNet, UNetConfig};
 pub use vgg::{Vgg, VggConfig};
 pub use vit::{Vit, VitConfig};
