@@ -48,8 +48,12 @@ fn files_that_name(identifiers: &[&str]) -> Vec<String> {
         .iter()
         .flat_map(|folder| sources(&crates().join(folder)))
         .filter(|path| !path.ends_with("tests.rs"))
-        // Models call operators; they are no part of any.
-        .filter(|path| !path.components().any(|part| part.as_os_str() == "models"))
+        // Models and blocks of layers call operators; they are no part of any.
+        .filter(|path| {
+            !path
+                .components()
+                .any(|part| ["models", "transformer"].contains(&part.as_os_str().to_str().unwrap()))
+        })
         .filter(|path| code(path).iter().any(|line| !is_list(line) && !is_names(line) && names(line)))
         .map(|path| path.strip_prefix(crates()).unwrap().display().to_string())
         .collect()

@@ -79,7 +79,8 @@ fn lenet_trained(device: &Device) -> (Vec<f32>, Vec<Vec<u32>>) {
 #[test]
 fn lenet_learns_the_same_bits_while_its_tensors_leave_at_random() {
     let expected = lenet_trained(&Device::cpu_with(CpuConfig::default()));
-    assert!(expected.0[11] < 0.9 * expected.0[0], "it learns: {:?}", expected.0);
+    let sum = |losses: &[f32]| losses.iter().sum::<f32>();
+    assert!(sum(&expected.0[6..]) < sum(&expected.0[..6]), "it learns: {:?}", expected.0);
     for device in [Device::cpu_with(CpuConfig::default()), Device::late(LateConfig::default())] {
         let evictions = evict_at_random(&device, 2);
         assert!(lenet_trained(&device) == expected, "other bits on {device}");
