@@ -10,11 +10,12 @@
 //! | `weight.rs` | backward to the weight |
 //! | `few_taps.rs` | forward, where there are so few products that packing would cost as much |
 //! | `scatter.rs` | backward to the input of small images without padding, where half of what windows see would be zeros |
-//! | `depthwise.rs` | all three of channels-last images with a filter for each channel |
-//! | `any.rs` | all three as plain loops: other types, and groups of one channel |
+//! | `depthwise.rs`, `depthwise_planes.rs` | groups of one channel: channels-last, row-major |
+//! | `any.rs` | all three as plain loops: for other types |
 
 pub(crate) mod any;
 mod depthwise;
+mod depthwise_planes;
 mod few_taps;
 mod gather;
 mod pad;
@@ -27,16 +28,19 @@ mod windows;
 
 pub(crate) use shape::{ConvShape, Format, Formats};
 
+use depthwise_planes::Planes;
 use gather::Gather;
 use planes::Conv2dShape;
 use weight::BackwardWeight;
 use windows::Pass;
 
 /// What computes the pass forward.
+#[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Forward {
     FewTaps(Conv2dShape),
     Gather(Gather),
     Depthwise,
+    Planes(Planes),
     Loops,
 }
 
@@ -45,8 +49,11 @@ impl Forward {
         match Conv2dShape::of(s, formats).filter(few_taps::suits) {
             Some(planes) => Forward::FewTaps(planes),
             None if depthwise::suits(s, formats) => Forward::Depthwise,
-            None if s.is_depthwise() => Forward::Loops,
-            None => Forward::Gather(Gather::of(Pass::Forward, s, formats)),
+            None => match Planes::forward(s, formats) {
+                Some(planes) => Forward::Planes(planes),
+                None if s.is_depthwise() => Forward::Loops,
+                None => Forward::Gather(Gather::of(Pass::Forward, s, formats)),
+            },
         }
     }
 }
@@ -57,6 +64,7 @@ pub(crate) fn forward_scratch_len(s: &ConvShape, formats: Formats) -> usize {
         Forward::FewTaps(planes) => few_taps::scratch_len(&planes),
         Forward::Gather(gather) => gather.scratch_len(),
         Forward::Depthwise => depthwise::scratch_len(s),
+        Forward::Planes(planes) => planes.scratch_len(s.batch * s.out_channels),
         Forward::Loops => 0,
     }
 }
@@ -75,15 +83,21 @@ pub(crate) fn forward(
         Forward::FewTaps(planes) => few_taps::conv2d(&planes, input, weight, bias, output, scratch),
         Forward::Gather(gather) => gather.run((input, weight), bias, output, scratch),
         Forward::Depthwise => depthwise::forward(s, (input, weight), bias, output, scratch),
+        Forward::Planes(planes) => {
+            let channels = (s.out_channels, s.group_out());
+            planes.run((input, weight, false), channels, bias, output, scratch);
+        }
         Forward::Loops => any::forward(s, formats, (input, weight), bias, output),
     }
 }
 
 /// What computes the pass backward to the input.
+#[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum BackwardInput {
     Scatter(Conv2dShape),
     Gather(Gather),
     Depthwise,
+    Planes(Planes),
     Loops,
 }
 
@@ -92,8 +106,11 @@ impl BackwardInput {
         match Conv2dShape::of(s, formats).filter(|planes| !bias && scatter::suits(planes)) {
             Some(planes) => BackwardInput::Scatter(planes),
             None if depthwise::suits(s, formats) => BackwardInput::Depthwise,
-            None if s.is_depthwise() => BackwardInput::Loops,
-            None => BackwardInput::Gather(Gather::of(Pass::BackwardInput, s, formats)),
+            None => match Planes::backward_input(s, formats) {
+                Some(planes) => BackwardInput::Planes(planes),
+                None if s.is_depthwise() => BackwardInput::Loops,
+                None => BackwardInput::Gather(Gather::of(Pass::BackwardInput, s, formats)),
+            },
         }
     }
 }
@@ -104,6 +121,7 @@ pub(crate) fn backward_input_scratch_len(s: &ConvShape, formats: Formats, bias: 
         BackwardInput::Scatter(planes) => scatter::scratch_len(&planes),
         BackwardInput::Gather(gather) => gather.scratch_len(),
         BackwardInput::Depthwise => depthwise::scratch_len(s),
+        BackwardInput::Planes(planes) => planes.scratch_len(s.batch * s.in_channels),
         BackwardInput::Loops => 0,
     }
 }
@@ -124,16 +142,40 @@ pub(crate) fn backward_input(
         }
         BackwardInput::Gather(gather) => gather.run((grad, weight), bias, input, scratch),
         BackwardInput::Depthwise => depthwise::backward_input(s, (grad, weight), bias, input, scratch),
+        BackwardInput::Planes(planes) => {
+            planes.run((grad, weight, true), (s.in_channels, 1), bias, input, scratch);
+        }
         BackwardInput::Loops => any::backward_input(s, formats, (grad, weight), bias, input),
+    }
+}
+
+/// What computes the pass backward to the weight.
+#[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
+enum ToWeight {
+    Sums(BackwardWeight),
+    Depthwise,
+    Planes(Planes),
+    Loops,
+}
+
+impl ToWeight {
+    fn of(s: &ConvShape, formats: Formats) -> ToWeight {
+        match Planes::forward(s, formats) {
+            _ if depthwise::suits(s, formats) => ToWeight::Depthwise,
+            Some(planes) => ToWeight::Planes(planes),
+            None if s.is_depthwise() => ToWeight::Loops,
+            None => ToWeight::Sums(BackwardWeight::of(s, formats)),
+        }
     }
 }
 
 /// Floats of scratch that [`backward_weight`] needs.
 pub(crate) fn backward_weight_scratch_len(s: &ConvShape, formats: Formats) -> usize {
-    match (depthwise::suits(s, formats), s.is_depthwise()) {
-        (true, _) => depthwise::weight_scratch_len(s),
-        (_, true) => 0,
-        _ => BackwardWeight::of(s, formats).scratch_len(),
+    match ToWeight::of(s, formats) {
+        ToWeight::Sums(sums) => sums.scratch_len(),
+        ToWeight::Depthwise => depthwise::weight_scratch_len(s),
+        ToWeight::Planes(planes) => planes.scratch_len(s.out_channels),
+        ToWeight::Loops => 0,
     }
 }
 
@@ -146,10 +188,13 @@ pub(crate) fn backward_weight(
     scratch: &mut [f32],
 ) {
     s.check(input.len(), weight.len(), grad.len());
-    match (depthwise::suits(s, formats), s.is_depthwise()) {
-        (true, _) => depthwise::backward_weight(s, (input, grad), weight, scratch),
-        (_, true) => any::backward_weight(s, formats, (input, grad), weight),
-        _ => BackwardWeight::of(s, formats).run(input, grad, weight, scratch),
+    match ToWeight::of(s, formats) {
+        ToWeight::Sums(sums) => sums.run(input, grad, weight, scratch),
+        ToWeight::Depthwise => depthwise::backward_weight(s, (input, grad), weight, scratch),
+        ToWeight::Planes(planes) => {
+            planes.run_weight((input, grad), (s.out_channels, s.group_out()), weight, scratch);
+        }
+        ToWeight::Loops => any::backward_weight(s, formats, (input, grad), weight),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Forward, a position sees its window. Backward to the input, the positions whose distance is a multiple of the stride see
 //! the output through the same taps: these are a *phase*, and within it a position sees a dense window, as forward with stride
-//! 1. So no product with a zero between strides is ever formed. Taps are numbered as they are packed (`pack.rs`): backward,
+//! 1, so no product with a zero between strides is ever formed. Taps are numbered as they are packed (`panels.rs`): backward
 //! from the last one to the first, so that a larger number sees a later element.
 
 use super::shape::ConvShape;
