@@ -128,7 +128,7 @@ impl BackwardWeight {
             let input = self.frame.put(images.clone(), input, framed);
             let (shared, own) = gradient.split_at_mut(images.len() * self.gradient_len());
             if !self.own_panels {
-                self.into_panels(images.clone(), grad, shared);
+                self.fill_panels(images.clone(), grad, shared);
             }
             let (shared, per_group) = (&*shared, self.images.div_ceil(self.groups));
             let of_a_part = self.columns() * self.spans;
@@ -153,18 +153,18 @@ impl BackwardWeight {
     }
 
     /// Brings the gradients of some images into panels, `[image][panel][pixel][channel]`.
-    fn into_panels(&self, images: Range<usize>, grad: &[f32], gradient: &mut [f32]) {
+    fn fill_panels(&self, images: Range<usize>, grad: &[f32], gradient: &mut [f32]) {
         let (plane, width) = (self.s.out_plane(), self.panels.width);
         for_each_piece(gradient, plane * width, |start, out| {
             let at = start / out.len();
             let image = images.start + at / self.columns();
             let grad = &grad[image * self.image_len()..][..self.image_len()];
-            self.into_panel(at % self.columns(), grad, 0..plane, out);
+            self.fill_panel(at % self.columns(), grad, 0..plane, out);
         });
     }
 
     /// Brings some pixels of an image's gradient into a panel.
-    fn into_panel(&self, column: usize, grad: &[f32], pixels: Range<usize>, out: &mut [f32]) {
+    fn fill_panel(&self, column: usize, grad: &[f32], pixels: Range<usize>, out: &mut [f32]) {
         let (panels, plane) = (self.panels, self.s.out_plane());
         let (first, channels) = panels.channels_of(column % panels.count());
         let first = column / panels.count() * panels.channels + first;
@@ -222,7 +222,7 @@ impl BackwardWeight {
                     true => {
                         for (i, out) in own.chunks_exact_mut(pixels * width).take(count).enumerate() {
                             let grad = &grad[(image + i) * self.image_len()..][..self.image_len()];
-                            self.into_panel(column, grad, pixel..pixel + pixels, out);
+                            self.fill_panel(column, grad, pixel..pixel + pixels, out);
                         }
                         (&*own, pixels * width)
                     }
