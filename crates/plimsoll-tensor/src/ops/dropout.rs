@@ -91,13 +91,17 @@ impl Tensor {
         call_one(Dropout { p, stream: self.device().next_random(), residual: false }, &[self])
     }
 
-    /// `self.dropout(p, training) + residual` in one pass, without the tensor between.
+    /// `self.dropout(p, training) + residual`, in one pass without the tensor between where the types are equal.
     ///
     /// # Errors
     /// As [`Tensor::dropout`]; shapes that are not equal.
     pub fn dropout_add(&self, residual: &Tensor, p: f64, training: bool) -> Result<Tensor> {
         if !drops("dropout_add", p, training)? {
             return self.add(residual);
+        }
+        // Under autocast, a 16-bit branch is added to a 32-bit stream.
+        if self.dtype() != residual.dtype() {
+            return self.dropout(p, training)?.add(residual);
         }
         call_one(Dropout { p, stream: self.device().next_random(), residual: true }, &[self, residual])
     }

@@ -12,7 +12,7 @@ mod forms;
 mod tensors;
 
 use forms::Form;
-use plimsoll_tensor::{BackwardOptions, DType, Device, Tensor, autocast, no_grad};
+use plimsoll_tensor::{BackwardOptions, CrossEntropyOptions, DType, Device, Tensor, autocast, no_grad};
 use serde_json::Value;
 
 fn cases() -> Vec<Value> {
@@ -121,6 +121,30 @@ fn autocast_lowers_products_and_widens_what_needs_it() {
         wrong.to_string(),
         "autocast: expected float16 or bfloat16, got int64; convert with `to_dtype`"
     );
+}
+
+/// As `cross_entropy` of a `linear`, and as `dropout` and an addition: a language model's loss keeps 32 bits, its residual
+/// stream too.
+#[test]
+fn under_autocast_fused_operators_have_the_types_of_what_they_fuse() {
+    let device = Device::cpu();
+    let w = Tensor::ones(&[3, 4], &device).unwrap().requires_grad_(true).unwrap();
+    let x = Tensor::ones(&[2, 4], &device).unwrap().requires_grad_(true).unwrap();
+    let target = Tensor::from_slice(&[0i64, 2], &[2], &device).unwrap();
+    let loss = autocast::autocast(DType::BF16, || -> plimsoll_tensor::Result<Tensor> {
+        let stream = x.linear(&w, None)?.dropout_add(&Tensor::ones(&[2, 3], &device)?, 0.5, true)?;
+        assert_eq!(stream.dtype(), DType::F32);
+        let loss = x.linear_cross_entropy(&w, None, &target, CrossEntropyOptions::default())?;
+        assert_eq!(loss.dtype(), x.linear(&w, None)?.cross_entropy(&target)?.dtype());
+        &loss + &stream.sum()?.mul_scalar(0.0)?
+    })
+    .unwrap();
+    // ln 3 in 32 bits; bfloat16 has 1.1016.
+    assert!((loss.item::<f32>().unwrap() - 3f32.ln()).abs() < 1e-6, "{}", loss.item::<f32>().unwrap());
+    loss.backward().unwrap();
+    for tensor in [&w, &x] {
+        assert_eq!(tensor.grad().unwrap().dtype(), DType::F32);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::CrossEntropy;
 use super::call::CrossEntropyOptions;
+use crate::autocast;
 use crate::autograd::is_grad_enabled;
 use crate::backend::DeviceFacts;
 use crate::cpu::kernels::linear_cross_entropy::{
@@ -35,6 +36,8 @@ struct LinearCrossEntropy {
     bias: bool,
     /// Of x, weight and bias.
     wanted: [bool; 3],
+    /// Whether the loss keeps 32 bits where the inputs have 16: under autocast, as PyTorch's losses.
+    full: bool,
 }
 
 impl LinearCrossEntropy {
@@ -109,7 +112,8 @@ impl Operator for LinearCrossEntropy {
             );
             return Err(Error::shape(FUSED, message));
         }
-        let mut outs: Outputs = smallvec![Output::new(&[], x.dtype)];
+        let loss = if self.full { x.dtype.accumulator() } else { x.dtype };
+        let mut outs: Outputs = smallvec![Output::new(&[], loss)];
         for n in 0..self.gradients() {
             let of = &ins[self.input(n)];
             outs.push(Output::new(of.shape(), of.dtype));
@@ -217,6 +221,7 @@ impl Tensor {
             loss: options.operator()?,
             bias: bias.is_some(),
             wanted: [wants(Some(self)), wants(Some(weight)), wants(bias)],
+            full: autocast::is_enabled(),
         };
         let mut ins: SmallVec<[&Tensor; 5]> = smallvec![self, weight, target];
         ins.extend(bias);
