@@ -6,7 +6,7 @@
 //!
 //! Images: [`MnistDir`] and [`CifarDir`] read those files, [`ImageFolder`] a folder for each class, and [`Digits`] draws
 //! MNIST-like digits without a download. All have the fields `images` (f32, `[C, H, W]`, normalised) and `labels` (i64).
-//! [`Arrays`] are arrays in memory, from NPY files for example ([`HostArray::read_npy`]).
+//! [`Augmented`] changes images at random. [`Arrays`] are arrays in memory, from NPY files for example ([`HostArray::read_npy`]).
 //!
 //! A language model's text is a [`Text`] (a token for each character) or a file of [`Tokens`]; both are trained on as
 //! [`Blocks`], with the fields `x` and `y` (i64, `[T]`).
@@ -17,6 +17,7 @@
 //! Read `dataset.rs` (the trait) first, then `sampler.rs`, `loader.rs`, and `epoch.rs` (the threads).
 
 mod arrays;
+mod augment;
 mod batch;
 mod blocks;
 mod cifar;
@@ -44,6 +45,7 @@ mod tokens;
 mod workers;
 
 pub use arrays::Arrays;
+pub use augment::{Augment, Augmented};
 pub use batch::{HostBatch, HostField};
 pub use blocks::Blocks;
 pub use cifar::CifarDir;

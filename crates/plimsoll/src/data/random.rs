@@ -26,6 +26,8 @@ pub(super) enum Purpose {
     Worker = 6,
     /// The seed of what is random in each sample.
     SampleSeeds = 7,
+    /// How an image is changed.
+    Augment = 8,
 }
 
 /// One stream of random numbers.
