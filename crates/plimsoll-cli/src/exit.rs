@@ -21,6 +21,12 @@ pub(crate) enum Exit {
     OutOfMemory = 4,
     /// A program of the user's failed.
     Program = 5,
+    /// Our run was ended by SIGHUP, after saving; 128 and the signal's number, as shells report it.
+    HungUp = 129,
+    /// By Ctrl-C (SIGINT).
+    Interrupted = 130,
+    /// By SIGTERM.
+    Terminated = 143,
 }
 
 impl From<Exit> for ExitCode {

@@ -53,7 +53,8 @@ Exit codes:
   2  the command line was not understood
   3  input could not be read, or output not written
   4  our run ran out of memory, what is predicted does not fit, or the answer is incomplete
-  5  a program of yours failed";
+  5  a program of yours failed
+  130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 
 #[derive(Subcommand)]
 enum Verb {
@@ -134,7 +135,7 @@ fn main() -> std::process::ExitCode {
     let verb = Cli::parse().verb;
     let schema = verb.failure_schema();
     let outcome = match verb {
-        Verb::Train { what } => train::run(&what).map(Answer::from),
+        Verb::Train { what } => train::run(&what),
         Verb::Predict(args) => predict::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Explain(args) => explain::run(&args),

@@ -118,7 +118,7 @@ fn an_out_of_memory_error_says_who_asked_and_what_holds_the_rest() {
         "error: out of memory on cpu: conv1 asked for 6.12 MiB (temporary, by conv2d)",
         "the limit is 8.00 MiB",
         "held by parameters (999.00 KiB)",
-        "the smallest limit that this job passes with is ",
+        "the smallest limit that works for this job is ",
         "try: --memory-limit ",
     ] {
         assert!(error.contains(part), "`{part}` is not in: {error}");

@@ -195,11 +195,11 @@ fn as_text(rows: &[Row], source: &Result<Source, String>) -> String {
         );
     }
     let _ = match source {
-        Ok(Source::Counter) => writeln!(out, "\ninstructions: by the processor's counter"),
+        Ok(Source::Counter) => writeln!(out, "\ninstructions: counted by the processor"),
         Ok(Source::Callgrind) => {
             writeln!(
                 out,
-                "\ninstructions: by callgrind, in runs of their own of up to {} requests",
+                "\ninstructions: counted by callgrind, in separate runs of up to {} requests",
                 callgrind::REQUESTS
             )
         }
@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn who_counted_instructions_is_said() {
         for (source, line, word) in [
-            (Source::Counter, "\ninstructions: by the processor's counter\n", "counter"),
-            (Source::Callgrind, "\ninstructions: by callgrind, in runs of their own of", "callgrind"),
+            (Source::Counter, "\ninstructions: counted by the processor\n", "counter"),
+            (Source::Callgrind, "\ninstructions: counted by callgrind, in separate runs of", "callgrind"),
         ] {
             let (rows, source) = (rows(None, Some(700.0)), Ok(source));
             assert!(as_text(&rows, &source).contains(line), "{}", as_text(&rows, &source));

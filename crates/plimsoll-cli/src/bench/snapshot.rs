@@ -95,8 +95,11 @@ fn measure(args: &SnapshotArgs) -> Result<String, Failure> {
     let _ = writeln!(out, "{:>14} bytes, {counted} events", bytes);
     let _ = writeln!(out, "{seconds:>14.3} seconds, the fastest of {}", args.rounds);
     if let Some(peak) = peak_bytes {
-        let _ =
-            writeln!(out, "{peak:>14} bytes resident at most, {:.2} of the file", peak as f64 / bytes as f64);
+        let _ = writeln!(
+            out,
+            "{peak:>14} bytes of peak resident memory, {:.2} of the file",
+            peak as f64 / bytes as f64
+        );
     }
     Ok(out)
 }

@@ -69,7 +69,7 @@ pub(super) fn peaks(sample: &Sample, whole: bool) -> String {
 /// How far it is, and whether it grows.
 pub(super) fn course(sample: &Sample, whole: bool) -> String {
     let growth = match sample.growth_bytes_per_step {
-        None => "too few steps to tell growth".to_owned(),
+        None => "too few steps to measure growth".to_owned(),
         Some(growth) if growth.abs() < 0.5 => "no growth from step to step".to_owned(),
         // A float is cut to the range of the integer.
         Some(growth) => format!("growth {} a step", bytes::change(growth.round() as i128, whole)),
@@ -81,7 +81,7 @@ pub(super) fn course(sample: &Sample, whole: bool) -> String {
 /// What went wrong, or will.
 pub(super) fn trouble(sample: &Sample, whole: bool) -> String {
     let hole = bytes::shown(sample.largest_cached_bytes, whole);
-    format!("largest hole {hole}, retries {}, out of memory {}", sample.num_alloc_retries, sample.num_ooms)
+    format!("largest free {hole}, retries {}, out of memory {}", sample.num_alloc_retries, sample.num_ooms)
 }
 
 /// Which process; first what must not be cut off.
@@ -148,7 +148,7 @@ inputs                 0 bytes    0.0 %
 
 peaks: 36.00 MiB live, 42.00 MiB reserved
 34 steps begun, growth +64.00 KiB a step
-largest hole 12.00 MiB, retries 2, out of memory 0
+largest free 12.00 MiB, retries 2, out of memory 0
 ";
         assert_eq!(render(&sample(), false), expected);
     }
@@ -156,7 +156,7 @@ largest hole 12.00 MiB, retries 2, out of memory 0
     #[test]
     fn growth_is_said_only_where_it_is_known_and_there() {
         let said = |growth| course(&Sample { growth_bytes_per_step: growth, steps: 1, ..sample() }, true);
-        assert_eq!(said(None), "1 step begun, too few steps to tell growth");
+        assert_eq!(said(None), "1 step begun, too few steps to measure growth");
         assert_eq!(said(Some(0.2)), "1 step begun, no growth from step to step");
         assert_eq!(said(Some(-512.0)), "1 step begun, growth -512 B a step");
     }

@@ -4,32 +4,58 @@ use plimsoll::memory::Report;
 use plimsoll::{Category, CategoryBytes, OutOfMemory};
 use serde_json::{Map, Value, json};
 
-use super::job::{Job, Optimizer, Outcome};
+use super::job::{Job, Outcome};
 use super::report;
+use super::saves::Saves;
 use super::smallest::Smallest;
 use super::snapshot::SnapshotFile;
+use super::stop::Signal;
+use super::task::Metric;
 
 /// Changes of meaning raise the number; new fields do not.
 const SCHEMA: &str = "plimsoll.train/1";
 
-/// The result of a finished job.
-pub(crate) fn result(job: &Job, outcome: &Outcome, file: Option<&SnapshotFile>) -> String {
-    pretty(&json!({
+/// The result of a job that ended.
+pub(crate) fn result(
+    job: &Job,
+    outcome: &Outcome,
+    file: Option<&SnapshotFile>,
+    saves: Option<&Saves>,
+) -> String {
+    let tested = outcome.tested.max(1) as f64;
+    let mut fields = json!({
         "schema": SCHEMA,
-        "verdict": "fits",
-        "summary": report::verdict(job, outcome),
+        "verdict": if outcome.signal.is_some() { "stopped" } else { "fits" },
+        "signal": outcome.signal.map(Signal::name),
+        "summary": report::verdict(job, outcome, saves),
         "job": of_job(job),
         "steps": outcome.steps,
+        "planned_steps": outcome.planned_steps,
         "elapsed_s": outcome.elapsed.as_secs_f64(),
         "losses": outcome.losses,
-        "correct": outcome.correct,
-        "accuracy": outcome.correct.last().map(|&right| right as f64 / job.data.split.test.len() as f64),
+        "parameters": outcome.parameter_count,
         "parameter_bytes": outcome.parameters,
         "data_set_bytes": outcome.data_set_bytes,
         "batches_bytes": outcome.batches_bytes,
         "memory": of_memory(&outcome.memory),
         "snapshot": file.and_then(SnapshotFile::saved),
-    }))
+        "saved": saves.filter(|saves| saves.failure().is_none()).map(|saves| saves.folder().display().to_string()),
+        "save_error": saves.and_then(Saves::failure).map(ToString::to_string),
+        "sample": outcome.sample.as_ref().map(|sample| &sample.text),
+    });
+    fields[format!("{}_per_s", job.task.unit().plural)] = outcome.units_per_second.into();
+    match job.task.metric() {
+        Metric::Accuracy => {
+            let correct = outcome.scores.iter().map(|&score| score as u64);
+            fields["correct"] = correct.collect::<Vec<_>>().into();
+            fields["accuracy"] = outcome.scores.last().map(|score| score / tested).into();
+        }
+        Metric::Loss => {
+            let losses = outcome.scores.iter().map(|score| score / tested);
+            fields["validation_losses"] = losses.collect::<Vec<_>>().into();
+        }
+    }
+    pretty(&fields)
 }
 
 /// A job that ran out of memory.
@@ -68,16 +94,10 @@ pub(crate) fn out_of_memory(
 }
 
 fn of_job(job: &Job) -> Value {
-    json!({
-        "data": job.data.name,
-        "train_images": job.data.split.train.len(),
-        "test_images": job.data.split.test.len(),
-        "epochs": job.epochs,
-        "batch_size": job.batch_size,
-        "optimizer": match job.optimizer { Optimizer::Sgd => "sgd", Optimizer::Adam => "adam" },
-        "lr": job.lr,
-        "seed": job.seed,
-    })
+    let mut fields = job.task.describe();
+    fields.insert("task".to_owned(), job.task.name().into());
+    fields.insert("dtype".to_owned(), job.precision.name().into());
+    fields.into()
 }
 
 fn of_memory(memory: &Report) -> Value {

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll::{Bytes, Device};
 
-use super::job::{Job, Watch};
+use super::job::{Job, Place};
+use super::task::{Metric, Unit};
+use super::watch::Watch;
 use crate::output;
 
 /// How often the live line changes.
@@ -16,36 +18,33 @@ const GAUGE: u64 = 20;
 /// Shows a job running.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    epochs: u64,
-    test_images: usize,
+    unit: Unit,
+    metric: Metric,
+    tested: usize,
     epoch_start: Instant,
-    epoch_images: usize,
+    last_step: Instant,
+    epoch_units: u64,
     last_shown: Option<Instant>,
 }
 
 impl Progress {
     /// Announces the job; the line comes with its first step.
     pub(crate) fn new(job: &Job, device: &Device) -> Progress {
-        let images = (job.data.split.train.len() as u64).saturating_mul(job.epochs);
         // Draws on stderr, and only where that is a terminal.
-        let bar = ProgressBar::new(images);
+        let bar = ProgressBar::new(0);
         if let Ok(style) = ProgressStyle::with_template("{bar:20} {percent:>3} %  {msg}") {
             bar.set_style(style.progress_chars("━╸ "));
         }
-        output::progress(&format!(
-            "training on {} of {}, testing on {}, batch {}, on {}",
-            job.data.split.train.len(),
-            job.data.name,
-            job.data.split.test.len(),
-            job.batch_size,
-            device.name()
-        ));
+        let (what, batch_size) = (job.task.announcement(), job.batch_size);
+        output::progress(&format!("training on {what}, batch {batch_size}, on {}", device.name()));
         Progress {
             bar,
-            epochs: job.epochs,
-            test_images: job.data.split.test.len(),
+            unit: job.task.unit(),
+            metric: job.task.metric(),
+            tested: job.task.testing(1).map_or(0, |testing| testing.len()),
             epoch_start: Instant::now(),
-            epoch_images: 0,
+            last_step: Instant::now(),
+            epoch_units: 0,
             last_shown: None,
         }
     }
@@ -55,46 +54,73 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    fn images_per_second(&self) -> f64 {
-        self.epoch_images as f64 / self.epoch_start.elapsed().as_secs_f64().max(1e-9)
+    /// The throughput of this epoch's training, without its test.
+    fn rate(&self) -> String {
+        let seconds = (self.last_step - self.epoch_start).as_secs_f64().max(1e-9);
+        rate(self.epoch_units as f64 / seconds, self.unit)
+    }
+
+    /// `epoch 1/5` of a job whose epochs are passes over the data, else `step 250/2000`.
+    fn place(&self, place: Place) -> String {
+        match self.metric {
+            Metric::Accuracy => format!("epoch {}/{}", place.epoch + 1, place.epochs),
+            Metric::Loss => format!("step {}/{}", place.step, place.steps),
+        }
+    }
+
+    fn line(&self, line: &str) {
+        self.bar.suspend(|| output::progress(line));
     }
 }
 
 impl Watch for Progress {
-    fn step(&mut self, epoch: u64, images: usize, loss: Option<f32>, device: &Device) {
-        self.epoch_images += images;
-        self.bar.inc(images as u64);
+    fn resumed(&mut self, place: Place) {
+        let left = place.steps.saturating_sub(place.step);
+        let what = if left == 0 { "nothing is left to train".to_owned() } else { format!("{left} to go") };
+        self.line(&format!("resumed after step {} of {}: {what}", place.step, place.steps));
+        self.bar.set_position(place.step);
+        self.epoch_start = Instant::now();
+    }
+
+    fn step(&mut self, place: Place, samples: usize, loss: Option<f32>, device: &Device) {
+        self.epoch_units += samples as u64 * self.unit.per_sample;
+        self.last_step = Instant::now();
         if self.bar.is_hidden() || self.last_shown.is_some_and(|at| at.elapsed() < EVERY) {
             return;
         }
         self.last_shown = Some(Instant::now());
+        self.bar.set_length(place.steps);
+        self.bar.set_position(place.step);
         let loss = loss.map_or_else(String::new, |loss| format!("loss {loss:.4}  "));
-        let (rate, gauge) = (self.images_per_second(), gauge(device));
-        self.bar.set_message(format!(
-            "epoch {}/{}  {loss}{rate:.0} images/s  {gauge}",
-            epoch + 1,
-            self.epochs
-        ));
+        self.bar.set_message(format!("{}  {loss}{}  {}", self.place(place), self.rate(), gauge(device)));
     }
 
-    fn epoch(&mut self, epoch: u64, loss: Option<f64>, correct: Option<usize>, device: &Device) {
+    fn epoch(&mut self, place: Place, loss: Option<f64>, score: Option<f64>, device: &Device) {
         let loss = loss.map_or_else(String::new, |loss| format!("loss {loss:.4}  "));
-        let right =
-            correct.map_or_else(String::new, |right| format!("test {}  ", percent(right, self.test_images)));
-        let (rate, gauge) = (self.images_per_second(), gauge(device));
-        let line = format!("epoch {}/{}  {loss}{right}{rate:.0} images/s  {gauge}", epoch + 1, self.epochs);
-        self.bar.suspend(|| output::progress(&line));
-        (self.epoch_start, self.epoch_images) = (Instant::now(), 0);
+        let score = score.map_or_else(String::new, |score| match self.metric {
+            Metric::Accuracy => format!("test {}  ", percent(score as usize, self.tested)),
+            Metric::Loss => format!("validation loss {:.4}  ", score / self.tested.max(1) as f64),
+        });
+        // A device that computes nothing has no throughput.
+        let is_measured = self.epoch_units > 0 && device.has_values();
+        let rate = if is_measured { self.rate() + "  " } else { String::new() };
+        self.line(&format!("{}  {loss}{score}{rate}{}", self.place(place), gauge(device)));
+        (self.epoch_start, self.epoch_units) = (Instant::now(), 0);
     }
 
-    fn repeats(&mut self, epoch: u64) {
-        if epoch + 1 < self.epochs {
-            let line = format!("epochs {} to {} repeat earlier ones to the byte", epoch + 2, self.epochs);
-            self.bar.suspend(|| output::progress(&line));
+    fn repeats(&mut self, place: Place) {
+        let (what, next, last) = match self.metric {
+            Metric::Accuracy => ("epochs", place.epoch + 2, place.epochs),
+            Metric::Loss => ("steps", place.step + 1, place.steps),
+        };
+        if next <= last {
+            self.line(&format!("{what} {next} to {last} make the same requests as earlier ones: skipped"));
         }
     }
 
-    fn end(&mut self, _: &Device) {}
+    fn note(&mut self, line: &str) {
+        self.line(line);
+    }
 }
 
 /// Allocated, cached and bound: `[████▒▒▒▒            ] 8.1 MiB allocated + 12.0 MiB cached of 64.00 MiB`.
@@ -110,7 +136,13 @@ fn gauge(device: &Device) -> String {
     format!("[{bar}] {allocated} allocated + {cached} cached of {}", Bytes(bound))
 }
 
-/// A share of images as people say it.
+/// A throughput in words.
+pub(crate) fn rate(per_second: f64, unit: Unit) -> String {
+    let digits = usize::from(per_second < 10.0);
+    format!("{per_second:.digits$} {}/s", unit.plural)
+}
+
+/// A share of images in words.
 pub(crate) fn percent(part: usize, of: usize) -> String {
     if of == 0 { "no images".to_owned() } else { format!("{:.2} %", 100.0 * part as f64 / of as f64) }
 }

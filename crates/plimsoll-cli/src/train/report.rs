@@ -6,17 +6,28 @@ use plimsoll::memory::{self, Report};
 use plimsoll::{Bytes, Category, OutOfMemory};
 
 use super::job::{Job, Outcome};
-use super::progress::percent;
+use super::progress::{self, percent};
+use super::saves::Saves;
 use super::smallest::{GRAIN_BYTES, Smallest};
+use super::stop::Signal;
+use super::task::{Metric, Sampled};
 use crate::output::{BOLD, RESET};
 
 /// Owners that a report lists by name; the rest is one row.
 const LISTED: usize = 10;
 
-/// The result of a finished job.
-pub(crate) fn text(job: &Job, outcome: &Outcome) -> String {
+/// The result of a job that ended.
+pub(crate) fn text(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> String {
     let memory = &outcome.memory;
-    let mut out = format!("{BOLD}{}{RESET}\n\n", verdict(job, outcome));
+    let mut out = format!("{BOLD}{}{RESET}\n", verdict(job, outcome, saves));
+    if let Some(rate) = outcome.units_per_second {
+        let (seconds, rate) = (outcome.elapsed.as_secs_f64(), progress::rate(rate, job.task.unit()));
+        let _ = writeln!(out, "{} steps done in {seconds:.1} s: {rate}", outcome.steps);
+    }
+    if let Some(Sampled { prompt, text }) = &outcome.sample {
+        let _ = writeln!(out, "\n{BOLD}Sample after {prompt:?}{RESET}\n{text}");
+    }
+    out.push('\n');
     categories(&mut out, memory);
     reserved(&mut out, outcome);
     owners(&mut out, memory);
@@ -25,7 +36,7 @@ pub(crate) fn text(job: &Job, outcome: &Outcome) -> String {
 }
 
 /// The first line.
-pub(crate) fn verdict(job: &Job, outcome: &Outcome) -> String {
+pub(crate) fn verdict(job: &Job, outcome: &Outcome, saves: Option<&Saves>) -> String {
     let memory = &outcome.memory;
     let bound = if memory.limit_bytes.is_some() { "the limit of" } else { "this device's" };
     let fits = format!(
@@ -34,12 +45,39 @@ pub(crate) fn verdict(job: &Job, outcome: &Outcome) -> String {
         Bytes(memory.peak_reserved_bytes),
         Bytes(memory.bound_bytes())
     );
-    match outcome.correct.last() {
-        Some(&right) => {
-            let of = job.data.split.test.len();
-            format!("{fits}; accuracy {} ({right} of {of} test images)", percent(right, of))
-        }
+    if let Some(signal) = outcome.signal {
+        return format!("{}; {fits}", stopped(signal, outcome, saves));
+    }
+    match outcome.scores.last() {
+        Some(&score) => format!("{fits}; {}", measured(job.task.metric(), score, outcome.tested)),
         None => format!("{fits} (memory only: {} computes no values)", memory.device),
+    }
+}
+
+/// How a run ended by a signal, and how to go on.
+fn stopped(signal: Signal, outcome: &Outcome, saves: Option<&Saves>) -> String {
+    let Outcome { steps, planned_steps, .. } = outcome;
+    let at = format!("stopped by {} after step {steps} of {planned_steps}", signal.name());
+    match saves {
+        Some(saves) if saves.failure().is_none() => {
+            format!("{at}: go on with --resume {}", saves.folder().display())
+        }
+        Some(_) => format!("{at}, not saved"),
+        None => format!("{at}, not saved: there is no --save"),
+    }
+}
+
+/// What the last test measured.
+fn measured(metric: Metric, score: f64, of: usize) -> String {
+    match metric {
+        Metric::Accuracy => {
+            let right = score as usize;
+            format!("accuracy {} ({right} of {of} test images)", percent(right, of))
+        }
+        Metric::Loss => {
+            let loss = score / of.max(1) as f64;
+            format!("validation loss {loss:.4} ({:.3} bits per token)", loss / std::f64::consts::LN_2)
+        }
     }
 }
 
@@ -68,14 +106,8 @@ fn reserved(out: &mut String, outcome: &Outcome) {
     let (peak, reserved) = (memory.peak_allocated_bytes, memory.peak_reserved_bytes);
     let _ = writeln!(out, "\n{BOLD}Allocated against reserved{RESET}");
     row(out, "allocated at the peak", peak, reserved, "max_memory_allocated");
-    row(
-        out,
-        "cached, beyond that",
-        reserved.saturating_sub(peak),
-        reserved,
-        "free blocks and the rest of segments",
-    );
-    row(out, "reserved at the peak", reserved, reserved, "max_memory_reserved: what the limit bounds");
+    row(out, "cached", reserved.saturating_sub(peak), reserved, "free blocks and unused parts of segments");
+    row(out, "reserved at the peak", reserved, reserved, "max_memory_reserved, which the limit bounds");
     let Some(outside) = memory.outside_bytes else {
         let _ = writeln!(out, "  outside the allocator        unknown: this system has no /proc/self/status");
         return;
@@ -84,10 +116,10 @@ fn reserved(out: &mut String, outcome: &Outcome) {
         (
             "outside the allocator",
             outside,
-            "resident beside the above, at most: program, threads, packing buffers, …",
+            "peak resident memory besides: program, threads, packing buffers, …",
         ),
         ("  of it the data set", outcome.data_set_bytes, ""),
-        ("  of it batches, at most", outcome.batches_bytes, "being prepared by the loader"),
+        ("  of it batches, at most", outcome.batches_bytes, "prepared ahead by the loader"),
     ];
     for (name, bytes, note) in rows.into_iter().filter(|&(_, bytes, _)| bytes > 0) {
         let line = format!("  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());
@@ -121,7 +153,7 @@ fn beyond(out: &mut String, outcome: &Outcome) {
     let peak = memory.peak_allocated_bytes;
     let _ = writeln!(
         out,
-        "\n{BOLD}Beyond the weights{RESET}: {} of weights, {} more to train them ({:.1} times)",
+        "\n{BOLD}Beyond the weights{RESET}: {1}, which is {2:.1} times the {0} of weights",
         Bytes(weights),
         Bytes(peak.saturating_sub(weights)),
         share(peak.saturating_sub(weights), weights) / 100.0
@@ -131,24 +163,23 @@ fn beyond(out: &mut String, outcome: &Outcome) {
     }
 }
 
-/// Why a job ran out, who asked, and what would have been enough.
-pub(crate) fn out_of_memory(report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
+/// Why a job ran out, which request failed, and what would have been enough.
+pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&Smallest>) -> String {
+    let smaller = job.task.smaller();
     let Some(&Smallest { limit_bytes, fits_device, tried }) = smallest else {
-        return format!(
-            "{report}\nno limit was found under which this job passes; try a smaller --batch-size"
-        );
+        return format!("{report}\nno limit was found that works for this job; try {smaller}");
     };
     let advice = if report.is_system_refusal() {
-        "the system refused although the device has room: look at the limits of the process (ulimit -v) and at \
-         what others hold"
+        "the system refused although the device has room: look at the limits of the process (ulimit -v) and at the \
+         memory of other processes"
             .to_owned()
     } else if fits_device {
-        format!("try: --memory-limit {}MiB, or a smaller --batch-size", limit_bytes >> 20)
+        format!("try: --memory-limit {}MiB, or {smaller}", limit_bytes >> 20)
     } else {
-        "this device has less than that; try a smaller --batch-size".to_owned()
+        format!("this device has less than that; try {smaller}")
     };
     format!(
-        "{report}\nthe smallest limit that this job passes with is {} ({limit_bytes} bytes); with {} less it fails \
+        "{report}\nthe smallest limit that works for this job is {} ({limit_bytes} bytes); with {} less it fails \
          (found by {tried} runs on the simulated device)\n{advice}",
         Bytes(limit_bytes),
         Bytes(GRAIN_BYTES)

@@ -3,11 +3,12 @@
 //! Adding what was missing to a limit gives a wrong answer: with more room the allocator places everything
 //! after that request differently. So the job itself is tried, limit by limit, and what is printed has
 //! passed. The simulated device takes a fraction of a second for a run, and stops where
-//! epochs begin to repeat (Note [Repeating epochs] in `job.rs`).
+//! epochs begin to repeat (Note [Repeating epochs] in `run.rs`).
 
 use plimsoll::{Device, SimConfig};
 
 use super::job::Job;
+use super::stop::Stop;
 
 /// Reserved bytes are multiples of this, so limits in between add nothing.
 pub(crate) const GRAIN_BYTES: u64 = 2 << 20;
@@ -32,11 +33,11 @@ pub(crate) fn limit(job: &Job, mut sim: SimConfig, capacity_bytes: u64) -> Optio
         tried += 1;
         let device = Device::sim(sim.clone());
         device.set_memory_limit(limit);
-        job.run(&device, &mut ()).is_ok()
+        job.run(&device, &mut (), None, &Stop::default()).is_ok()
     };
     // Without a limit the job reserves the most that it can use: under that much it passes.
     let device = Device::sim(sim.clone());
-    let free_run = job.run(&device, &mut ()).ok()?;
+    let free_run = job.run(&device, &mut (), None, &Stop::default()).ok()?;
     let mut enough = free_run.memory.peak_reserved_bytes.next_multiple_of(GRAIN_BYTES);
     // Nothing at all surely fails.
     let mut too_little = 0;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use plimsoll::memory::{self, HistoryLog, HistoryOptions};
 use plimsoll::{Bytes, Device};
 
-use super::job::Watch;
+use super::watch::Watch;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
@@ -103,10 +103,6 @@ impl LogFile {
 }
 
 impl Watch for Option<SnapshotFile> {
-    fn step(&mut self, _: u64, _: usize, _: Option<f32>, _: &Device) {}
-    fn epoch(&mut self, _: u64, _: Option<f64>, _: Option<usize>, _: &Device) {}
-    fn repeats(&mut self, _: u64) {}
-
     fn end(&mut self, device: &Device) {
         if let Some(file) = self {
             file.save(device);

@@ -114,12 +114,12 @@ pub fn why(category: Category) -> &'static str {
     match category {
         Category::Parameter => "the weights themselves",
         Category::Buffer => "state of layers that is not trained",
-        Category::Gradient => "one number per weight, kept from the backward pass to the step",
-        Category::OptimizerState => "what the optimizer remembers of each weight between steps",
-        Category::Activation => "outputs of layers, kept until the backward pass has used them",
-        Category::Temporary => "values in passing: outputs nobody keeps, gradients on their way back",
-        Category::Workspace => "scratch of the kernel that was running",
-        Category::Input => "the batch being worked on",
+        Category::Gradient => "one value per weight, kept from the backward pass to the optimizer step",
+        Category::OptimizerState => "what the optimizer keeps for each weight between steps",
+        Category::Activation => "outputs of layers, kept for the backward pass",
+        Category::Temporary => "intermediate results and gradients, freed once they are used",
+        Category::Workspace => "scratch memory of the running kernel",
+        Category::Input => "the current batch",
     }
 }
 

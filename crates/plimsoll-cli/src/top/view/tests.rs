@@ -49,7 +49,7 @@ const SCREEN: &str = "\
 │▄▄▄▅▅▅▆▆▆▇▇███████████████████████                                            │
 │34 steps begun, growth +64.00 KiB a step                                      │
 ╰──────────────────────────────────────────────────────────────────────────────╯
- q quit  p pause  b bytes    largest hole 12.00 MiB, retries 2, out of memory 0";
+ q quit  p pause  b bytes    largest free 12.00 MiB, retries 2, out of memory 0";
 
 #[test]
 fn a_usual_terminal_shows_all_of_a_sample_and_a_large_one_the_same() {

@@ -8,18 +8,18 @@ use plimsoll::data::{Dataset, Digits, MnistDir, Split};
 use crate::exit::{Exit, Failure};
 
 /// What to train and test on, and what to call it.
-pub(crate) struct Source {
+pub(super) struct Source {
     /// For people: where the images come from.
-    pub(crate) name: String,
+    pub(super) name: String,
     /// The two parts.
-    pub(crate) split: Split,
+    pub(super) split: Split,
     /// Rows and columns of an image.
-    pub(crate) size: [usize; 2],
+    pub(super) size: [usize; 2],
 }
 
 /// What is wanted of a data set.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(super) enum Want {
     /// Pixels and labels.
     Values,
     /// How many images there are and of what size.
@@ -30,7 +30,7 @@ pub(crate) enum Want {
 const SMALLEST: usize = 12;
 
 /// MNIST's files in `dir`; the pixels are read only where they are wanted.
-pub(crate) fn read(dir: &Path, want: Want) -> Result<Source, Failure> {
+pub(super) fn read(dir: &Path, want: Want) -> Result<Source, Failure> {
     let files = MnistDir::open(dir)?;
     let split = if want == Want::Values { files.load()? } else { files.shapes()? };
     let size @ [rows, columns] = size_of(split.train.as_ref());
@@ -45,7 +45,7 @@ pub(crate) fn read(dir: &Path, want: Want) -> Result<Source, Failure> {
 }
 
 /// `count` drawn digits, nine in ten to train on.
-pub(crate) fn drawn(seed: u64, count: usize) -> Result<Source, Failure> {
+pub(super) fn drawn(seed: u64, count: usize) -> Result<Source, Failure> {
     let split = Split::nine_to_one(Arc::new(Digits::new(seed, count)))?;
     Ok(Source { name: "digits drawn by code".to_owned(), size: size_of(split.train.as_ref()), split })
 }

@@ -1,0 +1,53 @@
+//! A network that classifies images: what `mnist` and `image` have in common.
+
+use std::sync::Arc;
+
+use plimsoll::data::{DataError, DataLoader, Dataset, Subset};
+use plimsoll::nn::Module;
+use plimsoll::{Result, Tensor};
+
+use super::task::{CHECKSUM_START, Network, checksum};
+
+/// Images of a data set that its checksum reads.
+const CHECKED: usize = 16;
+
+/// A module from images to a number for each class.
+pub(super) struct Classifier(pub(super) Box<dyn Module>);
+
+impl Network for Classifier {
+    fn module(&self) -> &dyn Module {
+        self.0.as_ref()
+    }
+
+    fn loss(&self, batch: &[Tensor]) -> Result<Tensor> {
+        let [images, labels] = batch else { unreachable!("a batch has images and labels") };
+        self.0.forward(images)?.cross_entropy(labels)
+    }
+
+    fn score(&self, batch: &[Tensor]) -> Result<Option<f64>> {
+        let [images, labels] = batch else { unreachable!("a batch has images and labels") };
+        let answers = self.0.forward(images)?.argmax(1)?;
+        if !answers.device().has_values() {
+            return Ok(None);
+        }
+        let (answers, labels) = (answers.to_vec::<i64>()?, labels.to_vec::<i64>()?);
+        let correct = answers.iter().zip(&labels).filter(|(answer, label)| answer == label).count();
+        Ok(Some(correct as f64))
+    }
+}
+
+/// A checksum of the number of images and of some of them.
+pub(super) fn checksum_of(images: &Arc<dyn Dataset>) -> std::result::Result<u64, DataError> {
+    let len = images.len();
+    let picks: Vec<usize> = (0..len.min(CHECKED)).map(|i| i * len / len.min(CHECKED)).collect();
+    let some = DataLoader::new(Arc::new(Subset::of(Arc::clone(images), picks)?), CHECKED)?;
+    let mut sum = checksum(CHECKSUM_START, (len as u64).to_le_bytes());
+    for batch in some.epoch(0) {
+        let batch = batch?;
+        let pixels = batch.array("images")?.as_slice::<f32>().unwrap_or_default();
+        sum = checksum(sum, pixels.iter().flat_map(|pixel| pixel.to_le_bytes()));
+        let labels = batch.array("labels")?.as_slice::<i64>().unwrap_or_default();
+        sum = checksum(sum, labels.iter().flat_map(|label| label.to_le_bytes()));
+    }
+    Ok(sum)
+}

@@ -1,0 +1,96 @@
+//! Runs a job with everything around it: checkpoints, signals, progress, history, the result.
+
+use plimsoll::memory::live::{self, Live};
+use plimsoll::{Device, OutOfMemory};
+
+use super::job::{self, Job, Outcome};
+use super::progress::Progress;
+use super::saves::Saves;
+use super::settings::Settings;
+use super::snapshot::{LogFile, SnapshotFile};
+use super::stop::{Signal, Stop};
+use super::{json, report, smallest};
+use crate::exit::{Answer, Exit, Failure};
+use crate::output;
+
+/// Runs the job; the result is text for stdout.
+pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Answer, Failure> {
+    let mut saves = settings.saves.open(job, device)?;
+    let file = settings.snapshot.as_ref();
+    let file = file.map(|path| SnapshotFile::open(path, settings.snapshot_entries, device)).transpose()?;
+    let log = settings.log.as_ref().map(|path| LogFile::open(path, device)).transpose()?;
+    let stop = Stop::on_signals()
+        .map_err(|why| Failure::new(Exit::Unreadable, format!("cannot catch signals: {why}")))?;
+    let mut watch = (Progress::new(job, device), file.clone());
+    let live = if settings.no_live { None } else { serve(device) };
+    let outcome = job.run(device, &mut watch, saves.as_mut(), &stop);
+    drop(live);
+    watch.0.finish();
+    // A job that ran out says so first, even if its snapshot could not be saved.
+    let written = file.as_ref().map_or(Ok(()), SnapshotFile::report).and(log.map_or(Ok(()), LogFile::finish));
+    match outcome {
+        Ok(outcome) => {
+            written?;
+            let exit = ending(&outcome, saves.as_ref());
+            let text = match settings.json {
+                true => json::result(job, &outcome, file.as_ref(), saves.as_ref()),
+                false => report::text(job, &outcome, saves.as_ref()),
+            };
+            Ok(Answer { text, exit })
+        }
+        Err(job::Error::Data(error)) => Err(error.into()),
+        Err(job::Error::Load(error)) => Err(Failure::new(Exit::Unreadable, error.to_string())),
+        Err(job::Error::Tensor(error)) => match error.out_of_memory() {
+            Some(report) => {
+                if let Err(failure) = written {
+                    output::progress(&failure.message);
+                }
+                Err(out_of_memory(job, settings, device, report, file.as_ref()))
+            }
+            None => Err(error.into()),
+        },
+    }
+}
+
+/// The exit code of a run that ended, and on stderr where it was saved.
+fn ending(outcome: &Outcome, saves: Option<&Saves>) -> Exit {
+    let stopped = outcome.signal.map_or(Exit::Done, Signal::exit);
+    let Some(saves) = saves else { return stopped };
+    match saves.failure() {
+        None => {
+            output::progress(&format!("saved step {} in {}", outcome.steps, saves.folder().display()));
+            stopped
+        }
+        Some(why) => {
+            output::progress(&format!("{}error:{} {why}", output::ERROR, output::RESET));
+            Exit::Unreadable
+        }
+    }
+}
+
+/// Lets `plimsoll top` watch. That it cannot is no reason not to train.
+fn serve(device: &Device) -> Option<Live> {
+    let why = match live::serve(device) {
+        Ok(live) => return Some(live),
+        Err(why) => why,
+    };
+    output::progress(&format!("`plimsoll top` cannot watch this run: {why}"));
+    None
+}
+
+/// The failure of a job that ran out, with the smallest limit that works.
+fn out_of_memory(
+    job: &Job,
+    settings: &Settings,
+    device: &Device,
+    report: &OutOfMemory,
+    file: Option<&SnapshotFile>,
+) -> Failure {
+    output::progress("out of memory; looking for the smallest limit that works");
+    let smallest = smallest::limit(job, settings.device.simulated(), device.memory_info().total_bytes);
+    Failure {
+        exit: Exit::OutOfMemory,
+        message: report::out_of_memory(job, report, smallest.as_ref()),
+        json: Some(json::out_of_memory(job, report, smallest.as_ref(), file)),
+    }
+}

@@ -1,0 +1,89 @@
+//! `--device`: where a job runs.
+
+use std::str::FromStr;
+
+use clap::Args;
+use plimsoll::{Bytes, Device, SimConfig};
+
+use crate::bytes;
+use crate::exit::{Exit, Failure};
+
+/// Where to run, and within what.
+#[derive(Args)]
+pub(crate) struct DeviceArgs {
+    /// The most bytes to reserve, such as 64MiB [default: the whole device]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    memory_limit: Option<u64>,
+    /// Where to run: `cpu`; `sim`, which computes nothing, accounts for every byte and reads images no further than their
+    /// headers; or `sim:GPU`, such as sim:H200, the same with that GPU's memory
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    device: On,
+    /// Memory of the simulated device, such as 80GiB [default: this machine's]
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    capacity: Option<u64>,
+}
+
+/// Where to run.
+#[derive(Clone, Debug)]
+enum On {
+    /// This machine's processors and memory.
+    Cpu,
+    /// A device that computes nothing and accounts for every byte.
+    Sim,
+    /// The same with the memory of a GPU.
+    Like(SimConfig),
+}
+
+impl FromStr for On {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<On, String> {
+        match (text, text.strip_prefix("sim:")) {
+            ("cpu", _) => Ok(On::Cpu),
+            ("sim", _) => Ok(On::Sim),
+            (_, Some(gpu)) => SimConfig::like(gpu).map(On::Like).map_err(|error| error.to_string()),
+            _ => Err("a device is `cpu`, `sim` or a simulated GPU such as `sim:H200`".to_owned()),
+        }
+    }
+}
+
+impl DeviceArgs {
+    /// Whether values are computed.
+    pub(super) fn has_values(&self) -> bool {
+        matches!(self.device, On::Cpu)
+    }
+
+    /// The device, within its limit.
+    pub(super) fn open(&self) -> Result<Device, Failure> {
+        let device = match (&self.device, self.capacity) {
+            (On::Cpu, None) => Device::cpu(),
+            (On::Cpu, Some(_)) => {
+                let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
+                               with `--memory-limit`";
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            (On::Like(gpu), Some(_)) => {
+                let message = format!(
+                    "--capacity is the size of `--device sim`; {} has {}: leave one of the two out, or bound it with \
+                     `--memory-limit`",
+                    gpu.name,
+                    Bytes(gpu.capacity_bytes)
+                );
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            (On::Like(gpu), None) => Device::sim(gpu.clone()),
+            (On::Sim, Some(capacity)) => Device::sim(SimConfig::new(capacity)),
+            (On::Sim, None) => Device::sim(SimConfig::new(Device::cpu().memory_info().total_bytes)),
+        };
+        device.set_memory_limit(self.memory_limit);
+        Ok(device)
+    }
+
+    /// A simulated device like this one, to try limits on.
+    pub(super) fn simulated(&self) -> SimConfig {
+        match &self.device {
+            On::Like(gpu) => gpu.clone(),
+            On::Cpu | On::Sim => SimConfig::new(0),
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! `plimsoll train gpt`: a GPT-2 on the characters of a text, as nanoGPT's `shakespeare_char`. `model.rs` is the network in
+//! training, `sample.rs` how it writes.
+
+mod model;
+mod sample;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+use plimsoll::data::{DataError, DataLoader, Dataset, RandomSampler, Subset, Text, TextError, TextSplit};
+use plimsoll::models::Gpt2Config;
+use plimsoll::nn::Scope;
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::{Result, Tensor};
+use serde_json::{Map, Value, json};
+
+use self::model::LanguageModel;
+use self::sample::Sampling;
+use super::job::{Job, Length};
+use super::optimizer::learning_rate;
+use super::settings::Settings;
+use super::task::{CHECKSUM_START, Identity, Metric, Network, Task, Unit, checksum};
+use crate::exit::{Exit, Failure};
+
+/// Steps between two looks at the validation part: an epoch of this job.
+const ROUND: u64 = 250;
+/// Blocks of the validation part that are looked at.
+const VALIDATED: usize = 512;
+/// Steps in which the learning rate rises.
+const WARM_UP: f64 = 100.0;
+/// Characters of the text that is made by code.
+const MADE: usize = 500_000;
+/// The norm to which gradients are clipped.
+const CLIP: f64 = 1.0;
+
+#[derive(Args)]
+pub(crate) struct GptArgs {
+    /// Text file, UTF-8 [default: simple English sentences made by code]
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// What a token is
+    #[arg(long, value_enum, default_value_t = Symbols::Characters)]
+    tokens: Symbols,
+    /// Number of blocks
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1000),
+          help_heading = "Model")]
+    layers: u16,
+    /// Attention heads of each block; they divide the width
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..),
+          help_heading = "Model")]
+    heads: u16,
+    /// Width of the residual stream
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=1_000_000),
+          help_heading = "Model")]
+    width: u32,
+    /// Tokens that the model sees at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..),
+          help_heading = "Model")]
+    context: u32,
+    /// Share of activations that are dropped in training
+    #[arg(long, value_name = "P", default_value_t = 0.0, value_parser = probability, help_heading = "Model")]
+    dropout: f64,
+    /// Checkpoint each block's activations: compute them again in the backward pass, for less memory
+    #[arg(long, help_heading = "Model")]
+    checkpoint: bool,
+    /// Steps to train
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+    steps: u64,
+    /// Blocks of tokens per step
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    batch_size: u32,
+    /// Learning rate of AdamW after 100 steps; it rises until then, and falls with the root of the steps afterwards
+    #[arg(long, value_name = "RATE", default_value_t = 3e-3, value_parser = learning_rate)]
+    lr: f64,
+    /// Characters to write at the end; 0 writes none
+    #[arg(long, value_name = "N", default_value_t = 400, help_heading = "Sample")]
+    sample: u32,
+    /// What the sample begins with [default: a line break]
+    #[arg(long, value_name = "TEXT", help_heading = "Sample")]
+    prompt: Option<String>,
+    /// How bold the sample is: 0 always writes the likeliest token, 1 draws by the model's own probabilities
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature, help_heading = "Sample")]
+    temperature: f64,
+    #[command(flatten)]
+    pub(super) settings: Settings,
+}
+
+/// What a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Symbols {
+    /// A character: the vocabulary is the distinct characters of the text
+    Characters,
+    /// A byte, of any file: the vocabulary is the 256 bytes
+    Bytes,
+}
+
+fn probability(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
+        _ => Err("a share is a number from 0 to less than 1".to_owned()),
+    }
+}
+
+fn temperature(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(t) if (0.0..=100.0).contains(&t) => Ok(t),
+        _ => Err("a temperature is a number from 0 to 100".to_owned()),
+    }
+}
+
+/// A text, and how to learn it.
+struct Gpt {
+    name: String,
+    symbols: Symbols,
+    text: Text,
+    parts: TextSplit,
+    config: Gpt2Config,
+    sampling: Sampling,
+    describe: Map<String, Value>,
+}
+
+impl GptArgs {
+    /// The job.
+    pub(super) fn job(&self) -> std::result::Result<Job, Failure> {
+        let [width, context, heads] = [self.width as usize, self.context as usize, usize::from(self.heads)];
+        if !width.is_multiple_of(heads) {
+            let message =
+                format!("--heads {heads} does not divide --width {width}: give a multiple of the heads");
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        let text = self.text()?;
+        let parts = text.split(context)?;
+        let vocabulary = text.vocabulary().clone();
+        let config = Gpt2Config {
+            vocab_size: vocabulary.len(),
+            n_positions: context,
+            n_embd: width,
+            n_layer: usize::from(self.layers),
+            n_head: heads,
+            dropout: self.dropout,
+            gradient_checkpointing: self.checkpoint,
+        };
+        let sampling =
+            Sampling::new(vocabulary, self.prompt.as_deref(), self.sample as usize, self.temperature)
+                .map_err(|why| Failure::new(Exit::Usage, format!("--prompt: {why}")))?;
+        let (name, symbols, describe) = (self.data_name(), self.tokens, self.describe(&text, &parts));
+        let task = Gpt { name, symbols, text, parts, config, sampling, describe };
+        let epochs = self.steps.div_ceil(ROUND);
+        let length = Length { epochs: Some(epochs), default_epochs: epochs, steps: Some(self.steps) };
+        Ok(self.settings.job(Box::new(task), length, self.batch_size as usize, self.lr))
+    }
+
+    fn text(&self) -> std::result::Result<Text, Failure> {
+        let read = match (&self.data, self.tokens) {
+            (Some(path), Symbols::Characters) => Text::read(path),
+            (Some(path), Symbols::Bytes) => Text::read_bytes(path),
+            (None, _) => Text::sentences(self.settings.seed, MADE),
+        };
+        read.map_err(|why| match why {
+            DataError::Text(TextError::NotUtf8 { .. }) => {
+                Failure::new(Exit::Unreadable, format!("{why} with `--tokens bytes`"))
+            }
+            other => other.into(),
+        })
+    }
+
+    fn data_name(&self) -> String {
+        self.data.as_ref().map_or("sentences made by code".to_owned(), |path| path.display().to_string())
+    }
+
+    fn describe(&self, text: &Text, parts: &TextSplit) -> Map<String, Value> {
+        let fields = json!({
+            "data": self.data_name(),
+            "train_tokens": parts.train.positions() + parts.train.context(),
+            "tokens": text.tokens().len(),
+            "vocabulary": text.vocabulary().len(),
+            "layers": self.layers,
+            "heads": self.heads,
+            "width": self.width,
+            "context": self.context,
+            "dropout": self.dropout,
+            "checkpoint": self.checkpoint,
+            "batch_size": self.batch_size,
+            "optimizer": "adamw",
+            "lr": self.lr,
+            "seed": self.settings.seed,
+        });
+        fields.as_object().cloned().unwrap_or_default()
+    }
+}
+
+impl Symbols {
+    fn plural(self) -> &'static str {
+        match self {
+            Symbols::Characters => "characters",
+            Symbols::Bytes => "bytes",
+        }
+    }
+}
+
+impl Task for Gpt {
+    fn name(&self) -> &'static str {
+        "gpt"
+    }
+
+    fn announcement(&self) -> String {
+        let Gpt2Config { n_layer, n_head, n_embd, n_positions, vocab_size, .. } = self.config;
+        let (all, symbols) = (self.text.tokens().len(), self.symbols.plural());
+        format!(
+            "{all} {symbols} of {}: vocabulary {vocab_size}, layers {n_layer}, heads {n_head}, width {n_embd}, context \
+             {n_positions}",
+            self.name
+        )
+    }
+
+    fn training(&self, batch_size: usize, seed: u64) -> std::result::Result<DataLoader, DataError> {
+        let blocks = self.parts.train.clone();
+        let draws = (ROUND as usize).saturating_mul(batch_size);
+        let sampler = RandomSampler::new(blocks.positions(), seed).with_replacement(draws);
+        Ok(DataLoader::new(Arc::new(blocks), batch_size)?.seed(seed).sampler(sampler))
+    }
+
+    fn testing(&self, batch_size: usize) -> std::result::Result<DataLoader, DataError> {
+        let blocks = self.parts.validation.clone().sequential();
+        let some = 0..blocks.len().min(VALIDATED);
+        DataLoader::new(Arc::new(Subset::new(Arc::new(blocks), some)?), batch_size)
+    }
+
+    fn data_set_bytes(&self) -> u64 {
+        self.text.tokens().resident_bytes()
+    }
+
+    fn network(&self, scope: &Scope) -> Result<Box<dyn Network>> {
+        Ok(Box::new(LanguageModel::new(scope, self.config.clone(), self.sampling.clone())?))
+    }
+
+    fn optimizer(&self, parameters: Vec<Tensor>, lr: f64) -> Box<dyn Optimizer> {
+        Box::new(AdamW::new(parameters, AdamWOptions { lr, ..AdamWOptions::default() }))
+    }
+
+    /// As in "Attention Is All You Need": it does not depend on the number of steps, so a run can be prolonged.
+    fn schedule(&self, step: u64, _: u64) -> f64 {
+        let step = step as f64 + 1.0;
+        (step / WARM_UP).min((WARM_UP / step).sqrt())
+    }
+
+    fn clip(&self) -> Option<f64> {
+        Some(CLIP)
+    }
+
+    fn unit(&self) -> Unit {
+        Unit { plural: "tokens", per_sample: self.config.n_positions as u64 }
+    }
+
+    fn metric(&self) -> Metric {
+        Metric::Loss
+    }
+
+    fn describe(&self) -> Map<String, Value> {
+        self.describe.clone()
+    }
+
+    fn identity(&self) -> std::result::Result<Identity, DataError> {
+        let config = &self.config;
+        let options = json!({
+            "--tokens": self.symbols.plural(),
+            "--layers": config.n_layer,
+            "--heads": config.n_head,
+            "--width": config.n_embd,
+            "--context": config.n_positions,
+            "--dropout": config.dropout,
+        });
+        let symbols = self.text.vocabulary().symbols().unwrap_or_default();
+        let mut data = checksum(CHECKSUM_START, symbols.into_bytes());
+        let tokens = self.text.tokens();
+        let mut some = vec![0; 4096];
+        for start in (0..tokens.len()).step_by(some.len()) {
+            let some = &mut some[..(tokens.len() - start).min(4096)];
+            tokens.read(start, some)?;
+            data = checksum(data, some.iter().flat_map(|token| (*token as u32).to_le_bytes()));
+        }
+        Ok(Identity { options: options.as_object().cloned().unwrap_or_default(), data })
+    }
+
+    /// What `transformers` needs to load the weights, and the tokens' characters.
+    fn companions(&self) -> Vec<(&'static str, String)> {
+        let Gpt2Config { vocab_size, n_positions, n_embd, n_layer, n_head, dropout, .. } = self.config;
+        let config = json!({
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "activation_function": "gelu_new",
+            "vocab_size": vocab_size,
+            "n_positions": n_positions,
+            "n_embd": n_embd,
+            "n_layer": n_layer,
+            "n_head": n_head,
+            "embd_pdrop": dropout,
+            "attn_pdrop": dropout,
+            "resid_pdrop": dropout,
+            "tie_word_embeddings": true,
+            "bos_token_id": null,
+            "eos_token_id": null,
+        });
+        let vocabulary = match self.text.vocabulary().symbols() {
+            Some(symbols) => json!({ "characters": symbols.chars().map(String::from).collect::<Vec<_>>() }),
+            None => json!({ "bytes": 256 }),
+        };
+        vec![("config.json", format!("{config:#}\n")), ("vocabulary.json", format!("{vocabulary}\n"))]
+    }
+
+    fn smaller(&self) -> &'static str {
+        match self.config.gradient_checkpointing {
+            true => "a smaller --batch-size, --context or --width",
+            false => "a smaller --batch-size or --context, or --checkpoint",
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The networks of `plimsoll train image`.
+
+use clap::ValueEnum;
+use plimsoll::Result;
+use plimsoll::models::{ResNet, ResNetConfig};
+use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
+
+/// A network that classifies images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Model {
+    /// Three convolutions with 32, 64 and 128 channels, each pooled, and a linear layer
+    Cnn,
+    /// ResNet-18, with the names of torchvision's
+    #[value(name = "resnet18")]
+    ResNet18,
+}
+
+impl Model {
+    /// The name on the command line.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Model::Cnn => "cnn",
+            Model::ResNet18 => "resnet18",
+        }
+    }
+
+    /// Rows and columns of an image, if nothing else is asked for.
+    pub(super) fn default_side(self) -> usize {
+        match self {
+            Model::Cnn => 64,
+            Model::ResNet18 => 224,
+        }
+    }
+
+    /// The least rows and columns that the network can work on.
+    pub(super) fn smallest_side(self) -> usize {
+        match self {
+            Model::Cnn => 8,
+            Model::ResNet18 => 1,
+        }
+    }
+
+    /// The network, with start values.
+    pub(super) fn build(self, scope: &Scope, side: usize, classes: usize) -> Result<Box<dyn Module>> {
+        match self {
+            Model::Cnn => Ok(Box::new(cnn(scope, side, classes)?)),
+            Model::ResNet18 => {
+                let config = ResNetConfig { num_classes: classes, ..ResNetConfig::resnet18() };
+                Ok(Box::new(ResNet::new(scope, config)?))
+            }
+        }
+    }
+}
+
+fn cnn(scope: &Scope, side: usize, classes: usize) -> Result<Sequential> {
+    let convolution = |s: &Scope, from, to| Ok(Conv2d::new(s, from, to, 3)?.padding(1));
+    Sequential::new(scope)
+        .add("conv1", |s| convolution(s, 3, 32))?
+        .add("relu1", ReLU::new)?
+        .add("pool1", |s| MaxPool2d::new(s, 2))?
+        .add("conv2", |s| convolution(s, 32, 64))?
+        .add("relu2", ReLU::new)?
+        .add("pool2", |s| MaxPool2d::new(s, 2))?
+        .add("conv3", |s| convolution(s, 64, 128))?
+        .add("relu3", ReLU::new)?
+        .add("pool3", |s| MaxPool2d::new(s, 2))?
+        .add("flatten", Flatten::new)?
+        .add("fc", |s| Linear::new(s, 128 * (side / 8) * (side / 8), classes))
+}

@@ -1,0 +1,296 @@
+//! The training loop. It is the same for every task and on every device: on the simulated one it merely cannot read
+//! values.
+
+use std::time::{Duration, Instant};
+
+use plimsoll::data::{DataLoader, LoaderState};
+use plimsoll::memory::{self, Report};
+use plimsoll::nn::Scope;
+use plimsoll::optim::{Optimizer, clip_grad_norm_};
+use plimsoll::{Device, Segment, Tensor, no_grad};
+use serde::{Deserialize, Serialize};
+
+use super::job::{Error, Job, Outcome, Place};
+use super::saves::{Saved, Saves};
+use super::stop::Stop;
+use super::task::Network;
+use super::watch::Watch;
+
+// Note [Repeating epochs]
+// Every epoch makes the same requests. On the simulated device nothing else happens, so once an epoch ends
+// with the segments and blocks that an earlier one ended with, all that follow go round the same states,
+// and the job is over, however many epochs were asked for. (Blocks change places between epochs, so it need
+// not be the epoch just before.)
+
+/// A job on its device.
+pub(super) struct Run<'a> {
+    job: &'a Job,
+    device: &'a Device,
+    stop: &'a Stop,
+    saves: Option<&'a mut Saves>,
+    network: Box<dyn Network>,
+    parameters: Vec<Tensor>,
+    optimizer: Box<dyn Optimizer>,
+    training: DataLoader,
+    testing: DataLoader,
+    parameter_bytes: u64,
+    progress: Progress,
+    /// The step of the last checkpoint.
+    saved_step: Option<u64>,
+    trained: Trained,
+    /// The most seen so far.
+    outside_bytes: Option<u64>,
+}
+
+/// How far a run is, with what it has measured: everything that a checkpoint keeps beside tensors and generators.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    pub(super) step: u64,
+    pub(super) epoch: u64,
+    /// The position in the epoch; none at its beginning.
+    pub(super) loader: Option<LoaderState>,
+    /// The sum of the losses of this epoch's samples, as bits: JSON might round it.
+    pub(super) loss_sum_bits: u64,
+    /// Samples of this epoch that were trained on.
+    pub(super) samples: u64,
+    /// Mean losses of the epochs before.
+    pub(super) losses: Vec<f64>,
+    /// What tests measured after the epochs before.
+    pub(super) scores: Vec<f64>,
+}
+
+/// What was trained on in this process, and in what time.
+#[derive(Default)]
+struct Trained {
+    samples: u64,
+    elapsed: Duration,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        job: &'a Job,
+        device: &'a Device,
+        saves: Option<&'a mut Saves>,
+        stop: &'a Stop,
+    ) -> Result<Run<'a>, Error> {
+        device.manual_seed(job.seed);
+        let network = job.task.network(&Scope::new(device, job.seed))?;
+        let parameters = network.module().parameters();
+        let ready = |loader: DataLoader| {
+            if device.has_values() { loader.workers(job.workers) } else { loader.shapes_only() }
+        };
+        Ok(Run {
+            optimizer: job.task.optimizer(parameters.clone(), job.lr),
+            training: ready(job.task.training(job.batch_size, job.seed)?),
+            testing: ready(job.task.testing(job.batch_size)?),
+            parameter_bytes: device.memory_allocated(),
+            progress: Progress::default(),
+            saved_step: None,
+            trained: Trained::default(),
+            outside_bytes: None,
+            parameters,
+            network,
+            job,
+            device,
+            stop,
+            saves,
+        })
+    }
+
+    /// Runs to the end, or to a signal.
+    pub(super) fn finish(mut self, watch: &mut impl Watch) -> Result<Outcome, Error> {
+        let start = Instant::now();
+        self.resume(watch)?;
+        let mut seen: Vec<Vec<Segment>> = Vec::new();
+        loop {
+            self.train(watch)?;
+            let over = self.progress.step >= self.steps();
+            if over || self.stop.signal().is_some() {
+                self.save(watch);
+            }
+            let Some(score) = self.test()? else { break };
+            let loss = self.device.has_values().then(|| self.mean_loss()).flatten();
+            self.progress.losses.extend(loss);
+            self.progress.scores.extend(score);
+            watch.epoch(self.place(), loss, score, self.device);
+            if over {
+                break;
+            }
+            if !self.device.has_values() {
+                let state = self.device.memory_snapshot();
+                if seen.contains(&state) {
+                    watch.repeats(self.place());
+                    self.progress.step = self.steps();
+                    break;
+                }
+                seen.push(state);
+            }
+            let (step, losses, scores) = (self.progress.step, self.progress.losses, self.progress.scores);
+            self.progress =
+                Progress { step, epoch: self.progress.epoch + 1, losses, scores, ..Progress::default() };
+        }
+        watch.end(self.device);
+        self.outcome(start)
+    }
+
+    fn outcome(self, start: Instant) -> Result<Outcome, Error> {
+        let mut memory = Report::of(self.device);
+        memory.outside_bytes = memory.outside_bytes.max(self.outside_bytes);
+        let (data_set_bytes, batches_bytes) = match self.device.has_values() {
+            true => (self.job.task.data_set_bytes(), self.training.buffer_bytes()),
+            false => (0, 0),
+        };
+        let elapsed = start.elapsed();
+        let seconds = self.trained.elapsed.as_secs_f64();
+        let units = self.trained.samples * self.job.task.unit().per_sample;
+        let is_measured = self.device.has_values() && units > 0 && seconds > 0.0;
+        let sample = match self.device.has_values() && self.stop.signal().is_none() {
+            true => {
+                // So that the sample does not depend on how often the training drew random numbers.
+                self.device.manual_seed(self.job.seed);
+                no_grad(|| self.job.precision.run(|| self.network.sample(self.stop)))?
+            }
+            false => None,
+        };
+        Ok(Outcome {
+            memory,
+            parameters: self.parameter_bytes,
+            parameter_count: self.parameters.iter().map(|parameter| parameter.numel() as u64).sum(),
+            data_set_bytes,
+            batches_bytes,
+            steps: self.progress.step,
+            planned_steps: self.steps(),
+            scores: self.progress.scores.clone(),
+            tested: self.testing.dataset().len(),
+            losses: self.progress.losses.clone(),
+            elapsed,
+            units_per_second: is_measured.then(|| units as f64 / seconds),
+            sample,
+            signal: self.stop.signal(),
+        })
+    }
+
+    fn place(&self) -> Place {
+        let per_epoch = self.training.len() as u64;
+        Place {
+            epoch: self.progress.epoch,
+            epochs: self.job.length.epochs(per_epoch),
+            step: self.progress.step,
+            steps: self.steps(),
+        }
+    }
+
+    fn steps(&self) -> u64 {
+        self.job.length.steps(self.training.len() as u64)
+    }
+
+    /// The steps of all epochs, whether or not they are all made.
+    fn horizon(&self) -> u64 {
+        let per_epoch = self.training.len() as u64;
+        self.job.length.epochs(per_epoch).saturating_mul(per_epoch)
+    }
+
+    /// Goes to where a checkpoint was, if there is one to go on from.
+    fn resume(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
+        let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
+        let Some(from) = saves.take_checkpoint() else { return Ok(()) };
+        self.progress = from.load(self.network.module(), self.optimizer.as_mut(), self.device)?;
+        self.saved_step = saves.starts_here().then_some(self.progress.step);
+        watch.resumed(self.place());
+        Ok(())
+    }
+
+    /// Saves where the run is, unless that is done. That it cannot is no reason to stop: [`Saves`] remembers the error.
+    fn save(&mut self, watch: &mut impl Watch) {
+        let Some(saves) = self.saves.as_deref_mut() else { return };
+        if self.saved_step == Some(self.progress.step) {
+            return;
+        }
+        let saved = Saved {
+            module: self.network.module(),
+            optimizer: self.optimizer.as_ref(),
+            device: self.device,
+            progress: &self.progress,
+        };
+        match saves.save(&saved) {
+            Ok(()) => self.saved_step = Some(self.progress.step),
+            Err(why) => watch.note(&format!("step {}: {why}", self.progress.step)),
+        }
+    }
+
+    /// The rest of the epoch, as far as the job goes.
+    fn train(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
+        self.network.module().train();
+        let training = self.training.clone();
+        let mut epoch = match &self.progress.loader {
+            Some(state) => training.resume(state)?,
+            None => training.epoch(self.progress.epoch),
+        };
+        let (start, steps) = (Instant::now(), self.steps());
+        while self.progress.step < steps && self.stop.signal().is_none() {
+            let Some(batch) = epoch.next() else { break };
+            let batch = batch?;
+            self.device.mark_step(self.progress.step);
+            let loss = self.step(&batch.to_device(self.device)?)?;
+            let sum = f64::from_bits(self.progress.loss_sum_bits)
+                + f64::from(loss.unwrap_or(0.0)) * batch.samples as f64;
+            self.progress.loss_sum_bits = sum.to_bits();
+            self.progress.samples += batch.samples as u64;
+            self.trained.samples += batch.samples as u64;
+            watch.step(self.place(), batch.samples, loss, self.device);
+            training.recycle(batch);
+            self.progress.loader = Some(epoch.state());
+            if self.saves.as_ref().is_some_and(|saves| saves.is_due(self.progress.step)) {
+                self.save(watch);
+            }
+        }
+        self.trained.elapsed += start.elapsed();
+        Ok(())
+    }
+
+    /// One step on one batch; the loss where there is one to read.
+    fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
+        self.optimizer.set_lr(self.job.lr * self.job.task.schedule(self.progress.step, self.horizon()));
+        let loss = self.job.precision.run(|| self.network.loss(batch))?;
+        self.optimizer.zero_grad();
+        loss.backward()?;
+        if let Some(norm) = self.job.task.clip() {
+            clip_grad_norm_(&self.parameters, norm, 2.0)?;
+        }
+        self.optimizer.step()?;
+        // Often enough to see batches in preparation, too seldom to cost anything.
+        if self.progress.step.is_multiple_of(64) {
+            self.look_outside();
+        }
+        self.progress.step += 1;
+        self.device.has_values().then(|| loss.item()).transpose()
+    }
+
+    fn mean_loss(&self) -> Option<f64> {
+        let samples = self.progress.samples;
+        (samples > 0).then(|| f64::from_bits(self.progress.loss_sum_bits) / samples as f64)
+    }
+
+    /// What the test measures, summed, where the device can say. `None` if a signal arrived.
+    fn test(&mut self) -> Result<Option<Option<f64>>, Error> {
+        self.network.module().eval();
+        let mut sum = 0.0;
+        for batch in self.testing.epoch(self.progress.epoch) {
+            if self.stop.signal().is_some() {
+                return Ok(None);
+            }
+            let batch = batch?;
+            let tensors = batch.to_device(self.device)?;
+            let score = no_grad(|| self.job.precision.run(|| self.network.score(&tensors)))?;
+            sum += score.unwrap_or(0.0);
+            self.testing.recycle(batch);
+        }
+        self.look_outside();
+        Ok(Some(self.device.has_values().then_some(sum)))
+    }
+
+    /// Notes what the process holds beside the allocator, should it be more than before.
+    fn look_outside(&mut self) {
+        self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
+    }
+}

@@ -1,0 +1,293 @@
+//! `--save` and `--resume`: a folder with the checkpoint of a run and the weights for other programs.
+//!
+//! `checkpoint.safetensors` has everything that a run goes on from; `model.safetensors` only the weights, under PyTorch's
+//! names. Each is replaced whole or not at all, so whatever ends the run leaves the last good ones.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use plimsoll::Device;
+use plimsoll::nn::Module;
+use plimsoll::optim::Optimizer;
+use plimsoll::serialize::{self, Checkpoint, SerializeError};
+use plimsoll_trace::output::replace;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::job::{Error, Job};
+use super::run::Progress;
+use super::task::Identity;
+use crate::exit::{Exit, Failure};
+
+/// The file that a run goes on from.
+const CHECKPOINT: &str = "checkpoint.safetensors";
+/// The weights alone.
+const WEIGHTS: &str = "model.safetensors";
+/// The value in a checkpoint that has what is not a tensor.
+const KEY: &str = "train";
+/// The name of the device's generator in a checkpoint.
+const GENERATOR: &str = "device";
+
+/// Where to save, and what to go on from.
+#[derive(Args)]
+pub(crate) struct SaveArgs {
+    /// Save checkpoints and weights into this folder: every --save-every steps, at the end, and on Ctrl-C or SIGTERM
+    #[arg(long, value_name = "DIR", help_heading = "Saving")]
+    save: Option<PathBuf>,
+    /// Steps from one checkpoint to the next
+    #[arg(long, value_name = "N", default_value_t = 250, help_heading = "Saving",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    save_every: u64,
+    /// Go on, bit for bit, from the checkpoint in this folder [default: the one of --save]; without --save, save there too
+    #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
+    #[expect(clippy::option_option, reason = "an option that is there with or without a value")]
+    resume: Option<Option<PathBuf>>,
+    /// Replace the checkpoint of another run
+    #[arg(long, help_heading = "Saving")]
+    force: bool,
+}
+
+/// A folder that a run saves to.
+pub(crate) struct Saves {
+    folder: PathBuf,
+    every: u64,
+    facts: Facts,
+    companions: Vec<(&'static str, String)>,
+    checkpoint: Option<Loaded>,
+    /// Whether the checkpoint to go on from is in this folder.
+    starts_here: bool,
+    failure: Option<SerializeError>,
+}
+
+/// What a checkpoint says of its job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Facts {
+    task: String,
+    options: Map<String, Value>,
+    data: u64,
+}
+
+/// What is saved.
+pub(super) struct Saved<'a> {
+    pub(super) module: &'a dyn Module,
+    pub(super) optimizer: &'a dyn Optimizer,
+    pub(super) device: &'a Device,
+    pub(super) progress: &'a Progress,
+}
+
+/// A checkpoint to go on from.
+pub(super) struct Loaded {
+    file: Checkpoint,
+    progress: Progress,
+}
+
+impl SaveArgs {
+    /// The folder that the options name, ready to be written to, and the checkpoint to go on from. Nothing in it is changed.
+    pub(super) fn open(&self, job: &Job, device: &Device) -> Result<Option<Saves>, Failure> {
+        let usage = |message: String| Failure::new(Exit::Usage, message);
+        let from = match &self.resume {
+            None => None,
+            Some(Some(folder)) => Some(folder),
+            Some(None) => Some(self.save.as_ref().ok_or_else(|| {
+                usage("--resume goes on from a checkpoint: name its folder, or give --save DIR".to_owned())
+            })?),
+        };
+        let Some(folder) = self.save.as_ref().or(from) else { return Ok(None) };
+        if !device.has_values() {
+            return Err(usage(format!(
+                "{} computes no values, so there is nothing to save or to go on from: leave --save and --resume out, or \
+                 use --device cpu",
+                device.name()
+            )));
+        }
+        let facts = Facts::of(job)?;
+        let checkpoint = from.map(|from| Loaded::open(&from.join(CHECKPOINT), &facts)).transpose()?;
+        let there = folder.join(CHECKPOINT);
+        let is_same = from.is_some_and(|from| from == folder || same(from, folder));
+        if there.exists() && !is_same && !self.force {
+            return Err(usage(format!(
+                "{} is there already: add --resume to go on from it, --force to replace it, or save to another folder",
+                there.display()
+            )));
+        }
+        writable(folder)?;
+        let companions = job.task.companions();
+        Ok(Some(Saves {
+            folder: folder.clone(),
+            every: self.save_every,
+            facts,
+            companions,
+            checkpoint,
+            starts_here: is_same,
+            failure: None,
+        }))
+    }
+}
+
+/// Whether both lead to one folder.
+fn same(left: &Path, right: &Path) -> bool {
+    fs::canonicalize(left).ok().zip(fs::canonicalize(right).ok()).is_some_and(|(left, right)| left == right)
+}
+
+/// Makes the folder and tries to write to it: better now than after hours of training.
+fn writable(folder: &Path) -> Result<(), Failure> {
+    let trial = folder.join(format!(".plimsoll-{}", std::process::id()));
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(&trial, b""))
+        .and_then(|()| fs::remove_file(&trial))
+        .map_err(|why| {
+            let message =
+                format!("--save {}: cannot write there: {why}; name another folder", folder.display());
+            Failure::new(Exit::Unreadable, message)
+        })
+}
+
+impl Saves {
+    /// The folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Why the last attempt to save failed, if it did.
+    pub(crate) fn failure(&self) -> Option<&SerializeError> {
+        self.failure.as_ref()
+    }
+
+    /// Whether a checkpoint is due after this many steps.
+    pub(super) fn is_due(&self, step: u64) -> bool {
+        step.is_multiple_of(self.every)
+    }
+
+    /// Whether the checkpoint that the run went on from is in this folder, so that it need not be saved again.
+    pub(super) fn starts_here(&self) -> bool {
+        self.starts_here
+    }
+
+    /// The checkpoint to go on from, once.
+    pub(super) fn take_checkpoint(&mut self) -> Option<Loaded> {
+        self.checkpoint.take()
+    }
+
+    /// Saves everything. What was saved before stays whole if it fails.
+    pub(super) fn save(&mut self, saved: &Saved<'_>) -> Result<(), String> {
+        let outcome = self.write(saved);
+        let message = outcome.as_ref().map_err(ToString::to_string).map(|&()| ());
+        self.failure = outcome.err();
+        message
+    }
+
+    fn write(&self, saved: &Saved<'_>) -> Result<(), SerializeError> {
+        let Facts { task, options, data } = &self.facts;
+        let train = json!({ "task": task, "options": options, "data": data, "progress": saved.progress });
+        Checkpoint::default()
+            .model(saved.module)
+            .optimizer(saved.optimizer)
+            .generator(GENERATOR, saved.device)
+            .value(KEY, train)
+            .save(self.folder.join(CHECKPOINT))?;
+        serialize::save(&saved.module.state_dict(), self.folder.join(WEIGHTS))?;
+        for (name, text) in &self.companions {
+            let path = self.folder.join(name);
+            replace(&path, |out| out.write_all(text.as_bytes()))
+                .map_err(|source| SerializeError::NotSaved { path, source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Facts {
+    fn of(job: &Job) -> Result<Facts, Failure> {
+        let Identity { mut options, data } = job.task.identity()?;
+        options.insert("--batch-size".to_owned(), job.batch_size.into());
+        options.insert("--seed".to_owned(), job.seed.into());
+        Ok(Facts { task: job.task.name().to_owned(), options, data })
+    }
+
+    /// What another job's checkpoint differs in, a line each.
+    fn differences(&self, saved: &Facts) -> Vec<String> {
+        if self.task != saved.task {
+            return vec![format!("it is of `plimsoll train {}`", saved.task)];
+        }
+        let shown = |value: Option<&Value>| match value {
+            None => "absent".to_owned(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+        };
+        let mut found = Vec::new();
+        for (option, ours) in &self.options {
+            let theirs = saved.options.get(option);
+            if theirs != Some(ours) {
+                found.push(format!("{option} is {} there and {} here", shown(theirs), shown(Some(ours))));
+            }
+        }
+        if found.is_empty() && self.data != saved.data {
+            found.push("the training data differ".to_owned());
+        }
+        found
+    }
+}
+
+impl Loaded {
+    /// Opens a checkpoint of the same job.
+    fn open(path: &Path, ours: &Facts) -> Result<Loaded, Failure> {
+        let unreadable = |message: String| Failure::new(Exit::Unreadable, message);
+        if !path.exists() {
+            return Err(unreadable(format!(
+                "there is no {} to go on from: leave --resume out to start a training, or name another folder",
+                path.display()
+            )));
+        }
+        let file = Checkpoint::open(path).map_err(|why| unreadable(why.to_string()))?;
+        let no_run =
+            || unreadable(format!("{} is a checkpoint, but not of `plimsoll train`", path.display()));
+        let train = file.get(KEY).ok_or_else(no_run)?;
+        let saved: Facts = serde_json::from_value(train.clone()).map_err(|_| no_run())?;
+        let progress: Progress = serde_json::from_value(train["progress"].clone()).map_err(|_| no_run())?;
+        let differences = ours.differences(&saved);
+        if differences.is_empty() {
+            return Ok(Loaded { file, progress });
+        }
+        let message = format!(
+            "{} is of another job, and was not changed:\n  {}\ngive the options of that job, or leave --resume out and save \
+             to another folder",
+            path.display(),
+            differences.join("\n  ")
+        );
+        Err(Failure::new(Exit::Usage, message))
+    }
+
+    /// Loads everything; gives back how far the run was.
+    pub(super) fn load(
+        self,
+        module: &dyn Module,
+        optimizer: &mut dyn Optimizer,
+        device: &Device,
+    ) -> Result<Progress, Error> {
+        self.file.load_model(module)?;
+        self.file.load_optimizer(optimizer)?;
+        self.file.load_generator(GENERATOR, device)?;
+        Ok(self.progress)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(task: &str, layers: u64, data: u64) -> Facts {
+        let options = [("--layers".to_owned(), layers.into())].into_iter().collect();
+        Facts { task: task.to_owned(), options, data }
+    }
+
+    #[test]
+    fn another_job_is_known_by_its_task_its_options_or_its_data() {
+        let ours = facts("gpt", 4, 7);
+        assert_eq!(ours.differences(&ours), Vec::<String>::new());
+        assert_eq!(ours.differences(&facts("mnist", 4, 7)), ["it is of `plimsoll train mnist`"]);
+        assert_eq!(ours.differences(&facts("gpt", 2, 8)), ["--layers is 2 there and 4 here"]);
+        assert_eq!(ours.differences(&facts("gpt", 4, 8)), ["the training data differ"]);
+        let none = Facts { options: Map::new(), ..facts("gpt", 4, 7) };
+        assert_eq!(ours.differences(&none), ["--layers is absent there and 4 here"]);
+    }
+}

@@ -1,0 +1,51 @@
+//! Options that every training has.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::device::DeviceArgs;
+use super::job::{Job, Length, Precision};
+use super::saves::SaveArgs;
+use super::task::Task;
+
+#[derive(Args)]
+pub(crate) struct Settings {
+    #[command(flatten)]
+    pub(super) device: DeviceArgs,
+    /// What matrix products and convolutions are computed in
+    #[arg(long = "dtype", value_enum, value_name = "TYPE", default_value_t = Precision::Float32)]
+    pub(super) precision: Precision,
+    /// The same seed gives the same result, bit for bit
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Threads that prepare batches; 0 prepares them between steps
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=256))]
+    workers: u16,
+    #[command(flatten)]
+    pub(super) saves: SaveArgs,
+    /// Save the memory history, for PyTorch's viewer; also when memory runs out
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub(super) snapshot: Option<PathBuf>,
+    /// How many events it keeps; when there are more, the oldest are dropped
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, requires = "snapshot", help_heading = "Output",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) snapshot_entries: u32,
+    /// Write the memory history to a log as it happens: for long runs, and complete up to a crash
+    #[arg(long, value_name = "FILE", conflicts_with = "snapshot", help_heading = "Output")]
+    pub(super) log: Option<PathBuf>,
+    /// Do not let `plimsoll top` watch this run
+    #[arg(long, help_heading = "Output")]
+    pub(super) no_live: bool,
+    /// Print the result as JSON
+    #[arg(long, help_heading = "Output")]
+    pub(super) json: bool,
+}
+
+impl Settings {
+    /// A job with these settings.
+    pub(super) fn job(&self, task: Box<dyn Task>, length: Length, batch_size: usize, lr: f64) -> Job {
+        let workers = usize::from(self.workers);
+        Job { task, length, batch_size, lr, precision: self.precision, seed: self.seed, workers }
+    }
+}
