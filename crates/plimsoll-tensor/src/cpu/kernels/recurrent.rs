@@ -204,6 +204,7 @@ pub(crate) fn backward<T: Float + Product>(
     scratch: &mut [T],
 ) {
     let (hidden, width) = (steps.hidden, steps.hidden * cell.gates());
+    let Gradients { gates: all_gates, dh: all_dh, dc: all_dc, extra: all_extra } = to;
     let one = T::of(1.0);
     let slope = |x: T| x * (one - x);
     for i in (0..steps.time).rev() {
@@ -212,9 +213,9 @@ pub(crate) fn backward<T: Float + Product>(
             let row = steps.row(time, batch);
             let past = before.map(|time| steps.row(time, batch) * hidden);
             let gates = kept.gates.get(row * width..(row + 1) * width).unwrap_or(&[]);
-            let to_gates = &mut to.gates[row * width..][..width];
+            let to_gates = &mut all_gates[row * width..][..width];
             let (y, dy) = (&kept.y[row * hidden..][..hidden], &dy[row * hidden..][..hidden]);
-            let dh = &mut to.dh[batch * hidden..][..hidden];
+            let dh = &mut all_dh[batch * hidden..][..hidden];
             match cell {
                 Cell::Relu | Cell::Tanh => vectorize(
                     #[inline(always)]
@@ -230,7 +231,7 @@ pub(crate) fn backward<T: Float + Product>(
                     },
                 ),
                 Cell::Lstm => {
-                    let dc = &mut to.dc[batch * hidden..][..hidden];
+                    let dc = &mut all_dc[batch * hidden..][..hidden];
                     let memory = &kept.extra[row * hidden..][..hidden];
                     let earlier = match past {
                         Some(past) => &kept.extra[past..][..hidden],
@@ -255,7 +256,7 @@ pub(crate) fn backward<T: Float + Product>(
                 }
                 Cell::Gru => {
                     let of_state = &kept.extra[row * hidden..][..hidden];
-                    let to_state = &mut to.extra[row * hidden..][..hidden];
+                    let to_state = &mut all_extra[row * hidden..][..hidden];
                     let earlier = match past {
                         Some(past) => &kept.y[past..][..hidden],
                         None => &start.h0[batch * hidden..][..hidden],
@@ -283,15 +284,15 @@ pub(crate) fn backward<T: Float + Product>(
             |first: usize| (&start.weight[first * hidden..], MatrixStrides::row_major(width, hidden));
         let out = MatrixStrides::row_major(steps.batch, hidden);
         let product = |k: usize| MatmulShape { batch: 1, m: steps.batch, k, n: hidden };
-        let grads = (&to.gates[at * width..], steps.strides(width));
+        let grads = (&all_gates[at * width..], steps.strides(width));
         if cell != Cell::Gru {
-            T::matmul(&product(width), grads, weight(0), None, (&mut *to.dh, out));
+            T::matmul(&product(width), grads, weight(0), None, (&mut *all_dh, out));
             continue;
         }
         let (a, b) = scratch[..2 * steps.batch * hidden].split_at_mut(steps.batch * hidden);
         T::matmul(&product(2 * hidden), grads, weight(0), None, (&mut *a, out));
-        let states = (&to.extra[at * hidden..], steps.strides(hidden));
+        let states = (&all_extra[at * hidden..], steps.strides(hidden));
         T::matmul(&product(hidden), states, weight(2 * hidden), None, (&mut *b, out));
-        to.dh.iter_mut().zip(a).zip(b).for_each(|((dh, a), b)| *dh += *a + *b);
+        all_dh.iter_mut().zip(a).zip(b).for_each(|((dh, a), b)| *dh += *a + *b);
     }
 }

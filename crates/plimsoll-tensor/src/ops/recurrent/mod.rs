@@ -39,7 +39,7 @@ use crate::tensor::{Grads, Tensor};
 /// let layer = RecurrentLayer { cell: Cell::Lstm, weights: [&w_ih, &w_hh], biases: None, batch_first: false, reverse: false };
 /// let zeros = Tensor::zeros(&[3, 8], &device)?;
 /// let x = Tensor::randn(&[10, 3, 4], &device)?; // steps, batch, inputs
-/// let (y, last) = x.recurrent(layer, RecurrentState { h: zeros.clone(), c: Some(zeros) })?;
+/// let (y, last) = x.recurrent(layer, &RecurrentState { h: zeros.clone(), c: Some(zeros) })?;
 /// assert_eq!((y.shape(), last.h.shape()), (&[10, 3, 8][..], &[3, 8][..]));
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
@@ -187,7 +187,7 @@ impl Tensor {
     pub fn recurrent(
         &self,
         layer: RecurrentLayer<'_>,
-        state: RecurrentState,
+        state: &RecurrentState,
     ) -> Result<(Tensor, RecurrentState)> {
         let op = Layer {
             cell: layer.cell,
@@ -202,7 +202,7 @@ impl Tensor {
             ));
         }
         want_float(NAME, self.dtype())?;
-        self.fits(&op, &layer, &state)?;
+        self.fits(&op, &layer, state)?;
         let mut ins: SmallVec<[&Tensor; 7]> = smallvec![self, &state.h];
         ins.extend(&state.c);
         ins.extend(layer.weights);

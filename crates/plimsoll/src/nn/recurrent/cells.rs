@@ -41,7 +41,7 @@ impl Step {
         };
         let c = (self.cell == Cell::Lstm).then(|| state(c)).transpose()?;
         let before = RecurrentState { h: state(h)?, c };
-        let (_, after) = input.unsqueeze(0)?.recurrent(self.parts.layer(self.cell, false, false), before)?;
+        let (_, after) = input.unsqueeze(0)?.recurrent(self.parts.layer(self.cell, false, false), &before)?;
         if batched {
             return Ok(after);
         }

@@ -181,7 +181,7 @@ impl Stack {
                 let number = layer * both + i;
                 let c = (self.cell == Cell::Lstm).then(|| first(c0, number)).transpose()?;
                 let state = RecurrentState { h: first(h0, number)?, c };
-                let (y, last) = x.recurrent(direction.layer(self.cell, batch_first, i == 1), state)?;
+                let (y, last) = x.recurrent(direction.layer(self.cell, batch_first, i == 1), &state)?;
                 outs.push(y);
                 last_h.push(last.h);
                 last_c.extend(last.c);
