@@ -2,6 +2,7 @@
 //! `fixtures/make_layers.py` made `fixtures/layers.json`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+#![allow(clippy::needless_pass_by_value, reason = "a layer is made for one check")]
 
 use std::collections::BTreeMap;
 

@@ -168,7 +168,7 @@ impl MultiheadAttention {
         let dropout_p = if self.mode.is_training() { self.dropout } else { 0.0 };
         let (mixed, weights) = if options.need_weights {
             let [q, k, v] = self.project(query, key, value)?;
-            let [q, k, v] = [self.split(lead(q)?)?, self.split(lead(k)?)?, self.split(lead(v)?)?];
+            let [q, k, v] = [self.split(&lead(q)?)?, self.split(&lead(k)?)?, self.split(&lead(v)?)?];
             let weights =
                 q.mul_scalar(1.0 / ((self.width / self.heads) as f64).sqrt())?.matmul(&k.transpose(2, 3)?)?;
             let weights = match masks.added(&scores, query)? {
@@ -193,7 +193,7 @@ impl MultiheadAttention {
                 }
                 None => {
                     let [q, k, v] = self.project(query, key, value)?;
-                    let [q, k, v] = [self.split(lead(q)?)?, self.split(lead(k)?)?, self.split(lead(v)?)?];
+                    let [q, k, v] = [self.split(&lead(q)?)?, self.split(&lead(k)?)?, self.split(&lead(v)?)?];
                     self.join(&q.scaled_dot_product_attention(&k, &v, attention)?)?
                 }
             };
@@ -258,7 +258,7 @@ impl MultiheadAttention {
     }
 
     /// `[batch, length, width]` as `[batch, heads, length, width / heads]`.
-    fn split(&self, x: Tensor) -> Result<Tensor> {
+    fn split(&self, x: &Tensor) -> Result<Tensor> {
         x.unflatten(2, &[self.heads, self.width / self.heads])?.transpose(1, 2)
     }
 
