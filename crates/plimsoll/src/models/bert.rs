@@ -1,5 +1,9 @@
 //! BERT: the names, shapes and start values of `transformers`' `BertModel` and `BertForMaskedLM`.
 
+mod config;
+
+pub use config::{BertConfig, BertInputs};
+
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{
     Activation, AttentionOptions, CrossEntropyOptions, DType, Error, Result, Tensor, autocast,
@@ -7,80 +11,6 @@ use plimsoll_tensor::{
 
 use crate::members;
 use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, Parameter, Scope};
-
-/// Sizes of a BERT.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BertConfig {
-    /// Number of tokens that there are.
-    pub vocab_size: usize,
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Number of blocks.
-    pub num_hidden_layers: usize,
-    /// Heads of each attention; they divide the width.
-    pub num_attention_heads: usize,
-    /// Width inside of a perceptron.
-    pub intermediate_size: usize,
-    /// Probability of dropping an element of an embedding and of what a part adds.
-    pub hidden_dropout_prob: f64,
-    /// Probability of dropping a weight of attention.
-    pub attention_probs_dropout_prob: f64,
-    /// Tokens in a sequence, at most.
-    pub max_position_embeddings: usize,
-    /// Kinds of tokens that there are, such as those of a first and of a second sentence.
-    pub type_vocab_size: usize,
-    /// Added to the variance of a normalization.
-    pub layer_norm_eps: f64,
-    /// The token of padding, whose embedding gets no gradient.
-    pub pad_token_id: usize,
-}
-
-impl BertConfig {
-    /// `bert-base-uncased`: 110 million parameters.
-    pub fn base() -> BertConfig {
-        BertConfig {
-            vocab_size: 30_522,
-            hidden_size: 768,
-            num_hidden_layers: 12,
-            num_attention_heads: 12,
-            intermediate_size: 3072,
-            hidden_dropout_prob: 0.1,
-            attention_probs_dropout_prob: 0.1,
-            max_position_embeddings: 512,
-            type_vocab_size: 2,
-            layer_norm_eps: 1e-12,
-            pad_token_id: 0,
-        }
-    }
-
-    /// `bert-large-uncased`: 335 million parameters.
-    pub fn large() -> BertConfig {
-        BertConfig {
-            hidden_size: 1024,
-            num_hidden_layers: 24,
-            num_attention_heads: 16,
-            intermediate_size: 4096,
-            ..BertConfig::base()
-        }
-    }
-}
-
-/// What a BERT reads.
-#[derive(Clone, Copy, Debug)]
-pub struct BertInputs<'a> {
-    /// Tokens, `int64 [batch, length]`.
-    pub input_ids: &'a Tensor,
-    /// Which tokens are there: 1 or true; 0 or false is padding. `[batch, length]`; all where `None`.
-    pub attention_mask: Option<&'a Tensor>,
-    /// Of which kind each token is, `int64 [batch, length]`; 0 where `None`.
-    pub token_type_ids: Option<&'a Tensor>,
-}
-
-impl<'a> From<&'a Tensor> for BertInputs<'a> {
-    fn from(input_ids: &'a Tensor) -> BertInputs<'a> {
-        BertInputs { input_ids, attention_mask: None, token_type_ids: None }
-    }
-}
 
 /// A BERT without a head. As `transformers.BertModel`.
 #[derive(Debug)]
