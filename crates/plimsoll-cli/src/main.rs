@@ -8,6 +8,7 @@ mod bytes;
 mod categories;
 mod check;
 mod conformance;
+mod cuda;
 mod diff;
 mod doctor;
 mod exit;
@@ -141,7 +142,7 @@ fn main() -> std::process::ExitCode {
         Verb::Explain(args) => explain::run(&args),
         Verb::Leaks(args) => leaks::run(&args),
         Verb::Diff(args) => diff::run(&args),
-        Verb::Doctor(args) => doctor::run(&args).map(Answer::from),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::Whatif(args) => whatif::run(&args).map(Answer::from),
         Verb::Check(args) => check::run(&args),
         Verb::Export(args) => export::run(&args).map(|()| Answer::default()),

@@ -15,21 +15,27 @@ use uses::Uses;
 const MOST_LINES: usize = 500;
 
 /// Which of our crates each crate may use, apart from its tests.
-const EDGES: [(&str, &[&str]); 7] = [
+const EDGES: [(&str, &[&str]); 8] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
-    ("plimsoll-tensor", &["plimsoll-alloc", "plimsoll-gpu"]),
+    ("plimsoll-cuda", &["plimsoll-alloc"]),
+    ("plimsoll-tensor", &["plimsoll-alloc", "plimsoll-cuda", "plimsoll-gpu"]),
     ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
     ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-gpu", "plimsoll-standin"]),
     ("plimsoll-gpu", &[]),
     ("plimsoll-standin", &["plimsoll-gpu"]),
 ];
 
-/// Where unsafe code may be: the CPU back end and its view type, the library that C calls, and the test that counts
-/// heap calls.
-const UNSAFE: [&str; 4] = [
+/// Where unsafe code may be: the CPU back end and its view type, the files that call NVIDIA's libraries, the library that C
+/// calls, and the test that counts heap calls.
+const UNSAFE: [&str; 9] = [
     "plimsoll-tensor/src/cpu/",
     "plimsoll-tensor/src/view.rs",
+    "plimsoll-cuda/src/library.rs",
+    "plimsoll-cuda/src/driver.rs",
+    "plimsoll-cuda/src/nvrtc.rs",
+    "plimsoll-cuda/src/blas.rs",
+    "plimsoll-cuda/src/pinned.rs",
     "plimsoll-standin/",
     "plimsoll-alloc/tests/no_heap.rs",
 ];

@@ -183,7 +183,11 @@ fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
     check(&["--lr", "fast"], 2, "learning rate");
     check(&["--capacity", "1GiB"], 2, "--device sim");
     check(&["--device", "sim:H9000"], 2, "`H9000` is not a known GPU; known are H200, ");
-    check(&["--device", "gpu"], 2, "a device is `cpu`, `sim` or a simulated GPU such as `sim:H200`");
+    check(
+        &["--device", "gpu"],
+        2,
+        "a device is `cpu`, `cuda`, `cuda:N`, `sim` or a simulated GPU such as `sim:H200`",
+    );
     check(&["--device", "sim:T4", "--capacity", "1GiB"], 2, "sim:T4 has 14.75 GiB");
     check(&["--data", "x", "--images", "100"], 2, "cannot be used with");
     let folder = Folder::new("no-data");

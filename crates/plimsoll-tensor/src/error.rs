@@ -165,6 +165,16 @@ pub enum Error {
         /// Why it failed.
         cause: Box<Error>,
     },
+    /// NVIDIA's driver or a library is missing or refused, or a kernel does not compile.
+    #[error("{device}: {op}: {source}")]
+    Cuda {
+        /// The device's name.
+        device: String,
+        /// The operation that was asked for.
+        op: &'static str,
+        /// What is missing or refused, and what to do.
+        source: plimsoll_cuda::CudaError,
+    },
     /// An argument outside its range.
     #[error("{op}: {message}")]
     Argument {

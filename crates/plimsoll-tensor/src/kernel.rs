@@ -7,6 +7,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::view::{In, Out};
@@ -16,8 +17,8 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// PyTorch's name for it where it has one: for traces, errors, and the owner of bytes outside any layer.
     fn name(&self) -> &'static str;
 
-    /// For an elementwise operator, one output's element as an expression of CUDA C++ of its inputs' elements `a`,
-    /// `b` and `c`: a GPU's kernel is a loop around it.
+    /// For an elementwise operator, one output's element as an expression of CUDA C++ of its inputs' elements `a` to `d`, with
+    /// constants as `C(2.5)`, where `C` is the type that it is computed in: a GPU's kernel is a loop around it.
     fn expression(&self) -> Option<String> {
         None
     }
@@ -27,6 +28,18 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// `int64`, and that serves every type; one that reads all of them itself gives back what it is given.
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype.accumulator()
+    }
+
+    /// Describes the work on an NVIDIA GPU: launches of kernels and matrix products. By default that of
+    /// [`Kernel::expression`], computed in the type in which the inputs meet.
+    ///
+    /// # Errors
+    /// [`Error::NoKernel`]: an operator, or types, without such a kernel.
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        match self.expression() {
+            Some(text) => cuda::elementwise::of_operator(call, &text, None),
+            None => call.missing(),
+        }
     }
 
     /// Computes on host memory.

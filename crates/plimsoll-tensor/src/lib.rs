@@ -9,8 +9,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `few.rs`, `unwind.rs` | what elements are, autocast's switch, what can go wrong, where elements lie, whose bytes are, which random numbers, what a device says of itself, short lists, panics as errors |
-//! | `view.rs`, `kernel.rs`, `backend.rs` | what a kernel sees, what an operator's kernels are, the seam to devices |
-//! | `cpu/`, `sim.rs`, `device.rs` | the two devices and the handle of one |
+//! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
+//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device.rs` | the host, simulated devices, NVIDIA GPUs, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
 //! | `pinned.rs` | pinned host memory, for asynchronous copies and for what leaves its device |
 //! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a layout on it; what happened to a device's memory |
@@ -37,6 +37,8 @@ mod backend;
 pub mod checkpoint;
 #[allow(unsafe_code)]
 mod cpu;
+pub mod cuda;
+mod cuda_device;
 mod data;
 mod device;
 mod dtype;
@@ -68,6 +70,8 @@ mod word;
 pub use autograd::{BackwardOptions, NoGrad, enable_grad, is_grad_enabled, no_grad};
 pub use backend::{DeviceFacts, DeviceKind};
 pub use cpu::CpuConfig;
+pub use cuda::CudaCall;
+pub use cuda_device::{CudaReport, cuda_report};
 pub use device::{Device, Owner, RngState};
 pub use dtype::{DType, Element, Scalar, Stored, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};

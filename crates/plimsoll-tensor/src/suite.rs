@@ -159,8 +159,47 @@ pub fn check_on(case: &Case, device: &Device) -> std::result::Result<(), String>
     Ok(())
 }
 
+/// Of the largest value, or of 1: other kernels add up in another order.
+const OTHER_KERNELS_TOLERANCE: f64 = 1e-4;
+
+/// What came of a case on a device with kernels of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its values are the host's, but for rounding.
+    Agrees,
+    /// This operator has no kernel there yet.
+    Missing(&'static str),
+}
+
+/// Runs a case and its derivative on another device with kernels of its own: the values of the host but for rounding, in every
+/// layout of the inputs.
+///
+/// # Errors
+/// The first difference, in a sentence.
+pub fn check_near(case: &Case, device: &Device) -> std::result::Result<Outcome, String> {
+    let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
+    let host = Device::cpu_with(CpuConfig::default());
+    for form in [Form::Dense, Form::Permuted, Form::Framed] {
+        let failed = |error: Error| format!("{}: {form:?} inputs: an error: {error}", case.name);
+        let got = match all_values(case, &drawn, form, device) {
+            Err(Error::NoKernel { op, .. }) => return Ok(Outcome::Missing(op)),
+            other => other.map_err(failed)?,
+        };
+        let expected = all_values(case, &drawn, form, &host).map_err(failed)?;
+        let what = format!("{}: {form:?} inputs, {device} against the host", case.name);
+        compare(&got, &expected, OTHER_KERNELS_TOLERANCE, &what)?;
+    }
+    Ok(Outcome::Agrees)
+}
+
 /// The bits of a case's outputs and of its inputs' gradients.
 fn all_bits(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Result<Vec<Vec<u64>>> {
+    let values = all_values(case, drawn, form, device)?;
+    Ok(values.into_iter().map(|values| values.into_iter().map(f64::to_bits).collect()).collect())
+}
+
+/// The values of a case's outputs and of its inputs' gradients.
+fn all_values(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Result<Vec<Vec<f64>>> {
     let leaves = inputs(case, drawn, form, device)?;
     for leaf in leaves.iter().filter(|leaf| leaf.dtype().is_float() && case.differentiable) {
         leaf.requires_grad_(true)?;
@@ -172,8 +211,7 @@ fn all_bits(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Res
         out.backward_with(options)?;
     }
     let grads = leaves.iter().filter_map(Tensor::grad);
-    let bits = |tensor: &Tensor| Ok(values(tensor)?.into_iter().map(f64::to_bits).collect());
-    outs.iter().cloned().chain(grads).map(|tensor| bits(&tensor)).collect()
+    outs.iter().cloned().chain(grads).map(|tensor| values(&tensor)).collect()
 }
 
 /// SplitMix64: numbers that are the same everywhere.

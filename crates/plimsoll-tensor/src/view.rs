@@ -31,6 +31,21 @@ impl<'a> View<'a> {
         View { address, dtype, layout, _locked: PhantomData }
     }
 
+    /// The type of the elements.
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where they lie.
+    pub(crate) fn layout(&self) -> &'a Layout {
+        self.layout
+    }
+
+    /// The address of the first element.
+    pub(crate) fn first_address(&self) -> u64 {
+        self.address.0 + (self.layout.offset() * self.dtype.size()) as u64
+    }
+
     /// A copy that work in a queue can take with it.
     pub(crate) fn to_queued(self) -> QueuedView {
         QueuedView { address: self.address, dtype: self.dtype, layout: self.layout.clone() }

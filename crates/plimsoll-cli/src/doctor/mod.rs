@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use crate::bytes;
 use crate::categories::Categories;
-use crate::exit::Failure;
+use crate::exit::{Answer, Failure};
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 
 #[derive(Args)]
 pub(crate) struct DoctorArgs {
-    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin. Or `cuda[:N]`: test an NVIDIA GPU
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Print the result as JSON
@@ -29,7 +29,12 @@ pub(crate) struct DoctorArgs {
 }
 
 /// Looks at what is there and what is not; the result is text for stdout.
-pub(crate) fn run(args: &DoctorArgs) -> Result<String, Failure> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<Answer, Failure> {
+    let name = args.file.to_string_lossy();
+    // A file of this name is named by its folder: `./cuda`.
+    if name == "cuda" || name.starts_with("cuda:") {
+        return crate::cuda::run(&name, args.json);
+    }
     let mut explained = Explained::open(&args.file, None, Options::default(), &Categories::default())?;
     // The recording is as good as its worst device, which comes first.
     let grades = explained.devices.iter().map(|device| {
@@ -38,7 +43,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<String, Failure> {
     });
     let grades: BTreeMap<i32, Grade> = grades.collect();
     explained.devices.sort_by_key(|device| Reverse(grades.get(&device.timeline.device).copied()));
-    Ok(if args.json { all_as_json(&explained) } else { as_text(&explained) })
+    Ok(Answer::from(if args.json { all_as_json(&explained) } else { as_text(&explained) }))
 }
 
 fn as_text(explained: &Explained) -> String {

@@ -14,7 +14,7 @@ pub(crate) struct DeviceArgs {
     /// The most bytes to reserve, such as 64MiB [default: the whole device]
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
-    /// Where to run: `cpu`; `sim`, which computes nothing, accounts for every byte and reads images no further than their
+    /// Where to run: `cpu`; `cuda` or `cuda:N`, an NVIDIA GPU; `sim`, which computes nothing, accounts for every byte and reads images no further than their
     /// headers; or `sim:GPU`, such as sim:H200, the same with that GPU's memory
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: On,
@@ -32,6 +32,8 @@ enum On {
     Sim,
     /// The same with the memory of a GPU.
     Like(SimConfig),
+    /// An NVIDIA GPU.
+    Cuda(u32),
 }
 
 impl FromStr for On {
@@ -41,8 +43,12 @@ impl FromStr for On {
         match (text, text.strip_prefix("sim:")) {
             ("cpu", _) => Ok(On::Cpu),
             ("sim", _) => Ok(On::Sim),
+            _ if text == "cuda" || text.starts_with("cuda:") => crate::cuda::ordinal(text).map(On::Cuda),
             (_, Some(gpu)) => SimConfig::like(gpu).map(On::Like).map_err(|error| error.to_string()),
-            _ => Err("a device is `cpu`, `sim` or a simulated GPU such as `sim:H200`".to_owned()),
+            _ => {
+                Err("a device is `cpu`, `cuda`, `cuda:N`, `sim` or a simulated GPU such as `sim:H200`"
+                    .to_owned())
+            }
         }
     }
 }
@@ -50,14 +56,15 @@ impl FromStr for On {
 impl DeviceArgs {
     /// Whether values are computed.
     pub(super) fn has_values(&self) -> bool {
-        matches!(self.device, On::Cpu)
+        matches!(self.device, On::Cpu | On::Cuda(_))
     }
 
     /// The device, within its limit.
     pub(super) fn open(&self) -> Result<Device, Failure> {
         let device = match (&self.device, self.capacity) {
             (On::Cpu, None) => Device::cpu(),
-            (On::Cpu, Some(_)) => {
+            (On::Cuda(ordinal), None) => Device::cuda(*ordinal)?,
+            (On::Cpu | On::Cuda(_), Some(_)) => {
                 let message = "--capacity is the size of a simulated device: add `--device sim`, or bound this one \
                                with `--memory-limit`";
                 return Err(Failure::new(Exit::Usage, message));
@@ -83,7 +90,7 @@ impl DeviceArgs {
     pub(super) fn simulated(&self) -> SimConfig {
         match &self.device {
             On::Like(gpu) => gpu.clone(),
-            On::Cpu | On::Sim => SimConfig::new(0),
+            On::Cpu | On::Sim | On::Cuda(_) => SimConfig::new(0),
         }
     }
 }

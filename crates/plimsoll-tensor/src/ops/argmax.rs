@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use super::{dim_index, elementwise, want_number};
 use crate::cpu::kernels::reduce;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -21,6 +22,11 @@ struct ArgMax {
 impl Kernel for ArgMax {
     fn name(&self) -> &'static str {
         "argmax"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, out) = (call.ins[0], call.outs[0]);
+        cuda::reduce::argmax(call, x, out, self.dim)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

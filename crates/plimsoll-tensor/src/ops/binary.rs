@@ -14,7 +14,9 @@ use super::traced::{Text, Traced};
 use super::want_number;
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise::{zip, zip3};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
+use crate::dtype::result_type;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout;
@@ -89,6 +91,13 @@ impl<F: Row> Kernel for Binary<F> {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let common = result_type(call.ins.iter().map(|x| (x.dtype, !x.shape().is_empty())));
+        let compute = common.map(|common| F::TYPES.compute(common));
+        let text = Text::of_expression(["a", "b"], |[a, b]| F::value(a, b));
+        cuda::elementwise::of_operator(call, &text, compute)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

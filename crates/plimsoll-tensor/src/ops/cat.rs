@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{dim_index, want_dtype};
 use crate::cpu::kernels::strided::copy_strided;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -53,6 +54,21 @@ impl Kernel for Cat {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (out, given) = (call.outs[0], call.ins.clone());
+        let (mut given, mut start) = (given.into_iter(), 0);
+        for &(size, is_input) in &self.pieces {
+            let layout = out.layout.narrow(self.dim, start, size);
+            start += size;
+            let to = out.part(&layout);
+            match if is_input { given.next() } else { None } {
+                Some(x) => cuda::elementwise::copy(call, x, to)?,
+                None => cuda::elementwise::fill(call, 0.0, to)?,
+            }
+        }
+        Ok(())
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {

@@ -4,6 +4,8 @@ use smallvec::smallvec;
 
 use super::elementwise::{self, Laid};
 use super::real::Real;
+use super::traced::Text;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -80,6 +82,13 @@ impl Kernel for Test {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let dtype = call.ins[0].dtype;
+        let compute = self.value().map_or(dtype, |value| value.result_type(dtype));
+        let text = Text::of_expression(["a"], |[x]| self.of(x));
+        cuda::elementwise::of_operator(call, &text, Some(compute))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::cpu::random;
+use crate::cuda::{self, CudaCall, Placed};
 use crate::device::Device;
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
@@ -40,6 +41,15 @@ impl Source {
                 DType::F64 => random::fill::<f64>(distribution, from, out.elements()),
                 _ => random::fill::<f32>(distribution, from, out.elements()),
             },
+        }
+    }
+
+    /// The same on a GPU.
+    pub(crate) fn write_cuda(self, call: &mut CudaCall<'_>, out: Placed<'_>) -> Result<()> {
+        match self {
+            Source::Value(value) => cuda::elementwise::fill(call, value, out),
+            Source::Count => cuda::elementwise::count(call, out),
+            Source::Random(distribution, from) => cuda::random::draw(call, distribution, from, out),
         }
     }
 
@@ -86,6 +96,11 @@ impl Kernel for Create {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         self.source.cpu_type(dtype)
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let out = call.outs[0];
+        self.source.write_cuda(call, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -6,6 +6,7 @@ use super::{elementwise, want_float, want_same};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::parallel::for_each_piece;
 use crate::cpu::kernels::philox::{Dropout as Factors, GROUP};
+use crate::cuda::{self, CudaCall};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -26,6 +27,10 @@ struct Dropout {
 impl Kernel for Dropout {
     fn name(&self) -> &'static str {
         if self.residual { "dropout_add" } else { "dropout" }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::random::dropout(call, self.p, self.stream)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -6,6 +6,7 @@ use smallvec::smallvec;
 use super::create::Source;
 use super::elementwise::Laid;
 use crate::cpu::kernels::elementwise::{update, update_any};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -39,6 +40,17 @@ impl Kernel for Change {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, y) = (call.ins[0], call.outs[0]);
+        let text = match *self {
+            Change::Add { alpha } => format!("y + C({alpha:?}) * a"),
+            Change::Mul => "y * a".to_owned(),
+            Change::Copy => return cuda::elementwise::copy(call, x, y),
+        };
+        let expression = cuda::elementwise::Expression::new(text, y.dtype).in_place();
+        cuda::elementwise::evaluate(call, expression, &[x], y)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -176,6 +188,11 @@ impl Kernel for Overwrite {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         self.source.cpu_type(dtype)
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let out = call.outs[0];
+        self.source.write_cuda(call, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -7,6 +7,7 @@ use super::{dim_index, elementwise};
 use crate::cpu::kernels::index::{pick, put};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::{copy_strided, fill};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -30,6 +31,14 @@ impl Kernel for IndexSelect {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, index, rank) = (call.ins[0], call.ins[1], call.outs[0].shape().len());
+        let stride = index.layout.strides().first().copied().unwrap_or(1);
+        let x_strides = indices::without(x.layout.strides(), self.dim);
+        let place = (x.shape()[self.dim], x.layout.strides()[self.dim]);
+        cuda::index::pick(call, (&x_strides, place.1, place.0), &indices::along(rank, self.dim, stride))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -94,6 +103,15 @@ impl Kernel for Embedding {
         dtype
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (weight, index) = (call.ins[0], call.ins[1]);
+        let mut x_strides = Dims::from_elem(0, index.shape().len());
+        x_strides.push(weight.layout.strides()[1]);
+        let mut index_strides = Dims::from_slice(index.layout.strides());
+        index_strides.push(0);
+        cuda::index::pick(call, (&x_strides, weight.layout.strides()[0], weight.shape()[0]), &index_strides)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([weight, index], [out]) = call.split();
         indices::check("embedding", &index, 0, weight.shape()[0])?;
@@ -155,6 +173,10 @@ struct AddSlices {
 impl Kernel for AddSlices {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::index::add_slices(call, self.dim, self.skipped)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -4,8 +4,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::layer_norm::{layer_norm, layer_norm_backward, layer_norm_backward_scale};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::{self, CudaCall};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -31,6 +33,10 @@ fn rows(x: &Meta<'_>) -> Result<(usize, Layout)> {
 impl Kernel for LayerNorm {
     fn name(&self) -> &'static str {
         "layer_norm"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::rows::layer_norm(call, self.eps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -148,6 +154,10 @@ impl Kernel for LayerNormBackward {
         "layer_norm_backward"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::rows::layer_norm_backward(call)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let [grad, x, mean, rstd, weight @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
         let cols = x.shape().last().copied().unwrap_or(1);
@@ -180,6 +190,10 @@ impl Kernel for LayerNormBackwardScale {
         "layer_norm_backward_scale"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::rows::layer_norm_backward_scale(call)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, x, mean, rstd], [out]) = call.split();
         by_float!(out.dtype(), T => {
@@ -194,6 +208,14 @@ impl Operator for LayerNormBackwardScale {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let cols = ins[1].shape().last().copied().unwrap_or(1);
         Ok(smallvec![Output::new(&[cols], ins[1].dtype)])
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        let (cols, rows) = (ins[1].shape().last().copied().unwrap_or(1), ins[2].layout.len());
+        match device.kind {
+            DeviceKind::Cuda => cuda::rows::scale_scratch(rows, cols, ins[1].dtype),
+            _ => 0,
+        }
     }
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {

@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{want_number, want_same};
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -51,6 +52,16 @@ fn as_rows(layout: &Layout) -> Option<Layout> {
 impl Kernel for Linear {
     fn name(&self) -> &'static str {
         "linear"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, w) = (call.ins[0], call.ins[1]);
+        let rows = as_rows(x.layout).unwrap_or_else(|| unreachable!("taken"));
+        let strides = match (self.weight, w.layout.strides()) {
+            (Weight::OutIn, &[n, k]) | (Weight::InOut, &[k, n]) => [k, n],
+            _ => unreachable!("inferred"),
+        };
+        cuda::product::linear(call, &rows, self.sizes(w.shape()), strides)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -5,8 +5,10 @@ use smallvec::smallvec;
 use super::elementwise::{self, Laid};
 use super::real::Real;
 use super::reduced::{Keep, Over};
+use super::traced::Text;
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::NonZero;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -48,6 +50,11 @@ impl Kernel for Logic {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let text = Text::of_expression(["a", "b"], |[a, b]| self.of(a, b));
+        cuda::elementwise::of_operator(call, &text, None)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -6,6 +6,7 @@ use super::elementwise::{self, expanded};
 use super::{want_dtype, want_values};
 use crate::cpu::kernels::elementwise::Operand;
 use crate::cpu::kernels::mask::{choose, compress, expand_into};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -32,6 +33,11 @@ impl Kernel for Where {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let dtype = call.ins[1].dtype;
+        cuda::elementwise::of_operator(call, "a != C(0) ? b : c", Some(dtype))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -91,6 +97,13 @@ impl Kernel for MaskedFill {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (dtype, value) = (call.ins[0].dtype, self.value);
+        let (filled, kept) = (format!("C({value:?})"), "a".to_owned());
+        let (then, otherwise) = if self.filled { (filled, kept) } else { (kept, filled) };
+        cuda::elementwise::of_operator(call, &format!("b != C(0) ? {then} : {otherwise}"), Some(dtype))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

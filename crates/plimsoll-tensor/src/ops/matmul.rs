@@ -6,6 +6,7 @@ use super::elementwise;
 use super::{want_number, want_same};
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
 use crate::cpu::kernels::strided::fill;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -22,6 +23,10 @@ struct Matmul;
 impl Kernel for Matmul {
     fn name(&self) -> &'static str {
         "matmul"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::product::matmul(call)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

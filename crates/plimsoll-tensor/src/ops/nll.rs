@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::{elementwise, want_float};
 use crate::cpu::kernels::loss::{BadTarget, Reduction, nll_loss, nll_loss_backward};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -25,6 +26,11 @@ fn bad_target(bad: BadTarget) -> Error {
 impl Kernel for NllLoss {
     fn name(&self) -> &'static str {
         "nll_loss"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let rows = call.ins[1].len();
+        cuda::rows::nll(call, self.0.weight(rows))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -95,6 +101,11 @@ struct NllLossBackward {
 impl Kernel for NllLossBackward {
     fn name(&self) -> &'static str {
         "nll_loss_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let rows = call.ins[1].len();
+        cuda::rows::nll_backward(call, self.reduction.weight(rows))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

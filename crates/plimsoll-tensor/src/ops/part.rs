@@ -10,6 +10,7 @@ use super::{dim_index, elementwise};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::cpu::kernels::unfold::{Windows, unfold_backward};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -111,6 +112,18 @@ impl Kernel for Whole {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         if self.part.overlaps() { dtype.accumulator() } else { dtype }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (part, whole) = (call.ins[0], call.outs[0]);
+        if self.part.overlaps() {
+            return call.missing();
+        }
+        if part.len() < whole.len() {
+            cuda::elementwise::fill(call, 0.0, whole)?;
+        }
+        let at = self.part.of(whole.layout);
+        cuda::elementwise::copy(call, part, whole.part(&at))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -6,6 +6,8 @@ use super::elementwise::{self, expanded};
 use super::{want_number, want_same};
 use crate::cpu::kernels::elementwise::{Operand, update};
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
+use crate::cuda::product::Operand as Matrices;
+use crate::cuda::{self, CudaCall, Placed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -43,6 +45,22 @@ fn add_product<T: Product>(call: CpuCall<'_>, sum: impl Fn(T, T) -> T + Sync) {
 impl Kernel for AddMm {
     fn name(&self) -> &'static str {
         "addmm"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let ([x, a, b], out) = ([call.ins[0], call.ins[1], call.ins[2]], call.outs[0]);
+        let of = |x: Placed<'_>| Matrices {
+            address: x.address,
+            dtype: x.dtype,
+            strides: [0, x.layout.strides()[0], x.layout.strides()[1]],
+        };
+        // As PyTorch: where beta is 0, what is not a number in the tensor counts for nothing.
+        if self.beta != 0.0 {
+            cuda::elementwise::copy(call, x, out)?;
+        }
+        let sizes = [1, out.shape()[0], out.shape()[1], a.shape()[1]];
+        let to = Matrices::rows(out.address, out.dtype, out.shape()[1]);
+        cuda::product::scaled(call, sizes, of(a), of(b), to, None, [self.alpha, self.beta])
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

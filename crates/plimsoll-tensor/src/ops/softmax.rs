@@ -8,6 +8,7 @@ use super::{dim_index, want_float, want_same};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::softmax;
+use crate::cuda::{self, CudaCall};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -34,6 +35,10 @@ impl Kernel for Softmax {
             Softmax::Plain => "softmax",
             Softmax::Log => "log_softmax",
         }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::rows::softmax(call, matches!(self, Softmax::Log))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -95,6 +100,10 @@ impl Kernel for SoftmaxBackward {
             Softmax::Plain => "softmax_backward",
             Softmax::Log => "log_softmax_backward",
         }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::rows::softmax(call, matches!(self.0, Softmax::Log))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -6,7 +6,9 @@ use smallvec::SmallVec;
 use super::want_float32_or_short;
 use crate::autograd::no_grad;
 use crate::backend::DeviceFacts;
-use crate::cpu::kernels::optim::{AdamStep, Rule, SgdStep};
+use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
+use crate::cuda::step::StepForm;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -53,6 +55,10 @@ impl Kernel for Step {
         self.rule.name()
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::step::step(call, &self.slots, |step| numbers(&self.rule, step))
+    }
+
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let (mut changed, mut grads) = (call.outs.into_iter(), call.ins.into_iter());
@@ -65,6 +71,29 @@ impl Kernel for Step {
             self.rule.run(step, shape, (parameter.elements(), grad.elements()), state, scratch);
         }
         Ok(())
+    }
+}
+
+/// What a GPU's kernel of a rule needs at a step; `None` where there is no such kernel yet.
+fn numbers(rule: &Rule, step: u64) -> Option<(StepForm, [f64; 8])> {
+    match rule {
+        Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, .. }) => {
+            let form = if *momentum == 0.0 { StepForm::Sgd } else { StepForm::Momentum };
+            let (first, nesterov) = (f64::from(u8::from(step == 1)), f64::from(u8::from(*nesterov)));
+            Some((form, [*lr, *weight_decay, *momentum, 1.0 - dampening, first, nesterov, 0.0, 0.0]))
+        }
+        Rule::Adam(AdamStep { lr, beta1, beta2, eps, weight_decay, decay, .. }) => {
+            let root_correction = (1.0 - beta2.powf(step as f64)).sqrt();
+            let step_size = lr / (1.0 - beta1.powf(step as f64));
+            let (in_grad, shrink) = match decay {
+                Decay::InGradient => (*weight_decay, 1.0),
+                Decay::Decoupled => (0.0, 1.0 - lr * weight_decay),
+            };
+            let numbers =
+                [step_size, in_grad, shrink, 1.0 - beta1, *beta2, 1.0 - beta2, root_correction, *eps];
+            Some((StepForm::Adam, numbers))
+        }
+        _ => None,
     }
 }
 

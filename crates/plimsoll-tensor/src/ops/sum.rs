@@ -3,8 +3,10 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{dim_index, elementwise, want_float};
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::reduce;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -35,6 +37,11 @@ struct SumOver {
 impl Kernel for SumOver {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, out) = (call.ins[0], call.outs[0]);
+        cuda::reduce::sum(call, x, out, &self.marks, self.scale)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -74,6 +81,16 @@ impl Operator for SumOver {
             }
         };
         Ok(smallvec![Output::new(&shape, dtype)])
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        let results = outs[0].layout.len();
+        match device.kind {
+            DeviceKind::Cuda if results > 0 => {
+                cuda::reduce::sum_scratch(results, ins[0].layout.len() / results, outs[0].dtype)
+            }
+            _ => 0,
+        }
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

@@ -157,7 +157,7 @@ impl Real for Traced {
     }
 }
 
-/// An expression of CUDA C++ in 32 bits.
+/// An expression of CUDA C++, in the type that it calls `C`.
 #[derive(Clone, Copy)]
 pub(crate) struct Text(usize);
 
@@ -213,22 +213,22 @@ impl Neg for Text {
 
 impl Real for Text {
     fn of(value: f64) -> Text {
-        Text::push(format!("{:?}f", value as f32))
+        Text::push(format!("C({value:?})"))
     }
     fn exp(self) -> Text {
-        self.call("expf")
+        self.call("exp")
     }
     fn ln(self) -> Text {
-        self.call("logf")
+        self.call("log")
     }
     fn sqrt(self) -> Text {
-        self.call("sqrtf")
+        self.call("sqrt")
     }
     fn tanh(self) -> Text {
-        self.call("tanhf")
+        self.call("tanh")
     }
     fn erf(self) -> Text {
-        self.call("erff")
+        self.call("erf")
     }
     fn at_most(self, limit: Text, then: Text, otherwise: Text) -> Text {
         let [x, limit, then, otherwise] = [self, limit, then, otherwise].map(Text::get);

@@ -15,6 +15,7 @@ use super::traced::{Text, Traced};
 use super::want_float;
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise::{map, zip};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, Scalar};
 use crate::error::Error;
 use crate::error::Result;
@@ -88,6 +89,13 @@ impl<F: Row> Kernel for Unary<F> {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let compute =
+            if F::TYPES == Types::Floats { call.ins[0].dtype.or_float() } else { call.ins[0].dtype };
+        let text = Text::of_expression(["a"], |[x]| self.0.value(x));
+        cuda::elementwise::of_operator(call, &text, Some(compute))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -417,9 +425,9 @@ mod tests {
     #[test]
     fn a_row_has_a_text_for_the_gpus_compiler() {
         let text = |kernel: &dyn Kernel| kernel.expression().unwrap();
-        assert_eq!(text(&Unary(Relu {})), "(a <= 0.0f ? 0.0f : a)");
-        assert_eq!(text(&UnaryBackward(Relu {})), "(b <= 0.0f ? 0.0f : a)");
-        assert_eq!(text(&Unary(Affine { mul: 2.5, add: -1.0 })), "((a * 2.5f) + -1.0f)");
-        assert_eq!(text(&Unary(Sigmoid {})), "(1.0f / (1.0f + expf((-a))))");
+        assert_eq!(text(&Unary(Relu {})), "(a <= C(0.0) ? C(0.0) : a)");
+        assert_eq!(text(&UnaryBackward(Relu {})), "(b <= C(0.0) ? C(0.0) : a)");
+        assert_eq!(text(&Unary(Affine { mul: 2.5, add: -1.0 })), "((a * C(2.5)) + C(-1.0))");
+        assert_eq!(text(&Unary(Sigmoid {})), "(C(1.0) / (C(1.0) + exp((-a))))");
     }
 }

@@ -10,6 +10,7 @@ use super::scratch::Scratch;
 use crate::backend::{Launch, Queues};
 use crate::cpu::kernels::convert::{AnyOperand, convert};
 use crate::cpu::kernels::strided::copy_strided;
+use crate::cuda::{self, CudaCall};
 use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -74,6 +75,11 @@ impl Kernel for Copy {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, out) = (call.ins[0], call.outs[0]);
+        cuda::elementwise::copy(call, x, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -17,7 +17,7 @@ pub enum Reduction {
 
 impl Reduction {
     /// What each of `n` elements weighs. A mean over none is NaN, as in PyTorch.
-    fn weight(self, n: usize) -> f64 {
+    pub(crate) fn weight(self, n: usize) -> f64 {
         match self {
             Self::Mean => 1.0 / n as f64,
             Self::Sum | Self::None => 1.0,

@@ -4,9 +4,10 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Attention;
 use super::operands::{self, Arrangement};
-use crate::backend::DeviceFacts;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::attention::{Gradients, Heads, attention_backward, backward_scratch_len};
 use crate::cpu::kernels::parallel::Cut;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -55,6 +56,20 @@ impl Kernel for AttentionBackward {
         operands::cpu_type(dtype)
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let all = call.ins.clone();
+        let (ins, [out, log_sums, grad]) = self.forward_ins(&all);
+        let (attended, heads) = self.0.attended(ins);
+        let shape = attended.shape.into();
+        let of_out = [out, grad].map(|x| cuda::attention::Heads {
+            address: x.address,
+            strides: self.arrangement().out_strides(x.layout, &shape),
+        });
+        let outs = call.outs.clone();
+        let to = self.0.cuda_heads(&outs, &shape);
+        attended.backward(call, heads, of_out, *log_sums, to)
+    }
+
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let (ins, [out, log_sums, grad]) = self.forward_ins(&call.ins);
@@ -93,10 +108,13 @@ impl Operator for AttentionBackward {
         !has_rows || input == self.arrangement().operands() || operands::rows_are_dense(layout)
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
         let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Meta::shape).collect();
         let shape = self.arrangement().shape(&shapes);
-        shape.map_or(0, |shape| operands::float_bytes(backward_scratch_len(&shape)))
+        shape.map_or(0, |shape| match device.kind {
+            DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 2),
+            _ => operands::float_bytes(backward_scratch_len(&shape)),
+        })
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

@@ -25,8 +25,9 @@ use smallvec::smallvec;
 
 use self::operands::{Attention, sizes};
 use crate::autograd::is_grad_enabled;
-use crate::backend::DeviceFacts;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::attention::{attention, forward_scratch_len};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -41,6 +42,19 @@ impl Kernel for Attention {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         operands::cpu_type(dtype)
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let ins = call.ins.clone();
+        let (attended, heads) = self.attended(&ins);
+        let [out, log_sums] = call.outs[..] else { return call.missing() };
+        let strides = self.arrangement.out_strides(out.layout, &attended.shape.into());
+        attended.forward(
+            call,
+            heads,
+            (out, cuda::attention::Heads { address: out.address, strides }),
+            log_sums,
+        )
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -67,8 +81,11 @@ impl Operator for Attention {
         input >= self.arrangement.operands() || operands::rows_are_dense(layout)
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
-        sizes(self.arrangement, ins).map_or(0, |shape| operands::float_bytes(forward_scratch_len(&shape)))
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        sizes(self.arrangement, ins).map_or(0, |shape| match device.kind {
+            DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 1),
+            _ => operands::float_bytes(forward_scratch_len(&shape)),
+        })
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

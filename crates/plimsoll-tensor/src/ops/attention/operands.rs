@@ -4,6 +4,8 @@ use smallvec::SmallVec;
 
 use crate::cpu::kernels::attention::{AttentionShape, Heads, Mask, Scores};
 use crate::cpu::kernels::philox::Dropout;
+use crate::cuda::attention::Attended;
+use crate::cuda::{self, Placed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
@@ -171,6 +173,54 @@ pub(super) fn sizes(arrangement: Arrangement, ins: &[Meta<'_>]) -> Result<Attent
         }
     }
     Ok(shape)
+}
+
+impl Attention {
+    /// Where queries, keys and values begin on a GPU.
+    pub(super) fn cuda_heads(
+        &self,
+        of: &[Placed<'_>],
+        shape: &AttentionShape,
+    ) -> [cuda::attention::Heads; 3] {
+        let layouts: SmallVec<[&Layout; 4]> = of.iter().map(|x| x.layout).collect();
+        self.arrangement.places(&layouts, shape).map(|(i, begin, strides)| cuda::attention::Heads {
+            address: of[i].address + (begin * of[i].dtype.size()) as u64,
+            strides,
+        })
+    }
+
+    /// The same as a GPU's kernels take it.
+    pub(super) fn attended<'a>(&self, ins: &[Placed<'a>]) -> (Attended<'a>, [cuda::attention::Heads; 3]) {
+        let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Placed::shape).collect();
+        let shape = self.arrangement.shape(&shapes).unwrap_or_else(|_| unreachable!("inferred"));
+        let mask = ins.get(self.arrangement.operands()).map(|mask| {
+            let wide = mask.layout.expand(&shape.of_scores()).unwrap_or_else(|| unreachable!("inferred"));
+            (*mask, [0, 1, 2, 3].map(|dim| wide.strides()[dim]))
+        });
+        let attended = Attended {
+            shape: shape.into(),
+            dtype: ins[0].dtype,
+            scale: self.scale,
+            causal: self.causal,
+            mask,
+            dropout: self.dropout,
+        };
+        (attended, self.cuda_heads(ins, &shape))
+    }
+}
+
+impl From<AttentionShape> for cuda::attention::Sizes {
+    fn from(shape: AttentionShape) -> cuda::attention::Sizes {
+        let AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim } = shape;
+        cuda::attention::Sizes { batch, heads, kv_heads, queries, keys, dim, value_dim }
+    }
+}
+
+impl From<cuda::attention::Sizes> for AttentionShape {
+    fn from(sizes: cuda::attention::Sizes) -> AttentionShape {
+        let cuda::attention::Sizes { batch, heads, kv_heads, queries, keys, dim, value_dim } = sizes;
+        AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim }
+    }
 }
 
 impl AttentionShape {

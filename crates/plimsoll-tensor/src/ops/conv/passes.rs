@@ -10,9 +10,11 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::format;
-use crate::backend::DeviceFacts;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::conv::{self, ConvShape, Format, Formats, any};
 use crate::cpu::kernels::number::by_number;
+use crate::cuda::window::ConvPass;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -93,6 +95,32 @@ impl Kernel for Convolution {
         self.pass.name(self.shape.rank)
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let ConvShape {
+            batch,
+            groups,
+            in_channels,
+            out_channels,
+            input,
+            output,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            ..
+        } = self.shape;
+        let mut sizes = [0; 22];
+        sizes[..4].copy_from_slice(&[batch, groups, in_channels, out_channels]);
+        let axes = [input, output, kernel, stride, padding, dilation];
+        sizes[4..].chunks_mut(3).zip(axes).for_each(|(to, from)| to.copy_from_slice(&from));
+        let pass = match self.pass {
+            Pass::Forward => ConvPass::Forward,
+            Pass::BackwardInput | Pass::Transposed => ConvPass::Input,
+            Pass::BackwardWeight => ConvPass::Weight,
+        };
+        cuda::window::convolution(call, pass, sizes)
+    }
+
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let [first, second, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
@@ -139,8 +167,9 @@ impl Operator for Convolution {
         if input < 2 { format::takes(layout) } else { layout.is_contiguous() }
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], _: DeviceFacts) -> u64 {
-        if ins[0].dtype != DType::F32 {
+    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        // A GPU's kernels need none.
+        if ins[0].dtype != DType::F32 || device.kind == DeviceKind::Cuda {
             return 0;
         }
         let (s, formats) = (&self.shape, self.formats([ins[0].layout, ins[1].layout], outs[0].layout));

@@ -11,13 +11,15 @@ use super::CrossEntropy;
 use super::call::CrossEntropyOptions;
 use crate::autocast;
 use crate::autograd::is_grad_enabled;
-use crate::backend::DeviceFacts;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::linear_cross_entropy::{
     Projection, linear_cross_entropy, linear_cross_entropy_scratch_len,
 };
 use crate::cpu::kernels::loss::{BadTarget, Reduction};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::parallel::{PIECE, for_each_piece};
+use crate::cuda::rows::Projected;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -44,6 +46,14 @@ impl LinearCrossEntropy {
     fn size(x: &[usize], weight: &[usize]) -> Projection {
         let dim = x.last().copied().unwrap_or(1);
         Projection { rows: x[..x.len() - 1].iter().product(), dim, classes: weight[0] }
+    }
+
+    /// The same for a GPU's kernels, where they have this form: no bias, weights of classes or smoothing yet.
+    fn projected(&self, x: &[usize], weight: &[usize]) -> Option<Projected> {
+        let Projection { rows, dim, classes } = Self::size(x, weight);
+        let mean = self.loss.reduction == Reduction::Mean;
+        let is_plain = !self.bias && self.loss.smoothing == 0.0;
+        is_plain.then_some(Projected { rows, dim, classes, ignored: self.loss.ignored, mean })
     }
 
     /// The number of the input whose gradient is the n-th that is wanted.
@@ -78,6 +88,15 @@ impl LinearCrossEntropy {
 impl Kernel for LinearCrossEntropy {
     fn name(&self) -> &'static str {
         FUSED
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let [x, weight, _] = call.ins[..] else { return call.missing() };
+        let Some(projected) = self.projected(x.shape(), weight.shape()) else { return call.missing() };
+        let mut outs = call.outs.clone().into_iter();
+        let Some(loss) = outs.next() else { return call.missing() };
+        let [to_x, to_weight, _] = self.wanted.map(|wanted| if wanted { outs.next() } else { None });
+        projected.run(call, loss, [to_x, to_weight])
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -125,7 +144,11 @@ impl Operator for LinearCrossEntropy {
         layout.is_contiguous()
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        if device.kind == DeviceKind::Cuda {
+            let projected = self.projected(ins[0].shape(), ins[1].shape());
+            return projected.map_or(0, |projected| projected.scratch(ins[0].dtype));
+        }
         let size = Self::size(ins[0].shape(), ins[1].shape());
         (linear_cross_entropy_scratch_len(&size) * ins[0].dtype.accumulator().size()) as u64
     }
@@ -170,6 +193,12 @@ struct Rescale;
 impl Kernel for Rescale {
     fn name(&self) -> &'static str {
         "linear_cross_entropy_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (scale, x) = (call.ins[0], call.outs[0]);
+        let expression = cuda::elementwise::Expression::new("y * a", x.dtype).in_place();
+        cuda::elementwise::evaluate(call, expression, &[scale], x)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

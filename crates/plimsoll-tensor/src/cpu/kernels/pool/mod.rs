@@ -128,6 +128,17 @@ pub(crate) struct PoolShape {
 }
 
 impl PoolShape {
+    /// As a GPU's kernels take sliding windows: images, channels, and six numbers for each axis.
+    pub(crate) fn words(&self) -> Option<[usize; 20]> {
+        let mut words = [0; 20];
+        words[..2].copy_from_slice(&[self.outer, self.inner]);
+        for (axis, words) in self.axes.iter().zip(words[2..].chunks_mut(6)) {
+            let Windows::Sliding { kernel, stride, padding, dilation } = axis.windows else { return None };
+            words.copy_from_slice(&[axis.size, axis.out, kernel, stride, padding, dilation]);
+        }
+        Some(words)
+    }
+
     /// Elements of an image of the input.
     pub(crate) fn in_plane(&self) -> usize {
         self.axes.iter().map(|axis| axis.size).product::<usize>() * self.inner

@@ -1,0 +1,379 @@
+//! cuBLASLt: matrix products, each shape with the first algorithm of the library's heuristic.
+//!
+//! cuBLASLt's matrices are column-major, so it is asked for the transposed product: `cᵀ = bᵀ aᵀ`. The heuristic is asked
+//! once for a shape, and knows sizes, types and alignments only: the same program makes the same bits in each run.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+
+use crate::driver::Handle;
+use crate::error::{CudaError, Result};
+use crate::library::{Library, Wanted, functions};
+use crate::search::Search;
+use crate::step::{Float, Matrix, Product};
+
+/// `cublasLtMatmulAlgo_t`, which the library fills.
+type Algorithm = [u64; 8];
+
+/// `cublasLtMatmulHeuristicResult_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Heuristic {
+    algorithm: Algorithm,
+    workspace_bytes: usize,
+    state: c_int,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+const _: () = assert!(size_of::<Heuristic>() == 96);
+
+functions! {
+    /// The functions, under the names that the library exports.
+    Functions {
+        cublasLtCreate(*mut Handle);
+        cublasLtDestroy(Handle);
+        cublasLtMatmulDescCreate(*mut Handle, c_int, c_int);
+        cublasLtMatmulDescSetAttribute(Handle, c_int, *const c_void, usize);
+        cublasLtMatmulDescDestroy(Handle);
+        cublasLtMatrixLayoutCreate(*mut Handle, c_int, u64, u64, i64);
+        cublasLtMatrixLayoutSetAttribute(Handle, c_int, *const c_void, usize);
+        cublasLtMatrixLayoutDestroy(Handle);
+        cublasLtMatmulPreferenceCreate(*mut Handle);
+        cublasLtMatmulPreferenceSetAttribute(Handle, c_int, *const c_void, usize);
+        cublasLtMatmulPreferenceDestroy(Handle);
+        cublasLtMatmulAlgoGetHeuristic(
+            Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Heuristic, *mut c_int,
+        );
+        cublasLtMatmul(
+            Handle, Handle, *const c_void, u64, Handle, u64, Handle, *const c_void, u64, Handle, u64, Handle,
+            *const Algorithm, u64, usize, Handle,
+        );
+    }
+}
+
+// Numbers of cublasLt.h and library_types.h.
+const COMPUTE_32F: c_int = 68;
+const COMPUTE_64F: c_int = 70;
+const R_32F: c_int = 0;
+const R_64F: c_int = 1;
+const R_16F: c_int = 2;
+const R_16BF: c_int = 14;
+const DESC_TRANSPOSE_A: c_int = 3;
+const DESC_TRANSPOSE_B: c_int = 4;
+const DESC_EPILOGUE: c_int = 7;
+const DESC_BIAS_POINTER: c_int = 8;
+const DESC_BIAS_TYPE: c_int = 26;
+const EPILOGUE_BIAS: c_int = 4;
+const LAYOUT_BATCH_COUNT: c_int = 5;
+const LAYOUT_BATCH_STRIDE: c_int = 6;
+const PREFERENCE_WORKSPACE: c_int = 1;
+const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
+const TRANSPOSED: c_int = 1;
+
+/// What distinguishes products for the heuristic: all but addresses, and those to their alignment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    sizes: [usize; 4],
+    /// Rows one after another, distance, distance between matrices, type; of `a`, `b` and `c`.
+    matrices: [(bool, usize, usize, Float); 3],
+    alignments: [u32; 3],
+    has_bias: bool,
+    keeps: bool,
+}
+
+/// A product's descriptions, as the library has them.
+struct Plan {
+    description: Handle,
+    layouts: [Handle; 3],
+    algorithm: Algorithm,
+}
+
+/// The library.
+pub(crate) struct Blas {
+    functions: Functions,
+    library: Library,
+    handle: Handle,
+    plans: HashMap<Key, Plan>,
+}
+
+fn number(float: Float) -> c_int {
+    match float {
+        Float::F64 => R_64F,
+        Float::F32 => R_32F,
+        Float::F16 => R_16F,
+        Float::BF16 => R_16BF,
+    }
+}
+
+/// The largest power of two up to 256 that divides an address.
+fn alignment(address: u64) -> u32 {
+    1 << address.trailing_zeros().min(8)
+}
+
+fn checked(call: &'static str, code: c_int) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    let (name, text) = match code {
+        1 => ("CUBLAS_STATUS_NOT_INITIALIZED", "the library could not be started"),
+        3 => ("CUBLAS_STATUS_ALLOC_FAILED", "the library got no memory"),
+        7 => ("CUBLAS_STATUS_INVALID_VALUE", "an argument that the library does not take"),
+        13 => ("CUBLAS_STATUS_EXECUTION_FAILED", "the product could not be queued"),
+        15 => ("CUBLAS_STATUS_NOT_SUPPORTED", "not supported for these sizes and types"),
+        _ => ("cuBLAS", "an error of the library"),
+    };
+    Err(CudaError::Call { call, name: format!("{name}, {code}"), text: text.to_owned(), is_sticky: false })
+}
+
+impl Blas {
+    /// Opens the newest that a driver of this version supports. The device's context is the thread's.
+    ///
+    /// # Errors
+    /// It is missing, or does not start.
+    pub(crate) fn open(search: &Search, driver: i32) -> Result<Blas> {
+        let names: &'static [&'static str] = match driver {
+            13_000.. => &["libcublasLt.so.13", "libcublasLt.so.12"],
+            _ => &["libcublasLt.so.12"],
+        };
+        let advice =
+            "`pip install nvidia-cublas` (CUDA 13) or `nvidia-cublas-cu12`, which `torch` brings too";
+        let library = Library::open(Wanted { library: "cuBLASLt", names, advice }, search)?;
+        let functions = Functions::load(&library)?;
+        let mut handle = 0;
+        // SAFETY: a handle to write.
+        checked("cublasLtCreate", unsafe { (functions.cublasLtCreate)(&raw mut handle) })?;
+        Ok(Blas { functions, library, handle, plans: HashMap::new() })
+    }
+
+    /// The file that it came from.
+    pub(crate) fn path(&self) -> String {
+        self.library.path().display().to_string()
+    }
+
+    /// Queues a product. The workspace is the stream's.
+    pub(crate) fn run(&mut self, product: &Product, workspace: (u64, usize), stream: Handle) -> Result<()> {
+        let key = key(product);
+        if !self.plans.contains_key(&key) {
+            let plan = self.plan(product, &key, workspace.1)?;
+            self.plans.insert(key, plan);
+        }
+        let Plan { description, layouts: [a, b, c], algorithm } = &self.plans[&key];
+        if let Some(bias) = product.bias {
+            self.describe(*description, DESC_BIAS_POINTER, &bias)?;
+        }
+        let wide = [product.alpha, product.beta];
+        let narrow = wide.map(|x| x as f32);
+        let scalar = |i: usize| match product.c.float {
+            Float::F64 => (&raw const wide[i]).cast(),
+            _ => (&raw const narrow[i]).cast(),
+        };
+        // SAFETY: handles of this library that are alive; scalars of the type that the description names; device addresses
+        // are numbers here.
+        let code = unsafe {
+            (self.functions.cublasLtMatmul)(
+                self.handle,
+                *description,
+                scalar(0),
+                product.b.address,
+                *b,
+                product.a.address,
+                *a,
+                scalar(1),
+                product.c.address,
+                *c,
+                product.c.address,
+                *c,
+                &raw const *algorithm,
+                workspace.0,
+                workspace.1,
+                stream,
+            )
+        };
+        checked("cublasLtMatmul", code)
+    }
+
+    /// Describes a product and asks for its algorithm.
+    fn plan(&self, product: &Product, key: &Key, workspace_bytes: usize) -> Result<Plan> {
+        let f = &self.functions;
+        let is_double = product.c.float == Float::F64;
+        let (compute, scale) = if is_double { (COMPUTE_64F, R_64F) } else { (COMPUTE_32F, R_32F) };
+        let mut description = 0;
+        // SAFETY: a handle to write.
+        checked("cublasLtMatmulDescCreate", unsafe {
+            (f.cublasLtMatmulDescCreate)(&raw mut description, compute, scale)
+        })?;
+        // The library's first matrix is our second one. Rows one after another are columns of the transposed matrix.
+        for (attribute, (by_rows, ..)) in
+            [(DESC_TRANSPOSE_A, key.matrices[1]), (DESC_TRANSPOSE_B, key.matrices[0])]
+        {
+            if !by_rows {
+                self.describe(description, attribute, &TRANSPOSED)?;
+            }
+        }
+        if let Some(bias) = product.bias {
+            self.describe(description, DESC_EPILOGUE, &EPILOGUE_BIAS)?;
+            self.describe(description, DESC_BIAS_POINTER, &bias)?;
+            self.describe(description, DESC_BIAS_TYPE, &number(product.c.float))?;
+        }
+        let Product { batch, m, n, k, .. } = *product;
+        let sizes = [[m, k], [k, n], [m, n]];
+        let mut layouts = [0; 3];
+        for (layout, (&(by_rows, leading, stride, float), [rows, cols])) in
+            layouts.iter_mut().zip(key.matrices.iter().zip(sizes))
+        {
+            let (rows, cols) = if by_rows { (cols, rows) } else { (rows, cols) };
+            // SAFETY: a handle to write.
+            checked("cublasLtMatrixLayoutCreate", unsafe {
+                (f.cublasLtMatrixLayoutCreate)(
+                    &raw mut *layout,
+                    number(float),
+                    rows as u64,
+                    cols as u64,
+                    leading as i64,
+                )
+            })?;
+            if batch > 1 {
+                self.lay(*layout, LAYOUT_BATCH_COUNT, &i32::try_from(batch).unwrap_or(i32::MAX))?;
+                self.lay(*layout, LAYOUT_BATCH_STRIDE, &(stride as i64))?;
+            }
+        }
+        let algorithm = self.algorithm(description, layouts, key, workspace_bytes)?;
+        algorithm.map(|algorithm| Plan { description, layouts, algorithm }).ok_or_else(|| {
+            CudaError::NoAlgorithm {
+                product: format!("{batch} × [{m}, {k}] × [{k}, {n}] in {:?}", product.c.float),
+            }
+        })
+    }
+
+    fn algorithm(
+        &self,
+        description: Handle,
+        [a, b, c]: [Handle; 3],
+        key: &Key,
+        workspace_bytes: usize,
+    ) -> Result<Option<Algorithm>> {
+        let f = &self.functions;
+        let mut preference = 0;
+        // SAFETY: a handle to write.
+        checked("cublasLtMatmulPreferenceCreate", unsafe {
+            (f.cublasLtMatmulPreferenceCreate)(&raw mut preference)
+        })?;
+        let prefer = |attribute: c_int, value: *const c_void, bytes: usize| {
+            // SAFETY: a live handle; `value` is a local of as many bytes.
+            checked("cublasLtMatmulPreferenceSetAttribute", unsafe {
+                (f.cublasLtMatmulPreferenceSetAttribute)(preference, attribute, value, bytes)
+            })
+        };
+        prefer(PREFERENCE_WORKSPACE, (&raw const workspace_bytes).cast(), 8)?;
+        let [of_a, of_b, of_c] = key.alignments;
+        for (attribute, value) in PREFERENCE_ALIGNMENT.into_iter().zip([of_b, of_a, of_c, of_c]) {
+            prefer(attribute, (&raw const value).cast(), 4)?;
+        }
+        let (mut found, mut count) = (Heuristic::default(), 0);
+        // SAFETY: live handles, and room for one result.
+        let code = unsafe {
+            (f.cublasLtMatmulAlgoGetHeuristic)(
+                self.handle,
+                description,
+                b,
+                a,
+                c,
+                c,
+                preference,
+                1,
+                &raw mut found,
+                &raw mut count,
+            )
+        };
+        // SAFETY: the handle made above, which nothing uses after this.
+        unsafe { (f.cublasLtMatmulPreferenceDestroy)(preference) };
+        if code == 15 || (code == 0 && (count == 0 || found.state != 0)) {
+            return Ok(None);
+        }
+        checked("cublasLtMatmulAlgoGetHeuristic", code)?;
+        Ok(Some(found.algorithm))
+    }
+
+    fn describe<T>(&self, description: Handle, attribute: c_int, value: &T) -> Result<()> {
+        // SAFETY: a live handle, and a value of the attribute's size: an int or a device address.
+        let code = unsafe {
+            (self.functions.cublasLtMatmulDescSetAttribute)(
+                description,
+                attribute,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        };
+        checked("cublasLtMatmulDescSetAttribute", code)
+    }
+
+    fn lay<T>(&self, layout: Handle, attribute: c_int, value: &T) -> Result<()> {
+        // SAFETY: as above: a 32-bit count or a 64-bit stride.
+        let code = unsafe {
+            (self.functions.cublasLtMatrixLayoutSetAttribute)(
+                layout,
+                attribute,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>(),
+            )
+        };
+        checked("cublasLtMatrixLayoutSetAttribute", code)
+    }
+
+    /// Gives everything back. No product is under way.
+    pub(crate) fn close(&mut self) {
+        for (_, plan) in self.plans.drain() {
+            // SAFETY: handles of this library, which nothing uses after this.
+            unsafe {
+                (self.functions.cublasLtMatmulDescDestroy)(plan.description);
+                for layout in plan.layouts {
+                    (self.functions.cublasLtMatrixLayoutDestroy)(layout);
+                }
+            }
+        }
+        // SAFETY: as above.
+        unsafe { (self.functions.cublasLtDestroy)(self.handle) };
+    }
+}
+
+fn key(product: &Product) -> Key {
+    let Product { batch, m, n, k, a, b, c, .. } = *product;
+    let of = |matrix: Matrix, rows: usize, cols: usize| {
+        let (by_rows, leading) = matrix.leading(rows, cols);
+        (by_rows, leading, matrix.batch, matrix.float)
+    };
+    let bias = product.bias.map_or(256, alignment);
+    Key {
+        sizes: [batch, m, n, k],
+        matrices: [of(a, m, k), of(b, k, n), of(c, m, n)],
+        alignments: [alignment(a.address), alignment(b.address), alignment(c.address).min(bias.max(16))],
+        has_bias: product.bias.is_some(),
+        keeps: product.beta != 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_one_shape_and_alignment_share_a_plan() {
+        let matrix = |address, row| Matrix { address, float: Float::BF16, row, col: 1, batch: 0 };
+        let product = |address| Product {
+            batch: 1,
+            m: 4,
+            n: 8,
+            k: 16,
+            a: matrix(address, 16),
+            b: matrix(512, 8),
+            c: matrix(1024, 8),
+            bias: None,
+            alpha: 1.0,
+            beta: 0.0,
+        };
+        assert_eq!(key(&product(512)), key(&product(4096)));
+        assert_ne!(key(&product(512)), key(&product(528)));
+        assert_eq!((alignment(512), alignment(528), alignment(6)), (256, 16, 2));
+    }
+}

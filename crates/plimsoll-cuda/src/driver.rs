@@ -1,0 +1,436 @@
+//! `libcuda`: the calls that are used, each checked.
+//!
+//! Note [Calls of the driver]. Device addresses are numbers here, and never read by the host. A call's other pointers are
+//! to locals of the method that makes it, or come with a slice's length. So all calls are made in one macro, and a method
+//! is safe unless its comment says what its caller must keep alive.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::error::{CudaError, Result};
+use crate::library::{Library, Wanted, functions};
+use crate::search::Search;
+
+/// A stream, an event, a module, a function, a context, an allocation of physical memory: NVIDIA's handles, as numbers.
+pub(crate) type Handle = usize;
+
+functions! {
+    /// The functions, under the names that the library exports.
+    Functions {
+        cuInit(c_uint);
+        cuDriverGetVersion(*mut c_int);
+        cuGetErrorName(c_int, *mut *const c_char);
+        cuGetErrorString(c_int, *mut *const c_char);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut c_int, c_int);
+        cuDeviceGetName(*mut c_char, c_int, c_int);
+        cuDeviceGetAttribute(*mut c_int, c_int, c_int);
+        cuDeviceTotalMem_v2(*mut usize, c_int);
+        cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+        cuDevicePrimaryCtxRelease_v2(c_int);
+        cuCtxSetCurrent(Handle);
+        cuCtxSynchronize();
+        cuMemGetInfo_v2(*mut usize, *mut usize);
+        cuMemAlloc_v2(*mut u64, usize);
+        cuMemFree_v2(u64);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
+        cuMemAddressReserve(*mut u64, usize, usize, u64, u64);
+        cuMemAddressFree(u64, usize);
+        cuMemCreate(*mut u64, usize, *const PhysicalMemory, u64);
+        cuMemRelease(u64);
+        cuMemMap(u64, usize, usize, u64, u64);
+        cuMemUnmap(u64, usize);
+        cuMemSetAccess(u64, usize, *const Access, usize);
+        cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
+        cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
+        cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+        cuMemsetD8Async(u64, u8, usize, Handle);
+        cuStreamCreate(*mut Handle, c_uint);
+        cuStreamDestroy_v2(Handle);
+        cuStreamSynchronize(Handle);
+        cuStreamWaitEvent(Handle, Handle, c_uint);
+        cuEventCreate(*mut Handle, c_uint);
+        cuEventDestroy_v2(Handle);
+        cuEventRecord(Handle, Handle);
+        cuEventQuery(Handle);
+        cuEventSynchronize(Handle);
+        cuEventElapsedTime(*mut f32, Handle, Handle);
+        cuModuleLoadData(*mut Handle, *const c_void);
+        cuModuleUnload(Handle);
+        cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+        cuFuncSetAttribute(Handle, c_int, c_int);
+        cuLaunchKernel(
+            Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void,
+        );
+    }
+}
+
+/// `CUmemAllocationProp`: memory of a device.
+#[repr(C)]
+pub(crate) struct PhysicalMemory {
+    kind: c_int,
+    handle_types: c_int,
+    location_kind: c_int,
+    device: c_int,
+    windows: *const c_void,
+    flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`: who may access it, and how.
+#[repr(C)]
+pub(crate) struct Access {
+    location_kind: c_int,
+    device: c_int,
+    flags: c_int,
+}
+
+const _: () = assert!(size_of::<PhysicalMemory>() == 32 && size_of::<Access>() == 12);
+
+const OUT_OF_MEMORY: c_int = 2;
+const NO_DEVICE: c_int = 100;
+const NOT_READY: c_int = 600;
+/// Errors of a kernel or of the device after which every call fails.
+const STICKY: [c_int; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
+
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`, `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+const PINNED: c_int = 1;
+const ON_DEVICE: c_int = 1;
+const READ_WRITE: c_int = 3;
+
+/// The driver.
+pub(crate) struct Driver {
+    functions: Functions,
+    library: Library,
+}
+
+/// Makes a call and checks it. The call's name is its error's.
+macro_rules! call {
+    ($driver:expr, $name:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: Note [Calls of the driver].
+        let code = unsafe { ($driver.functions.$name)($($argument),*) };
+        if code == 0 { Ok(()) } else { Err($driver.error(stringify!($name), code)) }
+    }};
+}
+
+impl Driver {
+    /// Opens the driver and starts it.
+    ///
+    /// # Errors
+    /// It is missing, or sees no device.
+    pub(crate) fn open(search: &Search) -> Result<Driver> {
+        let library = Library::open(
+            Wanted {
+                library: "NVIDIA's driver",
+                names: &["libcuda.so.1"],
+                advice: "install the driver of your GPU (it has libcuda; no toolkit is needed)",
+            },
+            search,
+        )?;
+        let driver = Driver { functions: Functions::load(&library)?, library };
+        // SAFETY: Note [Calls of the driver].
+        match unsafe { (driver.functions.cuInit)(0) } {
+            0 => Ok(driver),
+            NO_DEVICE => Err(no_device()),
+            code => Err(driver.error("cuInit", code)),
+        }
+    }
+
+    /// The file that it came from.
+    pub(crate) fn path(&self) -> String {
+        self.library.path().display().to_string()
+    }
+
+    fn error(&self, call: &'static str, code: c_int) -> CudaError {
+        if code == OUT_OF_MEMORY {
+            return CudaError::OutOfMemory { call };
+        }
+        let text = |f: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int| {
+            let mut text: *const c_char = std::ptr::null();
+            // SAFETY: Note [Calls of the driver]; the text is a constant of the library.
+            unsafe {
+                f(code, &raw mut text);
+                if text.is_null() {
+                    format!("error {code}")
+                } else {
+                    CStr::from_ptr(text).to_string_lossy().into_owned()
+                }
+            }
+        };
+        let (name, text) = (text(self.functions.cuGetErrorName), text(self.functions.cuGetErrorString));
+        CudaError::Call { call, name, text, is_sticky: STICKY.contains(&code) }
+    }
+
+    /// The newest version of CUDA that it supports: 1000 for each major, 10 for each minor one.
+    pub(crate) fn version(&self) -> Result<i32> {
+        let mut version = 0;
+        call!(self, cuDriverGetVersion(&raw mut version))?;
+        Ok(version)
+    }
+
+    pub(crate) fn device_count(&self) -> Result<u32> {
+        let mut count = 0;
+        call!(self, cuDeviceGetCount(&raw mut count))?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// A device by its number.
+    pub(crate) fn device(&self, ordinal: u32) -> Result<c_int> {
+        let count = self.device_count()?;
+        if count == 0 {
+            return Err(no_device());
+        }
+        let mut device = 0;
+        let number = c_int::try_from(ordinal).ok().filter(|_| ordinal < count);
+        let number = number.ok_or(CudaError::NoSuchDevice { ordinal, count })?;
+        call!(self, cuDeviceGet(&raw mut device, number))?;
+        Ok(device)
+    }
+
+    pub(crate) fn name(&self, device: c_int) -> Result<String> {
+        let mut name = [0 as c_char; 128];
+        call!(self, cuDeviceGetName(name.as_mut_ptr(), 127, device))?;
+        // SAFETY: the array is zero where the driver did not write, and it was given one byte less than there is.
+        Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
+    }
+
+    pub(crate) fn attribute(&self, attribute: c_int, device: c_int) -> Result<c_int> {
+        let mut value = 0;
+        call!(self, cuDeviceGetAttribute(&raw mut value, attribute, device))?;
+        Ok(value)
+    }
+
+    pub(crate) fn total_bytes(&self, device: c_int) -> Result<u64> {
+        let mut bytes = 0;
+        call!(self, cuDeviceTotalMem_v2(&raw mut bytes, device))?;
+        Ok(bytes as u64)
+    }
+
+    pub(crate) fn retain_context(&self, device: c_int) -> Result<Handle> {
+        let mut context = 0;
+        call!(self, cuDevicePrimaryCtxRetain(&raw mut context, device))?;
+        Ok(context)
+    }
+
+    pub(crate) fn release_context(&self, device: c_int) -> Result<()> {
+        call!(self, cuDevicePrimaryCtxRelease_v2(device))
+    }
+
+    /// Makes a context this thread's: any thread may call.
+    pub(crate) fn bind(&self, context: Handle) -> Result<()> {
+        call!(self, cuCtxSetCurrent(context))
+    }
+
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        call!(self, cuCtxSynchronize())
+    }
+
+    /// Free and total bytes.
+    pub(crate) fn memory_info(&self) -> Result<(u64, u64)> {
+        let (mut free, mut total) = (0, 0);
+        call!(self, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
+        Ok((free as u64, total as u64))
+    }
+
+    pub(crate) fn alloc(&self, bytes: u64) -> Result<u64> {
+        let mut address = 0;
+        call!(self, cuMemAlloc_v2(&raw mut address, size(bytes)))?;
+        Ok(address)
+    }
+
+    pub(crate) fn free(&self, address: u64) -> Result<()> {
+        call!(self, cuMemFree_v2(address))
+    }
+
+    /// Pinned host memory that devices see at the same address.
+    pub(crate) fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {
+        const PORTABLE_AND_MAPPED: c_uint = 3;
+        let mut address = std::ptr::null_mut();
+        call!(self, cuMemHostAlloc(&raw mut address, bytes, PORTABLE_AND_MAPPED))?;
+        Ok(address.cast())
+    }
+
+    /// Frees what [`Driver::host_alloc`] gave; nothing uses it any more.
+    pub(crate) fn host_free(&self, address: *mut u8) -> Result<()> {
+        call!(self, cuMemFreeHost(address.cast()))
+    }
+
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<u64> {
+        let mut address = 0;
+        call!(self, cuMemAddressReserve(&raw mut address, size(bytes), 0, 0, 0))?;
+        Ok(address)
+    }
+
+    pub(crate) fn release(&self, address: u64, bytes: u64) -> Result<()> {
+        call!(self, cuMemAddressFree(address, size(bytes)))
+    }
+
+    /// Physical memory of a device, mapped at a reserved address. Unmapping frees it.
+    pub(crate) fn map(&self, device: c_int, address: u64, bytes: u64) -> Result<()> {
+        let memory = PhysicalMemory {
+            kind: PINNED,
+            handle_types: 0,
+            location_kind: ON_DEVICE,
+            device,
+            windows: std::ptr::null(),
+            flags: [0; 8],
+        };
+        let mut handle = 0;
+        call!(self, cuMemCreate(&raw mut handle, size(bytes), &raw const memory, 0))?;
+        let mapped = call!(self, cuMemMap(address, size(bytes), 0, handle, 0));
+        // The mapping keeps the memory; without one it goes now.
+        call!(self, cuMemRelease(handle)).and(mapped)
+    }
+
+    pub(crate) fn unmap(&self, address: u64, bytes: u64) -> Result<()> {
+        call!(self, cuMemUnmap(address, size(bytes)))
+    }
+
+    /// Lets the device read and write a mapped range. Dear: call it for long ranges.
+    pub(crate) fn set_access(&self, device: c_int, address: u64, bytes: u64) -> Result<()> {
+        let access = Access { location_kind: ON_DEVICE, device, flags: READ_WRITE };
+        call!(self, cuMemSetAccess(address, size(bytes), &raw const access, 1))
+    }
+
+    /// Queues a copy from pinned host memory, which stays as it is until the copy is done.
+    pub(crate) fn copy_to_device(
+        &self,
+        to: u64,
+        from: *const u8,
+        bytes: usize,
+        stream: Handle,
+    ) -> Result<()> {
+        call!(self, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream))
+    }
+
+    /// Queues a copy to pinned host memory, which nothing else uses until the copy is done.
+    pub(crate) fn copy_to_host(&self, to: *mut u8, from: u64, bytes: usize, stream: Handle) -> Result<()> {
+        call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream))
+    }
+
+    pub(crate) fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Result<()> {
+        call!(self, cuMemcpyDtoDAsync_v2(to, from, size(bytes), stream))
+    }
+
+    /// Queues a fill with zeros.
+    pub(crate) fn clear(&self, address: u64, bytes: u64, stream: Handle) -> Result<()> {
+        call!(self, cuMemsetD8Async(address, 0, size(bytes), stream))
+    }
+
+    /// A stream that does not wait for the legacy default stream.
+    pub(crate) fn create_stream(&self) -> Result<Handle> {
+        const NON_BLOCKING: c_uint = 1;
+        let mut stream = 0;
+        call!(self, cuStreamCreate(&raw mut stream, NON_BLOCKING))?;
+        Ok(stream)
+    }
+
+    pub(crate) fn destroy_stream(&self, stream: Handle) -> Result<()> {
+        call!(self, cuStreamDestroy_v2(stream))
+    }
+
+    pub(crate) fn synchronize_stream(&self, stream: Handle) -> Result<()> {
+        call!(self, cuStreamSynchronize(stream))
+    }
+
+    pub(crate) fn stream_waits(&self, stream: Handle, event: Handle) -> Result<()> {
+        call!(self, cuStreamWaitEvent(stream, event, 0))
+    }
+
+    /// An event; one that measures time costs more.
+    pub(crate) fn create_event(&self, measures_time: bool) -> Result<Handle> {
+        const DISABLE_TIMING: c_uint = 2;
+        let mut event = 0;
+        call!(self, cuEventCreate(&raw mut event, if measures_time { 0 } else { DISABLE_TIMING }))?;
+        Ok(event)
+    }
+
+    pub(crate) fn destroy_event(&self, event: Handle) -> Result<()> {
+        call!(self, cuEventDestroy_v2(event))
+    }
+
+    pub(crate) fn record(&self, event: Handle, stream: Handle) -> Result<()> {
+        call!(self, cuEventRecord(event, stream))
+    }
+
+    pub(crate) fn is_done(&self, event: Handle) -> Result<bool> {
+        // SAFETY: Note [Calls of the driver].
+        match unsafe { (self.functions.cuEventQuery)(event) } {
+            0 => Ok(true),
+            NOT_READY => Ok(false),
+            code => Err(self.error("cuEventQuery", code)),
+        }
+    }
+
+    pub(crate) fn wait(&self, event: Handle) -> Result<()> {
+        call!(self, cuEventSynchronize(event))
+    }
+
+    /// Milliseconds between two events that are done.
+    pub(crate) fn elapsed_ms(&self, begin: Handle, end: Handle) -> Result<f32> {
+        let mut elapsed = 0.0;
+        call!(self, cuEventElapsedTime(&raw mut elapsed, begin, end))?;
+        Ok(elapsed)
+    }
+
+    /// Loads machine code, and gives back the module and its function of this name.
+    pub(crate) fn load(&self, cubin: &[u8], name: &CStr) -> Result<Handle> {
+        let (mut module, mut function) = (0, 0);
+        call!(self, cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()))?;
+        let found = call!(self, cuModuleGetFunction(&raw mut function, module, name.as_ptr()));
+        if found.is_err() {
+            let _ = call!(self, cuModuleUnload(module));
+        }
+        found.map(|()| function)
+    }
+
+    /// Lets a function's blocks have so much dynamic shared memory.
+    pub(crate) fn allow_shared(&self, function: Handle, bytes: u32) -> Result<()> {
+        const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        call!(self, cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_BYTES, bytes))
+    }
+
+    /// Queues a kernel. Each argument is where its value lies; the driver copies it before it returns.
+    pub(crate) fn launch(
+        &self,
+        function: Handle,
+        grid: [u32; 3],
+        block: u32,
+        shared_bytes: u32,
+        stream: Handle,
+        arguments: &mut [*mut c_void],
+    ) -> Result<()> {
+        let [x, y, z] = grid;
+        let none = std::ptr::null_mut();
+        call!(
+            self,
+            cuLaunchKernel(
+                function,
+                x,
+                y,
+                z,
+                block,
+                1,
+                1,
+                shared_bytes,
+                stream,
+                arguments.as_mut_ptr(),
+                none
+            )
+        )
+    }
+}
+
+fn no_device() -> CudaError {
+    let why = match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(devices) => {
+            format!("CUDA_VISIBLE_DEVICES is \"{devices}\": unset it, or name devices that are there")
+        }
+        Err(_) => "`nvidia-smi` lists those that are there".to_owned(),
+    };
+    CudaError::NoDevice { why }
+}
+
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,124 @@
+//! What can go wrong at the edge, each with what to do about it.
+
+/// The result of a call at the edge.
+pub type Result<T, E = CudaError> = std::result::Result<T, E>;
+
+/// Why a GPU cannot be used, or why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// A library that was not found, or is not one.
+    #[error("{library} is missing: {advice}; looked for {names} in {}", .places.join(", "))]
+    Missing {
+        /// The library.
+        library: &'static str,
+        /// Its file names.
+        names: String,
+        /// Every place that was searched, with the loader's message where it said more than that nothing is there.
+        places: Vec<String>,
+        /// What to install.
+        advice: &'static str,
+    },
+    /// A library without a function that is needed.
+    #[error("{library} ({path}) has no function {function}: its version is too old; {advice}")]
+    TooOld {
+        /// The library.
+        library: &'static str,
+        /// Its file.
+        path: String,
+        /// The function.
+        function: &'static str,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// The driver sees no device.
+    #[error("the driver sees no GPU: {why}")]
+    NoDevice {
+        /// What the driver or the environment says.
+        why: String,
+    },
+    /// A number that is no device's.
+    #[error("cuda:{ordinal}: there {} here, numbered from 0", devices(*.count))]
+    NoSuchDevice {
+        /// The number.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// The device has no memory left.
+    #[error("{call}: the device is out of memory")]
+    OutOfMemory {
+        /// The call.
+        call: &'static str,
+    },
+    /// A call that failed.
+    #[error("{call}: {name} ({text}){}", lost(*.is_sticky))]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// NVIDIA's name for the error.
+        name: String,
+        /// NVIDIA's words for it.
+        text: String,
+        /// Whether the context is lost: every later call fails alike.
+        is_sticky: bool,
+    },
+    /// A kernel's text that NVRTC refused: a bug of the operator whose kernel it is.
+    #[error("the kernel `{kernel}` does not compile for {arch}:\n{log}")]
+    Compile {
+        /// The kernel.
+        kernel: String,
+        /// The architecture.
+        arch: String,
+        /// The compiler's messages.
+        log: String,
+    },
+    /// A product that cuBLASLt has no algorithm for.
+    #[error("cuBLASLt has no algorithm for {product}")]
+    NoAlgorithm {
+        /// The product's sizes and types.
+        product: String,
+    },
+}
+
+impl CudaError {
+    /// Whether the context is lost: the process must end to use the device again.
+    pub fn is_sticky(&self) -> bool {
+        matches!(self, CudaError::Call { is_sticky: true, .. })
+    }
+}
+
+fn lost(is_sticky: bool) -> &'static str {
+    if is_sticky { "; the context is lost: end this process to use the device again" } else { "" }
+}
+
+fn devices(count: u32) -> String {
+    if count == 1 { "is 1 device".to_owned() } else { format!("are {count} devices") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_names_itself_and_every_place() {
+        let error = CudaError::Missing {
+            library: "NVRTC",
+            names: "libnvrtc.so.13, libnvrtc.so.12".to_owned(),
+            places: vec!["the loader's path".to_owned(), "/opt/cuda/lib64".to_owned()],
+            advice: "`pip install nvidia-cuda-nvrtc`",
+        };
+        assert_eq!(
+            error.to_string(),
+            "NVRTC is missing: `pip install nvidia-cuda-nvrtc`; looked for libnvrtc.so.13, libnvrtc.so.12 in the loader's path, \
+             /opt/cuda/lib64"
+        );
+    }
+
+    #[test]
+    fn a_device_number_too_high_says_how_many_there_are() {
+        let error = |count| CudaError::NoSuchDevice { ordinal: 7, count }.to_string();
+        assert_eq!(error(1), "cuda:7: there is 1 device here, numbered from 0");
+        assert_eq!(error(4), "cuda:7: there are 4 devices here, numbered from 0");
+    }
+}

@@ -1,0 +1,403 @@
+//! A device: its context, streams, kernels and products.
+//!
+//! Note [Threads and the context]. Any thread may call, so each method makes the device's context the thread's first, which
+//! costs some tens of ns. Work is only queued; [`Gpu::wait_all`] and events wait.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use plimsoll_alloc::{EventId, StreamId};
+
+use crate::blas::Blas;
+use crate::cubin::Cubins;
+use crate::driver::{Driver, Handle};
+use crate::error::Result;
+use crate::faults::{Fault, Faults};
+use crate::nvrtc::Nvrtc;
+use crate::pinned::Staging;
+use crate::search::Search;
+use crate::step::{Launch, Product, Step};
+use crate::streams::{Streams, handle, lock};
+
+/// What a device says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuFacts {
+    /// Its number.
+    pub ordinal: u32,
+    /// The product's name.
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of its memory.
+    pub total_bytes: u64,
+    /// The newest CUDA that its driver supports, major and minor.
+    pub driver: (i32, i32),
+}
+
+/// The libraries that are open, or the errors of those that could not be opened.
+#[derive(Clone, Debug)]
+pub struct Libraries {
+    /// The driver's file.
+    pub driver: String,
+    /// NVRTC's version and file.
+    pub nvrtc: Result<((i32, i32), String)>,
+    /// cuBLASLt's file.
+    pub blas: Result<String>,
+}
+
+/// A kernel that is loaded.
+#[derive(Clone, Copy)]
+struct Function {
+    handle: Handle,
+    /// Dynamic shared memory that it was allowed.
+    shared_bytes: u32,
+}
+
+/// A device.
+pub struct Gpu {
+    driver: Driver,
+    device: c_int,
+    context: Handle,
+    facts: GpuFacts,
+    search: Search,
+    streams: Streams,
+    staging: Staging,
+    faults: Mutex<Option<Faults>>,
+    kernels: Mutex<HashMap<String, Function>>,
+    cubins: Cubins,
+    nvrtc: OnceLock<Result<Nvrtc>>,
+    blas: OnceLock<Result<Mutex<Blas>>>,
+    /// cuBLASLt's workspace of each stream.
+    workspaces: Mutex<BTreeMap<StreamId, u64>>,
+    workspace_bytes: u64,
+    launches: AtomicU64,
+}
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `…_COMPUTE_CAPABILITY_MAJOR`, `…_MINOR`.
+const ATTRIBUTES: [c_int; 3] = [16, 75, 76];
+
+/// Dynamic shared memory that every kernel has without asking.
+const SHARED_BYTES: u32 = 48 << 10;
+
+impl Gpu {
+    /// Opens a device. `workspace_bytes` of its memory go to cuBLASLt on each stream that products run on.
+    ///
+    /// # Errors
+    /// The driver is missing or sees no such device; the device has no room for a context.
+    pub fn open(ordinal: u32, search: Search, workspace_bytes: u64) -> Result<Arc<Gpu>> {
+        let driver = Driver::open(&search)?;
+        let device = driver.device(ordinal)?;
+        let version = driver.version()?;
+        let [multiprocessors, major, minor] = ATTRIBUTES.map(|attribute| driver.attribute(attribute, device));
+        let facts = GpuFacts {
+            ordinal,
+            name: driver.name(device)?,
+            capability: (major?, minor?),
+            multiprocessors: multiprocessors?.unsigned_abs(),
+            total_bytes: driver.total_bytes(device)?,
+            driver: (version / 1000, version % 1000 / 10),
+        };
+        let context = driver.retain_context(device)?;
+        let gpu = Gpu {
+            driver,
+            device,
+            context,
+            facts,
+            search,
+            streams: Streams::default(),
+            staging: Staging::default(),
+            faults: Mutex::default(),
+            kernels: Mutex::default(),
+            cubins: Cubins::from_env(),
+            nvrtc: OnceLock::new(),
+            blas: OnceLock::new(),
+            workspaces: Mutex::default(),
+            workspace_bytes,
+            launches: AtomicU64::new(0),
+        };
+        gpu.bind()?;
+        let stream = gpu.streams.get(&gpu.driver, StreamId::default())?;
+        *lock(&gpu.faults) = Some(Faults::new(&gpu.driver, stream)?);
+        Ok(Arc::new(gpu))
+    }
+
+    /// What it says of itself.
+    pub fn facts(&self) -> &GpuFacts {
+        &self.facts
+    }
+
+    /// How many devices the driver sees.
+    ///
+    /// # Errors
+    /// The driver is missing, or sees none.
+    pub fn count(search: &Search) -> Result<u32> {
+        Driver::open(search)?.device_count()
+    }
+
+    /// Opens the libraries that were not needed yet, and says which they are.
+    pub fn libraries(&self) -> Libraries {
+        let nvrtc = self.bind().and_then(|()| self.nvrtc()).map(|nvrtc| (nvrtc.version(), nvrtc.path()));
+        let blas = self.bind().and_then(|()| self.blas()).map(|blas| lock(blas).path());
+        Libraries { driver: self.driver.path(), nvrtc, blas }
+    }
+
+    /// Launches, products and fills so far.
+    pub fn launches(&self) -> u64 {
+        self.launches.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn bind(&self) -> Result<()> {
+        self.driver.bind(self.context)
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    pub(crate) fn device(&self) -> c_int {
+        self.device
+    }
+
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    fn nvrtc(&self) -> Result<&Nvrtc> {
+        let (major, minor) = self.facts.driver;
+        let opened = self.nvrtc.get_or_init(|| Nvrtc::open(&self.search, major * 1000 + minor * 10));
+        opened.as_ref().map_err(Clone::clone)
+    }
+
+    fn blas(&self) -> Result<&Mutex<Blas>> {
+        let (major, minor) = self.facts.driver;
+        let open = || Blas::open(&self.search, major * 1000 + minor * 10).map(Mutex::new);
+        self.blas.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
+    /// Queues a piece of work. What its kernel finds wrong comes back from [`Gpu::take_fault`] with `id`.
+    ///
+    /// # Errors
+    /// A library is missing; a kernel does not compile; the driver refuses.
+    pub fn run(&self, step: Step, on: StreamId, id: u64) -> Result<()> {
+        self.bind()?;
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        let stream = self.streams.get(&self.driver, on)?;
+        match step {
+            Step::Launch(launch) => self.launch(launch, stream, id),
+            Step::Product(product) => self.product(&product, on, stream),
+            Step::Clear { address, bytes } => self.driver.clear(address, bytes, stream),
+        }
+    }
+
+    fn launch(&self, mut launch: Launch, stream: Handle, id: u64) -> Result<()> {
+        if launch.grid.contains(&0) {
+            return Ok(());
+        }
+        let function = self.function(&launch)?;
+        if launch.args.fault_kind().is_some()
+            && let Some(faults) = &*lock(&self.faults)
+        {
+            launch.args.set_fault(faults.words(id));
+        }
+        let Launch { grid, block, shared_bytes, .. } = launch;
+        self.driver.launch(function.handle, grid, block, shared_bytes, stream, &mut launch.args.places())
+    }
+
+    /// The kernel of a launch, compiled and loaded when it is first asked for.
+    fn function(&self, launch: &Launch) -> Result<Function> {
+        let key = launch.source.key();
+        let mut kernels = lock(&self.kernels);
+        if let Some(function) = kernels.get(&key)
+            && launch.shared_bytes <= function.shared_bytes
+        {
+            return Ok(*function);
+        }
+        let handle = match kernels.get(&key) {
+            Some(function) => function.handle,
+            None => self.driver.load(&self.compiled(launch)?, c"kernel")?,
+        };
+        if launch.shared_bytes > SHARED_BYTES {
+            self.driver.allow_shared(handle, launch.shared_bytes)?;
+        }
+        let function = Function { handle, shared_bytes: launch.shared_bytes.max(SHARED_BYTES) };
+        kernels.insert(key, function);
+        Ok(function)
+    }
+
+    fn compiled(&self, launch: &Launch) -> Result<Vec<u8>> {
+        let text = launch.source.full_text();
+        let (major, minor) = self.facts.capability;
+        let arch = format!("sm_{major}{minor}");
+        let nvrtc = self.nvrtc()?;
+        let (nvrtc_major, nvrtc_minor) = nvrtc.version();
+        let compiled_for = format!("{arch}-{nvrtc_major}.{nvrtc_minor}");
+        if let Some(code) = self.cubins.get(&text, &compiled_for) {
+            return Ok(code);
+        }
+        let code = nvrtc.compile(launch.source.name, &text, &arch)?;
+        self.cubins.put(&text, &compiled_for, &code);
+        Ok(code)
+    }
+
+    fn product(&self, product: &Product, on: StreamId, stream: Handle) -> Result<()> {
+        let workspace = self.workspace(on)?;
+        let bytes = usize::try_from(self.workspace_bytes).unwrap_or(0);
+        lock(self.blas()?).run(product, (workspace, bytes), stream)
+    }
+
+    fn workspace(&self, on: StreamId) -> Result<u64> {
+        let mut workspaces = lock(&self.workspaces);
+        if let Some(&workspace) = workspaces.get(&on) {
+            return Ok(workspace);
+        }
+        let workspace = self.driver.alloc(self.workspace_bytes)?;
+        workspaces.insert(on, workspace);
+        Ok(workspace)
+    }
+
+    /// Queues a copy of the program's bytes, which may change when this returns.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn write(&self, to: u64, bytes: &[u8], on: StreamId) -> Result<()> {
+        self.bind()?;
+        self.staging.write(&self.driver, to, bytes, self.streams.get(&self.driver, on)?)
+    }
+
+    /// Appends a device's bytes, after the work that is now on the stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn read(&self, from: u64, count: usize, to: &mut Vec<u8>, on: StreamId) -> Result<()> {
+        self.bind()?;
+        self.staging.read(&self.driver, from, count, to, self.streams.get(&self.driver, on)?)
+    }
+
+    /// Queues a copy between two addresses of this device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn copy(&self, from: u64, to: u64, bytes: u64, on: StreamId) -> Result<()> {
+        self.bind()?;
+        self.driver.copy_on_device(to, from, bytes, self.streams.get(&self.driver, on)?)
+    }
+
+    /// Records an event after the work that is now on a stream.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn record(&self, on: StreamId) -> Result<EventId> {
+        self.bind()?;
+        self.streams.record(&self.driver, on)
+    }
+
+    /// Whether the work before an event is done.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn is_done(&self, event: EventId) -> Result<bool> {
+        self.bind()?;
+        self.driver.is_done(handle(event))
+    }
+
+    /// Waits until the work before an event is done.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait(&self, event: EventId) -> Result<()> {
+        self.bind()?;
+        self.driver.wait(handle(event))
+    }
+
+    /// Lets a stream wait for an event.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait_on(&self, stream: StreamId, event: EventId) -> Result<()> {
+        self.bind()?;
+        self.driver.stream_waits(self.streams.get(&self.driver, stream)?, handle(event))
+    }
+
+    /// Nobody asks about this event again.
+    pub fn release(&self, event: EventId) {
+        self.streams.recycle(event);
+    }
+
+    /// Waits until all work is done.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait_all(&self) -> Result<()> {
+        self.bind()?;
+        self.driver.synchronize()
+    }
+
+    /// The first error that a kernel found since the last call. Costs a lock and a load where there is none.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn take_fault(&self) -> Result<Option<Fault>> {
+        let mut faults = lock(&self.faults);
+        let Some(faults) = faults.as_mut().filter(|faults| faults.is_found()) else { return Ok(None) };
+        self.bind()?;
+        faults.take(&self.driver, self.streams.get(&self.driver, StreamId::default())?)
+    }
+
+    /// Free and total bytes of the device, and of them those that this process and others use beside the allocator's.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory_info(&self) -> Result<(u64, u64)> {
+        self.bind()?;
+        self.driver.memory_info()
+    }
+
+    /// Milliseconds that a piece of work takes on a stream.
+    ///
+    /// # Errors
+    /// The driver's, and the work's.
+    pub fn time<E: From<crate::error::CudaError>>(
+        &self,
+        on: StreamId,
+        work: impl FnOnce() -> std::result::Result<(), E>,
+    ) -> std::result::Result<f32, E> {
+        self.bind()?;
+        let stream = self.streams.get(&self.driver, on)?;
+        let (begin, end) = (self.driver.create_event(true)?, self.driver.create_event(true)?);
+        self.driver.record(begin, stream)?;
+        work()?;
+        self.bind()?;
+        self.driver.record(end, stream)?;
+        self.driver.wait(end)?;
+        let elapsed = self.driver.elapsed_ms(begin, end)?;
+        self.driver.destroy_event(begin)?;
+        self.driver.destroy_event(end)?;
+        Ok(elapsed)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // After a lost context each of these fails, and the process's end takes everything back.
+        if self.bind().is_err() {
+            return;
+        }
+        let _ = self.driver.synchronize();
+        if let Some(Ok(blas)) = self.blas.get() {
+            lock(blas).close();
+        }
+        for (_, workspace) in std::mem::take(&mut *lock(&self.workspaces)) {
+            let _ = self.driver.free(workspace);
+        }
+        if let Some(faults) = lock(&self.faults).take() {
+            faults.close(&self.driver);
+        }
+        self.staging.close(&self.driver);
+        self.streams.close(&self.driver);
+        let _ = self.driver.release_context(self.device);
+    }
+}

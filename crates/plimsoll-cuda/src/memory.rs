@@ -1,0 +1,175 @@
+//! A device's memory for the allocator: segments by `cuMemAlloc`, pages by virtual memory, events by its streams.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use plimsoll_alloc::{Addr, Driver, DriverError, EventId, MemoryInfo, StreamId};
+
+use crate::error::{CudaError, Result};
+use crate::gpu::Gpu;
+
+/// The memory of a device. What the allocator has not returned is freed with it.
+pub struct CudaMemory {
+    gpu: Arc<Gpu>,
+    segments: BTreeMap<u64, u64>,
+    /// Reserved ranges of addresses.
+    ranges: BTreeMap<u64, u64>,
+    /// Pages that are mapped, by address, with their bytes.
+    pages: BTreeMap<u64, u64>,
+}
+
+impl From<CudaError> for DriverError {
+    fn from(error: CudaError) -> DriverError {
+        match error {
+            CudaError::OutOfMemory { .. } => DriverError::OutOfMemory,
+            other => DriverError::Failed(other.to_string()),
+        }
+    }
+}
+
+fn refused<T>(message: String) -> std::result::Result<T, DriverError> {
+    Err(DriverError::Failed(message))
+}
+
+impl CudaMemory {
+    /// The memory of a device, none of it taken.
+    pub fn new(gpu: Arc<Gpu>) -> CudaMemory {
+        CudaMemory { gpu, segments: BTreeMap::new(), ranges: BTreeMap::new(), pages: BTreeMap::new() }
+    }
+
+    fn ready(&self) -> Result<&Gpu> {
+        self.gpu.bind()?;
+        Ok(&self.gpu)
+    }
+
+    fn unmap_pages(&mut self, pages: impl IntoIterator<Item = u64>) -> Result<()> {
+        for page in pages {
+            if let Some(bytes) = self.pages.get(&page) {
+                self.ready()?.driver().unmap(page, *bytes)?;
+                self.pages.remove(&page);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Driver for CudaMemory {
+    fn segment_alloc(&mut self, bytes: u64) -> std::result::Result<Addr, DriverError> {
+        // The driver rounds sizes up, which must not overflow.
+        if bytes > self.gpu.facts().total_bytes {
+            return Err(DriverError::OutOfMemory);
+        }
+        let address = self.ready()?.driver().alloc(bytes)?;
+        self.segments.insert(address, bytes);
+        Ok(Addr(address))
+    }
+
+    /// The driver waits for work that uses it, as `cudaFree`.
+    fn segment_free(&mut self, addr: Addr) -> std::result::Result<(), DriverError> {
+        if !self.segments.contains_key(&addr.0) {
+            return refused(format!("no segment begins at {addr}"));
+        }
+        self.ready()?.driver().free(addr.0)?;
+        self.segments.remove(&addr.0);
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: u64) -> std::result::Result<Addr, DriverError> {
+        let address = self.ready()?.driver().reserve(bytes)?;
+        self.ranges.insert(address, bytes);
+        Ok(Addr(address))
+    }
+
+    fn release(&mut self, at: Addr, bytes: u64) -> std::result::Result<(), DriverError> {
+        if self.ranges.get(&at.0) != Some(&bytes) {
+            return refused(format!("no range of {bytes} bytes is reserved at {at}"));
+        }
+        if self.pages.range(at.0..at.0 + bytes).next().is_some() {
+            return refused(format!("pages are mapped in the range at {at}"));
+        }
+        self.ready()?.driver().release(at.0, bytes)?;
+        self.ranges.remove(&at.0);
+        Ok(())
+    }
+
+    fn map(&mut self, at: Addr, page_bytes: u64, pages: u64) -> std::result::Result<(), DriverError> {
+        let all = page_bytes * pages;
+        let range = self.ranges.range(..=at.0).next_back();
+        if range.is_none_or(|(begin, bytes)| at.0 + all > begin + bytes) {
+            return refused(format!("{all} bytes at {at} are not reserved"));
+        }
+        let before = self.pages.range(..at.0 + all).next_back();
+        if before.is_some_and(|(begin, bytes)| begin + bytes > at.0) {
+            return refused(format!("pages are mapped in the {all} bytes at {at}"));
+        }
+        let new: BTreeSet<u64> = (0..pages).map(|page| at.0 + page * page_bytes).collect();
+        let device = self.gpu.device();
+        let mapped = new.iter().try_for_each(|&page| {
+            self.ready()?.driver().map(device, page, page_bytes)?;
+            self.pages.insert(page, page_bytes);
+            Ok(())
+        });
+        // Access rights are the dear part: once for all pages.
+        let done = mapped.and_then(|()| self.ready()?.driver().set_access(device, at.0, all));
+        if done.is_err() {
+            // What cannot be unmapped either stays noted, and is refused to the next request.
+            let _ = self.unmap_pages(new);
+        }
+        Ok(done?)
+    }
+
+    fn unmap(
+        &mut self,
+        at: Addr,
+        page_bytes: u64,
+        pages: u64,
+        on: StreamId,
+    ) -> std::result::Result<(), DriverError> {
+        let old: Vec<u64> = (0..pages).map(|page| at.0 + page * page_bytes).collect();
+        if let Some(missing) = old.iter().find(|page| self.pages.get(page) != Some(&page_bytes)) {
+            return refused(format!("no page of {page_bytes} bytes is mapped at {missing:#x}"));
+        }
+        let gpu = self.ready()?;
+        let stream = gpu.streams().get(gpu.driver(), on)?;
+        gpu.driver().synchronize_stream(stream)?;
+        Ok(self.unmap_pages(old)?)
+    }
+
+    fn record(&mut self, stream: StreamId) -> std::result::Result<EventId, DriverError> {
+        Ok(self.gpu.record(stream)?)
+    }
+
+    fn is_done(&mut self, event: EventId) -> std::result::Result<bool, DriverError> {
+        let done = self.gpu.is_done(event)?;
+        if done {
+            self.gpu.release(event);
+        }
+        Ok(done)
+    }
+
+    fn wait(&mut self, event: EventId) -> std::result::Result<(), DriverError> {
+        self.gpu.wait(event)?;
+        self.gpu.release(event);
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        let (free_bytes, total_bytes) = self.gpu.memory_info().unwrap_or((0, self.gpu.facts().total_bytes));
+        MemoryInfo { free_bytes, total_bytes }
+    }
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        // After a lost context the process's end gives everything back.
+        let _ = self.gpu.wait_all();
+        let pages: Vec<u64> = self.pages.keys().copied().collect();
+        let _ = self.unmap_pages(pages);
+        for (&address, &bytes) in &self.ranges {
+            let _ = self.gpu.driver().release(address, bytes);
+        }
+        for &address in self.segments.keys() {
+            let _ = self.gpu.driver().free(address);
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What a device is asked to do, as plain data: launches of kernels, matrix products, fills.
+//!
+//! An operator describes its work in these, by sizes and addresses alone. So a description can be looked at, and its kernels
+//! compiled, on a machine without a GPU.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use smallvec::SmallVec;
+
+/// A piece of work.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "most of them are launches")]
+pub enum Step {
+    /// A kernel.
+    Launch(Launch),
+    /// A matrix product, by cuBLASLt.
+    Product(Product),
+    /// Zeros over a range of memory.
+    Clear {
+        /// Where it begins.
+        address: u64,
+        /// Its length.
+        bytes: u64,
+    },
+}
+
+/// The text of a kernel: CUDA C++ without headers, whose function is called `kernel`, and what it is compiled with.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// What it is called in errors.
+    pub name: &'static str,
+    /// Texts that come before it, shared by kernels.
+    pub prelude: &'static str,
+    /// The text.
+    pub text: &'static str,
+    /// Names that the text leaves open, each with its value.
+    pub defines: SmallVec<[(&'static str, Cow<'static, str>); 6]>,
+}
+
+impl Source {
+    /// A text with nothing defined yet.
+    pub fn new(name: &'static str, prelude: &'static str, text: &'static str) -> Source {
+        Source { name, prelude, text, defines: SmallVec::new() }
+    }
+
+    /// The same with a name defined.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Source {
+        self.defines.push((name, value.into()));
+        self
+    }
+
+    /// All that the compiler gets.
+    pub fn full_text(&self) -> String {
+        let mut text = String::with_capacity(self.prelude.len() + self.text.len() + 256);
+        text.push_str(self.prelude);
+        // After the prelude, whose own names are then safe from them.
+        for (name, value) in &self.defines {
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(text, "#define {name} {value}");
+        }
+        text.push_str(self.text);
+        text
+    }
+
+    /// What distinguishes it from every other source of the process.
+    pub(crate) fn key(&self) -> String {
+        let mut key = String::with_capacity(96);
+        // The text is a constant of the program, so its address is enough.
+        let _ = write!(key, "{:x}", self.text.as_ptr().addr());
+        for (name, value) in &self.defines {
+            key.push('\0');
+            key.push_str(name);
+            key.push('=');
+            key.push_str(value);
+        }
+        key
+    }
+}
+
+/// A kernel's run.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Its text.
+    pub source: Source,
+    /// Blocks in each dimension.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: u32,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: u32,
+    /// What it is called with.
+    pub args: Args,
+}
+
+/// The arguments of a kernel, in its order.
+#[derive(Clone, Debug, Default)]
+pub struct Args {
+    words: SmallVec<[u64; 24]>,
+    /// Where each argument begins.
+    starts: SmallVec<[u32; 16]>,
+    /// The argument after which the device puts where it finds errors, and what kind of error the kernel reports.
+    fault: Option<(usize, u32)>,
+}
+
+impl Args {
+    /// None yet.
+    pub fn new() -> Args {
+        Args::default()
+    }
+
+    fn word(mut self, word: u64) -> Args {
+        self.starts.push(u32::try_from(self.words.len()).unwrap_or(u32::MAX));
+        self.words.push(word);
+        self
+    }
+
+    /// A pointer.
+    #[must_use]
+    pub fn address(self, address: u64) -> Args {
+        self.word(address)
+    }
+
+    /// A `long long`.
+    #[must_use]
+    pub fn i64(self, value: i64) -> Args {
+        self.word(value.cast_unsigned())
+    }
+
+    /// A `long long` of a size.
+    #[must_use]
+    pub fn size(self, value: usize) -> Args {
+        self.word(value as u64)
+    }
+
+    /// An `int`.
+    #[must_use]
+    pub fn i32(self, value: i32) -> Args {
+        self.u32(value.cast_unsigned())
+    }
+
+    /// An `unsigned int`.
+    #[must_use]
+    pub fn u32(self, value: u32) -> Args {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&value.to_ne_bytes());
+        self.word(u64::from_ne_bytes(bytes))
+    }
+
+    /// A `float`.
+    #[must_use]
+    pub fn f32(self, value: f32) -> Args {
+        self.u32(value.to_bits())
+    }
+
+    /// A `double`.
+    #[must_use]
+    pub fn f64(self, value: f64) -> Args {
+        self.word(value.to_bits())
+    }
+
+    /// A structure of `long long`s.
+    #[must_use]
+    pub fn words(mut self, words: &[u64]) -> Args {
+        self.starts.push(u32::try_from(self.words.len()).unwrap_or(u32::MAX));
+        self.words.extend_from_slice(words);
+        self
+    }
+
+    /// Where the kernel reports an error of this kind: a `Faults` of the prelude (three words).
+    #[must_use]
+    pub fn fault(mut self, kind: u32) -> Args {
+        self.fault = Some((self.words.len(), kind));
+        self.words(&[0, 0, 0])
+    }
+
+    /// The kind of error that the kernel can report.
+    pub fn fault_kind(&self) -> Option<u32> {
+        self.fault.map(|(_, kind)| kind)
+    }
+
+    /// Bytes of all arguments.
+    pub fn bytes(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    /// Puts where errors go in its place.
+    pub(crate) fn set_fault(&mut self, words: [u64; 3]) {
+        if let Some((at, _)) = self.fault {
+            self.words[at..at + 3].copy_from_slice(&words);
+        }
+    }
+
+    /// Where each argument lies, for as long as the arguments do.
+    pub(crate) fn places(&mut self) -> SmallVec<[*mut std::ffi::c_void; 16]> {
+        let words = &mut self.words;
+        self.starts.iter().map(|&at| (&raw mut words[at as usize]).cast()).collect()
+    }
+}
+
+/// A type of floating point of a product's matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Float {
+    /// 64 bits.
+    F64,
+    /// 32 bits.
+    F32,
+    /// 16 bits.
+    F16,
+    /// 16 bits with the exponent of 32.
+    BF16,
+}
+
+/// A stack of matrices of a product. One of the strides is 1, and the other no less than the length along the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// The first element.
+    pub address: u64,
+    /// Its type.
+    pub float: Float,
+    /// Elements from a row to the next.
+    pub row: usize,
+    /// Elements from a column to the next.
+    pub col: usize,
+    /// Elements from a matrix of the stack to the next; 0 where one serves all.
+    pub batch: usize,
+}
+
+/// `c = alpha · a b + beta · c [+ bias]`: `m × k` by `k × n`, computed in 32 bits, or in 64 where the matrices are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Product {
+    /// Matrices of the stack.
+    pub batch: usize,
+    /// Rows of the result.
+    pub m: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Terms of each sum; not 0.
+    pub k: usize,
+    /// `m × k`.
+    pub a: Matrix,
+    /// `k × n`.
+    pub b: Matrix,
+    /// `m × n`, row-major.
+    pub c: Matrix,
+    /// The address of one number for each column, of the result's type.
+    pub bias: Option<u64>,
+    /// What the product is multiplied with.
+    pub alpha: f64,
+    /// What the old result is multiplied with.
+    pub beta: f64,
+}
+
+impl Matrix {
+    /// Whether a library can read a matrix of these strides without a copy.
+    pub fn fits(rows: usize, cols: usize, row: usize, col: usize) -> bool {
+        let along = |count: usize, stride: usize| count <= 1 || stride == 1;
+        let across = |count: usize, stride: usize, length: usize| count <= 1 || stride >= length;
+        (along(cols, col) && across(rows, row, cols)) || (along(rows, row) && across(cols, col, rows))
+    }
+
+    /// Whether rows lie one after the other (else columns do), and the distance between them.
+    pub(crate) fn leading(&self, rows: usize, cols: usize) -> (bool, usize) {
+        let by_rows = (cols <= 1 || self.col == 1) && (rows <= 1 || self.row >= cols);
+        let (count, stride, length) = if by_rows { (rows, self.row, cols) } else { (cols, self.col, rows) };
+        (by_rows, if count <= 1 { length.max(1) } else { stride })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_its_definitions_and_its_text() {
+        let source =
+            Source::new("test", "// prelude\n", "kernel").with("T", "float").with("N", 3.to_string());
+        assert_eq!(source.full_text(), "// prelude\n#define T float\n#define N 3\nkernel");
+        assert_ne!(source.key(), source.clone().with("M", "1").key());
+    }
+
+    #[test]
+    fn each_argument_has_a_place_and_the_fault_gets_its_words() {
+        let mut args = Args::new().address(1).f32(1.0).words(&[7, 8, 9]).fault(2).i32(-1);
+        args.set_fault([4, 5, 6]);
+        assert_eq!((args.places().len(), args.bytes(), args.fault_kind()), (5, 72, Some(2)));
+        assert_eq!(&args.words[5..8], [4, 5, 6]);
+    }
+
+    #[test]
+    fn strides_that_a_library_reads_are_recognized() {
+        assert!(Matrix::fits(3, 4, 4, 1) && Matrix::fits(3, 4, 1, 3) && Matrix::fits(3, 4, 10, 1));
+        assert!(Matrix::fits(1, 4, 0, 1) && Matrix::fits(3, 1, 1, 7));
+        assert!(!Matrix::fits(3, 4, 0, 1) && !Matrix::fits(3, 4, 8, 2));
+        let matrix = |row, col| Matrix { address: 0, float: Float::F32, row, col, batch: 0 };
+        assert_eq!(matrix(4, 1).leading(3, 4), (true, 4));
+        assert_eq!(matrix(1, 3).leading(3, 4), (false, 3));
+        assert_eq!(matrix(0, 1).leading(1, 4), (true, 4));
+    }
+}

@@ -1,0 +1,127 @@
+//! The edge on the stand-in device: the same calls and the same memory as on a GPU, without one.
+//!
+//! The loader's path is read when a process starts, so each test starts this program once more with the stand-in's library
+//! in the place of the driver. Skipped where that library is not built: `cargo build -p plimsoll-standin`.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use plimsoll_alloc::{Driver, StreamId, driver_suite};
+use plimsoll_cuda::{Args, CudaError, CudaMemory, Fault, Gpu, Launch, Search, Source, Step, compile};
+
+const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
+
+/// Runs one test of this file again, with the stand-in as the driver. None where it is not built.
+fn on_standin(test: &str, environment: &[(&str, &str)]) -> Option<Output> {
+    let own = std::env::current_exe().expect("this program");
+    let library = own.ancestors().nth(2).expect("the build's folder").join("libplimsoll_standin.so");
+    if !library.is_file() {
+        eprintln!("skipped: {} is not built (`cargo build -p plimsoll-standin`)", library.display());
+        return None;
+    }
+    let folder: PathBuf = std::env::temp_dir().join(format!("plimsoll-edge-{}-{test}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::os::unix::fs::symlink(&library, folder.join("libcuda.so.1")).expect("a link");
+    let mut command = Command::new(own);
+    command.args(["--exact", test, "--nocapture"]).env(INNER, "1").env("LD_LIBRARY_PATH", &folder);
+    command.env("XDG_CACHE_HOME", &folder).envs(environment.iter().copied());
+    let output = command.output().expect("this program again");
+    std::fs::remove_dir_all(&folder).expect("the folder");
+    Some(output)
+}
+
+/// Whether this is the second process; the first one starts it and expects it to pass.
+fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
+    if std::env::var_os(INNER).is_some() {
+        return true;
+    }
+    if let Some(output) = on_standin(test, environment) {
+        let text =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+    }
+    false
+}
+
+fn gpu() -> Arc<Gpu> {
+    Gpu::open(0, Search::from_env(), 32 << 20).expect("the stand-in")
+}
+
+#[test]
+fn its_memory_is_a_driver_as_others_are() {
+    if is_inner("its_memory_is_a_driver_as_others_are", &[]) {
+        let gpu = gpu();
+        let before = gpu.memory_info();
+        let mut memory = CudaMemory::new(gpu.clone());
+        driver_suite::segments(&mut memory);
+        driver_suite::events(&mut memory);
+        driver_suite::pages(&mut memory);
+        memory.segment_alloc(2 << 20).expect("2 MiB");
+        drop(memory);
+        assert_eq!(gpu.memory_info(), before, "what was not returned is freed");
+    }
+}
+
+#[test]
+fn a_device_says_what_it_is_and_another_is_not_there() {
+    if is_inner("a_device_says_what_it_is_and_another_is_not_there", &[]) {
+        let gpu = gpu();
+        assert!(gpu.facts().capability >= (7, 5) && gpu.facts().total_bytes > 1 << 30, "{:?}", gpu.facts());
+        let error = Gpu::open(9, Search::from_env(), 0).err().expect("no tenth device");
+        assert!(matches!(error, CudaError::NoSuchDevice { ordinal: 9, .. }), "{error}");
+    }
+}
+
+#[test]
+fn bytes_go_there_and_come_back_in_pieces() {
+    if is_inner("bytes_go_there_and_come_back_in_pieces", &[]) {
+        let gpu = gpu();
+        let mut memory = CudaMemory::new(gpu.clone());
+        let at = memory.segment_alloc(40 << 20).expect("40 MiB");
+        let bytes: Vec<u8> = (0..20_000_001).map(|i: u32| (i % 251) as u8).collect();
+        gpu.write(at.0, &bytes, StreamId(1)).expect("a copy there");
+        let mut back = vec![7];
+        gpu.read(at.0, bytes.len(), &mut back, StreamId(1)).expect("a copy back");
+        // The stand-in keeps no values; the length and what was there before are ours.
+        assert_eq!((back.len(), back[0]), (bytes.len() + 1, 7));
+        assert_eq!(gpu.take_fault(), Ok(None::<Fault>));
+        gpu.wait_all().expect("done");
+    }
+}
+
+#[test]
+fn a_kernel_is_compiled_once_and_launched() {
+    if is_inner("a_kernel_is_compiled_once_and_launched", &[]) {
+        let gpu = gpu();
+        let text = "extern \"C\" __global__ void kernel(T* x, long long n) { if (threadIdx.x < n) x[threadIdx.x] += 1; }";
+        if let Err(error @ CudaError::Missing { .. }) = compile(&Search::from_env(), "test", "", "sm_90") {
+            eprintln!("skipped: {error}");
+            return;
+        }
+        for on in [0, 1] {
+            let source = Source::new("add_one", "", text).with("T", "float");
+            let args = Args::new().address(0x1000).i64(4);
+            let launch = Launch { source, grid: [1; 3], block: 32, shared_bytes: 0, args };
+            gpu.run(Step::Launch(launch), StreamId(on), 0).expect("a launch");
+        }
+        let source = Source::new("wrong", "", "this is no kernel").with("T", "float");
+        let launch = Launch { source, grid: [1; 3], block: 32, shared_bytes: 0, args: Args::new() };
+        let error = gpu.run(Step::Launch(launch), StreamId(0), 0).expect_err("no kernel");
+        assert!(error.to_string().contains("the kernel `wrong` does not compile for sm_"), "{error}");
+    }
+}
+
+#[test]
+fn without_a_driver_the_error_says_what_to_install_and_where_it_was_looked_for() {
+    let nowhere = Search { cuda_home: Some("/nowhere".into()), ..Search::default() };
+    let Err(error) = Gpu::open(0, nowhere, 0) else { return };
+    let text = error.to_string();
+    if matches!(error, CudaError::Missing { .. }) {
+        assert!(text.starts_with("NVIDIA's driver is missing: install the driver"), "{text}");
+        assert!(text.contains("libcuda.so.1 in the loader's path"), "{text}");
+    }
+}

@@ -1,0 +1,73 @@
+//! Slices by index, and sums of slices by index.
+
+use plimsoll_cuda::{Args, Step};
+use smallvec::SmallVec;
+
+use super::space::Space;
+use super::{CudaCall, Placed, blocks_for, fault, name};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Dims;
+
+const PICK: &str = include_str!("kernels/pick.cu");
+const ADD_SLICES: &str = include_str!("kernels/add_slices.cu");
+
+fn word(dtype: DType) -> &'static str {
+    match dtype.size() {
+        8 => "u64",
+        4 => "u32",
+        2 => "u16",
+        _ => "u8",
+    }
+}
+
+/// `out[…] = x[… + index · step]`: `x_strides` and `index_strides` are those along the output's dimensions; the output is
+/// row-major, and `count` how many places an index has.
+pub(crate) fn pick(
+    call: &mut CudaCall<'_>,
+    (x_strides, step, count): (&[usize], usize, usize),
+    index_strides: &[usize],
+) -> Result<()> {
+    let ([x, index], out) =
+        (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);
+    if out.is_empty() {
+        return Ok(());
+    }
+    let strides = [Dims::from_slice(x_strides), Dims::from_slice(index_strides)];
+    let dims: SmallVec<[usize; 6]> = (0..out.shape().len()).filter(|&dim| out.shape()[dim] != 1).collect();
+    let space = Space::collapsed(out.shape(), &strides, &dims);
+    let source = call
+        .source(PICK)
+        .with("W", word(x.dtype))
+        .with("I", name(index.dtype))
+        .with("RANK", space.rank().to_string());
+    let args = Args::new().address(out.address).address(x.address).address(index.address).size(out.len());
+    let args = args.size(count).size(step).words(&space.words()).fault(fault::INDEX);
+    call.launch(source, [blocks_for(out.len(), 256, 4), 1, 1], 256, args)
+}
+
+/// `slices, index -> out`: zeros, to which each slice along `dim` is added at its index. The index is contiguous, the output
+/// row-major.
+pub(crate) fn add_slices(call: &mut CudaCall<'_>, dim: usize, skipped: Option<usize>) -> Result<()> {
+    let ([slices, index], out) =
+        (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);
+    let dtype = call.float(&[slices, out])?;
+    if out.is_empty() {
+        return Ok(());
+    }
+    call.push(Step::Clear { address: out.address, bytes: (out.len() * dtype.size()) as u64 });
+    let strides = [Dims::from_slice(slices.layout.strides()), Dims::from_slice(out.layout.strides())];
+    let others = (0..out.shape().len()).filter(|&d| d != dim && out.shape()[d] != 1);
+    let space = Space::collapsed(out.shape(), &strides, &others.collect::<SmallVec<[usize; 6]>>());
+    let (rows, count) = (out.shape()[dim], index.len());
+    let source = call
+        .source(ADD_SLICES)
+        .with("A", name(dtype.accumulator()))
+        .with("T", name(dtype))
+        .with("I", name(index.dtype))
+        .with("RANK", space.rank().to_string());
+    let args = Args::new().address(out.address).address(slices.address).address(index.address).size(count);
+    let args = args.size(out.len() / rows).size(rows).size(slices.layout.strides()[dim]);
+    let args = args.size(out.layout.strides()[dim]).i64(skipped.map_or(-1, |row| row as i64));
+    call.launch(source, [count, 1, 1], 256, args.words(&space.words()).fault(fault::INDEX))
+}

@@ -1,0 +1,209 @@
+//! How an operator describes its work on an NVIDIA GPU: launches of kernels and matrix products, by sizes and addresses.
+//!
+//! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device.rs` queues them. Nothing here needs a GPU, so
+//! a description can be looked at and its kernels compiled without one. `kernels/` has the texts, CUDA C++ without
+//! headers, after a common prelude; the files here lay out what they are called with.
+//!
+//! | file | what it describes |
+//! |---|---|
+//! | `space` | operands laid beside each other, in as few dimensions as they need |
+//! | `elementwise` | an expression of each element, of any types; fills and copies |
+//! | `reduce` | sums over any dimensions, the place of the largest |
+//! | `rows` | what works on rows: softmax, layer normalization, losses |
+//! | `product` | matrix products, by cuBLASLt where it reads the strides |
+//! | `index` | rows by index, and sums of rows by index |
+//! | `window` | convolution and pooling |
+//! | `random` | drawn values, dropout |
+//! | `step` | optimizers over all parameters |
+//! | `attention` | attention by blocks of scores |
+
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod index;
+pub(crate) mod product;
+pub(crate) mod random;
+pub(crate) mod reduce;
+pub(crate) mod rows;
+mod space;
+pub(crate) mod step;
+pub(crate) mod window;
+
+pub use plimsoll_cuda::{Args, Launch, Source, Step};
+use smallvec::SmallVec;
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::view::View;
+
+/// What every kernel's text begins with: types, conversions, sums over a block.
+const PRELUDE: &str = include_str!("kernels/prelude.cu");
+
+/// A tensor on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed<'a> {
+    /// Where the first element is.
+    pub address: u64,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// Shape and strides; the offset is in the address already.
+    pub layout: &'a Layout,
+}
+
+impl<'a> Placed<'a> {
+    pub(crate) fn of(view: &View<'a>) -> Placed<'a> {
+        Placed { address: view.first_address(), dtype: view.dtype(), layout: view.layout() }
+    }
+
+    /// Sizes, outermost first.
+    pub fn shape(&self) -> &'a [usize] {
+        self.layout.shape()
+    }
+
+    /// A part of it: the layout's offset counts from the first element of this layout's storage.
+    pub(crate) fn part<'b>(&self, layout: &'b Layout) -> Placed<'b> {
+        let from = layout.offset() - self.layout.offset();
+        Placed { address: self.address + (from * self.dtype.size()) as u64, dtype: self.dtype, layout }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.layout.is_empty()
+    }
+
+    /// Size of the last dimension; 1 of a scalar.
+    pub(crate) fn cols(&self) -> usize {
+        self.shape().last().copied().unwrap_or(1)
+    }
+
+    /// How many rows of the last dimension there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.shape().iter().rev().skip(1).product()
+    }
+}
+
+/// The kinds of error that a kernel can find, as the numbers that [`Args::fault`] takes.
+pub(crate) mod fault {
+    /// An index outside its dimension.
+    pub(crate) const INDEX: u32 = 0;
+    /// A target that is no class.
+    pub(crate) const TARGET: u32 = 1;
+}
+
+/// What a kernel on a GPU is called with, and the work that it asks for. An input that is changed in place comes as an output
+/// only; no output shares memory with an input or with another output.
+#[derive(Debug)]
+pub struct CudaCall<'a> {
+    op: &'static str,
+    /// The tensors to read, in the operator's order.
+    pub ins: SmallVec<[Placed<'a>; 4]>,
+    /// The tensors to write, in the operator's order.
+    pub outs: SmallVec<[Placed<'a>; 4]>,
+    /// As many bytes as [`crate::Operator::scratch`] asked for.
+    pub scratch: Option<Placed<'a>>,
+    steps: Vec<Step>,
+}
+
+impl<'a> CudaCall<'a> {
+    pub(crate) fn new(
+        op: &'static str,
+        ins: &[View<'a>],
+        outs: &[View<'a>],
+        scratch: Option<View<'a>>,
+    ) -> CudaCall<'a> {
+        let placed = |views: &[View<'a>]| views.iter().map(Placed::of).collect();
+        CudaCall {
+            op,
+            ins: placed(ins),
+            outs: placed(outs),
+            scratch: scratch.as_ref().map(Placed::of),
+            steps: Vec::new(),
+        }
+    }
+
+    /// The operator's name.
+    pub fn op(&self) -> &'static str {
+        self.op
+    }
+
+    /// The work, in the order in which it was asked for.
+    pub(crate) fn into_steps(self) -> Vec<Step> {
+        self.steps
+    }
+
+    /// Asks for a piece of work, after all that was asked for before.
+    pub fn push(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
+    /// Where scratch begins; 0 where none was asked for.
+    pub(crate) fn scratch_address(&self) -> u64 {
+        self.scratch.map_or(0, |scratch| scratch.address)
+    }
+
+    /// Asks for a kernel with so many blocks.
+    pub(crate) fn launch(&mut self, source: Source, grid: [usize; 3], block: u32, args: Args) -> Result<()> {
+        let op = self.op;
+        let [x, y, z] = grid.map(|n| u32::try_from(n).ok());
+        let (Some(x), Some(y), Some(z)) = (x, y.filter(|&y| y < 1 << 16), z.filter(|&z| z < 1 << 16)) else {
+            return Err(Error::argument(op, format!("too large for one launch: a grid of {grid:?} blocks")));
+        };
+        if x > 0 && y > 0 && z > 0 {
+            self.push(Step::Launch(Launch { source, grid: [x, y, z], block, shared_bytes: 0, args }));
+        }
+        Ok(())
+    }
+
+    /// The text of one of our kernels.
+    pub(crate) fn source(&self, text: &'static str) -> Source {
+        Source::new(self.op, PRELUDE, text)
+    }
+
+    /// This operator, or these types, have no kernel here yet.
+    pub(crate) fn missing<T>(&self) -> Result<T> {
+        Err(Error::NoKernel { op: self.op, device: "cuda" })
+    }
+
+    /// The type of some tensors, of floating point.
+    pub(crate) fn float(&self, of: &[Placed<'_>]) -> Result<DType> {
+        match of {
+            [first, rest @ ..]
+                if first.dtype.is_float() && rest.iter().all(|other| other.dtype == first.dtype) =>
+            {
+                Ok(first.dtype)
+            }
+            _ => self.missing(),
+        }
+    }
+}
+
+/// The name of a type in a kernel's text.
+pub(crate) fn name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F64 => "double",
+        DType::F32 => "float",
+        DType::F16 => "f16",
+        DType::BF16 => "bf16",
+        DType::I64 => "i64",
+        DType::I32 => "i32",
+        DType::I16 => "i16",
+        DType::U8 => "u8",
+        DType::Bool => "boolean",
+    }
+}
+
+/// Threads of a block that works on a row of so many elements.
+pub(crate) fn threads_for(cols: usize) -> u32 {
+    u32::try_from(cols.clamp(32, 512).next_power_of_two()).unwrap_or(512)
+}
+
+/// Blocks of `block` threads for so many elements, each thread with `each` of them: no more than make a device busy, since
+/// kernels go on from the end of the grid.
+pub(crate) fn blocks_for(elements: usize, block: usize, each: usize) -> usize {
+    elements.div_ceil(block * each).min(1 << 20)
+}

@@ -1,0 +1,65 @@
+//! Drawn values, the same as the host's, and dropout.
+
+use plimsoll_cuda::Args;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use super::{CudaCall, Placed, blocks_for, name};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::random::{Distribution, RandomStream};
+
+const DROPOUT: &str = include_str!("kernels/dropout.cu");
+const DRAW: &str = include_str!("kernels/draw.cu");
+
+/// Fills a contiguous output from the beginning of a stream.
+pub(crate) fn draw(
+    call: &mut CudaCall<'_>,
+    distribution: Distribution,
+    from: RandomStream,
+    out: Placed<'_>,
+) -> Result<()> {
+    let is_wide = out.dtype == DType::F64;
+    let (is_normal, first, second) = match distribution {
+        Distribution::Uniform { low, high } => (false, low, high),
+        Distribution::Normal { mean, std } => (true, mean, std),
+    };
+    // What a uniform value becomes that rounding brings to the end of its range.
+    let largest = match is_wide {
+        true => second.next_down().max(first),
+        false => f64::from((second as f32).next_down().max(first as f32)),
+    };
+    let flag = |on: bool| if on { "1" } else { "0" };
+    let source = call
+        .source(DRAW)
+        .with("T", name(out.dtype))
+        .with("NORMAL", flag(is_normal))
+        .with("WIDE", flag(is_wide));
+    let key = ChaCha8Rng::seed_from_u64(from.seed).get_seed();
+    let key: [u64; 4] = std::array::from_fn(|i| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&key[8 * i..8 * i + 8]);
+        u64::from_le_bytes(bytes)
+    });
+    let args = Args::new().address(out.address).size(out.len()).words(&key).address(from.stream);
+    let args = args.f64(first).f64(second).f64(largest);
+    let each = if is_wide && !is_normal { 8 } else { 16 };
+    call.launch(source, [out.len().div_ceil(each * 256), 1, 1], 256, args)
+}
+
+/// What a dropout with probability `p` compares its words with, and what it multiplies kept elements with.
+pub(crate) fn threshold(p: f64) -> (u32, f32) {
+    ((p * 4_294_967_296.0) as u32, if p < 1.0 { (1.0 / (1.0 - p)) as f32 } else { 0.0 })
+}
+
+/// `x[, residual] -> out`, all contiguous.
+pub(crate) fn dropout(call: &mut CudaCall<'_>, p: f64, stream: RandomStream) -> Result<()> {
+    let (ins, out) = (call.ins.clone(), call.outs[0]);
+    let dtype = call.float(&ins)?;
+    let source = call.source(DROPOUT).with("A", name(dtype.accumulator())).with("T", name(dtype));
+    let (threshold, factor) = threshold(p);
+    let args = Args::new().address(out.address).address(ins[0].address);
+    let args = args.address(ins.get(1).map_or(0, |residual| residual.address)).size(out.len());
+    let args = args.address(stream.stream).address(stream.seed).u32(threshold).f32(factor);
+    call.launch(source, [blocks_for(out.len(), 256, 4), 1, 1], 256, args)
+}

@@ -1,0 +1,69 @@
+//! Training steps of GPT-2: time, loss and peaks. `cargo run --release --example gpt2_step -- cuda:0 small 8 1024 bf16`.
+//!
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), size (`tiny`, `small`), batch, tokens of a sequence, `f32` or `bf16` (autocast), and
+//! how many steps. Weights and tokens are drawn; dropout is 0.
+
+#![allow(clippy::print_stdout, reason = "an example")]
+
+use std::time::Instant;
+
+use plimsoll::autocast::autocast;
+use plimsoll::models::{Gpt2, Gpt2Config};
+use plimsoll::nn::{Module, Scope};
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::{DType, Device, SimConfig, Tensor};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let arg = |i: usize, default: &str| args.get(i).cloned().unwrap_or_else(|| default.to_owned());
+    let name = arg(0, "cpu");
+    let device = match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
+        ("cpu", ..) => Device::cpu(),
+        (_, Some(gpu), _) => Device::sim(SimConfig::like(gpu)?),
+        (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse().unwrap_or(0))?,
+        _ => return Err("a device is cpu, cuda:N or sim:GPU".into()),
+    };
+    let (batch, length, steps) =
+        (arg(2, "2").parse()?, arg(3, "64").parse()?, arg(5, "10").parse::<usize>()?);
+    let small = Gpt2Config { dropout: 0.0, ..Gpt2Config::small() };
+    let config = match arg(1, "tiny").as_str() {
+        "small" => small,
+        _ => Gpt2Config { vocab_size: 512, n_positions: 128, n_embd: 64, n_layer: 2, n_head: 4, ..small },
+    };
+    let vocabulary = config.vocab_size as i64;
+    let model = Gpt2::new(&Scope::new(&device, 1), config)?;
+    let mut adam = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-4, ..AdamWOptions::default() });
+    let draw = |seed: i64| -> Vec<i64> {
+        (0..(batch * length) as i64).map(|i| (i * 7919 + seed * 104_729) * 31 % 65_537 % vocabulary).collect()
+    };
+    let tokens = Tensor::from_slice(&draw(1), &[batch, length], &device)?;
+    let targets = Tensor::from_slice(&draw(2), &[batch, length], &device)?;
+    let short = arg(4, "f32") == "bf16";
+    let (mut times, mut losses) = (Vec::new(), Vec::new());
+    for _ in 0..steps {
+        let start = Instant::now();
+        let loss = match short {
+            true => autocast(DType::BF16, || model.loss(&tokens, &targets))?,
+            false => model.loss(&tokens, &targets)?,
+        };
+        adam.zero_grad();
+        loss.backward()?;
+        adam.step()?;
+        if device.has_values() {
+            losses.push(loss.float()?.item::<f32>()?);
+        }
+        device.synchronize()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+    }
+    let shown: Vec<String> = losses.iter().map(|loss| format!("{loss:.5}")).collect();
+    println!("losses {}", shown.join(" "));
+    let first = times[0];
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    println!(
+        "first step {first:.1} ms, median {median:.2} ms, {:.0} tokens/s",
+        (batch * length) as f64 / median * 1e3
+    );
+    println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
+    Ok(())
+}
