@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::autocast_mode;
 use crate::autograd::{Saved, enable_grad, is_grad_enabled, saved_tensors_hooks};
-use crate::device::{Device, RngState};
+use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Dims;
+use crate::random::{self, Generator, RngState};
 use crate::tensor::Tensor;
 
 /// Runs `f` on `inputs` and keeps nothing of what it saves for the backward pass but the inputs themselves: `f` runs a second
@@ -121,6 +122,8 @@ struct Piece<F> {
     /// one drops them too.
     inputs: Vec<(Saved, bool)>,
     random: Vec<(Device, RngState)>,
+    /// Where the generator stood that was set, if one was.
+    generator: Option<RngState>,
     autocast: Option<DType>,
     state: Mutex<State>,
 }
@@ -142,9 +145,10 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
                 random.push((device.clone(), device.rng_state()));
             }
         }
-        let saved = |input: &&Tensor| Ok((Saved::new(input.data())?, input.requires_grad()));
+        let saved = |input: &&Tensor| Ok((Saved::new(input.data(), "checkpoint")?, input.requires_grad()));
         let inputs = inputs.iter().map(saved).collect::<Result<_>>()?;
-        Ok(Piece { f, inputs, random, autocast: autocast_mode::lower(), state: Mutex::default() })
+        let generator = random::current().map(|generator| generator.state());
+        Ok(Piece { f, inputs, random, generator, autocast: autocast_mode::lower(), state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -194,7 +198,15 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
                             "a backward pass inside of a checkpointed function",
                         ))
                     },
-                    || (self.f)(&inputs),
+                    || match &self.generator {
+                        None => (self.f)(&inputs),
+                        // Another one that goes on from where it stood: the program's own is not touched.
+                        Some(state) => {
+                            let again = Generator::new(0);
+                            again.set_state(*state);
+                            random::with_generator(&again, || (self.f)(&inputs))
+                        }
+                    },
                 )
             })
         };

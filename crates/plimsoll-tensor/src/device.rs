@@ -16,7 +16,7 @@ use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
 use crate::label::{self, Category};
 use crate::properties::DeviceProperties;
-use crate::random::RandomStream;
+use crate::random::{self, RandomStream, RngState};
 use crate::sim::{Sim, SimConfig};
 
 /// A device: `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
@@ -48,15 +48,6 @@ pub(crate) struct Inner {
     seed: AtomicU64,
     /// The next stream of `seed`: each drawn tensor takes one.
     next_stream: AtomicU64,
-}
-
-/// Where a device's random numbers stand: [`Device::rng_state`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RngState {
-    /// The seed.
-    pub seed: u64,
-    /// The stream of the seed that the next drawn tensor takes.
-    pub next_stream: u64,
 }
 
 /// Bytes that one owner held for one purpose at the peak.
@@ -223,7 +214,23 @@ impl Device {
         self.0.next_stream.store(state.next_stream, Ordering::Relaxed);
     }
 
+    /// Runs `f`, and gives this device the random numbers back that it had before. As `torch.random.fork_rng`.
+    pub fn fork_rng<T>(&self, f: impl FnOnce() -> T) -> T {
+        /// Also when `f` panics.
+        struct Before<'a>(&'a Device, RngState);
+        impl Drop for Before<'_> {
+            fn drop(&mut self) {
+                self.0.set_rng_state(self.1);
+            }
+        }
+        let _before = Before(self, self.rng_state());
+        f()
+    }
+
     pub(crate) fn next_random(&self) -> RandomStream {
+        if let Some(generator) = random::current() {
+            return generator.next();
+        }
         let stream = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
         RandomStream { seed: self.0.seed.load(Ordering::Relaxed), stream }
     }

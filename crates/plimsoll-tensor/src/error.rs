@@ -79,12 +79,14 @@ pub enum Error {
     },
     /// A tensor kept for the backward pass was changed in place after it was saved.
     #[error(
-        "backward of {node}: a tensor it saved was changed in place (version {found}, saved at {saved}); \
-         clone it before the change"
+        "backward of {node}: a tensor it saved was changed in place by {changed_by} (version {found}, saved at {saved}); \
+         copy it before the change"
     )]
     SavedModified {
         /// The operation whose derivative needed it.
         node: &'static str,
+        /// The operation that changed it last.
+        changed_by: &'static str,
         /// Version when it was saved.
         saved: u32,
         /// Version found now.

@@ -158,13 +158,13 @@ fn record<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
     if !is_grad_enabled() || !ins.iter().any(|input| input.requires_grad()) {
         return Ok(outs.iter().map(Tensor::detach).collect());
     }
+    let name = function.name();
     let slot = |tensor: &Tensor| {
         let input = ins.iter().position(|input| input.is_same(tensor)).map(Slot::Input);
         input.or_else(|| outs.iter().position(|out| out.is_same(tensor)).map(Slot::Output))
     };
-    let saved = save.0.iter().map(|tensor| Ok((slot(tensor), Saved::new(tensor.data())?)));
+    let saved = save.0.iter().map(|tensor| Ok((slot(tensor), Saved::new(tensor.data(), name)?)));
     let saved = saved.collect::<Result<_>>()?;
-    let name = function.name();
     let node = Node::new(name, ins, outs.len(), Arc::new(Applied { function, saved }), place());
     let linked = |(i, out): (usize, &Tensor)| {
         Tensor::linked(out.data().clone(), out.dtype().is_float().then(|| (node.clone(), i)))

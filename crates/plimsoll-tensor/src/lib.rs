@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `few.rs`, `unwind.rs` | what elements are, autocast's switch, what can go wrong, where elements lie, whose bytes are, which random numbers, what a device says of itself, short lists, panics as errors |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `few.rs`, `unwind.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself, short lists, panics as errors |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device.rs` | the host, simulated devices, NVIDIA GPUs, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -20,9 +20,11 @@
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `road/` | [`call`]: the one road from an operator to a device |
 //! | `checkpoint.rs` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again |
+//! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): what is saved waits in host memory |
 //! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `testing/` | devices for tests: one that computes later |
+//! | `gradcheck.rs` | derivatives against finite differences, for a function of the users' own |
 //! | `suite.rs` | what every operator must do, as a suite of checks |
 //! | `ops/` | what can be computed: an operator a file, with its derivative |
 //!
@@ -45,7 +47,9 @@ mod dtype;
 mod error;
 mod few;
 mod function;
+pub mod gradcheck;
 pub mod history;
+mod inference;
 mod kernel;
 pub mod label;
 mod layout;
@@ -56,6 +60,7 @@ mod properties;
 mod random;
 mod residency;
 mod road;
+pub mod save_on_cpu;
 mod sim;
 mod storage;
 mod stream;
@@ -67,12 +72,15 @@ mod unwind;
 mod view;
 mod word;
 
-pub use autograd::{BackwardOptions, NoGrad, enable_grad, is_grad_enabled, no_grad};
+pub use autograd::{
+    BackwardOptions, InferenceMode, NoGrad, enable_grad, inference_mode, is_grad_enabled,
+    is_inference_mode_enabled, no_grad,
+};
 pub use backend::{DeviceFacts, DeviceKind};
 pub use cpu::CpuConfig;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
-pub use device::{Device, Owner, RngState};
+pub use device::{Device, Owner};
 pub use dtype::{DType, Element, Scalar, Stored, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
 pub use function::{Function, FunctionBackward, Save, apply};
@@ -91,8 +99,9 @@ pub use ops::{
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
+pub use random::{Generator, RngState, with_generator};
 pub use residency::PinGuard;
-pub use road::{Tensors, call, create};
+pub use road::{Tensors, call, create, into_out};
 pub use sim::SimConfig;
 pub use storage::State;
 pub use stream::{Event, Stream, with_stream};

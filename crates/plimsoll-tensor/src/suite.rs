@@ -24,6 +24,8 @@ pub enum Domain {
     Any,
     /// 0.5 to 2: for logarithms, roots and divisors.
     Positive,
+    /// -0.9 to 0.9.
+    Inside,
     /// 0.1 apart from each other and at least 0.05 from zero, in any order: no small step crosses a kink.
     Apart,
     /// Whole numbers from 0 to below this: indices.
@@ -241,6 +243,7 @@ fn draw(input: &Sample, seed: usize) -> Vec<f64> {
     match input.domain {
         Domain::Any => (0..len).map(|_| rounded(draw.between(-1.5, 1.5))).collect(),
         Domain::Positive => (0..len).map(|_| rounded(draw.between(0.5, 2.0))).collect(),
+        Domain::Inside => (0..len).map(|_| rounded(draw.between(-0.9, 0.9))).collect(),
         Domain::Below(n) => (0..len).map(|_| draw.below(n) as f64).collect(),
         Domain::Apart => {
             let mut ranks: Vec<usize> = (0..len).collect();

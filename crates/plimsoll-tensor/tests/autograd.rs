@@ -110,15 +110,18 @@ fn a_change_of_a_saved_tensor_is_noticed() {
     let y = x.square().unwrap();
     let z = y.square().unwrap().sum().unwrap();
     y.detach().narrow(0, 0, 1).unwrap().zero_().unwrap();
-    assert!(matches!(z.backward(), Err(Error::SavedModified { node: "square", saved: 0, found: 1 })));
+    assert!(matches!(
+        z.backward(),
+        Err(Error::SavedModified { node: "square", changed_by: "fill", saved: 0, found: 1 })
+    ));
 
     let w = leaf(&[1.0], &Device::cpu());
     let y = (&w * &w).unwrap();
     no_grad(|| w.add_(&w)).unwrap();
     assert_eq!(
         text(y.backward()),
-        "backward of mul: a tensor it saved was changed in place (version 1, saved at 0); clone it before the \
-         change"
+        "backward of mul: a tensor it saved was changed in place by add_ (version 1, saved at 0); copy it before \
+         the change"
     );
 }
 

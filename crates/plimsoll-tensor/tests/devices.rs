@@ -302,8 +302,15 @@ fn an_expanded_tensor_refuses_a_change_in_place() {
 
 #[test]
 fn an_optimizer_step_refuses_state_that_shares_memory() {
-    let sgd =
-        SgdStep { lr: 0.1, momentum: 0.9, dampening: 0.0, weight_decay: 0.0, nesterov: false, first: false };
+    let sgd = SgdStep {
+        lr: 0.1,
+        momentum: 0.9,
+        dampening: 0.0,
+        weight_decay: 0.0,
+        nesterov: false,
+        first: false,
+        maximize: false,
+    };
     let adam = AdamStep {
         lr: 0.1,
         beta1: 0.9,
@@ -312,6 +319,8 @@ fn an_optimizer_step_refuses_state_that_shares_memory() {
         weight_decay: 0.0,
         decay: Decay::InGradient,
         step: 1,
+        amsgrad: false,
+        maximize: false,
     };
     let x = tensor(&[1.0, 2.0], &[2]);
     let other = tensor(&[0.0, 0.0], &[2]);

@@ -394,6 +394,7 @@ fn empty_tensors_take_nothing_in_any_operation() {
             weight_decay: 0.0,
             nesterov: false,
             first: true,
+            maximize: false,
         };
         x.sgd_step_(&x.detach(), None, step).unwrap();
         assert_eq!((bytes(&device), device.memory_stats()["allocation.all.allocated"]), ((0, 0), 0));

@@ -39,6 +39,7 @@ pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod serialize;
+pub mod techniques;
 
 pub use plimsoll_tensor::*;
 

@@ -26,6 +26,7 @@ fn optimizer(kind: &str, options: &Value, parameters: Vec<Tensor>) -> Box<dyn Op
                 dampening: number("dampening", default.dampening),
                 weight_decay: number("weight_decay", default.weight_decay),
                 nesterov: options["nesterov"].as_bool().unwrap_or(default.nesterov),
+                maximize: false,
             },
         ));
     }
@@ -38,6 +39,7 @@ fn optimizer(kind: &str, options: &Value, parameters: Vec<Tensor>) -> Box<dyn Op
             betas: (beta(0, default.betas.0), beta(1, default.betas.1)),
             eps: number("eps", default.eps),
             weight_decay: number("weight_decay", default.weight_decay),
+            ..default
         },
     ))
 }
@@ -73,9 +75,23 @@ fn every_optimizer_walks_pytorchs_path() {
 
 #[test]
 fn the_defaults_are_pytorchs() {
-    let sgd = SgdOptions { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false };
+    let sgd = SgdOptions {
+        lr: 1e-3,
+        momentum: 0.0,
+        dampening: 0.0,
+        weight_decay: 0.0,
+        nesterov: false,
+        maximize: false,
+    };
     assert_eq!(SgdOptions::default(), sgd);
-    let adam = AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 };
+    let adam = AdamOptions {
+        lr: 1e-3,
+        betas: (0.9, 0.999),
+        eps: 1e-8,
+        weight_decay: 0.0,
+        amsgrad: false,
+        maximize: false,
+    };
     assert_eq!(AdamOptions::default(), adam);
 }
 
@@ -273,8 +289,8 @@ fn adam_refuses_the_options_that_pytorch_refuses() {
 #[test]
 fn the_edges_that_pytorch_allows_are_allowed() {
     let device = Device::cpu();
-    let zeros = SgdOptions { lr: 0.0, momentum: 0.0, dampening: -1.0, weight_decay: 0.0, nesterov: false };
+    let zeros = SgdOptions { lr: 0.0, dampening: -1.0, ..SgdOptions::default() };
     Sgd::new(two_parameters(&device), zeros).step().unwrap();
-    let zeros = AdamOptions { lr: 0.0, betas: (0.0, 0.0), eps: 0.0, weight_decay: 0.0 };
+    let zeros = AdamOptions { lr: 0.0, betas: (0.0, 0.0), eps: 0.0, ..AdamOptions::default() };
     Adam::new(two_parameters(&device), zeros).step().unwrap();
 }

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+use crate::inference;
+
 thread_local! {
     static ENABLED: Cell<bool> = const { Cell::new(true) };
     static RECOMPUTING: Cell<bool> = const { Cell::new(false) };
@@ -27,7 +29,7 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Runs `f` with recording, wherever it is called. As `torch.enable_grad`.
+/// Runs `f` with recording, wherever it is called but in [`inference_mode`]. As `torch.enable_grad`.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, enable_grad, no_grad};
@@ -51,6 +53,7 @@ pub(crate) struct Switched {
 
 impl Switched {
     pub(crate) fn to(enabled: bool) -> Switched {
+        let enabled = enabled && !inference::is_enabled();
         Switched { before: ENABLED.replace(enabled), _not_send: PhantomData }
     }
 }
@@ -96,5 +99,44 @@ impl NoGrad {
     #[allow(clippy::new_without_default, reason = "a guard is made for its effect, not for its value")]
     pub fn new() -> NoGrad {
         NoGrad { _off: Switched::to(false) }
+    }
+}
+
+/// Runs `f` without recording, and its results never take part in recording later: an operation that would save one of them
+/// for a backward pass is an error, and so is a change of one in place outside of the mode. A view of a tensor from outside
+/// is as that tensor is. As `torch.inference_mode`.
+///
+/// ```
+/// use plimsoll_tensor::{Device, Tensor, inference_mode};
+/// let w = Tensor::ones(&[2], &Device::cpu())?.requires_grad_(true)?;
+/// let y = inference_mode(|| &w + &w)?;
+/// assert!(y.is_inference() && !y.requires_grad());
+/// assert!(y.mul(&w).is_err()); // its derivative would read `y`
+/// assert!(y.copy()?.mul(&w)?.requires_grad());
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+pub fn inference_mode<T>(f: impl FnOnce() -> T) -> T {
+    let _on = InferenceMode::new();
+    f()
+}
+
+/// Whether this thread is in inference mode. As `torch.is_inference_mode_enabled`.
+pub fn is_inference_mode_enabled() -> bool {
+    inference::is_enabled()
+}
+
+/// This thread is in inference mode until the guard is dropped.
+#[must_use = "inference mode ends as soon as the guard is dropped"]
+#[derive(Debug)]
+pub struct InferenceMode {
+    _on: inference::Switched,
+    _off: Switched,
+}
+
+impl InferenceMode {
+    /// Begins inference mode.
+    #[allow(clippy::new_without_default, reason = "a guard is made for its effect, not for its value")]
+    pub fn new() -> InferenceMode {
+        InferenceMode { _on: inference::Switched::on(), _off: Switched::to(false) }
     }
 }

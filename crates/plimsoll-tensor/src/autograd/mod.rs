@@ -14,7 +14,9 @@ mod saved;
 pub use anomaly::detect_anomaly;
 pub(crate) use anomaly::place;
 pub use grad::{BackwardOptions, GradOptions, backward, grad};
-pub use grad_mode::{NoGrad, enable_grad, is_grad_enabled, no_grad};
+pub use grad_mode::{
+    InferenceMode, NoGrad, enable_grad, inference_mode, is_grad_enabled, is_inference_mode_enabled, no_grad,
+};
 pub(crate) use grad_mode::{Recomputing, is_recomputing};
 pub use saved::saved_tensors_hooks;
 pub(crate) use saved::{Saved, Unpacked};

@@ -28,8 +28,13 @@ impl Saved {
     /// Keeps these values, in the way that is set on this thread. `pack` runs with no lock held.
     ///
     /// # Errors
-    /// Those of `pack`.
-    pub(crate) fn new(data: &Data) -> Result<Saved> {
+    /// A tensor made in inference mode, which `op` cannot save; those of `pack`.
+    pub(crate) fn new(data: &Data, op: &'static str) -> Result<Saved> {
+        if data.storage.is_inference() {
+            let message = "an inference tensor (made in `inference_mode`) cannot be saved for the backward pass: `copy` it \
+                           outside of that mode first";
+            return Err(Error::autograd(op, message));
+        }
         let Some(hooks) = HOOKS.with_borrow(|stack| stack.last().cloned()) else {
             data.storage.save();
             return Ok(Saved::Kept { data: data.clone(), version: data.storage.version() });
@@ -52,7 +57,8 @@ impl Saved {
             Saved::Kept { data, version } => {
                 let (saved, found) = (*version, data.storage.version());
                 if saved != found {
-                    return Err(Error::SavedModified { node, saved, found });
+                    let changed_by = data.storage.changed_by();
+                    return Err(Error::SavedModified { node, changed_by, saved, found });
                 }
                 Ok(data.clone())
             }

@@ -17,6 +17,8 @@ pub(crate) trait Drawn: Copy + Send {
     fn uniform(low: f64, high: f64, rng: &mut ChaCha8Rng) -> Self;
     /// `mean + std * z`.
     fn normal(mean: f64, std: f64, z: f64) -> Self;
+    /// The nearest one.
+    fn nearest(x: f64) -> Self;
 }
 
 impl Drawn for f32 {
@@ -26,6 +28,9 @@ impl Drawn for f32 {
     }
     fn normal(mean: f64, std: f64, z: f64) -> f32 {
         mean as f32 + std as f32 * z as f32
+    }
+    fn nearest(x: f64) -> f32 {
+        x as f32
     }
 }
 
@@ -37,6 +42,9 @@ impl Drawn for f64 {
     }
     fn normal(mean: f64, std: f64, z: f64) -> f64 {
         mean + std * z
+    }
+    fn nearest(x: f64) -> f64 {
+        x
     }
 }
 
@@ -50,6 +58,12 @@ pub(crate) fn fill<T: Drawn>(distribution: Distribution, from: RandomStream, out
             Distribution::Uniform { low, high } => {
                 words.set_word_pos((start * T::WORDS) as u128);
                 piece.iter_mut().for_each(|x| *x = T::uniform(low, high, &mut words));
+            }
+            Distribution::Exponential { rate } => {
+                words.set_word_pos(start as u128);
+                piece
+                    .iter_mut()
+                    .for_each(|x| *x = T::nearest(-libm::log(above_zero(words.next_u32())) / rate));
             }
             Distribution::Normal { mean, std } => {
                 words.set_word_pos(start as u128);
@@ -69,10 +83,40 @@ fn uniform(low: f32, high: f32, word: u32) -> f32 {
     if value < high { value } else { high.next_down().max(low) }
 }
 
+/// Whole numbers from `low` up to, not including, `high`; two words each.
+pub(crate) fn integers(low: i64, high: i64, from: RandomStream, out: &mut [i64]) {
+    let range = high.wrapping_sub(low) as u64;
+    for_each_piece(out, PIECE, |start, piece| {
+        let mut words = ChaCha8Rng::seed_from_u64(from.seed);
+        words.set_stream(from.stream);
+        words.set_word_pos(2 * start as u128);
+        piece.iter_mut().for_each(|x| *x = low.wrapping_add(below(range, words.next_u64()) as i64));
+    });
+}
+
+/// 0 up to, not including, the length, in random order.
+pub(crate) fn permutation(from: RandomStream, out: &mut [i64]) {
+    let mut words = ChaCha8Rng::seed_from_u64(from.seed);
+    words.set_stream(from.stream);
+    out.iter_mut().enumerate().for_each(|(i, x)| *x = i as i64);
+    for i in (1..out.len()).rev() {
+        out.swap(i, below(i as u64 + 1, words.next_u64()) as usize);
+    }
+}
+
+/// A whole number below `range` from a word: its share of all words is even but for one part in 2^64 / range.
+fn below(range: u64, word: u64) -> u64 {
+    ((u128::from(word) * u128::from(range)) >> 64) as u64
+}
+
+/// From (0, 1], so that the logarithm is finite.
+fn above_zero(word: u32) -> f64 {
+    (f64::from(word) + 1.0) / 4_294_967_296.0
+}
+
 /// Two independent standard normal values from two words: Box and Muller's transform.
 fn normals(a: u32, b: u32) -> [f64; 2] {
-    // From (0, 1], so that the logarithm is finite.
-    let u = (f64::from(a) + 1.0) / 4_294_967_296.0;
+    let u = above_zero(a);
     let angle = std::f64::consts::TAU * (f64::from(b) / 4_294_967_296.0);
     let radius = libm::sqrt(-2.0 * libm::log(u));
     [radius * libm::cos(angle), radius * libm::sin(angle)]

@@ -153,9 +153,9 @@ pub(crate) fn fill(call: &mut CudaCall<'_>, value: f64, out: Placed<'_>) -> Resu
     evaluate(call, Expression::new(format!("C({value:?})"), DType::F64), &[], out)
 }
 
-/// 0, 1, 2, …
-pub(crate) fn count(call: &mut CudaCall<'_>, out: Placed<'_>) -> Result<()> {
-    evaluate(call, Expression::new("C(i)", DType::I64), &[], out)
+/// `start`, `start + step`, … over a contiguous output.
+pub(crate) fn sequence(call: &mut CudaCall<'_>, start: f64, step: f64, out: Placed<'_>) -> Result<()> {
+    evaluate(call, Expression::new(format!("C({start:?}) + C(i) * C({step:?})"), DType::F64), &[], out)
 }
 
 /// The elements of an input, broadcast, converted where the types differ.

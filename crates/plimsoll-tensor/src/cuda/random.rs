@@ -23,6 +23,7 @@ pub(crate) fn draw(
     let (is_normal, first, second) = match distribution {
         Distribution::Uniform { low, high } => (false, low, high),
         Distribution::Normal { mean, std } => (true, mean, std),
+        Distribution::Exponential { .. } => return call.missing(),
     };
     // What a uniform value becomes that rounding brings to the end of its range.
     let largest = match is_wide {

@@ -45,9 +45,9 @@ impl Activation {
     /// The gradient of its input `x` from that of its output.
     fn gradient(self, grad: &Tensor, x: &Tensor) -> Result<Tensor> {
         match self {
-            Activation::Relu => super::unary::gradient(super::unary::Relu {}, grad, x),
-            Activation::Gelu => super::unary::gradient(super::unary::Gelu {}, grad, x),
-            Activation::GeluTanh => super::unary::gradient(super::unary::GeluTanh {}, grad, x),
+            Activation::Relu => super::unary::gradient(super::functions::Relu {}, grad, x),
+            Activation::Gelu => super::unary::gradient(super::functions::Gelu {}, grad, x),
+            Activation::GeluTanh => super::unary::gradient(super::functions::GeluTanh {}, grad, x),
             Activation::Silu => super::unary::gradient(super::activations::Silu {}, grad, x),
         }
     }

@@ -31,35 +31,36 @@ fn within_three<R: Real>(x: R, below: R, then: R, above: R) -> R {
 
 unary! {
     /// `x / (1 + e^-x)`, or swish. As `torch.nn.functional.silu`.
-    pub silu => Silu over Any of FloatsOnly {
+    pub silu => Silu over Any of FloatsOnly in place silu_ {
         |x| x / (R::of(1.0) + (-x).exp()),
         reads Input,
         |g, x| g * (sigmoid(x) * (R::of(1.0) + x * (R::of(1.0) - sigmoid(x))))
     }
 
     /// `x · min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardswish`.
-    pub hardswish => Hardswish over Apart of FloatsOnly {
+    pub hardswish => Hardswish over Apart of FloatsOnly in place hardswish_ {
         |x| within_three(x, R::of(0.0), x * (x + R::of(3.0)) / R::of(6.0), x),
         reads Input,
         |g, x| within_three(x, R::of(0.0), g * (x / R::of(3.0) + R::of(0.5)), g)
     }
 
     /// `min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardsigmoid`.
-    pub hardsigmoid => Hardsigmoid over Apart of FloatsOnly {
+    pub hardsigmoid => Hardsigmoid over Apart of FloatsOnly in place hardsigmoid_ {
         |x| within_three(x, R::of(0.0), (x + R::of(3.0)) / R::of(6.0), R::of(1.0)),
         reads Input,
         |g, x| within_three(x, R::of(0.0), g / R::of(6.0), R::of(0.0))
     }
 
     /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.nn.functional.hardtanh`.
-    pub hardtanh => Hardtanh { low, high } over Apart of FloatsOnly {
+    pub hardtanh => Hardtanh { low, high } over Apart of FloatsOnly in place hardtanh_ {
         |x| x.at_most(low, low, (-x).at_most(-high, high, x)),
         reads Input,
         |g, x| x.at_most(low, R::of(0.0), (-x).at_most(-high, R::of(0.0), g))
     }
 
-    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.clamp`.
-    pub clamp => Clamp { low, high } over Apart of FloatsOnly {
+    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.clamp`; use infinite bounds for one
+    /// side only.
+    pub clamp => Clamp { low, high } over Apart of Numbers in place clamp_ {
         // `high` wins where it is less than `low`, as in PyTorch.
         |x| (-(x.at_most(low, low, x))).at_most(-high, high, x.at_most(low, low, x)),
         reads Input,
@@ -67,14 +68,14 @@ unary! {
     }
 
     /// `x`, times `slope` where it is negative. As `torch.nn.functional.leaky_relu`.
-    pub leaky_relu => LeakyRelu { slope } over Apart of FloatsOnly {
+    pub leaky_relu => LeakyRelu { slope } over Apart of FloatsOnly in place leaky_relu_ {
         |x| x.at_most(R::of(0.0), x * slope, x),
         reads Input,
         |g, x| x.at_most(R::of(0.0), g * slope, g)
     }
 
     /// `x`, and `alpha · (e^x - 1)` where it is negative. As `torch.nn.functional.elu`.
-    pub elu => Elu { alpha } over Apart of FloatsOnly {
+    pub elu => Elu { alpha } over Apart of FloatsOnly in place elu_ {
         |x| x.at_most(R::of(0.0), alpha * (x.at_most(R::of(0.0), x, R::of(0.0)).exp() - R::of(1.0)), x),
         reads Input,
         |g, x| x.at_most(R::of(0.0), g * alpha * x.at_most(R::of(0.0), x, R::of(0.0)).exp(), g)
@@ -95,7 +96,7 @@ unary! {
     }
 
     /// `x · tanh(ln(1 + e^x))`. As `torch.nn.functional.mish`.
-    pub mish => Mish over Any of FloatsOnly {
+    pub mish => Mish over Any of FloatsOnly in place mish_ {
         |x| x * softplus(x).tanh(),
         reads Input,
         |g, x| {

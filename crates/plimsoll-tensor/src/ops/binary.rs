@@ -1,4 +1,4 @@
-//! Functions of two elements, broadcast: one row of the table makes an operator; and the signs `+ - * /`.
+//! Functions of two elements, broadcast, out of place and in place: one row of the table in `pairs.rs` makes an operator.
 //!
 //! A row has the function and the gradient of each side, as expressions of the incoming gradient `g` and of
 //! both elements, with what each reads.
@@ -13,13 +13,12 @@ use super::real::Real;
 use super::traced::{Text, Traced};
 use super::want_number;
 use crate::autograd::is_grad_enabled;
-use crate::cpu::kernels::elementwise::{zip, zip3};
+use crate::cpu::kernels::elementwise::{self as kernels, zip, zip3};
 use crate::cuda::{self, CudaCall};
-use crate::dtype::DType;
-use crate::dtype::result_type;
-use crate::error::Result;
+use crate::dtype::{DType, result_type};
+use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
-use crate::layout;
+use crate::layout::{self, Layout};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
@@ -55,7 +54,7 @@ impl Types {
     }
 
     /// The type of the results.
-    fn result(self, op: &'static str, common: DType) -> Result<DType> {
+    pub(super) fn result(self, op: &'static str, common: DType) -> Result<DType> {
         match self {
             Types::Truth => Ok(DType::Bool),
             Types::Numbers => want_number(op, common).map(|()| common),
@@ -67,6 +66,8 @@ impl Types {
 /// A row of the table.
 pub(crate) trait Row: Clone + Copy + Debug + Default + Send + Sync + 'static {
     const NAME: &'static str;
+    /// The name of the form that overwrites the left side.
+    const IN_PLACE: &'static str;
     const BACKWARD: &'static str;
     /// What the gradients of the left and of the right side read, beside `g`.
     const READS: [Reads; 2];
@@ -78,7 +79,7 @@ pub(crate) trait Row: Clone + Copy + Debug + Default + Send + Sync + 'static {
 
 /// A function of two elements.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Binary<F>(F);
+pub(crate) struct Binary<F>(pub(super) F);
 
 impl<F: Row> Kernel for Binary<F> {
     fn name(&self) -> &'static str {
@@ -141,21 +142,31 @@ impl<F: Row> Operator for Binary<F> {
     }
 
     fn saves(&self, wanted: &[bool]) -> Saves {
-        let side = |side: usize| match F::READS[side] {
-            Reads::Neither => Saves::NOTHING,
-            Reads::Other => Saves::input(1 - side),
-            Reads::Both => Saves::input(0).and(Saves::input(1)),
-        };
-        side(0).only_if(wanted[0]).and(side(1).only_if(wanted[1]))
+        saves::<F>(wanted)
     }
 
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
-        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
-        let side = |side: usize| {
-            at.wants(side).then(|| side_of::<F>(at, grad, side)?.sum_to(at.shape(side))).transpose()
-        };
-        Ok(smallvec![side(0)?, side(1)?])
+        backward::<F>(at)
     }
+}
+
+/// What the derivative of a row reads.
+pub(super) fn saves<F: Row>(wanted: &[bool]) -> Saves {
+    let side = |side: usize| match F::READS[side] {
+        Reads::Neither => Saves::NOTHING,
+        Reads::Other => Saves::input(1 - side),
+        Reads::Both => Saves::input(0).and(Saves::input(1)),
+    };
+    side(0).only_if(wanted[0]).and(side(1).only_if(wanted[1]))
+}
+
+/// The gradients of a row's sides.
+pub(super) fn backward<F: Row>(at: &Backward<'_>) -> Result<Grads> {
+    let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+    let side = |side: usize| {
+        at.wants(side).then(|| side_of::<F>(at, grad, side)?.sum_to(at.shape(side))).transpose()
+    };
+    Ok(smallvec![side(0)?, side(1)?])
 }
 
 /// The gradient of one side, in the output's shape.
@@ -244,10 +255,84 @@ impl<F: Row> Operator for BinaryBackward<F> {
     }
 }
 
+/// `x -> y`, where `y` becomes a function of itself and of each element of `x`, broadcast. The inputs are `y, x`.
+#[derive(Clone, Copy, Debug)]
+struct BinaryInPlace<F>(PhantomData<fn() -> F>);
+
+impl<F: Row> Kernel for BinaryInPlace<F> {
+    fn name(&self) -> &'static str {
+        F::IN_PLACE
+    }
+
+    fn expression(&self) -> Option<String> {
+        Some(Text::of_expression(["a", "b"], |[a, b]| F::value(a, b)))
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [y]) = call.split();
+        let laid = Laid::of(y.layout(), [x.layout()]);
+        if (x.dtype(), y.dtype()) == (DType::F32, DType::F32) {
+            let [x] = laid.operands::<f32, 1>([x]);
+            kernels::update(
+                laid.shape(),
+                y.elements::<f32>(),
+                x,
+                #[inline(always)]
+                |y, x| F::value(y, x),
+            );
+            return Ok(());
+        }
+        let (dtype, [x]) = (y.dtype(), laid.any([x]));
+        let y = (y.bytes(), dtype);
+        match dtype.accumulator() {
+            DType::F32 => kernels::update_any::<f32>(laid.shape(), y, x, |y, x| F::value(y, x)),
+            DType::F64 => kernels::update_any::<f64>(laid.shape(), y, x, |y, x| F::value(y, x)),
+            _ => kernels::update_any::<i64>(laid.shape(), y, x, |y, x| {
+                F::value(super::real::Whole(y), super::real::Whole(x)).0
+            }),
+        }
+        Ok(())
+    }
+}
+
+impl<F: Row> Operator for BinaryInPlace<F> {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [y, x] = elementwise::inputs(F::IN_PLACE, ins)?;
+        let result = F::TYPES.result(F::IN_PLACE, elementwise::common_type(ins))?;
+        elementwise::want_holds(F::IN_PLACE, y.dtype, result)?;
+        if x.layout.expand(y.shape()).is_none() {
+            let message = format!("{:?} does not broadcast to {:?}", x.shape(), y.shape());
+            return Err(Error::shape(F::IN_PLACE, message));
+        }
+        Ok(smallvec![Output::in_place(0, &y)])
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input != 0 || elementwise::without_gaps(layout)
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        saves::<F>(wanted)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        backward::<F>(at)
+    }
+}
+
+/// Changes every element by a row of the table of pairs.
+pub(super) fn change<F: Row>(y: &Tensor, x: &Tensor) -> Result<()> {
+    call(BinaryInPlace::<F>(PhantomData), &[y, x]).map(drop)
+}
+
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
-        $name:ident => $row:ident over $domain:ident of $types:ident {
+        $name:ident => $row:ident over $domain:ident of $types:ident $(in place $in_place:ident)? {
             |$a:ident, $b:ident| $value:expr,
             left reads $left_reads:ident: |$lg:ident, $la:ident, $lb:ident| $left:expr,
             right reads $right_reads:ident: |$rg:ident, $ra:ident, $rb:ident| $right:expr
@@ -260,6 +345,7 @@ macro_rules! binary {
         #[allow(unused_variables, reason = "a gradient need not read everything")]
         impl Row for $row {
             const NAME: &'static str = stringify!($name);
+            const IN_PLACE: &'static str = concat!(stringify!($name), "_");
             const BACKWARD: &'static str = concat!(stringify!($name), "_backward");
             const READS: [Reads; 2] = [Reads::$left_reads, Reads::$right_reads];
             const TYPES: Types = Types::$types;
@@ -286,6 +372,16 @@ macro_rules! binary {
             pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
                 call_one(Binary($row), &[self, other])
             }
+
+            $(
+                #[doc = concat!("[`Tensor::", stringify!($name), "`] in place: `other` is broadcast to this shape.")]
+                ///
+                /// # Errors
+                /// As [`Tensor::add_`]; a type that cannot hold the result.
+                pub fn $in_place(&self, other: &Tensor) -> Result<()> {
+                    super::binary::change::<$row>(self, other)
+                }
+            )?
         }
     )*
 
@@ -296,7 +392,7 @@ macro_rules! binary {
     };
 }
 
-fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
+pub(super) fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
     let case = |shapes: &[&[usize]]| {
         let case = Case::new(format!("{} {shapes:?}", F::NAME), shapes, move |ins| call(Binary(row), ins));
         if F::TYPES == Types::Truth { case.over(domain).without_derivative() } else { case.over(domain) }
@@ -314,87 +410,7 @@ fn row_cases<F: Row>(row: F, domain: Domain) -> Vec<Case> {
     ]
 }
 
-binary! {
-    /// `self + other`, broadcast.
-    add => Sum over Any of All {
-        |a, b| a + b,
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| g
-    }
-
-    /// `self - other`, broadcast.
-    sub => Difference over Any of Numbers {
-        |a, b| a - b,
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| -g
-    }
-
-    /// `self * other`, element by element, broadcast.
-    mul => Product over Any of All {
-        |a, b| a * b,
-        left reads Other: |g, a, b| g * b,
-        right reads Other: |g, a, b| g * a
-    }
-
-    /// `self / other`, element by element, broadcast.
-    div => Quotient over Positive of Floats {
-        |a, b| a / b,
-        left reads Other: |g, a, b| g / b,
-        right reads Both: |g, a, b| -g * ((a / b) / b)
-    }
-
-    /// `self / (1 + e^-self) * other`, broadcast: SwiGLU's product of a gate and a value. It keeps the two, nothing else.
-    swiglu => SwiGlu over Any of Floats {
-        |a, b| a / (R::of(1.0) + (-a).exp()) * b,
-        left reads Both: |g, a, b| {
-            let s = R::of(1.0) / (R::of(1.0) + (-a).exp());
-            g * b * (s * (R::of(1.0) + a * (R::of(1.0) - s)))
-        },
-        right reads Other: |g, a, b| g * (a / (R::of(1.0) + (-a).exp()))
-    }
-
-    /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
-    eq => Equal over Any of Truth {
-        |a, b| a.equals(b, R::of(1.0), R::of(0.0)),
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| g
-    }
-
-    /// Whether `self` differs from `other`, which what is not a number does from all, broadcast: a tensor of `bool`.
-    ne => NotEqual over Any of Truth {
-        |a, b| a.equals(b, R::of(0.0), R::of(1.0)),
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| g
-    }
-
-    /// Whether `self <= other`, broadcast: a tensor of `bool`.
-    le => AtMost over Any of Truth {
-        |a, b| a.at_most(b, R::of(1.0), R::of(0.0)),
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| g
-    }
-
-    /// Whether `self >= other`, broadcast: a tensor of `bool`.
-    ge => AtLeast over Any of Truth {
-        |a, b| b.at_most(a, R::of(1.0), R::of(0.0)),
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| g
-    }
-
-    /// Whether `self < other`, broadcast: a tensor of `bool`.
-    lt => Less over Any of Truth {
-        |a, b| a.at_most(b, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| g
-    }
-
-    /// Whether `self > other`, broadcast: a tensor of `bool`.
-    gt => Greater over Any of Truth {
-        |a, b| b.at_most(a, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
-        left reads Neither: |g, a, b| g,
-        right reads Neither: |g, a, b| g
-    }
-}
+pub(crate) use binary;
 
 impl Tensor {
     /// Summed over whatever broadcasting repeated, so that it has `shape` again; itself where it has.
@@ -406,59 +422,5 @@ impl Tensor {
         let repeated = |i: usize| i < lead || (shape[i - lead] == 1 && self.shape()[i] != 1);
         let dims: Vec<isize> = (0..self.rank()).filter(|&i| repeated(i)).map(|i| i as isize).collect();
         self.sum_keepdim(&dims)?.reshape(shape)
-    }
-}
-
-/// `&a + &b`, `&a + 2.0`, `&a + 2` and `2.0 + &a`, each with its sign.
-macro_rules! sign {
-    ($trait:ident, $method:ident, $scalar:ident) => {
-        impl std::ops::$trait<&Tensor> for &Tensor {
-            type Output = Result<Tensor>;
-            fn $method(self, other: &Tensor) -> Result<Tensor> {
-                Tensor::$method(self, other)
-            }
-        }
-        sign!(@ $trait, $method, $scalar, f64);
-        sign!(@ $trait, $method, $scalar, i64);
-    };
-    (@ $trait:ident, $method:ident, $scalar:ident, $number:ty) => {
-        impl std::ops::$trait<$number> for &Tensor {
-            type Output = Result<Tensor>;
-            fn $method(self, value: $number) -> Result<Tensor> {
-                self.$scalar(value)
-            }
-        }
-    };
-}
-sign!(Add, add, add_scalar);
-sign!(Sub, sub, sub_scalar);
-sign!(Mul, mul, mul_scalar);
-sign!(Div, div, div_scalar);
-
-impl std::ops::Add<&Tensor> for f64 {
-    type Output = Result<Tensor>;
-    fn add(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.add_scalar(self)
-    }
-}
-
-impl std::ops::Sub<&Tensor> for f64 {
-    type Output = Result<Tensor>;
-    fn sub(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.affine(-1.0, self)
-    }
-}
-
-impl std::ops::Mul<&Tensor> for f64 {
-    type Output = Result<Tensor>;
-    fn mul(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.mul_scalar(self)
-    }
-}
-
-impl std::ops::Neg for &Tensor {
-    type Output = Result<Tensor>;
-    fn neg(self) -> Result<Tensor> {
-        Tensor::neg(self)
     }
 }

@@ -96,9 +96,22 @@ pub fn clip_norm_(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Opt
     if grads.is_empty() {
         return Ok(None);
     }
+    if grads.iter().any(|grad| grad.dtype() == DType::F64) {
+        return no_grad(|| clip_norm_wide(grads, max_norm, norm_type)).map(Some);
+    }
     let ins: SmallVec<[&Tensor; 4]> = grads.iter().collect();
     let mut outs = no_grad(|| call(Clip::Norm { max_norm, norm_type }, &ins))?;
     Ok(outs.pop())
+}
+
+/// [`clip_norm_`] where 32 bits are too few: the norm of the norms, and a product in place for each gradient.
+fn clip_norm_wide(grads: &[Tensor], max_norm: f64, norm_type: f64) -> Result<Tensor> {
+    let norms =
+        grads.iter().map(|grad| grad.to_dtype(DType::F64)?.norm(norm_type)).collect::<Result<Vec<_>>>()?;
+    let norm = Tensor::stack(&norms.iter().collect::<Vec<_>>(), 0)?.norm(norm_type)?;
+    let factor = norm.add_scalar(1e-6)?.reciprocal()?.mul_scalar(max_norm)?.clamp_max(1.0)?;
+    grads.iter().try_for_each(|grad| grad.mul_(&factor))?;
+    Ok(norm)
 }
 
 /// Brings every element of the gradients into `-clip_value..=clip_value`, in place. As
@@ -113,6 +126,9 @@ pub fn clip_value_(grads: &[Tensor], clip_value: f64) -> Result<()> {
     }
     if grads.is_empty() {
         return Ok(());
+    }
+    if grads.iter().any(|grad| grad.dtype() == DType::F64) {
+        return no_grad(|| grads.iter().try_for_each(|grad| grad.clamp_(-clip_value, clip_value)));
     }
     let ins: SmallVec<[&Tensor; 4]> = grads.iter().collect();
     no_grad(|| call(Clip::Value { clip_value }, &ins)).map(drop)

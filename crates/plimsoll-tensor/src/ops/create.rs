@@ -22,10 +22,16 @@ use crate::view::Out;
 pub(crate) enum Source {
     /// One value everywhere.
     Value(f64),
-    /// 0, 1, 2, …
-    Count,
+    /// `start`, `start + step`, …
+    Sequence { start: f64, step: f64 },
+    /// This many values from `start` to `end`, both included, at equal distances.
+    Between { start: f64, end: f64, count: usize },
     /// Random values.
     Random(Distribution, RandomStream),
+    /// Random whole numbers from `low` up to, not including, `high`.
+    Integers { low: i64, high: i64, from: RandomStream },
+    /// The whole numbers below the length in random order.
+    Permutation(RandomStream),
 }
 
 impl Source {
@@ -33,10 +39,17 @@ impl Source {
     pub(crate) fn write(self, out: Out<'_>) {
         match self {
             Source::Value(value) => by_dtype!(out.dtype(), T => fill_strided::<T>(T::from_f64(value), out)),
-            Source::Count => by_dtype!(out.dtype(), T => {
-                let count = |(i, x): (usize, &mut <T as Element>::Stored)| *x = T::from_f64(i as f64).to_stored();
-                out.elements::<<T as Element>::Stored>().iter_mut().enumerate().for_each(count);
-            }),
+            Source::Sequence { start, step } => numbered(out, |i| start + i as f64 * step),
+            // From both ends, as PyTorch: the last value is `end` itself.
+            Source::Between { start, end, count } => {
+                let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
+                numbered(out, |i| match i < count / 2 || count == 1 {
+                    true => start + step * i as f64,
+                    false => end - step * (count - 1 - i) as f64,
+                });
+            }
+            Source::Integers { low, high, from } => random::integers(low, high, from, out.elements()),
+            Source::Permutation(from) => random::permutation(from, out.elements()),
             Source::Random(distribution, from) => match out.dtype() {
                 DType::F64 => random::fill::<f64>(distribution, from, out.elements()),
                 _ => random::fill::<f32>(distribution, from, out.elements()),
@@ -48,8 +61,9 @@ impl Source {
     pub(crate) fn write_cuda(self, call: &mut CudaCall<'_>, out: Placed<'_>) -> Result<()> {
         match self {
             Source::Value(value) => cuda::elementwise::fill(call, value, out),
-            Source::Count => cuda::elementwise::count(call, out),
+            Source::Sequence { start, step } => cuda::elementwise::sequence(call, start, step, out),
             Source::Random(distribution, from) => cuda::random::draw(call, distribution, from, out),
+            Source::Between { .. } | Source::Integers { .. } | Source::Permutation(_) => call.missing(),
         }
     }
 
@@ -58,8 +72,14 @@ impl Source {
         let refused = |expected| Err(Error::DType { op, expected, got: dtype });
         match self {
             Source::Value(_) => Ok(()),
-            Source::Count if dtype == DType::Bool => refused("a type of numbers"),
-            Source::Count => Ok(()),
+            Source::Sequence { .. } | Source::Between { .. } if dtype == DType::Bool => {
+                refused("a type of numbers")
+            }
+            Source::Sequence { .. } | Source::Between { .. } => Ok(()),
+            Source::Integers { .. } | Source::Permutation(_) if dtype.is_float() || dtype == DType::Bool => {
+                refused("a type of whole numbers")
+            }
+            Source::Integers { .. } | Source::Permutation(_) => Ok(()),
             Source::Random(..) if !dtype.is_float() => refused("a type of floating point"),
             Source::Random(..) => Ok(()),
         }
@@ -67,8 +87,19 @@ impl Source {
 
     /// The type in which the host's kernel writes: random values are drawn in 32 or 64 bits.
     pub(crate) fn cpu_type(self, dtype: DType) -> DType {
-        if matches!(self, Source::Random(..)) { dtype.accumulator() } else { dtype }
+        match self {
+            Source::Random(..) | Source::Integers { .. } | Source::Permutation(_) => dtype.accumulator(),
+            _ => dtype,
+        }
     }
+}
+
+/// A function of the number of each element, row-major.
+fn numbered(out: Out<'_>, value: impl Fn(usize) -> f64) {
+    by_dtype!(out.dtype(), T => {
+        let write = |(i, x): (usize, &mut <T as Element>::Stored)| *x = T::from_f64(value(i)).to_stored();
+        out.elements::<<T as Element>::Stored>().iter_mut().enumerate().for_each(write);
+    });
 }
 
 fn fill_strided<T: Element>(value: T, out: Out<'_>) {
@@ -202,7 +233,7 @@ impl Tensor {
     /// # Errors
     /// Out of memory.
     pub fn arange(n: usize, device: &Device) -> Result<Tensor> {
-        create("arange", Source::Count, &[n], DType::I64, device)
+        create("arange", Source::Sequence { start: 0.0, step: 1.0 }, &[n], DType::I64, device)
     }
 
     /// Values from the standard normal distribution. As `torch.randn`; see [`Device::manual_seed`].
@@ -224,7 +255,7 @@ impl Tensor {
     }
 }
 
-fn create(
+pub(super) fn create(
     name: &'static str,
     source: Source,
     shape: &[usize],

@@ -146,3 +146,23 @@ pub(crate) fn expanded(x: &In<'_>, shape: &[usize]) -> Dims {
 pub(crate) fn word<W: bytemuck::Pod>(dtype: DType, value: f64) -> W {
     by_dtype!(dtype, T => bytemuck::pod_read_unaligned(bytemuck::bytes_of(&T::from_f64(value).to_stored())))
 }
+
+/// An error unless a tensor of this type can hold results of another.
+pub(super) fn want_holds(op: &'static str, held: DType, result: DType) -> Result<()> {
+    let holds = match result {
+        DType::Bool => true,
+        _ if result.is_float() => held.is_float(),
+        _ => held != DType::Bool,
+    };
+    if holds {
+        return Ok(());
+    }
+    let message =
+        format!("the result is of {result}, which a tensor of {held} cannot hold: convert one first");
+    Err(Error::argument(op, message))
+}
+
+/// Whether every element between the first and the last is one of the layout's: such memory is changed in any order.
+pub(super) fn without_gaps(layout: &Layout) -> bool {
+    layout.is_contiguous() || layout.end() - layout.offset() == layout.len()
+}

@@ -4,14 +4,16 @@
 use smallvec::smallvec;
 
 use super::create::Source;
-use super::elementwise::Laid;
+use super::elementwise::{self, Laid};
+use super::functions::{Affine, NotPositive};
+use super::unary;
 use crate::cpu::kernels::elementwise::{update, update_any};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
-use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
+use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::random::{Distribution, RandomStream};
 use crate::road::{call, copy_to};
 use crate::suite::Case;
@@ -23,8 +25,6 @@ use crate::view::{In, Out};
 enum Change {
     /// `y += alpha * x`
     Add { alpha: f64 },
-    /// `y *= x`
-    Mul,
     /// `y = x`
     Copy,
 }
@@ -33,7 +33,6 @@ impl Kernel for Change {
     fn name(&self) -> &'static str {
         match self {
             Change::Add { .. } => "add_",
-            Change::Mul => "mul_",
             Change::Copy => "copy_",
         }
     }
@@ -46,7 +45,6 @@ impl Kernel for Change {
         let (x, y) = (call.ins[0], call.outs[0]);
         let text = match *self {
             Change::Add { alpha } => format!("y + C({alpha:?}) * a"),
-            Change::Mul => "y * a".to_owned(),
             Change::Copy => return cuda::elementwise::copy(call, x, y),
         };
         let expression = cuda::elementwise::Expression::new(text, y.dtype).in_place();
@@ -63,14 +61,6 @@ impl Kernel for Change {
                 |y, x| y + alpha as f32 * x,
                 |y, x| y + alpha * x,
                 |y, x| y.wrapping_add((alpha as i64).wrapping_mul(x)),
-            ),
-            Change::Mul => change(
-                x,
-                y,
-                #[inline(always)]
-                |y, x| y * x,
-                |y, x| y * x,
-                i64::wrapping_mul,
             ),
             Change::Copy => copy_to(x, y),
         }
@@ -102,7 +92,7 @@ fn change(
 
 impl Operator for Change {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [y, x] = super::elementwise::inputs(self.name(), ins)?;
+        let [y, x] = elementwise::inputs(self.name(), ins)?;
         if !matches!(self, Change::Copy) {
             self.check(y.dtype, result_type([&y, &x].map(|meta| (meta.dtype, meta.rank() > 0))))?;
         }
@@ -115,27 +105,18 @@ impl Operator for Change {
 
     /// Sums and products change memory without gaps, in any order of dimensions; copies go anywhere.
     fn takes(&self, input: usize, layout: &Layout) -> bool {
-        input != 0 || matches!(self, Change::Copy) || without_gaps(layout)
-    }
-
-    fn saves(&self, wanted: &[bool]) -> Saves {
-        match self {
-            Change::Mul => Saves::input(1).only_if(wanted[0]).and(Saves::input(0).only_if(wanted[1])),
-            Change::Add { .. } | Change::Copy => Saves::NOTHING,
-        }
+        input != 0 || matches!(self, Change::Copy) || elementwise::without_gaps(layout)
     }
 
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
         let of_y = || match self {
             Change::Add { .. } => Ok(grad.clone()),
-            Change::Mul => grad.mul(&at.input(1)?),
             Change::Copy => grad.zeros_like(),
         };
         let of_x = || match *self {
             Change::Add { alpha: 1.0 } => grad.sum_to(at.shape(1)),
             Change::Add { alpha } => grad.mul_scalar(alpha)?.sum_to(at.shape(1)),
-            Change::Mul => grad.mul(&at.input(0)?)?.sum_to(at.shape(1)),
             Change::Copy => grad.sum_to(at.shape(1)),
         };
         Ok(smallvec![at.wants(0).then(of_y).transpose()?, at.wants(1).then(of_x).transpose()?])
@@ -169,11 +150,6 @@ impl Change {
     }
 }
 
-/// Whether every element between the first and the last is one of the layout's.
-fn without_gaps(layout: &Layout) -> bool {
-    layout.is_contiguous() || layout.end() - layout.offset() == layout.len()
-}
-
 /// `() -> y`: every element is overwritten. The input is `y`.
 #[derive(Clone, Copy, Debug)]
 struct Overwrite {
@@ -204,7 +180,7 @@ impl Kernel for Overwrite {
 
 impl Operator for Overwrite {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [y] = super::elementwise::inputs(self.name, ins)?;
+        let [y] = elementwise::inputs(self.name, ins)?;
         self.source.check(self.name, y.dtype)?;
         Ok(smallvec![Output::in_place(0, &y)])
     }
@@ -238,14 +214,6 @@ impl Tensor {
         call(Change::Add { alpha }, &[self, other]).map(drop)
     }
 
-    /// `self *= other`, broadcast to this shape.
-    ///
-    /// # Errors
-    /// As [`Tensor::add_`].
-    pub fn mul_(&self, other: &Tensor) -> Result<()> {
-        call(Change::Mul, &[self, other]).map(drop)
-    }
-
     /// Every element becomes `value`.
     ///
     /// # Errors
@@ -270,20 +238,48 @@ impl Tensor {
         call(Change::Copy, &[self, other]).map(drop)
     }
 
-    /// Values drawn evenly from `low` up to `high`, from one stream of a seed.
+    /// Values drawn evenly from `low` up to `high`, from one stream of a seed, or, without one, from the device's random numbers.
+    /// As `Tensor.uniform_`.
     ///
     /// # Errors
     /// A leaf that wants a gradient, or a view of one; a type that is not of floating point.
-    pub fn uniform_(&self, low: f64, high: f64, from: RandomStream) -> Result<()> {
-        self.overwrite("uniform", Source::Random(Distribution::Uniform { low, high }, from))
+    pub fn uniform_(&self, low: f64, high: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
+        self.draw("uniform", Distribution::Uniform { low, high }, from.into())
     }
 
-    /// Values from a normal distribution, from one stream of a seed.
+    /// Values from a normal distribution, as [`Tensor::uniform_`]. As `Tensor.normal_`.
     ///
     /// # Errors
     /// As [`Tensor::uniform_`].
-    pub fn normal_(&self, mean: f64, std: f64, from: RandomStream) -> Result<()> {
-        self.overwrite("normal", Source::Random(Distribution::Normal { mean, std }, from))
+    pub fn normal_(&self, mean: f64, std: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
+        self.draw("normal", Distribution::Normal { mean, std }, from.into())
+    }
+
+    /// Values from an exponential distribution with mean `1 / rate`, as [`Tensor::uniform_`]. As `Tensor.exponential_`.
+    ///
+    /// # Errors
+    /// As [`Tensor::uniform_`].
+    pub fn exponential_(&self, rate: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
+        self.draw("exponential", Distribution::Exponential { rate }, from.into())
+    }
+
+    /// 1 with probability `p`, else 0, as [`Tensor::uniform_`]. As `Tensor.bernoulli_`.
+    ///
+    /// # Errors
+    /// As [`Tensor::uniform_`]; a probability outside 0 to 1.
+    pub fn bernoulli_(&self, p: f64, from: impl Into<Option<RandomStream>>) -> Result<()> {
+        if !(0.0..=1.0).contains(&p) {
+            return Err(Error::argument("bernoulli_", format!("a probability of {p}: needs 0 to 1")));
+        }
+        self.uniform_(0.0, 1.0, from)?;
+        // 1 - r is above 0 and at most 1: it is at most p with probability p, also for 0 and 1.
+        unary::change(self, Affine { mul: -1.0, add: 1.0 - p })?;
+        unary::change(self, NotPositive {})
+    }
+
+    fn draw(&self, name: &'static str, distribution: Distribution, from: Option<RandomStream>) -> Result<()> {
+        let from = from.unwrap_or_else(|| self.device().next_random());
+        self.overwrite(name, Source::Random(distribution, from))
     }
 
     fn overwrite(&self, name: &'static str, source: Source) -> Result<()> {
@@ -302,7 +298,6 @@ pub(crate) fn cases() -> Vec<Case> {
     let fill = Overwrite { name: "fill", source: Source::Value(2.5) };
     vec![
         change(Change::Add { alpha: -0.5 }, |y, x| y - 0.5 * x),
-        change(Change::Mul, |y, x| y * x),
         change(Change::Copy, |_, x| x),
         Case::new("fill", &[&[2, 3]], move |ins| call(fill, ins))
             .expect(|_| vec![vec![2.5; 6]])

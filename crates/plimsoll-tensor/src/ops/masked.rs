@@ -4,13 +4,13 @@ use smallvec::smallvec;
 
 use super::elementwise::{self, expanded};
 use super::{want_dtype, want_values};
-use crate::cpu::kernels::elementwise::Operand;
+use crate::cpu::kernels::elementwise::{Operand, update};
 use crate::cpu::kernels::mask::{choose, compress, expand_into};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
-use crate::layout::{self, Dims};
+use crate::layout::{self, Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
@@ -145,6 +145,64 @@ impl Operator for MaskedFill {
     }
 }
 
+/// `y, mask -> y` in place: a value where the mask is set, broadcast.
+#[derive(Clone, Copy, Debug)]
+struct MaskedFillInPlace {
+    value: f64,
+}
+
+impl Kernel for MaskedFillInPlace {
+    fn name(&self) -> &'static str {
+        "masked_fill_"
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([mask], [y]) = call.split();
+        let strides = expanded(&mask, y.shape());
+        let (shape, dtype) = (Dims::from_slice(y.shape()), y.dtype());
+        let mask = Operand { data: mask.words::<u8>(), strides: &strides };
+        by_word!(dtype, W => {
+            let word: W = elementwise::word(dtype, self.value);
+            update(&shape, y.words::<W>(), mask, |y, mask| if mask != 0 { word } else { y });
+        });
+        Ok(())
+    }
+}
+
+impl Operator for MaskedFillInPlace {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [y, mask] = elementwise::inputs("masked_fill_", ins)?;
+        want_mask("masked_fill_", mask.dtype)?;
+        if mask.layout.expand(y.shape()).is_none() {
+            let message = format!("a mask {:?} does not broadcast to {:?}", mask.shape(), y.shape());
+            return Err(Error::shape("masked_fill_", message));
+        }
+        Ok(smallvec![Output::in_place(0, &y)])
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        input != 0 || layout.is_contiguous()
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(0, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(1)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
+        let zeroed = call_one(MaskedFill { value: 0.0, filled: true }, &[grad, &at.input(1)?])?;
+        Ok(smallvec![Some(zeroed), None])
+    }
+}
+
 /// `x, mask -> out`, a vector; both have one shape, and the mask is set `count` times.
 #[derive(Clone, Copy, Debug)]
 struct MaskedSelect {
@@ -255,6 +313,14 @@ impl Tensor {
     /// A mask that is not of `bool`; shapes that do not broadcast; out of memory.
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
         call_one(MaskedFill { value, filled: true }, &[self, mask])
+    }
+
+    /// [`Tensor::masked_fill`] in place: the mask is broadcast to this shape.
+    ///
+    /// # Errors
+    /// As [`Tensor::masked_fill`] and [`Tensor::add_`].
+    pub fn masked_fill_(&self, mask: &Tensor, value: f64) -> Result<()> {
+        call(MaskedFillInPlace { value }, &[self, mask]).map(drop)
     }
 
     /// The elements where the mask is set, in row-major order, as a vector; both broadcast. As

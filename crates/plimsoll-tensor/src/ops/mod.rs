@@ -18,17 +18,22 @@ mod clip;
 mod compare;
 mod conv;
 mod copy;
+mod count;
 mod create;
+mod created;
 mod cross_entropy;
 mod dims;
+mod distances;
 mod dropout;
 mod einsum;
 mod elementwise;
 mod extreme;
 mod flip;
+mod functions;
 mod gather;
 mod group_norm;
 mod in_place;
+mod index;
 mod index_select;
 mod indices;
 mod interpolate;
@@ -39,6 +44,7 @@ mod logical;
 mod logsumexp;
 mod losses;
 mod masked;
+mod math;
 mod matmul;
 mod memory_format;
 mod mse;
@@ -47,6 +53,7 @@ mod nll;
 mod norm;
 mod one_hot;
 mod pad;
+mod pairs;
 mod part;
 mod pool;
 mod prod;
@@ -58,6 +65,7 @@ mod reduced;
 mod repeat;
 mod rotary;
 mod row_norm;
+mod scalars;
 mod scan;
 mod scatter;
 mod softmax;
@@ -87,19 +95,21 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("as_strided", as_strided::cases),
     ("attention", attention::cases),
     ("batch_norm", batch_norm::cases),
-    ("binary", binary::cases),
     ("cat", cat::cases),
     ("clip", clip::cases),
     ("compare", compare::cases),
     ("conv", conv::cases),
     ("copy", copy::cases),
+    ("count", count::cases),
     ("create", create::cases),
+    ("created", created::cases),
     ("cross_entropy", cross_entropy::cases),
     ("dims", dims::cases),
     ("dropout", dropout::cases),
     ("einsum", einsum::cases),
     ("extreme", extreme::cases),
     ("flip", flip::cases),
+    ("functions", functions::cases),
     ("gather", gather::cases),
     ("group_norm", group_norm::cases),
     ("in_place", in_place::cases),
@@ -111,6 +121,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("logsumexp", logsumexp::cases),
     ("losses", losses::cases),
     ("masked", masked::cases),
+    ("math", math::cases),
     ("matmul", matmul::cases),
     ("mse", mse::cases),
     ("multinomial", multinomial::cases),
@@ -118,6 +129,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("norm", norm::cases),
     ("one_hot", one_hot::cases),
     ("pad", pad::cases),
+    ("pairs", pairs::cases),
     ("part", part::cases),
     ("pool", pool::cases),
     ("prod", prod::cases),
@@ -126,6 +138,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("repeat", repeat::cases),
     ("rotary", rotary::cases),
     ("row_norm", row_norm::cases),
+    ("scalars", scalars::cases),
     ("scan", scan::cases),
     ("scatter", scatter::cases),
     ("softmax", softmax::cases),
@@ -135,7 +148,6 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("sum", sum::cases),
     ("swiglu_linear", swiglu_linear::cases),
     ("tri", tri::cases),
-    ("unary", unary::cases),
     ("unscale", unscale::cases),
     ("var", var::cases),
     ("view", view::cases),

@@ -25,6 +25,34 @@ pub(crate) trait Real:
     fn tanh(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
+    /// Sine of an angle in radians.
+    fn sin(self) -> Self;
+    /// Cosine.
+    fn cos(self) -> Self;
+    /// Tangent.
+    fn tan(self) -> Self;
+    /// The angle with this sine.
+    fn asin(self) -> Self;
+    /// The angle with this cosine.
+    fn acos(self) -> Self;
+    /// The angle with this tangent.
+    fn atan(self) -> Self;
+    /// Natural logarithm of `1 + x`, exact for small `x`.
+    fn ln_1p(self) -> Self;
+    /// `e` to this power, less 1, exact for small powers.
+    fn exp_m1(self) -> Self;
+    /// The largest whole number that is not above.
+    fn floor(self) -> Self;
+    /// The smallest whole number that is not below.
+    fn ceil(self) -> Self;
+    /// The nearest whole number, the even one of two.
+    fn round(self) -> Self;
+    /// The whole number next to it towards 0.
+    fn trunc(self) -> Self;
+    /// To the power of `exponent`.
+    fn pow(self, exponent: Self) -> Self;
+    /// The angle of the point `(x, self)`.
+    fn angle(self, x: Self) -> Self;
     /// `then` where this is at most `limit`, else `otherwise`, which not a number chooses too.
     fn at_most(self, limit: Self, then: Self, otherwise: Self) -> Self;
     /// `then` where both are equal, else `otherwise`, which not a number chooses too.
@@ -59,6 +87,16 @@ macro_rules! real {
             fn erf(self) -> $t {
                 $erf(self)
             }
+            real!(@std $t: sin sin, cos cos, tan tan, asin asin, acos acos, atan atan, ln_1p ln_1p, exp_m1 exp_m1,
+                floor floor, ceil ceil, round round_ties_even, trunc trunc);
+            #[inline(always)]
+            fn pow(self, exponent: $t) -> $t {
+                <$t>::powf(self, exponent)
+            }
+            #[inline(always)]
+            fn angle(self, x: $t) -> $t {
+                <$t>::atan2(self, x)
+            }
             #[inline(always)]
             fn at_most(self, limit: $t, then: $t, otherwise: $t) -> $t {
                 if self <= limit { then } else { otherwise }
@@ -70,6 +108,12 @@ macro_rules! real {
             }
         }
     };
+    (@std $t:ty: $($name:ident $std:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self) -> $t {
+            <$t>::$std(self)
+        }
+    )*};
 }
 real!(f32, exp::exp, exp::tanh, libm::erff);
 real!(f64, f64::exp, f64::tanh, libm::erf);
@@ -111,6 +155,20 @@ fn not_whole() -> Whole {
     unreachable!("this function has no whole results")
 }
 
+macro_rules! whole {
+    (not_whole: $($name:ident),*) => {$(
+        fn $name(self) -> Whole {
+            not_whole()
+        }
+    )*};
+    (itself: $($name:ident),*) => {$(
+        #[inline(always)]
+        fn $name(self) -> Whole {
+            self
+        }
+    )*};
+}
+
 impl Real for Whole {
     #[inline(always)]
     fn of(value: f64) -> Whole {
@@ -130,6 +188,30 @@ impl Real for Whole {
     }
     fn erf(self) -> Whole {
         not_whole()
+    }
+    whole!(not_whole: sin, cos, tan, asin, acos, atan, ln_1p, exp_m1);
+    fn angle(self, _: Whole) -> Whole {
+        not_whole()
+    }
+    whole!(itself: floor, ceil, round, trunc);
+    /// Negative powers are those of 1 and -1, and 0 of every other number, as in PyTorch.
+    fn pow(self, exponent: Whole) -> Whole {
+        match (self.0, exponent.0) {
+            (base, mut power @ 0..) => {
+                let (mut result, mut factor) = (1i64, base);
+                while power > 0 {
+                    if power & 1 == 1 {
+                        result = result.wrapping_mul(factor);
+                    }
+                    factor = factor.wrapping_mul(factor);
+                    power >>= 1;
+                }
+                Whole(result)
+            }
+            (1, _) => Whole(1),
+            (-1, power) => Whole(if power % 2 == 0 { 1 } else { -1 }),
+            _ => Whole(0),
+        }
     }
     #[inline(always)]
     fn at_most(self, limit: Whole, then: Whole, otherwise: Whole) -> Whole {

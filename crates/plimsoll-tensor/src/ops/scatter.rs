@@ -1,6 +1,6 @@
-//! A copy with elements written or added at an index: `scatter`, `scatter_add`, `index_add`, `index_copy`.
+//! Elements written or added at an index, in a copy or in place: `scatter`, `scatter_add`, `index_add`, `index_copy`, `index_fill`.
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::gather::fits;
 use super::indices::{self, by_index, want_index};
@@ -11,11 +11,12 @@ use crate::cpu::kernels::strided::copy_strided;
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
-use crate::layout::Dims;
+use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
+use crate::view::In;
 use crate::word::by_word;
 
 /// What happens to an element that an index names.
@@ -34,6 +35,49 @@ enum Indexes {
     Slices,
 }
 
+/// Where the result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// In a copy of the tensor.
+    Copy,
+    /// In the tensor itself.
+    InPlace,
+}
+
+impl Form {
+    /// The one output, of the shape of the first input.
+    fn outputs(self, x: &Meta<'_>) -> Outputs {
+        match self {
+            Form::Copy => smallvec![Output::new(x.shape(), x.dtype)],
+            Form::InPlace => smallvec![Output::in_place(0, x)],
+        }
+    }
+
+    /// Elements are put into row-major memory.
+    fn takes(self, input: usize, layout: &Layout) -> bool {
+        self == Form::Copy || input != 0 || layout.is_contiguous()
+    }
+
+    /// The tensor to copy first, if any, and the other inputs.
+    fn split<const N: usize>(self, ins: SmallVec<[In<'_>; 4]>) -> (Option<In<'_>>, [In<'_>; N]) {
+        let mut ins = ins.into_iter();
+        let x = if self == Form::Copy { ins.next() } else { None };
+        (x, std::array::from_fn(|_| ins.next().unwrap_or_else(|| unreachable!("inferred"))))
+    }
+}
+
+/// Copies the tensor, where it does not change itself.
+fn copy_first<T: bytemuck::Pod + Send + Sync>(
+    x: Option<(&[T], &[usize])>,
+    shape: &[usize],
+    out: &mut [T],
+    strides: &[usize],
+) {
+    if let Some((x, x_strides)) = x {
+        copy_strided(shape, x, x_strides, out, strides);
+    }
+}
+
 /// `x, index, src -> out`: `x` with each element of `src` at its index along a dimension. Where several have one
 /// place, the last replaces and all are added, in the order of the dimension.
 #[derive(Clone, Copy, Debug)]
@@ -41,15 +85,20 @@ struct Scatter {
     dim: usize,
     change: Change,
     indexes: Indexes,
+    form: Form,
 }
 
 impl Kernel for Scatter {
     fn name(&self) -> &'static str {
-        match (self.change, self.indexes) {
-            (Change::Replace, Indexes::Elements) => "scatter",
-            (Change::Add, Indexes::Elements) => "scatter_add",
-            (Change::Replace, Indexes::Slices) => "index_copy",
-            (Change::Add, Indexes::Slices) => "index_add",
+        match (self.change, self.indexes, self.form) {
+            (Change::Replace, Indexes::Elements, Form::Copy) => "scatter",
+            (Change::Replace, Indexes::Elements, Form::InPlace) => "scatter_",
+            (Change::Add, Indexes::Elements, Form::Copy) => "scatter_add",
+            (Change::Add, Indexes::Elements, Form::InPlace) => "scatter_add_",
+            (Change::Replace, Indexes::Slices, Form::Copy) => "index_copy",
+            (Change::Replace, Indexes::Slices, Form::InPlace) => "index_copy_",
+            (Change::Add, Indexes::Slices, Form::Copy) => "index_add",
+            (Change::Add, Indexes::Slices, Form::InPlace) => "index_add_",
         }
     }
 
@@ -57,30 +106,32 @@ impl Kernel for Scatter {
         if self.change == Change::Replace { dtype } else { dtype.accumulator() }
     }
 
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let ([x, index, src], [out]) = call.split();
-        let (dim, shape) = (self.dim, x.shape());
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let out = call.outs.pop().unwrap_or_else(|| unreachable!("inferred"));
+        let (x, [index, src]) = self.form.split(call.ins);
+        let (dim, layout, dtype) = (self.dim, out.layout().clone(), out.dtype());
+        let shape = layout.shape();
         indices::check(self.name(), &index, dim, shape[dim])?;
         let strides = match self.indexes {
             Indexes::Elements => Dims::from_slice(index.strides()),
             Indexes::Slices => indices::along(shape.len(), dim, indices::vector_stride(&index)),
         };
-        let (layout, src_shape, src_strides) = (out.layout(), src.shape(), src.strides());
+        let (src_shape, src_strides) = (src.shape(), src.strides());
         match self.change {
-            Change::Replace => by_word!(x.dtype(), W => {
+            Change::Replace => by_word!(dtype, W => {
                 let (out, src) = (out.words::<W>(), (src.words::<W>(), src_strides));
-                copy_strided(shape, x.words(), x.strides(), out, layout.strides());
+                copy_first(x.as_ref().map(|x| (x.words(), x.strides())), shape, out, layout.strides());
                 by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), |y, x| *y = x));
             }),
-            Change::Add if x.dtype() == DType::I64 => {
+            Change::Add if dtype == DType::I64 => {
                 let (out, src) = (out.elements::<i64>(), (src.elements::<i64>(), src_strides));
-                copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
+                copy_first(x.as_ref().map(|x| (x.elements(), x.strides())), shape, out, layout.strides());
                 let add = |y: &mut i64, x: i64| *y = y.wrapping_add(x);
                 by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), add));
             }
-            Change::Add => by_float!(x.dtype(), T => {
+            Change::Add => by_float!(dtype, T => {
                 let (out, src) = (out.elements::<T>(), (src.elements::<T>(), src_strides));
-                copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
+                copy_first(x.as_ref().map(|x| (x.elements(), x.strides())), shape, out, layout.strides());
                 by_index!(index, &strides, at => put(src_shape, dim, src, at, (out, shape), |y, x| *y += x));
             }),
         }
@@ -113,7 +164,11 @@ impl Operator for Scatter {
                 }
             }
         }
-        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+        Ok(self.form.outputs(&x))
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        self.form.takes(input, layout)
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -130,7 +185,8 @@ impl Operator for Scatter {
         let to_x = || match self.change {
             Change::Add => Ok(grad.clone()),
             Change::Replace => {
-                let zeros = ScatterValue { dim: self.dim, value: 0.0, indexes: self.indexes };
+                let zeros =
+                    ScatterValue { dim: self.dim, value: 0.0, indexes: self.indexes, form: Form::Copy };
                 call_one(zeros, &[grad, &at.input(1)?])
             }
         };
@@ -148,13 +204,16 @@ struct ScatterValue {
     dim: usize,
     value: f64,
     indexes: Indexes,
+    form: Form,
 }
 
 impl Kernel for ScatterValue {
     fn name(&self) -> &'static str {
-        match self.indexes {
-            Indexes::Elements => "scatter",
-            Indexes::Slices => "index_fill",
+        match (self.indexes, self.form) {
+            (Indexes::Elements, Form::Copy) => "scatter",
+            (Indexes::Elements, Form::InPlace) => "scatter_",
+            (Indexes::Slices, Form::Copy) => "index_fill",
+            (Indexes::Slices, Form::InPlace) => "index_fill_",
         }
     }
 
@@ -162,9 +221,11 @@ impl Kernel for ScatterValue {
         dtype
     }
 
-    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
-        let ([x, index], [out]) = call.split();
-        let (dim, shape) = (self.dim, x.shape());
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let out = call.outs.pop().unwrap_or_else(|| unreachable!("inferred"));
+        let (x, [index]) = self.form.split(call.ins);
+        let (dim, layout) = (self.dim, out.layout().clone());
+        let shape = layout.shape();
         indices::check(self.name(), &index, dim, shape[dim])?;
         let (places, strides) = match self.indexes {
             Indexes::Elements => (Dims::from_slice(index.shape()), Dims::from_slice(index.strides())),
@@ -174,10 +235,10 @@ impl Kernel for ScatterValue {
                 (places, indices::along(shape.len(), dim, indices::vector_stride(&index)))
             }
         };
-        let (layout, nowhere) = (out.layout(), Dims::from_elem(0, shape.len()));
-        by_dtype!(x.dtype(), T => {
+        let nowhere = Dims::from_elem(0, shape.len());
+        by_dtype!(out.dtype(), T => {
             let out = out.elements();
-            copy_strided(shape, x.elements(), x.strides(), out, layout.strides());
+            copy_first(x.as_ref().map(|x| (x.elements(), x.strides())), shape, out, layout.strides());
             let value = T::from_f64(self.value).to_stored();
             let src = (&[value][..], &nowhere[..]);
             by_index!(index, &strides, at => put(&places, dim, src, at, (out, shape), |y, x| *y = x));
@@ -194,7 +255,11 @@ impl Operator for ScatterValue {
             Indexes::Elements => fits(self.name(), x.shape(), index.shape(), self.dim)?,
             Indexes::Slices => drop(indices::vector_len(self.name(), &index)?),
         }
-        Ok(smallvec![Output::new(x.shape(), x.dtype)])
+        Ok(self.form.outputs(&x))
+    }
+
+    fn takes(&self, input: usize, layout: &Layout) -> bool {
+        self.form.takes(input, layout)
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -207,7 +272,7 @@ impl Operator for ScatterValue {
 
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
-        let zeros = ScatterValue { value: 0.0, ..*self };
+        let zeros = ScatterValue { value: 0.0, form: Form::Copy, ..*self };
         Ok(smallvec![Some(call_one(zeros, &[grad, &at.input(1)?])?), None])
     }
 }
@@ -220,7 +285,7 @@ impl Tensor {
     /// A dimension that is not there; an index with another number of dimensions, or larger than this tensor in
     /// another dimension or than `src`; types that differ; an index outside the dimension; out of memory.
     pub fn scatter(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
-        self.put(dim, index, src, Change::Replace)
+        self.put(dim, index, src, Change::Replace, Form::Copy)
     }
 
     /// A copy with one value at each index. As `torch.scatter` with a number.
@@ -229,7 +294,7 @@ impl Tensor {
     /// As [`Tensor::scatter`].
     pub fn scatter_value(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
         let dim = dim_index("scatter", dim, self.rank())?;
-        call_one(ScatterValue { dim, value, indexes: Indexes::Elements }, &[self, index])
+        call_one(ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::Copy }, &[self, index])
     }
 
     /// A copy to which `src[i][j]` is added at `[index[i][j]][j]`, along dimension 0, and so for others; always in
@@ -238,7 +303,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::scatter`].
     pub fn scatter_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
-        self.put(dim, index, src, Change::Add)
+        self.put(dim, index, src, Change::Add, Form::Copy)
     }
 
     /// A copy to which the slices of `src` along a dimension are added, each at its index. As `torch.index_add`.
@@ -248,7 +313,10 @@ impl Tensor {
     /// dimension; types that differ; out of memory.
     pub fn index_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         let dim = dim_index("index_add", dim, self.rank())?;
-        call_one(Scatter { dim, change: Change::Add, indexes: Indexes::Slices }, &[self, index, src])
+        call_one(
+            Scatter { dim, change: Change::Add, indexes: Indexes::Slices, form: Form::Copy },
+            &[self, index, src],
+        )
     }
 
     /// A copy in which the slices of `src` along a dimension are each at their index. As `torch.index_copy`.
@@ -257,7 +325,10 @@ impl Tensor {
     /// As [`Tensor::index_add`].
     pub fn index_copy(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         let dim = dim_index("index_copy", dim, self.rank())?;
-        call_one(Scatter { dim, change: Change::Replace, indexes: Indexes::Slices }, &[self, index, src])
+        call_one(
+            Scatter { dim, change: Change::Replace, indexes: Indexes::Slices, form: Form::Copy },
+            &[self, index, src],
+        )
     }
 
     /// A copy with one value in the slices of a dimension that an index names. As `torch.index_fill`.
@@ -266,11 +337,67 @@ impl Tensor {
     /// As [`Tensor::index_add`].
     pub fn index_fill(&self, dim: isize, index: &Tensor, value: f64) -> Result<Tensor> {
         let dim = dim_index("index_fill", dim, self.rank())?;
-        call_one(ScatterValue { dim, value, indexes: Indexes::Slices }, &[self, index])
+        call_one(ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::Copy }, &[self, index])
     }
 
-    fn put(&self, dim: isize, index: &Tensor, src: &Tensor, change: Change) -> Result<Tensor> {
-        let op = Scatter { dim: 0, change, indexes: Indexes::Elements };
+    /// [`Tensor::scatter`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter`] and [`Tensor::add_`].
+    pub fn scatter_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+        self.put(dim, index, src, Change::Replace, Form::InPlace).map(drop)
+    }
+
+    /// [`Tensor::scatter_value`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter`] and [`Tensor::add_`].
+    pub fn scatter_value_(&self, dim: isize, index: &Tensor, value: f64) -> Result<()> {
+        let dim = dim_index("scatter_", dim, self.rank())?;
+        let op = ScatterValue { dim, value, indexes: Indexes::Elements, form: Form::InPlace };
+        call(op, &[self, index]).map(drop)
+    }
+
+    /// [`Tensor::scatter_add`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter`] and [`Tensor::add_`].
+    pub fn scatter_add_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+        self.put(dim, index, src, Change::Add, Form::InPlace).map(drop)
+    }
+
+    /// [`Tensor::index_add`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::index_add`] and [`Tensor::add_`].
+    pub fn index_add_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+        let dim = dim_index("index_add_", dim, self.rank())?;
+        let op = Scatter { dim, change: Change::Add, indexes: Indexes::Slices, form: Form::InPlace };
+        call(op, &[self, index, src]).map(drop)
+    }
+
+    /// [`Tensor::index_copy`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::index_add`] and [`Tensor::add_`].
+    pub fn index_copy_(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<()> {
+        let dim = dim_index("index_copy_", dim, self.rank())?;
+        let op = Scatter { dim, change: Change::Replace, indexes: Indexes::Slices, form: Form::InPlace };
+        call(op, &[self, index, src]).map(drop)
+    }
+
+    /// [`Tensor::index_fill`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::index_add`] and [`Tensor::add_`].
+    pub fn index_fill_(&self, dim: isize, index: &Tensor, value: f64) -> Result<()> {
+        let dim = dim_index("index_fill_", dim, self.rank())?;
+        let op = ScatterValue { dim, value, indexes: Indexes::Slices, form: Form::InPlace };
+        call(op, &[self, index]).map(drop)
+    }
+
+    fn put(&self, dim: isize, index: &Tensor, src: &Tensor, change: Change, form: Form) -> Result<Tensor> {
+        let op = Scatter { dim: 0, change, indexes: Indexes::Elements, form };
         let op = Scatter { dim: dim_index(op.name(), dim, self.rank())?, ..op };
         if src.rank() != index.rank() || src.shape().iter().zip(index.shape()).any(|(src, index)| index > src)
         {
@@ -298,7 +425,8 @@ pub(crate) fn cases() -> Vec<Case> {
         }
         vec![out]
     };
-    let op = |dim: usize, change: Change, indexes: Indexes| Scatter { dim, change, indexes };
+    let op =
+        |dim: usize, change: Change, indexes: Indexes| Scatter { dim, change, indexes, form: Form::Copy };
     let index = |values: &[i64], shape: &[usize], x: &Tensor| Tensor::from_slice(values, shape, x.device());
     let replace = op(0, Change::Replace, Indexes::Elements);
     let places = [2i64, 0, 0, 1, 1, 2];
@@ -306,7 +434,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let add = op(1, Change::Add, Indexes::Elements);
     let add_slices = op(1, Change::Add, Indexes::Slices);
     let value = |indexes: Indexes, shape: &[usize]| {
-        let op = ScatterValue { dim: 0, value: 2.5, indexes };
+        let op = ScatterValue { dim: 0, value: 2.5, indexes, form: Form::Copy };
         Case::new(format!("{} of a value", op.name()), &[&[3, 4]], move |ins| call(op, ins)).and(
             shape,
             DType::I64,

@@ -3,9 +3,10 @@
 
 use smallvec::SmallVec;
 
-use super::want_float32_or_short;
+use super::want_float;
 use crate::autograd::no_grad;
 use crate::backend::DeviceFacts;
+use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
 use crate::cuda::step::StepForm;
 use crate::cuda::{self, CudaCall};
@@ -59,6 +60,10 @@ impl Kernel for Step {
         cuda::step::step(call, &self.slots, |step| numbers(&self.rule, step))
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        self.rule.compute_type(dtype)
+    }
+
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let (mut changed, mut grads) = (call.outs.into_iter(), call.ins.into_iter());
@@ -67,8 +72,16 @@ impl Kernel for Step {
                 unreachable!("inferred")
             };
             let shape = parameter.shape();
-            let state = changed.by_ref().take(states).map(|state| state.elements::<f32>()).collect();
-            self.rule.run(step, shape, (parameter.elements(), grad.elements()), state, scratch);
+            let state = changed.by_ref().take(states);
+            if self.rule.is_whole() {
+                let state = state.map(|state| state.elements::<f32>()).collect();
+                self.rule.run_whole(step, shape, (parameter.elements(), grad.elements()), state, scratch);
+                continue;
+            }
+            by_float!(parameter.dtype(), T => {
+                let state = state.map(|state| state.elements::<T>()).collect();
+                self.rule.run::<T>(step, (parameter.elements(), grad.elements()), state);
+            });
         }
         Ok(())
     }
@@ -146,7 +159,10 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
         }
     }
     for meta in [parameter, grad].into_iter().chain(state) {
-        want_float32_or_short(name, meta.dtype)?;
+        want_float(name, meta.dtype)?;
+        if rule.compute_type(meta.dtype) != rule.compute_type(parameter.dtype) {
+            return Err(Error::DType { op: name, expected: parameter.dtype.name(), got: meta.dtype });
+        }
     }
     if let Some(meta) = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous()) {
         let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());
@@ -219,6 +235,12 @@ impl Tensor {
         exp_avg_sq: &Tensor,
         step: AdamStep,
     ) -> Result<()> {
+        if step.amsgrad {
+            return Err(Error::argument(
+                "adam",
+                "with `amsgrad` there is a third tensor of state: call `optimizer_step`",
+            ));
+        }
         let state = [exp_avg.clone(), exp_avg_sq.clone()];
         optimizer_step(&Rule::Adam(step), &[Slot { parameter: self, grad, state: &state, step: step.step }])
     }
@@ -226,8 +248,15 @@ impl Tensor {
 
 /// What the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
-    let sgd =
-        SgdStep { lr: 0.5, momentum: 0.5, dampening: 0.0, weight_decay: 0.0, nesterov: false, first: false };
+    let sgd = SgdStep {
+        lr: 0.5,
+        momentum: 0.5,
+        dampening: 0.0,
+        weight_decay: 0.0,
+        nesterov: false,
+        first: false,
+        maximize: false,
+    };
     let naive = |ins: &[Vec<f64>]| {
         let step = |p: &[f64], b: &[f64], g: &[f64]| {
             let buffer: Vec<f64> = b.iter().zip(g).map(|(b, g)| 0.5 * b + g).collect();

@@ -127,6 +127,14 @@ impl Neg for Traced {
     }
 }
 
+macro_rules! traced {
+    ($($name:ident $tensor:path, $number:path);* $(;)?) => {$(
+        fn $name(self) -> Traced {
+            self.unary($tensor, $number)
+        }
+    )*};
+}
+
 impl Real for Traced {
     fn of(value: f64) -> Traced {
         Traced::Constant(value)
@@ -145,6 +153,31 @@ impl Real for Traced {
     }
     fn erf(self) -> Traced {
         self.unary(Tensor::erf, libm::erf)
+    }
+    traced! {
+        sin Tensor::sin, f64::sin;
+        cos Tensor::cos, f64::cos;
+        tan Tensor::tan, f64::tan;
+        asin Tensor::asin, f64::asin;
+        acos Tensor::acos, f64::acos;
+        atan Tensor::atan, f64::atan;
+        ln_1p Tensor::log1p, f64::ln_1p;
+        exp_m1 Tensor::expm1, f64::exp_m1;
+        floor Tensor::floor, f64::floor;
+        ceil Tensor::ceil, f64::ceil;
+        round Tensor::round, f64::round_ties_even;
+        trunc Tensor::trunc, f64::trunc;
+    }
+    fn pow(self, exponent: Traced) -> Traced {
+        let left = |a: &Tensor, b: f64| a.power(b);
+        // c to the power of x is e to the power of x · ln c.
+        let right = |a: f64, b: &Tensor| b.affine(a.ln(), 0.0)?.exp();
+        self.binary(exponent, Tensor::pow, left, right, f64::powf)
+    }
+    fn angle(self, x: Traced) -> Traced {
+        let left = |a: &Tensor, b: f64| a.atan2(&Tensor::full(&[], b, a.dtype(), a.device())?);
+        let right = |a: f64, b: &Tensor| Tensor::full(&[], a, b.dtype(), b.device())?.atan2(b);
+        self.binary(x, Tensor::atan2, left, right, f64::atan2)
     }
     /// By a mask of zeros and ones, through which no gradient flows.
     fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
@@ -211,6 +244,14 @@ impl Neg for Text {
     }
 }
 
+macro_rules! text {
+    ($($name:ident $function:literal),*) => {$(
+        fn $name(self) -> Text {
+            self.call($function)
+        }
+    )*};
+}
+
 impl Real for Text {
     fn of(value: f64) -> Text {
         Text::push(format!("C({value:?})"))
@@ -229,6 +270,14 @@ impl Real for Text {
     }
     fn erf(self) -> Text {
         self.call("erf")
+    }
+    text!(sin "sin", cos "cos", tan "tan", asin "asin", acos "acos", atan "atan", ln_1p "log1p",
+        exp_m1 "expm1", floor "floor", ceil "ceil", round "rint", trunc "trunc");
+    fn angle(self, x: Text) -> Text {
+        Text::push(format!("atan2({}, {})", self.get(), x.get()))
+    }
+    fn pow(self, exponent: Text) -> Text {
+        Text::push(format!("pow({}, {})", self.get(), exponent.get()))
     }
     fn at_most(self, limit: Text, then: Text, otherwise: Text) -> Text {
         let [x, limit, then, otherwise] = [self, limit, then, otherwise].map(Text::get);

@@ -1,25 +1,28 @@
-//! Functions of each element: one row of the table at the end makes an operator.
+//! Functions of each element, out of place and in place: one row of a table makes an operator (`functions.rs`, `math.rs`,
+//! `activations.rs`).
 //!
 //! A row is a name, an expression of the element, what the derivative reads (the input, the output or neither),
 //! and the gradient as an expression of the incoming one and of what was saved. From it come the host's
 //! kernels, the text of a GPU's, the derivative of any order, a method of [`Tensor`] and test cases.
 
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 use std::fmt::Debug;
 
 use smallvec::smallvec;
 
 use super::elementwise::{self, Laid};
 use super::real::Real;
+use super::real::Whole;
 use super::traced::{Text, Traced};
 use super::want_float;
 use crate::autograd::is_grad_enabled;
-use crate::cpu::kernels::elementwise::{map, zip};
+use crate::cpu::kernels::convert::AnyOperand;
+use crate::cpu::kernels::elementwise::{self as kernels, map, zip};
 use crate::cuda::{self, CudaCall};
-use crate::dtype::{DType, Scalar};
+use crate::dtype::DType;
 use crate::error::Error;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
+use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
@@ -48,7 +51,7 @@ pub(crate) enum Types {
 
 impl Types {
     /// The type of the result for an input of this type.
-    fn result(self, op: &'static str, dtype: DType) -> Result<DType> {
+    pub(super) fn result(self, op: &'static str, dtype: DType) -> Result<DType> {
         match self {
             Types::Floats => Ok(dtype.or_float()),
             Types::FloatsOnly => want_float(op, dtype).map(|()| dtype),
@@ -64,6 +67,8 @@ impl Types {
 /// A row of the table.
 pub(crate) trait Row: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
+    /// The name of the form that overwrites its input.
+    const IN_PLACE: &'static str;
     const BACKWARD: &'static str;
     const READS: Reads;
     const TYPES: Types;
@@ -137,32 +142,37 @@ impl<F: Row> Operator for Unary<F> {
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
-        match F::READS {
-            Reads::Nothing => Saves::NOTHING,
-            Reads::Input => Saves::input(0),
-            Reads::Output => Saves::output(0),
-        }
+        saves::<F>()
     }
 
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
-        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
-        let saved = match F::READS {
-            Reads::Nothing => grad.clone(),
-            Reads::Input => at.input(0)?,
-            Reads::Output => at.output(0)?,
-        };
-        let result = if is_grad_enabled() {
-            Traced::evaluate([grad, &saved], |[g, v]| self.0.gradient(g, v))
-        } else {
-            call_one(UnaryBackward(self.0.clone()), &[grad, &saved])
-        };
-        Ok(smallvec![Some(result?)])
+        backward(&self.0, at)
     }
+}
+
+/// What the derivative of a row reads.
+pub(super) fn saves<F: Row>() -> Saves {
+    match F::READS {
+        Reads::Nothing => Saves::NOTHING,
+        Reads::Input => Saves::input(0),
+        Reads::Output => Saves::output(0),
+    }
+}
+
+/// The gradient of a row's input.
+pub(super) fn backward<F: Row>(row: &F, at: &Backward<'_>) -> Result<Grads> {
+    let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+    let saved = match F::READS {
+        Reads::Nothing => grad.clone(),
+        Reads::Input => at.input(0)?,
+        Reads::Output => at.output(0)?,
+    };
+    Ok(smallvec![Some(gradient(row.clone(), grad, &saved)?)])
 }
 
 /// The gradient of a function of each element, in one pass and without temporaries.
 #[derive(Clone, Debug)]
-pub(crate) struct UnaryBackward<F>(F);
+pub(crate) struct UnaryBackward<F>(pub(crate) F);
 
 impl<F: Row> Kernel for UnaryBackward<F> {
     fn name(&self) -> &'static str {
@@ -214,11 +224,93 @@ impl<F: Row> Operator for UnaryBackward<F> {
     }
 }
 
+/// `() -> y`, where every element becomes a function of itself. The input is `y`.
+#[derive(Clone, Debug)]
+struct UnaryInPlace<F>(F);
+
+impl<F: Row> Kernel for UnaryInPlace<F> {
+    fn name(&self) -> &'static str {
+        F::IN_PLACE
+    }
+
+    fn expression(&self) -> Option<String> {
+        Some(Text::of_expression(["a"], |[x]| self.0.value(x)))
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([], [y]) = call.split();
+        let dtype = y.dtype();
+        if dtype == DType::F32 {
+            kernels::change(
+                y.elements::<f32>(),
+                #[inline(always)]
+                |y| self.0.value(y),
+            );
+            return Ok(());
+        }
+        let (shape, nowhere) = (Dims::from_elem(y.layout().len(), 1), [0]);
+        // Nothing is read beside `y`: any operand will do.
+        let zero = AnyOperand { bytes: &[0; 8], dtype: DType::I64, strides: &nowhere };
+        let y = (y.bytes(), dtype);
+        match dtype.accumulator() {
+            DType::F32 => kernels::update_any::<f32>(&shape, y, zero, |y, _| self.0.value(y)),
+            DType::F64 => kernels::update_any::<f64>(&shape, y, zero, |y, _| self.0.value(y)),
+            _ => kernels::update_any::<i64>(&shape, y, zero, |y, _| self.0.value(Whole(y)).0),
+        }
+        Ok(())
+    }
+}
+
+impl<F: Row> Operator for UnaryInPlace<F> {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [y] = elementwise::inputs(F::IN_PLACE, ins)?;
+        elementwise::want_holds(F::IN_PLACE, y.dtype, F::TYPES.result(F::IN_PLACE, y.dtype)?)?;
+        Ok(smallvec![Output::in_place(0, &y)])
+    }
+
+    fn takes(&self, _: usize, layout: &Layout) -> bool {
+        elementwise::without_gaps(layout)
+    }
+
+    fn autocast(&self) -> Autocast {
+        Autocast::AsGiven
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        saves::<F>()
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        backward(&self.0, at)
+    }
+}
+
+/// Changes every element by a row of the table.
+pub(super) fn change<F: Row>(y: &Tensor, row: F) -> Result<()> {
+    call(UnaryInPlace(row), &[y]).map(drop)
+}
+
 macro_rules! unary {
+    (@in_place $name:ident $row:ident [$($field:ident)*]) => {};
+    (@in_place $name:ident $row:ident [$($field:ident)*] $in_place:ident) => {
+        impl Tensor {
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] in place.")]
+            ///
+            /// # Errors
+            /// As [`Tensor::add_`]; a type that cannot hold the result.
+            pub fn $in_place(&self $(, $field: f64)*) -> Result<()> {
+                super::unary::change(self, $row { $($field),* })
+            }
+        }
+    };
     ($(
         $(#[$doc:meta])*
         $vis:vis $name:ident => $row:ident $({ $($field:ident),* })? over $domain:ident of $types:ident
-            $(autocast $cast:ident)? {
+            $(autocast $cast:ident)? $(in place $in_place:ident)? {
             |$x:ident| $value:expr,
             reads $reads:ident,
             |$g:ident, $v:ident| $gradient:expr
@@ -230,6 +322,7 @@ macro_rules! unary {
 
         impl Row for $row {
             const NAME: &'static str = stringify!($name);
+            const IN_PLACE: &'static str = concat!(stringify!($name), "_");
             const BACKWARD: &'static str = concat!(stringify!($name), "_backward");
             const READS: Reads = Reads::$reads;
             const TYPES: Types = Types::$types;
@@ -256,6 +349,8 @@ macro_rules! unary {
                 call_one(Unary($row { $($($field),*)? }), &[self])
             }
         }
+
+        unary!(@in_place $name $row [$($($field)*)?] $($in_place)?);
     )*
 
     /// What the conformance suite runs: every row.
@@ -280,154 +375,4 @@ pub(crate) fn case<F: Row>(row: F, domain: Domain) -> Case {
     let op = Unary(row.clone());
     let values = move |ins: &[Vec<f64>]| vec![ins[0].iter().map(|&x| row.value(x)).collect()];
     Case::new(F::NAME, &[&[3, 4]], move |ins| call(op.clone(), ins)).over(domain).expect(values)
-}
-
-unary! {
-    /// `-x`.
-    pub neg => Negative over Any of Numbers { |x| -x, reads Nothing, |g, v| -g }
-
-    /// `max(x, 0)`; not a number stays so, as in PyTorch.
-    pub relu => Relu over Apart of Numbers {
-        |x| x.at_most(R::of(0.0), R::of(0.0), x),
-        reads Output,
-        |g, y| y.at_most(R::of(0.0), R::of(0.0), g)
-    }
-
-    /// `e` to the power of `x`.
-    pub exp => Exponential over Any of Floats autocast Full { |x| x.exp(), reads Output, |g, y| g * y }
-
-    /// Natural logarithm. As `torch.log`.
-    pub log => Logarithm over Positive of Floats autocast Full { |x| x.ln(), reads Input, |g, x| g / x }
-
-    /// Square root.
-    pub sqrt => SquareRoot over Positive of Floats { |x| x.sqrt(), reads Output, |g, y| g / (y * R::of(2.0)) }
-
-    /// `x²`.
-    pub square => Square over Any of Counts { |x| x * x, reads Input, |g, x| g * (x * R::of(2.0)) }
-
-    /// `1 / x`.
-    pub reciprocal => Reciprocal over Positive of Floats autocast Full { |x| R::of(1.0) / x, reads Output, |g, y| -g * y * y }
-
-    /// Hyperbolic tangent.
-    pub tanh => HyperbolicTangent over Any of Floats { |x| x.tanh(), reads Output, |g, y| g * (R::of(1.0) - y * y) }
-
-    /// `1 / (1 + e^-x)`.
-    pub sigmoid => Sigmoid over Any of Floats {
-        |x| R::of(1.0) / (R::of(1.0) + (-x).exp()),
-        reads Output,
-        |g, y| g * (R::of(1.0) - y) * y
-    }
-
-    /// The error function, `2/√π` times the integral of `e^-t²` from 0 to `x`.
-    pub erf => ErrorFunction over Any of Floats {
-        |x| x.erf(),
-        reads Input,
-        |g, x| g * R::of(FRAC_2_SQRT_PI) * (-(x * x)).exp()
-    }
-
-    /// `x · Φ(x)`, with the normal distribution's Φ. As `torch.nn.functional.gelu`.
-    pub gelu => Gelu over Any of FloatsOnly {
-        |x| x * R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf()),
-        reads Input,
-        |g, x| g * (R::of(0.5) * (R::of(1.0) + (x * R::of(FRAC_1_SQRT_2)).erf())
-            + x * R::of(0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI) * (x * x * R::of(-0.5)).exp())
-    }
-
-    /// An approximation of `gelu` by a hyperbolic tangent: `x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`. As
-    /// `torch.nn.functional.gelu(approximate="tanh")`.
-    pub gelu_tanh => GeluTanh over Any of FloatsOnly {
-        |x| x * R::of(0.5) * (R::of(1.0) + (gelu_argument(x)).tanh()),
-        reads Input,
-        |g, x| g * gelu_slope(x, gelu_argument(x).tanh())
-    }
-
-    /// `mul * x + add`, of floating point.
-    pub affine => Affine { mul, add } over Any of Floats { |x| x * mul + add, reads Nothing, |g, v| g * mul }
-
-    /// `mul * x + add` of whole numbers, which wrap; of floating point it is [`Tensor::affine`].
-    pub(crate) affine_whole => AffineWhole { mul, add } over Any of Counts {
-        |x| x * mul + add,
-        reads Nothing,
-        |g, v| g * mul
-    }
-
-    /// 1 where `x <= 0`, else 0; no gradient flows.
-    pub not_positive => NotPositive over Apart of Numbers {
-        |x| x.at_most(R::of(0.0), R::of(1.0), R::of(0.0)),
-        reads Nothing,
-        |g, v| g * R::of(0.0)
-    }
-}
-
-/// `√(2/π) · (x + 0.044715 x³)`.
-#[inline(always)]
-fn gelu_argument<R: Real>(x: R) -> R {
-    (x + x * x * x * R::of(0.044_715)) * R::of(FRAC_2_SQRT_PI * FRAC_1_SQRT_2)
-}
-
-/// The derivative of `gelu_tanh`, with `t` the hyperbolic tangent in it.
-#[inline(always)]
-fn gelu_slope<R: Real>(x: R, t: R) -> R {
-    let inner = (R::of(1.0) + x * x * R::of(3.0 * 0.044_715)) * R::of(FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
-    (R::of(1.0) + t) * R::of(0.5) + x * R::of(0.5) * (R::of(1.0) - t * t) * inner
-}
-
-impl Tensor {
-    /// `x + value`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn add_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
-        self.with_scalars(Scalar::Int(1), value.into())
-    }
-
-    /// `x - value`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn sub_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
-        let negative = match value.into() {
-            Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
-            Scalar::Float(value) => Scalar::Float(-value),
-        };
-        self.with_scalars(Scalar::Int(1), negative)
-    }
-
-    /// `x * value`.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn mul_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
-        self.with_scalars(value.into(), Scalar::Int(0))
-    }
-
-    /// `x / value`, of floating point.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub fn div_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
-        self.affine(1.0 / value.into().to_f64(), 0.0)
-    }
-
-    fn with_scalars(&self, mul: Scalar, add: Scalar) -> Result<Tensor> {
-        let (factor, summand) = (mul.to_f64(), add.to_f64());
-        match add.result_type(mul.result_type(self.dtype())) {
-            result if result.is_float() => self.affine(factor, summand),
-            _ => self.affine_whole(factor, summand),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_row_has_a_text_for_the_gpus_compiler() {
-        let text = |kernel: &dyn Kernel| kernel.expression().unwrap();
-        assert_eq!(text(&Unary(Relu {})), "(a <= C(0.0) ? C(0.0) : a)");
-        assert_eq!(text(&UnaryBackward(Relu {})), "(b <= C(0.0) ? C(0.0) : a)");
-        assert_eq!(text(&Unary(Affine { mul: 2.5, add: -1.0 })), "((a * C(2.5)) + C(-1.0))");
-        assert_eq!(text(&Unary(Sigmoid {})), "(C(1.0) / (C(1.0) + exp((-a))))");
-    }
 }

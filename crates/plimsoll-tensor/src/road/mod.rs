@@ -7,6 +7,7 @@
 
 mod again;
 mod held;
+mod into;
 mod launch;
 mod operands;
 mod pinned;
@@ -25,6 +26,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::few::fill;
+use crate::inference;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::operator::{Operator, Output, Outputs, Place, Recorded, Saves, Slot};
@@ -32,6 +34,7 @@ use crate::tensor::{Derivative, Node, Tensor};
 
 pub(crate) use again::run_again;
 use held::{Call, Holds, Owned};
+pub use into::into_out;
 pub(crate) use launch::{Copy, copy_to, read, write};
 use launch::{copy, launch};
 pub use operands::Tensors;
@@ -185,6 +188,11 @@ fn lead(call: &Call<'_>, ins: &[&Data], recording: bool, run: &mut Run) -> Resul
     let mut written: SmallVec<[usize; 4]> = SmallVec::new();
     for (i, output) in outputs.drain(..).enumerate() {
         if output.place == Place::New {
+            if let Some(target) = into::target(op, i, &output, device, lying, recording)? {
+                written.push(i);
+                run.outs.push(target);
+                continue;
+            }
             // Built where it stays: a layout is large enough for its moves to be seen in `bench dispatch`.
             let storage = Data::room(device, &output.layout, output.dtype, op.name())?;
             written.push(i);
@@ -290,7 +298,7 @@ fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) ->
         if gathered(&copies, i).is_some() {
             copy(device, out, ins[i])?;
         }
-        ins[i].storage.changed();
+        ins[i].storage.changed(op.name());
         *out = ins[i].clone();
     }
     if recording {
@@ -376,6 +384,12 @@ fn may_change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool
             .filter(|target| target.dtype().is_float())
             .try_for_each(|target| target.may_record_change(op.name()))?;
     }
+    if !inference::is_enabled() && targets().any(|target| target.storage.is_inference()) {
+        return Err(Error::autograd(
+            op.name(),
+            "an inference tensor (made in `inference_mode`) cannot be changed in place outside of that mode: `copy` it first",
+        ));
+    }
     let mut storages: SmallVec<[usize; 8]> = targets().map(|target| target.storage.id()).collect();
     storages.sort_unstable();
     if storages.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -418,10 +432,10 @@ fn link<H: Holds>(op: H, ins: &[&Tensor], mut run: Run) -> Result<Tensors> {
             // A gathered copy is what the derivative would gather again; one of another type is only larger.
             let same_type = |copy: &&Data| copy.dtype == input.dtype();
             let data = gathered(&run.gathered, i).filter(same_type).unwrap_or(input.data());
-            saved.push((Slot::Input(i), Saved::new(data)?));
+            saved.push((Slot::Input(i), Saved::new(data, op.name())?));
         }
         for (i, data) in run.outs.iter().enumerate().filter(|&(i, _)| saves.has_output(i)) {
-            saved.push((Slot::Output(i), Saved::new(data)?));
+            saved.push((Slot::Output(i), Saved::new(data, op.name())?));
         }
     }
     let name = op.name();

@@ -17,6 +17,7 @@ use plimsoll_alloc::{Allocation, Category, Error as AllocError, LabelId, Request
 use crate::device::Device;
 use crate::error::{Error, OutOfMemory, Result};
 use crate::history;
+use crate::inference;
 use crate::label;
 use crate::pinned;
 use crate::stream;
@@ -59,6 +60,8 @@ struct Inner {
     used_by: AtomicU64,
     /// Number of in-place changes so far.
     version: AtomicU32,
+    /// Whether it was requested in inference mode.
+    inference: bool,
     account: Mutex<Account>,
     /// Readers and the one writer of the bytes; the bytes themselves belong to the device.
     lock: RwLock<()>,
@@ -74,6 +77,8 @@ struct Account {
     saved: u32,
     /// How many guards keep them on their device.
     guards: u32,
+    /// The operation that changed them last.
+    changed_by: &'static str,
     room: Room<Recipe>,
 }
 
@@ -113,7 +118,8 @@ impl Storage {
             stream: AtomicU64::new(stream.0),
             used_by: AtomicU64::new(stream.0),
             version: AtomicU32::new(0),
-            account: Mutex::new(Account { tag, saved: 0, guards: 0, room }),
+            inference: inference::is_enabled(),
+            account: Mutex::new(Account { tag, saved: 0, guards: 0, changed_by: "", room }),
             lock: RwLock::new(()),
         }))
     }
@@ -167,9 +173,20 @@ impl Storage {
         self.0.version.load(Ordering::Acquire)
     }
 
-    /// Notes an in-place change.
-    pub(crate) fn changed(&self) {
+    /// Notes a change in place by the operation `op`.
+    pub(crate) fn changed(&self, op: &'static str) {
+        self.account().changed_by = op;
         self.0.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The operation that changed the bytes last, for an error.
+    pub(crate) fn changed_by(&self) -> &'static str {
+        self.account().changed_by
+    }
+
+    /// Whether it was requested in inference mode.
+    pub(crate) fn is_inference(&self) -> bool {
+        self.0.inference
     }
 
     fn account(&self) -> MutexGuard<'_, Account> {

@@ -130,6 +130,8 @@ pub(super) struct Entry {
 pub(super) enum Hook {
     Grad(GradHook),
     Leaf(LeafHook),
+    /// Keeps the gradient in this tensor, as the other hooks left it.
+    Retain(Arc<WeakTensor>),
 }
 
 /// The hooks of a leaf or of an operation's outputs.

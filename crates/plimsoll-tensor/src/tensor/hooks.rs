@@ -29,7 +29,8 @@ impl Hooks {
 
     /// The gradient as the hooks leave it.
     pub(crate) fn gradient(&self, output: usize, mut grad: Tensor) -> Result<Tensor> {
-        for hook in self.of(output) {
+        let hooks = self.of(output);
+        for hook in &hooks {
             let Hook::Grad(hook) = hook else { continue };
             if let Some(other) = hook(&grad)? {
                 if (other.shape(), other.dtype()) != (grad.shape(), grad.dtype()) {
@@ -41,7 +42,20 @@ impl Hooks {
                 grad = other;
             }
         }
+        for hook in &hooks {
+            if let Hook::Retain(tensor) = hook
+                && let Some(tensor) = tensor.upgrade()
+            {
+                let sum = tensor.grad().map(|sum| sum.add(&grad)).transpose()?;
+                tensor.set_grad(Some(sum.unwrap_or_else(|| grad.clone())));
+            }
+        }
         Ok(grad)
+    }
+
+    /// Whether the gradient of an output is kept in its tensor.
+    fn retains(&self, output: usize) -> bool {
+        self.of(output).iter().any(|hook| matches!(hook, Hook::Retain(_)))
     }
 
     /// Calls the hooks that wait for a leaf's gradient.
@@ -114,22 +128,25 @@ impl Tensor {
         Ok(hooks.add(output, Hook::Leaf(Arc::new(hook))))
     }
 
-    /// Keeps the gradient of a tensor that an operation made, as a leaf's is kept. As `Tensor.retain_grad`.
+    /// Keeps the gradient of a tensor that an operation made, as a leaf's is kept; the second call changes nothing. It is the
+    /// gradient that the other hooks leave. As `Tensor.retain_grad`.
     ///
     /// # Errors
     /// A tensor that wants no gradient.
     pub fn retain_grad(&self) -> Result<()> {
-        if self.is_leaf() {
-            return self.hooks("retain_grad").map(drop);
+        if self.is_leaf() && self.requires_grad() {
+            return Ok(());
         }
-        let tensor = self.downgrade();
-        self.register_hook(move |grad| {
-            if let Some(tensor) = tensor.upgrade() {
-                let sum = tensor.grad().map(|sum| sum.add(grad)).transpose()?;
-                tensor.set_grad(Some(sum.unwrap_or_else(|| grad.clone())));
-            }
-            Ok(None)
-        })
-        .map(drop)
+        let (hooks, output) = self.hooks("retain_grad")?;
+        if !hooks.retains(output) {
+            hooks.add(output, Hook::Retain(Arc::new(self.downgrade())));
+        }
+        Ok(())
+    }
+
+    /// Whether [`Tensor::retain_grad`] was called on this tensor, or on another handle of it. As `Tensor.retains_grad`.
+    pub fn retains_grad(&self) -> bool {
+        let Some((node, output)) = &self.0.made_by else { return false };
+        node.hooks().is_some_and(|hooks| hooks.retains(*output))
     }
 }

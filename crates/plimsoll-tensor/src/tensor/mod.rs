@@ -21,6 +21,7 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::inference;
 use crate::label::{self, Category, LabelId};
 use crate::stream::Stream;
 
@@ -98,7 +99,7 @@ impl Tensor {
     ///
     /// # Errors
     /// A tensor that an operation made (it wants what its inputs want; `detach` it first); a type through
-    /// which no gradient flows.
+    /// which no gradient flows; a tensor made in [`inference_mode`](crate::inference_mode), outside of it.
     pub fn requires_grad_(&self, requires_grad: bool) -> Result<Tensor> {
         if !self.is_leaf() {
             return Err(Error::autograd(
@@ -109,6 +110,12 @@ impl Tensor {
         if requires_grad && !self.dtype().is_float() {
             return Err(Error::DType { op: "requires_grad_", expected: "float32", got: self.dtype() });
         }
+        if requires_grad && self.is_inference() && !inference::is_enabled() {
+            return Err(Error::autograd(
+                "requires_grad_",
+                "an inference tensor (made in `inference_mode`) cannot want a gradient outside of that mode: `copy` it first",
+            ));
+        }
         self.0.requires_grad.store(requires_grad, Ordering::Relaxed);
         self.views_know_of_leaf(requires_grad);
         Ok(self.clone())
@@ -117,6 +124,12 @@ impl Tensor {
     /// Whether gradients flow to or through this tensor.
     pub fn requires_grad(&self) -> bool {
         !self.is_leaf() || self.0.requires_grad.load(Ordering::Relaxed)
+    }
+
+    /// Whether its memory was requested in [`inference_mode`](crate::inference_mode): it never takes part in recording. As
+    /// `Tensor.is_inference`.
+    pub fn is_inference(&self) -> bool {
+        self.data().storage.is_inference()
     }
 
     /// Whether no recorded operation made this tensor.

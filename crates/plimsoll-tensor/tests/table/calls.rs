@@ -1,6 +1,6 @@
 //! From a case's operation and arguments to a call of ours.
 
-use plimsoll_tensor::{PadMode, Result, Tensor};
+use plimsoll_tensor::{AttentionOptions, DType, PadMode, Result, Tensor};
 use serde_json::Value;
 
 /// Our answer to one case: all outputs.
@@ -10,6 +10,8 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Vec<Tens
         "split" => inputs[0].split(size(&args["size"]), integer(&args["dim"])),
         "split_with_sizes" => inputs[0].split_with_sizes(&sizes(&args["sizes"]), integer(&args["dim"])),
         "chunk" => inputs[0].chunk(size(&args["chunks"]), integer(&args["dim"])),
+        "tensor_split" => inputs[0].tensor_split(&sizes(&args["places"]), integer(&args["dim"])),
+        "unique" => inputs[0].unique_counts().map(|(values, inverse, counts)| vec![values, inverse, counts]),
         "unbind" => inputs[0].unbind(integer(&args["dim"])),
         "meshgrid" => Tensor::meshgrid(&all),
         "sort" => inputs[0].sort(integer(&args["dim"]), args["descending"] == true).map(both),
@@ -138,7 +140,74 @@ fn reduced(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
         "logsumexp" => x.logsumexp(&dims()),
         "cumsum" => x.cumsum(dim()),
         "cumprod" => x.cumprod(dim()),
-        _ => panic!("no call for the operation {op}"),
+        _ => functions(op, args, inputs),
+    }
+}
+
+/// Mathematical functions, and elements by several indices.
+fn functions(op: &str, args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
+    let x = inputs[0];
+    let value = || number(&args["value"]);
+    let index = |at: &str| {
+        let mut indices: Vec<Option<&Tensor>> = vec![None; x.rank()];
+        for (dim, index) in at.bytes().zip(&inputs[1..]) {
+            indices[usize::from(dim - b'0')] = Some(*index);
+        }
+        let named = indices.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        x.index(&indices[..named])
+    };
+    match op {
+        "abs" => x.abs(),
+        "sign" => x.sign(),
+        "sin" => x.sin(),
+        "cos" => x.cos(),
+        "tan" => x.tan(),
+        "asin" => x.asin(),
+        "acos" => x.acos(),
+        "atan" => x.atan(),
+        "atan2" => x.atan2(inputs[1]),
+        "expm1" => x.expm1(),
+        "log1p" => x.log1p(),
+        "log2" => x.log2(),
+        "log10" => x.log10(),
+        "rsqrt" => x.rsqrt(),
+        "floor" => x.floor(),
+        "ceil" => x.ceil(),
+        "round" => x.round(),
+        "trunc" => x.trunc(),
+        "selu" => x.selu(),
+        "pow" => x.pow(inputs[1]),
+        "pow_scalar" => match args["value"].as_i64() {
+            Some(whole) => x.pow_scalar(whole),
+            None => x.pow_scalar(value()),
+        },
+        "maximum" => x.maximum(inputs[1]),
+        "minimum" => x.minimum(inputs[1]),
+        "clamp" => x.clamp(number(&args["low"]), number(&args["high"])),
+        "clamp_min" => x.clamp_min(value()),
+        "clamp_max" => x.clamp_max(value()),
+        "nonzero" => x.nonzero(),
+        "bincount" => x.bincount(None, size(&args["min_length"])),
+        "arange" => {
+            let [start, end, step] = ["start", "end", "step"].map(|name| number(&args[name]));
+            Tensor::arange_from(start, end, step, DType::F32, x.device())
+        }
+        "linspace" => {
+            Tensor::linspace(number(&args["start"]), number(&args["end"]), size(&args["count"]), x.device())
+        }
+        "eye" => Tensor::eye(3, 4, x.device()),
+        "attention" => {
+            let options = AttentionOptions {
+                attn_mask: inputs.get(3).copied(),
+                is_causal: args["causal"] == true,
+                ..AttentionOptions::default()
+            };
+            x.scaled_dot_product_attention(inputs[1], inputs[2], options)
+        }
+        _ => match op.strip_prefix("index ") {
+            Some(at) => index(at),
+            None => panic!("no call for the operation {op}"),
+        },
     }
 }
 

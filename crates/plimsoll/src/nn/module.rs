@@ -165,6 +165,46 @@ pub trait Module: Any + Send + Sync {
         Ok(())
     }
 
+    /// Moves every parameter, its gradient and every buffer to the process's host device. As `torch.nn.Module.cpu`.
+    ///
+    /// # Errors
+    /// As [`Module::to`].
+    fn cpu(&mut self) -> Result<()> {
+        self.to(&Device::cpu())
+    }
+
+    /// Converts to `float16`. As `torch.nn.Module.half`.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    fn half(&mut self) -> Result<()> {
+        self.to_dtype(DType::F16)
+    }
+
+    /// Converts to `bfloat16`. As `torch.nn.Module.bfloat16`.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    fn bfloat16(&mut self) -> Result<()> {
+        self.to_dtype(DType::BF16)
+    }
+
+    /// Converts to `float32`. As `torch.nn.Module.float`.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    fn float(&mut self) -> Result<()> {
+        self.to_dtype(DType::F32)
+    }
+
+    /// Converts to `float64`. As `torch.nn.Module.double`.
+    ///
+    /// # Errors
+    /// As [`Module::to_dtype`].
+    fn double(&mut self) -> Result<()> {
+        self.to_dtype(DType::F64)
+    }
+
     /// Calls `f` with every module inside this one, then with this one, as `torch.nn.Module.apply`: a module after those
     /// inside it. `f` finds a layer's type with `downcast_mut`.
     ///

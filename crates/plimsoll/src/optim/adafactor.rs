@@ -21,11 +21,21 @@ pub struct AdafactorOptions {
     pub d: f64,
     /// Share of the learning rate by which parameters shrink at each step.
     pub weight_decay: f64,
+    /// Along the gradient instead of against it.
+    #[serde(default)]
+    pub maximize: bool,
 }
 
 impl Default for AdafactorOptions {
     fn default() -> AdafactorOptions {
-        AdafactorOptions { lr: 1e-2, beta2_decay: -0.8, eps: (None, 1e-3), d: 1.0, weight_decay: 0.0 }
+        AdafactorOptions {
+            lr: 1e-2,
+            beta2_decay: -0.8,
+            eps: (None, 1e-3),
+            d: 1.0,
+            weight_decay: 0.0,
+            maximize: false,
+        }
     }
 }
 
@@ -48,7 +58,7 @@ impl Algorithm for AdafactorOptions {
     const NAME: &'static str = "adafactor";
 
     fn check(&self) -> Result<()> {
-        let AdafactorOptions { lr, beta2_decay, eps: (eps1, eps2), d, weight_decay } = *self;
+        let AdafactorOptions { lr, beta2_decay, eps: (eps1, eps2), d, weight_decay, .. } = *self;
         let eps1 = eps1.unwrap_or(0.0);
         for (name, value) in [("lr", lr), ("eps.0", eps1), ("eps.1", eps2), ("weight_decay", weight_decay)] {
             require_not_negative("adafactor", name, value)?;
@@ -78,7 +88,7 @@ impl Algorithm for AdafactorOptions {
     }
 
     fn rule(&self) -> Rule {
-        let AdafactorOptions { lr, beta2_decay, eps: (eps1, eps2), d, weight_decay } = *self;
-        Rule::Adafactor(AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay })
+        let AdafactorOptions { lr, beta2_decay, eps: (eps1, eps2), d, weight_decay, maximize } = *self;
+        Rule::Adafactor(AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay, maximize })
     }
 }

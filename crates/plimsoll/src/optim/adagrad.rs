@@ -20,6 +20,9 @@ pub struct AdagradOptions {
     pub initial_accumulator_value: f64,
     /// Added to the denominator.
     pub eps: f64,
+    /// Along the gradient instead of against it.
+    #[serde(default)]
+    pub maximize: bool,
 }
 
 impl Default for AdagradOptions {
@@ -30,6 +33,7 @@ impl Default for AdagradOptions {
             weight_decay: 0.0,
             initial_accumulator_value: 0.0,
             eps: 1e-10,
+            maximize: false,
         }
     }
 }
@@ -52,7 +56,7 @@ impl Algorithm for AdagradOptions {
     const NAME: &'static str = "adagrad";
 
     fn check(&self) -> Result<()> {
-        let AdagradOptions { lr, lr_decay, weight_decay, initial_accumulator_value, eps } = *self;
+        let AdagradOptions { lr, lr_decay, weight_decay, initial_accumulator_value, eps, .. } = *self;
         let options = [
             ("lr", lr),
             ("lr_decay", lr_decay),
@@ -77,7 +81,7 @@ impl Algorithm for AdagradOptions {
     }
 
     fn rule(&self) -> Rule {
-        let AdagradOptions { lr, lr_decay, weight_decay, eps, .. } = *self;
-        Rule::Adagrad(AdagradStep { lr, lr_decay, weight_decay, eps })
+        let AdagradOptions { lr, lr_decay, weight_decay, eps, maximize, .. } = *self;
+        Rule::Adagrad(AdagradStep { lr, lr_decay, weight_decay, eps, maximize })
     }
 }

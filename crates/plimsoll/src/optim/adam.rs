@@ -18,15 +18,28 @@ pub struct AdamOptions {
     pub eps: f64,
     /// L2 penalty.
     pub weight_decay: f64,
+    /// Whether the divisor is the largest second moment so far: a third buffer.
+    #[serde(default)]
+    pub amsgrad: bool,
+    /// Along the gradient instead of against it.
+    #[serde(default)]
+    pub maximize: bool,
 }
 
 impl Default for AdamOptions {
     fn default() -> AdamOptions {
-        AdamOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0 }
+        AdamOptions {
+            lr: 1e-3,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            weight_decay: 0.0,
+            amsgrad: false,
+            maximize: false,
+        }
     }
 }
 
-/// Adam. As `torch.optim.Adam`; two buffers per parameter, nothing else.
+/// Adam. As `torch.optim.Adam`; two buffers per parameter, with `amsgrad` three.
 ///
 /// ```
 /// use plimsoll::optim::{Adam, AdamOptions, Optimizer};
@@ -51,11 +64,24 @@ pub struct AdamWOptions {
     pub eps: f64,
     /// Share of the learning rate by which parameters shrink at each step.
     pub weight_decay: f64,
+    /// Whether the divisor is the largest second moment so far: a third buffer.
+    #[serde(default)]
+    pub amsgrad: bool,
+    /// Along the gradient instead of against it.
+    #[serde(default)]
+    pub maximize: bool,
 }
 
 impl Default for AdamWOptions {
     fn default() -> AdamWOptions {
-        AdamWOptions { lr: 1e-3, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 1e-2 }
+        AdamWOptions {
+            lr: 1e-3,
+            betas: (0.9, 0.999),
+            eps: 1e-8,
+            weight_decay: 1e-2,
+            amsgrad: false,
+            maximize: false,
+        }
     }
 }
 
@@ -80,11 +106,16 @@ fn check(op: &'static str, lr: f64, betas: (f64, f64), eps: f64, weight_decay: f
     require_betas(op, betas)
 }
 
+fn state(amsgrad: bool, shape: &[usize]) -> Vec<StateTensor> {
+    let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
+    names[..2 + usize::from(amsgrad)].iter().map(|name| StateTensor::zeros(name, shape)).collect()
+}
+
 impl Algorithm for AdamOptions {
     const NAME: &'static str = "adam";
 
     fn check(&self) -> Result<()> {
-        let AdamOptions { lr, betas, eps, weight_decay } = *self;
+        let AdamOptions { lr, betas, eps, weight_decay, .. } = *self;
         check("adam", lr, betas, eps, weight_decay)
     }
 
@@ -105,12 +136,22 @@ impl Algorithm for AdamOptions {
     }
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
-        ["exp_avg", "exp_avg_sq"].map(|name| StateTensor::zeros(name, shape)).to_vec()
+        state(self.amsgrad, shape)
     }
 
     fn rule(&self) -> Rule {
-        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay } = *self;
-        Rule::Adam(AdamStep { lr, beta1, beta2, eps, weight_decay, decay: Decay::InGradient, step: 0 })
+        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay, amsgrad, maximize } = *self;
+        Rule::Adam(AdamStep {
+            lr,
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+            decay: Decay::InGradient,
+            amsgrad,
+            maximize,
+            step: 0,
+        })
     }
 }
 
@@ -118,7 +159,7 @@ impl Algorithm for AdamWOptions {
     const NAME: &'static str = "adamw";
 
     fn check(&self) -> Result<()> {
-        let AdamWOptions { lr, betas, eps, weight_decay } = *self;
+        let AdamWOptions { lr, betas, eps, weight_decay, .. } = *self;
         check("adamw", lr, betas, eps, weight_decay)
     }
 
@@ -139,11 +180,21 @@ impl Algorithm for AdamWOptions {
     }
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
-        ["exp_avg", "exp_avg_sq"].map(|name| StateTensor::zeros(name, shape)).to_vec()
+        state(self.amsgrad, shape)
     }
 
     fn rule(&self) -> Rule {
-        let AdamWOptions { lr, betas: (beta1, beta2), eps, weight_decay } = *self;
-        Rule::Adam(AdamStep { lr, beta1, beta2, eps, weight_decay, decay: Decay::Decoupled, step: 0 })
+        let AdamWOptions { lr, betas: (beta1, beta2), eps, weight_decay, amsgrad, maximize } = *self;
+        Rule::Adam(AdamStep {
+            lr,
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+            decay: Decay::Decoupled,
+            amsgrad,
+            maximize,
+            step: 0,
+        })
     }
 }

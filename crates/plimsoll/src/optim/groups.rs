@@ -125,9 +125,9 @@ impl<O: Algorithm> ParamGroup<O> {
                     step: work.step,
                 })
                 .collect();
-            // A kernel computes in 32 bits: other types are converted for it, one parameter at a time.
+            // A kernel computes in 32 or 64 bits: short types are converted for it, one parameter at a time.
             let (whole, short): (Vec<_>, Vec<_>) =
-                slots.into_iter().partition(|slot| slot.parameter.dtype() == DType::F32);
+                slots.into_iter().partition(|slot| matches!(slot.parameter.dtype(), DType::F32 | DType::F64));
             optimizer_step(&self.options.rule(), &whole)?;
             short
                 .iter()

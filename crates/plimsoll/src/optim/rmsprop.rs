@@ -22,11 +22,22 @@ pub struct RmsPropOptions {
     pub momentum: f64,
     /// Whether to divide by the root of the variance instead of the mean square.
     pub centered: bool,
+    /// Along the gradient instead of against it.
+    #[serde(default)]
+    pub maximize: bool,
 }
 
 impl Default for RmsPropOptions {
     fn default() -> RmsPropOptions {
-        RmsPropOptions { lr: 1e-2, alpha: 0.99, eps: 1e-8, weight_decay: 0.0, momentum: 0.0, centered: false }
+        RmsPropOptions {
+            lr: 1e-2,
+            alpha: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            momentum: 0.0,
+            centered: false,
+            maximize: false,
+        }
     }
 }
 
@@ -83,7 +94,7 @@ impl Algorithm for RmsPropOptions {
     }
 
     fn rule(&self) -> Rule {
-        let RmsPropOptions { lr, alpha, eps, weight_decay, momentum, centered } = *self;
-        Rule::RmsProp(RmsPropStep { lr, alpha, eps, weight_decay, momentum, centered })
+        let RmsPropOptions { lr, alpha, eps, weight_decay, momentum, centered, maximize } = *self;
+        Rule::RmsProp(RmsPropStep { lr, alpha, eps, weight_decay, momentum, centered, maximize })
     }
 }

@@ -20,11 +20,21 @@ pub struct SgdOptions {
     pub weight_decay: f64,
     /// Nesterov momentum; requires momentum and no dampening.
     pub nesterov: bool,
+    /// Along the gradient instead of against it.
+    #[serde(default)]
+    pub maximize: bool,
 }
 
 impl Default for SgdOptions {
     fn default() -> SgdOptions {
-        SgdOptions { lr: 1e-3, momentum: 0.0, dampening: 0.0, weight_decay: 0.0, nesterov: false }
+        SgdOptions {
+            lr: 1e-3,
+            momentum: 0.0,
+            dampening: 0.0,
+            weight_decay: 0.0,
+            nesterov: false,
+            maximize: false,
+        }
     }
 }
 
@@ -47,7 +57,7 @@ impl Algorithm for SgdOptions {
     const COUNTS_STEPS: bool = false;
 
     fn check(&self) -> Result<()> {
-        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = *self;
+        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov, .. } = *self;
         require_not_negative("sgd", "lr", lr)?;
         require_not_negative("sgd", "momentum", momentum)?;
         require_not_negative("sgd", "weight_decay", weight_decay)?;
@@ -78,7 +88,7 @@ impl Algorithm for SgdOptions {
     }
 
     fn rule(&self) -> Rule {
-        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov } = *self;
-        Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, first: false })
+        let SgdOptions { lr, momentum, dampening, weight_decay, nesterov, maximize } = *self;
+        Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, first: false, maximize })
     }
 }

@@ -82,7 +82,7 @@ fn options_of<O: Algorithm>(options: &O) -> Map<String, Value> {
     }
 }
 
-/// Options of PyTorch's that would change what a step does, and that are not here.
+/// Options of PyTorch's that would change what a step does, and that not every algorithm here has.
 const MISSING: [&str; 2] = ["amsgrad", "maximize"];
 
 fn wrong<O: Algorithm>(message: &str) -> Error {
@@ -91,7 +91,10 @@ fn wrong<O: Algorithm>(message: &str) -> Error {
 
 /// Options with those of a saved group in their place; keys that are not options here are passed over.
 fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
-    if let Some(name) = MISSING.iter().find(|&&name| saved.options.get(name) == Some(&Value::Bool(true))) {
+    let known = options_of(current);
+    let is_missing =
+        |name: &str| saved.options.get(name) == Some(&Value::Bool(true)) && !known.contains_key(name);
+    if let Some(name) = MISSING.iter().find(|&&name| is_missing(name)) {
         return Err(wrong::<O>(&format!("the saved optimizer has {name}=True, which is not supported")));
     }
     let mut map = options_of(current);

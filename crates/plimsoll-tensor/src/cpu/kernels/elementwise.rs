@@ -167,6 +167,21 @@ fn zip3_runs<T: Copy + Sync, O: Send>(
     });
 }
 
+/// `y[i] = f(y[i])` for every element.
+pub(crate) fn change<T: Copy + Send>(y: &mut [T], f: impl Fn(T) -> T + Sync) {
+    for_each_piece(y, PIECE, |_, piece| {
+        vectorize(
+            #[inline(always)]
+            || {
+                piece.iter_mut().for_each(
+                    #[inline(always)]
+                    |y| *y = f(*y),
+                );
+            },
+        );
+    });
+}
+
 /// `y[i] = f(y[i], x[i])` for each position of `shape`; `y` is contiguous.
 pub(crate) fn update<T: Copy + Send, X: Copy + Sync>(
     shape: &[usize],

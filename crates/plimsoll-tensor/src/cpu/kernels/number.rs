@@ -57,6 +57,10 @@ macro_rules! float {
             fn ln(self) -> $t {
                 <$t>::ln(self)
             }
+            #[inline(always)]
+            fn sqrt(self) -> $t {
+                <$t>::sqrt(self)
+            }
         }
     };
 }
@@ -103,6 +107,8 @@ pub(crate) trait Float:
     fn tanh(self) -> Self;
     /// Natural logarithm.
     fn ln(self) -> Self;
+    /// Square root.
+    fn sqrt(self) -> Self;
 }
 
 /// Evaluates a body with a type's name bound to the type of floating point that a kernel was handed.

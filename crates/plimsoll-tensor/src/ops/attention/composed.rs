@@ -72,7 +72,7 @@ impl Operator for Bias {
 
 /// `() -> factors of the weights`, `[batch, heads, queries, keys]`.
 #[derive(Clone, Copy, Debug)]
-struct Factors(AttentionShape, Dropout);
+pub(super) struct Factors(pub(super) AttentionShape, pub(super) Dropout);
 
 impl Kernel for Factors {
     fn name(&self) -> &'static str {
@@ -99,7 +99,7 @@ impl Attention {
         let operands = self.arrangement.operands();
         let shapes = [0, 1, 2].map(|i| at.shape(i.min(operands - 1)));
         let shape = self.arrangement.shape(&shapes[..operands])?;
-        let [q, k, v] = self.apart(at, &shape)?;
+        let [q, k, v] = self.apart(|i| at.input(i), &shape)?;
         let grad = self.grouped(grad, &shape)?;
         let mask = (at.inputs() > operands).then(|| at.input(operands)).transpose()?;
         let log_sums = at.output(1)?.detach();
@@ -155,13 +155,17 @@ impl Attention {
     }
 
     /// Queries `[batch, kv_heads, group, queries, dim]`, keys and values `[batch, kv_heads, 1, keys, …]`.
-    fn apart(&self, at: &Backward<'_>, shape: &AttentionShape) -> Result<[Tensor; 3]> {
+    pub(super) fn apart(
+        &self,
+        input: impl Fn(usize) -> Result<Tensor>,
+        shape: &AttentionShape,
+    ) -> Result<[Tensor; 3]> {
         let &AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim } = shape;
         let group = heads / kv_heads.max(1);
         let [q, k, v] = match self.arrangement {
-            Arrangement::Apart => [at.input(0)?, at.input(1)?, at.input(2)?],
+            Arrangement::Apart => [input(0)?, input(1)?, input(2)?],
             Arrangement::Packed { .. } => {
-                let rows = at.input(0)?.reshape([batch, queries, heads + 2 * kv_heads, dim].as_slice())?;
+                let rows = input(0)?.reshape([batch, queries, heads + 2 * kv_heads, dim].as_slice())?;
                 let part = |start, len| rows.narrow(2, start, len)?.transpose(1, 2);
                 [part(0, heads)?, part(heads, kv_heads)?, part(heads + kv_heads, kv_heads)?]
             }

@@ -7,6 +7,7 @@
 //! | `operands` | the operator's parameters; sizes and strides of the operands, apart or packed into one tensor |
 //! | `backward` | the gradients, from blocks of scores computed once more |
 //! | `composed` | the gradients as operations on whole tensors, for a derivative of them |
+//! | `wide` | attention of `float64` as operations on whole tensors |
 //! | `cases` | what the conformance suite runs |
 //!
 //! Kept for the backward pass: the inputs, the output and one number for each row of scores, as PyTorch's kernels do.
@@ -17,6 +18,7 @@ mod call;
 mod cases;
 mod composed;
 mod operands;
+mod wide;
 
 pub use call::AttentionOptions;
 pub(crate) use cases::cases;

@@ -22,6 +22,8 @@ pub struct AdafactorStep {
     pub d: f64,
     /// Decay of the parameter itself.
     pub weight_decay: f64,
+    /// Along the gradient instead of against it.
+    pub maximize: bool,
 }
 
 pub(super) fn state_shapes(shape: &[usize]) -> SmallVec<[SmallVec<[usize; 4]>; 3]> {
@@ -97,7 +99,7 @@ pub(super) fn adafactor_step(
     if param.is_empty() {
         return;
     }
-    let &AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay } = options;
+    let &AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay, maximize } = options;
     let eps1 = eps1.unwrap_or(f64::from(f32::EPSILON)) as f32;
     let root_len = (param.len() as f64).sqrt();
     let rate = lr.min((step as f64).sqrt().recip());
@@ -140,7 +142,8 @@ pub(super) fn adafactor_step(
         total
     });
     let clip = 1f64.max(squares.sqrt() / (root_len * d));
-    let (keep, move_by) = ((1.0 - lr * weight_decay) as f32, (alpha / clip) as f32);
+    let (keep, move_by) =
+        ((1.0 - lr * weight_decay) as f32, (if maximize { -alpha / clip } else { alpha / clip }) as f32);
     let keep = if weight_decay == 0.0 { 1.0 } else { keep };
     for_each_cut(runs, Pieces::of(param, run_len), |run, param| {
         let grad = &grad[run * run_len..];

@@ -1,7 +1,9 @@
 //! Rules that divide or take signs by running averages: RMSprop, Adagrad, Lion.
 
+use super::super::number::Float;
 use super::super::parallel::{PIECE, for_each_piece2, for_each_pieces};
 use super::super::simd::vectorize;
+use super::direction::sign;
 
 /// One step of RMSprop on one parameter, as `torch.optim.RMSprop` defines it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +20,8 @@ pub struct RmsPropStep {
     pub momentum: f64,
     /// Whether the square of the mean is taken off the mean square.
     pub centered: bool,
+    /// Along the gradient instead of against it.
+    pub maximize: bool,
 }
 
 /// One step of Adagrad on one parameter, as `torch.optim.Adagrad` defines it.
@@ -31,6 +35,8 @@ pub struct AdagradStep {
     pub weight_decay: f64,
     /// Added to the denominator.
     pub eps: f64,
+    /// Along the gradient instead of against it.
+    pub maximize: bool,
 }
 
 /// One step of Lion on one parameter (Chen and others, 2023, algorithm 2).
@@ -48,22 +54,23 @@ pub struct LionStep {
 
 /// What RMSprop does to every element.
 #[derive(Clone, Copy)]
-struct Rms {
-    alpha: f32,
-    fresh: f32,
-    eps: f32,
-    decay: f32,
+struct Rms<T> {
+    alpha: T,
+    fresh: T,
+    eps: T,
+    decay: T,
+    sign: T,
 }
 
-impl Rms {
+impl<T: Float> Rms<T> {
     /// The gradient over the root.
     #[inline(always)]
-    fn scaled(self, p: f32, g: f32, square: &mut f32, mean: Option<&mut f32>) -> f32 {
-        let g = g + self.decay * p;
+    fn scaled(self, p: T, g: T, square: &mut T, mean: Option<&mut T>) -> T {
+        let g = self.sign * g + self.decay * p;
         *square = self.alpha * *square + self.fresh * g * g;
         let variance = match mean {
             Some(mean) => {
-                *mean += self.fresh * (g - *mean);
+                *mean = *mean + self.fresh * (g - *mean);
                 *square - *mean * *mean
             }
             None => *square,
@@ -73,18 +80,18 @@ impl Rms {
 }
 
 /// Moves `param` against `grad` over the root of its running mean square, or of its running variance with `grad_avg`.
-pub(super) fn rmsprop_step(
+pub(super) fn rmsprop_step<T: Float>(
     options: &RmsPropStep,
-    (param, grad): (&mut [f32], &[f32]),
-    square_avg: &mut [f32],
-    buffer: Option<&mut [f32]>,
-    grad_avg: Option<&mut [f32]>,
+    (param, grad): (&mut [T], &[T]),
+    square_avg: &mut [T],
+    buffer: Option<&mut [T]>,
+    grad_avg: Option<&mut [T]>,
 ) {
     assert_eq!(param.len(), grad.len(), "rmsprop: parameter against gradient");
     let [lr, alpha, fresh, eps, decay, momentum] =
         [options.lr, options.alpha, 1.0 - options.alpha, options.eps, options.weight_decay, options.momentum]
-            .map(|x| x as f32);
-    let rule = Rms { alpha, fresh, eps, decay };
+            .map(T::of);
+    let rule = Rms { alpha, fresh, eps, decay, sign: sign(options.maximize) };
     // Each optional part of the state is a case of its own, so that all are vectorised.
     match (buffer, grad_avg) {
         (None, None) => for_each_pieces([param, square_avg], PIECE, |at, [param, square]| {
@@ -93,7 +100,7 @@ pub(super) fn rmsprop_step(
                 #[inline(always)]
                 || {
                     for ((p, square), g) in param.iter_mut().zip(square).zip(grad) {
-                        *p -= lr * rule.scaled(*p, *g, square, None);
+                        *p = *p - lr * rule.scaled(*p, *g, square, None);
                     }
                 },
             );
@@ -106,7 +113,7 @@ pub(super) fn rmsprop_step(
                     || {
                         for (((p, square), buffer), g) in param.iter_mut().zip(square).zip(buffer).zip(grad) {
                             *buffer = momentum * *buffer + rule.scaled(*p, *g, square, None);
-                            *p -= lr * *buffer;
+                            *p = *p - lr * *buffer;
                         }
                     },
                 );
@@ -119,7 +126,7 @@ pub(super) fn rmsprop_step(
                     #[inline(always)]
                     || {
                         for (((p, square), mean), g) in param.iter_mut().zip(square).zip(mean).zip(grad) {
-                            *p -= lr * rule.scaled(*p, *g, square, Some(mean));
+                            *p = *p - lr * rule.scaled(*p, *g, square, Some(mean));
                         }
                     },
                 );
@@ -138,7 +145,7 @@ pub(super) fn rmsprop_step(
                             param.iter_mut().zip(square).zip(both).zip(grad)
                         {
                             *buffer = momentum * *buffer + rule.scaled(*p, *g, square, Some(mean));
-                            *p -= lr * *buffer;
+                            *p = *p - lr * *buffer;
                         }
                     },
                 );
@@ -148,24 +155,25 @@ pub(super) fn rmsprop_step(
 }
 
 /// Moves `param` against `grad` over the root of the sum of all its squares.
-pub(super) fn adagrad_step(
+pub(super) fn adagrad_step<T: Float>(
     options: &AdagradStep,
     step: u64,
-    (param, grad): (&mut [f32], &[f32]),
-    sum: &mut [f32],
+    (param, grad): (&mut [T], &[T]),
+    sum: &mut [T],
 ) {
     assert_eq!(param.len(), grad.len(), "adagrad: parameter against gradient");
     let lr = options.lr / (1.0 + (step as f64 - 1.0) * options.lr_decay);
-    let [lr, eps, decay] = [lr, options.eps, options.weight_decay].map(|x| x as f32);
+    let [lr, eps, decay] = [lr, options.eps, options.weight_decay].map(T::of);
+    let sign: T = sign(options.maximize);
     for_each_piece2((param, sum), PIECE, |at, param, sum| {
         let grad = &grad[at..];
         vectorize(
             #[inline(always)]
             || {
-                for ((p, sum), g) in param.iter_mut().zip(sum).zip(grad) {
-                    let g = g + decay * *p;
+                for ((p, sum), &g) in param.iter_mut().zip(sum).zip(grad) {
+                    let g = sign * g + decay * *p;
                     *sum += g * g;
-                    *p -= lr * (g / (sum.sqrt() + eps));
+                    *p = *p - lr * (g / (sum.sqrt() + eps));
                 }
             },
         );
@@ -173,21 +181,27 @@ pub(super) fn adagrad_step(
 }
 
 /// Moves `param` by one learning rate against the sign of a mean of `grad`.
-pub(super) fn lion_step(options: &LionStep, (param, grad): (&mut [f32], &[f32]), mean: &mut [f32]) {
+pub(super) fn lion_step<T: Float>(options: &LionStep, (param, grad): (&mut [T], &[T]), mean: &mut [T]) {
     assert_eq!(param.len(), grad.len(), "lion: parameter against gradient");
-    let shrink = (1.0 - options.lr * options.weight_decay) as f32;
+    let shrink = T::of(1.0 - options.lr * options.weight_decay);
     let [lr, beta1, fresh1, beta2, fresh2] =
-        [options.lr, options.beta1, 1.0 - options.beta1, options.beta2, 1.0 - options.beta2]
-            .map(|x| x as f32);
+        [options.lr, options.beta1, 1.0 - options.beta1, options.beta2, 1.0 - options.beta2].map(T::of);
+    let (zero, one) = (T::of(0.0), T::of(1.0));
     for_each_piece2((param, mean), PIECE, |at, param, mean| {
         let grad = &grad[at..];
         vectorize(
             #[inline(always)]
             || {
-                for ((p, mean), g) in param.iter_mut().zip(mean).zip(grad) {
+                for ((p, mean), &g) in param.iter_mut().zip(mean).zip(grad) {
                     let update = beta1 * *mean + fresh1 * g;
                     // The sign, 0 where it is 0, as PyTorch's; `signum` has none.
-                    let sign = f32::from(update > 0.0) - f32::from(update < 0.0);
+                    let sign = if update > zero {
+                        one
+                    } else if update < zero {
+                        -one
+                    } else {
+                        zero
+                    };
                     *p = shrink * *p - lr * sign;
                     *mean = beta2 * *mean + fresh2 * g;
                 }

@@ -8,6 +8,7 @@
 mod adafactor;
 mod averages;
 pub(crate) mod clip;
+mod direction;
 mod muon;
 #[cfg(test)]
 mod tests;
@@ -16,9 +17,13 @@ pub use adafactor::AdafactorStep;
 pub use averages::{AdagradStep, LionStep, RmsPropStep};
 pub use muon::{LrAdjustment, MuonStep};
 
+use direction::sign;
 use smallvec::SmallVec;
 
-use super::parallel::{PIECE, for_each_piece, for_each_piece2, for_each_piece3};
+use crate::dtype::DType;
+
+use super::number::Float;
+use super::parallel::{PIECE, for_each_piece, for_each_piece2, for_each_piece3, for_each_pieces};
 use super::simd::vectorize;
 
 /// One step of stochastic gradient descent on one parameter, as `torch.optim.SGD` defines it.
@@ -36,6 +41,8 @@ pub struct SgdStep {
     pub nesterov: bool,
     /// Whether the momentum buffer is new: it then becomes the gradient itself.
     pub first: bool,
+    /// Along the gradient instead of against it.
+    pub maximize: bool,
 }
 
 /// How Adam's weight decay acts.
@@ -62,31 +69,35 @@ pub struct AdamStep {
     pub weight_decay: f64,
     /// How weight decay acts.
     pub decay: Decay,
+    /// Whether the divisor is the largest second moment so far: a third tensor of state.
+    pub amsgrad: bool,
+    /// Along the gradient instead of against it.
+    pub maximize: bool,
     /// Number of this step, from 1.
     pub step: u64,
 }
 
 /// Moves `param` against `grad`. `momentum_buffer` is needed when momentum is not 0; on its `first` step it is
 /// set to the gradient, whatever it held.
-pub(crate) fn sgd_step(
+pub(crate) fn sgd_step<T: Float>(
     options: &SgdStep,
-    param: &mut [f32],
-    grad: &[f32],
-    momentum_buffer: Option<&mut [f32]>,
+    param: &mut [T],
+    grad: &[T],
+    momentum_buffer: Option<&mut [T]>,
 ) {
     assert_eq!(param.len(), grad.len(), "sgd: parameter against gradient");
     let [lr, momentum, undamped, decay] =
-        [options.lr, options.momentum, 1.0 - options.dampening, options.weight_decay].map(|x| x as f32);
-    let (nesterov, first) = (options.nesterov, options.first);
+        [options.lr, options.momentum, 1.0 - options.dampening, options.weight_decay].map(T::of);
+    let (nesterov, first, sign) = (options.nesterov, options.first, sign::<T>(options.maximize));
     let Some(buffer) = momentum_buffer else {
-        assert!(momentum == 0.0, "sgd: momentum {momentum} without a buffer");
+        assert!(options.momentum == 0.0, "sgd: momentum {} without a buffer", options.momentum);
         return for_each_piece(param, PIECE, |at, param| {
             let grad = &grad[at..];
             vectorize(
                 #[inline(always)]
                 || {
-                    for (p, g) in param.iter_mut().zip(grad) {
-                        *p -= lr * (g + decay * *p);
+                    for (p, &g) in param.iter_mut().zip(grad) {
+                        *p = *p - lr * (sign * g + decay * *p);
                     }
                 },
             );
@@ -97,24 +108,56 @@ pub(crate) fn sgd_step(
         vectorize(
             #[inline(always)]
             || {
-                for ((p, buffer), g) in param.iter_mut().zip(buffer).zip(grad) {
-                    let g = g + decay * *p;
+                for ((p, buffer), &g) in param.iter_mut().zip(buffer).zip(grad) {
+                    let g = sign * g + decay * *p;
                     *buffer = if first { g } else { momentum * *buffer + undamped * g };
-                    *p -= lr * if nesterov { g + momentum * *buffer } else { *buffer };
+                    *p = *p - lr * if nesterov { g + momentum * *buffer } else { *buffer };
                 }
             },
         );
     });
 }
 
-/// Moves `param` against `grad` by its running mean over the root of its running mean square. `step` counts
-/// from 1.
-pub(crate) fn adam_step(
+/// What Adam does to every element.
+#[derive(Clone, Copy)]
+struct Moments<T> {
+    sign: T,
+    in_grad: T,
+    fresh1: T,
+    beta2: T,
+    fresh2: T,
+    shrink: T,
+    step_size: T,
+    root_correction2: T,
+    eps: T,
+}
+
+impl<T: Float> Moments<T> {
+    /// Takes a gradient into both moments.
+    #[inline(always)]
+    fn update(self, p: T, g: T, mean: &mut T, square: &mut T) {
+        let g = self.sign * g + self.in_grad * p;
+        *mean = *mean + self.fresh1 * (g - *mean);
+        *square = self.beta2 * *square + self.fresh2 * g * g;
+    }
+
+    /// The parameter after a step by these moments.
+    #[inline(always)]
+    fn moved(self, p: T, mean: T, square: T) -> T {
+        let root = square.sqrt() / self.root_correction2 + self.eps;
+        self.shrink * p - self.step_size * mean / root
+    }
+}
+
+/// Moves `param` against `grad` by its running mean over the root of its running mean square, or of the largest of these so
+/// far, which `largest` keeps. `step` counts from 1.
+pub(crate) fn adam_step<T: Float>(
     options: &AdamStep,
-    param: &mut [f32],
-    grad: &[f32],
-    exp_avg: &mut [f32],
-    exp_avg_sq: &mut [f32],
+    param: &mut [T],
+    grad: &[T],
+    exp_avg: &mut [T],
+    exp_avg_sq: &mut [T],
+    largest: Option<&mut [T]>,
 ) {
     assert_eq!(param.len(), grad.len(), "adam: parameter against gradient");
     let step = options.step;
@@ -127,23 +170,43 @@ pub(crate) fn adam_step(
         Decay::Decoupled => (0.0, 1.0 - options.lr * options.weight_decay),
     };
     let [in_grad, shrink, step_size, root_correction2, eps] =
-        [in_grad, shrink, step_size, root_correction2, options.eps].map(|x| x as f32);
-    let [fresh1, beta2, fresh2] = [1.0 - options.beta1, options.beta2, 1.0 - options.beta2].map(|x| x as f32);
-    for_each_piece3((param, exp_avg, exp_avg_sq), PIECE / 2, |at, param, exp_avg, exp_avg_sq| {
-        let grad = &grad[at..];
-        vectorize(
-            #[inline(always)]
-            || {
-                for (((p, mean), square), g) in param.iter_mut().zip(exp_avg).zip(exp_avg_sq).zip(grad) {
-                    let g = g + in_grad * *p;
-                    *mean += fresh1 * (g - *mean);
-                    *square = beta2 * *square + fresh2 * g * g;
-                    let root = square.sqrt() / root_correction2 + eps;
-                    *p = shrink * *p - step_size * *mean / root;
-                }
-            },
-        );
-    });
+        [in_grad, shrink, step_size, root_correction2, options.eps].map(T::of);
+    let [fresh1, beta2, fresh2] = [1.0 - options.beta1, options.beta2, 1.0 - options.beta2].map(T::of);
+    let sign = sign::<T>(options.maximize);
+    let rule = Moments { sign, in_grad, fresh1, beta2, fresh2, shrink, step_size, root_correction2, eps };
+    let Some(largest) = largest else {
+        return for_each_piece3((param, exp_avg, exp_avg_sq), PIECE / 2, |at, param, exp_avg, exp_avg_sq| {
+            let grad = &grad[at..];
+            vectorize(
+                #[inline(always)]
+                || {
+                    for (((p, mean), square), &g) in param.iter_mut().zip(exp_avg).zip(exp_avg_sq).zip(grad) {
+                        rule.update(*p, g, mean, square);
+                        *p = rule.moved(*p, *mean, *square);
+                    }
+                },
+            );
+        });
+    };
+    for_each_pieces(
+        [param, exp_avg, exp_avg_sq, largest],
+        PIECE / 2,
+        |at, [param, exp_avg, exp_avg_sq, largest]| {
+            let grad = &grad[at..];
+            vectorize(
+                #[inline(always)]
+                || {
+                    let state = exp_avg.iter_mut().zip(exp_avg_sq).zip(largest);
+                    for ((p, ((mean, square), largest)), &g) in param.iter_mut().zip(state).zip(grad) {
+                        rule.update(*p, g, mean, square);
+                        // Not a number stays, as in PyTorch.
+                        *largest = if *square > *largest || square.is_nan() { *square } else { *largest };
+                        *p = rule.moved(*p, *mean, *largest);
+                    }
+                },
+            );
+        },
+    );
 }
 
 /// A rule by which parameters change, with its options.
@@ -151,7 +214,7 @@ pub(crate) fn adam_step(
 pub enum Rule {
     /// `torch.optim.SGD`; with momentum, the state is the momentum buffer, which the first step overwrites.
     Sgd(SgdStep),
-    /// `torch.optim.Adam` and `AdamW`; the state is both moments.
+    /// `torch.optim.Adam` and `AdamW`; the state is both moments, with `amsgrad` also the largest second one so far.
     Adam(AdamStep),
     /// `torch.optim.RMSprop`; the state is the mean square, then the momentum buffer and the mean, where they are used.
     RmsProp(RmsPropStep),
@@ -185,7 +248,7 @@ impl Rule {
         let like = |count: usize| (0..count).map(|_| SmallVec::from_slice(shape)).collect();
         match self {
             Rule::Sgd(step) => like(usize::from(step.momentum != 0.0)),
-            Rule::Adam(_) => like(2),
+            Rule::Adam(step) => like(2 + usize::from(step.amsgrad)),
             Rule::RmsProp(step) => like(1 + usize::from(step.momentum > 0.0) + usize::from(step.centered)),
             Rule::Adagrad(_) | Rule::Lion(_) | Rule::Muon(_) => like(1),
             Rule::Adafactor(_) => adafactor::state_shapes(shape),
@@ -207,14 +270,20 @@ impl Rule {
         }
     }
 
+    /// The type in which parameters of a type are stepped. Adafactor and Muon compute in 32 bits only.
+    pub(crate) fn compute_type(&self, dtype: DType) -> DType {
+        match self {
+            Rule::Adafactor(_) | Rule::Muon(_) if dtype.is_float() => DType::F32,
+            _ => dtype.accumulator(),
+        }
+    }
+
     /// Step number `step` of one parameter, counted from 1. The state is as [`Rule::state_shapes`] says.
-    pub(crate) fn run(
+    pub(crate) fn run<T: Float>(
         &self,
         step: u64,
-        shape: &[usize],
-        (param, grad): (&mut [f32], &[f32]),
-        state: SmallVec<[&mut [f32]; 3]>,
-        scratch: &mut [f32],
+        (param, grad): (&mut [T], &[T]),
+        state: SmallVec<[&mut [T]; 3]>,
     ) {
         let mut state = state.into_iter();
         let mut next = || state.next().unwrap_or_else(|| unreachable!("inferred"));
@@ -226,7 +295,8 @@ impl Rule {
             }
             Rule::Adam(options) => {
                 let (mean, square) = (next(), next());
-                adam_step(&AdamStep { step, ..*options }, param, grad, mean, square);
+                let largest = options.amsgrad.then(&mut next);
+                adam_step(&AdamStep { step, ..*options }, param, grad, mean, square, largest);
             }
             Rule::RmsProp(options) => {
                 let square = next();
@@ -236,11 +306,33 @@ impl Rule {
             }
             Rule::Adagrad(options) => averages::adagrad_step(options, step, (param, grad), next()),
             Rule::Lion(options) => averages::lion_step(options, (param, grad), next()),
+            Rule::Adafactor(_) | Rule::Muon(_) => unreachable!("rules of whole matrices"),
+        }
+    }
+
+    /// The same for the rules that look at a whole matrix.
+    pub(crate) fn run_whole(
+        &self,
+        step: u64,
+        shape: &[usize],
+        (param, grad): (&mut [f32], &[f32]),
+        state: SmallVec<[&mut [f32]; 3]>,
+        scratch: &mut [f32],
+    ) {
+        let mut state = state.into_iter();
+        let mut next = || state.next().unwrap_or_else(|| unreachable!("inferred"));
+        match self {
             Rule::Adafactor(options) => {
                 let first = next();
                 adafactor::adafactor_step(options, step, shape, (param, grad), first, state.next());
             }
             Rule::Muon(options) => muon::muon_step(options, shape, (param, grad), next(), scratch),
+            _ => unreachable!("rules of one element"),
         }
+    }
+
+    /// Whether it looks at a whole matrix.
+    pub(crate) fn is_whole(&self) -> bool {
+        matches!(self, Rule::Adafactor(_) | Rule::Muon(_))
     }
 }

@@ -14,7 +14,8 @@ fn three_sgd_steps_match_the_formula_in_double_precision() {
         (0.9, 0.3, 0.0, false),
         (0.9, 0.0, 0.01, true),
     ] {
-        let options = SgdStep { lr: 0.1, momentum, dampening, weight_decay, nesterov, first: false };
+        let options =
+            SgdStep { lr: 0.1, momentum, dampening, weight_decay, nesterov, first: false, maximize: false };
         for len in LENS {
             let start = random(len, 1);
             let mut reference: Vec<[f64; 2]> = start.iter().map(|&p| [f64::from(p), 0.0]).collect();
@@ -49,8 +50,17 @@ fn three_sgd_steps_match_the_formula_in_double_precision() {
 #[test]
 fn three_adam_steps_match_the_formula_in_double_precision() {
     for decay in [Decay::InGradient, Decay::Decoupled] {
-        let options =
-            AdamStep { lr: 0.1, beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.1, decay, step: 0 };
+        let options = AdamStep {
+            lr: 0.1,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            decay,
+            amsgrad: false,
+            maximize: false,
+            step: 0,
+        };
         for len in LENS {
             let start = random(len, 1);
             let mut reference: Vec<[f64; 3]> = start.iter().map(|&p| [f64::from(p), 0.0, 0.0]).collect();
@@ -76,6 +86,7 @@ fn three_adam_steps_match_the_formula_in_double_precision() {
                         &random(len, 5 + step),
                         &mut m,
                         &mut v,
+                        None,
                     );
                 }
                 param

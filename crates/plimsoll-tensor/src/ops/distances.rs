@@ -1,0 +1,65 @@
+//! Lengths, distances and angles of vectors, and the losses of metric learning: composed of other operations, with PyTorch's
+//! formulas.
+
+use crate::cpu::kernels::loss::Reduction;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Vectors along a dimension, divided by their Euclidean length, but by at least `1e-12`. As
+    /// `torch.nn.functional.normalize`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[3.0f32, 4.0], &[1, 2], &Device::cpu())?;
+    /// assert_eq!(x.normalize(1)?.to_vec::<f32>()?, [0.6, 0.8]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    pub fn normalize(&self, dim: isize) -> Result<Tensor> {
+        self.div(&self.norm_keepdim(2.0, &[dim])?.clamp_min(1e-12)?)
+    }
+
+    /// The cosine of the angle between vectors along a dimension; both are broadcast. As
+    /// `torch.nn.functional.cosine_similarity`.
+    ///
+    /// # Errors
+    /// As [`Tensor::normalize`]; shapes that do not broadcast.
+    pub fn cosine_similarity(&self, other: &Tensor, dim: isize) -> Result<Tensor> {
+        let length = |x: &Tensor| x.norm_keepdim(2.0, &[dim])?.clamp_min(1e-8);
+        self.div(&length(self)?)?.mul(&other.div(&length(other)?)?)?.sum_dims(&[dim])
+    }
+
+    /// The `p`-norm of the difference of vectors along the last dimension, to which `1e-6` is added. As
+    /// `torch.nn.functional.pairwise_distance`.
+    ///
+    /// # Errors
+    /// As [`Tensor::cosine_similarity`].
+    pub fn pairwise_distance(&self, other: &Tensor, p: f64) -> Result<Tensor> {
+        self.sub(other)?.add_scalar(1e-6)?.norm_dims(p, &[-1])
+    }
+
+    /// `max(d(self, positive) - d(self, negative) + margin, 0)` with the Euclidean distance. As
+    /// `torch.nn.functional.triplet_margin_loss`.
+    ///
+    /// # Errors
+    /// As [`Tensor::cosine_similarity`].
+    pub fn triplet_margin_loss(
+        &self,
+        positive: &Tensor,
+        negative: &Tensor,
+        margin: f64,
+        reduction: Reduction,
+    ) -> Result<Tensor> {
+        let near = self.pairwise_distance(positive, 2.0)?;
+        let far = self.pairwise_distance(negative, 2.0)?;
+        let losses = near.sub(&far)?.add_scalar(margin)?.clamp_min(0.0)?;
+        match reduction {
+            Reduction::None => Ok(losses),
+            Reduction::Sum => losses.sum(),
+            Reduction::Mean => losses.mean(),
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The functions of two elements: rows of the table in `binary.rs`; and the signs `+ - * /`.
+
+use super::binary::{Binary, Reads, Row, Types, binary, row_cases};
+use super::real::Real;
+use crate::error::Result;
+use crate::road::call_one;
+use crate::suite::{Case, Domain};
+use crate::tensor::Tensor;
+
+binary! {
+    /// `self + other`, broadcast.
+    add => Sum over Any of All {
+        |a, b| a + b,
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// `self - other`, broadcast.
+    sub => Difference over Any of Numbers in place sub_ {
+        |a, b| a - b,
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| -g
+    }
+
+    /// `self * other`, element by element, broadcast.
+    mul => Product over Any of All in place mul_ {
+        |a, b| a * b,
+        left reads Other: |g, a, b| g * b,
+        right reads Other: |g, a, b| g * a
+    }
+
+    /// `self / other`, element by element, broadcast.
+    div => Quotient over Positive of Floats in place div_ {
+        |a, b| a / b,
+        left reads Other: |g, a, b| g / b,
+        right reads Both: |g, a, b| -g * ((a / b) / b)
+    }
+
+    /// `self` to the power of `other`, broadcast.
+    pow => PowerOf over Positive of Numbers in place pow_ {
+        |a, b| a.pow(b),
+        left reads Both: |g, a, b| b.equals(R::of(0.0), R::of(0.0), g * b * a.pow(b - R::of(1.0))),
+        // The logarithm of 0 is not asked for where the power is 0 anyway.
+        right reads Both: |g, a, b| a.equals(
+            R::of(0.0),
+            R::of(0.0).at_most(b, R::of(0.0), g * a.pow(b) * a.ln()),
+            g * a.pow(b) * a.ln()
+        )
+    }
+
+    /// The larger of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    maximum => Maximum over Apart of All {
+        |a, b| b.equals(b, a.at_most(b, b, a), b),
+        left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), a.at_most(b, R::of(0.0), g)),
+        right reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g))
+    }
+
+    /// The smaller of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    minimum => Minimum over Apart of All {
+        |a, b| b.equals(b, b.at_most(a, b, a), b),
+        left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g)),
+        right reads Both: |g, a, b| a.equals(b, g * R::of(0.5), a.at_most(b, R::of(0.0), g))
+    }
+
+    /// The angle of the point `(other, self)`, from -π to π, broadcast.
+    atan2 => Angle over Positive of Floats {
+        |a, b| a.angle(b),
+        left reads Both: |g, a, b| g * b / (a * a + b * b),
+        right reads Both: |g, a, b| -g * a / (a * a + b * b)
+    }
+
+    /// `self / (1 + e^-self) * other`, broadcast: SwiGLU's product of a gate and a value. It keeps the two, nothing else.
+    swiglu => SwiGlu over Any of Floats {
+        |a, b| a / (R::of(1.0) + (-a).exp()) * b,
+        left reads Both: |g, a, b| {
+            let s = R::of(1.0) / (R::of(1.0) + (-a).exp());
+            g * b * (s * (R::of(1.0) + a * (R::of(1.0) - s)))
+        },
+        right reads Other: |g, a, b| g * (a / (R::of(1.0) + (-a).exp()))
+    }
+
+    /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
+    eq => Equal over Any of Truth {
+        |a, b| a.equals(b, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self` differs from `other`, which what is not a number does from all, broadcast: a tensor of `bool`.
+    ne => NotEqual over Any of Truth {
+        |a, b| a.equals(b, R::of(0.0), R::of(1.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self <= other`, broadcast: a tensor of `bool`.
+    le => AtMost over Any of Truth {
+        |a, b| a.at_most(b, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self >= other`, broadcast: a tensor of `bool`.
+    ge => AtLeast over Any of Truth {
+        |a, b| b.at_most(a, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self < other`, broadcast: a tensor of `bool`.
+    lt => Less over Any of Truth {
+        |a, b| a.at_most(b, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self > other`, broadcast: a tensor of `bool`.
+    gt => Greater over Any of Truth {
+        |a, b| b.at_most(a, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+}
+
+/// `&a + &b`, `&a + 2.0`, `&a + 2` and `2.0 + &a`, each with its sign.
+macro_rules! sign {
+    ($trait:ident, $method:ident, $scalar:ident) => {
+        impl std::ops::$trait<&Tensor> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, other: &Tensor) -> Result<Tensor> {
+                Tensor::$method(self, other)
+            }
+        }
+        sign!(@ $trait, $method, $scalar, f64);
+        sign!(@ $trait, $method, $scalar, i64);
+    };
+    (@ $trait:ident, $method:ident, $scalar:ident, $number:ty) => {
+        impl std::ops::$trait<$number> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, value: $number) -> Result<Tensor> {
+                self.$scalar(value)
+            }
+        }
+    };
+}
+sign!(Add, add, add_scalar);
+sign!(Sub, sub, sub_scalar);
+sign!(Mul, mul, mul_scalar);
+sign!(Div, div, div_scalar);
+
+impl std::ops::Add<&Tensor> for f64 {
+    type Output = Result<Tensor>;
+    fn add(self, tensor: &Tensor) -> Result<Tensor> {
+        tensor.add_scalar(self)
+    }
+}
+
+impl std::ops::Sub<&Tensor> for f64 {
+    type Output = Result<Tensor>;
+    fn sub(self, tensor: &Tensor) -> Result<Tensor> {
+        tensor.affine(-1.0, self)
+    }
+}
+
+impl std::ops::Mul<&Tensor> for f64 {
+    type Output = Result<Tensor>;
+    fn mul(self, tensor: &Tensor) -> Result<Tensor> {
+        tensor.mul_scalar(self)
+    }
+}
+
+impl std::ops::Neg for &Tensor {
+    type Output = Result<Tensor>;
+    fn neg(self) -> Result<Tensor> {
+        Tensor::neg(self)
+    }
+}

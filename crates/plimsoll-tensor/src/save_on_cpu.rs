@@ -1,0 +1,92 @@
+//! What is saved for the backward pass waits in host memory: [`save_on_cpu`], a pair of saved-tensor hooks.
+
+use plimsoll_alloc::Tag;
+
+use crate::autograd::saved_tensors_hooks;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::label::{Category, Span};
+use crate::layout::Dims;
+use crate::tensor::Tensor;
+
+/// Which host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMemory {
+    /// Ordinary memory of [`Device::cpu`].
+    Pageable,
+    /// Pinned memory, which devices copy to and from by themselves. As `pin_memory=True`.
+    Pinned,
+}
+
+/// Runs `f`; what its operations save for the backward pass is copied to host memory and freed on the device, and copied
+/// back when a derivative asks for it. As `torch.autograd.graph.save_on_cpu`. Parameters stay where they are: they are on the
+/// device anyway, so a copy would save nothing.
+///
+/// ```
+/// use plimsoll_tensor::save_on_cpu::{HostMemory, save_on_cpu};
+/// use plimsoll_tensor::{Device, SimConfig, Tensor};
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// let x = Tensor::ones(&[1 << 20], &device)?.requires_grad_(true)?;
+/// let y = save_on_cpu(HostMemory::Pinned, || x.exp()?.tanh()?.exp()?.tanh())?;
+/// assert_eq!(device.memory_allocated(), 2 * 4 << 20); // the leaf and the last output, whose saved copy is on the host
+/// y.sum()?.backward()?;
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+///
+/// A simulated device has no values to copy: only its own memory counts, and none of the host's is used.
+pub fn save_on_cpu<T>(memory: HostMemory, f: impl FnOnce() -> T) -> T {
+    saved_tensors_hooks(move |tensor| pack(tensor, memory), unpack, f)
+}
+
+/// A saved tensor.
+enum Packed {
+    /// On its device, as it was saved: its storage has had this many changes.
+    Kept { tensor: Tensor, version: u32 },
+    /// On the host.
+    OnHost { tensor: Tensor, device: Device },
+    /// Of a device without values: nowhere.
+    Simulated { shape: Dims, dtype: DType, device: Device, tag: Tag },
+}
+
+fn pack(tensor: &Tensor, memory: HostMemory) -> Result<Packed> {
+    let (host, device) = (Device::cpu(), tensor.device());
+    let on_host = *device == host && (memory == HostMemory::Pageable || tensor.is_pinned());
+    if on_host || tensor.category() == Category::Parameter {
+        return Ok(Packed::Kept { tensor: tensor.clone(), version: tensor.data().storage.version() });
+    }
+    let device = device.clone();
+    if !device.has_values() {
+        let tag = tensor.data().storage.tag();
+        return Ok(Packed::Simulated { shape: tensor.shape().into(), dtype: tensor.dtype(), device, tag });
+    }
+    let tensor = match memory {
+        HostMemory::Pageable => tensor.to_device(&host)?,
+        HostMemory::Pinned => {
+            let there = tensor.to_device_non_blocking(&host)?;
+            let pinned = there.pin_memory()?;
+            pinned.set_owner(there.category(), there.label_id());
+            pinned
+        }
+    };
+    Ok(Packed::OnHost { tensor, device })
+}
+
+fn unpack(packed: &Packed) -> Result<Tensor> {
+    match packed {
+        Packed::Kept { tensor, version } => {
+            let storage = &tensor.data().storage;
+            let (saved, found) = (*version, storage.version());
+            if saved != found {
+                let changed_by = storage.changed_by();
+                return Err(Error::SavedModified { node: "save_on_cpu", changed_by, saved, found });
+            }
+            Ok(tensor.clone())
+        }
+        Packed::OnHost { tensor, device } => tensor.to_device_non_blocking(device),
+        Packed::Simulated { shape, dtype, device, tag } => {
+            let _owner = Span::of_copy(*tag);
+            Tensor::empty(shape, *dtype, device)
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! An optimizer whose steps are taken in the backward pass: a gradient is freed as soon as its parameter has moved.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_tensor::{HookHandle, Result, Tensor};
+
+use super::Optimizer;
+use super::algorithm::Algorithm;
+use super::groups::OptimizerOf;
+
+/// Steps each of these parameters in the backward pass, as soon as its gradient is whole, and drops the gradient: at no time
+/// are there the gradients of all parameters. There is then no `step` and no `zero_grad` to call. As the hooks of PyTorch's
+/// tutorial "How to save memory by fusing the optimizer step into the backward pass".
+///
+/// What needs all gradients at once, such as clipping by their norm and accumulation over several passes, needs an ordinary
+/// optimizer. A step that fails ends the backward pass with its error.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope, Sequential};
+/// use plimsoll::optim::{SgdOptions, step_in_backward};
+/// use plimsoll::{Device, SimConfig, Tensor};
+/// let device = Device::sim(SimConfig::new(1 << 30));
+/// let model = (0..8).try_fold(Sequential::new(&Scope::new(&device, 1)), |model, i| {
+///     model.add(&format!("fc{i}"), |s| Linear::without_bias(s, 1024, 1024))
+/// })?;
+/// let steps = step_in_backward(&model.parameters(), SgdOptions { lr: 0.1, ..SgdOptions::default() })?;
+/// model.forward(&Tensor::ones(&[1, 1024], &device)?)?.sum()?.backward()?;
+/// assert!(model.parameters().iter().all(|parameter| parameter.grad().is_none()));
+/// assert!(device.max_memory_allocated() < (8 + 2) << 22); // eight weights, never eight gradients
+/// # drop(steps);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+///
+/// # Errors
+/// A parameter that wants no gradient; options that PyTorch rejects.
+#[allow(clippy::needless_pass_by_value, reason = "as every optimizer takes its options")]
+pub fn step_in_backward<O: Algorithm>(parameters: &[Tensor], options: O) -> Result<StepInBackward<O>> {
+    options.check()?;
+    let mut steps = StepInBackward { optimizers: Vec::new(), hooks: Vec::new() };
+    for parameter in parameters {
+        options.check_parameter(parameter)?;
+        let optimizer = Arc::new(Mutex::new(OptimizerOf::new(vec![parameter.clone()], options.clone())));
+        steps.optimizers.push(optimizer.clone());
+        steps.hooks.push(parameter.register_post_accumulate_grad_hook(move |parameter| {
+            locked(&optimizer).step()?;
+            parameter.set_grad(None);
+            Ok(())
+        })?);
+    }
+    Ok(steps)
+}
+
+type Shared<O> = Arc<Mutex<OptimizerOf<O>>>;
+
+fn locked<O>(optimizer: &Shared<O>) -> MutexGuard<'_, OptimizerOf<O>> {
+    optimizer.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The steps of [`step_in_backward`], until this is dropped.
+#[derive(Debug)]
+pub struct StepInBackward<O> {
+    optimizers: Vec<Shared<O>>,
+    hooks: Vec<HookHandle>,
+}
+
+impl<O: Algorithm> StepInBackward<O> {
+    /// Sets the learning rate of the next steps.
+    pub fn set_lr(&self, lr: f64) {
+        self.optimizers.iter().for_each(|optimizer| locked(optimizer).set_lr(lr));
+    }
+
+    /// The learning rate of each parameter's next step.
+    pub fn lrs(&self) -> Vec<f64> {
+        self.optimizers.iter().flat_map(|optimizer| locked(optimizer).lrs()).collect()
+    }
+
+    /// How many parameters are stepped.
+    pub fn len(&self) -> usize {
+        self.optimizers.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.optimizers.is_empty()
+    }
+}
+
+impl<O> Drop for StepInBackward<O> {
+    fn drop(&mut self) {
+        self.hooks.iter().for_each(HookHandle::remove);
+    }
+}

@@ -1,0 +1,86 @@
+//! The usual techniques that save memory, each in a few lines. This module has no code.
+//!
+//! Peaks of three steps of a network of eight layers of 1,024 on a simulated device, in MB, beside PyTorch's of the same program on
+//! a stand-in GPU: `tests/techniques.rs` compares them. The first rows are of a batch of 2,048, where activations are most of
+//! the memory; the last of one of 32, where parameters, gradients and optimizer state are.
+//!
+//! | technique | PyTorch | here |
+//! |---|---|---|
+//! | none | 209.7 | 184.6 |
+//! | [`save_on_cpu`](plimsoll_tensor::save_on_cpu::save_on_cpu) | 96.5 | 88.1 |
+//! | [`checkpoint_sequential`](plimsoll_tensor::checkpoint::checkpoint_sequential), four segments | 134.3 | 125.9 |
+//! | gradients of four quarters of the batch accumulated, then clipped | 111.2 | 107.0 |
+//! | [`autocast`](plimsoll_tensor::autocast::autocast) to `bfloat16` | 157.3 | 142.6 |
+//! | no training: [`inference_mode`](plimsoll_tensor::inference_mode), outputs to the host | 59.8 | 58.8 |
+//! | none, batch of 32, SGD | 67.4 | 67.4 |
+//! | [`step_in_backward`](crate::optim::step_in_backward) | 40.0 | 40.0 |
+//! | AdamW (PyTorch's fused form) | 134.6 | 134.6 |
+//!
+//! # Saved tensors wait on the host
+//!
+//! ```
+//! use plimsoll::save_on_cpu::{HostMemory, save_on_cpu};
+//! # use plimsoll::nn::{Linear, Module, Scope, Sequential};
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let device = Device::sim(SimConfig::new(1 << 30));
+//! # let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 8, 8))?;
+//! # let x = Tensor::ones(&[4, 8], &device)?;
+//! let loss = save_on_cpu(HostMemory::Pinned, || model.forward(&x)?.square()?.mean())?;
+//! loss.backward()?;
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
+//! # Activations are computed twice
+//!
+//! ```
+//! use plimsoll::checkpoint::checkpoint;
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let device = Device::sim(SimConfig::new(1 << 30));
+//! # let weight = Tensor::ones(&[8, 8], &device)?.requires_grad_(true)?;
+//! # let x = Tensor::ones(&[4, 8], &device)?;
+//! let block = weight.clone();
+//! let y = checkpoint(move |x| x[0].linear(&block, None)?.gelu(), &[&x])?;
+//! y.sum()?.backward()?;
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
+//! # A large batch in parts, and clipping without a copy
+//!
+//! ```
+//! use plimsoll::optim::{Optimizer, Sgd, SgdOptions, clip_grad_norm_};
+//! # use plimsoll::nn::{Linear, Module, Scope, Sequential};
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let device = Device::sim(SimConfig::new(1 << 30));
+//! # let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 8, 8))?;
+//! # let batches = vec![Tensor::ones(&[4, 8], &device)?; 4];
+//! let mut sgd = Sgd::new(model.parameters(), SgdOptions::default());
+//! for batch in &batches {
+//!     model.forward(batch)?.square()?.mean()?.div_scalar(batches.len() as i64)?.backward()?; // adds in place
+//! }
+//! clip_grad_norm_(&model.parameters(), 1.0, 2.0)?;
+//! sgd.step()?;
+//! sgd.zero_grad();
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
+//! # Inference, with batches streamed to the host
+//!
+//! ```
+//! use plimsoll::inference_mode;
+//! # use plimsoll::nn::{Linear, Module, Scope, Sequential};
+//! # use plimsoll::{Device, SimConfig, Tensor};
+//! # let (device, host) = (Device::sim(SimConfig::new(1 << 30)), Device::sim(SimConfig::new(1 << 30)));
+//! # let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 8, 8))?;
+//! # let batches = vec![Tensor::ones(&[4, 8], &host)?; 4];
+//! model.eval();
+//! let mut outputs = Vec::new();
+//! for batch in &batches {
+//!     let output = inference_mode(|| model.forward(&batch.to_device(&device)?))?;
+//!     outputs.push(output.to_device(&host)?); // one batch is on the device at a time
+//! }
+//! # assert_eq!(outputs.len(), 4);
+//! # Ok::<(), plimsoll::Error>(())
+//! ```
+//!
+//! Mixed precision is in [`autocast`](plimsoll_tensor::autocast) and [`amp`](crate::amp), steps in the backward pass in
+//! [`step_in_backward`](crate::optim::step_in_backward).
