@@ -282,12 +282,12 @@ fn attention_without_weights_has_no_matrix_of_scores() {
             let options =
                 MultiheadAttentionOptions { batch_first: true, ..MultiheadAttentionOptions::default() };
             let model = MultiheadAttention::new(&Scope::new(device, 1), 64, 4, options)?;
-            let x = Tensor::zeros(&[2, 2048, 64], device)?;
+            let x = Tensor::zeros(&[2, 8192, 64], device)?;
             let options = MultiheadOptions { need_weights, ..MultiheadOptions::default() };
             model.attend(&x, &x, &x, options)?.0.sum()?.backward()
         })
     };
-    let scores = 2 * 4 * 2048 * 2048 * 4;
+    let scores = 2 * 4 * 8192 * 8192 * 4;
     assert!(step(false) < scores / 8, "{}", step(false));
     assert!(step(true) > scores);
 }

@@ -14,7 +14,7 @@ use crate::random::RandomStream;
 const TEXT: &str = include_str!("kernels/attention.cu");
 
 /// Bytes of scores that are there at a time.
-const SCORES_BYTES: usize = 64 << 20;
+const SCORES_BYTES: usize = 16 << 20;
 
 /// Sizes: `queries × dim` against `keys × dim` and `keys × value_dim`, for each head of each batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -128,7 +128,7 @@ pub(crate) struct Projected {
 }
 
 /// Bytes that the logits of some rows may take.
-const LOGITS_BYTES: usize = 512 << 20;
+const LOGITS_BYTES: usize = 128 << 20;
 
 impl Projected {
     /// Rows whose logits are there at a time.
