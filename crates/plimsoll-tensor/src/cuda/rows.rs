@@ -196,6 +196,8 @@ impl Projected {
         {
             super::elementwise::fill(call, 0.0, to_weight)?;
         }
+        // Under autocast the loss is wider than the logits.
+        let source = typed(call, CROSS_ENTROPY, loss.dtype);
         let args = Args::new().address(loss.address).address(losses).address(total).size(rows).i64(mean);
         call.launch(source.with("PASS", "2"), [1; 3], 512, args)
     }

@@ -264,8 +264,15 @@ impl<F: Row> Kernel for BinaryInPlace<F> {
         F::IN_PLACE
     }
 
-    fn expression(&self) -> Option<String> {
-        Some(Text::of_expression(["a", "b"], |[a, b]| F::value(a, b)))
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, y) = (call.ins[0], call.outs[0]);
+        let text = Text::of_expression(["y", "a"], |[y, x]| F::value(y, x));
+        cuda::elementwise::evaluate(
+            call,
+            cuda::elementwise::Expression::new(text, y.dtype).in_place(),
+            &[x],
+            y,
+        )
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {

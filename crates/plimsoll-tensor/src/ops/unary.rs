@@ -233,8 +233,15 @@ impl<F: Row> Kernel for UnaryInPlace<F> {
         F::IN_PLACE
     }
 
-    fn expression(&self) -> Option<String> {
-        Some(Text::of_expression(["a"], |[x]| self.0.value(x)))
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let y = call.outs[0];
+        let text = Text::of_expression(["y"], |[y]| self.0.value(y));
+        cuda::elementwise::evaluate(
+            call,
+            cuda::elementwise::Expression::new(text, y.dtype).in_place(),
+            &[],
+            y,
+        )
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {
