@@ -37,8 +37,7 @@ pub struct Device(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
     backend: Box<dyn Backend>,
-    /// Whether the back end has queues.
-    computes_later: bool,
+    computes: Computes,
     /// Whether operators are shared with a queue or with what watches the road: asked by every operation.
     shares_operators: AtomicBool,
     /// What `road/` calls between operators, of a type that is its own.
@@ -63,6 +62,15 @@ pub struct Owner {
     pub blocks: u64,
 }
 
+/// When a back end computes: asked by every operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Computes {
+    AtOnce,
+    /// It has queues.
+    Later,
+    Nothing,
+}
+
 impl Device {
     /// The process's host device; every call returns the same one. Its capacity is the smaller of
     /// physical memory and the control group's limit.
@@ -82,19 +90,15 @@ impl Device {
     }
 
     pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
-        let computes_later = backend.queues().is_some();
+        let computes = match backend.queues() {
+            Some(_) => Computes::Later,
+            None if backend.has_values() => Computes::AtOnce,
+            None => Computes::Nothing,
+        };
         let [streams, seed, next_stream] = [const { AtomicU64::new(0) }; 3];
-        let shares_operators = AtomicBool::new(computes_later);
+        let shares_operators = AtomicBool::new(computes == Computes::Later);
         let watch = OnceLock::new();
-        Device(Arc::new(Inner {
-            backend,
-            computes_later,
-            shares_operators,
-            watch,
-            streams,
-            seed,
-            next_stream,
-        }))
+        Device(Arc::new(Inner { backend, computes, shares_operators, watch, streams, seed, next_stream }))
     }
 
     /// Whether an operator must outlive its call.
@@ -118,7 +122,13 @@ impl Device {
     /// The streams of this device, if it computes later.
     #[inline]
     pub(crate) fn queues(&self) -> Option<&dyn Queues> {
-        if self.0.computes_later { self.0.backend.queues() } else { None }
+        if self.0.computes == Computes::Later { self.0.backend.queues() } else { None }
+    }
+
+    /// Whether operators only take memory here.
+    #[inline]
+    pub(crate) fn computes_nothing(&self) -> bool {
+        self.0.computes == Computes::Nothing
     }
 
     /// How many streams were made before the one that this call is for.

@@ -308,8 +308,11 @@ pub(crate) enum Slot {
 /// An operator that was run and recorded, as the road held it, with what it saved.
 pub(crate) struct Recorded<H> {
     pub(crate) op: H,
-    pub(crate) saved: SmallVec<[(Slot, Saved); 2]>,
+    pub(crate) saved: SavedTensors,
 }
+
+/// What an operator saved, and where it was.
+pub(crate) type SavedTensors = SmallVec<[(Slot, Saved); 2]>;
 
 impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {

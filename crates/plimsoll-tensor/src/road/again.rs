@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::held::Call;
+use super::lead;
 use super::operands::Inputs;
-use super::{Run, lead};
+use super::run::Run;
 use crate::data::Data;
 use crate::device::Device;
 use crate::error::Result;

@@ -41,6 +41,9 @@ pub(super) fn launch(
     scratch: Option<&Scratch>,
 ) -> Result<()> {
     let written = outs.iter().map(|data| &data.storage).chain(scratch.map(|scratch| &scratch.storage));
+    if call.device.computes_nothing() && ins.iter().chain(outs).all(|data| data.storage.is_here()) {
+        return Ok(()); // It takes no time: no other thread can see it half done.
+    }
     let mut locks = Locks::new();
     locks.take(ins.iter().map(|data| &data.storage), written, call.op.name())?;
     let (mut in_views, mut out_views) = (Views::new(), Views::new());

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::operands::Tensors;
-use crate::data::Data;
 use crate::device::Device;
 use crate::error::Result;
 use crate::operator::Operator;
@@ -14,7 +13,7 @@ use crate::tensor::Tensor;
 pub(super) fn watched(
     device: &Device,
     shared: Option<&Arc<dyn Operator>>,
-    ins: &[&Data],
+    ins: &[&Tensor],
     outs: Tensors,
 ) -> Tensors {
     if let Some(op) = shared
@@ -40,7 +39,7 @@ pub(crate) trait Watch: Send + Sync {
 /// An operator that has run.
 pub(crate) struct Ran<'a> {
     pub(crate) op: &'a Arc<dyn Operator>,
-    pub(crate) ins: &'a [&'a Data],
+    pub(crate) ins: &'a [&'a Tensor],
     pub(crate) outs: &'a [Tensor],
 }
 

@@ -45,7 +45,9 @@ impl Storage {
         Some(self.0.address.load(Ordering::Relaxed)).filter(|&address| address != AWAY).map(Addr)
     }
 
-    pub(super) fn is_here(&self) -> bool {
+    /// Whether the bytes are on their device at this moment.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
         self.0.address.load(Ordering::Acquire) != AWAY
     }
 

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use plimsoll_alloc::StreamId;
+use smallvec::SmallVec;
 
 use super::graph::Sizes;
 use super::{Derivative, Edge, Hooks, Node, Tensor};
 use crate::error::{Error, Result};
+use crate::few::fill;
 use crate::label;
 use crate::layout::Dims;
 use crate::stream;
@@ -41,15 +43,18 @@ impl Node {
         place: Option<Box<str>>,
     ) -> Arc<Node> {
         static SEQUENCE: AtomicU64 = AtomicU64::new(0);
+        let (mut edges, mut ins) = (SmallVec::new(), Sizes::new());
+        // Before this node's number: an input that is a view of what changed gets a node now.
+        fill(&mut edges, inputs.iter().map(|input| input.edge()));
+        fill(&mut ins, inputs.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())));
         Arc::new(Node {
-            // Before this node's number: an input that is a view of what changed gets a node now.
-            edges: inputs.iter().map(|input| input.edge()).collect(),
+            edges,
             sequence: SEQUENCE.fetch_add(1, Ordering::Relaxed),
             name,
             layer: label::current_layer(),
             outputs,
             stream: inputs.first().map_or(StreamId::default(), |input| stream::current(input.device())),
-            ins: inputs.iter().map(|input| (Dims::from_slice(input.shape()), input.dtype())).collect(),
+            ins,
             place,
             hooks: OnceLock::new(),
             derivative: Mutex::new(Some(derivative)),
@@ -109,12 +114,18 @@ impl fmt::Debug for Node {
 // overflows the stack. So a node hands its inputs to a list and the outermost drop works through it.
 impl Drop for Node {
     fn drop(&mut self) {
-        let mut list: Vec<Edge> = self.edges.drain(..).flatten().collect();
-        while let Some(edge) = list.pop() {
-            if let Edge::Node(node, _) = edge
-                && let Some(mut node) = Arc::into_inner(node)
-            {
-                list.extend(node.edges.drain(..).flatten());
+        let mut list = Vec::new();
+        let hand_over = |node: &mut Node, list: &mut Vec<Arc<Node>>| {
+            // Dropping a leaf drops no node.
+            list.extend(node.edges.drain(..).flatten().filter_map(|edge| match edge {
+                Edge::Node(node, _) => Some(node),
+                Edge::Leaf(_) => None,
+            }));
+        };
+        hand_over(self, &mut list);
+        while let Some(node) = list.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                hand_over(&mut node, &mut list);
             }
         }
     }

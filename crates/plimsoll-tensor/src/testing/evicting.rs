@@ -167,20 +167,20 @@ impl Tensors {
     fn meet(&mut self, ran: &Ran<'_>) {
         self.live.retain(|live| live.storage.upgrade().is_some());
         let known = |live: &[Live], id: usize| live.iter().any(|live| live.storage.id() == id);
-        for data in ran.ins {
+        for data in ran.ins.iter().map(|tensor| tensor.data()) {
             if !known(&self.live, data.storage.id()) {
                 let storage = data.storage.downgrade();
                 self.live.push(Live { storage, made: None, reads: Vec::new() });
             }
         }
         // An operator that changes its inputs would change them again.
-        let is_input = |id: usize| ran.ins.iter().any(|data| data.storage.id() == id);
+        let is_input = |id: usize| ran.ins.iter().any(|tensor| tensor.data().storage.id() == id);
         let can_run_again = !ran.outs.iter().any(|out| is_input(out.data().storage.id()));
         for (output, tensor) in ran.outs.iter().enumerate() {
             let storage = &tensor.data().storage;
             // Not a view, nor an input that changed.
             if !known(&self.live, storage.id()) {
-                let ins = ran.ins.iter().map(|data| Input::of(data)).collect();
+                let ins = ran.ins.iter().map(|tensor| Input::of(tensor.data())).collect();
                 let made = can_run_again.then(|| Made { op: ran.op.clone(), ins, output });
                 self.live.push(Live { storage: storage.downgrade(), made, reads: Vec::new() });
             }
