@@ -42,8 +42,9 @@ impl Depth {
 
     /// The largest offsets in `a` and `b`.
     fn reach(&self) -> [usize; 2] {
-        [self.a_strides, self.b_strides]
-            .map(|strides| (0..3).map(|i| self.counts[i].saturating_sub(1) * strides[i]).sum())
+        // Asked for every tile: written out, because an iterator's sum is a call of its own.
+        let [outer, middle, inner] = self.counts.map(|count| count.saturating_sub(1));
+        [self.a_strides, self.b_strides].map(|[a, b, c]| outer * a + middle * b + inner * c)
     }
 }
 

@@ -76,16 +76,13 @@ pub(crate) fn max_pool<T: Number, I: WindowIndex>(
         vectorize(
             #[inline(always)]
             || {
+                if pairs {
+                    return pairs_forward(shape, input, start / row_len, out, index);
+                }
                 let rows = out.chunks_exact_mut(row_len).zip(index.chunks_exact_mut(row_len));
                 for (i, (out, index)) in rows.enumerate() {
                     let (image, [wz, wy]) = shape.row(start / row_len + i);
                     let input = &input[image * shape.in_plane()..][..shape.in_plane()];
-                    if pairs {
-                        let at = (start / row_len + i) % (shape.axes[0].out * height.out);
-                        let (oz, oy) = (at / height.out, at % height.out);
-                        pairs_forward(&input[(oz * height.size + 2 * oy) * in_row..], in_row, out, index);
-                        continue;
-                    }
                     if outputs_apart(shape) {
                         each_output(shape, input, [wz, wy], out, index);
                         continue;
@@ -200,19 +197,34 @@ fn max_row<T: Number, I: WindowIndex>(
     }
 }
 
-/// The common 2 x 2 halving: a row of the output from two of the input.
+/// The common 2 x 2 halving: rows of the output from the one with this number on, each from two of the input.
 #[inline(always)]
-fn pairs_forward<T: Number, I: WindowIndex>(rows: &[T], in_row: usize, out: &mut [T], index: &mut [I]) {
-    let (top, _) = rows[..in_row].as_chunks::<2>();
-    let (bottom, _) = rows[in_row..2 * in_row].as_chunks::<2>();
-    for (((out, index), &[a, b]), &[c, d]) in out.iter_mut().zip(index).zip(top).zip(bottom) {
-        let (mut best, mut at) = (a, 0u32);
-        for (x, k) in [(b, 1), (c, 2), (d, 3)] {
-            let wins = (x > best) | x.is_nan();
-            best = if wins { x } else { best };
-            at = if wins { k } else { at };
+fn pairs_forward<T: Number, I: WindowIndex>(
+    shape: &PoolShape,
+    input: &[T],
+    first: usize,
+    out: &mut [T],
+    index: &mut [I],
+) {
+    let [_, height, width] = &shape.axes;
+    let (mut plane, mut y) = (first / height.out, first % height.out);
+    for (out, index) in out.chunks_exact_mut(width.out).zip(index.chunks_exact_mut(width.out)) {
+        let rows = &input[(plane * height.size + 2 * y) * width.size..][..2 * width.size];
+        let (top, _) = rows[..width.size].as_chunks::<2>();
+        let (bottom, _) = rows[width.size..].as_chunks::<2>();
+        for (((out, index), &[a, b]), &[c, d]) in out.iter_mut().zip(index).zip(top).zip(bottom) {
+            let (mut best, mut at) = (a, 0u32);
+            for (x, k) in [(b, 1), (c, 2), (d, 3)] {
+                let wins = (x > best) | x.is_nan();
+                best = if wins { x } else { best };
+                at = if wins { k } else { at };
+            }
+            (*out, *index) = (best, I::new(at as usize));
         }
-        (*out, *index) = (best, I::new(at as usize));
+        y += 1;
+        if y == height.out {
+            (plane, y) = (plane + 1, 0);
+        }
     }
 }
 
