@@ -146,7 +146,7 @@ impl<'a, T> Pieces<'a, T> {
         Self { row: usize::MAX, len, of_a_row: usize::MAX, slice: Cut::new(slice) }
     }
 
-    /// Rows of `row` elements, each cut into pieces of `len`, of which the last may be shorter: the pieces of a row
+    /// Rows of `row` elements, each cut into pieces of `len`; the last piece of a row may be shorter. All pieces of a row
     /// come before those of the next.
     pub(crate) fn in_rows(slice: &'a mut [T], row: usize, len: usize) -> Self {
         let of_a_row = if len == 0 { 1 } else { row.div_ceil(len).max(1) };

@@ -9,29 +9,6 @@ use crate::error::Error;
 use crate::road::call;
 use crate::suite::Case;
 
-/// Calls `visit(input, weight, output)` with the places of every product, row-major.
-fn for_each_product(s: &ConvShape, mut visit: impl FnMut(usize, usize, usize)) {
-    let place = |at: [usize; 3], of: [usize; 3]| (at[0] * of[1] + at[1]) * of[2] + at[2];
-    let index = |i: usize, of: [usize; 3]| [i / of[2] / of[1], i / of[2] % of[1], i % of[2]];
-    for (n, o) in (0..s.batch).flat_map(|n| (0..s.out_channels).map(move |o| (n, o))) {
-        for (pixel, tap) in (0..s.out_plane()).flat_map(|p| (0..s.taps()).map(move |t| (p, t))) {
-            let (window, at) = (index(pixel, s.output), index(tap, s.kernel));
-            let seen: [usize; 3] = std::array::from_fn(|i| {
-                (window[i] * s.stride[i] + at[i] * s.dilation[i]).wrapping_sub(s.padding[i])
-            });
-            if seen.iter().zip(s.input).any(|(&at, size)| at >= size) {
-                continue;
-            }
-            for c in 0..s.group_in() {
-                let channel = o / s.group_out() * s.group_in() + c;
-                let input = (n * s.in_channels + channel) * s.in_plane() + place(seen, s.input);
-                let weight = (o * s.group_in() + c) * s.taps() + tap;
-                visit(input, weight, (n * s.out_channels + o) * s.out_plane() + pixel);
-            }
-        }
-    }
-}
-
 /// Starts from the bias of each channel.
 fn biased(len: usize, (channels, plane): (usize, usize), bias: Option<&Vec<f64>>) -> Vec<f64> {
     (0..len).map(|i| bias.map_or(0.0, |bias| bias[i / plane % channels])).collect()
@@ -51,7 +28,7 @@ fn forward(shape: ConvShape, bias: bool) -> Case {
     let name = format!("{} {shape:?}", Pass::Forward.name(shape.rank));
     Case::new(name, &shapes, move |ins| call(op(Pass::Forward, shape), ins)).expect(move |ins| {
         let mut out = biased(shape.output_len(), (shape.out_channels, shape.out_plane()), ins.get(2));
-        for_each_product(&shape, |x, w, y| out[y] += ins[0][x] * ins[1][w]);
+        shape.for_each_product(|x, w, y| out[y] += ins[0][x] * ins[1][w]);
         vec![out]
     })
 }
@@ -68,7 +45,7 @@ fn backward_input(shape: ConvShape, transposed: bool) -> Case {
     let op = op(if transposed { Pass::Transposed } else { Pass::BackwardInput }, shape);
     Case::new(name, &shapes, move |ins| call(op, ins)).expect(move |ins| {
         let mut out = biased(shape.input_len(), (shape.in_channels, shape.in_plane()), ins.get(2));
-        for_each_product(&shape, |x, w, y| out[x] += ins[0][y] * ins[1][w]);
+        shape.for_each_product(|x, w, y| out[x] += ins[0][y] * ins[1][w]);
         vec![out]
     })
 }
@@ -79,7 +56,7 @@ fn backward_weight(shape: ConvShape) -> Case {
     let name = format!("backward to the weight: {shape:?}");
     Case::new(name, &shapes, move |ins| call(op(Pass::BackwardWeight, shape), ins)).expect(move |ins| {
         let mut out = vec![0.0; shape.weight_len()];
-        for_each_product(&shape, |x, w, y| out[w] += ins[0][y] * ins[1][x]);
+        shape.for_each_product(|x, w, y| out[w] += ins[0][y] * ins[1][x]);
         vec![out]
     })
 }

@@ -2,16 +2,26 @@
 
 use crate::cpu::kernels::conv::{ConvShape, Format};
 use crate::layout::{Dims, Layout};
+use crate::ops::memory_format::MemoryFormat;
 use crate::tensor::Tensor;
+
+impl From<MemoryFormat> for Format {
+    fn from(format: MemoryFormat) -> Format {
+        match format {
+            MemoryFormat::Contiguous => Format::ChannelsFirst,
+            MemoryFormat::ChannelsLast => Format::ChannelsLast,
+        }
+    }
+}
 
 /// Whether a kernel reads a tensor that lies like this: without gaps, in one of the two orders.
 pub(super) fn takes(layout: &Layout) -> bool {
-    layout.is_contiguous() || lies_channels_last(layout)
+    MemoryFormat::of(layout).is_some()
 }
 
 /// In which of the two orders a tensor lies that [`takes`] accepts.
 pub(super) fn of(layout: &Layout) -> Format {
-    if layout.is_contiguous() { Format::ChannelsFirst } else { Format::ChannelsLast }
+    MemoryFormat::of(layout).unwrap_or(MemoryFormat::ChannelsLast).into()
 }
 
 /// Which format PyTorch suggests for what comes of this tensor. It knows channels-last for two and three spatial dimensions;
@@ -40,23 +50,13 @@ fn says_channels_last(shape: &[usize], strides: &[usize]) -> bool {
     true
 }
 
-fn lies_channels_last(layout: &Layout) -> bool {
-    if layout.rank() < 3 {
-        return false;
-    }
-    let order: Dims = [0].into_iter().chain(2..layout.rank()).chain([1]).collect();
-    layout.permute(&order).is_contiguous()
-}
-
 /// A layout without gaps in a format.
 pub(super) fn layout(shape: &[usize], format: Format) -> Layout {
-    let rank = shape.len();
-    if format == Format::ChannelsFirst {
-        return Layout::contiguous(shape);
+    match format {
+        Format::ChannelsFirst => MemoryFormat::Contiguous,
+        Format::ChannelsLast => MemoryFormat::ChannelsLast,
     }
-    let inner: Dims = [shape[0]].into_iter().chain(shape[2..].iter().copied()).chain([shape[1]]).collect();
-    let back: Dims = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
-    Layout::contiguous(&inner).permute(&back)
+    .layout(shape)
 }
 
 /// The shape of a tensor: the last of `sizes`, as many as there are spatial dimensions.

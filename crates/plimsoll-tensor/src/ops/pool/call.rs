@@ -85,7 +85,7 @@ impl<const D: usize> AvgPoolOptions<D> {
     }
 }
 
-/// An array for three dimensions, of which the last `D` count.
+/// `D` values as those of the last of three dimensions; the first ones get `other`.
 fn three<const D: usize>(values: [usize; D], other: usize) -> [usize; 3] {
     let mut all = [other; 3];
     all[3 - D..].copy_from_slice(&values);

@@ -43,6 +43,14 @@ fn start(pixels: &mut [f32], bias: Option<&[f32]>, channels: usize) {
     }
 }
 
+/// The weights with those of one tap side by side.
+fn by_taps<'a>(s: &ConvShape, weight: &[f32], scratch: &'a mut [f32]) -> &'a [f32] {
+    let (channels, taps) = (s.groups, s.taps());
+    let weights = &mut scratch[..s.weight_len()];
+    transpose((channels, taps), (weight, taps), (weights, channels));
+    weights
+}
+
 /// `input, weight[, bias] -> output`.
 pub(super) fn forward(
     s: &ConvShape,
@@ -51,10 +59,7 @@ pub(super) fn forward(
     output: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let (channels, taps) = (s.groups, s.taps());
-    let weights = &mut scratch[..s.weight_len()];
-    transpose((channels, taps), (weight, taps), (weights, channels));
-    let weights = &*weights;
+    let (channels, weights) = (s.groups, by_taps(s, weight, scratch));
     let ([in_d, in_h, in_w], [out_d, out_h, out_w]) = (s.input, s.output);
     for_each_piece(output, (out_w * channels).max(1), |at, row| {
         let at = at / row.len();
@@ -88,10 +93,7 @@ pub(super) fn backward_input(
     input: &mut [f32],
     scratch: &mut [f32],
 ) {
-    let (channels, taps) = (s.groups, s.taps());
-    let weights = &mut scratch[..s.weight_len()];
-    transpose((channels, taps), (weight, taps), (weights, channels));
-    let weights = &*weights;
+    let (channels, weights) = (s.groups, by_taps(s, weight, scratch));
     let ([in_d, in_h, in_w], [out_d, out_h, out_w]) = (s.input, s.output);
     // The window that sees a place through a tap.
     let window = |dim: usize, at: usize, tap: usize| {

@@ -124,6 +124,29 @@ impl ConvShape {
         window * self.stride[dim] + tap * self.dilation[dim] - self.padding[dim]
     }
 
+    /// Calls `visit(input, weight, output)` with the row-major places of every product.
+    pub(crate) fn for_each_product(&self, mut visit: impl FnMut(usize, usize, usize)) {
+        let place = |at: [usize; 3], of: [usize; 3]| (at[0] * of[1] + at[1]) * of[2] + at[2];
+        let index = |i: usize, of: [usize; 3]| [i / of[2] / of[1], i / of[2] % of[1], i % of[2]];
+        for (n, o) in (0..self.batch).flat_map(|n| (0..self.out_channels).map(move |o| (n, o))) {
+            for (pixel, tap) in (0..self.out_plane()).flat_map(|p| (0..self.taps()).map(move |t| (p, t))) {
+                let (window, at) = (index(pixel, self.output), index(tap, self.kernel));
+                let seen: [usize; 3] = std::array::from_fn(|i| {
+                    (window[i] * self.stride[i] + at[i] * self.dilation[i]).wrapping_sub(self.padding[i])
+                });
+                if seen.iter().zip(self.input).any(|(&at, size)| at >= size) {
+                    continue;
+                }
+                for c in 0..self.group_in() {
+                    let channel = o / self.group_out() * self.group_in() + c;
+                    let input = (n * self.in_channels + channel) * self.in_plane() + place(seen, self.input);
+                    let weight = (o * self.group_in() + c) * self.taps() + tap;
+                    visit(input, weight, (n * self.out_channels + o) * self.out_plane() + pixel);
+                }
+            }
+        }
+    }
+
     /// Panics unless slices of these lengths hold the three tensors.
     pub(super) fn check(&self, input: usize, weight: usize, output: usize) {
         assert!(!self.stride.contains(&0), "convolution with stride {:?}", self.stride);

@@ -4,29 +4,6 @@ use super::super::testing::*;
 use super::shape::check_scratch;
 use super::*;
 
-/// Calls `visit(input, weight, output)` with the row-major places of every product.
-fn for_each_product(s: &ConvShape, mut visit: impl FnMut(usize, usize, usize)) {
-    let place = |at: [usize; 3], of: [usize; 3]| (at[0] * of[1] + at[1]) * of[2] + at[2];
-    let index = |i: usize, of: [usize; 3]| [i / of[2] / of[1], i / of[2] % of[1], i % of[2]];
-    for (n, o) in (0..s.batch).flat_map(|n| (0..s.out_channels).map(move |o| (n, o))) {
-        for (pixel, tap) in (0..s.out_plane()).flat_map(|p| (0..s.taps()).map(move |t| (p, t))) {
-            let (window, at) = (index(pixel, s.output), index(tap, s.kernel));
-            let seen: [usize; 3] = std::array::from_fn(|i| {
-                (window[i] * s.stride[i] + at[i] * s.dilation[i]).wrapping_sub(s.padding[i])
-            });
-            if seen.iter().zip(s.input).any(|(&at, size)| at >= size) {
-                continue;
-            }
-            for c in 0..s.group_in() {
-                let channel = o / s.group_out() * s.group_in() + c;
-                let input = (n * s.in_channels + channel) * s.in_plane() + place(seen, s.input);
-                let weight = (o * s.group_in() + c) * s.taps() + tap;
-                visit(input, weight, (n * s.out_channels + o) * s.out_plane() + pixel);
-            }
-        }
-    }
-}
-
 /// Row-major values as they lie in a format, or back.
 fn lying(values: &[f32], (channels, plane): (usize, usize), format: Format, back: bool) -> Vec<f32> {
     if format == Format::ChannelsFirst {
@@ -138,7 +115,7 @@ fn forward_matches_the_reference_with_and_without_bias() {
             let channel = |i: usize| i / s.out_plane() % s.out_channels;
             let mut expected: Vec<f64> =
                 (0..s.output_len()).map(|i| bias.map_or(0.0, |b| f64::from(b[channel(i)]))).collect();
-            for_each_product(&s, |i, w, o| expected[o] += f64::from(input[i]) * f64::from(weight[w]));
+            s.for_each_product(|i, w, o| expected[o] += f64::from(input[i]) * f64::from(weight[w]));
             for f in formats() {
                 let input = lying(&input, (s.in_channels, s.in_plane()), f.input, false);
                 let weight = lying(&weight, (s.group_in(), s.taps()), f.weight, false);
@@ -164,7 +141,7 @@ fn the_input_gradient_matches_the_reference_with_and_without_bias() {
             let channel = |i: usize| i / s.in_plane() % s.in_channels;
             let mut expected: Vec<f64> =
                 (0..s.input_len()).map(|i| bias.map_or(0.0, |b| f64::from(b[channel(i)]))).collect();
-            for_each_product(&s, |i, w, o| expected[i] += f64::from(grad[o]) * f64::from(weight[w]));
+            s.for_each_product(|i, w, o| expected[i] += f64::from(grad[o]) * f64::from(weight[w]));
             for f in formats() {
                 let weight = lying(&weight, (s.group_in(), s.taps()), f.weight, false);
                 let grad = lying(&grad, (s.out_channels, s.out_plane()), f.output, false);
@@ -187,7 +164,7 @@ fn the_weight_gradient_matches_the_reference() {
     for s in cases() {
         let (input, grad) = (random(s.input_len(), 1), random(s.output_len(), 3));
         let mut expected = vec![0.0; s.weight_len()];
-        for_each_product(&s, |i, w, o| expected[w] += f64::from(grad[o]) * f64::from(input[i]));
+        s.for_each_product(|i, w, o| expected[w] += f64::from(grad[o]) * f64::from(input[i]));
         for f in formats() {
             let input = lying(&input, (s.in_channels, s.in_plane()), f.input, false);
             let grad = lying(&grad, (s.out_channels, s.out_plane()), f.output, false);
