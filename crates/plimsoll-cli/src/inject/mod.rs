@@ -1,0 +1,47 @@
+//! Our Python in every Python process of the user's program: a private folder, first in PYTHONPATH, with a sitecustomize.py,
+//! whose beginning is `imports.py`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::techniques;
+
+/// Writes sitecustomize.py, the modules that it loads by name, and the package of techniques to this folder.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn lay_out(folder: &Path, sitecustomize: &str, modules: &[(&str, &str)]) -> io::Result<()> {
+    let package = folder.join("plimsoll_techniques");
+    fs::create_dir_all(&package)?;
+    fs::write(folder.join("sitecustomize.py"), sitecustomize)?;
+    for (name, text) in modules {
+        fs::write(folder.join(format!("plimsoll_{name}.py")), text)?;
+    }
+    for (name, text) in techniques::PYTHON {
+        fs::write(package.join(name), text)?;
+    }
+    Ok(())
+}
+
+/// PYTHONPATH with this folder first.
+pub(crate) fn python_path(folder: &Path) -> OsString {
+    match std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty()) {
+        Some(path) => [folder.as_os_str(), &path].join(":".as_ref()),
+        None => folder.as_os_str().to_owned(),
+    }
+}
+
+/// The allocator settings with expandable segments switched on: the user's own, and this one last.
+pub(crate) fn expandable(settings: Option<&str>) -> String {
+    let own = settings.map(str::to_owned).or_else(|| {
+        ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]
+            .into_iter()
+            .find_map(|name| std::env::var(name).ok())
+    });
+    match own.filter(|own| !own.is_empty()) {
+        Some(own) => format!("{own},expandable_segments:True"),
+        None => "expandable_segments:True".to_owned(),
+    }
+}

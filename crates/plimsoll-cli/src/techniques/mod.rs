@@ -1,0 +1,171 @@
+//! Techniques that make a PyTorch program use less memory, applied to the unmodified program: [`TECHNIQUES`], [`Set`].
+//!
+//! | file | contents |
+//! |---|---|
+//! | `set.rs` | the set of a `--with` |
+//! | `python/` | the package that applies them inside the user's Python, a technique a file |
+
+mod set;
+
+pub(crate) use self::set::Set;
+
+/// A technique.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Technique {
+    /// The name in `--with`.
+    pub(crate) name: &'static str,
+    pub(crate) numbers: Numbers,
+    pub(crate) value: Value,
+    /// What it does, for the help.
+    pub(crate) about: &'static str,
+}
+
+/// What a technique does to losses and parameters, from the least to the most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Numbers {
+    /// The same bits.
+    Identical,
+    /// The same formulas, rounded differently.
+    Rounding,
+    /// Other formulas.
+    Changed,
+}
+
+impl Numbers {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Numbers::Identical => "identical",
+            Numbers::Rounding => "rounding",
+            Numbers::Changed => "changed",
+        }
+    }
+}
+
+/// The value of a technique in `--with`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// None.
+    Nothing,
+    /// A number of blocks or rows, at least 1; may be left out.
+    Count,
+    /// A number of parts, at least 2.
+    Parts,
+    /// A size; may be left out.
+    Size,
+}
+
+/// All techniques, in the order of the help.
+pub(crate) const TECHNIQUES: [Technique; 11] = [
+    Technique {
+        name: "expandable",
+        numbers: Numbers::Identical,
+        value: Value::Nothing,
+        about: "expandable segments of the allocator: less fragmentation",
+    },
+    Technique {
+        name: "free-grads",
+        numbers: Numbers::Identical,
+        value: Value::Nothing,
+        about: "gradients are freed before the forward pass, not after it",
+    },
+    Technique {
+        name: "step-in-backward",
+        numbers: Numbers::Identical,
+        value: Value::Nothing,
+        about: "each parameter is updated as soon as its gradient is complete, and the gradient is freed",
+    },
+    Technique {
+        name: "checkpoint",
+        numbers: Numbers::Identical,
+        value: Value::Count,
+        about: "activations of the model's repeated blocks are computed again in the backward pass; =K: of the first K blocks",
+    },
+    Technique {
+        name: "offload",
+        numbers: Numbers::Identical,
+        value: Value::Size,
+        about: "tensors saved for the backward pass are moved to the host; =SIZE: those of at least this size [16MiB]",
+    },
+    Technique {
+        name: "chunked-loss",
+        numbers: Numbers::Rounding,
+        value: Value::Count,
+        about: "the last linear layer and its cross-entropy are computed in chunks; =ROWS: of this many rows",
+    },
+    Technique {
+        name: "no-foreach",
+        numbers: Numbers::Rounding,
+        value: Value::Nothing,
+        about: "optimizers update one parameter at a time, without temporary copies of all",
+    },
+    Technique {
+        name: "fused",
+        numbers: Numbers::Rounding,
+        value: Value::Nothing,
+        about: "optimizers update in one fused kernel, without temporary copies",
+    },
+    Technique {
+        name: "accumulate",
+        numbers: Numbers::Rounding,
+        value: Value::Parts,
+        about: "the batch runs in N parts, forward and backward, where the model returns its loss",
+    },
+    Technique {
+        name: "split",
+        numbers: Numbers::Rounding,
+        value: Value::Parts,
+        about: "the batch runs in N parts inside the model, each computed again in the backward pass",
+    },
+    Technique {
+        name: "bf16",
+        numbers: Numbers::Changed,
+        value: Value::Nothing,
+        about: "bf16 autocast around the model",
+    },
+];
+
+/// The technique of this name.
+pub(crate) fn named(name: &str) -> Option<&'static Technique> {
+    TECHNIQUES.iter().find(|technique| technique.name == name)
+}
+
+/// The list for a help text.
+pub(crate) fn help() -> String {
+    let width = TECHNIQUES.iter().map(|it| it.name.len()).max().unwrap_or(0);
+    let line = |it: &Technique| {
+        let value = match it.value {
+            Value::Parts => "=N",
+            _ => "",
+        };
+        format!(
+            "  {:<width$}  {:<9}  {}\n",
+            format!("{}{value}", it.name),
+            it.numbers.name(),
+            it.about,
+            width = width + 2
+        )
+    };
+    TECHNIQUES.iter().map(line).collect()
+}
+
+/// The files of the Python package.
+pub(crate) const PYTHON: [(&str, &str); 18] = [
+    ("__init__.py", include_str!("python/__init__.py")),
+    ("accumulate.py", include_str!("python/accumulate.py")),
+    ("autocast.py", include_str!("python/autocast.py")),
+    ("blocks.py", include_str!("python/blocks.py")),
+    ("checkpoint.py", include_str!("python/checkpoint.py")),
+    ("chunked_loss.py", include_str!("python/chunked_loss.py")),
+    ("context.py", include_str!("python/context.py")),
+    ("count.py", include_str!("python/count.py")),
+    ("expandable.py", include_str!("python/expandable.py")),
+    ("free_grads.py", include_str!("python/free_grads.py")),
+    ("lazy_logits.py", include_str!("python/lazy_logits.py")),
+    ("observers.py", include_str!("python/observers.py")),
+    ("offload.py", include_str!("python/offload.py")),
+    ("optimizers.py", include_str!("python/optimizers.py")),
+    ("parts.py", include_str!("python/parts.py")),
+    ("roots.py", include_str!("python/roots.py")),
+    ("split.py", include_str!("python/split.py")),
+    ("step_in_backward.py", include_str!("python/step_in_backward.py")),
+];

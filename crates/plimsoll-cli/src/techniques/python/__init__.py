@@ -1,0 +1,63 @@
+# Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
+#
+# `install(torch)` patches PyTorch once, after its import, without an effect. `activate(wanted, host)` switches techniques on:
+# `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a file of its own:
+#
+#   name       the name in `--with`
+#   around     called around the outermost module call of a training step (roots.py), if it is a method
+#   first      called before the first such call of a module
+#   report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
+#
+# A technique that cannot be applied calls `refuse` with the reason, and the host ends the program.
+
+from . import context
+from .accumulate import Accumulate
+from .autocast import Autocast
+from .checkpoint import Checkpoint
+from .chunked_loss import ChunkedLoss
+from .count import Count
+from .expandable import Expandable
+from .free_grads import FreeGrads
+from .offload import Offload
+from .optimizers import Fused, NoForeach
+from .split import Split
+from .step_in_backward import StepInBackward
+
+# The outermost first: each wraps those after it.
+ALL = (
+    Count,
+    Expandable,
+    FreeGrads,
+    NoForeach,
+    Fused,
+    StepInBackward,
+    Autocast,
+    Accumulate,
+    Split,
+    Offload,
+    Checkpoint,
+    ChunkedLoss,
+)
+
+
+def install(torch):
+    from . import observers, roots
+
+    observers.install(torch)
+    roots.install(torch)
+
+
+def activate(wanted, host):
+    # Switches techniques on: a dictionary from names to values.
+    context.host = host
+    for kind in ALL:
+        if kind.name in wanted:
+            technique = kind(wanted[kind.name])
+            context.active.append(technique)
+            begin = getattr(technique, "begin", None)
+            if begin is not None:
+                begin()
+
+
+def report():
+    return [dict(name=it.name, **it.report()) for it in context.active]

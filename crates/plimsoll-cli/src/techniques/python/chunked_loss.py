@@ -1,0 +1,185 @@
+# Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the whole batch never
+# exist. Rounding differs, because the gradient of the weight is a sum over chunks.
+#
+# A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses those of a layer, that layer
+# computes as usual from then on; if no loss uses any, the technique is refused.
+
+import functools
+import inspect
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+from torch.utils.weak import WeakIdKeyDictionary
+
+from . import context, lazy_logits, observers
+from .lazy_logits import LazyLogits
+
+LEAST_CLASSES = 1024
+LEAST_ELEMENTS = 1 << 20  # of the logits
+CHUNK_BYTES = 128 << 20  # of a chunk's logits in 32 bits
+
+technique = None  # the active one
+otherwise = WeakIdKeyDictionary()  # weights whose results were used otherwise: how
+cross_entropy = F.cross_entropy
+
+
+class ChunkedLoss:
+    name = "chunked-loss"
+
+    def __init__(self, value):
+        self.rows, self.count, self.classes, self.weight = value, 0, 0, None
+
+    def begin(self):
+        global technique
+        technique = self
+        observers.listeners["backward"].append(self.backward)
+        original = F.linear
+
+        @functools.wraps(original)
+        def linear(input, weight, bias=None):
+            if torch.is_grad_enabled() and self.suits(input, weight):
+                return lazy(input, weight, bias)
+            return original(input, weight, bias)
+
+        F.linear = linear
+
+    def first(self, root):
+        why = context.wrapped_class(root)
+        if why is None and context.is_sharded(root):
+            why = "FSDP2's hooks need the logits"
+        if why is not None:
+            context.refuse(self.name, why)
+
+    def suits(self, input, weight):
+        if type(input) is not torch.Tensor or type(weight) not in (torch.Tensor, torch.nn.Parameter):
+            return False
+        if weight.dim() != 2 or weight.shape[0] < LEAST_CLASSES or input.dim() < 2 or torch.compiler.is_compiling():
+            return False
+        elements = input.numel() // max(input.shape[-1], 1) * weight.shape[0]
+        if self.rows is None and elements < LEAST_ELEMENTS:
+            return False
+        return weight not in otherwise and input.is_floating_point()
+
+    def backward(self):
+        if not self.count:
+            used = max(otherwise.items(), key=lambda it: it[0].shape[0], default=None)
+            why = "no linear layer with many outputs ends in a cross-entropy"
+            if used is not None:
+                weight, (name, line) = used
+                why = f"the result of the linear layer with {weight.shape[0]:,} outputs is used by {name}" + at(line)
+            context.refuse(self.name, why)
+
+    def report(self):
+        lines = [
+            "# the loss of a chunk of rows at a time, each checkpointed:",
+            "loss = sum(checkpoint(chunk_loss, h, t, use_reentrant=False) for h, t in zip(hidden.split(ROWS), targets.split(ROWS)))",
+        ]
+        return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=lines)
+
+
+def at(line):
+    return f" at {line}" if line else ""
+
+
+def lazy(input, weight, bias):
+    kind = input.device.type
+    compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return LazyLogits(input, weight, bias, compute or input.dtype, compute=compute, owner=weight)
+
+
+def used_otherwise(it, name):
+    # Another use: from now on this layer computes as usual.
+    weight = it.options["owner"]
+    if technique.count and technique.weight is weight:
+        line = context.program_line()
+        context.refuse(technique.name, f"the logits are also used by {name}{at(line)}")
+    if weight not in otherwise:
+        otherwise[weight] = (name, context.program_line())
+
+
+def loss(name, *args, **kwargs):
+    bound = inspect.signature(inspect.unwrap(getattr(F, name))).bind(*args, **kwargs)
+    bound.apply_defaults()
+    given = bound.arguments
+    it, target = given["input"], given["target"]
+    is_plain = given["weight"] is None and given["size_average"] is None and given["reduce"] is None
+    if not isinstance(it, LazyLogits) or isinstance(target, LazyLogits) or not is_plain:
+        return NotImplemented
+    if it.options["logged"] != (name == "nll_loss") or target.is_floating_point() or it.dim() < 2:
+        return NotImplemented
+    if given["reduction"] not in ("mean", "sum") or (it.dim() > 2 and not it.options["moved"]):
+        return NotImplemented
+    if it.options["owner"] in otherwise:
+        return NotImplemented
+    input, weight, bias = it.parts
+    technique.weight = it.options["owner"]
+    is_wide = torch.is_autocast_enabled(input.device.type)
+    options = dict(
+        compute=it.options["compute"] or input.dtype,
+        dtype=torch.float32 if is_wide else it.dtype,
+        ignore_index=given["ignore_index"],
+        label_smoothing=given.get("label_smoothing", 0.0),
+        reduction=given["reduction"],
+        rows=technique.rows or max(CHUNK_BYTES // (4 * weight.shape[0]), 1),
+    )
+    technique.count += 1
+    technique.classes = weight.shape[0]
+    return Chunked.apply(input.reshape(-1, input.shape[-1]), weight, bias, target.reshape(-1), options)
+
+
+class Chunked(torch.autograd.Function):
+    # The forward pass also computes the gradients, for a gradient of the loss of one; the backward pass scales them.
+    @staticmethod
+    def forward(ctx, input, weight, bias, target, options):
+        with torch.autocast(input.device.type, enabled=False):
+            total, held = run(input, weight, bias, target, options, ctx.needs_input_grad)
+        scale = None
+        if options["reduction"] == "mean":
+            scale = (target != options["ignore_index"]).sum()
+            total = total / scale
+        ctx.save_for_backward(*held, scale)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient):
+        *held, scale = ctx.saved_tensors
+        if scale is not None:
+            gradient = gradient / scale
+        return *(it if it is None else it.mul_(gradient.to(it.dtype)) for it in held), None, None
+
+
+def run(input, weight, bias, target, options, needs):
+    # The sum of the losses, and the gradients of input, weight and bias.
+    compute = options["compute"]
+    w, b = weight.to(compute), None if bias is None else bias.to(compute)
+    to_input = torch.empty_like(input) if needs[0] else None
+    to_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if needs[1] else None
+    to_bias = torch.zeros(bias.shape, dtype=torch.float32, device=bias.device) if needs[2] else None
+    total = torch.zeros((), dtype=torch.float32, device=input.device)
+    for begin in range(0, input.shape[0], options["rows"]):
+        rows = slice(begin, begin + options["rows"])
+        part = input[rows].to(compute)
+        logits = lazy_logits.linear(part, w, b)
+        value, slope = differentiated(logits, target[rows], options)
+        del logits
+        total += value
+        if to_input is not None:
+            torch.mm(slope, w, out=to_input[rows]) if to_input.dtype == compute else to_input[rows].copy_(slope @ w)
+        if to_weight is not None:
+            to_weight.addmm_(slope.t(), part) if compute == torch.float32 else to_weight.add_(slope.t() @ part)
+        if to_bias is not None:
+            to_bias.add_(slope.sum(0))
+        del slope, part
+    narrow = lambda it, like: it if it is None else it.to(like.dtype)
+    return total.to(options["dtype"]), (to_input, narrow(to_weight, weight), narrow(to_bias, bias))
+
+
+def differentiated(logits, target, options):
+    # The loss of a chunk, and its gradient.
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_()
+        more = dict(ignore_index=options["ignore_index"], label_smoothing=options["label_smoothing"])
+        value = inspect.unwrap(cross_entropy)(leaf.to(options["dtype"]), target, reduction="sum", **more)
+    return value.detach(), torch.autograd.grad(value, leaf)[0]

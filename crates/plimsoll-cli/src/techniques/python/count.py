@@ -1,0 +1,114 @@
+# Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that it reads and
+# writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
+#
+# Where: `block N` and `root` are the forward pass inside a repeated block, and in the rest of the model; `rest` is all else.
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from . import blocks, context, observers
+
+# They start no kernel.
+FREE = set(
+    "empty empty_like empty_strided new_empty new_empty_strided detach alias view _unsafe_view lift_fresh set_ resize_"
+    " _local_scalar_dense record_stream is_pinned _pin_memory sym_size prim_layout".split()
+)
+REDUCED = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
+
+
+class Count:
+    name = "count"
+
+    def __init__(self, value):
+        self.phase, self.mode = "rest", None
+        self.work, self.last = {}, {}  # (phase, type, flops, bytes): operators, of this step and of the last whole one
+        self.blocks = 0
+
+    def begin(self):
+        observers.listeners["stepped"].append(self.stepped)
+
+    def first(self, root):
+        for path, block in blocks.find(root):
+            self.mark(block, f"block {self.blocks}")
+            self.blocks += 1
+
+    def mark(self, block, phase):
+        def enter(module, args):
+            if torch._C._current_graph_task_id() == -1:
+                self.phase = phase
+
+        def leave(module, args, result):
+            self.phase = "root"
+
+        block.register_forward_pre_hook(enter)
+        block.register_forward_hook(leave, always_call=True)
+
+    def around(self, root, following, args, kwargs):
+        if self.mode is None:
+            self.mode = Mode(self)
+            self.mode.__enter__()
+        self.phase = "root"
+        try:
+            return following(*args, **kwargs)
+        finally:
+            self.phase = "rest"
+
+    def stepped(self, optimizer):
+        self.last, self.work = self.work, {}
+
+    def add(self, func, args, kwargs, result):
+        packet = func._overloadpacket
+        if packet.__name__ in FREE or getattr(func, "is_view", False):
+            return
+        tensors = [it for it in tree_leaves((args, kwargs, result)) if isinstance(it, torch.Tensor) and not it.is_cpu]
+        if not tensors:
+            return
+        count = FLOPS.get(packet)
+        flops = count(*args, **kwargs, out_val=result) if count is not None else 0
+        key = (self.phase, rate(packet, tensors), flops, sum({id(it): it.nbytes for it in tensors}.values()))
+        self.work[key] = self.work.get(key, 0) + 1
+
+    def report(self):
+        work = self.last or self.work
+        rows = [[*key, number] for key, number in work.items()]
+        return dict(applied=True, detail="", lines=[], work=rows, blocks=self.blocks)
+
+
+class Mode(TorchDispatchMode):
+    def __init__(self, counted):
+        super().__init__()
+        self.counted = counted
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        try:
+            self.counted.add(func, args, kwargs, result)
+        except Exception:
+            pass  # An operator without a count does not end the program.
+        return result
+
+
+def rate(packet, tensors):
+    # The type in which a GPU multiplies: that of the operator's first floating tensor.
+    kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
+    if kind != torch.float32:
+        return REDUCED.get(kind, "f32")
+    is_convolution = "convolution" in packet.__name__
+    allowed = torch.backends.cudnn.allow_tf32 if is_convolution else torch.backends.cuda.matmul.allow_tf32
+    return "tf32" if allowed else "f32"
+
+
+def products():
+    from torch.utils.flop_counter import flop_registry
+
+    found = dict(flop_registry)
+    for name in ("mm", "addmm", "bmm", "baddbmm"):
+        own, inplace = getattr(torch.ops.aten, name), getattr(torch.ops.aten, f"{name}_", None)
+        if inplace is not None and own in found:
+            found[inplace] = found[own]
+    return found
+
+
+FLOPS = products()

@@ -1,0 +1,58 @@
+# Frees gradients before the forward pass, where the program frees them only after it. The same numbers.
+#
+# The first step shows whether the program clears gradients between its forward and its backward pass. From then on,
+# gradients that the optimizer has already used are freed at the beginning of the forward pass. If the program then does
+# not clear them itself before it adds to them, the numbers would differ, and the run ends.
+
+from . import context, observers
+
+
+class FreeGrads:
+    name = "free-grads"
+
+    def __init__(self, value):
+        self.fresh = False  # whether a gradient was added since the last step
+        self.between = False  # whether the forward pass has begun and no backward pass since
+        self.late = False  # whether the program clears gradients between the two
+        self.freed = []  # parameters whose gradients were freed, and not yet cleared by the program
+        self.count = self.bytes = 0
+        self.steps = 0
+
+    def begin(self):
+        observers.listeners["zeroed"].append(self.zeroed)
+        observers.listeners["backward"].append(self.backward)
+        observers.listeners["stepped"].append(self.stepped)
+
+    def around(self, root, following, args, kwargs):
+        self.between = True
+        if self.late and not self.fresh and self.steps:
+            for parameter in root.parameters():
+                if parameter.grad is not None and parameter.is_leaf:
+                    self.bytes += parameter.grad.nbytes
+                    parameter.grad = None
+                    self.freed.append(id(parameter))
+                    self.count += 1
+        return following(*args, **kwargs)
+
+    def zeroed(self, parameters, set_to_none):
+        if self.between and not self.fresh and self.steps:
+            if not set_to_none:
+                context.refuse(self.name, "the program sets gradients to zero instead of freeing them (set_to_none=False)")
+            self.late = True
+        cleared = {id(parameter) for parameter in parameters}
+        self.freed = [it for it in self.freed if it not in cleared]
+
+    def backward(self):
+        if self.freed:
+            context.refuse(self.name, "the program does not clear all gradients before it adds to them")
+        self.between, self.fresh = False, True
+
+    def stepped(self, optimizer):
+        self.fresh = False
+        self.steps += 1
+
+    def report(self):
+        if not self.count:
+            return dict(applied=False, detail="the program frees its gradients before the forward pass", lines=[])
+        lines = ["optimizer.zero_grad(set_to_none=True)  # before the forward pass, not after it"]
+        return dict(applied=True, detail="", lines=lines)

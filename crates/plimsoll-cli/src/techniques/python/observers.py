@@ -1,0 +1,114 @@
+# Notes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that depend on
+# it subscribe to `listeners`. Installed right after the import of torch, so that `from ... import` finds these functions.
+
+import functools
+import weakref
+
+from . import context
+
+optimizers = weakref.WeakSet()
+listeners = {"made": [], "zeroed": [], "stepped": [], "backward": [], "clipped": [], "scaled": [], "loss": []}
+LOSSES = (
+    "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div"
+    " binary_cross_entropy_with_logits ctc_loss gaussian_nll_loss poisson_nll_loss margin_ranking_loss hinge_embedding_loss"
+    " cosine_embedding_loss soft_margin_loss triplet_margin_loss multi_margin_loss multilabel_margin_loss"
+).split()
+
+
+def tell(what, *args):
+    for listener in listeners[what]:
+        listener(*args)
+
+
+def install(torch):
+    watch_optimizers(torch)
+    watch_backward(torch)
+    watch_clipping(torch)
+    watch_losses(torch)
+
+
+def watch_optimizers(torch):
+    kind = torch.optim.Optimizer
+    begin, zero, clear = kind.__init__, kind.zero_grad, torch.nn.Module.zero_grad
+
+    @functools.wraps(begin)
+    def __init__(self, params, defaults, *args, **kwargs):
+        if context.active:
+            tell("made", self, defaults)
+        begin(self, params, defaults, *args, **kwargs)
+        optimizers.add(self)
+
+    @functools.wraps(zero)
+    def zero_grad(self, set_to_none=True):
+        if context.active:
+            tell("zeroed", [it for group in self.param_groups for it in group["params"]], set_to_none)
+        return zero(self, set_to_none=set_to_none)
+
+    @functools.wraps(clear)
+    def zero_module(self, set_to_none=True):
+        if context.active:
+            tell("zeroed", list(self.parameters()), set_to_none)
+        return clear(self, set_to_none=set_to_none)
+
+    kind.__init__, kind.zero_grad, torch.nn.Module.zero_grad = __init__, zero_grad, zero_module
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(lambda optimizer, args, kwargs: tell("stepped", optimizer))
+
+
+def watch_backward(torch):
+    backward = torch.autograd.backward
+
+    @functools.wraps(backward)
+    def called(*args, **kwargs):
+        if context.active:
+            tell("backward")
+        return backward(*args, **kwargs)
+
+    torch.autograd.backward = called
+
+
+def watch_clipping(torch):
+    place = torch.nn.utils
+    for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"):
+        original = getattr(place, name, None)
+        if original is not None:
+            call = watched(original, "clipped", name)
+            for module in (place, place.clip_grad):
+                if hasattr(module, name):
+                    setattr(module, name, call)
+    kind = torch.amp.GradScaler
+    scale = kind.scale
+
+    @functools.wraps(scale)
+    def scaled(self, outputs):
+        if context.active and self.is_enabled():
+            tell("scaled")
+        return scale(self, outputs)
+
+    kind.scale = scaled
+
+
+def watched(original, what, *more):
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        if context.active:
+            tell(what, *more)
+        return original(*args, **kwargs)
+
+    return call
+
+
+def watch_losses(torch):
+    place = torch.nn.functional
+    for name in LOSSES:
+        original = getattr(place, name, None)
+        if original is None:
+            continue
+
+        def call(*args, original=original, name=name, **kwargs):
+            if listeners["loss"] and not torch.compiler.is_compiling():
+                tell("loss", name, original, args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(place, name, functools.wraps(original)(call))

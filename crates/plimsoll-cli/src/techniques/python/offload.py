@@ -1,0 +1,86 @@
+# Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same numbers.
+#
+# What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay.
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from . import context
+
+LEAST_BYTES = 16 << 20
+LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
+
+
+class Moved:
+    # The bytes of a storage on the host, and the storage on the device while one is alive.
+    def __init__(self, storage):
+        self.device, self.back = storage.device, None
+        device = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        self.host = torch.empty(device.shape, dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
+        with context.unread():
+            self.host.copy_(device)
+
+    def storage(self):
+        found = torch.UntypedStorage._new_with_weak_ptr(self.back.cdata) if self.back is not None else None
+        if found is None:
+            found = self.host.to(self.device, copy=True).untyped_storage()
+            self.back = StorageWeakRef(found)
+        return found
+
+
+class View:
+    # A saved tensor: its place in a storage that was moved.
+    def __init__(self, moved, tensor):
+        self.moved, self.dtype = moved, tensor.dtype
+        self.place = (tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def tensor(self):
+        return torch.empty(0, dtype=self.dtype, device=self.moved.device).set_(self.moved.storage(), *self.place)
+
+
+class Offload:
+    name = "offload"
+
+    def __init__(self, value):
+        self.least_bytes = LEAST_BYTES if value is None else value
+        self.count = self.bytes = self.calls = 0
+
+    def first(self, root):
+        why = context.wrapped_class(root)
+        if why is None and context.is_sharded(root):
+            why = "FSDP2 shards the model"
+        if why is not None:
+            context.refuse(self.name, why)
+
+    def around(self, root, following, args, kwargs):
+        self.calls += 1
+        parameters = {it.untyped_storage()._cdata for it in root.parameters()}
+        found = {}  # by storage and version; the weak reference keeps its address from being used again
+
+        def pack(tensor):
+            if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
+                return tensor
+            storage = tensor.untyped_storage()
+            bytes = storage.nbytes()
+            is_small = bytes < self.least_bytes or not bytes or tensor.nbytes * LEAST_SHARE < bytes
+            if is_small or storage._cdata in parameters:
+                return tensor
+            key = (storage._cdata, tensor._version)
+            if key not in found:
+                found[key] = StorageWeakRef(storage), Moved(storage)
+                self.count += 1
+                self.bytes += bytes
+            return View(found[key][1], tensor)
+
+        def unpack(saved):
+            return saved.tensor() if isinstance(saved, View) else saved
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            return following(*args, **kwargs)
+
+    def report(self):
+        if not self.count:
+            mib = self.least_bytes >> 20
+            return dict(applied=False, detail=f"no saved tensor has {mib} MiB or more", lines=[], bytes=0)
+        lines = ["with torch.autograd.graph.save_on_cpu(pin_memory=True):", "    output = model(...)"]
+        return dict(applied=True, detail="", lines=lines, bytes=self.bytes // self.calls)

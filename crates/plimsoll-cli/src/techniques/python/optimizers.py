@@ -1,0 +1,48 @@
+# Optimizer steps without the temporary copies of `foreach`: one parameter after the other, or in one fused kernel. Rounding
+# may differ.
+
+from . import observers
+
+
+class Setting:
+    # Sets options of every optimizer that has them.
+    def __init__(self, value):
+        self.set, self.kinds = 0, set()
+
+    def begin(self):
+        observers.listeners["made"].append(self.made)
+        for optimizer in list(observers.optimizers):
+            for options in [optimizer.defaults, *optimizer.param_groups]:
+                self.change(optimizer, options)
+
+    def made(self, optimizer, defaults):
+        self.change(optimizer, defaults)
+
+    def change(self, optimizer, options):
+        if self.suits(options):
+            options.update(self.options)
+            self.set += 1
+            self.kinds.add(type(optimizer).__name__)
+
+    def report(self):
+        text = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        if not self.set:
+            return dict(applied=False, detail=f"no optimizer of the program lacks {text}", lines=[])
+        lines = [f"optimizer = torch.optim.{kind}(..., {text})" for kind in sorted(self.kinds)]
+        return dict(applied=True, detail="", lines=lines)
+
+
+class NoForeach(Setting):
+    name, options = "no-foreach", {"foreach": False}
+
+    def suits(self, options):
+        # A fused optimizer makes no such copies.
+        return "foreach" in options and options["foreach"] is None and not options.get("fused")
+
+
+class Fused(Setting):
+    name, options = "fused", {"fused": True, "foreach": False}
+
+    def suits(self, options):
+        blocked = options.get("capturable") or options.get("differentiable") or options.get("foreach")
+        return "fused" in options and not options["fused"] and not blocked

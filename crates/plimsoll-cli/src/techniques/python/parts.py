@@ -1,0 +1,113 @@
+# Cuts the arguments of a model's call along the batch, and puts the results together again.
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from . import context, observers
+
+COUNTED = ("cross_entropy", "nll_loss")
+
+
+class Parts:
+    # The arguments of a call in parts of the batch.
+    def __init__(self, name, number, args, kwargs):
+        self.name = name
+        leaves, self.structure = tree_flatten((args, kwargs))
+        tensors = [it for it in leaves if isinstance(it, torch.Tensor) and it.dim()]
+        if not tensors:
+            context.refuse(name, "the model is called without a tensor")
+        self.batch = tensors[0].size(0)
+        self.leaves = leaves
+        number = min(number, self.batch)
+        self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
+
+    def __iter__(self):
+        begin = 0
+        for size in self.sizes:
+            cut = lambda it: it[begin : begin + size] if self.is_cut(it) else it
+            yield tree_unflatten([cut(it) for it in self.leaves], self.structure)
+            begin += size
+
+    def is_cut(self, leaf):
+        return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) == self.batch
+
+    def together(self, results, weights, join):
+        # One result of the parts' results; `join` makes one loss of several.
+        flat = [tree_flatten(it) for it in results]
+        first, structure = flat[0]
+        if any(len(leaves) != len(first) for leaves, _ in flat):
+            context.refuse(self.name, "the model's results differ in structure between parts of the batch")
+        columns = zip(*(leaves for leaves, _ in flat))
+        return tree_unflatten([self.one(column, weights, join) for column in columns], structure)
+
+    def one(self, values, weights, join):
+        value = values[0]
+        if not isinstance(value, torch.Tensor):
+            if value is None or isinstance(value, (bool, int, float, str)):
+                return value
+            context.refuse(self.name, f"the model returns a {type(value).__name__}, which cannot be put together")
+        if value.dim() == 0:
+            return join(values, weights)
+        if any(it.size(0) != size for it, size in zip(values, self.sizes)):
+            context.refuse(self.name, "the model returns a tensor whose first dimension is not the batch")
+        return torch.cat(values)
+
+
+class Reduction:
+    # How losses inside the call are reduced: noted while parts run.
+    def __init__(self, name):
+        self.name, self.kinds, self.counts = name, set(), []
+
+    def __enter__(self):
+        observers.listeners["loss"].append(self.on_loss)
+        return self
+
+    def __exit__(self, *failure):
+        observers.listeners["loss"].remove(self.on_loss)
+
+    def on_loss(self, name, function, args, kwargs):
+        import inspect
+
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        self.kinds.add(given.get("reduction", "mean"))
+        target = given.get("target", None)
+        if name in COUNTED and given.get("reduction") == "mean" and isinstance(target, torch.Tensor):
+            if given.get("weight") is None and not target.is_floating_point():
+                self.counts.append((target != given.get("ignore_index", -100)).sum())
+
+    def weights(self, sizes, has_loss):
+        # The share of each part in a loss; None: losses are sums.
+        if not has_loss:
+            return sizes
+        if self.kinds == {"sum"}:
+            return None
+        if self.kinds != {"mean"}:
+            found = ", ".join(sorted(self.kinds)) or "no loss function of PyTorch's"
+            context.refuse(self.name, f"the model returns a loss, and it is unknown how to add the losses of parts ({found})")
+        return self.counts if len(self.counts) == len(sizes) else sizes
+
+
+def joined(values, weights):
+    # The loss of the whole batch from its parts' losses.
+    if weights is None:
+        return sum(values[1:], values[0])
+    total = sum(weights[1:], weights[0])
+    return sum(value * (weight / total) for value, weight in zip(values, weights))
+
+
+def check(name, root):
+    why = context.wrapped_class(root)
+    if why is None and context.is_sharded(root):
+        why = "FSDP2 shards the model"
+    norms = [path for path, it in root.named_modules() if isinstance(it, torch.nn.modules.batchnorm._BatchNorm)]
+    if why is None and norms:
+        why = f"batch normalization depends on the whole batch ({norms[0]})"
+    if why is not None:
+        context.refuse(name, why)
+
+
+def has_loss(result):
+    leaves, _ = tree_flatten(result)
+    return any(isinstance(it, torch.Tensor) and it.dim() == 0 and it.requires_grad for it in leaves)

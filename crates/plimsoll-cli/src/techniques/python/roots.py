@@ -1,0 +1,60 @@
+# Finds the outermost module calls of training steps, and runs the techniques around them.
+#
+# A root is a module that is called with gradients enabled, in training mode, not from another module. DDP is
+# transparent: the module inside is the root. A block that is computed again in the backward pass is not one.
+
+import threading
+import weakref
+
+from . import context
+
+local = threading.local()
+seen = weakref.WeakSet()  # roots
+inner = weakref.WeakSet()  # modules inside them
+TRANSPARENT = ("DistributedDataParallel",)
+
+
+def install(torch):
+    original = torch.nn.Module.__call__
+
+    def __call__(self, *args, **kwargs):
+        if not context.active or getattr(local, "inside", False) or not begins(torch, self):
+            return original(self, *args, **kwargs)
+        local.inside = True
+        try:
+            return call(self, original, args, kwargs)
+        finally:
+            local.inside = False
+
+    __call__.__wrapped__ = original
+    torch.nn.Module.__call__ = __call__
+
+
+def begins(torch, module):
+    if not torch.is_grad_enabled() or not module.training or torch.compiler.is_compiling():
+        return False
+    if torch._C._current_graph_task_id() != -1:
+        return False  # inside a backward pass
+    if type(module).__name__ in TRANSPARENT or module in inner:
+        return False
+    return module in seen or any(parameter.requires_grad for parameter in module.parameters())
+
+
+def call(root, original, args, kwargs):
+    if root not in seen:
+        seen.add(root)
+        inner.update(module for module in root.modules() if module is not root)
+        for technique in context.active:
+            first = getattr(technique, "first", None)
+            if first is not None:
+                first(root)
+    following = lambda *args, **kwargs: original(root, *args, **kwargs)
+    for technique in reversed(context.active):
+        around = getattr(technique, "around", None)
+        if around is not None:
+            following = wrapped(around, root, following)
+    return following(*args, **kwargs)
+
+
+def wrapped(around, root, following):
+    return lambda *args, **kwargs: around(root, following, args, kwargs)

@@ -1,0 +1,48 @@
+# Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put together.
+# Rounding differs, and dropout draws other masks.
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from . import context, parts
+
+
+class Split:
+    name = "split"
+
+    def __init__(self, value):
+        self.number, self.count = value, 0
+
+    def first(self, root):
+        parts.check(self.name, root)
+
+    def around(self, root, following, args, kwargs):
+        cut = parts.Parts(self.name, self.number, args, kwargs)
+        if len(cut.sizes) < 2:
+            context.refuse(self.name, f"the batch is {cut.batch}")
+        results = []
+        with parts.Reduction(self.name) as reduction:
+            for its_args, its_kwargs in cut:
+                results.append(computed_again(following, its_args, its_kwargs))
+        self.count += 1
+        weights = reduction.weights(cut.sizes, parts.has_loss(results[0]))
+        return cut.together(results, weights, parts.joined)
+
+    def report(self):
+        lines = [
+            "from torch.utils.checkpoint import checkpoint",
+            f"parts = [checkpoint(model, part, use_reentrant=False) for part in inputs.chunk({self.number})]",
+            "output = torch.cat(parts)",
+        ]
+        return dict(applied=bool(self.count), detail=f"{self.number} parts", lines=lines)
+
+
+def computed_again(following, args, kwargs):
+    leaves, structure = tree_flatten((args, kwargs))
+
+    def run(*leaves):
+        args, kwargs = tree_unflatten(leaves, structure)
+        return following(*args, **kwargs)
+
+    return checkpoint(run, *leaves, use_reentrant=False)

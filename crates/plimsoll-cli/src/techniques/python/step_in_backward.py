@@ -1,0 +1,118 @@
+# Updates each parameter as soon as its gradient is complete, and frees the gradient. The same numbers.
+#
+# Refused where the program needs all gradients at once: clipping, accumulation, GradScaler, DDP.
+
+import functools
+
+import torch
+
+from . import context, observers
+
+# Their state and their update belong to one parameter each.
+SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop".split()
+
+
+class StepInBackward:
+    name = "step-in-backward"
+
+    def __init__(self, value):
+        self.count = 0
+        self.known = {}  # the optimizer and its group by parameter
+        self.used = set()  # parameters with a step in this backward pass
+        self.passes = 0  # backward passes since the last step
+
+    def begin(self):
+        listen = observers.listeners
+        listen["clipped"].append(lambda name: self.refuse(f"the program calls {name}, which needs all gradients"))
+        listen["scaled"].append(lambda: self.refuse("the program scales its loss (GradScaler)"))
+        listen["backward"].append(self.backward)
+        listen["stepped"].append(self.stepped)
+        if torch.distributed.is_available():
+            kind = torch.nn.parallel.DistributedDataParallel
+            begin = kind.__init__
+
+            @functools.wraps(begin)
+            def __init__(module, *args, **kwargs):
+                self.refuse("DDP averages gradients after the backward pass")
+                begin(module, *args, **kwargs)
+
+            kind.__init__ = __init__
+
+    def refuse(self, reason):
+        context.refuse(self.name, reason)
+
+    def first(self, root):
+        if context.is_sharded(root):
+            self.refuse("FSDP shards the model")
+        own = {id(it) for it in root.parameters()}
+        for optimizer in list(observers.optimizers):
+            groups = optimizer.param_groups
+            if not any(id(it) in own for group in groups for it in group["params"]):
+                continue
+            name = type(optimizer).__name__
+            if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"] or name not in SEPARATE:
+                self.refuse(f"it is not known whether {name} updates parameters independently")
+            self.take(optimizer)
+
+    def take(self, optimizer):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in self.known:
+                    self.known[id(parameter)] = (optimizer, group)
+                    parameter.register_post_accumulate_grad_hook(self.update)
+        kind = type(optimizer)
+        if not hasattr(kind, "_plimsoll_step"):
+            kind._plimsoll_step = step = unwrapped(kind.step)
+
+            def nothing(optimizer, closure=None):
+                if optimizer.__dict__.get("_plimsoll_done"):
+                    if closure is not None:
+                        self.refuse("the program passes a closure to its optimizer")
+                    return None
+                return step(optimizer, closure)
+
+            kind.step = torch.optim.Optimizer.profile_hook_step(nothing)
+            kind.step.hooked = True
+        optimizer.__dict__["_plimsoll_done"] = True
+
+    def update(self, parameter):
+        optimizer, group = self.known[id(parameter)]
+        if id(parameter) in self.used:
+            self.refuse("a parameter gets several gradients before the optimizer's step (accumulation)")
+        self.used.add(id(parameter))
+        groups = optimizer.param_groups
+        # The step of this parameter alone, with its group's settings of now.
+        optimizer.param_groups = [{**group, "params": [parameter]}]
+        try:
+            with torch.no_grad():
+                type(optimizer)._plimsoll_step(optimizer)
+        finally:
+            optimizer.param_groups = groups
+        parameter.grad = None
+        self.count += 1
+
+    def backward(self):
+        self.passes += 1
+        if self.passes > 1 and self.used:
+            self.refuse("the program accumulates gradients over several backward passes")
+
+    def stepped(self, optimizer):
+        self.used.clear()
+        self.passes = 0
+
+    def report(self):
+        lines = [
+            "# one optimizer for each parameter:",
+            "optimizers = {it: torch.optim.AdamW([it], ...) for it in model.parameters()}",
+            "def update(parameter):",
+            "    optimizers[parameter].step()",
+            "    optimizers[parameter].zero_grad()",
+            "for parameter in model.parameters():",
+            "    parameter.register_post_accumulate_grad_hook(update)",
+        ]
+        return dict(applied=bool(self.count), detail="", lines=lines)
+
+
+def unwrapped(step):
+    # The optimizer's own step, without the hooks that PyTorch runs around it.
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
