@@ -15,18 +15,22 @@ mod exit;
 mod explain;
 mod explained;
 mod export;
+mod inject;
 mod leaks;
 mod lenet;
 mod manual;
 mod moment;
 mod output;
 mod page;
+mod plan;
 mod predict;
 mod record;
 mod recording;
+mod run;
 mod shown;
 mod sink;
 mod smi;
+mod techniques;
 mod top;
 mod train;
 mod whatif;
@@ -66,6 +70,10 @@ enum Verb {
     },
     /// Predict the GPU memory of a PyTorch program, without a GPU
     Predict(predict::PredictArgs),
+    /// Find techniques that make a PyTorch program fit a GPU, without the GPU and without an edit
+    Plan(plan::PlanArgs),
+    /// Run a PyTorch program with techniques that use less memory, and explain it if memory runs out
+    Run(run::RunArgs),
     /// Watch the memory of a running Plimsoll process
     Top(top::TopArgs),
     /// Explain a memory snapshot: why memory ran out, and what used it
@@ -109,6 +117,7 @@ impl Verb {
         let (json, schema) = match self {
             Verb::Train { what } => (what.json(), "plimsoll.train/1"),
             Verb::Predict(args) => (args.json, "plimsoll.error/1"),
+            Verb::Plan(args) => (args.json, "plimsoll.error/1"),
             Verb::Top(args) => (args.json, "plimsoll.error/1"),
             Verb::Explain(args) => (args.json, "plimsoll.error/1"),
             Verb::Leaks(args) => (args.json, "plimsoll.error/1"),
@@ -120,6 +129,7 @@ impl Verb {
             Verb::Bench { what } => (what.json(), "plimsoll.error/1"),
             Verb::Export(_)
             | Verb::Record(_)
+            | Verb::Run(_)
             | Verb::NvidiaSmi { .. }
             | Verb::Completions(_)
             | Verb::Man(_) => return None,
@@ -138,6 +148,8 @@ fn main() -> std::process::ExitCode {
     let outcome = match verb {
         Verb::Train { what } => train::run(&what),
         Verb::Predict(args) => predict::run(&args),
+        Verb::Plan(args) => plan::run(&args),
+        Verb::Run(args) => run::run(&args),
         Verb::Top(args) => top::run(&args),
         Verb::Explain(args) => explain::run(&args),
         Verb::Leaks(args) => leaks::run(&args),

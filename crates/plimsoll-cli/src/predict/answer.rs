@@ -11,7 +11,7 @@ use plimsoll_trace::whatif::SETTINGS;
 use super::failed::failed;
 use super::gpu::{Target, Workspaces};
 use super::reads::Read;
-use super::report::{Peaks, ProcessState, Report};
+use super::report::{Peaks, ProcessState, Refusal, Report};
 use super::run::Ended;
 use super::warm;
 use super::without::{Without, is_workspace};
@@ -41,6 +41,8 @@ pub(super) enum Verdict {
     Fits { spare_bytes: u64 },
     /// A request failed.
     RunsOut(Shortage),
+    /// A technique of `--with` cannot be applied to the program.
+    Refused(Refusal),
     /// The program failed for a reason other than memory: how, and a possible cause.
     Failed { how: String, hint: Option<String> },
     /// There is no answer, for this reason.
@@ -99,6 +101,7 @@ impl Verdict {
         match self {
             Verdict::Fits { .. } => Exit::Done,
             Verdict::RunsOut(_) | Verdict::Unknown(_) => Exit::OutOfMemory,
+            Verdict::Refused(_) => Exit::Usage,
             Verdict::Failed { .. } => Exit::Program,
         }
     }
@@ -112,8 +115,10 @@ impl Outcome {
     pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Outcome, Failure> {
         let worst = worst(reports);
         let judged = worst.map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()?;
-        let verdict = match &judged {
-            Some(judged) if judged.report.failures > 0 => judged
+        let refusal = reports.iter().find_map(|report| report.refusal.clone());
+        let verdict = match (refusal, &judged) {
+            (Some(refusal), _) => Verdict::Refused(refusal),
+            (None, Some(judged)) if judged.report.failures > 0 => judged
                 .shortage(ended)
                 .map_or_else(|| judged.report.shortage_without_record(), Verdict::RunsOut),
             _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
@@ -181,7 +186,8 @@ impl Outcome {
     /// Whether the peaks consist of PyTorch's own requests, none of which depends on an unknown value. cuDNN's workspaces
     /// do not count against that with `--cudnn-workspace none`.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
-        let is_failed = matches!(self.verdict, Verdict::Failed { .. } | Verdict::Unknown(_));
+        let is_failed =
+            matches!(self.verdict, Verdict::Failed { .. } | Verdict::Refused(_) | Verdict::Unknown(_));
         let decided = self.reports.iter().flat_map(|report| &report.reads).any(Read::decides);
         !is_failed
             && !decided

@@ -86,7 +86,7 @@ pub(super) fn run(
         if run.ended == Ended::Interrupted {
             return Err(Failure::new(Exit::OutOfMemory, format!("interrupted at {said}")));
         }
-        if let Verdict::Failed { .. } | Verdict::Unknown(_) = verdict {
+        if let Verdict::Failed { .. } | Verdict::Refused(_) | Verdict::Unknown(_) = verdict {
             return Err(Failure::new(verdict.exit(), format!("at {said}")));
         }
         let peaks = judged.map(|judged| judged.peaks);

@@ -12,9 +12,9 @@ use crate::exit::{Exit, Failure};
 
 /// The least memory that a process uses outside the allocator: the context and its modules after the first CUDA
 /// call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
-pub(super) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
+pub(crate) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
 /// The same with cuBLAS, cuDNN, cuSOLVER and cuFFT loaded: the default of `--context`.
-pub(super) const CONTEXT: &str = "845MB";
+pub(crate) const CONTEXT: &str = "845MB";
 
 /// The least compute capability assumed for a GPU given by its size only: PyTorch's memory-efficient attention kernels
 /// require it.
@@ -22,7 +22,7 @@ const LEAST_ASSUMED: (i32, i32) = (8, 0);
 
 /// How cuDNN's and cuFFT's workspaces are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Workspaces {
+pub(crate) enum Workspaces {
     /// No workspaces: exact for PyTorch's own requests
     None,
     /// A model fitted to an H200; the report also gives the peaks without workspaces
@@ -45,19 +45,19 @@ impl Workspaces {
 
 /// The simulated GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Target {
+pub(crate) struct Target {
     /// Its name with an article: `an A100-80GB`.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The device's memory.
-    pub(super) total_bytes: u64,
+    pub(crate) total_bytes: u64,
     /// Memory that a process uses outside the allocator.
-    pub(super) context_bytes: u64,
+    pub(crate) context_bytes: u64,
     /// Compute capability, as `8.9`.
-    pub(super) capability: String,
+    pub(crate) capability: String,
     /// The GPU whose compute capability was assumed, if none was given.
-    pub(super) assumed_from: Option<&'static str>,
+    pub(crate) assumed_from: Option<&'static str>,
     /// How cuDNN's workspaces are determined.
-    pub(super) workspaces: Workspaces,
+    pub(crate) workspaces: Workspaces,
     /// The variables that configure the stand-in.
     environment: Vec<(&'static str, String)>,
 }
@@ -67,7 +67,7 @@ impl Target {
     ///
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
-    pub(super) fn of(args: &PredictArgs) -> Result<Target, Failure> {
+    pub(crate) fn of(args: &PredictArgs) -> Result<Target, Failure> {
         let target = Target::new(&args.gpu, args.cc.as_deref(), args.context);
         let mut target =
             target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {}: {why}", args.gpu)))?;
@@ -77,11 +77,11 @@ impl Target {
     }
 
     /// The variables that configure the stand-in.
-    pub(super) fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
+    pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.environment.iter().cloned().chain([self.workspaces.variable()])
     }
 
-    pub(super) fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
+    pub(crate) fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
         let (kind, name, total_bytes, capability, assumed_from) =
             match (capability, bytes::parse_positive(gpu)) {
                 (None, Err(_)) => {
@@ -126,8 +126,15 @@ impl Target {
         Ok(Target { name, total_bytes, context_bytes, capability, assumed_from, workspaces, environment })
     }
 
+    /// The same GPU with other memory.
+    pub(crate) fn with_memory(&self, total_bytes: u64) -> Target {
+        let mut target = Target { total_bytes, ..self.clone() };
+        target.environment.push((settings::MEMORY, total_bytes.to_string()));
+        target
+    }
+
     /// The allocator's share.
-    pub(super) fn capacity_bytes(&self) -> u64 {
+    pub(crate) fn capacity_bytes(&self) -> u64 {
         self.total_bytes - self.context_bytes
     }
 }
@@ -153,7 +160,7 @@ fn unknown(why: &UnknownGpu) -> String {
 }
 
 /// The list of GPUs: memory, compute capability, multiprocessors, memory bandwidth and matrix-multiply rates.
-pub(super) fn list(whole: bool) -> String {
+pub(crate) fn list(whole: bool) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     let _ = writeln!(

@@ -49,6 +49,9 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
             "peak_allocated_bytes": zero.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
             "peak_reserved_bytes": zero.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
         })),
+        "techniques": outcome.techniques().iter().map(|it| json!({
+            "name": it.name, "applied": it.applied, "detail": it.detail,
+        })).collect::<Vec<_>>(),
         "reads": reads::json(&outcome.reports),
         "not_run": reads::unseen(&outcome.reports),
         "files_kept": reads::kept_files(&outcome.reports).into_iter()
@@ -82,6 +85,9 @@ pub(super) fn verdict(verdict: &Verdict) -> Value {
             "caught": it.caught,
             "saved_by_warm_compile_cache": it.is_saved_by_caches,
         }),
+        Verdict::Refused(refusal) => {
+            json!({ "is": "refused", "technique": refusal.technique, "why": refusal.reason })
+        }
         Verdict::Failed { how, hint } => json!({ "is": "failed", "how": how, "hint": hint }),
         Verdict::Unknown(why) => json!({ "is": "unknown", "why": why }),
     }
@@ -93,6 +99,7 @@ fn process(report: &Report) -> Value {
         ProcessState::Ended => "ended",
         ProcessState::Stopped => "stopped",
         ProcessState::Failed => "failed",
+        ProcessState::Refused => "refused",
         ProcessState::Expired => "expired",
     };
     let devices = report.devices.iter().map(|peaks| {

@@ -11,7 +11,7 @@ use super::report::NATIVE;
 /// Sentences without a final period. Empty for a program that failed or used no CUDA.
 pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let reports = &outcome.reports;
-    if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. }) {
+    if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_)) {
         return Vec::new();
     }
     let mut limits = assumed(outcome);

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `gpu.rs` | the simulated GPU, and its memory for the allocator |
 //! | `standin.rs` | finds the shared library and checks its version |
-//! | `watch.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
+//! | `../inject/imports.py`, `watch.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
 //! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
 //! | `finish.py`, `saves.py` | the code after the steps; protection of the user's files |
@@ -17,6 +17,7 @@
 //! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
 //! | `text.rs`, `json.rs` | the reports |
 //! | `keep.rs` | `--snapshot` |
+//! | `trial.rs`, `serve.py` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs`, `search.rs` | `--find`, and its search |
 //!
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
@@ -25,20 +26,21 @@ mod answer;
 mod assume;
 mod failed;
 mod find;
-mod gpu;
+pub(crate) mod gpu;
 mod json;
 mod keep;
 mod limits;
 pub(crate) mod planner;
 mod processes;
 mod reads;
-mod report;
+pub(crate) mod report;
 mod run;
-mod search;
+pub(crate) mod search;
 mod signals;
 mod standin;
 mod surroundings;
 mod text;
+pub(crate) mod trial;
 mod warm;
 mod without;
 
@@ -62,6 +64,7 @@ use crate::output;
 use crate::page::quoted;
 use crate::shown::Shown;
 use crate::sink::Sink;
+use crate::techniques::Set;
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP)]
@@ -100,6 +103,9 @@ pub(crate) struct PredictArgs {
     /// Allocator settings, as in PYTORCH_ALLOC_CONF
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
+    /// Apply techniques that use less memory, such as checkpoint,chunked-loss (`plimsoll run --help` lists them)
+    #[arg(long, value_name = "SET", value_parser = Set::parse)]
+    with: Option<Set>,
     /// Stop the program after this time, such as 90s or 5m, and report what happened up to then
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
@@ -127,6 +133,9 @@ pub(crate) struct PredictArgs {
     /// Print the known GPUs
     #[arg(long)]
     list: bool,
+    /// Further variables for the program, from `plan`
+    #[arg(skip)]
+    variables: Vec<(&'static str, OsString)>,
 }
 
 /// The most GPUs that PyTorch can number in one process: its `DeviceIndex` is a signed 8-bit integer.
@@ -211,7 +220,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
 }
 
 /// Parses a time: `90`, `90s`, `5m`, `2h`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let scale = match unit.trim() {

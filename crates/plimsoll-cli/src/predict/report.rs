@@ -77,6 +77,12 @@ pub(super) struct Report {
     /// Files that it tried to write or remove, and what was not done.
     #[serde(default)]
     pub(super) saves: Vec<(String, String)>,
+    /// The techniques of `--with`, and what they did.
+    #[serde(default)]
+    pub(super) techniques: Vec<Applied>,
+    /// The technique that could not be applied; the process ended there.
+    #[serde(default)]
+    pub(super) refusal: Option<Refusal>,
     /// Its snapshot file, if it wrote one.
     #[serde(skip)]
     pub(super) snapshot: Option<PathBuf>,
@@ -86,6 +92,34 @@ pub(super) struct Report {
     /// The workspaces that libraries requested.
     #[serde(skip)]
     pub(super) workspaces: BTreeSet<Workspace>,
+}
+
+/// What a technique did in a process.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Applied {
+    pub(crate) name: String,
+    /// Whether it had any effect.
+    pub(crate) applied: bool,
+    /// To what it was applied, or why it had no effect.
+    pub(crate) detail: String,
+    /// The code that does the same.
+    pub(crate) lines: Vec<String>,
+    /// Repeated blocks of the model, where it counts them.
+    #[serde(default)]
+    pub(crate) blocks: u64,
+    /// Bytes that it moved to the host in the run.
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    /// The operators of a step: where, type, FLOPs, bytes, number.
+    #[serde(default)]
+    pub(crate) work: Vec<(String, String, u64, u64, u64)>,
+}
+
+/// Why a technique cannot be applied to the program.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) technique: String,
+    pub(crate) reason: String,
 }
 
 fn native() -> String {
@@ -107,6 +141,8 @@ pub(super) enum ProcessState {
     Stopped,
     /// With an exception.
     Failed,
+    /// By a technique that could not be applied.
+    Refused,
     /// By --timeout or an interrupt.
     Expired,
 }

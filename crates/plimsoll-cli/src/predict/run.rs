@@ -20,6 +20,7 @@ use super::report::Report;
 use super::signals::Signals;
 use super::{processes, standin, surroundings};
 use crate::exit::{Exit, Failure};
+use crate::inject;
 use crate::output;
 
 /// How long a program may take to exit after it was asked to.
@@ -28,11 +29,18 @@ const GRACE: Duration = Duration::from_secs(20);
 /// The file in the report folder that asks every process to exit.
 const STOP: &str = "stop";
 
-/// sitecustomize.py, which every Python runs first: the patches of PyTorch, then watch.py, whose last lines install both.
-const WATCH: &str = concat!(include_str!("patches.py"), "\n\n", include_str!("watch.py"));
+/// sitecustomize.py, which every Python runs first: how modules are hooked, the patches of PyTorch, then watch.py, whose last
+/// lines install all.
+const WATCH: &str = concat!(
+    include_str!("../inject/imports.py"),
+    "\n\n",
+    include_str!("patches.py"),
+    "\n\n",
+    include_str!("watch.py")
+);
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 8] = [
+const MODULES: [(&str, &str); 9] = [
     ("dataflow", include_str!("dataflow.py")),
     ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),
@@ -41,6 +49,7 @@ const MODULES: [(&str, &str); 8] = [
     ("failure", include_str!("failure.py")),
     ("finish", include_str!("finish.py")),
     ("saves", include_str!("saves.py")),
+    ("serve", include_str!("serve.py")),
 ];
 
 /// A program that has ended.
@@ -89,6 +98,11 @@ impl Session {
         let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
         Ok(Session { standin, folder, signals })
     }
+
+    /// The folder, deleted on drop.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
 }
 
 impl Run {
@@ -109,13 +123,16 @@ impl Run {
             .map_err(|why| unreadable(&why))?;
         let place = Folder::laid_out(folder.path(), &session.standin).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
+        if args.variables.is_empty() {
+            output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
+        }
         let stop = place.reports.join(STOP);
         let mut child = prepared(args, command, target, &place);
         if !assumptions.is_empty() {
             let assumed = serde_json::to_string(assumptions).unwrap_or_default();
             child.env("PLIMSOLL_PREDICT_ASSUME", assumed);
         }
+        child.envs(args.variables.iter().cloned());
         let ended = run(&mut child, args.timeout, &stop, &session.signals).map_err(|why| {
             Failure::new(Exit::Program, format!("{} {why}", words.first().map_or("", |it| it)))
         })?;
@@ -147,11 +164,7 @@ impl Folder {
         let [standin, python, reports, shared] =
             ["standin", "python", "reports", "shared"].map(|name| folder.join(name));
         place::lay_out(&standin, library)?;
-        std::fs::create_dir(&python)?;
-        std::fs::write(python.join("sitecustomize.py"), WATCH)?;
-        for (name, text) in MODULES {
-            std::fs::write(python.join(format!("plimsoll_{name}.py")), text)?;
-        }
+        inject::lay_out(&python, WATCH, &MODULES)?;
         std::fs::create_dir(&reports)?;
         std::fs::create_dir(&shared)?;
         let surroundings = surroundings::laid_out(folder, |name| std::env::var_os(name))?;
@@ -174,12 +187,13 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     }
     // The surroundings' choice is one of real devices.
     child.env_remove("CUDA_VISIBLE_DEVICES");
-    let path = match std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty()) {
-        Some(path) => [place.python.as_os_str(), &path].join(":".as_ref()),
-        None => place.python.clone().into_os_string(),
-    };
-    child.env("PYTHONPATH", path);
-    if let Some(settings) = &args.alloc_conf {
+    child.env("PYTHONPATH", inject::python_path(&place.python));
+    let is_expandable = args.with.as_ref().is_some_and(|set| set.has("expandable"));
+    let expandable = is_expandable.then(|| inject::expandable(args.alloc_conf.as_deref()));
+    if let Some(set) = &args.with {
+        child.env("PLIMSOLL_WITH", set.json());
+    }
+    if let Some(settings) = expandable.as_ref().or(args.alloc_conf.as_ref()) {
         // The old name, for older versions.
         child.env("PYTORCH_ALLOC_CONF", settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
     }

@@ -12,7 +12,7 @@ struct Point {
 ///
 /// # Errors
 /// Those of `peak`.
-pub(super) fn largest<E>(
+pub(crate) fn largest<E>(
     from: u64,
     to: u64,
     capacity_bytes: u64,

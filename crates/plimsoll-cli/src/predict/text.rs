@@ -9,7 +9,7 @@ use super::answer::{Judged, Outcome, Shortage, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
 use super::reads;
-use super::report::{Peaks, Report};
+use super::report::{Peaks, Refusal, Report};
 use super::without::Without;
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
@@ -42,12 +42,18 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     if let Verdict::Failed { hint: Some(hint), .. } = &outcome.verdict {
         let _ = writeln!(out, "{hint}");
     }
+    let techniques = outcome.techniques().iter().map(|it| {
+        let effect = if it.applied { "applied" } else { "no effect" };
+        let detail = if it.detail.is_empty() { String::new() } else { format!(": {}", it.detail) };
+        format!("{:<16}  {effect}{detail}", it.name)
+    });
+    section(&mut out, "Techniques", &techniques.collect::<Vec<_>>());
     processes(&mut out, outcome, size);
     if let Some(judged) = &outcome.judged {
         peaks(&mut out, judged, outcome.is_exact(target), target, size);
         // The owners of memory do not help with a program that failed for another reason.
-        let analysis =
-            judged.analysis.as_ref().filter(|_| !matches!(outcome.verdict, Verdict::Failed { .. }));
+        let failed = matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_));
+        let analysis = judged.analysis.as_ref().filter(|_| !failed);
         if let Some(analysis) = analysis {
             tables(&mut out, &analysis.explained, analysis.device(), args.shown);
         }
@@ -152,6 +158,9 @@ pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
             format!(
                 "runs OUT of memory on {name} in step {step}{place}: requested {asked}{who}{short}{caught}{saved}"
             )
+        }
+        Verdict::Refused(Refusal { technique, reason }) => {
+            format!("{technique} cannot be applied to this program: {reason}; leave it out of --with")
         }
         Verdict::Failed { how, .. } => format!("the program FAILED, but not because of memory: {how}"),
         Verdict::Unknown(why) => {

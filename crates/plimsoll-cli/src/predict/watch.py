@@ -1,11 +1,12 @@
 # The hooks of `plimsoll predict` inside the user's Python processes: they watch PyTorch's allocator and the optimizers.
 #
-# The launcher writes patches.py and this file as one sitecustomize.py to a private folder, first in PYTHONPATH, so that
-# every Python process of the program runs it: `python -m`, torchrun's ranks, pytest. It prints nothing, does not change
+# The launcher writes imports.py, patches.py and this file as one sitecustomize.py to a private folder, first in PYTHONPATH,
+# so that every Python process of the program runs it: `python -m`, torchrun's ranks, pytest. It prints nothing, does not change
 # the memory figures (except patches.py's send_objects, by a few hundred bytes), and stops the program only after the
 # requested steps. Each process writes `PID.json` (see report()) and, when memory runs out and when the process ends,
 # `PID.pickle`, PyTorch's own snapshot.
 
+import contextlib
 import os
 import sys
 import weakref
@@ -14,60 +15,15 @@ FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
 STOP = os.path.join(FOLDER or "", "stop")  # exit once this file exists
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
-HERE = os.path.dirname(os.path.abspath(__file__))
+RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
+PLAN = os.environ.get("PLIMSOLL_PLAN_FOLDER")  # requests to try sets of techniques
+WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
 PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
 ENTRIES = 1_000_000  # events in the history, the latest ones
 # Libraries that have their own kernels, or allocate device memory outside PyTorch.
 LIBRARIES = (
     "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
 ).split()
-
-
-def run_users_sitecustomize():
-    # This file hides the user's own sitecustomize, if there is one: run that, too, under its name.
-    import importlib.machinery
-    import importlib.util
-
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
-    sys.modules["plimsoll_watch"] = sys.modules[__name__]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
-
-
-class Finder:
-    # Runs a function after the import of a module.
-    def __init__(self, wanted, then):
-        self.wanted, self.then, self.inside = wanted, then, False
-
-    def find_spec(self, name, path=None, target=None):
-        if name != self.wanted or self.inside:
-            return None
-        import importlib.util
-
-        self.inside = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self.inside = False
-        if spec is None or spec.loader is None:
-            return None
-        original = spec.loader.exec_module
-
-        def exec_module(module):
-            del spec.loader.exec_module
-            original(module)
-            sys.meta_path.remove(self)
-            try:
-                self.then(module)
-            except Exception as why:  # It must not fail the program.
-                print(f"plimsoll: cannot hook {name} in this process: {why}", file=sys.stderr)
-
-        spec.loader.exec_module = exec_module
-        return spec
 
 
 class Watch:
@@ -78,6 +34,7 @@ class Watch:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
+        self.techniques = None
         self.reads = module("reads").Reads(module("dataflow"), assumed())
         try:
             self.known = module("shadows").Known(torch, self.reads.of_thread)
@@ -95,6 +52,10 @@ class Watch:
         self.watch_optimizers()
         atexit.register(self.end)
         trust_values(torch)
+        if WITH:
+            self.apply(torch, WITH)
+        if PLAN:
+            self.served = module("serve").Serve(torch, self, PLAN)
         if ALONE:
             stand_alone(torch)
         elif torch.distributed.is_available():
@@ -119,6 +80,32 @@ class Watch:
         self.after_error = None  # the exception that ended the code after the steps
         self.peaks = {}  # by device: bytes, and the step
         self.error = None
+        self.refusal = None  # the technique that cannot be applied, and why
+
+    def apply(self, torch, wanted):
+        # Techniques of `--with`.
+        import json
+
+        import plimsoll_techniques
+
+        self.techniques = plimsoll_techniques
+        plimsoll_techniques.install(torch)
+        plimsoll_techniques.activate(json.loads(wanted), self)
+
+    def refused(self, name, reason):
+        self.refusal = dict(technique=name, reason=reason)
+        self.stop("refused", 0)
+
+    @contextlib.contextmanager
+    def unread(self):
+        # Copies of unknown values to the host are not the program's reads here.
+        state = self.reads.of_thread
+        before = getattr(state, "known", False)
+        state.known = True
+        try:
+            yield
+        finally:
+            state.known = before
 
     def start(self):
         # CUDA is initialized in this process, and nothing is allocated yet.
@@ -128,6 +115,10 @@ class Watch:
         if self.allocator != "native":
             # Only the native allocator records its blocks.
             self.listen()
+            self.mark("started")
+            return self.report()
+        if not RECORDS:
+            self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
             self.mark("started")
             return self.report()
         memory = self.torch.cuda.memory
@@ -337,7 +328,7 @@ class Watch:
         return int(visible) if visible.isdecimal() else device
 
     def dump(self):
-        if self.allocator != "native":
+        if self.allocator != "native" or not RECORDS:
             return
         path = os.path.join(FOLDER, f"{self.pid}.pickle")
         self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
@@ -388,6 +379,8 @@ class Watch:
             unseen=self.finish_up.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
             saves=self.saves.kept,
+            techniques=self.techniques.report() if self.techniques else [],
+            refusal=self.refusal,
         )
         path = os.path.join(FOLDER, f"{self.pid}.json")
         with open(f"{path}.unfinished", "w") as file:
@@ -463,12 +456,13 @@ def has_standin():
 
 if FOLDER and os.path.isdir(FOLDER):
     WATCH = []
-    sys.meta_path[:0] = [
-        Finder("torch", lambda torch: WATCH.append(Watch(torch))),
-        Finder("transformers.generation.utils", end_generation),
-        Finder("transformers.trainer_callback", lambda it: module("finish").trainer(it, WATCH[0].finish_up)),
-        Finder("safetensors.torch", lambda it: WATCH[0].saves.safetensors(it)),
-        Finder("torch._inductor.runtime.cache_dir_utils", keep_inductor),
-        Finder("triton.knobs", keep_triton),
-    ]
+    then = {
+        "torch": lambda torch: WATCH.append(Watch(torch)),
+        "transformers.generation.utils": end_generation,
+        "transformers.trainer_callback": lambda it: module("finish").trainer(it, WATCH[0].finish_up),
+        "safetensors.torch": lambda it: WATCH[0].saves.safetensors(it),
+        "torch._inductor.runtime.cache_dir_utils": keep_inductor,
+        "triton.knobs": keep_triton,
+    }
+    sys.meta_path.insert(0, Finder(then))
 run_users_sitecustomize()

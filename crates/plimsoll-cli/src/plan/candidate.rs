@@ -1,0 +1,44 @@
+//! A set that was tried: [`Candidate`].
+
+use crate::predict::trial::{End, Trial};
+use crate::techniques::Set;
+
+use super::time::Cost;
+
+/// A set, its trial, and what it costs.
+#[derive(Debug, Clone)]
+pub(super) struct Candidate {
+    pub(super) set: Set,
+    pub(super) trial: Trial,
+    /// Whether it fits the GPU; `None` if the program did not run with it.
+    pub(super) fits: Option<bool>,
+    /// `None` if the work of a step is unknown.
+    pub(super) cost: Option<Cost>,
+}
+
+impl Candidate {
+    /// Whether the program ran with it, and each of its techniques had an effect.
+    pub(super) fn is_effective(&self) -> bool {
+        self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)
+    }
+
+    /// Why the set is not an option.
+    pub(super) fn objection(&self) -> Option<String> {
+        match &self.trial.end {
+            End::Refused(it) => Some(format!("{}: {}", it.technique, it.reason)),
+            End::Failed(how) => Some(format!("failed: {how}")),
+            End::Unknown(why) => Some(format!("no answer: {why}")),
+            End::RanOut(why) => Some(why.clone()),
+            End::Interrupted => Some("interrupted".to_owned()),
+            End::Ran => {
+                let idle = self.trial.techniques.iter().find(|it| !it.applied);
+                idle.map(|it| format!("{}: no effect: {}", it.name, it.detail))
+            }
+        }
+    }
+
+    /// Estimated seconds of a step; the order of candidates without an estimate is that of their trials.
+    pub(super) fn step_s(&self) -> f64 {
+        self.cost.map_or(0.0, |cost| cost.step_s)
+    }
+}

@@ -1,0 +1,50 @@
+//! The report as JSON: `plimsoll.plan/1`.
+
+use serde_json::{Value, json};
+
+use super::candidate::Candidate;
+use super::{Plan, text};
+use crate::predict::trial::End;
+
+/// The whole report.
+pub(super) fn render(plan: &Plan) -> String {
+    let chosen = plan.chosen();
+    let value = json!({
+        "schema": "plimsoll.plan/1",
+        "gpu": { "name": plan.target.name, "total_bytes": plan.target.total_bytes,
+            "context_bytes": plan.target.context_bytes, "timed_as": plan.gpu.name },
+        "summary": text::verdict(plan),
+        "exit": plan.exit() as u8,
+        "complete": !plan.is_interrupted,
+        "chosen": chosen.map(|it| it.set.to_string()),
+        "numbers": chosen.map(|it| it.set.numbers().name()),
+        "checked": plan.checked,
+        "batch": plan.batch_value,
+        "command": chosen.map(|it| plan.command(it)),
+        "lines": chosen.map(|it| it.trial.techniques.iter().flat_map(|it| it.lines.clone()).collect::<Vec<_>>()),
+        "tried": plan.candidates.iter().map(row).collect::<Vec<_>>(),
+    });
+    format!("{value:#}")
+}
+
+fn row(candidate: &Candidate) -> Value {
+    let (trial, cost) = (&candidate.trial, candidate.cost);
+    let ran = trial.end == End::Ran;
+    json!({
+        "set": candidate.set.to_string(),
+        "numbers": candidate.set.numbers().name(),
+        "fits": candidate.fits,
+        "effective": candidate.is_effective(),
+        "objection": candidate.objection(),
+        "refused": matches!(trial.end, End::Refused(_)),
+        "peak_allocated_bytes": ran.then_some(trial.allocated_bytes),
+        "peak_reserved_bytes": ran.then_some(trial.reserved_bytes),
+        "steps": trial.steps,
+        "estimated_step_seconds": cost.map(|cost| cost.step_s),
+        "extra_flops": cost.map(|cost| cost.extra_flops),
+        "pcie_bytes": cost.map(|cost| cost.pcie_bytes),
+        "techniques": trial.techniques.iter().map(|it| json!({
+            "name": it.name, "applied": it.applied, "detail": it.detail,
+        })).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,262 @@
+//! `plimsoll plan`: which techniques make a PyTorch program fit a GPU, without the GPU. Each row of its table is a run of the
+//! unmodified program on the stand-in, with a set of techniques applied from outside.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `search.rs` | which sets are tried, and which is chosen |
+//! | `candidate.rs` | a set that was tried |
+//! | `time.rs` | the estimate of a step's time |
+//! | `batch.rs` | the largest `{BATCH}` that fits |
+//! | `text.rs`, `json.rs` | the reports |
+//!
+//! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
+
+mod batch;
+mod candidate;
+mod json;
+mod search;
+mod text;
+mod time;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use plimsoll_gpu::Gpu;
+
+use self::candidate::Candidate;
+use self::search::{Goal, Search, Wish};
+use self::time::{Cost, Work};
+use crate::bytes;
+use crate::exit::{Answer, Exit, Failure};
+use crate::output;
+use crate::page::quoted;
+use crate::predict::gpu::{CONTEXT, Target, Workspaces};
+use crate::predict::trial::{self, End, Program};
+use crate::techniques::Numbers;
+
+#[derive(Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct PlanArgs {
+    /// The GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB
+    #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]
+    gpu: String,
+    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU nearest in size]
+    #[arg(long, value_name = "X.Y")]
+    cc: Option<String>,
+    /// Number of GPUs that the program sees
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
+    devices: u32,
+    /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
+    #[arg(long, value_name = "SIZE", default_value = CONTEXT, value_parser = bytes::parse)]
+    context: u64,
+    /// Workspaces of cuDNN and cuFFT
+    #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
+    cudnn_workspace: Workspaces,
+    /// What to optimize
+    #[arg(long, value_enum, default_value = "fit")]
+    goal: Goal,
+    /// The most that techniques may do to losses and parameters
+    #[arg(long, value_enum, default_value = "rounding")]
+    numbers: Allowed,
+    /// The batches for --goal batch; each value replaces {BATCH} in the command
+    #[arg(long, value_name = "FROM..TO", value_parser = batch::range, default_value = "1..512")]
+    batch: (u64, u64),
+    /// Training steps of each run
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..))]
+    steps: u64,
+    /// Allocator settings, as in PYTORCH_ALLOC_CONF
+    #[arg(long, value_name = "SETTINGS")]
+    alloc_conf: Option<String>,
+    /// Stop a run of the program after this time, such as 90s or 5m
+    #[arg(long, value_name = "TIME", value_parser = crate::predict::duration)]
+    timeout: Option<Duration>,
+    /// Print sizes in bytes, not in MiB and GiB
+    #[arg(long)]
+    bytes: bool,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments, after `--`
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// The most that techniques may do to the numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Allowed {
+    /// Losses and parameters keep their bits
+    Identical,
+    /// The same formulas, rounded differently
+    Rounding,
+    /// Other formulas, such as bf16 autocast
+    Changed,
+}
+
+const AFTER_HELP: &str = "\
+The program's own output goes to stderr. Nothing is computed, so every run takes seconds, and no model is saved. Times are
+estimates. Ctrl-C ends the search; what is known by then is printed.
+
+Exit codes: 0 it fits, as it is or with the chosen set; 4 it fits under no set that is allowed, or there is no answer; 5 the
+program failed for another reason.
+
+Examples:
+  plimsoll plan --gpu RTX-4090 -- python train.py --batch-size 32
+  plimsoll plan --gpu 24GiB --goal memory --json -- python train.py
+  plimsoll plan --gpu H100 --goal batch -- python train.py --batch-size {BATCH}";
+
+/// The result of a search.
+struct Plan {
+    target: Target,
+    /// The GPU whose datasheet the times are from.
+    gpu: &'static Gpu,
+    goal: Goal,
+    candidates: Vec<Candidate>,
+    /// The chosen one, by its place.
+    chosen: Option<usize>,
+    is_interrupted: bool,
+    /// What the run on the GPU itself showed, if it differs from the trial.
+    checked: Option<String>,
+    /// The largest batch, in words and as a number.
+    batch: Option<String>,
+    batch_value: Option<u64>,
+    words: Vec<OsString>,
+}
+
+/// Plans; returns the report for stdout.
+pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
+    let program = program(args, args.command.clone());
+    let target = program.target()?;
+    let gpu = gpu(args, &target)?;
+    let numbers = match args.numbers {
+        Allowed::Identical => Numbers::Identical,
+        Allowed::Rounding => Numbers::Rounding,
+        Allowed::Changed => Numbers::Changed,
+    };
+    let wish = Wish { goal: args.goal, numbers };
+    let has_batch = batch::is_in(&args.command);
+    if args.goal == Goal::Batch && !has_batch {
+        let message = "--goal batch: the command does not contain {BATCH}; for example `python train.py --batch-size {BATCH}`";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    if has_batch && args.goal != Goal::Batch {
+        return Err(Failure::new(Exit::Usage, "{BATCH} in the command needs --goal batch"));
+    }
+    let mut plan = if has_batch {
+        batch::plan(args, &target, gpu, wish)?
+    } else {
+        search(&program, &target, gpu, wish)?
+    };
+    plan.words.clone_from(&args.command);
+    let text = if args.json { json::render(&plan) } else { text::render(&plan, args.bytes) };
+    Ok(Answer { text, exit: plan.exit() })
+}
+
+fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
+    Program {
+        command,
+        gpu: args.gpu.clone(),
+        cc: args.cc.clone(),
+        devices: args.devices,
+        context: args.context,
+        workspaces: args.cudnn_workspace,
+        steps: args.steps,
+        alloc_conf: args.alloc_conf.clone(),
+        timeout: args.timeout,
+    }
+}
+
+/// The GPU whose datasheet is used: the named one, or the listed one nearest in size.
+fn gpu(args: &PlanArgs, target: &Target) -> Result<&'static Gpu, Failure> {
+    let listed = plimsoll_gpu::named(&args.gpu).ok();
+    listed
+        .or_else(|| plimsoll_gpu::nearest(target.total_bytes, (8, 0)))
+        .ok_or_else(|| Failure::new(Exit::Usage, format!("--gpu {}: no GPU is listed", args.gpu)))
+}
+
+/// Searches, and checks the chosen set on the GPU itself.
+fn search(program: &Program, target: &Target, gpu: &'static Gpu, wish: Wish) -> Result<Plan, Failure> {
+    let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
+    output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
+    trial::during(program, target, |trials| {
+        let mut search = Search {
+            trials,
+            target,
+            gpu,
+            wish,
+            work: Work::default(),
+            candidates: Vec::new(),
+            is_interrupted: false,
+        };
+        search.run()?;
+        let mut checked = None;
+        while let Some(chosen) = search.chosen().cloned() {
+            if search.is_interrupted {
+                break;
+            }
+            let trial = search.trials.checked(&chosen.set)?;
+            match trial.end {
+                End::Ran => break,
+                End::Interrupted => search.is_interrupted = true,
+                end => {
+                    let why = match end {
+                        End::RanOut(why) | End::Failed(why) | End::Unknown(why) => why,
+                        _ => String::new(),
+                    };
+                    checked = Some(format!(
+                        "{} was expected to fit, but on the GPU itself: {why}",
+                        text::named(&chosen)
+                    ));
+                    let again = search.candidates.iter_mut().find(|it| it.set == chosen.set);
+                    again.into_iter().for_each(|it| it.fits = Some(false));
+                }
+            }
+        }
+        let chosen = search.chosen().map(|it| it.set.clone());
+        let chosen = chosen.and_then(|set| search.candidates.iter().position(|it| it.set == set));
+        Ok(Plan {
+            target: target.clone(),
+            gpu,
+            goal: wish.goal,
+            candidates: search.candidates,
+            chosen,
+            is_interrupted: search.is_interrupted,
+            checked,
+            batch: None,
+            batch_value: None,
+            words: program.command.clone(),
+        })
+    })
+}
+
+impl Plan {
+    fn chosen(&self) -> Option<&Candidate> {
+        self.chosen.and_then(|place| self.candidates.get(place))
+    }
+
+    fn base_cost(&self) -> Option<Cost> {
+        self.candidates.first().and_then(|it| it.cost)
+    }
+
+    fn exit(&self) -> Exit {
+        match self.candidates.first().map(|base| &base.trial.end) {
+            Some(End::Failed(_)) => Exit::Program,
+            Some(End::Ran) if self.chosen.is_some() && !self.is_interrupted => Exit::Done,
+            _ => Exit::OutOfMemory,
+        }
+    }
+
+    /// The command that runs the program with a set.
+    fn command(&self, candidate: &Candidate) -> String {
+        let words = self.words.iter().map(|word| quoted(word.as_ref()));
+        let command = words.collect::<Vec<_>>().join(" ");
+        let command = match self.batch_value {
+            Some(value) => command.replace("{BATCH}", &value.to_string()),
+            None => command,
+        };
+        match candidate.set.is_empty() {
+            true => command,
+            false => format!("plimsoll run --with {} -- {command}", candidate.set),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The report as text: the verdict, the table, what was refused, the code and the command of the chosen set.
+
+use std::fmt::Write;
+
+use super::Plan;
+use super::candidate::Candidate;
+use super::search::Goal;
+use super::time::Cost;
+use crate::bytes;
+use crate::output::{BOLD, RESET};
+use crate::predict::trial::End;
+use crate::techniques::Numbers;
+
+/// A set as the table names it.
+pub(super) fn named(candidate: &Candidate) -> String {
+    if candidate.set.is_empty() { "as it is".to_owned() } else { candidate.set.to_string() }
+}
+
+/// The line of progress after a trial.
+pub(super) fn progress(candidate: &Candidate) -> String {
+    let size = |bytes| bytes::shown(bytes, false);
+    let trial = &candidate.trial;
+    let result = match (&trial.end, candidate.fits) {
+        (End::Ran, fits) => {
+            let fits = if fits == Some(true) { ", fits" } else { "" };
+            format!(
+                "{} allocated, {} reserved{fits}",
+                size(trial.allocated_bytes),
+                size(trial.reserved_bytes)
+            )
+        }
+        _ => candidate.objection().unwrap_or_default(),
+    };
+    format!("tried {}: {result}", named(candidate))
+}
+
+/// The whole report.
+pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
+    let mut out = String::new();
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(plan));
+    if let Some(note) = &plan.checked {
+        let _ = writeln!(out, "{note}");
+    }
+    let ran: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_none()).collect();
+    if !ran.is_empty() {
+        table(&mut out, plan, &ran, whole_bytes);
+    }
+    let objections: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_some()).collect();
+    if !objections.is_empty() && !ran.is_empty() {
+        let _ = writeln!(out, "\n{BOLD}Not possible, or without effect{RESET}");
+        for it in objections {
+            let _ = writeln!(out, "  {:<28}  {}", named(it), it.objection().unwrap_or_default());
+        }
+    }
+    if let Some(chosen) = plan.chosen().filter(|it| !it.set.is_empty()) {
+        let _ = writeln!(out, "\n{BOLD}Without an edit{RESET}\n  {}", plan.command(chosen));
+        let _ = writeln!(out, "\n{BOLD}Or in the program{RESET} (it calls its model `model`)");
+        for technique in chosen.trial.techniques.iter().filter(|it| !it.lines.is_empty()) {
+            let _ = writeln!(out, "  # {}", technique.name);
+            for line in &technique.lines {
+                let _ = writeln!(out, "  {line}");
+            }
+        }
+    }
+    out
+}
+
+/// The verdict in one sentence.
+pub(super) fn verdict(plan: &Plan) -> String {
+    let Some(base) = plan.candidates.first() else { return "no answer: interrupted".to_owned() };
+    let name = &plan.target.name;
+    match &base.trial.end {
+        End::Ran | End::RanOut(_) => {}
+        End::Failed(how) => return format!("no plan: the program FAILED, but not because of memory: {how}"),
+        End::Unknown(why) => return format!("no plan: {why}"),
+        End::Refused(it) => return format!("no plan: {}: {}", it.technique, it.reason),
+        End::Interrupted => return "no plan: interrupted during the first run".to_owned(),
+    }
+    let interrupted = if plan.is_interrupted { "interrupted; so far: " } else { "" };
+    let spare = |it: &Candidate| {
+        format!(
+            "{} of {}",
+            size(it.trial.reserved_bytes + plan.target.context_bytes),
+            size(plan.target.total_bytes)
+        )
+    };
+    let sentence = match plan.chosen() {
+        Some(chosen) if chosen.set.is_empty() => format!("fits {name} as it is: {}", spare(chosen)),
+        Some(chosen) => {
+            let word = if plan.goal == Goal::Memory { "least memory" } else { "fits" };
+            format!(
+                "{word} on {name} with {}: {}{}, numbers {}",
+                described(chosen),
+                spare(chosen),
+                slower(plan.base_cost(), chosen.cost),
+                chosen.set.numbers().name()
+            )
+        }
+        None => {
+            let offer = plan
+                .candidates
+                .iter()
+                .find(|it| it.fits == Some(true) && it.set.numbers() == Numbers::Changed);
+            let least = plan
+                .candidates
+                .iter()
+                .filter(|it| it.is_effective())
+                .min_by_key(|it| it.trial.reserved_bytes);
+            let least = least.map_or_else(String::new, |it| {
+                format!("; the least is {} reserved, with {}", size(it.trial.reserved_bytes), named(it))
+            });
+            match offer {
+                Some(it) => format!(
+                    "does NOT fit {name} under any set that keeps the numbers; with {} it does: {} (--numbers changed plans with it)",
+                    it.set,
+                    spare(it)
+                ),
+                None => format!("does NOT fit {name} under any set that was tried{least}"),
+            }
+        }
+    };
+    format!("{interrupted}{sentence}{}", plan.batch.as_ref().map_or_else(String::new, |it| format!("; {it}")))
+}
+
+/// A set in words: `checkpoint 4 of 12 blocks + chunked-loss`.
+fn described(candidate: &Candidate) -> String {
+    let word = |name: &str| {
+        let detail = candidate.trial.technique(name).map_or("", |it| it.detail.as_str());
+        match name {
+            "checkpoint" | "split" | "accumulate" if !detail.is_empty() => format!("{name} {detail}"),
+            _ => name.to_owned(),
+        }
+    };
+    candidate.set.names().map(word).collect::<Vec<_>>().join(" + ")
+}
+
+/// How much longer a step takes, as an estimate.
+fn slower(base: Option<Cost>, cost: Option<Cost>) -> String {
+    match (base, cost) {
+        (Some(base), Some(cost)) if base.step_s > 0.0 => {
+            format!(", about {:+.0} % time (estimated)", (cost.step_s / base.step_s - 1.0) * 100.0)
+        }
+        _ => String::new(),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    bytes::shown(bytes, false)
+}
+
+fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
+    let size = |bytes| bytes::shown(bytes, whole_bytes);
+    let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0).max("set".len());
+    let _ = writeln!(
+        out,
+        "\n{BOLD}{:<name_width$}  {:>12}  {:>12}  {:>12}  {:>11}  {:>11}  {:>9}  numbers{RESET}",
+        "set", "allocated", "reserved", "headroom", "extra FLOPs", "PCIe a step", "time"
+    );
+    let base = plan.base_cost();
+    for it in ran {
+        let trial = &it.trial;
+        let taken = trial.reserved_bytes + plan.target.context_bytes;
+        let headroom = match (plan.target.total_bytes.checked_sub(taken), it.fits) {
+            (Some(spare), _) => size(spare),
+            (None, Some(true)) => "tight".to_owned(),
+            (None, _) => format!("-{}", size(taken - plan.target.total_bytes)),
+        };
+        let cost = it.cost.unwrap_or_default();
+        let flops = if cost.extra_flops == 0 {
+            "0".to_owned()
+        } else {
+            format!("{:.1} T", cost.extra_flops as f64 / 1e12)
+        };
+        let pcie = if cost.pcie_bytes == 0 { "0".to_owned() } else { size(cost.pcie_bytes) };
+        let time = match (it.cost, base) {
+            (Some(cost), Some(base)) if base.step_s > 0.0 => format!("×{:.2}", cost.step_s / base.step_s),
+            _ => "unknown".to_owned(),
+        };
+        let mark = if plan.chosen().is_some_and(|chosen| chosen.set == it.set) { "  <" } else { "" };
+        let _ = writeln!(
+            out,
+            "{:<name_width$}  {:>12}  {:>12}  {:>12}  {flops:>11}  {pcie:>11}  {time:>9}  {}{mark}",
+            named(it),
+            size(trial.allocated_bytes),
+            size(trial.reserved_bytes),
+            headroom,
+            it.set.numbers().name()
+        );
+    }
+    let context = size(plan.target.context_bytes);
+    let _ = writeln!(
+        out,
+        "headroom: of {} after {context} of context (--context)",
+        size(plan.target.total_bytes)
+    );
+    if let Some(base) = base {
+        let _ = writeln!(
+            out,
+            "time: estimated from FLOPs, bytes and kernels of a step against the {}'s datasheet; as it is {:.1} ms",
+            plan.gpu.name,
+            base.step_s * 1e3
+        );
+    }
+}

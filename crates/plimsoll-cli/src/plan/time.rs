@@ -1,0 +1,191 @@
+//! An estimate of a step's time: [`Work`], the operators of a step, against the GPU's bandwidth and FLOP/s.
+//!
+//! Each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel. Overlap, the host's own time and
+//! the choice of kernels are unknown, so the figures serve to compare sets, not to promise a time.
+
+use plimsoll_gpu::Gpu;
+
+use crate::predict::trial::Trial;
+use crate::techniques::Set;
+
+/// Of the datasheet's matrix rate, what PyTorch's products reach.
+const PRODUCTS: f64 = 0.7;
+/// Of the datasheet's bandwidth, what element-wise operators reach.
+const TRAFFIC: f64 = 0.8;
+/// Of the datasheet's PCIe bandwidth, what a copy reaches.
+const PCIE: f64 = 0.7;
+/// Seconds for a kernel that does almost nothing: the host's time to start the next one.
+const KERNEL_S: f64 = 6e-6;
+/// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.
+const NARROW: f64 = 0.6;
+
+/// The operators of one step.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Work {
+    rows: Vec<Row>,
+    /// Repeated blocks.
+    pub(super) blocks: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    phase: Phase,
+    rate: Rate,
+    flops: f64,
+    bytes: f64,
+    number: f64,
+}
+
+/// Where an operator ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The forward pass of a block.
+    Block(u64),
+    /// The rest of the model's forward pass.
+    Root,
+    /// The backward pass, the optimizer, and all else.
+    Rest,
+}
+
+/// The type of a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rate {
+    F64,
+    F32,
+    Tf32,
+    F16,
+    Bf16,
+}
+
+/// The cost of a set beside the program as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Cost {
+    /// Estimated seconds of a step.
+    pub(super) step_s: f64,
+    /// FLOPs of a step beyond those of the program as it is.
+    pub(super) extra_flops: u64,
+    /// Bytes that a step moves over PCIe, both directions together.
+    pub(super) pcie_bytes: u64,
+}
+
+impl Work {
+    /// Reads what a counting trial reported.
+    pub(super) fn of(trial: &Trial) -> Work {
+        let Some(counted) = trial.technique("count") else { return Work::default() };
+        let row = |(phase, rate, flops, bytes, number): &(String, String, u64, u64, u64)| Row {
+            phase: match phase.strip_prefix("block ").and_then(|number| number.parse().ok()) {
+                Some(number) => Phase::Block(number),
+                None if phase == "root" => Phase::Root,
+                None => Phase::Rest,
+            },
+            rate: match rate.as_str() {
+                "f64" => Rate::F64,
+                "tf32" => Rate::Tf32,
+                "f16" => Rate::F16,
+                "bf16" => Rate::Bf16,
+                _ => Rate::F32,
+            },
+            flops: *flops as f64,
+            bytes: *bytes as f64,
+            number: *number as f64,
+        };
+        Work { rows: counted.work.iter().map(row).collect(), blocks: counted.blocks }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The cost of a set whose trial is known. `checkpointed` is the number of checkpointed blocks.
+    pub(super) fn cost(&self, gpu: &Gpu, set: &Set, trial: &Trial) -> Cost {
+        let is_narrow = set.has("bf16");
+        let again: u64 =
+            if set.has("checkpoint") { set.value("checkpoint").unwrap_or(self.blocks) } else { 0 };
+        let parts = set.value("accumulate").or(set.value("split")).unwrap_or(1) as f64;
+        let is_split = set.has("split");
+        let mut cost = Cost::default();
+        for row in &self.rows {
+            let is_forward = row.phase != Phase::Rest;
+            let is_again = matches!(row.phase, Phase::Block(nth) if nth < again);
+            // A split batch computes its whole forward pass twice, and checkpointed blocks three times.
+            let times = 1.0 + f64::from(u8::from(is_again)) + f64::from(u8::from(is_split && is_forward));
+            cost.step_s += times * row.seconds(gpu, is_narrow, parts);
+            cost.extra_flops += ((times - 1.0) * row.flops * row.number) as u64;
+        }
+        let moved = trial.technique("offload").map_or(0, |it| it.bytes) as f64 * parts.max(1.0);
+        cost.pcie_bytes = 2 * moved as u64;
+        cost.step_s += cost.pcie_bytes as f64 / (PCIE * gpu.bandwidth.pcie_bytes_per_s as f64);
+        cost
+    }
+}
+
+impl Row {
+    /// Seconds of these operators, each in this many parts.
+    fn seconds(&self, gpu: &Gpu, is_narrow: bool, parts: f64) -> f64 {
+        let flops = gpu.flops;
+        let rate = match if is_narrow { Rate::Bf16 } else { self.rate } {
+            Rate::F64 => flops.f64,
+            Rate::F32 => flops.f32,
+            Rate::Tf32 => flops.tf32.unwrap_or(flops.f32),
+            Rate::F16 => flops.f16,
+            Rate::Bf16 => flops.bf16.unwrap_or(flops.f32),
+        };
+        let bytes = if is_narrow { self.bytes * NARROW } else { self.bytes };
+        let arithmetic = self.flops / (PRODUCTS * rate as f64);
+        let traffic = bytes / (TRAFFIC * gpu.bandwidth.memory_bytes_per_s as f64);
+        self.number * parts * (arithmetic.max(traffic) / parts).max(KERNEL_S)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work() -> Work {
+        let row = |phase, flops: f64, bytes: f64| Row { phase, rate: Rate::F32, flops, bytes, number: 1.0 };
+        let rows = vec![
+            row(Phase::Block(0), 1e12, 1e9),
+            row(Phase::Block(1), 1e12, 1e9),
+            row(Phase::Root, 1e12, 1e9),
+            row(Phase::Rest, 6e12, 3e9),
+        ];
+        Work { rows, blocks: 2 }
+    }
+
+    fn trial() -> Trial {
+        Trial {
+            end: crate::predict::trial::End::Ran,
+            allocated_bytes: 0,
+            reserved_bytes: 0,
+            steps: 3,
+            techniques: Vec::new(),
+        }
+    }
+
+    fn cost(set: &str) -> Cost {
+        let gpu = plimsoll_gpu::named("H100").unwrap();
+        let set = if set.is_empty() { Set::default() } else { Set::parse(set).unwrap() };
+        work().cost(gpu, &set, &trial())
+    }
+
+    #[test]
+    fn computing_again_costs_the_flops_of_what_is_computed_again() {
+        for (set, extra) in [("", 0.0), ("checkpoint", 2e12), ("checkpoint=1", 1e12), ("split=2", 3e12)] {
+            let cost = cost(set);
+            assert_eq!(cost.extra_flops, extra as u64, "{set}");
+            assert!((cost.step_s / self::cost("").step_s - (1.0 + extra / 9e12)).abs() < 1e-9, "{set}");
+        }
+    }
+
+    #[test]
+    fn small_operators_cost_the_start_of_a_kernel_in_every_part() {
+        let row = Row { phase: Phase::Rest, rate: Rate::F32, flops: 0.0, bytes: 4.0, number: 100.0 };
+        let gpu = plimsoll_gpu::named("H100").unwrap();
+        assert!((row.seconds(gpu, false, 4.0) - 400.0 * KERNEL_S).abs() < 1e-9);
+    }
+
+    #[test]
+    fn bf16_is_faster_where_products_dominate() {
+        assert!(cost("bf16").step_s < cost("").step_s / 3.0);
+    }
+}

@@ -1,0 +1,119 @@
+# Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports, and often its
+# model, are behind it. There the process waits for requests and runs the rest of the program in a fork for each.
+#
+# A request is N.json in the folder: the set, and the folder for the reports. N.done has the exit status. `end` ends the
+# process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without glibc's `_Fork` nothing is
+# served, and each set takes a run of its own.
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+
+LEAST_TIME, SLOW = 60.0, 20  # seconds, and the multiple of the first child's time, after which a child is killed
+
+
+class Serve:
+    def __init__(self, torch, watch, folder):
+        self.torch, self.watch, self.folder = torch, watch, folder
+        self.pid, self.first = os.getpid(), None
+        self.library = ctypes.PyDLL(None)
+        world = os.environ.get("WORLD_SIZE") or "1"
+        if not hasattr(self.library, "_Fork") or world != "1":
+            return
+        import plimsoll_techniques
+
+        self.techniques = plimsoll_techniques
+        plimsoll_techniques.install(torch)
+        original = torch._C._cuda_init
+
+        def _cuda_init():
+            torch._C._cuda_init = original
+            if os.getpid() == self.pid and self.is_first():
+                self.requests()
+            return original()
+
+        torch._C._cuda_init = _cuda_init
+
+    def is_first(self):
+        # Several processes of the program may use CUDA: the first serves.
+        try:
+            os.close(os.open(os.path.join(self.folder, "serving"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    def requests(self):
+        number = 0
+        while not os.path.exists(os.path.join(self.folder, "end")):
+            path = os.path.join(self.folder, f"{number}.json")
+            if not os.path.isdir(self.folder):
+                break
+            if not os.path.exists(path):
+                time.sleep(0.01)
+                continue
+            with open(path) as file:
+                request = json.load(file)
+            child = self.fork()
+            if child == 0:
+                return self.begin(request)
+            status = self.wait(child)
+            done = os.path.join(self.folder, f"{number}.done")
+            with open(f"{done}.unfinished", "w") as file:
+                file.write(str(status))
+            os.replace(f"{done}.unfinished", done)
+            number += 1
+        self.watch.state = "stopped"
+        self.watch.leave(0)
+
+    def wait(self, child):
+        # A child that takes far longer than the first one hangs, and is killed.
+        begun = time.monotonic()
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            passed = time.monotonic() - begun
+            if done:
+                self.first = passed if self.first is None else self.first
+                return os.waitstatus_to_exitcode(status)
+            if self.first is not None and passed > max(LEAST_TIME, SLOW * self.first):
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.005)
+
+    def fork(self):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        python = ctypes.pythonapi
+        # A child that is asked to hand over the interpreter's lock, before it knows that it has no other threads, waits forever.
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1000)
+        time.sleep(0.02)
+        python.PyOS_BeforeFork()
+        child = self.library._Fork()
+        (python.PyOS_AfterFork_Child if child == 0 else python.PyOS_AfterFork_Parent)()
+        sys.setswitchinterval(interval)
+        return child
+
+    def begin(self, request):
+        # In the child: the program goes on with this set.
+        module = sys.modules["plimsoll_watch"]
+        module.FOLDER = request["reports"]
+        module.RECORDS = False
+        os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
+        self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
+        if not request["shows"]:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1), os.dup2(nothing, 2)
+        limit = request["limit_bytes"]
+        if limit:
+            self.torch.cuda._lazy_call(lambda: self.limit(limit))
+        self.watch.techniques = self.techniques
+        self.techniques.activate(request["set"], self.watch)
+        self.watch.listening = None
+        self.watch.listen()
+
+    def limit(self, bytes):
+        cuda = self.torch.cuda
+        for device in range(cuda.device_count()):
+            cuda.set_per_process_memory_fraction(bytes / cuda.get_device_properties(device).total_memory, device)

@@ -1,0 +1,327 @@
+//! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
+//!
+//! One run of the program serves them: it waits at its first use of CUDA and forks for each set (`serve.py`). A program that
+//! cannot be served, because it starts several processes or never gets there, runs once for each set.
+//!
+//! The device has far more memory than the GPU, so that peaks are known also where memory would run out; whether a set fits is
+//! then a question of the peaks, or of another trial under the GPU's limit. [`Trials::checked`] runs the program
+//! on the GPU itself.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::thread::{self, ScopedJoinHandle, sleep};
+use std::time::Duration;
+
+use super::PredictArgs;
+use super::answer::{Outcome, Verdict};
+use super::gpu::{Target, Workspaces};
+use super::report::{Applied, Refusal, Report};
+use super::run::{Ended, Run, Session};
+use super::text;
+use crate::bytes;
+use crate::exit::{Exit, Failure};
+use crate::shown::Shown;
+use crate::techniques::Set;
+
+/// Memory of the device for trials without a limit.
+const AMPLE_BYTES: u64 = 1 << 39;
+
+/// What all trials share.
+#[derive(Debug, Clone)]
+pub(crate) struct Program {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) gpu: String,
+    pub(crate) cc: Option<String>,
+    pub(crate) devices: u32,
+    pub(crate) context: u64,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) steps: u64,
+    pub(crate) alloc_conf: Option<String>,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// The result of one set.
+#[derive(Debug, Clone)]
+pub(crate) struct Trial {
+    pub(crate) end: End,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) steps: u64,
+    pub(crate) techniques: Vec<Applied>,
+}
+
+/// How a trial ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The peaks are known.
+    Ran,
+    /// Memory ran out: the verdict's sentence.
+    RanOut(String),
+    /// A technique cannot be applied.
+    Refused(Refusal),
+    /// The program failed: how.
+    Failed(String),
+    /// There is no answer: why.
+    Unknown(String),
+    /// By the user.
+    Interrupted,
+}
+
+impl Program {
+    fn args(&self, set: &Set, variables: Vec<(&'static str, OsString)>) -> PredictArgs {
+        PredictArgs {
+            gpu: self.gpu.clone(),
+            cc: self.cc.clone(),
+            devices: self.devices,
+            nodes: 1,
+            rank: None,
+            context: self.context,
+            cudnn_workspace: self.workspaces,
+            steps: self.steps,
+            whole: false,
+            assume: Vec::new(),
+            alloc_conf: self.alloc_conf.clone(),
+            with: (!set.is_empty()).then(|| set.clone()),
+            timeout: self.timeout,
+            find: None,
+            snapshot: None,
+            html: None,
+            force: false,
+            shown: Shown { rows: 10, bytes: false },
+            json: false,
+            command: self.command.clone(),
+            list: false,
+            variables,
+        }
+    }
+
+    /// The GPU.
+    ///
+    /// # Errors
+    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        Target::of(&self.args(&Set::default(), Vec::new()))
+    }
+}
+
+/// A variable that leaves out the recording of events: the peaks are enough.
+fn peaks_only() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_PEAKS_ONLY", "1".into())
+}
+
+/// Tries sets of techniques on one program.
+pub(crate) struct Trials<'scope> {
+    program: &'scope Program,
+    session: &'scope Session,
+    /// The GPU.
+    target: &'scope Target,
+    /// The same with ample memory.
+    ample: &'scope Target,
+    /// The run that serves; `None` once it has ended.
+    server: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
+    /// The folder for requests.
+    folder: PathBuf,
+    requests: usize,
+    /// The run that was to serve, if it served nothing: it is the trial without techniques.
+    unserved: Option<Trial>,
+}
+
+/// Lets the closure try sets.
+///
+/// # Errors
+/// The stand-in is missing; the system's.
+pub(crate) fn during<T>(
+    program: &Program,
+    target: &Target,
+    work: impl FnOnce(&mut Trials<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let session = Session::begin()?;
+    let ample = target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes));
+    let folder = session.folder().join("plan");
+    fs::create_dir_all(&folder).map_err(|why| unreadable(&why))?;
+    thread::scope(|scope| {
+        let (session, ample, place) = (&session, &ample, folder.clone());
+        let server = scope.spawn(move || {
+            let variables = vec![
+                peaks_only(),
+                ("PLIMSOLL_PLAN_FOLDER", place.into_os_string()),
+                // A fork has none of the threads of a pool.
+                ("OMP_NUM_THREADS", "1".into()),
+            ];
+            let args = program.args(&Set::default(), variables);
+            Run::of(&args, &args.command, ample, session, &[])
+        });
+        let mut trials = Trials {
+            program,
+            session,
+            target,
+            ample,
+            server: Some(server),
+            folder,
+            requests: 0,
+            unserved: None,
+        };
+        let done = work(&mut trials);
+        trials.end()?;
+        done
+    })
+}
+
+/// A run of its own on the GPU itself.
+///
+/// # Errors
+/// The stand-in is missing; the system's.
+pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
+    let session = Session::begin()?;
+    let args = program.args(set, vec![peaks_only()]);
+    let run = Run::of(&args, &args.command, target, &session, &[])?;
+    Trial::of(run.ended, &run.reports, target)
+}
+
+fn unreadable(why: &std::io::Error) -> Failure {
+    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
+}
+
+impl Trials<'_> {
+    /// The trial of a set, with ample memory or under the GPU's limit. `counted` also counts operators.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn of(&mut self, set: &Set, is_limited: bool, counted: bool) -> Result<Trial, Failure> {
+        if let Some(trial) = self.served(set, is_limited, counted)? {
+            return Ok(trial);
+        }
+        if set.is_empty()
+            && !is_limited
+            && !counted
+            && let Some(trial) = self.unserved.take()
+        {
+            return Ok(trial);
+        }
+        let target = if is_limited { self.target } else { self.ample };
+        let mut variables = vec![peaks_only()];
+        if counted {
+            variables.push(("PLIMSOLL_WITH", r#"{"count":null}"#.into()));
+        }
+        let args = self.program.args(set, variables);
+        let run = Run::of(&args, &args.command, target, self.session, &[])?;
+        Trial::of(run.ended, &run.reports, target)
+    }
+
+    /// The trial on the GPU itself, by a run of its own: no other trial follows.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn checked(&mut self, set: &Set) -> Result<Trial, Failure> {
+        self.end()?;
+        self.of(set, true, false)
+    }
+
+    /// Lets the serving process answer; `None` if it cannot.
+    fn served(&mut self, set: &Set, is_limited: bool, counted: bool) -> Result<Option<Trial>, Failure> {
+        if self.server.is_none() {
+            return Ok(None);
+        }
+        let number = self.requests;
+        let reports = self.folder.join(format!("reports-{number}"));
+        fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
+        let wanted = if counted { r#"{"count":null}"#.to_owned() } else { set.json() };
+        let wanted: serde_json::Value = serde_json::from_str(&wanted).unwrap_or_default();
+        let request = serde_json::json!({
+            "set": wanted,
+            "reports": reports,
+            "limit_bytes": is_limited.then(|| self.target.capacity_bytes()),
+            "shows": number == 0,
+        });
+        let path = self.folder.join(format!("{number}.json"));
+        let unfinished = self.folder.join("request");
+        fs::write(&unfinished, request.to_string()).map_err(|why| unreadable(&why))?;
+        fs::rename(&unfinished, &path).map_err(|why| unreadable(&why))?;
+        self.requests += 1;
+        let done = self.folder.join(format!("{number}.done"));
+        loop {
+            if let Ok(status) = fs::read_to_string(&done) {
+                let ended = match status.trim().parse::<i32>() {
+                    Ok(0) => Ended::Well,
+                    Ok(code) if code < 0 => Ended::Signal(-code),
+                    code => Ended::Status(code.unwrap_or(1)),
+                };
+                let shared = self.folder.join("shared");
+                let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
+                return Trial::of(ended, &reports, self.ample).map(Some);
+            }
+            if self.server.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
+                return self.unserved(number);
+            }
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The serving process has ended: its own run is the trial without techniques if it never served.
+    fn unserved(&mut self, requests: usize) -> Result<Option<Trial>, Failure> {
+        let Some(run) = self.join()? else { return Ok(None) };
+        let trial = Trial::of(run.ended, &run.reports, self.ample)?;
+        if trial.end == End::Interrupted {
+            return Ok(Some(trial));
+        }
+        if requests == 0 {
+            self.unserved = Some(trial);
+        }
+        Ok(None)
+    }
+
+    /// Ends the serving process.
+    fn end(&mut self) -> Result<(), Failure> {
+        let _ = fs::write(self.folder.join("end"), "");
+        self.join().map(|_| ())
+    }
+
+    fn join(&mut self) -> Result<Option<Run>, Failure> {
+        let Some(server) = self.server.take() else { return Ok(None) };
+        match server.join() {
+            Ok(run) => run.map(Some),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Outcome {
+    /// The techniques of `--with` in the process that decides; in any, if none does.
+    pub(super) fn techniques(&self) -> &[Applied] {
+        let judged = self.judged.as_ref().map(|judged| &judged.report);
+        judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
+    }
+}
+
+impl Trial {
+    fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Trial, Failure> {
+        let outcome = Outcome::of(ended, reports, target)?;
+        let said = text::verdict(&outcome, target, |bytes| bytes::shown(bytes, false));
+        let peaks = outcome.judged.as_ref().map(|judged| judged.peaks);
+        let end = match &outcome.verdict {
+            _ if ended == Ended::Interrupted => End::Interrupted,
+            Verdict::Fits { .. } => End::Ran,
+            Verdict::RunsOut(_) => End::RanOut(said),
+            Verdict::Refused(refusal) => End::Refused(refusal.clone()),
+            Verdict::Failed { how, .. } => End::Failed(how.clone()),
+            // Memory that ran out without a recording has no line.
+            Verdict::Unknown(why) if reports.iter().any(|report| report.failures > 0) => {
+                End::RanOut(why.clone())
+            }
+            Verdict::Unknown(why) => End::Unknown(why.clone()),
+        };
+        Ok(Trial {
+            end,
+            allocated_bytes: peaks.map_or(0, |peaks| peaks.allocated_bytes),
+            reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes)),
+            steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
+            techniques: outcome.techniques().to_vec(),
+        })
+    }
+
+    /// What a technique did.
+    pub(crate) fn technique(&self, name: &str) -> Option<&Applied> {
+        self.techniques.iter().find(|it| it.name == name)
+    }
+}

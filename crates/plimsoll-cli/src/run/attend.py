@@ -1,0 +1,147 @@
+# What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history, and explains
+# a failure below its traceback. The launcher puts imports.py before this file in one sitecustomize.py.
+
+import atexit
+
+WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
+WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "light", or nothing
+PROGRAM = os.environ.get("PLIMSOLL_RUN_PROGRAM") or "plimsoll"
+SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
+ENTRIES = 100_000  # events in the history, the latest ones
+FROZEN = "<frozen plimsoll "
+
+
+class Attend:
+    def __init__(self, torch):
+        self.torch = torch
+        self.path = None  # the snapshot of the last request that failed
+        self.techniques = None
+        self.pid = os.getpid()
+        atexit.register(self.end)
+        if WITH:
+            self.apply()
+        if WATCH:
+            torch.cuda._lazy_call(self.start)
+
+    def apply(self):
+        import json
+
+        import plimsoll_techniques
+
+        self.techniques = plimsoll_techniques
+        plimsoll_techniques.install(self.torch)
+        plimsoll_techniques.activate(json.loads(WITH), self)
+
+    def refused(self, name, reason):
+        # Before a parameter has changed: the program ends here.
+        say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(2)
+
+    def unread(self):
+        import contextlib
+
+        return contextlib.nullcontext()
+
+    def start(self):
+        # CUDA is initialized, and nothing is allocated yet.
+        try:
+            record = self.torch.cuda.memory._record_memory_history
+            if WATCH == "light":
+                record(enabled="state", context=None, stacks="python")
+            else:
+                options = dict(enabled="all", context="alloc", stacks="python", max_entries=ENTRIES)
+                try:
+                    record(global_record_annotations=True, **options)
+                except TypeError:  # an older PyTorch, without that option
+                    record(**options)
+            self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
+        except Exception as why:  # Not being able to watch must not end the program.
+            say(f"this process is not watched: {why}")
+
+    def on_out_of_memory(self, device, asked, total, free):
+        import pickle
+
+        rank = os.environ.get("RANK")
+        name = f"oom-rank{rank}.pickle" if rank else f"oom-{os.getpid()}.pickle"
+        path = os.path.join(SNAPSHOTS, name)
+        try:
+            cuda = self.torch.cuda
+            snapshot = cuda.memory._snapshot()
+            totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
+            settings = snapshot.setdefault("allocator_settings", {})
+            settings["plimsoll_record"] = {"max_entries": ENTRIES, "device_total_bytes": totals}
+            with open(f"{path}.unfinished", "wb") as file:
+                pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
+            os.replace(f"{path}.unfinished", path)
+            self.path = path
+        except Exception as why:
+            say(f"no snapshot of this moment: {why}")
+
+    def end(self):
+        # The interpreter exits. It stores the exception that ended it, whose traceback is printed already.
+        if os.getpid() != self.pid:
+            return
+        failure = getattr(sys, "last_value", None)
+        if failure is not None and self.path and "out of memory" in str(failure):
+            self.explain()
+        elif failure is not None and self.techniques:
+            self.blame(failure)
+        elif failure is None:
+            if self.path:
+                say(f"memory ran out, and the program went on; the moment is in {self.path} (plimsoll explain {self.path})")
+            self.idle()
+
+    def explain(self):
+        import subprocess
+
+        try:
+            said = subprocess.run([PROGRAM, "explain", self.path], capture_output=True, text=True, timeout=60).stdout
+        except (OSError, subprocess.SubprocessError) as why:
+            said = f"not explained: {why}"
+        verdict = said.strip().split("\n\n")[0]
+        say(verdict, f"all of it: plimsoll explain {self.path}", "what would make it fit: plimsoll plan -- COMMAND")
+
+    def blame(self, failure):
+        # Whether one of our techniques raised it: the innermost frame outside packages is ours.
+        import traceback
+
+        frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
+        own = next((it for it in reversed(frames) if "site-packages" not in it and "dist-packages" not in it), "")
+        is_checkpoint = type(failure).__name__ == "CheckpointError"
+        if own.startswith(FROZEN) or is_checkpoint:
+            names = self.names()
+            module = own[len(FROZEN) : -1].replace("_", "-")
+            which = [module] if module in names else [it for it in names if it in ("checkpoint", "split")] or names
+            for name in which[:1]:
+                say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
+
+    def idle(self):
+        # Techniques that had nothing to do.
+        for row in self.techniques.report() if self.techniques and self.torch.is_grad_enabled() else []:
+            if not row["applied"]:
+                why = f": {row['detail']}" if row["detail"] else ""
+                say(f"{row['name']} had no effect{why}")
+
+    def names(self):
+        return [row["name"] for row in self.techniques.report()]
+
+
+def say(*lines):
+    rank = os.environ.get("RANK")
+    who = f"plimsoll (rank {rank})" if rank else "plimsoll"
+    for line in lines:
+        print(f"{who}: {line}", file=sys.stderr, flush=True)
+
+
+def without(name):
+    # The option without a technique.
+    import json
+
+    rest = [it if value is None else f"{it}={value}" for it, value in json.loads(WITH).items() if it != name]
+    return f"plimsoll run --with {','.join(rest)} -- COMMAND" if rest else "plimsoll run -- COMMAND"
+
+
+sys.meta_path.insert(0, Finder({"torch": lambda torch: Attend(torch)}))
+run_users_sitecustomize()

@@ -1,0 +1,154 @@
+//! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both inside
+//! the program's Python.
+//!
+//! This process becomes the program, so that its output, signals and exit code are the program's own.
+
+use std::collections::hash_map::DefaultHasher;
+use std::ffi::OsString;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+
+use crate::exit::{Answer, Exit, Failure};
+use crate::inject;
+use crate::techniques::{self, Set};
+
+#[derive(Args)]
+#[command(after_help = after_help())]
+pub(crate) struct RunArgs {
+    /// Apply techniques that use less memory, such as checkpoint=4,chunked-loss
+    #[arg(long, value_name = "SET", value_parser = Set::parse)]
+    with: Option<Set>,
+    /// Do not record the memory history, and do not explain a failure
+    #[arg(long)]
+    no_watch: bool,
+    /// Record only the state of the allocator, without events and stacks: cheaper, but a failure shows no lines
+    #[arg(long, conflicts_with = "no_watch")]
+    light: bool,
+    /// Where snapshots of moments at which memory ran out are written
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    snapshots: PathBuf,
+    /// The program and its arguments, after `--`
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+fn after_help() -> String {
+    format!(
+        "\
+The program's output and exit code are its own. With --no-watch and without --with nothing is injected. A technique that
+cannot be applied ends the program before a parameter has changed, with exit code 2.
+
+Techniques, and what they do to losses and parameters:
+{}
+Examples:
+  plimsoll run --with checkpoint,chunked-loss -- python train.py
+  plimsoll run --no-watch --with expandable -- torchrun --nproc-per-node 8 train.py",
+        techniques::help()
+    )
+}
+
+/// sitecustomize.py of the program's Python.
+const SITECUSTOMIZE: &str = concat!(include_str!("../inject/imports.py"), "\n\n", include_str!("attend.py"));
+
+/// Becomes the program; returns only if it cannot be started.
+pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
+    let mut words = args.command.iter();
+    let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+    command.args(words);
+    if args.with.is_some() || !args.no_watch {
+        attend(args, &mut command)?;
+    }
+    let why = command.exec();
+    let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    Err(Failure::new(Exit::Program, format!("{name} cannot be started: {why}")))
+}
+
+/// Sets the variables with which the program's Python loads `attend.py`.
+fn attend(args: &RunArgs, command: &mut Command) -> Result<(), Failure> {
+    let unreadable =
+        |why: io::Error| Failure::new(Exit::Unreadable, format!("the folder for our Python: {why}"));
+    let folder = laid_out().map_err(unreadable)?;
+    command.env("PYTHONPATH", inject::python_path(&folder));
+    if let Some(set) = &args.with {
+        command.env("PLIMSOLL_WITH", set.json());
+        if set.has("expandable") {
+            let settings = inject::expandable(None);
+            // The old name, for older versions.
+            command.env("PYTORCH_ALLOC_CONF", &settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
+        }
+    } else {
+        command.env_remove("PLIMSOLL_WITH");
+    }
+    if args.no_watch {
+        command.env_remove("PLIMSOLL_RUN_WATCH");
+        return Ok(());
+    }
+    let snapshots = std::path::absolute(&args.snapshots).map_err(unreadable)?;
+    if !snapshots.is_dir() {
+        let message = format!("--snapshots {}: not a folder", args.snapshots.display());
+        return Err(Failure::new(Exit::Unreadable, message));
+    }
+    command.env("PLIMSOLL_RUN_WATCH", if args.light { "light" } else { "full" });
+    command.env("PLIMSOLL_RUN_SNAPSHOTS", snapshots);
+    if let Ok(program) = std::env::current_exe() {
+        command.env("PLIMSOLL_RUN_PROGRAM", program);
+    }
+    Ok(())
+}
+
+/// The folder with our Python, in the user's cache: written once for each version of it, because this process does not live
+/// long enough to remove it.
+fn laid_out() -> io::Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    (SITECUSTOMIZE, techniques::PYTHON).hash(&mut hasher);
+    let name = format!("run-{:016x}", hasher.finish());
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    match cache.map(|cache| cache.join("plimsoll")) {
+        Some(cache) if fs::create_dir_all(&cache).is_ok() => in_cache(&cache, &name).or_else(|_| private()),
+        _ => private(),
+    }
+}
+
+/// Written beside, then renamed: another process may do the same.
+fn in_cache(cache: &Path, name: &str) -> io::Result<PathBuf> {
+    let place = cache.join(name);
+    if place.is_dir() {
+        return Ok(place);
+    }
+    let unfinished = tempfile::Builder::new().prefix(name).tempdir_in(cache)?;
+    inject::lay_out(unfinished.path(), SITECUSTOMIZE, &[])?;
+    match fs::rename(unfinished.path(), &place) {
+        Err(why) if !place.is_dir() => Err(why),
+        _ => Ok(place),
+    }
+}
+
+/// A folder of this process alone, where there is no cache.
+fn private() -> io::Result<PathBuf> {
+    let folder = tempfile::Builder::new().prefix("plimsoll-run-").tempdir()?;
+    inject::lay_out(folder.path(), SITECUSTOMIZE, &[])?;
+    Ok(folder.keep())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_python_is_written_once_and_found_again() {
+        let cache = tempfile::tempdir().unwrap();
+        let first = in_cache(cache.path(), "run-1").unwrap();
+        assert!(
+            first.join("sitecustomize.py").is_file() && first.join("plimsoll_techniques/roots.py").is_file()
+        );
+        assert_eq!(in_cache(cache.path(), "run-1").unwrap(), first);
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+}
