@@ -1,0 +1,233 @@
+//! `plimsoll run` and `plimsoll predict --with`: techniques applied from outside to an unmodified program.
+
+use std::process::Output;
+
+mod program;
+mod torch;
+use program::{Folder, plimsoll, stderr, stdout};
+use torch::{Torch, answer};
+
+#[test]
+fn what_cannot_be_applied_as_asked_is_refused_before_anything_runs() {
+    for (args, said) in [
+        (&["run", "--with", "magic", "--", "true"][..], "known are expandable"),
+        (&["run", "--with", "split", "--", "true"], "number of parts"),
+        (&["run", "--with", "fused,no-foreach", "--", "true"], "exclude each other"),
+        (&["run", "--light", "--no-watch", "--", "true"], "cannot be used with"),
+        (&["predict", "--with", "checkpoint=0", "--", "true"], "at least 1"),
+        (&["plan", "--goal", "batch", "--", "true"], "{BATCH}"),
+        (&["plan", "--", "train", "{BATCH}"], "--goal batch"),
+        (&["plan", "--gpu", "H9000", "--", "true"], "known are H200"),
+        (&["plan"], "COMMAND"),
+        (&["run"], "COMMAND"),
+    ] {
+        let output = plimsoll(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stdout(&output));
+        assert!(stderr(&output).contains(said), "{args:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn the_programs_output_and_exit_code_are_its_own() {
+    for watch in [&["run", "--no-watch"][..], &["run"]] {
+        let mut args = watch.to_vec();
+        args.extend(["--", "sh", "-c", "echo out; echo err >&2; exit 37"]);
+        let output = plimsoll(&args);
+        assert_eq!(output.status.code(), Some(37), "{args:?}");
+        assert_eq!((stdout(&output), stderr(&output)), ("out\n".to_owned(), "err\n".to_owned()), "{args:?}");
+    }
+    let output = plimsoll(&["run", "--", "no-such-program"]);
+    assert_eq!(output.status.code(), Some(5));
+}
+
+#[test]
+fn without_techniques_and_watching_nothing_is_injected() {
+    let output =
+        plimsoll(&["run", "--no-watch", "--", "sh", "-c", "echo ${PYTHONPATH-none} ${PLIMSOLL_WITH-none}"]);
+    let before = std::env::var("PYTHONPATH").unwrap_or_else(|_| "none".to_owned());
+    assert_eq!(stdout(&output), format!("{before} none\n"));
+}
+
+const TRAINS: &str = "
+import sys, hashlib, torch, torch.nn as nn, torch.nn.functional as F
+torch.set_num_threads(1)
+torch.manual_seed(0)
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down, self.drop = nn.LayerNorm(32), nn.Linear(32, 128), nn.Linear(128, 32), nn.Dropout(0.1)
+        self.batch = nn.BatchNorm1d(32) if 'batch' in sys.argv else nn.Identity()
+    def forward(self, x, *, scale):
+        y = self.drop(self.down(F.gelu(self.up(self.norm(x))))) * scale
+        return x + self.batch(y.transpose(1, 2)).transpose(1, 2)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(2048, 32), nn.ModuleList(Block() for _ in range(4))
+        self.head = nn.Linear(32, 2048, bias=False)
+        self.head.weight = self.embedding.weight
+        if 'still' in sys.argv:
+            for block in self.blocks:
+                block.drop.p = 0.0
+    def forward(self, index, target):
+        x = self.embedding(index)
+        for block in self.blocks:
+            x = block(x, scale=0.5)
+        logits = self.head(x)
+        return logits, F.cross_entropy(logits.view(-1, logits.size(-1)), target.view(-1), ignore_index=-1)
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for step in range(3):
+    logits, loss = model(torch.randint(0, 2048, (8, 16)), torch.randint(-1, 2048, (8, 16)))
+    if 'reads' in sys.argv:
+        logits.argmax(-1)
+    optimizer.zero_grad()
+    loss.backward()
+    if 'clips' in sys.argv:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    print('loss', loss.item().hex(), loss.item())
+print('parameters', hashlib.sha1(b''.join(it.detach().numpy().tobytes() for it in model.state_dict().values())).hexdigest())
+";
+
+/// Runs the program on the CPU with a set, and with these arguments.
+fn run(torch: &Torch, set: &str, arguments: &[&str]) -> Output {
+    let program = torch.folder.file("train.py");
+    let mut args = vec!["run", "--no-watch"];
+    if !set.is_empty() {
+        args.extend(["--with", set]);
+    }
+    args.push("--");
+    args.extend(torch.python.iter().map(String::as_str));
+    args.push(&program);
+    args.extend(arguments);
+    plimsoll(&args)
+}
+
+#[test]
+fn losses_and_parameters_keep_their_bits_where_identical_numbers_are_claimed() {
+    let Some(torch) = Torch::new("identical", TRAINS) else { return };
+    for arguments in [&[][..], &["batch"]] {
+        let plain = run(&torch, "", arguments);
+        assert!(plain.status.success() && stdout(&plain).contains("parameters"), "{}", stderr(&plain));
+        for set in
+            ["checkpoint", "checkpoint=2", "offload=1", "step-in-backward", "free-grads,checkpoint,offload=1"]
+        {
+            let output = run(&torch, set, arguments);
+            assert_eq!(stdout(&output), stdout(&plain), "{set} {arguments:?}: {}", stderr(&output));
+        }
+    }
+}
+
+#[test]
+fn losses_are_near_where_rounding_is_claimed() {
+    let Some(torch) = Torch::new("rounding", TRAINS) else { return };
+    let losses = |set: &str| -> Vec<f64> {
+        let output = run(&torch, set, &["still"]);
+        assert!(output.status.success(), "{set}: {}", stderr(&output));
+        let text = stdout(&output);
+        let numbers =
+            text.lines().filter_map(|line| line.strip_prefix("loss ")?.split(' ').nth(1)?.parse().ok());
+        numbers.collect()
+    };
+    let plain = losses("");
+    assert_eq!(plain.len(), 3);
+    for set in [
+        "chunked-loss=24",
+        "accumulate=4",
+        "split=3,checkpoint=2",
+        "accumulate=2,chunked-loss=24",
+        "no-foreach",
+    ] {
+        for (loss, expected) in losses(set).into_iter().zip(&plain) {
+            assert!((loss / expected - 1.0).abs() < 1e-5, "{set}: {loss}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn a_technique_that_cannot_be_applied_ends_the_program_with_the_reason_and_what_to_leave_out() {
+    let Some(torch) = Torch::new("refusals", TRAINS) else { return };
+    for (set, argument, said) in [
+        ("step-in-backward,checkpoint", "clips", "clip_grad_norm_"),
+        ("chunked-loss=24", "reads", "argmax"),
+        ("split=2", "batch", "batch normalization"),
+    ] {
+        let output = run(&torch, set, &[argument]);
+        assert_eq!(output.status.code(), Some(2), "{set}: {}", stdout(&output));
+        assert!(!stdout(&output).contains("parameters"), "{set}");
+        assert!(
+            stderr(&output).contains(said) && stderr(&output).contains("leave it out: plimsoll run"),
+            "{}",
+            stderr(&output)
+        );
+    }
+    let output = run(&torch, "step-in-backward,checkpoint", &["clips"]);
+    assert!(stderr(&output).contains("--with checkpoint -- COMMAND"), "{}", stderr(&output));
+}
+
+const PEAKS: &str = "
+import torch, torch.nn as nn
+model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)) for _ in range(6)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    loss = model(torch.randn(4096, 512, device='cuda')).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+";
+
+#[test]
+fn checkpointed_blocks_lower_the_predicted_peak_and_each_by_the_same() {
+    let Some(torch) = Torch::new("checkpointed", PEAKS) else { return };
+    let peak = |set: &str| {
+        let mut options = vec!["--json"];
+        if !set.is_empty() {
+            options.extend(["--with", set]);
+        }
+        let report = answer(&torch.predict(&options, &[]), 0);
+        report["judged"]["peak_allocated_bytes"].as_u64().expect("a peak")
+    };
+    let (none, two, all) = (peak(""), peak("checkpoint=2"), peak("checkpoint"));
+    assert!(all < two && two < none, "{none}, {two}, {all}");
+}
+
+#[test]
+fn a_plan_finds_a_set_that_fits_where_the_program_alone_does_not() {
+    let Some(torch) = Torch::new("plan", PEAKS) else { return };
+    let program = torch.folder.file("train.py");
+    let mut args = vec![
+        "plan",
+        "--gpu",
+        "400MiB",
+        "--cc",
+        "8.0",
+        "--context",
+        "0",
+        "--numbers",
+        "identical",
+        "--json",
+        "--",
+    ];
+    args.extend(torch.python.iter().map(String::as_str));
+    args.push(&program);
+    let plan = answer(&plimsoll(&args), 0);
+    assert_eq!(plan["schema"], "plimsoll.plan/1");
+    assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
+    let chosen = plan["chosen"].as_str().expect("a set");
+    assert!(chosen.contains("checkpoint"), "{plan}");
+    assert!(plan["command"].as_str().is_some_and(|it| it.starts_with("plimsoll run --with ")), "{plan}");
+}
+
+#[test]
+fn a_plan_for_a_program_that_fails_or_uses_no_gpu_says_so() {
+    for (command, code, said) in [("exit 3", 5, "exit status 3"), ("echo hello", 4, "no torch was imported")]
+    {
+        let output = plimsoll(&["plan", "--json", "--", "sh", "-c", command]);
+        let plan = answer(&output, code);
+        assert!(plan["summary"].as_str().is_some_and(|it| it.contains(said)), "{plan}");
+    }
+    let folder = Folder::new("plan-nothing");
+    let output = plimsoll(&["run", "--snapshots", &folder.file("absent"), "--", "true"]);
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+}
