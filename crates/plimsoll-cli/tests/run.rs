@@ -193,41 +193,8 @@ fn checkpointed_blocks_lower_the_predicted_peak_and_each_by_the_same() {
 }
 
 #[test]
-fn a_plan_finds_a_set_that_fits_where_the_program_alone_does_not() {
-    let Some(torch) = Torch::new("plan", PEAKS) else { return };
-    let program = torch.folder.file("train.py");
-    let mut args = vec![
-        "plan",
-        "--gpu",
-        "400MiB",
-        "--cc",
-        "8.0",
-        "--context",
-        "0",
-        "--numbers",
-        "identical",
-        "--json",
-        "--",
-    ];
-    args.extend(torch.python.iter().map(String::as_str));
-    args.push(&program);
-    let plan = answer(&plimsoll(&args), 0);
-    assert_eq!(plan["schema"], "plimsoll.plan/1");
-    assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
-    let chosen = plan["chosen"].as_str().expect("a set");
-    assert!(chosen.contains("checkpoint"), "{plan}");
-    assert!(plan["command"].as_str().is_some_and(|it| it.starts_with("plimsoll run --with ")), "{plan}");
-}
-
-#[test]
-fn a_plan_for_a_program_that_fails_or_uses_no_gpu_says_so() {
-    for (command, code, said) in [("exit 3", 5, "exit status 3"), ("echo hello", 4, "no torch was imported")]
-    {
-        let output = plimsoll(&["plan", "--json", "--", "sh", "-c", command]);
-        let plan = answer(&output, code);
-        assert!(plan["summary"].as_str().is_some_and(|it| it.contains(said)), "{plan}");
-    }
-    let folder = Folder::new("plan-nothing");
+fn a_folder_for_snapshots_that_is_absent_is_an_error() {
+    let folder = Folder::new("run-nothing");
     let output = plimsoll(&["run", "--snapshots", &folder.file("absent"), "--", "true"]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
 }

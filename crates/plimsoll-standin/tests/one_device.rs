@@ -177,6 +177,31 @@ fn pointers_to_host_and_device_are_distinguished() {
     assert_eq!((c!(cudaFreeHost(pinned => u64)), free(device)), (0, 0));
 }
 
+/// Kibibytes of this process's own memory that are in use.
+fn used_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("the line");
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_large_copy_to_pinned_memory_writes_zeros_and_takes_no_memory() {
+    let _alone = open();
+    let (bytes, mut pinned) = (32 << 20, 0_u64);
+    let device = malloc(bytes).unwrap();
+    assert_eq!(c!(cudaHostAlloc(&mut pinned => *mut u64, bytes => usize, 0 => u32)), 0);
+    let ends: [*mut u8; 2] = [100, bytes - 101].map(|at| (pinned as *mut u8).wrapping_add(at));
+    // SAFETY: both are within the range that was just allocated.
+    unsafe { ends.iter().for_each(|end| end.write(7)) };
+    let before = used_kib();
+    let (first, length) = (pinned + 99, bytes - 198);
+    assert_eq!(c!(cudaMemcpy(first => u64, device => u64, length => usize, 2 => i32)), 0);
+    assert!(used_kib() < before + (8 << 10), "{} KiB, before it {before} KiB", used_kib());
+    // SAFETY: as above.
+    assert!(unsafe { ends.iter().all(|end| end.read() == 0) });
+    assert_eq!((c!(cudaFreeHost(pinned => u64)), free(device)), (0, 0));
+}
+
 #[test]
 fn a_pool_reports_its_use() {
     let _alone = open();

@@ -12,6 +12,8 @@ pub(super) struct Candidate {
     pub(super) trial: Trial,
     /// Whether it fits the GPU; `None` if the program did not run with it.
     pub(super) fits: Option<bool>,
+    /// Whether it fits only because the allocator gives cached memory back when memory runs short, which takes time.
+    pub(super) is_tight: bool,
     /// `None` if the work of a step is unknown.
     pub(super) cost: Option<Cost>,
 }
@@ -20,6 +22,11 @@ impl Candidate {
     /// Whether the program ran with it, and each of its techniques had an effect.
     pub(super) fn is_effective(&self) -> bool {
         self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)
+    }
+
+    /// Whether it fits without giving cached memory back.
+    pub(super) fn has_room(&self) -> bool {
+        self.fits == Some(true) && !self.is_tight && self.is_effective()
     }
 
     /// Why the set is not an option.

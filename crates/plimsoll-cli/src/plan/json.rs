@@ -34,6 +34,7 @@ fn row(candidate: &Candidate) -> Value {
         "set": candidate.set.to_string(),
         "numbers": candidate.set.numbers().name(),
         "fits": candidate.fits,
+        "tight": candidate.is_tight,
         "effective": candidate.is_effective(),
         "objection": candidate.objection(),
         "refused": matches!(trial.end, End::Refused(_)),

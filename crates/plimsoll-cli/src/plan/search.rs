@@ -1,6 +1,6 @@
 //! Which sets are tried, in which order: [`Search`]. Savings do not add up, so each set is judged by a run.
 //!
-//! First every technique alone; then those with an effect together, the number of checkpointed blocks solved from two peaks
+//! A program that fits needs none. Otherwise first every technique alone; then those with an effect together, the number of checkpointed blocks solved from two peaks
 //! (it saves linearly) and then verified; then, if nothing that keeps the numbers fits, with techniques that change the rounding;
 //! with bf16 last.
 
@@ -65,6 +65,9 @@ impl Search<'_, '_> {
         let counted = self.trials.of(&Set::default(), false, true)?;
         self.work = Work::of(&counted);
         self.candidates[0].cost = self.cost(&Set::default(), &base.trial);
+        if self.wish.goal == Goal::Fit && base.has_room() {
+            return Ok(());
+        }
         let mut names = vec![
             "expandable",
             "free-grads",
@@ -81,9 +84,7 @@ impl Search<'_, '_> {
             if self.is_interrupted {
                 return Ok(());
             }
-            let saves = one.trial.allocated_bytes < base.trial.allocated_bytes
-                || one.trial.reserved_bytes < base.trial.reserved_bytes;
-            if one.is_effective() && saves {
+            if one.is_effective() && saves(&base.trial, &one.trial) {
                 useful.push(name);
             }
         }
@@ -93,18 +94,20 @@ impl Search<'_, '_> {
                 .filter(|name| useful.contains(name))
                 .fold(Set::default(), |set, name| set.with(name, None))
         };
-        // What costs no time and keeps the numbers; then what rounds differently.
-        let free = keep(&["expandable", "free-grads", "step-in-backward"]);
-        let has_checkpoint = useful.contains(&"checkpoint");
-        self.level(&free, has_checkpoint, useful.contains(&"offload"), false)?;
-        let is_met = self.wish.goal == Goal::Fit && self.chosen().is_some();
-        if self.wish.numbers >= Numbers::Rounding && !is_met && !self.is_interrupted {
-            let rounding = keep(&["expandable", "free-grads", "step-in-backward", "chunked-loss", "fused"]);
-            self.level(&rounding, has_checkpoint, useful.contains(&"offload"), true)?;
+        // What costs no time and keeps the numbers, by what it changes in a program; then what rounds differently. Updates in the
+        // backward pass leave no gradients to free.
+        let (has_checkpoint, has_offload) = (useful.contains(&"checkpoint"), useful.contains(&"offload"));
+        let gradients = if useful.contains(&"step-in-backward") { "step-in-backward" } else { "free-grads" };
+        self.level(&keep(&["expandable", "free-grads"]), has_checkpoint, false, false)?;
+        if !self.is_met() {
+            self.level(&keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
+        }
+        if self.wish.numbers >= Numbers::Rounding && !self.is_met() {
+            let rounding = keep(&["expandable", gradients, "chunked-loss", "fused"]);
+            self.level(&rounding, has_checkpoint, has_offload, true)?;
             if self.wish.numbers == Numbers::Changed || self.chosen().is_none() {
                 // An offer if it was not asked for.
-                let narrow = rounding.with("bf16", None);
-                self.level(&narrow, has_checkpoint, false, true)?;
+                self.level(&rounding.with("bf16", None), has_checkpoint, false, true)?;
             }
         }
         if self.wish.goal == Goal::Fit {
@@ -113,15 +116,20 @@ impl Search<'_, '_> {
         Ok(())
     }
 
+    /// Whether no further set can be better, or the user ended the search.
+    fn is_met(&self) -> bool {
+        self.is_interrupted || (self.wish.goal == Goal::Fit && self.chosen().is_some_and(Candidate::has_room))
+    }
+
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
     fn level(&mut self, set: &Set, checkpoint: bool, offload: bool, parts: bool) -> Result<(), Failure> {
-        if !set.is_empty() && self.tried(set)?.fits == Some(true) && self.wish.goal != Goal::Memory {
+        if !set.is_empty() && self.tried(set)?.has_room() && self.wish.goal != Goal::Memory {
             return Ok(());
         }
         let mut least = set.clone();
         if checkpoint {
             least = set.with("checkpoint", None);
-            if self.tried(&least)?.fits == Some(true) {
+            if self.tried(&least)?.has_room() {
                 if self.wish.goal != Goal::Memory {
                     return self.fewest_blocks(set);
                 }
@@ -168,51 +176,59 @@ impl Search<'_, '_> {
         }
         let capacity = self.target.capacity_bytes();
         let mut number = solved(none.trial.reserved_bytes, all.trial.reserved_bytes, blocks, capacity);
-        // Down while it fits, otherwise up.
-        let mut fitted = false;
-        while (1..blocks).contains(&number) && !self.is_interrupted {
-            let fits = self.tried(&set.with("checkpoint", Some(number)))?.fits == Some(true);
-            match (fits, fitted) {
-                (true, _) => {
-                    fitted = true;
-                    number -= 1;
-                }
-                (false, true) => break,
-                (false, false) => number += 1,
+        // Savings are about linear, so the neighbour comes second; then halves.
+        let (mut too_few, mut enough, mut is_first) = (0, blocks, true);
+        while (too_few + 1..enough).contains(&number) && !self.is_interrupted {
+            if self.tried(&set.with("checkpoint", Some(number)))?.has_room() {
+                enough = number;
+            } else {
+                too_few = number;
             }
+            number = match (is_first, enough == number) {
+                (true, true) => number - 1,
+                (true, false) => number + 1,
+                (false, _) => too_few.midpoint(enough),
+            };
+            is_first = false;
         }
         Ok(())
     }
 
-    /// Leaves out techniques of the chosen set that it does not need.
+    /// Leaves out techniques of the chosen set that it does not need, those that change a program most first.
     fn simplify(&mut self) -> Result<(), Failure> {
         let Some(chosen) = self.chosen().cloned() else { return Ok(()) };
         let mut set = chosen.set;
-        for name in chosen.trial.techniques.iter().map(|it| it.name.clone()) {
-            if name == "checkpoint" || self.is_interrupted {
+        let mut names: Vec<&str> = set.names().filter(|name| *name != "checkpoint").collect();
+        names.sort_by_key(|name| std::cmp::Reverse(crate::techniques::named(name).map(|it| it.effort)));
+        for name in names {
+            let fewer = set.without(name);
+            if fewer.is_empty() || self.is_interrupted {
                 continue;
             }
-            let fewer = set.without(&name);
-            if !fewer.is_empty() && self.tried(&fewer)?.fits == Some(true) {
+            let tried = self.tried(&fewer)?;
+            if tried.has_room() {
                 set = fewer;
             }
         }
         Ok(())
     }
 
-    /// The best candidate that fits: the least change to the numbers, then the shortest step, then the fewest techniques.
+    /// The best candidate that fits: the least change to the numbers, then with memory to spare, then the shortest step to
+    /// within a hundredth, then the least change to the program.
     pub(super) fn chosen(&self) -> Option<&Candidate> {
         let goal = self.wish.goal;
         let allowed = |it: &&Candidate| it.set.numbers() <= self.wish.numbers && it.fits == Some(true);
+        let base_s = self.candidates.first().map_or(0.0, Candidate::step_s).max(f64::MIN_POSITIVE);
+        let hundredths = |it: &Candidate| (it.step_s() / base_s * 100.0).round();
         let fitting = self.candidates.iter().filter(allowed).filter(|it| it.is_effective());
         fitting.min_by(|a, b| {
             let rank = |it: &Candidate| if goal == Goal::Fit { it.set.numbers() } else { Numbers::Identical };
             let bytes = |it: &Candidate| if goal == Goal::Memory { it.trial.reserved_bytes } else { 0 };
-            let key = |it: &Candidate| (rank(it), bytes(it));
+            let key = |it: &Candidate| (rank(it), bytes(it), it.is_tight);
             key(a)
                 .cmp(&key(b))
-                .then_with(|| a.step_s().total_cmp(&b.step_s()))
-                .then_with(|| a.set.len().cmp(&b.set.len()))
+                .then_with(|| hundredths(a).total_cmp(&hundredths(b)))
+                .then_with(|| a.set.effort().cmp(&b.set.effort()))
         })
     }
 
@@ -221,26 +237,42 @@ impl Search<'_, '_> {
         if let Some(known) = self.candidates.iter().find(|it| it.set == *set) {
             return Ok(known.clone());
         }
-        let trial = self.trials.of(set, false, false)?;
-        self.is_interrupted |= trial.end == End::Interrupted;
+        let mut trial = self.trials.of(set, false, false)?;
+        let mut is_tight = false;
         let capacity = self.target.capacity_bytes();
         let fits = match trial.end {
             End::Ran if trial.reserved_bytes <= capacity => Some(true),
             End::Ran if trial.allocated_bytes > capacity => Some(false),
             // Cached memory is given back when memory runs short.
-            End::Ran => Some(self.trials.of(set, true, false)?.end == End::Ran),
+            End::Ran => {
+                let limited = self.trials.of(set, true, false)?;
+                is_tight = limited.end == End::Ran;
+                if is_tight {
+                    trial.reserved_bytes = limited.reserved_bytes;
+                }
+                (limited.end != End::Interrupted).then_some(is_tight)
+            }
             _ => None,
         };
+        self.is_interrupted = self.trials.is_interrupted();
         let cost = self.cost(set, &trial);
-        let candidate = Candidate { set: set.clone(), trial, fits, cost };
-        output::progress(&super::text::progress(&candidate));
-        self.candidates.push(candidate.clone());
+        let candidate = Candidate { set: set.clone(), trial, fits, is_tight, cost };
+        if candidate.trial.end != End::Interrupted || self.candidates.is_empty() {
+            output::progress(&super::text::progress(&candidate));
+            self.candidates.push(candidate.clone());
+        }
         Ok(candidate)
     }
 
     fn cost(&self, set: &Set, trial: &Trial) -> Option<Cost> {
         (!self.work.is_empty() && trial.end == End::Ran).then(|| self.work.cost(self.gpu, set, trial))
     }
+}
+
+/// Whether a trial's peak is lower by more than chance: the order of requests alone moves it a little.
+fn saves(base: &Trial, trial: &Trial) -> bool {
+    let lower = |base: u64, bytes: u64| base.saturating_sub(bytes) > base / 200;
+    lower(base.allocated_bytes, trial.allocated_bytes) || lower(base.reserved_bytes, trial.reserved_bytes)
 }
 
 /// The number of blocks with which the peak is about the capacity, if each of them saves the same.

@@ -46,11 +46,17 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
     if !ran.is_empty() {
         table(&mut out, plan, &ran, whole_bytes);
     }
-    let objections: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_some()).collect();
+    let mut objections: Vec<(String, String)> = Vec::new();
+    for it in &plan.candidates {
+        // A reason is shown once, for the smallest set.
+        let fresh = it.objection().filter(|why| objections.iter().all(|(_, known)| known != why));
+        objections.extend(fresh.map(|why| (named(it), why)));
+    }
     if !objections.is_empty() && !ran.is_empty() {
         let _ = writeln!(out, "\n{BOLD}Not possible, or without effect{RESET}");
-        for it in objections {
-            let _ = writeln!(out, "  {:<28}  {}", named(it), it.objection().unwrap_or_default());
+        for (name, why) in objections {
+            let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
+            let _ = writeln!(out, "  {name:<18}  {why}");
         }
     }
     if let Some(chosen) = plan.chosen().filter(|it| !it.set.is_empty()) {
@@ -80,9 +86,10 @@ pub(super) fn verdict(plan: &Plan) -> String {
     let interrupted = if plan.is_interrupted { "interrupted; so far: " } else { "" };
     let spare = |it: &Candidate| {
         format!(
-            "{} of {}",
+            "{} of {}{}",
             size(it.trial.reserved_bytes + plan.target.context_bytes),
-            size(plan.target.total_bytes)
+            size(plan.target.total_bytes),
+            if it.is_tight { ", tight" } else { "" }
         )
     };
     let sentence = match plan.chosen() {
@@ -154,17 +161,17 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
     let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0).max("set".len());
     let _ = writeln!(
         out,
-        "\n{BOLD}{:<name_width$}  {:>12}  {:>12}  {:>12}  {:>11}  {:>11}  {:>9}  numbers{RESET}",
+        "\n{BOLD}{:<name_width$}  {:>12}  {:>12}  {:>17}  {:>11}  {:>11}  {:>9}  numbers{RESET}",
         "set", "allocated", "reserved", "headroom", "extra FLOPs", "PCIe a step", "time"
     );
     let base = plan.base_cost();
     for it in ran {
         let trial = &it.trial;
         let taken = trial.reserved_bytes + plan.target.context_bytes;
-        let headroom = match (plan.target.total_bytes.checked_sub(taken), it.fits) {
-            (Some(spare), _) => size(spare),
-            (None, Some(true)) => "tight".to_owned(),
-            (None, _) => format!("-{}", size(taken - plan.target.total_bytes)),
+        let headroom = match plan.target.total_bytes.checked_sub(taken) {
+            Some(spare) if it.is_tight => format!("{}, tight", size(spare)),
+            Some(spare) => size(spare),
+            None => format!("-{}", size(taken - plan.target.total_bytes)),
         };
         let cost = it.cost.unwrap_or_default();
         let flops = if cost.extra_flops == 0 {
@@ -180,12 +187,18 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let mark = if plan.chosen().is_some_and(|chosen| chosen.set == it.set) { "  <" } else { "" };
         let _ = writeln!(
             out,
-            "{:<name_width$}  {:>12}  {:>12}  {:>12}  {flops:>11}  {pcie:>11}  {time:>9}  {}{mark}",
+            "{:<name_width$}  {:>12}  {:>12}  {:>17}  {flops:>11}  {pcie:>11}  {time:>9}  {}{mark}",
             named(it),
             size(trial.allocated_bytes),
             size(trial.reserved_bytes),
             headroom,
             it.set.numbers().name()
+        );
+    }
+    if ran.iter().any(|it| it.is_tight) {
+        let _ = writeln!(
+            out,
+            "tight: it fits because the allocator gives cached memory back when memory runs short, which takes time"
         );
     }
     let context = size(plan.target.context_bytes);

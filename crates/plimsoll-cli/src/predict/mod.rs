@@ -136,6 +136,9 @@ pub(crate) struct PredictArgs {
     /// Further variables for the program, from `plan`
     #[arg(skip)]
     variables: Vec<(&'static str, OsString)>,
+    /// Whether the program's own output is discarded, for `plan`'s later runs
+    #[arg(skip)]
+    quiet: bool,
 }
 
 /// The most GPUs that PyTorch can number in one process: its `DeviceIndex` is a signed 8-bit integer.

@@ -99,6 +99,11 @@ impl Session {
         Ok(Session { standin, folder, signals })
     }
 
+    /// Ends the run of another thread, as Ctrl-C does.
+    pub(super) fn interrupt(&self) {
+        self.signals.raise();
+    }
+
     /// The folder, deleted on drop.
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
@@ -213,7 +218,9 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     if io::stdin().is_terminal() {
         child.stdin(Stdio::null());
     }
-    if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
+    if args.quiet {
+        child.stdout(Stdio::null()).stderr(Stdio::null());
+    } else if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
         child.stdout(Stdio::from(stderr));
     }
     child

@@ -12,13 +12,13 @@ import signal
 import sys
 import time
 
-LEAST_TIME, SLOW = 60.0, 20  # seconds, and the multiple of the first child's time, after which a child is killed
+EXPIRED = "expired"  # the status of a child that was killed because it took too long
 
 
 class Serve:
     def __init__(self, torch, watch, folder):
         self.torch, self.watch, self.folder = torch, watch, folder
-        self.pid, self.first = os.getpid(), None
+        self.pid = os.getpid()
         self.library = ctypes.PyDLL(None)
         world = os.environ.get("WORLD_SIZE") or "1"
         if not hasattr(self.library, "_Fork") or world != "1":
@@ -59,7 +59,7 @@ class Serve:
             child = self.fork()
             if child == 0:
                 return self.begin(request)
-            status = self.wait(child)
+            status = self.wait(child, request["limit_s"])
             done = os.path.join(self.folder, f"{number}.done")
             with open(f"{done}.unfinished", "w") as file:
                 file.write(str(status))
@@ -68,17 +68,16 @@ class Serve:
         self.watch.state = "stopped"
         self.watch.leave(0)
 
-    def wait(self, child):
-        # A child that takes far longer than the first one hangs, and is killed.
+    def wait(self, child, limit_s):
         begun = time.monotonic()
         while True:
             done, status = os.waitpid(child, os.WNOHANG)
-            passed = time.monotonic() - begun
             if done:
-                self.first = passed if self.first is None else self.first
                 return os.waitstatus_to_exitcode(status)
-            if self.first is not None and passed > max(LEAST_TIME, SLOW * self.first):
+            if time.monotonic() - begun > limit_s:
                 os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return EXPIRED
             time.sleep(0.005)
 
     def fork(self):
@@ -107,7 +106,8 @@ class Serve:
             os.dup2(nothing, 1), os.dup2(nothing, 2)
         limit = request["limit_bytes"]
         if limit:
-            self.torch.cuda._lazy_call(lambda: self.limit(limit))
+            # Not by `_lazy_call`, which waits for a lock that this thread holds: `_lazy_init` is on its stack.
+            self.torch.cuda._queued_calls.append((lambda: self.limit(limit), []))
         self.watch.techniques = self.techniques
         self.techniques.activate(request["set"], self.watch)
         self.watch.listening = None

@@ -58,6 +58,11 @@ impl Signals {
         (done, self.heard())
     }
 
+    /// As if a signal had arrived: the run ends.
+    pub(super) fn raise(&self) {
+        self.heard.store(true, Ordering::SeqCst);
+    }
+
     /// Whether a signal arrived since the last call.
     pub(super) fn heard(&self) -> bool {
         self.heard.swap(false, Ordering::SeqCst)

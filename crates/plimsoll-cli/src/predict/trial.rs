@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::thread::{self, ScopedJoinHandle, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::PredictArgs;
 use super::answer::{Outcome, Verdict};
@@ -26,6 +26,16 @@ use crate::techniques::Set;
 
 /// Memory of the device for trials without a limit.
 const AMPLE_BYTES: u64 = 1 << 39;
+
+/// How long the first trial may take, unless --timeout says otherwise.
+const FIRST_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long each later one may take: this, or this multiple of the first one's time if that is more.
+const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
+
+/// What the serving process adds to a trial's own time: the imports, in the first, and the end of a child.
+const SERVING: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What all trials share.
 #[derive(Debug, Clone)]
@@ -93,6 +103,7 @@ impl Program {
             command: self.command.clone(),
             list: false,
             variables,
+            quiet: false,
         }
     }
 
@@ -123,6 +134,9 @@ pub(crate) struct Trials<'scope> {
     /// The folder for requests.
     folder: PathBuf,
     requests: usize,
+    /// How long the first trial took.
+    first: Option<Duration>,
+    is_interrupted: bool,
     /// The run that was to serve, if it served nothing: it is the trial without techniques.
     unserved: Option<Trial>,
 }
@@ -149,7 +163,8 @@ pub(crate) fn during<T>(
                 // A fork has none of the threads of a pool.
                 ("OMP_NUM_THREADS", "1".into()),
             ];
-            let args = program.args(&Set::default(), variables);
+            // Each trial has a limit of its own.
+            let args = PredictArgs { timeout: None, ..program.args(&Set::default(), variables) };
             Run::of(&args, &args.command, ample, session, &[])
         });
         let mut trials = Trials {
@@ -160,6 +175,8 @@ pub(crate) fn during<T>(
             server: Some(server),
             folder,
             requests: 0,
+            first: None,
+            is_interrupted: false,
             unserved: None,
         };
         let done = work(&mut trials);
@@ -189,9 +206,26 @@ impl Trials<'_> {
     /// # Errors
     /// The system's.
     pub(crate) fn of(&mut self, set: &Set, is_limited: bool, counted: bool) -> Result<Trial, Failure> {
-        if let Some(trial) = self.served(set, is_limited, counted)? {
-            return Ok(trial);
+        if self.is_interrupted {
+            return Ok(Trial::without_answer(End::Interrupted));
         }
+        let begun = Instant::now();
+        let trial = match self.served(set, is_limited, counted)? {
+            Some(trial) => trial,
+            None => self.run(set, is_limited, counted)?,
+        };
+        self.first.get_or_insert_with(|| begun.elapsed());
+        self.is_interrupted |= trial.end == End::Interrupted;
+        Ok(trial)
+    }
+
+    /// Whether the user ended a trial: no other follows.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    /// The trial by a run of its own.
+    fn run(&mut self, set: &Set, is_limited: bool, counted: bool) -> Result<Trial, Failure> {
         if set.is_empty()
             && !is_limited
             && !counted
@@ -204,9 +238,23 @@ impl Trials<'_> {
         if counted {
             variables.push(("PLIMSOLL_WITH", r#"{"count":null}"#.into()));
         }
-        let args = self.program.args(set, variables);
+        let args = PredictArgs {
+            timeout: Some(self.limit()),
+            quiet: self.first.is_some(),
+            ..self.program.args(set, variables)
+        };
         let run = Run::of(&args, &args.command, target, self.session, &[])?;
+        if run.ended == Ended::Expired {
+            return Ok(Trial::expired(self.limit()));
+        }
         Trial::of(run.ended, &run.reports, target)
+    }
+
+    /// How long the next trial may take.
+    fn limit(&self) -> Duration {
+        let (least, multiple) = LATER_LIMIT;
+        let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
+        self.program.timeout.unwrap_or(usual)
     }
 
     /// The trial on the GPU itself, by a run of its own: no other trial follows.
@@ -231,6 +279,7 @@ impl Trials<'_> {
         let request = serde_json::json!({
             "set": wanted,
             "reports": reports,
+            "limit_s": self.limit().as_secs_f64(),
             "limit_bytes": is_limited.then(|| self.target.capacity_bytes()),
             "shows": number == 0,
         });
@@ -240,12 +289,14 @@ impl Trials<'_> {
         fs::rename(&unfinished, &path).map_err(|why| unreadable(&why))?;
         self.requests += 1;
         let done = self.folder.join(format!("{number}.done"));
+        let until = Instant::now() + self.limit() + if self.first.is_none() { SERVING } else { GRACE };
         loop {
             if let Ok(status) = fs::read_to_string(&done) {
                 let ended = match status.trim().parse::<i32>() {
                     Ok(0) => Ended::Well,
                     Ok(code) if code < 0 => Ended::Signal(-code),
-                    code => Ended::Status(code.unwrap_or(1)),
+                    Ok(code) => Ended::Status(code),
+                    Err(_) => return Ok(Some(Trial::expired(self.limit()))),
                 };
                 let shared = self.folder.join("shared");
                 let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
@@ -253,6 +304,12 @@ impl Trials<'_> {
             }
             if self.server.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
                 return self.unserved(number);
+            }
+            if Instant::now() > until {
+                // The program does not get to its first use of CUDA.
+                self.session.interrupt();
+                self.join()?;
+                return Ok(Some(Trial::expired(self.limit())));
             }
             sleep(Duration::from_millis(5));
         }
@@ -295,6 +352,19 @@ impl Outcome {
 }
 
 impl Trial {
+    fn without_answer(end: End) -> Trial {
+        Trial { end, allocated_bytes: 0, reserved_bytes: 0, steps: 0, techniques: Vec::new() }
+    }
+
+    /// The trial was stopped after this time.
+    fn expired(limit: Duration) -> Trial {
+        let limit = limit.as_secs_f64();
+        let why = format!(
+            "stopped after {limit:.0} s (--timeout changes this limit; a loop that waits for a value of the device may never end here)"
+        );
+        Trial::without_answer(End::Unknown(why))
+    }
+
     fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Trial, Failure> {
         let outcome = Outcome::of(ended, reports, target)?;
         let said = text::verdict(&outcome, target, |bytes| bytes::shown(bytes, false));

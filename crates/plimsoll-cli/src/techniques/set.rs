@@ -55,11 +55,6 @@ impl Set {
         Set { entries: self.entries.iter().copied().filter(|(own, _)| *own != name).collect() }
     }
 
-    /// The number of techniques.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     pub(crate) fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|(own, _)| *own == name)
     }
@@ -81,6 +76,11 @@ impl Set {
     pub(crate) fn numbers(&self) -> Numbers {
         let all = self.names().filter_map(named).map(|technique| technique.numbers);
         all.max().unwrap_or(Numbers::Identical)
+    }
+
+    /// How much of a program an engineer changes to do the same by hand.
+    pub(crate) fn effort(&self) -> u32 {
+        self.names().filter_map(named).map(|technique| technique.effort).sum()
     }
 
     /// Why two of its techniques exclude each other.

@@ -3,7 +3,7 @@
 
 use super::reads;
 use super::recent::{forget_all, known, recent};
-use super::{Kind, memory};
+use super::{Kind, memory, space};
 use crate::nccl;
 
 /// A copy's direction, by CUDA's numbers: `cudaMemcpyKind`.
@@ -11,6 +11,9 @@ pub(crate) const HOST_TO_DEVICE: i32 = 1;
 pub(crate) const DEVICE_TO_HOST: i32 = 2;
 pub(crate) const DEVICE_TO_DEVICE: i32 = 3;
 const BY_ADDRESS: i32 = 4;
+
+/// The fewest bytes for which pages are given back instead of written.
+const LEAST_RELEASED: usize = 1 << 20;
 
 /// A pointer from a C caller: to host or device memory.
 #[derive(Debug, Clone, Copy)]
@@ -61,12 +64,30 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
                 // SAFETY: the caller guarantees that this many bytes are writable, and this is host memory.
                 Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },
                 None => {
-                    // SAFETY: as above.
-                    unsafe { to.0.write_bytes(0, bytes) };
+                    zero(to, bytes);
                     reads::unknown(to.0, from.address(), bytes);
                 }
             }
         }
+    }
+}
+
+/// Sets host memory to zero. Pinned memory gives its pages back, so that a program that moves its activations to the host takes
+/// none of this machine's memory for them.
+fn zero(to: Pointer, bytes: usize) {
+    let range = if bytes < LEAST_RELEASED { None } else { memory().find(to.address()) };
+    let end = to.address() + bytes as u64;
+    let is_pinned = range.is_some_and(|it| matches!(it.kind, Kind::Host) && end <= it.begin + it.bytes);
+    let released = if is_pinned { space::release(to.address(), bytes as u64) } else { 0..0 };
+    let offset = |address: u64| usize::try_from(address - to.address()).unwrap_or(bytes);
+    let (before, after) = match released.is_empty() {
+        true => (bytes, bytes),
+        false => (offset(released.start), offset(released.end)),
+    };
+    // SAFETY: the caller of `copy` guarantees that this many bytes are writable, and this is host memory.
+    unsafe {
+        to.0.write_bytes(0, before);
+        to.after(after).0.write_bytes(0, bytes - after);
     }
 }
 

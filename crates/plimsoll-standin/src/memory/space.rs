@@ -8,6 +8,7 @@
 //! `docs/notes/0008` compares it with a GPU.
 
 use std::ffi::c_int;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,6 +80,17 @@ pub(super) fn map(bytes: u64, access: Access) -> Outcome<u64> {
 /// `OutOfMemory` if the system has none.
 pub(super) fn host(bytes: u64) -> Outcome<u64> {
     anonymous(0, bytes, libc::PROT_READ | libc::PROT_WRITE, 0).ok_or(Failure::OutOfMemory)
+}
+
+/// Gives back the whole pages of a part of [`host`] memory, which read as zeros from then on. Returns their addresses.
+pub(super) fn release(begin: u64, bytes: u64) -> Range<u64> {
+    // SAFETY: it only reads a setting of the system.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1);
+    let (first, last) = (begin.next_multiple_of(page), (begin + bytes) / page * page);
+    let Ok(length) = usize::try_from(last.saturating_sub(first)) else { return 0..0 };
+    // SAFETY: these pages are within a private anonymous mapping of this file, which stays mapped.
+    let done = length > 0 && unsafe { libc::madvise(first as *mut _, length, libc::MADV_DONTNEED) } == 0;
+    if done { first..last } else { 0..0 }
 }
 
 /// Releases a range.

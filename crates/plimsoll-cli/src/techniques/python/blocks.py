@@ -35,14 +35,23 @@ def find(root):
     return found
 
 
-def expression(paths):
-    # The blocks as Python: `model.h[:4]` where they are the first entries of one list, otherwise a list of paths.
-    parents = {path.rpartition(".")[0] for path in paths}
-    names = [path.rpartition(".")[2] for path in paths]
-    if len(parents) == 1 and all(it.isdecimal() for it in names):
-        parent = "".join(f"[{it}]" if it.isdecimal() else f".{it}" for it in parents.pop().split(".") if it)
-        return f"model{parent}[:{len(names)}]"
-    if len(paths) <= 4:
-        return "[" + ", ".join(f"model.get_submodule({path!r})" for path in paths) + "]"
-    first, last = paths[0], paths[-1]
-    return f"[...]  # {len(paths)} modules from {first} to {last}"
+def expression(root, paths):
+    # The blocks as Python: `model.h[:4]`, or `[*model.layer1, *model.layer2[:2]]`.
+    pieces = []
+    for parent in dict.fromkeys(path.rpartition(".")[0] for path in paths):
+        names = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
+        module = root.get_submodule(parent)
+        if isinstance(module, CONTAINERS[:2]) and list(module._modules)[: len(names)] == names:
+            end = "" if len(names) == len(module) else f"[:{len(names)}]"
+            pieces.append(f"*{attribute(parent)}{end}")
+        else:
+            pieces += [attribute(f"{parent}.{name}" if parent else name) for name in names]
+    return pieces[0][1:] if len(pieces) == 1 and pieces[0].startswith("*") else f"[{', '.join(pieces)}]"
+
+
+def attribute(path):
+    # `layers.0.mlp` as `model.layers[0].mlp`.
+    names = path.split(".") if path else []
+    if any(not (it.isidentifier() or it.isdecimal()) for it in names):
+        return f"model.get_submodule({path!r})"
+    return "model" + "".join(f"[{it}]" if it.isdecimal() else f".{it}" for it in names)

@@ -139,6 +139,6 @@ def lines(root, paths, is_all):
     place = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
     return [
         f"from {place} import apply_activation_checkpointing",
-        f"blocks = set({blocks.expression(paths)})",
+        f"blocks = set({blocks.expression(root, paths)})",
         "apply_activation_checkpointing(model, check_fn=lambda module: module in blocks)",
     ]

@@ -1,0 +1,130 @@
+//! `plimsoll plan`: which techniques make a program fit, on the stand-in.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+mod program;
+mod torch;
+use program::{plimsoll, stderr, stdout};
+use torch::{Torch, answer};
+
+/// Six blocks, most of whose memory are activations: about 700 MiB.
+const BLOCKS: &str = "
+import sys, time, torch, torch.nn as nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.calls = nn.Linear(512, 2048), nn.Linear(2048, 512), 0
+    def forward(self, x):
+        if 'hangs' in sys.argv and torch._C._current_graph_task_id() != -1:
+            time.sleep(600)
+        return self.down(nn.functional.gelu(self.up(x)))
+model = nn.Sequential(*[Block() for _ in range(6)]).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    loss = model(torch.randn(4096, 512, device='cuda')).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+";
+
+fn arguments(torch: &Torch, options: &[&str], program: &[&str]) -> Vec<String> {
+    let mut args = vec!["plan".to_owned(), "--cc=8.0".to_owned(), "--context=0".to_owned()];
+    args.extend(options.iter().map(|&it| it.to_owned()));
+    args.push("--".to_owned());
+    args.extend(torch.python.iter().cloned());
+    args.push(torch.folder.file("train.py"));
+    args.extend(program.iter().map(|&it| it.to_owned()));
+    args
+}
+
+fn planned(torch: &Torch, options: &[&str], program: &[&str], code: i32) -> Value {
+    let options = [options, &["--json"]].concat();
+    let args = arguments(torch, &options, program);
+    answer(&plimsoll(&args.iter().map(String::as_str).collect::<Vec<_>>()), code)
+}
+
+fn row<'a>(plan: &'a Value, set: &str) -> Option<&'a Value> {
+    plan["tried"].as_array()?.iter().find(|row| row["set"] == set)
+}
+
+#[test]
+fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
+    let Some(torch) = Torch::new("plan", BLOCKS) else { return };
+    let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &[], 0);
+    assert_eq!(plan["schema"], "plimsoll.plan/1");
+    assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
+    let chosen = plan["chosen"].as_str().expect("a set");
+    assert!(chosen.contains("checkpoint") && !chosen.contains("step-in-backward"), "{plan}");
+    assert!(plan["command"].as_str().is_some_and(|it| it.starts_with("plimsoll run --with ")), "{plan}");
+    // Cached memory that is given back decides some rows: they run under the GPU's limit, and end.
+    assert!(
+        plan["tried"]
+            .as_array()
+            .is_some_and(|rows| rows.iter().all(|row| row["set"] != "offload" || row["fits"].is_boolean())),
+        "{plan}"
+    );
+}
+
+#[test]
+fn a_program_that_fits_as_it_is_keeps_its_command() {
+    let Some(torch) = Torch::new("plan-fits", BLOCKS) else { return };
+    let plan = planned(&torch, &["--gpu=4GiB"], &[], 0);
+    assert!(plan["summary"].as_str().is_some_and(|it| it.contains("as it is")), "{plan}");
+    assert_eq!(
+        (&plan["chosen"], plan["tried"].as_array().map(Vec::len)),
+        (&Value::from(""), Some(1)),
+        "{plan}"
+    );
+    assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py")), "{plan}");
+}
+
+#[test]
+fn a_trial_that_hangs_is_a_row_and_the_search_goes_on() {
+    let Some(torch) = Torch::new("plan-hangs", BLOCKS) else { return };
+    let plan = planned(&torch, &["--gpu=200MiB", "--numbers=identical", "--timeout=25s"], &["hangs"], 4);
+    let hung = row(&plan, "checkpoint").expect("a row");
+    assert!(hung["objection"].as_str().is_some_and(|it| it.contains("stopped after 25 s")), "{plan}");
+    assert!(row(&plan, "offload").is_some_and(|it| it["peak_allocated_bytes"].is_u64()), "{plan}");
+}
+
+#[test]
+fn an_interrupted_search_reports_what_it_knows() {
+    let Some(torch) = Torch::new("plan-interrupt", BLOCKS) else { return };
+    let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    program.args(arguments(&torch, &["--gpu=400MiB", "--json"], &[]));
+    let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut progress = BufReader::new(child.stderr.take().expect("stderr")).lines();
+    let tried = progress.by_ref().map_while(Result::ok).find(|line| line.starts_with("tried expandable"));
+    assert!(tried.is_some());
+    let pid = i32::try_from(child.id()).expect("a process id");
+    let sent = Command::new("kill").args(["-INT", &pid.to_string()]).status().expect("kill runs");
+    assert!(sent.success());
+    // Its stderr must not fill up.
+    progress.for_each(drop);
+    let mut text = String::new();
+    child.stdout.take().expect("stdout").read_to_string(&mut text).expect("text");
+    assert_eq!(child.wait().expect("it ends").code(), Some(4));
+    let plan: Value = serde_json::from_str(&text).expect("one JSON value");
+    assert_eq!(
+        (&plan["complete"], &plan["tried"][0]["set"]),
+        (&Value::Bool(false), &Value::from("")),
+        "{plan}"
+    );
+    assert!(plan["summary"].as_str().is_some_and(|it| it.starts_with("interrupted; so far")), "{plan}");
+}
+
+#[test]
+fn a_plan_for_a_program_that_fails_or_uses_no_gpu_says_so() {
+    for (command, code, said) in [("exit 3", 5, "exit status 3"), ("echo hello", 4, "no torch was imported")]
+    {
+        let output = plimsoll(&["plan", "--json", "--", "sh", "-c", command]);
+        let plan = answer(&output, code);
+        assert!(plan["summary"].as_str().is_some_and(|it| it.contains(said)), "{plan}");
+    }
+    let output = plimsoll(&["plan", "--timeout=1s", "--", "sleep", "60"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stdout(&output).contains("stopped after 1 s"), "{}", stdout(&output));
+}
