@@ -129,10 +129,8 @@ impl Search<'_, '_> {
         let mut least = set.clone();
         if checkpoint {
             least = set.with("checkpoint", None);
-            if self.tried(&least)?.has_room() {
-                if self.wish.goal != Goal::Memory {
-                    return self.fewest_blocks(set);
-                }
+            if self.tried(&least)?.has_room() && self.wish.goal != Goal::Memory {
+                return self.fewest_blocks(set);
             }
         }
         if parts && !self.is_interrupted {
