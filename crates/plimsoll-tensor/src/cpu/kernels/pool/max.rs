@@ -104,7 +104,7 @@ pub(crate) fn max_pool<T: Number, I: WindowIndex>(
 /// Whether outputs of a row are found one after the other: where neighbours' places are not side by side, passes along a row
 /// gain nothing.
 fn outputs_apart(shape: &PoolShape) -> bool {
-    shape.inner == 1 && !matches!(shape.axes[2].windows, Windows::Sliding { stride: 1, .. })
+    shape.inner == 1 && !matches!(shape.axes[2].windows, Windows::Sliding { stride: 1 | 2, .. })
 }
 
 /// A row of the output, one window after the other.
@@ -182,9 +182,17 @@ fn max_row<T: Number, I: WindowIndex>(
         for kx in 0..width.kernel() {
             let (first, end, at, stride) = width.inside(kx);
             if first < end {
-                let (out, index) = (&mut out[first..end], &mut index[first..end]);
-                debug_assert_eq!(stride, 1, "other strides have outputs apart");
-                take(out, index, row[at..].iter(), I::new(tap + kx));
+                let (out, index, here) = (&mut out[first..end], &mut index[first..end], I::new(tap + kx));
+                if stride == 1 {
+                    take(out, index, row[at..].iter(), here);
+                    continue;
+                }
+                debug_assert_eq!(stride, 2, "other strides have outputs apart");
+                // The last place may be the row's last, without a neighbour.
+                let (pairs, last) = (row[at..].as_chunks::<2>().0, end - first - 1);
+                let values = pairs[..last].iter().map(|[x, _]| x);
+                take(&mut out[..last], &mut index[..last], values, here);
+                take(&mut out[last..], &mut index[last..], [&row[at + 2 * last]].into_iter(), here);
             }
         }
         return;
