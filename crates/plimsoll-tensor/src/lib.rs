@@ -94,8 +94,8 @@ pub use ops::{
     BatchNormArgs, BatchNormOptions, Cell, Conv1dOptions, Conv2dOptions, Conv3dOptions, ConvOptions,
     ConvPadding, ConvTranspose1dOptions, ConvTranspose2dOptions, ConvTranspose3dOptions,
     ConvTransposeOptions, CrossEntropyOptions, InterpolateMode, MaxPool1dOptions, MaxPool2dOptions,
-    MaxPool3dOptions, MaxPoolOptions, OPERATORS, PadMode, RecurrentLayer, RecurrentState, ReshapeTo,
-    ResizeTo, Rotary, unscale_,
+    MaxPool3dOptions, MaxPoolOptions, MemoryFormat, OPERATORS, PadMode, RecurrentLayer, RecurrentState,
+    ReshapeTo, ResizeTo, Rotary, unscale_,
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};

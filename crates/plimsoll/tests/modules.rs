@@ -4,12 +4,13 @@
 
 mod world;
 
+use plimsoll::models::{ResNet, ResNetConfig};
 use plimsoll::nn::{
     Buffer, Conv2d, Flatten, Init, LayerNorm, Linear, Mode, Module, ModuleList, Parameter, Scope,
 };
 use plimsoll::nn::{ReLU, Sequential};
-use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Category, CpuConfig, DType, Device, Error, Result, SimConfig, Tensor, members};
+use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::{Category, CpuConfig, DType, Device, Error, MemoryFormat, Result, SimConfig, Tensor, members};
 use world::devices;
 
 /// A layer with everything that a layer can have.
@@ -204,6 +205,42 @@ fn a_model_that_moves_keeps_its_names_owners_values_and_ties() {
     assert_eq!(owners(&there), owned);
     assert!(owned.contains(&("rest.running_mean".to_owned(), Category::Buffer)));
     assert!(owned.contains(&("first.weight".to_owned(), Category::Gradient)));
+}
+
+#[test]
+fn a_model_in_channels_last_trains_to_the_same_losses() {
+    let train = |format: MemoryFormat| {
+        let device = Device::cpu_with(CpuConfig::default());
+        let config = ResNetConfig { num_classes: 5, ..ResNetConfig::resnet18() };
+        let mut model = ResNet::new(&Scope::new(&device, 1), config).unwrap();
+        let owned = owners(&device);
+        model.to_memory_format(format).unwrap();
+        assert_eq!(owners(&device), owned);
+        let parameters = model.parameters();
+        let options = SgdOptions { lr: 1e-3, momentum: 0.9, ..SgdOptions::default() };
+        let mut sgd = Sgd::new(parameters.clone(), options);
+        device.manual_seed(2);
+        let images = Tensor::randn(&[4, 3, 64, 64], &device).unwrap().to_memory_format(format).unwrap();
+        let labels = Tensor::from_slice(&[1i64, 4, 0, 2], &[4], &device).unwrap();
+        let step = |_| {
+            let loss = model.forward(&images).unwrap().cross_entropy(&labels).unwrap();
+            sgd.zero_grad();
+            loss.backward().unwrap();
+            sgd.step().unwrap();
+            loss.item().unwrap()
+        };
+        let losses: Vec<f32> = (0..3).map(step).collect();
+        for parameter in parameters.iter().filter(|parameter| parameter.rank() == 4) {
+            assert!(parameter.is_leaf() && parameter.is_in_memory_format(format));
+            assert!(parameter.grad().unwrap().is_in_memory_format(format));
+        }
+        losses
+    };
+    let (row_major, last) = (train(MemoryFormat::Contiguous), train(MemoryFormat::ChannelsLast));
+    for (a, b) in row_major.iter().zip(&last) {
+        assert!((a - b).abs() < 1e-3 * a.abs().max(1.0), "{row_major:?} and {last:?}");
+    }
+    assert!(row_major[2] < row_major[0]);
 }
 
 #[test]

@@ -2,10 +2,10 @@
 //! must do.
 
 use clap::ValueEnum;
-use plimsoll::models::{Gpt2, Gpt2Config};
+use plimsoll::models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use plimsoll::nn::{Linear, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
-use plimsoll::{Device, Result, Tensor};
+use plimsoll::{Device, MemoryFormat, Result, Tensor};
 
 use super::floor::Work;
 use crate::lenet::lenet;
@@ -19,6 +19,9 @@ pub(crate) enum Net {
     Mlp,
     /// 6 blocks of width 384, 8 sequences of 256 tokens, AdamW; its head is tied to the embedding
     Gpt,
+    /// ResNet-18 in training mode, 8 images of 224 × 224, channels last, SGD with momentum
+    #[allow(clippy::doc_markdown, reason = "the text of --help")]
+    Resnet18,
 }
 
 /// A network with all that a step needs.
@@ -35,6 +38,7 @@ impl Net {
             Net::Lenet => "lenet",
             Net::Mlp => "mlp",
             Net::Gpt => "gpt",
+            Net::Resnet18 => "resnet18",
         }
     }
 
@@ -52,6 +56,10 @@ impl Net {
                 // Seven products of half a matrix of scores: two forward, five back.
                 let attention = 7.0 * layers * tokens * 256.0 / 2.0 * width;
                 Work { flop: 2.0 * (weights + attention), bytes: None, items: 2048, unit: "tokens" }
+            }
+            Net::Resnet18 => {
+                let flop = 2.0 * 8.0 * (3.0 * resnet18_products() - RESNET_CONV1);
+                Work { flop, bytes: None, items: 8, unit: "images" }
             }
         }
     }
@@ -98,19 +106,50 @@ impl Net {
                 let parameters = model.parameters();
                 Ok(Ready { parameters, optimizer, loss: Box::new(move || model.loss(&x, &y)) })
             }
+            Net::Resnet18 => {
+                let mut model = ResNet::new(&scope, ResNetConfig::resnet18())?;
+                model.to_memory_format(MemoryFormat::ChannelsLast)?;
+                let options = SgdOptions { lr: 0.01, momentum: 0.9, ..SgdOptions::default() };
+                let sgd = Sgd::new(model.parameters(), options);
+                classifier(model, Box::new(sgd), &[8, 3, 224, 224])
+            }
         }
     }
 }
 
-fn classifier(model: Sequential, optimizer: Box<dyn Optimizer>, shape: &[usize]) -> Result<Ready> {
+fn classifier<M: Module + 'static>(
+    model: M,
+    optimizer: Box<dyn Optimizer>,
+    shape: &[usize],
+) -> Result<Ready> {
     let parameters = model.parameters();
     let device = parameters[0].device().clone();
     device.manual_seed(2);
-    let images = Tensor::randn(shape, &device)?;
+    let mut images = Tensor::randn(shape, &device)?;
+    if parameters[0].is_in_memory_format(MemoryFormat::ChannelsLast) {
+        images = images.to_memory_format(MemoryFormat::ChannelsLast)?;
+    }
     let classes: Vec<i64> = (0..shape[0] as i64).map(|i| i * 7 % 10).collect();
     let labels = Tensor::from_slice(&classes, &shape[..1], &device)?;
     let loss = Box::new(move || model.forward(&images)?.cross_entropy(&labels));
     Ok(Ready { parameters, optimizer, loss })
+}
+
+/// Multiply-adds per image of `ResNet`-18's first convolution.
+const RESNET_CONV1: f64 = 64.0 * 3.0 * 49.0 * 112.0 * 112.0;
+
+/// Multiply-adds per image of `ResNet`-18: each stage has four convolutions of 3 × 3, of which the first of all stages but the first
+/// has half the channels and comes with one of 1 × 1.
+fn resnet18_products() -> f64 {
+    let stage = |channels: f64, size: f64, halves: bool| {
+        let conv = 9.0 * channels * channels * size * size;
+        if halves { 3.5 * conv + conv / 18.0 } else { 4.0 * conv }
+    };
+    let stages = stage(64.0, 56.0, false)
+        + stage(128.0, 28.0, true)
+        + stage(256.0, 14.0, true)
+        + stage(512.0, 7.0, true);
+    RESNET_CONV1 + stages + 512.0 * 1000.0
 }
 
 /// Images in LeNet's batch.

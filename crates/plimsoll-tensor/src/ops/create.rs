@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::cpu::random;
 use crate::cuda::{self, CudaCall, Placed};
+use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
@@ -212,20 +213,20 @@ impl Tensor {
         create("full", Source::Value(value), shape, dtype, device)
     }
 
-    /// Zeros of another tensor's shape and type, on its device. As `torch.zeros_like`.
+    /// Zeros of another tensor's shape and type, on its device and in its order of dimensions. As `torch.zeros_like`.
     ///
     /// # Errors
     /// Out of memory.
     pub fn zeros_like(&self) -> Result<Tensor> {
-        create("zeros_like", Source::Value(0.0), self.shape(), self.dtype(), self.device())
+        like(self, |shape| create("zeros_like", Source::Value(0.0), shape, self.dtype(), self.device()))
     }
 
-    /// Ones of another tensor's shape and type, on its device. As `torch.ones_like`.
+    /// Ones of another tensor's shape and type, on its device and in its order of dimensions. As `torch.ones_like`.
     ///
     /// # Errors
     /// Out of memory.
     pub fn ones_like(&self) -> Result<Tensor> {
-        create("ones_like", Source::Value(1.0), self.shape(), self.dtype(), self.device())
+        like(self, |shape| create("ones_like", Source::Value(1.0), shape, self.dtype(), self.device()))
     }
 
     /// `0, 1, …, n - 1` as 64-bit integers. As `torch.arange(n)`.
@@ -253,6 +254,19 @@ impl Tensor {
         let from = Distribution::Uniform { low: 0.0, high: 1.0 };
         create("rand", Source::Random(from, device.next_random()), shape, DType::F32, device)
     }
+}
+
+/// What `make` makes of a shape, with the dimensions in the order of `x`: `make` gets the shape as it lies, and gives the same for
+/// any order.
+pub(super) fn like(x: &Tensor, make: impl FnOnce(&[usize]) -> Result<Tensor>) -> Result<Tensor> {
+    let layout = x.data().layout.dense();
+    if layout.is_contiguous() {
+        return make(x.shape());
+    }
+    let lying: Dims = layout.order().iter().map(|&dim| x.shape()[dim]).collect();
+    let made = make(&lying)?;
+    let Data { storage, dtype, .. } = made.data().clone();
+    Ok(Tensor::from_data(Data { storage, layout, dtype }))
 }
 
 pub(super) fn create(

@@ -3,7 +3,7 @@
 
 use smallvec::smallvec;
 
-use super::create::{Source, create};
+use super::create::{Source, create, like};
 use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -89,20 +89,29 @@ impl Tensor {
         create("randperm", Source::Permutation(device.next_random()), &[n], DType::I64, device)
     }
 
-    /// One value everywhere, in another tensor's shape and type. As `torch.full_like`.
+    /// One value everywhere, in another tensor's shape, type and order of dimensions. As `torch.full_like`.
     ///
     /// # Errors
     /// Out of memory.
     pub fn full_like(&self, value: f64) -> Result<Tensor> {
-        create("full_like", Source::Value(value), self.shape(), self.dtype(), self.device())
+        like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
     }
 
-    /// Room for a tensor of another one's shape and type, whose values are whatever is there. As `torch.empty_like`.
+    /// Room for a tensor of another one's shape, type and order of dimensions, whose values are whatever is there. As
+    /// `torch.empty_like`.
     ///
     /// # Errors
     /// Out of memory.
     pub fn empty_like(&self) -> Result<Tensor> {
-        Tensor::empty(self.shape(), self.dtype(), self.device())
+        self.empty_like_of(self.dtype())
+    }
+
+    /// [`Tensor::empty_like`] of another type. As `torch.empty_like` with its argument `dtype`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn empty_like_of(&self, dtype: DType) -> Result<Tensor> {
+        like(self, |shape| Tensor::empty(shape, dtype, self.device()))
     }
 
     /// Values drawn evenly from 0 up to, not including, 1, in another tensor's shape and type. As `torch.rand_like`.

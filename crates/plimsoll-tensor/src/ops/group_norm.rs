@@ -100,7 +100,7 @@ impl Operator for GroupNorm {
         let saved = [at.input(0)?, at.output(1)?, at.output(2)?];
         let weight = (at.inputs() > 1).then(|| at.input(1)).transpose()?;
         let format = MemoryFormat::for_input(&saved[0].data().layout);
-        let grad = format.apply(grad)?;
+        let grad = grad.to_memory_format(format)?;
         let mut ins: SmallVec<[&Tensor; 5]> = smallvec![&grad];
         ins.extend(&saved);
         ins.extend(&weight);

@@ -129,7 +129,7 @@ impl Operator for Interpolate {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let format = MemoryFormat::for_input(&grad.data().layout);
         let op = InterpolateBackward { of: self.clone(), format };
-        Ok(smallvec![Some(call_one(op, &[&format.apply(grad)?])?)])
+        Ok(smallvec![Some(call_one(op, &[&grad.to_memory_format(format)?])?)])
     }
 }
 

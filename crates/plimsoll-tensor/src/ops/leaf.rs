@@ -1,9 +1,10 @@
-//! A leaf in another place or of another type: a parameter that moves keeps its owner, its gradient and its hooks.
+//! A leaf in another place, of another type or in another order: a parameter that moves keeps its owner, its gradient and its hooks.
 
 use crate::autograd::no_grad;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::ops::memory_format::MemoryFormat;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -30,10 +31,26 @@ impl Tensor {
             let message = "an operation made this tensor: convert it with `to_dtype`, which records it";
             return Err(Error::autograd("leaf_to_dtype", message));
         }
+        self.replaced(|tensor| Ok(owned_like(tensor.to_dtype(dtype)?, tensor)))
+    }
+
+    /// This leaf in a memory format, as PyTorch's `Module.to` converts a parameter: a leaf again, with the same owner, the same
+    /// hooks and its gradient converted. Itself where it lies so.
+    ///
+    /// # Errors
+    /// A tensor that an operation made; those of [`Tensor::to_memory_format`].
+    pub fn leaf_to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
+        if !self.is_leaf() {
+            let message =
+                "an operation made this tensor: convert it with `to_memory_format`, which records it";
+            return Err(Error::autograd("leaf_to_memory_format", message));
+        }
         self.replaced(|tensor| {
-            let converted = tensor.to_dtype(dtype)?;
-            converted.set_owner(tensor.category(), tensor.label_id());
-            Ok(converted)
+            if tensor.is_in_memory_format(format) {
+                return Ok(tensor.clone());
+            }
+            // What comes of it is a view; a leaf is none.
+            Ok(owned_like(tensor.to_memory_format(format)?.detach(), tensor))
         })
     }
 
@@ -49,4 +66,10 @@ impl Tensor {
         leaf.share_hooks_of(self);
         Ok(leaf)
     }
+}
+
+/// A converted tensor, with the owner of what it was.
+fn owned_like(converted: Tensor, tensor: &Tensor) -> Tensor {
+    converted.set_owner(tensor.category(), tensor.label_id());
+    converted
 }

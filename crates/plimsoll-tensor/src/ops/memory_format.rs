@@ -2,16 +2,25 @@
 //!
 //! Operators on `[batch, channels, …]` that can work in both take an input as it lies and answer in the same order.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
 use crate::tensor::Tensor;
 
-/// The order of the elements of `[batch, channels, …]`, without gaps.
+/// The order of the elements of `[batch, channels, …]`, without gaps. As `torch.memory_format`.
+///
+/// ```
+/// use plimsoll_tensor::{Device, MemoryFormat, Tensor};
+/// let images = Tensor::zeros(&[8, 3, 32, 32], &Device::cpu())?.to_memory_format(MemoryFormat::ChannelsLast)?;
+/// assert_eq!(images.shape(), [8, 3, 32, 32]);
+/// assert_eq!(images.strides(), [3072, 1, 96, 3]);
+/// assert!(images.relu()?.is_in_memory_format(MemoryFormat::ChannelsLast));
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemoryFormat {
+pub enum MemoryFormat {
     /// Row-major.
     Contiguous,
-    /// The channels of a place side by side.
+    /// The channels of a place side by side: PyTorch's `channels_last` and `channels_last_3d`.
     ChannelsLast,
 }
 
@@ -57,19 +66,34 @@ impl MemoryFormat {
             }
         }
     }
+}
 
-    /// The tensor in this format: itself, or a copy.
-    pub(crate) fn apply(self, x: &Tensor) -> Result<Tensor> {
-        if self.fits(&x.data().layout) {
-            return Ok(x.clone());
+impl Tensor {
+    /// The tensor in a memory format: itself, or a copy. As PyTorch's `to(memory_format=…)`.
+    ///
+    /// # Errors
+    /// Channels-last of fewer than three dimensions; out of memory.
+    pub fn to_memory_format(&self, format: MemoryFormat) -> Result<Tensor> {
+        let rank = self.rank();
+        if format == MemoryFormat::ChannelsLast && rank < 3 {
+            let message =
+                format!("channels-last is an order of [batch, channels, …]: got {:?}", self.shape());
+            return Err(Error::shape("to_memory_format", message));
         }
-        if self == MemoryFormat::Contiguous {
-            return x.contiguous();
+        if self.is_in_memory_format(format) {
+            return Ok(self.clone());
         }
-        let rank = x.rank();
+        if format == MemoryFormat::Contiguous {
+            return self.contiguous();
+        }
         let order: Vec<isize> = channels_last_order(rank).iter().map(|&dim| dim as isize).collect();
         let back: Vec<isize> = [0, rank - 1].into_iter().chain(1..rank - 1).map(|dim| dim as isize).collect();
-        x.permute(&order)?.contiguous()?.permute(&back)
+        self.permute(&order)?.contiguous()?.permute(&back)
+    }
+
+    /// Whether the elements lie in this order, without gaps. As PyTorch's `is_contiguous(memory_format=…)`.
+    pub fn is_in_memory_format(&self, format: MemoryFormat) -> bool {
+        format.fits(&self.data().layout)
     }
 }
 

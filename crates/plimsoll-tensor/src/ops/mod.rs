@@ -163,6 +163,7 @@ pub use conv::{
 };
 pub use cross_entropy::CrossEntropyOptions;
 pub use interpolate::{InterpolateMode, ResizeTo};
+pub use memory_format::MemoryFormat;
 pub use pad::PadMode;
 pub use pool::{
     AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions, MaxPool1dOptions, MaxPool2dOptions,

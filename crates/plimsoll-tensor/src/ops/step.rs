@@ -1,6 +1,8 @@
 //! Optimizer steps: one pass over parameters, gradients and state, in place, without temporaries. One call steps any
 //! number of parameters.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use super::want_float;
@@ -10,6 +12,7 @@ use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
 use crate::cuda::step::StepForm;
 use crate::cuda::{self, CudaCall};
+use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -164,7 +167,9 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
             return Err(Error::DType { op: name, expected: parameter.dtype.name(), got: meta.dtype });
         }
     }
-    if let Some(meta) = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous()) {
+    // A rule that looks at the whole parameter gets what lies in another order as a copy, which the road puts back.
+    let strided = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous());
+    if let Some(meta) = strided.filter(|_| !rule.is_whole()) {
         let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());
         return Err(Error::shape(name, message));
     }
@@ -185,7 +190,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
 /// ```
 ///
 /// # Errors
-/// Shapes or types that do not go together; parameters or state that are not contiguous, or share memory; a step number
+/// Shapes or types that do not go together; parameters with gaps, or state that lies in another order; shared memory; a step number
 /// of 0. Nothing has changed then.
 pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
     if slots.iter().any(|slot| slot.step == 0) {
@@ -195,13 +200,28 @@ pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
         return Ok(());
     }
     let op = Step { rule: *rule, slots: slots.iter().map(|slot| (slot.step, slot.state.len())).collect() };
-    let mut ins: SmallVec<[&Tensor; 4]> = SmallVec::new();
+    let mut changed: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
+    let mut grads: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
     for slot in slots {
-        ins.push(slot.parameter);
-        ins.extend(slot.state);
+        let lying = |tensor| as_it_lies(rule, slot.parameter, tensor);
+        changed.push(lying(slot.parameter));
+        changed.extend(slot.state.iter().map(lying));
+        grads.push(lying(slot.grad));
     }
-    ins.extend(slots.iter().map(|slot| slot.grad));
+    let ins: SmallVec<[&Tensor; 4]> = changed.iter().chain(&grads).map(|tensor| &**tensor).collect();
     no_grad(|| call(op, &ins)).map(drop)
+}
+
+/// A tensor of a parameter's shape with the dimensions in the order in which the parameter lies: a step that goes element by element
+/// sees channels-last parameters as row-major ones.
+fn as_it_lies<'a>(rule: &Rule, parameter: &Tensor, tensor: &'a Tensor) -> Cow<'a, Tensor> {
+    let layout = &parameter.data().layout;
+    if layout.is_contiguous() || rule.is_whole() || tensor.shape() != parameter.shape() {
+        return Cow::Borrowed(tensor);
+    }
+    let Data { storage, layout: lies, dtype } = tensor.data();
+    let lies = lies.permute(&layout.order());
+    Cow::Owned(Tensor::from_data(Data { storage: storage.clone(), layout: lies, dtype: *dtype }))
 }
 
 impl Tensor {

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, Tensor};
 
 use super::member::{Member, MemberMut, Members, MembersMut};
 use super::summary::Summary;
@@ -160,6 +160,20 @@ pub trait Module: Any + Send + Sync {
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| tensor.dtype().is_float()) {
             let converted = BTreeMap::from([(tensor.id(), tensor.leaf_to_dtype(dtype)?)]);
+            replace(self, &converted);
+        }
+        Ok(())
+    }
+
+    /// Converts every parameter of four or five dimensions, its gradient and such buffers to a memory format, as PyTorch's
+    /// `Module.to(memory_format=…)`. Convolutions of channels-last images are fastest with filters that lie so too.
+    ///
+    /// # Errors
+    /// Out of memory: the tensors before are converted then.
+    fn to_memory_format(&mut self, format: MemoryFormat) -> Result<()> {
+        let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
+        for (_, tensor) in tensors.filter(|(_, tensor)| matches!(tensor.rank(), 4 | 5)) {
+            let converted = BTreeMap::from([(tensor.id(), tensor.leaf_to_memory_format(format)?)]);
             replace(self, &converted);
         }
         Ok(())

@@ -214,7 +214,10 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
 pub(super) fn allocate(parameter: &Tensor, wanted: &StateTensor) -> Result<Tensor> {
     let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
     let _owner = Span::of(Category::OptimizerState, label);
-    let tensor = Tensor::empty(&wanted.shape, parameter.dtype(), parameter.device())?;
+    let tensor = match wanted.shape == parameter.shape() {
+        true => parameter.empty_like()?,
+        false => Tensor::empty(&wanted.shape, parameter.dtype(), parameter.device())?,
+    };
     wanted.start.map_or(Ok(()), |start| tensor.fill_(start))?;
     Ok(tensor)
 }

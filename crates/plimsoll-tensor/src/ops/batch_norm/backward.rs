@@ -29,8 +29,8 @@ impl BatchNorm {
         let saved: SmallVec<[Tensor; 2]> = reads.map(|i| at.input(i)).collect::<Result<_>>()?;
         let (x, mean, rstd) = (at.input(0)?, at.output(1)?, at.output(2)?);
         let format = MemoryFormat::for_input(&x.data().layout);
-        let moved = format.apply(grad)?;
-        let out = (self.then == Then::AddRelu).then(|| format.apply(&at.output(0)?)).transpose()?;
+        let moved = grad.to_memory_format(format)?;
+        let out = (self.then == Then::AddRelu).then(|| at.output(0)?.to_memory_format(format)).transpose()?;
         let mut ins: SmallVec<[&Tensor; 6]> = smallvec![&moved, &x, &mean, &rstd];
         ins.extend(&saved);
         ins.extend(&out);

@@ -236,7 +236,7 @@ impl Tensor {
         check_running(op.name(), self, &args)?;
         let format = MemoryFormat::for_input(&self.data().layout);
         let residual = residual.map(|residual| match residual.shape() == self.shape() {
-            true => format.apply(residual),
+            true => residual.to_memory_format(format),
             false => Ok(residual.clone()),
         });
         let residual = residual.transpose()?;

@@ -72,7 +72,7 @@ impl Operator for AvgPool {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let format = self.spec.format(&grad.data().layout);
         let op = AvgPoolBackward { of: *self, x: at.shape(0).into(), format };
-        Ok(smallvec![Some(call_one(op, &[&format.apply(grad)?])?)])
+        Ok(smallvec![Some(call_one(op, &[&grad.to_memory_format(format)?])?)])
     }
 }
 

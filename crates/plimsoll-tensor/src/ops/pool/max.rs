@@ -105,7 +105,10 @@ impl Operator for MaxPool {
 /// The gradient of the input, which lies as the places do.
 fn to_input(spec: Spec, x: Dims, grad: &Tensor, index: &Tensor) -> Result<Tensor> {
     let format = spec.format(&index.data().layout);
-    call_one(MaxPoolBackward { spec, x, format }, &[&format.apply(grad)?, &format.apply(index)?])
+    call_one(
+        MaxPoolBackward { spec, x, format },
+        &[&grad.to_memory_format(format)?, &index.to_memory_format(format)?],
+    )
 }
 
 /// `grad, index -> grad of x`.
@@ -163,8 +166,8 @@ impl Operator for MaxPoolBackward {
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
         let pick = MaxPoolPick { spec: self.spec, x: self.x.clone(), format: self.format };
-        let index = self.format.apply(&at.input(1)?)?;
-        Ok(smallvec![Some(call_one(pick, &[&self.format.apply(grad)?, &index])?), None])
+        let index = at.input(1)?.to_memory_format(self.format)?;
+        Ok(smallvec![Some(call_one(pick, &[&grad.to_memory_format(self.format)?, &index])?), None])
     }
 }
 
