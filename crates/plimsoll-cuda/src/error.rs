@@ -31,6 +31,16 @@ pub enum CudaError {
         /// What to do.
         advice: &'static str,
     },
+    /// A library of a version that cannot be used.
+    #[error("{library} ({path}) cannot be used: {why}")]
+    WrongVersion {
+        /// The library.
+        library: &'static str,
+        /// Its file.
+        path: String,
+        /// What is wrong with its version, and what to install.
+        why: String,
+    },
     /// The driver sees no device.
     #[error("the driver sees no GPU: {why}")]
     NoDevice {

@@ -12,13 +12,14 @@ use plimsoll_alloc::{EventId, StreamId};
 
 use crate::blas::Blas;
 use crate::cubin::Cubins;
+use crate::dnn::Dnn;
 use crate::driver::{Driver, Handle};
 use crate::error::Result;
 use crate::faults::{Fault, Faults};
 use crate::nvrtc::Nvrtc;
 use crate::pinned::Staging;
 use crate::search::Search;
-use crate::step::{Launch, Product, Step};
+use crate::step::{ConvolutionStep, Launch, Product, Step};
 use crate::streams::{Streams, handle, lock};
 
 /// What a device says of itself.
@@ -47,6 +48,8 @@ pub struct Libraries {
     pub nvrtc: Result<((i32, i32), String)>,
     /// cuBLASLt's file.
     pub blas: Result<String>,
+    /// cuDNN's version and file.
+    pub dnn: Result<(String, String)>,
 }
 
 /// A kernel that is loaded.
@@ -71,7 +74,8 @@ pub struct Gpu {
     cubins: Cubins,
     nvrtc: OnceLock<Result<Nvrtc>>,
     blas: OnceLock<Result<Mutex<Blas>>>,
-    /// cuBLASLt's workspace of each stream.
+    dnn: OnceLock<Result<Mutex<Dnn>>>,
+    /// The workspace of each stream, cuBLASLt's and cuDNN's: one follows the other on a stream.
     workspaces: Mutex<BTreeMap<StreamId, u64>>,
     workspace_bytes: u64,
     launches: AtomicU64,
@@ -115,6 +119,7 @@ impl Gpu {
             cubins: Cubins::from_env(),
             nvrtc: OnceLock::new(),
             blas: OnceLock::new(),
+            dnn: OnceLock::new(),
             workspaces: Mutex::default(),
             workspace_bytes,
             launches: AtomicU64::new(0),
@@ -142,7 +147,11 @@ impl Gpu {
     pub fn libraries(&self) -> Libraries {
         let nvrtc = self.bind().and_then(|()| self.nvrtc()).map(|nvrtc| (nvrtc.version(), nvrtc.path()));
         let blas = self.bind().and_then(|()| self.blas()).map(|blas| lock(blas).path());
-        Libraries { driver: self.driver.path(), nvrtc, blas }
+        let dnn = self.bind().and_then(|()| self.dnn()).map(|dnn| {
+            let dnn = lock(dnn);
+            (dnn.version(), dnn.path())
+        });
+        Libraries { driver: self.driver.path(), nvrtc, blas, dnn }
     }
 
     /// Launches, products and fills so far.
@@ -178,6 +187,14 @@ impl Gpu {
         self.blas.get_or_init(open).as_ref().map_err(Clone::clone)
     }
 
+    fn dnn(&self) -> Result<&Mutex<Dnn>> {
+        let (major, minor) = self.facts.driver;
+        // cuDNN opens both by bare name, which finds what is open already. Without them it has fewer plans.
+        let _ = (self.nvrtc().map(drop), self.blas().map(drop));
+        let open = || Dnn::open(&self.search, major * 1000 + minor * 10).map(Mutex::new);
+        self.dnn.get_or_init(open).as_ref().map_err(Clone::clone)
+    }
+
     /// Queues a piece of work. What its kernel finds wrong comes back from [`Gpu::take_fault`] with `id`.
     ///
     /// # Errors
@@ -189,6 +206,7 @@ impl Gpu {
         match step {
             Step::Launch(launch) => self.launch(launch, stream, id),
             Step::Product(product) => self.product(&product, on, stream),
+            Step::Convolution(step) => self.convolution(*step, on, stream, id),
             Step::Clear { address, bytes } => self.driver.clear(address, bytes, stream),
         }
     }
@@ -247,6 +265,19 @@ impl Gpu {
         let workspace = self.workspace(on)?;
         let bytes = usize::try_from(self.workspace_bytes).unwrap_or(0);
         lock(self.blas()?).run(product, (workspace, bytes), stream)
+    }
+
+    /// By cuDNN, or by what takes its place: which of the two depends on the libraries and on sizes alone.
+    fn convolution(&self, step: ConvolutionStep, on: StreamId, stream: Handle, id: u64) -> Result<()> {
+        let ConvolutionStep { convolution, before, after, otherwise } = step;
+        let bytes = usize::try_from(self.workspace_bytes).unwrap_or(0);
+        let Some(dnn) = self.dnn().ok().filter(|dnn| lock(dnn).takes(&convolution, bytes)) else {
+            return otherwise.into_iter().try_for_each(|step| self.run(step, on, id));
+        };
+        let workspace = self.workspace(on)?;
+        before.into_iter().try_for_each(|step| self.run(step, on, id))?;
+        lock(dnn).convolve(&convolution, workspace, stream)?;
+        after.into_iter().try_for_each(|step| self.run(step, on, id))
     }
 
     fn workspace(&self, on: StreamId) -> Result<u64> {
@@ -389,6 +420,9 @@ impl Drop for Gpu {
         let _ = self.driver.synchronize();
         if let Some(Ok(blas)) = self.blas.get() {
             lock(blas).close();
+        }
+        if let Some(Ok(dnn)) = self.dnn.get() {
+            lock(dnn).close();
         }
         for (_, workspace) in std::mem::take(&mut *lock(&self.workspaces)) {
             let _ = self.driver.free(workspace);

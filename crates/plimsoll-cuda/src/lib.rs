@@ -12,18 +12,20 @@
 //! | `nvrtc.rs`, `cubin.rs` | text to machine code; the folder that keeps it |
 //! | `step.rs` | what a device is asked to do: launches, products, fills |
 //! | `blas.rs` | cuBLASLt: products, their algorithms by shape |
+//! | `dnn/` | cuDNN's graph API: convolutions, their plans by shape |
 //! | `streams.rs` | streams and events |
 //! | `pinned.rs`, `faults.rs` | host memory that the device sees: for copies, and for errors that kernels find |
 //! | `gpu.rs` | [`Gpu`]: a device with all of the above |
 //! | `memory.rs` | [`CudaMemory`]: the device's memory for the allocator |
 //!
-//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs` and `pinned.rs`.
+//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs` and `pinned.rs`.
 
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
 mod blas;
 mod cubin;
+mod dnn;
 #[allow(unsafe_code)]
 mod driver;
 mod error;
@@ -46,4 +48,6 @@ pub use gpu::{Gpu, GpuFacts, Libraries};
 pub use memory::CudaMemory;
 pub use nvrtc::compile;
 pub use search::Search;
-pub use step::{Args, Float, Launch, Matrix, Product, Source, Step};
+pub use step::{
+    Args, Convolution, ConvolutionPass, ConvolutionStep, Float, Laid, Launch, Matrix, Product, Source, Step,
+};

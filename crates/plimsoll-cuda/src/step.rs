@@ -16,6 +16,8 @@ pub enum Step {
     Launch(Launch),
     /// A matrix product, by cuBLASLt.
     Product(Product),
+    /// A convolution, by cuDNN.
+    Convolution(Box<ConvolutionStep>),
     /// Zeros over a range of memory.
     Clear {
         /// Where it begins.
@@ -250,6 +252,67 @@ pub struct Product {
     pub alpha: f64,
     /// What the old result is multiplied with.
     pub beta: f64,
+}
+
+/// Which pass of a convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConvolutionPass {
+    /// Results from images and filters.
+    Forward,
+    /// The gradient of images from that of results and from filters.
+    ToInput,
+    /// The gradient of filters from that of results and from images.
+    ToWeight,
+}
+
+/// How a tensor `[batch, channels, depth, height, width]` lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Laid {
+    /// Elements along each dimension.
+    pub sizes: [usize; 5],
+    /// Elements from one to the next.
+    pub strides: [usize; 5],
+}
+
+/// A convolution of images `x` with filters `w` to results `y`, or one of its gradients. Groups follow from the channels of `x`
+/// and `w`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Convolution {
+    /// Which of the three is written.
+    pub pass: ConvolutionPass,
+    /// The type of all three.
+    pub float: Float,
+    /// Whether `float32` may be multiplied in TF32.
+    pub tf32: bool,
+    /// Spatial dimensions: those that there are fewer of than three come first, with size 1.
+    pub rank: usize,
+    /// Images.
+    pub x: Laid,
+    /// Filters: `[out, in / groups, …]`.
+    pub w: Laid,
+    /// Results.
+    pub y: Laid,
+    /// Distance between windows, by depth, height and width.
+    pub stride: [usize; 3],
+    /// Zeros on both sides.
+    pub padding: [usize; 3],
+    /// Distance between elements of a window.
+    pub dilation: [usize; 3],
+    /// Where `x`, `w` and `y` begin.
+    pub addresses: [u64; 3],
+}
+
+/// A convolution with what it takes: where cuDNN is missing or has no plan for it, other work is done in its place.
+#[derive(Clone, Debug)]
+pub struct ConvolutionStep {
+    /// The convolution.
+    pub convolution: Convolution,
+    /// Work before it, such as tensors laid out in another order.
+    pub before: Vec<Step>,
+    /// Work after it, such as a bias.
+    pub after: Vec<Step>,
+    /// Work in the place of all three.
+    pub otherwise: Vec<Step>,
 }
 
 impl Matrix {

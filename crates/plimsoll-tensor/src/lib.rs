@@ -21,6 +21,7 @@
 //! | `road/` | [`call`]: the one road from an operator to a device |
 //! | `checkpoint.rs` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again |
 //! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): what is saved waits in host memory |
+//! | `tf32.rs` | whether a GPU may multiply `float32` in TF32 |
 //! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `testing/` | devices for tests: one that computes later |
@@ -67,6 +68,7 @@ mod stream;
 pub mod suite;
 mod tensor;
 pub mod testing;
+mod tf32;
 mod unwind;
 #[allow(unsafe_code)]
 mod view;
@@ -106,6 +108,7 @@ pub use sim::SimConfig;
 pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
 pub use tensor::{Grads, HookHandle, Tensor};
+pub use tf32::allow_tf32_in_convolutions;
 pub use view::{In, Out};
 
 /// The parameters of operators that are more than numbers.

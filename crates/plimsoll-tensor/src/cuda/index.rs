@@ -12,7 +12,7 @@ use crate::layout::Dims;
 const PICK: &str = include_str!("kernels/pick.cu");
 const ADD_SLICES: &str = include_str!("kernels/add_slices.cu");
 
-fn word(dtype: DType) -> &'static str {
+pub(super) fn word(dtype: DType) -> &'static str {
     match dtype.size() {
         8 => "u64",
         4 => "u32",

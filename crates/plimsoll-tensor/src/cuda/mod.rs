@@ -8,26 +8,43 @@
 //! |---|---|
 //! | `space` | operands laid beside each other, in as few dimensions as they need |
 //! | `elementwise` | an expression of each element, of any types; fills and copies |
+//! | `fold` | reductions that keep more than a sum: variances, norms, extremes, products |
+//! | `interpolate` | resampling of images |
 //! | `reduce` | sums over any dimensions, the place of the largest |
 //! | `rows` | what works on rows: softmax, layer normalization, losses |
 //! | `product` | matrix products, by cuBLASLt where it reads the strides |
 //! | `index` | rows by index, and sums of rows by index |
-//! | `window` | convolution and pooling |
+//! | `batch_norm` | batch normalization, forward and backward |
+//! | `convolution` | convolution: cuDNN's, with plain kernels where that has none |
+//! | `window` | pooling |
+//! | `remap` | elements from other places: padding, flips |
+//! | `scan` | running sums and products |
+//! | `scatter` | elements written or added at an index |
+//! | `sort` | rows in order |
 //! | `random` | drawn values, dropout |
 //! | `step` | optimizers over all parameters |
 //! | `attention` | attention by blocks of scores |
 
 pub(crate) mod attention;
+pub(crate) mod batch_norm;
+pub(crate) mod convolution;
 pub(crate) mod elementwise;
+pub(crate) mod fold;
 pub(crate) mod index;
+pub(crate) mod interpolate;
 pub(crate) mod product;
 pub(crate) mod random;
 pub(crate) mod reduce;
+pub(crate) mod remap;
 pub(crate) mod rows;
+pub(crate) mod scan;
+pub(crate) mod scatter;
+pub(crate) mod sort;
 mod space;
 pub(crate) mod step;
 pub(crate) mod window;
 
+pub(crate) use plimsoll_cuda::ConvolutionPass;
 pub use plimsoll_cuda::{Args, Launch, Source, Step};
 use smallvec::SmallVec;
 
@@ -139,6 +156,14 @@ impl<'a> CudaCall<'a> {
     /// Asks for a piece of work, after all that was asked for before.
     pub fn push(&mut self, step: Step) {
         self.steps.push(step);
+    }
+
+    /// The work that `describe` asks for, in place of adding it.
+    pub(crate) fn apart(&mut self, describe: impl FnOnce(&mut Self) -> Result<()>) -> Result<Vec<Step>> {
+        let before = std::mem::take(&mut self.steps);
+        let described = describe(self);
+        let steps = std::mem::replace(&mut self.steps, before);
+        described.map(|()| steps)
     }
 
     /// Where scratch begins; 0 where none was asked for.

@@ -27,7 +27,7 @@ pub(crate) fn sum_scratch(results: usize, terms: usize, dtype: DType) -> u64 {
 }
 
 /// The dimensions of an input that stay and those that go, each in as few as they need.
-fn split(x: &Placed<'_>, marks: &[bool]) -> (Space, Space) {
+pub(super) fn split(x: &Placed<'_>, marks: &[bool]) -> (Space, Space) {
     let strides = [Dims::from_slice(x.layout.strides())];
     let chosen = |reduced: bool| {
         let dims = (0..x.shape().len()).filter(|&dim| marks[dim] == reduced && x.shape()[dim] != 1);

@@ -8,6 +8,8 @@ use crate::cpu::kernels::elementwise::{Operand, zip3};
 use crate::cpu::kernels::fold::{fold, fold2};
 use crate::cpu::kernels::folds::{Extreme, Extremes};
 use crate::cpu::kernels::number::{by_float, by_number};
+use crate::cuda::CudaCall;
+use crate::cuda::fold::{self, Fold};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -27,6 +29,11 @@ pub(super) struct ExtremeOver {
 impl Kernel for ExtremeOver {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let Extremes { largest, magnitude } = self.of;
+        fold::fold(call, &self.over.marks, Fold::Extremes { largest, magnitude })
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -95,6 +102,17 @@ impl Kernel for Share {
         "amax_backward"
     }
 
+    fn expression(&self) -> Option<String> {
+        let is_it = |of: &str| format!("({of} == c || ({of} != {of} && c != c))");
+        Some(match self.magnitude {
+            false => format!("{} ? a : C(0.0)", is_it("b")),
+            true => {
+                let of = "(b < C(0.0) ? -b : b)";
+                format!("{} && b != C(0.0) ? (b < C(0.0) ? -a : a) : C(0.0)", is_it(of))
+            }
+        })
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([share, x, value], [out]) = call.split();
         let shape = out.shape();
@@ -160,6 +178,11 @@ impl ExtremeAlong {
 impl Kernel for ExtremeAlong {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let marks = self.over(call.ins[0].shape().len()).marks;
+        fold::fold(call, &marks, Fold::Place { largest: self.of.largest })
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {

@@ -5,6 +5,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{dim_index, elementwise};
 use crate::cpu::kernels::remap::{Axis, remap};
+use crate::cuda::remap::Source;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -33,6 +35,22 @@ impl Kernel for Reorder {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        if call.outs[0].is_empty() {
+            return Ok(());
+        }
+        let shape = call.ins[0].shape();
+        let axis = |(dim, &size): (usize, &usize)| match self {
+            Reorder::Flip(marks) if marks[dim] => Source::Turned,
+            Reorder::Flip(_) => Source::Same { before: 0 },
+            Reorder::Roll(shifts) => {
+                Source::Circle { before: shifts[dim].rem_euclid(size as isize) as usize }
+            }
+        };
+        let axes: SmallVec<[Source; 6]> = shape.iter().enumerate().map(axis).collect();
+        cuda::remap::remap(call, &axes, 0)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -4,9 +4,11 @@ use smallvec::smallvec;
 
 use super::indices::{self, by_index, want_index};
 use super::{dim_index, elementwise};
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::index::{pick, put};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::fill;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -30,6 +32,13 @@ impl Kernel for Gather {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, index) = (call.ins[0], call.ins[1]);
+        let strides = indices::without(x.layout.strides(), self.dim);
+        let place = (&strides[..], x.layout.strides()[self.dim], x.shape()[self.dim]);
+        cuda::index::pick(call, place, index.layout.strides())
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -94,6 +103,13 @@ impl Kernel for GatherBackward {
         "gather_backward"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (grad, index, out) = (call.ins[0], call.ins[1], call.outs[0]);
+        let (shape, strides) = (index.shape(), index.layout.strides());
+        let at = cuda::scatter::At { dim: self.dim, shape, index, strides };
+        cuda::scatter::scatter_add(call, at, grad, cuda::scatter::Before::Zeros, out)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, index], [out]) = call.split();
         by_float!(grad.dtype(), T => {
@@ -112,6 +128,10 @@ impl Operator for GatherBackward {
         let [grad, index] = elementwise::inputs("gather_backward", ins)?;
         elementwise::equal_shapes("gather_backward", &[grad, index])?;
         Ok(smallvec![Output::new(&self.shape, grad.dtype)])
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        if device.kind == DeviceKind::Cuda { cuda::scatter::scratch(&self.shape, ins[0].dtype) } else { 0 }
     }
 
     fn saves(&self, _: &[bool]) -> Saves {

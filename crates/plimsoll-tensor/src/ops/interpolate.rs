@@ -6,6 +6,8 @@ use super::elementwise;
 use super::memory_format::MemoryFormat;
 use crate::cpu::kernels::interpolate::{Axis, ResampleShape, Sampling, interpolate, interpolate_backward};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::interpolate::Resampled;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -70,6 +72,17 @@ impl Interpolate {
         }
     }
 
+    /// The same for a GPU's kernels.
+    fn resampled(&self, x: &[usize], format: MemoryFormat) -> Resampled {
+        let ResampleShape { outer, axes, inner, sampling } = self.shape(x, format);
+        let mode = match sampling {
+            Sampling::Nearest => 0,
+            Sampling::NearestExact => 1,
+            Sampling::Linear { align_corners } => 2 + u32::from(align_corners),
+        };
+        Resampled { outer, inner, axes: axes.map(|axis| (axis.size, axis.out, axis.ratio)), mode }
+    }
+
     fn with_sizes(x: &[usize], sizes: &[usize]) -> Dims {
         x[..2].iter().chain(sizes).copied().collect()
     }
@@ -87,6 +100,12 @@ impl Kernel for Interpolate {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         value_type(dtype)
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let x = call.ins[0];
+        let shape = self.resampled(x.shape(), MemoryFormat::for_input(x.layout));
+        cuda::interpolate::interpolate(call, shape, false)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -143,6 +162,11 @@ struct InterpolateBackward {
 impl Kernel for InterpolateBackward {
     fn name(&self) -> &'static str {
         "interpolate_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let shape = self.of.resampled(call.ins[0].shape(), self.format);
+        cuda::interpolate::interpolate(call, shape, true)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -7,6 +7,8 @@ use super::{elementwise, want_float};
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::Exponentials;
 use crate::cpu::kernels::number::{Float, by_float};
+use crate::cuda::CudaCall;
+use crate::cuda::fold::{self, Fold};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -21,6 +23,10 @@ struct LogSumExp(Over);
 impl Kernel for LogSumExp {
     fn name(&self) -> &'static str {
         "logsumexp"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        fold::fold(call, &self.0.marks, Fold::LogSumExp)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -9,6 +9,8 @@ use crate::cpu::kernels::elementwise::{Operand, zip3};
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::{CountOf, Extremes, Norm, PowersOf, SquaresOf, SumOf};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
+use crate::cuda::fold::{self, Fold};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -26,6 +28,16 @@ struct NormOver {
 impl Kernel for NormOver {
     fn name(&self) -> &'static str {
         "norm"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let fold = match self.norm {
+            Norm::Zero => Fold::Count,
+            Norm::One => Fold::Norm { order: 1.0 },
+            Norm::Two => Fold::Norm { order: 2.0 },
+            Norm::Power(order) => Fold::Norm { order },
+        };
+        fold::fold(call, &self.over.marks, fold)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -84,6 +96,19 @@ struct NormBackward(Norm);
 impl Kernel for NormBackward {
     fn name(&self) -> &'static str {
         "norm_backward"
+    }
+
+    fn expression(&self) -> Option<String> {
+        let sign = "(b > C(0.0) ? C(1.0) : C(-1.0))";
+        Some(match self.0 {
+            Norm::Zero => "C(0.0)".to_owned(),
+            Norm::One => format!("b == C(0.0) ? C(0.0) : a * {sign}"),
+            Norm::Two => "c == C(0.0) ? C(0.0) : b * (a / c)".to_owned(),
+            Norm::Power(p) => {
+                let power = format!("C(pow(b < C(0.0) ? -b / c : b / c, C({:?})))", p - 1.0);
+                format!("b == C(0.0) || c == C(0.0) ? C(0.0) : a * {sign} * {power}")
+            }
+        })
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -6,6 +6,8 @@ use super::elementwise;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::remap::{Axis, remap, remap_add};
 use crate::cpu::kernels::strided::{copy_strided, fill};
+use crate::cuda::remap::Source;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -51,6 +53,28 @@ fn axes(mode: PadMode, pads: &Pads, shape: &[usize]) -> SmallVec<[Axis; 4]> {
     shape.iter().zip(pads).map(axis).collect()
 }
 
+/// The same for a GPU's kernels.
+fn sources(mode: PadMode, pads: &Pads) -> SmallVec<[Source; 6]> {
+    let source = |&(before, after): &(usize, usize)| match mode {
+        _ if before + after == 0 => Source::Same { before },
+        PadMode::Constant(_) => Source::Same { before },
+        PadMode::Reflect => Source::Reflected { before },
+        PadMode::Replicate => Source::Nearest { before },
+        PadMode::Circular => Source::Circle { before },
+    };
+    pads.iter().map(source).collect()
+}
+
+/// The bits of a value as an element, in the low ones of a word.
+fn word_bits(dtype: DType, value: f64) -> u64 {
+    by_word!(dtype, W => {
+        let mut bytes = [0; 8];
+        let word: W = elementwise::word(dtype, value);
+        bytes[..size_of::<W>()].copy_from_slice(bytemuck::bytes_of(&word));
+        u64::from_le_bytes(bytes)
+    })
+}
+
 impl Kernel for Pad {
     fn name(&self) -> &'static str {
         "pad"
@@ -58,6 +82,22 @@ impl Kernel for Pad {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let outside = match self.mode {
+            PadMode::Constant(value) => word_bits(call.ins[0].dtype, value),
+            _ => 0,
+        };
+        if call.outs[0].is_empty() {
+            return Ok(());
+        }
+        if call.ins[0].is_empty() {
+            let PadMode::Constant(value) = self.mode else { return Ok(()) };
+            let out = call.outs[0];
+            return cuda::elementwise::fill(call, value, out);
+        }
+        cuda::remap::remap(call, &sources(self.mode, &self.pads), outside)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -145,6 +185,10 @@ struct PadBackward {
 impl Kernel for PadBackward {
     fn name(&self) -> &'static str {
         "pad_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::remap::remap_add(call, &sources(self.mode, &self.pads))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

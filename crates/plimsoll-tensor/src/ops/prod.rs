@@ -9,6 +9,8 @@ use crate::cpu::kernels::elementwise::{Operand, zip3};
 use crate::cpu::kernels::fold::fold2;
 use crate::cpu::kernels::folds::{Product, WholeProduct};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
+use crate::cuda::fold::{self, Fold};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -24,6 +26,10 @@ struct Prod(Over);
 impl Kernel for Prod {
     fn name(&self) -> &'static str {
         "prod"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        fold::fold(call, &self.0.marks, Fold::Product)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -103,6 +109,10 @@ struct ProdBackward;
 impl Kernel for ProdBackward {
     fn name(&self) -> &'static str {
         "prod_backward"
+    }
+
+    fn expression(&self) -> Option<String> {
+        Some("a == C(0.0) ? c : b / a".to_owned())
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

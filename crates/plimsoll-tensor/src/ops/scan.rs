@@ -6,6 +6,7 @@ use super::{dim_index, elementwise};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::scan::{From, ScanShape, scan};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -25,6 +26,10 @@ struct CumSum {
 impl Kernel for CumSum {
     fn name(&self) -> &'static str {
         "cumsum"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::scan::scan(call, cuda::scan::Scan::Sum, self.dim, self.from == From::Back)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -88,6 +93,10 @@ struct CumProd {
 impl Kernel for CumProd {
     fn name(&self) -> &'static str {
         "cumprod"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::scan::scan(call, cuda::scan::Scan::Product, self.dim, false)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -169,6 +178,10 @@ impl Kernel for CumProdBackward {
         "cumprod_backward"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::scan::scan(call, cuda::scan::Scan::ProductBackward, self.dim, true)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, x, y], [out]) = call.split();
         let shape = ScanShape::of(x.shape(), self.dim);
@@ -214,6 +227,10 @@ struct Recurrence {
 impl Kernel for Recurrence {
     fn name(&self) -> &'static str {
         "recurrence"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::scan::scan(call, cuda::scan::Scan::Recurrence, self.dim, self.from == From::Back)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

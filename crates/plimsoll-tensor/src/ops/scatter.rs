@@ -5,9 +5,11 @@ use smallvec::{SmallVec, smallvec};
 use super::gather::fits;
 use super::indices::{self, by_index, want_index};
 use super::{dim_index, elementwise, want_dtype};
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::copy_strided;
+use crate::cuda::{self, CudaCall, Placed};
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -42,6 +44,18 @@ enum Form {
     Copy,
     /// In the tensor itself.
     InPlace,
+}
+
+impl Indexes {
+    /// The strides of an index along the dimensions of a tensor, on a GPU.
+    fn strides(self, index: &Placed<'_>, rank: usize, dim: usize) -> Dims {
+        match self {
+            Indexes::Elements => Dims::from_slice(index.layout.strides()),
+            Indexes::Slices => {
+                indices::along(rank, dim, index.layout.strides().first().copied().unwrap_or(1))
+            }
+        }
+    }
 }
 
 impl Form {
@@ -104,6 +118,25 @@ impl Kernel for Scatter {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         if self.change == Change::Replace { dtype } else { dtype.accumulator() }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (ins, out) = (call.ins.clone(), call.outs[0]);
+        let (x, [index, src]) = match ins[..] {
+            [x, index, src] => (Some(x), [index, src]),
+            [index, src] => (None, [index, src]),
+            _ => return call.missing(),
+        };
+        let strides = self.indexes.strides(&index, out.shape().len(), self.dim);
+        let at = cuda::scatter::At { dim: self.dim, shape: src.shape(), index, strides: &strides };
+        if self.change == Change::Add {
+            let before = x.map_or(cuda::scatter::Before::Own, cuda::scatter::Before::Of);
+            return cuda::scatter::scatter_add(call, at, src, before, out);
+        }
+        if let Some(x) = x {
+            cuda::elementwise::copy(call, x, out)?;
+        }
+        cuda::scatter::scatter(call, cuda::scatter::Change::Replace, at, Some(src), out)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -171,6 +204,13 @@ impl Operator for Scatter {
         self.form.takes(input, layout)
     }
 
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        match self.change == Change::Add && device.kind == DeviceKind::Cuda {
+            true => cuda::scatter::scratch(ins[0].shape(), ins[0].dtype),
+            false => 0,
+        }
+    }
+
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         Cost::streaming(if self.change == Change::Add { ins[2].layout.len() as u64 } else { 0 }, ins, outs)
     }
@@ -219,6 +259,29 @@ impl Kernel for ScatterValue {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (ins, out) = (call.ins.clone(), call.outs[0]);
+        let (x, index) = match ins[..] {
+            [x, index] => (Some(x), index),
+            [index] => (None, index),
+            _ => return call.missing(),
+        };
+        let shape = match self.indexes {
+            Indexes::Elements => Dims::from_slice(index.shape()),
+            Indexes::Slices => {
+                let mut shape = Dims::from_slice(out.shape());
+                shape[self.dim] = index.len();
+                shape
+            }
+        };
+        let strides = self.indexes.strides(&index, out.shape().len(), self.dim);
+        let at = cuda::scatter::At { dim: self.dim, shape: &shape, index, strides: &strides };
+        if let Some(x) = x {
+            cuda::elementwise::copy(call, x, out)?;
+        }
+        cuda::scatter::scatter(call, cuda::scatter::Change::Set(self.value), at, None, out)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {

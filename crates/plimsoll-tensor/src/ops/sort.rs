@@ -3,9 +3,10 @@
 use smallvec::smallvec;
 
 use super::{dim_index, elementwise};
-use crate::backend::DeviceFacts;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::parallel::scratch_workers;
 use crate::cpu::kernels::sort::{Direction, sort, topk, topk_scratch_len};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -44,6 +45,10 @@ impl Kernel for Sort {
         "sort"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::sort::sort(call, self.0 == Direction::Descending)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [values, places]) = call.split();
         by_sorted!(x.dtype(), T => {
@@ -57,6 +62,13 @@ impl Operator for Sort {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs("sort", ins)?;
         Ok(smallvec![Output::new(x.shape(), x.dtype), Output::new(x.shape(), DType::I64)])
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        match device.kind {
+            DeviceKind::Cuda => cuda::sort::scratch(ins[0].shape(), ins[0].dtype),
+            DeviceKind::Cpu => 0,
+        }
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -88,6 +100,10 @@ impl Kernel for TopK {
         "topk"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::sort::topk(call, self.direction == Direction::Descending)
+    }
+
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let ([x], [values, places]) = call.split();
@@ -113,7 +129,11 @@ impl Operator for TopK {
         Ok(smallvec![Output::new(&shape, x.dtype), Output::new(&shape, DType::I64)])
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        // A GPU's kernel finds one element after the other.
+        if device.kind == DeviceKind::Cuda {
+            return 0;
+        }
         let (lead, len) = match ins[0].shape() {
             [lead @ .., len] => (lead.iter().product(), *len),
             [] => (1, 1),

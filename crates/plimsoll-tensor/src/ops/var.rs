@@ -7,6 +7,8 @@ use super::{elementwise, want_float};
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::{MomentState, Moments};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
+use crate::cuda::fold::{self, Fold};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -26,6 +28,11 @@ struct Variance {
 impl Kernel for Variance {
     fn name(&self) -> &'static str {
         if self.root { "std" } else { "var" }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let Variance { over, correction, root } = self;
+        fold::fold(call, &over.marks, Fold::Variance { correction: *correction, root: *root })
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

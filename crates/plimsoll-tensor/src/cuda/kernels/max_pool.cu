@@ -1,73 +1,113 @@
 
 // Max pooling of images of up to three dimensions, `inner` channels side by side. Defined before: A, the type that is compared in; T,
-// that of the elements; I, that of places in a window; BACKWARD.
+// that of the elements; I, that of places in a window; PASS: 0 forward, 1 the gradient, 2 the elements at given places.
 
-struct Axis { i64 size, out, kernel, stride, padding, dilation; };
-struct Shape { i64 outer, inner; Axis z, y, x; };
+struct Axis { i64 size, out, kernel, stride, padding, dilation, adaptive; };
+struct Shape { i64 outer, inner; Axis axis[3]; };
 
-#if !BACKWARD
-extern "C" __global__ void __launch_bounds__(256) kernel(T* to, I* index, const T* from, Shape s) {
-    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
-    if (i >= s.outer * s.z.out * s.y.out * s.x.out * s.inner) return;
-    i64 c = i % s.inner, rest = i / s.inner;
-    i64 ox = rest % s.x.out; rest /= s.x.out;
-    i64 oy = rest % s.y.out; rest /= s.y.out;
-    i64 oz = rest % s.z.out;
-    const T* image = from + rest / s.z.out * s.z.size * s.y.size * s.x.size * s.inner + c;
+// The place of a window's tap; -1 outside of the image, or past an adaptive window's end.
+INLINE int tapped(const Axis& a, int o, int tap) {
+    if (a.adaptive) {
+        int at = (int)(o * a.size / a.out) + tap;
+        return at < (int)(((o + 1) * a.size + a.out - 1) / a.out) ? at : -1;
+    }
+    int at = o * (int)a.stride - (int)a.padding + tap * (int)a.dilation;
+    return at < (int)a.size ? at : -1;
+}
+// The tap of a window at a place; -1 where there is none.
+INLINE int tap_at(const Axis& a, int o, int at) {
+    if (a.adaptive) {
+        int first = (int)(o * a.size / a.out);
+        return at < first || at >= (int)(((o + 1) * a.size + a.out - 1) / a.out) ? -1 : at - first;
+    }
+    int from = at + (int)a.padding - o * (int)a.stride, dilation = (int)a.dilation;
+    if (from < 0) return -1;
+    int tap = dilation == 1 ? from : from / dilation;
+    return tap >= (int)a.kernel || tap * dilation != from ? -1 : tap;
+}
+// The outputs whose windows may have a place.
+INLINE int first_of(const Axis& a, int at) {
+    if (a.adaptive) { int o = (int)(at * a.out / a.size) - 1; return o < 0 ? 0 : o; }
+    int from = at + (int)a.padding - ((int)a.kernel - 1) * (int)a.dilation;
+    return from <= 0 ? 0 : (from + (int)a.stride - 1) / (int)a.stride;
+}
+INLINE int last_of(const Axis& a, int at) {
+    int o = a.adaptive ? (int)((at + 1) * a.out / a.size) + 1 : (at + (int)a.padding) / (int)a.stride;
+    return o < (int)a.out ? o : (int)a.out - 1;
+}
+
+#if PASS == 1
+extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, const I* index, i64 n, Shape s) {
+#elif PASS == 0
+extern "C" __global__ void __launch_bounds__(256) kernel(T* to, I* index, const T* from, i64 n, Shape s) {
+#else
+extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, const I* index, i64 n, Shape s) {
+#endif
+    i64 number = (i64)blockIdx.x * 256 + threadIdx.x;
+    if (number >= n) return;
+    i64 c = number % s.inner, rest = number / s.inner;
+    int at[3];
+#pragma unroll
+    for (int d = 2; d > 0; d--) {
+        // Most images have fewer places than 32 bits count.
+        u32 size = (u32)(PASS == 1 ? s.axis[d].size : s.axis[d].out);
+        if (rest < 0xffffffffLL) { at[d] = (int)((u32)rest % size); rest = (u32)rest / size; }
+        else { at[d] = (int)(rest % size); rest /= size; }
+    }
+    i64 depth = PASS == 1 ? s.axis[0].size : s.axis[0].out;
+    at[0] = (int)(rest % depth);
+    rest /= depth;
+    i64 rows = s.axis[1].size, cols = s.axis[2].size;
+#if PASS == 0
     bool is_first = true;
-    T best; i64 at = 0; A largest = 0;
-    for (i64 kz = 0; kz < s.z.kernel; kz++) {
-        i64 iz = oz * s.z.stride - s.z.padding + kz * s.z.dilation;
-        if (iz < 0 || iz >= s.z.size) continue;
-        for (i64 ky = 0; ky < s.y.kernel; ky++) {
-            i64 iy = oy * s.y.stride - s.y.padding + ky * s.y.dilation;
-            if (iy < 0 || iy >= s.y.size) continue;
-            for (i64 kx = 0; kx < s.x.kernel; kx++) {
-                i64 ix = ox * s.x.stride - s.x.padding + kx * s.x.dilation;
-                if (ix < 0 || ix >= s.x.size) continue;
-                T element = image[((iz * s.y.size + iy) * s.x.size + ix) * s.inner];
+    T best; int best_at = 0; A largest = 0;
+    for (int z = 0; z < s.axis[0].kernel; z++) {
+        int iz = tapped(s.axis[0], at[0], z);
+        if (iz < 0) continue;
+        for (int y = 0; y < s.axis[1].kernel; y++) {
+            int iy = tapped(s.axis[1], at[1], y);
+            if (iy < 0) continue;
+            for (int x = 0; x < s.axis[2].kernel; x++) {
+                int ix = tapped(s.axis[2], at[2], x);
+                if (ix < 0) continue;
+                T element = from[(((rest * s.axis[0].size + iz) * rows + iy) * cols + ix) * s.inner + c];
                 A v = value<A>(element);
                 // The first of equals; what is not a number is the largest.
                 if (is_first || v > largest || v != v) {
                     best = element; largest = v; is_first = false;
-                    at = (kz * s.y.kernel + ky) * s.x.kernel + kx;
+                    best_at = (z * (int)s.axis[1].kernel + y) * (int)s.axis[2].kernel + x;
                 }
             }
         }
     }
-    to[i] = best;
-    index[i] = (I)at;
-}
-#else
-// The output whose window has a place as its tap; -1 where there is none.
-INLINE i64 window(const Axis& a, i64 at, i64 tap) {
-    i64 from = at + a.padding - tap * a.dilation;
-    return from < 0 || from % a.stride || from / a.stride >= a.out ? -1 : from / a.stride;
-}
-// An element adds up the windows in which it was the largest.
-extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* grad, const I* index, Shape s) {
-    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
-    if (i >= s.outer * s.z.size * s.y.size * s.x.size * s.inner) return;
-    i64 c = i % s.inner, rest = i / s.inner;
-    i64 ix = rest % s.x.size; rest /= s.x.size;
-    i64 iy = rest % s.y.size; rest /= s.y.size;
-    i64 iz = rest % s.z.size;
-    i64 image = rest / s.z.size * s.z.out * s.y.out * s.x.out * s.inner + c;
+    if (is_first) best = Into<T>::of((A)0);
+    to[number] = best;
+    index[number] = (I)best_at;
+#elif PASS == 1
+    // An element adds up the windows in which it was the largest.
     A sum = 0;
-    for (i64 kz = 0; kz < s.z.kernel; kz++) {
-        i64 oz = window(s.z, iz, kz);
-        if (oz < 0) continue;
-        for (i64 ky = 0; ky < s.y.kernel; ky++) {
-            i64 oy = window(s.y, iy, ky);
-            if (oy < 0) continue;
-            for (i64 kx = 0; kx < s.x.kernel; kx++) {
-                i64 ox = window(s.x, ix, kx);
-                if (ox < 0) continue;
-                i64 at = image + ((oz * s.y.out + oy) * s.x.out + ox) * s.inner;
-                if (index[at] == (I)((kz * s.y.kernel + ky) * s.x.kernel + kx)) sum += load<A>(grad + at);
+    for (int z = first_of(s.axis[0], at[0]), ez = last_of(s.axis[0], at[0]); z <= ez; z++) {
+        int tz = tap_at(s.axis[0], z, at[0]);
+        if (tz < 0) continue;
+        for (int y = first_of(s.axis[1], at[1]), ey = last_of(s.axis[1], at[1]); y <= ey; y++) {
+            int ty = tap_at(s.axis[1], y, at[1]);
+            if (ty < 0) continue;
+            for (int x = first_of(s.axis[2], at[2]), ex = last_of(s.axis[2], at[2]); x <= ex; x++) {
+                int tx = tap_at(s.axis[2], x, at[2]);
+                if (tx < 0) continue;
+                i64 o = (((rest * s.axis[0].out + z) * s.axis[1].out + y) * s.axis[2].out + x) * s.inner + c;
+                int tap = (tz * (int)s.axis[1].kernel + ty) * (int)s.axis[2].kernel + tx;
+                if (index[o] == (I)tap) sum += load<A>(from + o);
             }
         }
     }
-    store(to + i, sum);
-}
+    store(to + number, sum);
+#else
+    int tap = (int)index[number], across = (int)s.axis[2].kernel, down = (int)s.axis[1].kernel;
+    int iz = tapped(s.axis[0], at[0], tap / (across * down)), iy = tapped(s.axis[1], at[1], tap / across % down);
+    int ix = tapped(s.axis[2], at[2], tap % across);
+    A v = 0;
+    if (iz >= 0 && iy >= 0 && ix >= 0) v = load<A>(from + (((rest * s.axis[0].size + iz) * rows + iy) * cols + ix) * s.inner + c);
+    store(to + number, v);
 #endif
+}

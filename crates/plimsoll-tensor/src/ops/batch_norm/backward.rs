@@ -3,9 +3,12 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::super::memory_format::{MemoryFormat, kept};
-use super::{BatchNorm, Then, channels};
+use super::{BatchNorm, Then, channels, images};
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::channel_norm::{Affine, cut_where_not_positive, normalize_backward};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
+use crate::cuda::batch_norm::{self, Cut, Scale};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
@@ -106,6 +109,23 @@ impl Kernel for BatchNormBackward {
         }
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let ins = call.ins.clone();
+        let [_, x, mean, rstd, scale @ ..] = &ins[..] else { return call.missing() };
+        let (made, scale) = match (self.then, scale) {
+            (Then::AddRelu, [scale @ .., made]) => (Some(*made), scale),
+            _ => (None, scale),
+        };
+        let cut = match self.then {
+            Then::Nothing => Cut::None,
+            Then::Relu => Cut::Again,
+            Then::AddRelu => Cut::FromOutput,
+        };
+        let [weight, bias] = [0, 1].map(|i| scale.get(i).copied());
+        let scale = Scale { mean: *mean, rstd: *rstd, weight, bias };
+        batch_norm::backward(call, images(x.layout), self.batch, &scale, made, cut)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let [grad, x, mean, rstd, scale @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
         let (out, scale) = match (self.then, scale) {
@@ -140,6 +160,13 @@ impl Operator for BatchNormBackward {
         let mut outs = smallvec![image(), number(), number()];
         outs.extend((self.then == Then::AddRelu).then(image));
         Ok(outs)
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        match device.kind {
+            DeviceKind::Cuda => images(ins[1].layout).scratch(ins[1].dtype),
+            _ => 0,
+        }
     }
 
     fn takes(&self, input: usize, layout: &Layout) -> bool {

@@ -6,6 +6,7 @@ use super::super::memory_format::MemoryFormat;
 use super::{BatchNorm, Then};
 use crate::autograd::no_grad;
 use crate::cpu::kernels::number::{Float, by_float};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -87,6 +88,10 @@ struct Update {
 impl Kernel for Update {
     fn name(&self) -> &'static str {
         "batch_norm_update"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::batch_norm::update(call, self.momentum, self.correction)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

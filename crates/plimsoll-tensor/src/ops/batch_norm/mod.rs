@@ -22,11 +22,14 @@ pub(crate) use cases::cases;
 
 use smallvec::smallvec;
 
-use self::parameters::{BatchNorm, Then, channels};
+use self::parameters::{BatchNorm, Then, channels, images};
 use super::memory_format::{MemoryFormat, kept};
 use super::want_float;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::channel_norm::{Affine, inverse_deviation, normalize, normalize_add, statistics};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
+use crate::cuda::batch_norm::{self, Cut};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -40,6 +43,16 @@ impl Kernel for BatchNorm {
             Then::Relu => "batch_norm_relu",
             Then::AddRelu => "batch_norm_add_relu",
         }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let ins = call.ins.clone();
+        let given = (!self.batch).then(|| [ins[1], ins[2]]);
+        let [weight, bias] = [0, 1].map(|i| self.scale(ins.len()).nth(i).map(|at| ins[at]));
+        let residual = (self.then == Then::AddRelu).then(|| ins[ins.len() - 1]);
+        let cut = if self.then == Then::Nothing { Cut::None } else { Cut::Again };
+        let cut = if residual.is_some() { Cut::FromOutput } else { cut };
+        batch_norm::forward(call, images(ins[0].layout), given, [weight, bias, residual], cut, self.eps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -119,6 +132,13 @@ impl Operator for BatchNorm {
         // The residual lies as the input does: `call.rs` sees to that.
         let is_image = input == 0 || (self.then == Then::AddRelu && layout.rank() > 1);
         layout.is_contiguous() || (is_image && MemoryFormat::of(layout).is_some())
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        match self.batch && device.kind == DeviceKind::Cuda {
+            true => images(ins[0].layout).scratch(ins[0].dtype),
+            false => 0,
+        }
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

@@ -1,6 +1,7 @@
 //! The operator's parameters, and how the channels of its input lie.
 
 use crate::cpu::kernels::channel_norm::Channels;
+use crate::cuda::batch_norm::Images;
 use crate::layout::Layout;
 
 /// What follows the normalization.
@@ -38,4 +39,10 @@ pub(super) fn channels(layout: &Layout) -> Channels {
         true => Channels { outer: batch, channels, inner },
         false => Channels { outer: batch * inner, channels, inner: 1 },
     }
+}
+
+/// The same for a GPU's kernels.
+pub(super) fn images(layout: &Layout) -> Images {
+    let Channels { outer, channels, inner } = channels(layout);
+    Images { outer, channels, inner }
 }

@@ -13,6 +13,7 @@ use crate::cpu::kernels::conv::{ConvShape, Format};
 use crate::error::Result;
 use crate::road::call_one;
 use crate::tensor::Tensor;
+use crate::tf32;
 
 impl Tensor {
     /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus `[out]`. As
@@ -143,5 +144,5 @@ fn run(pass: Pass, shape: ConvShape, x: &Tensor, weight: &Tensor, bias: Option<&
     let images = if suggested(x) == Format::ChannelsLast { Format::ChannelsLast } else { filters };
     let mut ins: SmallVec<[&Tensor; 3]> = smallvec![x, weight];
     ins.extend(bias);
-    call_one(Convolution { pass, shape, images, filters }, &ins)
+    call_one(Convolution { pass, shape, images, filters, tf32: tf32::is_allowed_in_convolutions() }, &ins)
 }

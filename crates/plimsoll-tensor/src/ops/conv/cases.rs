@@ -15,7 +15,7 @@ fn biased(len: usize, (channels, plane): (usize, usize), bias: Option<&Vec<f64>>
 }
 
 fn op(pass: Pass, shape: ConvShape) -> Convolution {
-    Convolution { pass, shape, images: Format::ChannelsFirst, filters: Format::ChannelsFirst }
+    Convolution { pass, shape, images: Format::ChannelsFirst, filters: Format::ChannelsFirst, tf32: false }
 }
 
 fn forward(shape: ConvShape, bias: bool) -> Case {

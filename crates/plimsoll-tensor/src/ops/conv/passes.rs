@@ -13,8 +13,7 @@ use super::format;
 use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::conv::{self, ConvShape, Format, Formats, any};
 use crate::cpu::kernels::number::by_number;
-use crate::cuda::window::ConvPass;
-use crate::cuda::{self, CudaCall};
+use crate::cuda::{ConvolutionPass, CudaCall, convolution};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -42,6 +41,8 @@ pub(super) struct Convolution {
     pub(super) images: Format,
     /// How filters do.
     pub(super) filters: Format,
+    /// Whether a GPU may multiply `float32` in TF32.
+    pub(super) tf32: bool,
 }
 
 impl Pass {
@@ -58,6 +59,14 @@ impl Pass {
             }
         };
         names[rank - 1]
+    }
+
+    fn cuda(self) -> ConvolutionPass {
+        match self {
+            Pass::Forward => ConvolutionPass::Forward,
+            Pass::BackwardInput | Pass::Transposed => ConvolutionPass::ToInput,
+            Pass::BackwardWeight => ConvolutionPass::ToWeight,
+        }
     }
 }
 
@@ -96,29 +105,12 @@ impl Kernel for Convolution {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let ConvShape {
-            batch,
-            groups,
-            in_channels,
-            out_channels,
-            input,
-            output,
-            kernel,
-            stride,
-            padding,
-            dilation,
-            ..
-        } = self.shape;
-        let mut sizes = [0; 22];
-        sizes[..4].copy_from_slice(&[batch, groups, in_channels, out_channels]);
+        let ConvShape { batch, groups, in_channels, out_channels, rank, .. } = self.shape;
+        let ConvShape { input, output, kernel, stride, padding, dilation, .. } = self.shape;
         let axes = [input, output, kernel, stride, padding, dilation];
-        sizes[4..].chunks_mut(3).zip(axes).for_each(|(to, from)| to.copy_from_slice(&from));
-        let pass = match self.pass {
-            Pass::Forward => ConvPass::Forward,
-            Pass::BackwardInput | Pass::Transposed => ConvPass::Input,
-            Pass::BackwardWeight => ConvPass::Weight,
-        };
-        cuda::window::convolution(call, pass, sizes)
+        let (pass, tf32) = (self.pass.cuda(), self.tf32);
+        let sizes = convolution::Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes };
+        convolution::convolution(call, sizes)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -168,8 +160,11 @@ impl Operator for Convolution {
     }
 
     fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
-        // A GPU's kernels need none.
-        if ins[0].dtype != DType::F32 || device.kind == DeviceKind::Cuda {
+        if device.kind == DeviceKind::Cuda {
+            let layouts = [ins[0].layout, ins[1].layout];
+            return convolution::scratch(self.pass.cuda(), ins[0].dtype, layouts, outs[0].layout);
+        }
+        if ins[0].dtype != DType::F32 {
             return 0;
         }
         let (s, formats) = (&self.shape, self.formats([ins[0].layout, ins[1].layout], outs[0].layout));

@@ -7,6 +7,8 @@ use super::super::memory_format::MemoryFormat;
 use super::spec::{Kind, Spec};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::pool::average::{Divisor, avg_pool, avg_pool_backward};
+use crate::cuda::window::Divided;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -22,6 +24,14 @@ pub(super) struct AvgPool {
     pub(super) divisor: Divisor,
 }
 
+fn divided(divisor: Divisor) -> Divided {
+    match divisor {
+        Divisor::Inside => Divided::Inside,
+        Divisor::Padded => Divided::Padded,
+        Divisor::Fixed(n) => Divided::By(n),
+    }
+}
+
 impl Kernel for AvgPool {
     fn name(&self) -> &'static str {
         match self.spec.kind {
@@ -30,6 +40,12 @@ impl Kernel for AvgPool {
                 self.spec.name(["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"])
             }
         }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let x = call.ins[0];
+        let shape = self.spec.shape(self.name(), x.shape(), self.spec.format(x.layout))?;
+        cuda::window::avg_pool(call, false, shape.words(), divided(self.divisor))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -87,6 +103,11 @@ struct AvgPoolBackward {
 impl Kernel for AvgPoolBackward {
     fn name(&self) -> &'static str {
         self.of.spec.name(["avg_pool1d_backward", "avg_pool2d_backward", "avg_pool3d_backward"])
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let shape = self.of.spec.shape(self.name(), &self.x, self.format)?;
+        cuda::window::avg_pool(call, true, shape.words(), divided(self.of.divisor))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -9,6 +9,7 @@ use super::super::{want_float, want_number};
 use super::spec::{Kind, Spec};
 use crate::cpu::kernels::number::{by_float, by_number};
 use crate::cpu::kernels::pool::max::{max_pool, max_pool_backward, max_pool_pick};
+use crate::cuda::window::MaxPass;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -49,10 +50,7 @@ impl Kernel for MaxPool {
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let x = call.ins[0];
         let shape = self.0.shape(self.name(), x.shape(), self.0.format(x.layout))?;
-        match shape.words() {
-            Some(words) => cuda::window::max_pool(call, false, words),
-            None => call.missing(),
-        }
+        cuda::window::max_pool(call, MaxPass::Forward, shape.words())
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -129,10 +127,8 @@ impl Kernel for MaxPoolBackward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        match self.spec.shape(self.name(), &self.x, self.format)?.words() {
-            Some(words) => cuda::window::max_pool(call, true, words),
-            None => call.missing(),
-        }
+        let shape = self.spec.shape(self.name(), &self.x, self.format)?;
+        cuda::window::max_pool(call, MaxPass::Backward, shape.words())
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -186,6 +182,11 @@ impl Kernel for MaxPoolPick {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         value_type(dtype)
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let shape = self.spec.shape(self.name(), &self.x, self.format)?;
+        cuda::window::max_pool(call, MaxPass::Pick, shape.words())
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -128,15 +128,20 @@ pub(crate) struct PoolShape {
 }
 
 impl PoolShape {
-    /// As a GPU's kernels take sliding windows: images, channels, and six numbers for each axis.
-    pub(crate) fn words(&self) -> Option<[usize; 20]> {
-        let mut words = [0; 20];
+    /// As a GPU's kernels take them: images, channels, and seven numbers for each axis.
+    pub(crate) fn words(&self) -> [usize; 23] {
+        let mut words = [0; 23];
         words[..2].copy_from_slice(&[self.outer, self.inner]);
-        for (axis, words) in self.axes.iter().zip(words[2..].chunks_mut(6)) {
-            let Windows::Sliding { kernel, stride, padding, dilation } = axis.windows else { return None };
-            words.copy_from_slice(&[axis.size, axis.out, kernel, stride, padding, dilation]);
+        for (axis, words) in self.axes.iter().zip(words[2..].chunks_mut(7)) {
+            let numbers = match axis.windows {
+                Windows::Sliding { kernel, stride, padding, dilation } => {
+                    [axis.size, axis.out, kernel, stride, padding, dilation, 0]
+                }
+                Windows::Adaptive => [axis.size, axis.out, axis.kernel(), 1, 0, 1, 1],
+            };
+            words.copy_from_slice(&numbers);
         }
-        Some(words)
+        words
     }
 
     /// Elements of an image of the input.

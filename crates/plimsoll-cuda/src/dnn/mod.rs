@@ -1,0 +1,202 @@
+//! cuDNN through its graph API: plans for graphs of operations, cached by what distinguishes them.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `descriptor` | the library's descriptors: made, set, finished, read; all unsafe code |
+//! | `graph` | a graph as plain data: tensors and operations by their attributes |
+//! | this one | the library, the choice of a plan, its run |
+//! | `convolution` | the three passes of a convolution as graphs |
+//!
+//! Note [Which plan]. The library's heuristic (mode A, then its fallbacks) orders the ways to compute a graph, from sizes and types
+//! alone; the first one is taken that gives the same bits each time, keeps to the precision that was asked for, and whose
+//! workspace fits the stream's. Nothing is timed: that would make the bits of a run depend on time.
+
+pub(crate) mod convolution;
+#[allow(unsafe_code)]
+mod descriptor;
+pub(crate) mod graph;
+
+use std::collections::HashMap;
+
+use self::convolution::Key;
+use self::descriptor::{Api, Descriptor};
+use self::graph::{Graph, Value, attribute, kind};
+use crate::driver::Handle;
+use crate::error::{CudaError, Result};
+use crate::search::Search;
+use crate::step::Convolution;
+
+/// The oldest version whose graph API is used here.
+const OLDEST: usize = 90_000;
+/// `CUDNN_HEUR_MODE_A` and `CUDNN_HEUR_MODE_FALLBACK`.
+const MODES: [i64; 2] = [3, 2];
+/// The most ways to compute a graph that are looked at.
+const MOST_FOUND: usize = 64;
+
+/// What an engine may do to the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Precision {
+    /// Whatever the types of the graph say.
+    AsTyped,
+    /// No tensor cores: products of 32 bits, not of TF32's 19.
+    NoTensorCores,
+}
+
+/// `cudnnBackendNumericalNote_t`.
+mod note {
+    pub(super) const TENSOR_CORE: i64 = 0;
+    pub(super) const DOWN_CONVERT_INPUTS: i64 = 1;
+    pub(super) const NONDETERMINISTIC: i64 = 4;
+}
+
+/// A way to compute a graph, with the descriptors that it was made from.
+pub(crate) struct Plan {
+    plan: Descriptor,
+    _parts: Vec<Descriptor>,
+}
+
+/// The library, with a handle in the device's context.
+pub(crate) struct Dnn {
+    api: Api,
+    handle: Handle,
+    convolutions: HashMap<Key, Option<Plan>>,
+}
+
+impl Dnn {
+    /// Opens the library; the device's context is the thread's. `driver` is the newest CUDA that the driver supports.
+    ///
+    /// # Errors
+    /// It is missing, too old, or for a newer CUDA than the driver's.
+    pub(crate) fn open(search: &Search, driver: i32) -> Result<Dnn> {
+        let api = Api::open(search)?;
+        let (version, cuda) = api.versions();
+        let wrong = |why: String| {
+            let why = format!("{why}; {}", descriptor::ADVICE);
+            Err(CudaError::WrongVersion { library: "cuDNN", path: api.path(), why })
+        };
+        if version < OLDEST {
+            return wrong(format!("it is {}, and at least 9.0 is needed", text(version)));
+        }
+        if cuda / 1000 > usize::try_from(driver).unwrap_or(0) / 1000 {
+            return wrong(format!(
+                "it is for CUDA {}, and the driver for CUDA {}",
+                cuda / 1000,
+                driver / 1000
+            ));
+        }
+        let handle = api.create_handle()?;
+        Ok(Dnn { api, handle, convolutions: HashMap::new() })
+    }
+
+    /// Its version, as `9.19.0`.
+    pub(crate) fn version(&self) -> String {
+        text(self.api.versions().0)
+    }
+
+    /// The file that it came from.
+    pub(crate) fn path(&self) -> String {
+        self.api.path()
+    }
+
+    /// Whether it computes a convolution in a workspace of so many bytes: plans it when it is first asked.
+    pub(crate) fn takes(&mut self, convolution: &Convolution, workspace_bytes: usize) -> bool {
+        let key = Key::of(convolution);
+        if let Some(plan) = self.convolutions.get(&key) {
+            return plan.is_some();
+        }
+        let plan = self.plan(&key.graph(), key.precision(), workspace_bytes);
+        let takes = plan.is_some();
+        self.convolutions.insert(key, plan);
+        takes
+    }
+
+    /// Queues a convolution that [`Dnn::takes`].
+    pub(crate) fn convolve(&self, convolution: &Convolution, workspace: u64, stream: Handle) -> Result<()> {
+        let plan = self.convolutions.get(&Key::of(convolution)).and_then(Option::as_ref);
+        let Some(plan) = plan else {
+            return Err(CudaError::NoAlgorithm { product: format!("{convolution:?}") });
+        };
+        self.run(plan, &convolution::tensors(convolution), workspace, stream)
+    }
+
+    /// Plans a graph: Note [Which plan]. `None` where the library has no way that fits.
+    pub(crate) fn plan(&self, graph: &Graph, precision: Precision, workspace_bytes: usize) -> Option<Plan> {
+        let mut parts: Vec<Descriptor> = Vec::new();
+        for described in graph.descriptions() {
+            let mut attributes = described.attributes.clone();
+            if described.kind == kind::OPERATION_GRAPH {
+                attributes.push((attribute::GRAPH_HANDLE, Value::Handle(self.handle)));
+            }
+            parts.push(self.api.make(described.kind, &attributes, &parts).ok()?);
+        }
+        let operations = parts.len() - 1;
+        for mode in MODES {
+            let attributes = [
+                (attribute::HEURISTICS_GRAPH, Value::Descriptors(vec![operations])),
+                (attribute::HEURISTICS_MODE, Value::Choice { kind: kind::HEURISTICS_MODE, value: mode }),
+            ];
+            let Ok(heuristics) = self.api.make(kind::HEURISTICS, &attributes, &parts) else { continue };
+            let found =
+                self.api.parts(&heuristics, attribute::HEURISTICS_RESULTS, kind::CONFIGURATION, MOST_FOUND);
+            for configuration in found.unwrap_or_default() {
+                if !self.keeps_to(&configuration, precision) {
+                    continue;
+                }
+                if let Some(plan) = self.finish(&configuration, workspace_bytes) {
+                    parts.extend([heuristics, configuration]);
+                    return Some(Plan { plan, _parts: parts });
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a configuration's engine gives the same bits each time, in the precision that was asked for.
+    fn keeps_to(&self, configuration: &Descriptor, precision: Precision) -> bool {
+        let engine = self.api.parts(configuration, attribute::CONFIGURATION_ENGINE, kind::ENGINE, 1);
+        let Some(engine) = engine.ok().and_then(|mut engines| engines.pop()) else { return false };
+        let notes = self.api.notes(&engine, attribute::ENGINE_NUMERICAL_NOTES);
+        let has = |note: i64| notes.contains(&note);
+        let precise = precision == Precision::AsTyped || !has(note::TENSOR_CORE);
+        precise && !has(note::NONDETERMINISTIC) && !has(note::DOWN_CONVERT_INPUTS)
+    }
+
+    /// The plan of a configuration, where it is supported and its workspace fits.
+    fn finish(&self, configuration: &Descriptor, workspace_bytes: usize) -> Option<Descriptor> {
+        let attributes = [(attribute::PLAN_HANDLE, Value::Handle(self.handle))];
+        let plan =
+            self.api.make_of(kind::PLAN, &attributes, attribute::PLAN_CONFIGURATION, configuration).ok()?;
+        let bytes = self.api.number(&plan, attribute::PLAN_WORKSPACE).ok()?;
+        let bytes = usize::try_from(bytes).ok()?;
+        (bytes <= workspace_bytes).then_some(plan)
+    }
+
+    /// Queues a plan. `tensors` are the unique numbers of the graph's tensors and their addresses.
+    pub(crate) fn run(
+        &self,
+        plan: &Plan,
+        tensors: &[(i64, u64)],
+        workspace: u64,
+        stream: Handle,
+    ) -> Result<()> {
+        self.api.set_stream(self.handle, stream)?;
+        let (numbers, addresses) = tensors.iter().map(|&(number, address)| (number, address)).unzip();
+        let attributes = [
+            (attribute::PACK_NUMBERS, Value::Integers(numbers)),
+            (attribute::PACK_POINTERS, Value::Addresses(addresses)),
+            (attribute::PACK_WORKSPACE, Value::Addresses(vec![workspace])),
+        ];
+        let pack = self.api.make(kind::VARIANT_PACK, &attributes, &[])?;
+        self.api.execute(self.handle, &plan.plan, &pack)
+    }
+
+    /// Gives back what the library has of the device's memory. Nothing may be queued with it after this.
+    pub(crate) fn close(&mut self) {
+        self.convolutions.clear();
+        self.api.destroy_handle(self.handle);
+    }
+}
+
+fn text(version: usize) -> String {
+    format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
+}

@@ -1,0 +1,29 @@
+
+// Running sums and products along a dimension of [outer, length, inner]: a line a thread. Defined before: A, the type that is computed in
+// (64 bits); T and TO, of elements and results; BACK, whether the last element is first; KIND: 0 sum, 1 product,
+// 2 the gradient of a product (first the gradient, then the input, then the product), 3 a recurrence (g, a): s = g + a s.
+
+extern "C" __global__ void __launch_bounds__(256) kernel(TO* out, const T* first, const T* second, const T* third, i64 lines, i64 length, i64 inner) {
+    i64 line = (i64)blockIdx.x * 256 + threadIdx.x;
+    if (line >= lines) return;
+    i64 begin = line / inner * length * inner + line % inner;
+    A state = KIND == 1 ? (A)1 : (A)0;
+    for (i64 n = 0; n < length; n++) {
+        i64 i = begin + (BACK ? length - 1 - n : n) * inner;
+        A x = load<A>(first + i);
+#if KIND == 0
+        state = (A)((WORD)state + (WORD)x);
+        store(out + i, state);
+#elif KIND == 1
+        state = (A)((WORD)state * (WORD)x);
+        store(out + i, state);
+#elif KIND == 2
+        A sum = x + state, before = i == begin ? (A)1 : load<A>(third + i - inner);
+        state = load<A>(second + i) * sum;
+        store(out + i, before * sum);
+#else
+        state = x + load<A>(second + i) * state;
+        store(out + i, state);
+#endif
+    }
+}
