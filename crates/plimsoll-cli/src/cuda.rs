@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use plimsoll::suite::{self, Outcome};
-use plimsoll::{Bytes, CudaReport, Device, OPERATORS, cuda_report};
+use plimsoll::{Bytes, CudaReport, Device, OPERATORS, allow_tf32_in_convolutions, cuda_report};
 use serde_json::json;
 
 use crate::exit::{Answer, Exit, Failure};
@@ -31,6 +31,8 @@ struct SelfTest {
 /// Runs every case of the operator suite on a device and on the host.
 fn self_test(device: &Device) -> SelfTest {
     let mut test = SelfTest::default();
+    // The host multiplies in 32 bits.
+    allow_tf32_in_convolutions(false);
     for (_, cases) in OPERATORS {
         for case in cases() {
             match suite::check_near(&case, device) {
@@ -76,6 +78,13 @@ fn in_words(report: &CudaReport, test: Option<&SelfTest>) -> String {
         },
     );
     row("cuBLASLt", libraries.blas.clone().unwrap_or_else(|error| error.to_string()));
+    row(
+        "cuDNN",
+        match &libraries.dnn {
+            Ok((version, path)) => format!("{version}, {path}"),
+            Err(error) => format!("{error}; convolutions run by plain kernels, which are slow"),
+        },
+    );
     match test {
         None => row("self-test", "not run: kernels cannot be compiled".to_owned()),
         Some(SelfTest { agree, differ, missing }) => {
@@ -110,6 +119,10 @@ fn in_json(report: &CudaReport, test: Option<&SelfTest>) -> String {
         },
         "cublaslt": match &libraries.blas {
             Ok(path) => json!({ "path": path }),
+            Err(error) => json!({ "error": error.to_string() }),
+        },
+        "cudnn": match &libraries.dnn {
+            Ok((version, path)) => json!({ "path": path, "version": version }),
             Err(error) => json!({ "error": error.to_string() }),
         },
         "self_test": test,

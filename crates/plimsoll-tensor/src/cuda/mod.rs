@@ -9,8 +9,15 @@
 //! | `space` | operands laid beside each other, in as few dimensions as they need |
 //! | `elementwise` | an expression of each element, of any types; fills and copies |
 //! | `fold` | reductions that keep more than a sum: variances, norms, extremes, products |
+//! | `group_norm` | group normalization |
+//! | `recurrent` | recurrent layers, step by step |
 //! | `interpolate` | resampling of images |
 //! | `reduce` | sums over any dimensions, the place of the largest |
+//! | `clip` | many gradients together: norms, limits |
+//! | `mask` | triangles of matrices, places of a mask |
+//! | `optim` | optimizers beside those of `step` |
+//! | `row_norm` | other normalizations of rows, rotary embedding |
+//! | `loss` | cross entropy, likelihoods, squared errors |
 //! | `rows` | what works on rows: softmax, layer normalization, losses |
 //! | `product` | matrix products, by cuBLASLt where it reads the strides |
 //! | `index` | rows by index, and sums of rows by index |
@@ -27,15 +34,22 @@
 
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
+pub(crate) mod clip;
 pub(crate) mod convolution;
 pub(crate) mod elementwise;
 pub(crate) mod fold;
+pub(crate) mod group_norm;
 pub(crate) mod index;
 pub(crate) mod interpolate;
+pub(crate) mod loss;
+pub(crate) mod mask;
+pub(crate) mod optim;
 pub(crate) mod product;
 pub(crate) mod random;
+pub(crate) mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod remap;
+pub(crate) mod row_norm;
 pub(crate) mod rows;
 pub(crate) mod scan;
 pub(crate) mod scatter;

@@ -114,7 +114,7 @@ pub(crate) fn scatter_add(
         Before::Own if is_short => elementwise::copy(call, out, to)?,
         Before::Own => {}
         Before::Zeros => {
-            call.push(Step::Clear { address: to.address, bytes: (to.len() * to.dtype.size()) as u64 })
+            call.push(Step::Clear { address: to.address, bytes: (to.len() * to.dtype.size()) as u64 });
         }
     }
     scatter(call, Change::Add, at, Some(src), to)?;

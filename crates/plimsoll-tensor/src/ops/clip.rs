@@ -4,7 +4,9 @@ use smallvec::SmallVec;
 
 use super::want_float32_or_short;
 use crate::autograd::no_grad;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::optim::clip::{clamp, norm, scale};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -26,6 +28,13 @@ impl Kernel for Clip {
         match self {
             Clip::Norm { .. } => "clip_grad_norm_",
             Clip::Value { .. } => "clip_grad_value_",
+        }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        match *self {
+            Clip::Norm { max_norm, norm_type } => cuda::clip::norm(call, max_norm, norm_type),
+            Clip::Value { clip_value } => cuda::clip::values(call, clip_value),
         }
     }
 
@@ -63,6 +72,15 @@ impl Operator for Clip {
     }
 
     /// Gradients without gaps, in any order of dimensions.
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        match self {
+            Clip::Norm { .. } if device.kind == DeviceKind::Cuda => {
+                cuda::clip::scratch(ins.iter().map(|meta| meta.layout.len()))
+            }
+            _ => 0,
+        }
+    }
+
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous() || layout.end() - layout.offset() == layout.len()
     }

@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::arguments::{want_dtype, want_values};
 use super::elementwise;
 use crate::autograd::no_grad;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -27,6 +28,10 @@ impl Kernel for NonZero {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::mask::nonzero(call)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

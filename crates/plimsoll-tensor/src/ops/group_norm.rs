@@ -11,6 +11,8 @@ use crate::cpu::kernels::group_norm::{
 };
 use crate::cpu::kernels::group_norm_last::{group_norm_backward_last, group_norm_last};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
+use crate::cuda::group_norm::Grouped;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
@@ -32,9 +34,20 @@ fn sizes(groups: usize, x: &[usize]) -> Groups {
     Groups { batch: x[0], channels: x[1], inner: x[2..].iter().product(), groups }
 }
 
+/// The same for a GPU's kernels.
+fn grouped(groups: usize, x: &[usize], format: MemoryFormat) -> Grouped {
+    let Groups { batch, channels, inner, groups } = sizes(groups, x);
+    Grouped { batch, channels, inner, groups, last: format == MemoryFormat::ChannelsLast }
+}
+
 impl Kernel for GroupNorm {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let x = call.ins[0];
+        grouped(self.groups, x.shape(), MemoryFormat::for_input(x.layout)).forward(call, self.eps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -161,6 +174,11 @@ struct GroupNormBackward {
 impl Kernel for GroupNormBackward {
     fn name(&self) -> &'static str {
         "group_norm_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let x = call.ins[1];
+        grouped(self.groups, x.shape(), self.format).backward(call)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {

@@ -51,6 +51,7 @@ mod mse;
 mod multinomial;
 mod nll;
 mod norm;
+mod one_by_one;
 mod one_hot;
 mod pad;
 mod pairs;

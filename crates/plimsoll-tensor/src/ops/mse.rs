@@ -4,8 +4,10 @@ use smallvec::smallvec;
 
 use super::{elementwise, want_float, want_same};
 use crate::autograd::is_grad_enabled;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::loss::{Reduction, mse_loss, mse_loss_backward};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::{self, CudaCall};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -21,6 +23,11 @@ struct MseLoss(Reduction);
 impl Kernel for MseLoss {
     fn name(&self) -> &'static str {
         "mse_loss"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let len = call.ins[0].len();
+        cuda::loss::mse(call, self.0.weight(len))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -43,6 +50,10 @@ impl Operator for MseLoss {
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous()
+    }
+
+    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        if device.kind == DeviceKind::Cuda { cuda::loss::MSE_SCRATCH_BYTES } else { 0 }
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -87,6 +98,13 @@ struct MseLossBackward {
 impl Kernel for MseLossBackward {
     fn name(&self) -> &'static str {
         "mse_loss_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (ins, out) = (call.ins.clone(), call.outs[0]);
+        let scale = 2.0 * self.sign * self.reduction.weight(ins[1].len());
+        let text = format!("(b - c) * (a * C({scale:?}))");
+        cuda::elementwise::evaluate(call, cuda::elementwise::Expression::new(text, out.dtype), &ins, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -6,6 +6,7 @@ use super::indices::{self, by_index, want_index};
 use super::{elementwise, want_values};
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::strided::fill;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -28,6 +29,17 @@ impl Kernel for OneHot {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (index, out) = (call.ins[0], call.outs[0]);
+        let (mut shape, mut strides) =
+            (Dims::from_slice(index.shape()), Dims::from_slice(index.layout.strides()));
+        shape.push(1);
+        strides.push(0);
+        cuda::elementwise::fill(call, 0.0, out)?;
+        let at = cuda::scatter::At { dim: shape.len() - 1, shape: &shape, index, strides: &strides };
+        cuda::scatter::scatter(call, cuda::scatter::Change::Set(1.0), at, None, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::{elementwise, want_float};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::rotary::{Pairs, Places, rotate};
+use crate::cuda::{self, CudaCall};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -43,6 +44,10 @@ fn rows_are_dense(layout: &Layout) -> bool {
 impl Kernel for Rotate {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::row_norm::rotate(call, self.form == Rotary::Halves, self.sign)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -9,6 +9,7 @@ use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::row_norm::{Center, Rows, row_norm, row_norm_backward, row_norm_backward_scale};
+use crate::cuda::{self, CudaCall};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -48,6 +49,10 @@ impl Kernel for RowNorm {
             (Center::Zero, true) => "add_rms_norm",
             (Center::Mean, _) => "add_layer_norm",
         }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::row_norm::forward(call, self.has_mean(), self.residual, self.eps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -203,6 +208,10 @@ struct RowNormBackward {
 impl Kernel for RowNormBackward {
     fn name(&self) -> &'static str {
         if self.of_scale { "row_norm_backward_scale" } else { "row_norm_backward" }
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::row_norm::backward(call, self.mean, self.along, self.of_scale)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

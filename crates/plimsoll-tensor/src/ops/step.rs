@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::want_float;
+use super::{one_by_one, want_float};
 use crate::autograd::no_grad;
-use crate::backend::DeviceFacts;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
 use crate::cuda::step::StepForm;
@@ -60,7 +60,13 @@ impl Kernel for Step {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        cuda::step::step(call, &self.slots, |step| numbers(&self.rule, step))
+        let is_wide = call.outs.iter().any(|tensor| tensor.dtype == DType::F64);
+        if !is_wide && numbers(&self.rule, 1).is_some() {
+            return cuda::step::step(call, &self.slots, |step| numbers(&self.rule, step));
+        }
+        cuda::optim::slots(call, &self.slots)
+            .iter()
+            .try_for_each(|slot| one_by_one::step(call, &self.rule, slot))
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {
@@ -93,6 +99,8 @@ impl Kernel for Step {
 /// What a GPU's kernel of a rule needs at a step; `None` where there is no such kernel yet.
 fn numbers(rule: &Rule, step: u64) -> Option<(StepForm, [f64; 8])> {
     match rule {
+        Rule::Sgd(SgdStep { maximize: true, .. }) | Rule::Adam(AdamStep { maximize: true, .. }) => None,
+        Rule::Adam(AdamStep { amsgrad: true, .. }) => None,
         Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, .. }) => {
             let form = if *momentum == 0.0 { StepForm::Sgd } else { StepForm::Momentum };
             let (first, nesterov) = (f64::from(u8::from(step == 1)), f64::from(u8::from(*nesterov)));
@@ -130,7 +138,12 @@ impl Operator for Step {
         layout.is_contiguous()
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        if device.kind == DeviceKind::Cuda {
+            let bytes =
+                self.parameters().map(|(at, _)| one_by_one::scratch(&self.rule, ins[at].shape())).max();
+            return bytes.unwrap_or(0);
+        }
         let len = self.parameters().map(|(at, _)| self.rule.scratch_len(ins[at].shape())).max();
         (len.unwrap_or(0) * DType::F32.size()) as u64
     }

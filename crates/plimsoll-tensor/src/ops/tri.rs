@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use super::elementwise;
 use crate::cpu::kernels::elementwise::Operand;
 use crate::cpu::kernels::mask::triangle;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -28,6 +29,12 @@ impl Kernel for Triangle {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let x = call.ins[0];
+        let of = cuda::mask::Triangle { upper: self.upper, diagonal: self.diagonal as i64, words: [0; 2] };
+        cuda::mask::triangle(call, Some(x), of)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -5,8 +5,10 @@ use smallvec::SmallVec;
 
 use super::{want_float, want_same};
 use crate::autograd::no_grad;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::unscale::scale_and_check;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -25,6 +27,10 @@ struct Unscale {
 impl Kernel for Unscale {
     fn name(&self) -> &'static str {
         "unscale"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::clip::unscale(call, self.factor)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -50,6 +56,13 @@ impl Operator for Unscale {
             ins.iter().enumerate().map(|(i, meta)| Output::in_place(i, meta)).collect();
         outputs.push(Output::new(&[], DType::F32));
         Ok(outputs)
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        match device.kind {
+            DeviceKind::Cuda => cuda::clip::scratch(ins.iter().map(|meta| meta.layout.len())),
+            DeviceKind::Cpu => 0,
+        }
     }
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {

@@ -126,6 +126,15 @@ impl ResNet {
         })
     }
 
+    /// The same model, which keeps one tensor of each normalization and ReLU inside of its blocks: the backward pass computes the
+    /// other one again.
+    #[must_use]
+    pub fn recompute_activations(mut self) -> ResNet {
+        let stages = [&mut self.layer1, &mut self.layer2, &mut self.layer3, &mut self.layer4];
+        stages.into_iter().flat_map(|stage| stage.iter_mut()).for_each(|block| block.recomputes = true);
+        self
+    }
+
     /// Its sizes.
     pub fn config(&self) -> &ResNetConfig {
         &self.config
@@ -171,6 +180,8 @@ struct Block {
     bn3: Option<BatchNorm2d>,
     /// Brings the input to the output's size.
     downsample: Option<Downsample>,
+    /// Whether what is between two convolutions is computed again in the backward pass.
+    recomputes: bool,
 }
 
 impl Block {
@@ -211,7 +222,18 @@ impl Block {
             conv3: is_bottleneck.then(conv3).transpose()?,
             bn3: is_bottleneck.then(|| norm("bn3", outputs)).transpose()?,
             downsample: (stride != 1 || inputs != outputs).then(downsample).transpose()?,
+            recomputes: false,
         })
+    }
+}
+
+impl Block {
+    /// A normalization, ReLU and the next convolution.
+    fn between(&self, norm: &BatchNorm2d, next: &Conv2d, x: &Tensor) -> Result<Tensor> {
+        match self.recomputes {
+            true => norm.forward_relu_into(x, |x| next.forward(x)),
+            false => next.forward(&norm.forward_relu(x)?),
+        }
     }
 }
 
@@ -219,10 +241,10 @@ impl Module for Block {
     members!(conv1, bn1, conv2, bn2, conv3, bn3, downsample);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut y = self.conv2.forward(&self.bn1.forward_relu(&self.conv1.forward(x)?)?)?;
-        let mut last = &self.bn2;
+        let (mut y, mut last) = (self.conv1.forward(x)?, &self.bn2);
+        y = self.between(&self.bn1, &self.conv2, &y)?;
         if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
-            y = conv3.forward(&self.bn2.forward_relu(&y)?)?;
+            y = self.between(&self.bn2, conv3, &y)?;
             last = bn3;
         }
         let residual = self.downsample.as_ref().map_or(Ok(x.clone()), |downsample| downsample.forward(x))?;

@@ -1,5 +1,8 @@
 //! Batch normalization as a layer: [`BatchNorm1d`], [`BatchNorm2d`], [`BatchNorm3d`].
 
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plimsoll_tensor::autograd::saved_tensors_hooks;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{BatchNormArgs, DType, Error, Result, Tensor};
 
@@ -115,6 +118,47 @@ impl<const D: usize> BatchNorm<D> {
     /// As `forward`.
     pub fn forward_relu(&self, input: &Tensor) -> Result<Tensor> {
         self.run(input, None, true)
+    }
+
+    /// What `next` makes of the normalized input, cut at 0. What `next` saves of that for the backward pass is not kept but
+    /// computed again from the input, which is kept anyway: one tensor instead of two, for another pass over it.
+    ///
+    /// # Errors
+    /// As `forward`, and those of `next`.
+    pub fn forward_relu_into(
+        &self,
+        input: &Tensor,
+        next: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let cut = self.forward_relu(input)?;
+        if !self.mode.is_training() || !cut.requires_grad() {
+            return next(&cut);
+        }
+        let [x, weight, bias] = [Some(input), self.weight.as_deref(), self.bias.as_deref()]
+            .map(|tensor| tensor.map(Tensor::detach));
+        let (eps, owner) = (self.eps, self.label);
+        // Known while `next` runs; the hooks, which live longer, must not keep it.
+        let made = Arc::new(Mutex::new(Some(cut.detach())));
+        let known = made.clone();
+        let is_made = move |saved: &Tensor| {
+            let made = known.lock().unwrap_or_else(PoisonError::into_inner);
+            made.as_ref().is_some_and(|made| made.shares_storage(saved) && made.shape() == saved.shape())
+        };
+        let pack = move |saved: &Tensor| Ok(if is_made(saved) { None } else { Some(saved.clone()) });
+        let unpack = move |packed: &Option<Tensor>| match (packed, &x) {
+            (Some(saved), _) => Ok(saved.clone()),
+            (None, Some(x)) => {
+                let _owner = Span::layer(owner);
+                let (weight, bias) = (weight.as_ref(), bias.as_ref());
+                let args =
+                    BatchNormArgs { weight, bias, relu: true, training: true, eps, ..Default::default() };
+                x.batch_norm_with(args)
+            }
+            (None, None) => unreachable!("an input is there"),
+        };
+        let out = saved_tensors_hooks(pack, unpack, || next(&cut));
+        *made.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        out
     }
 
     /// The normalized input plus `residual`, cut at 0, without the tensors between the three: the end of a residual block.

@@ -1,6 +1,6 @@
 //! Layers of one type in a list: [`ModuleList`].
 
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use plimsoll_tensor::Result;
 
@@ -42,6 +42,12 @@ impl<M> Deref for ModuleList<M> {
 
     fn deref(&self) -> &[M] {
         &self.0
+    }
+}
+
+impl<M> DerefMut for ModuleList<M> {
+    fn deref_mut(&mut self) -> &mut [M] {
+        &mut self.0
     }
 }
 

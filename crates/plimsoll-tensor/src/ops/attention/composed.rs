@@ -7,6 +7,7 @@ use super::Attention;
 use super::operands::Arrangement;
 use crate::cpu::kernels::attention::{AttentionShape, dropout_factors};
 use crate::cpu::kernels::philox::Dropout;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -31,6 +32,22 @@ impl Kernel for Bias {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         super::operands::cpu_type(dtype)
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        const HIDES: f64 = HIDDEN as f64;
+        let (ins, out) = (call.ins.clone(), call.outs[0]);
+        let text = match ins.first() {
+            Some(mask) if mask.dtype == DType::Bool => format!("a != C(0.0) ? C(0.0) : C({HIDES:?})"),
+            Some(_) => format!("a < C({HIDES:?}) ? C({HIDES:?}) : a"),
+            None => {
+                let words = [0, u64::from(HIDDEN.to_bits())];
+                let of = cuda::mask::Triangle { upper: false, diagonal: 0, words };
+                return cuda::mask::triangle(call, None, of);
+            }
+        };
+        let expression = cuda::elementwise::Expression::new(text, DType::F32);
+        cuda::elementwise::evaluate(call, expression, &ins, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

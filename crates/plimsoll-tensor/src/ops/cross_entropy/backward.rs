@@ -7,6 +7,7 @@ use super::{CrossEntropy, class_dim};
 use crate::cpu::kernels::cross_entropy::{coefficients, cross_entropy_backward};
 use crate::cpu::kernels::loss::Reduction;
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -79,6 +80,11 @@ impl Kernel for CrossEntropyBackward {
         "cross_entropy_backward"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let logits = call.ins[1].shape();
+        self.0.classes(logits).backward(call)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let [grad, x, target, max, log_sums, total, weight @ ..] = call.ins.as_slice() else {
             unreachable!("inferred")
@@ -119,6 +125,10 @@ pub(super) struct CoefficientsOf {
 impl Kernel for CoefficientsOf {
     fn name(&self) -> &'static str {
         "cross_entropy_coefficients"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        self.loss.classes(&self.logits).coefficients(call)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

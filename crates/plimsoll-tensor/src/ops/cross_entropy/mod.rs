@@ -32,6 +32,7 @@ use crate::backend::DeviceFacts;
 use crate::cpu::kernels::cross_entropy::cross_entropy;
 use crate::cpu::kernels::loss::Reduction;
 use crate::cpu::kernels::number::{Float, by_float};
+use crate::cuda::CudaCall;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -42,6 +43,11 @@ use crate::tensor::Grads;
 impl Kernel for CrossEntropy {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let logits = call.ins[0].shape();
+        self.classes(logits).forward(call)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {

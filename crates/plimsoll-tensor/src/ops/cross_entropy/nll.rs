@@ -11,6 +11,7 @@ use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::cross_entropy::{likelihood, likelihood_backward};
 use crate::cpu::kernels::loss::{BadTarget, Reduction};
 use crate::cpu::kernels::number::{Float, by_float};
+use crate::cuda::CudaCall;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -30,6 +31,11 @@ struct Likelihood(CrossEntropy);
 impl Kernel for Likelihood {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let logits = call.ins[0].shape();
+        self.0.classes(logits).likelihood(call)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -131,6 +137,10 @@ struct LikelihoodBackward {
 impl Kernel for LikelihoodBackward {
     fn name(&self) -> &'static str {
         "nll_loss_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        self.loss.classes(&self.shape).likelihood_backward(call)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -3,6 +3,7 @@
 use crate::cpu::kernels::cross_entropy::{Coefficients, Targets};
 use crate::cpu::kernels::loss::{BadTarget, Reduction};
 use crate::cpu::kernels::number::Float;
+use crate::cuda::loss::{Classes, Reduced};
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::layout::Dims;
@@ -30,6 +31,23 @@ pub(super) fn positions(logits: &[usize]) -> Dims {
 }
 
 impl CrossEntropy {
+    /// The same for a GPU's kernels, of logits of this shape.
+    pub(super) fn classes(&self, logits: &[usize]) -> Classes {
+        let dim = class_dim(logits.len());
+        Classes {
+            positions: positions(logits).iter().product(),
+            classes: logits[dim],
+            inner: logits[dim + 1..].iter().product(),
+            ignored: self.ignored,
+            smoothing: self.smoothing,
+            reduced: match self.reduction {
+                Reduction::None => Reduced::None,
+                Reduction::Mean => Reduced::Mean,
+                Reduction::Sum => Reduced::Sum,
+            },
+        }
+    }
+
     /// The coefficients of a loss of logits of this shape.
     pub(super) fn coefficients<'a, T: Float>(
         &self,

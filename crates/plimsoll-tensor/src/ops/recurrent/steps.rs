@@ -10,6 +10,8 @@ use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::recurrent::{
     Cell, Gradients, Kept, Start, Steps, backward, backward_scratch_len, forward, forward_scratch_len,
 };
+use crate::cuda::recurrent::CellKind;
+use crate::cuda::{self, CudaCall};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -37,6 +39,19 @@ impl Layer {
         Steps { time, batch, hidden, batch_first: self.batch_first, reverse: self.reverse }
     }
 
+    /// The same for a GPU's kernels.
+    fn on_gpu(self, sequence: &[usize], hidden: usize) -> cuda::recurrent::Steps {
+        let Steps { time, batch, hidden, batch_first, reverse } = self.steps(sequence, hidden);
+        let cell = match self.cell {
+            Cell::Relu => CellKind::Relu,
+            Cell::Tanh => CellKind::Tanh,
+            Cell::Lstm => CellKind::Lstm,
+            Cell::Gru => CellKind::Gru,
+        };
+        let gates = self.cell.gates();
+        cuda::recurrent::Steps { cell, gates, time, batch, hidden, batch_first, reverse }
+    }
+
     fn is_plain(self) -> bool {
         self.cell.gates() == 1
     }
@@ -45,6 +60,11 @@ impl Layer {
 impl Kernel for Forward {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let steps = self.layer.on_gpu(call.outs[0].shape(), call.ins[0].shape()[1]);
+        cuda::recurrent::forward(call, steps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -103,6 +123,11 @@ impl Operator for Forward {
 impl Kernel for Backward {
     fn name(&self) -> &'static str {
         "recurrent_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let steps = self.layer.on_gpu(call.ins[0].shape(), call.ins[3].shape()[1]);
+        cuda::recurrent::backward(call, steps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

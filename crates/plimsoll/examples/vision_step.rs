@@ -1,0 +1,87 @@
+//! Training steps of models for images: time, losses and peaks. `cargo run --release --example vision_step -- cuda:0 resnet50 128 bf16`.
+//!
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (`lenet`, `resnet18`, `resnet50`, `resnet50-recompute`), batch, `f32` or `bf16`
+//! (autocast), steps, size of the images, and `nhwc` (channels-last) or `nchw`. Weights and images are drawn; SGD with momentum.
+
+#![allow(clippy::print_stdout, reason = "an example")]
+
+use std::time::Instant;
+
+use plimsoll::autocast::autocast;
+use plimsoll::models::{ResNet, ResNetConfig};
+use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
+use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+use plimsoll::{DType, Device, Result, SimConfig, Tensor};
+
+fn lenet(scope: &Scope) -> Result<Sequential> {
+    Sequential::new(scope)
+        .push(|s| Ok(Conv2d::new(s, 1, 32, 5)?.padding(2)))?
+        .push(ReLU::new)?
+        .push(|s| MaxPool2d::new(s, 2))?
+        .push(|s| Conv2d::new(s, 32, 64, 5))?
+        .push(ReLU::new)?
+        .push(|s| MaxPool2d::new(s, 2))?
+        .push(Flatten::new)?
+        .push(|s| Linear::new(s, 1600, 120))?
+        .push(ReLU::new)?
+        .push(|s| Linear::new(s, 120, 84))?
+        .push(ReLU::new)?
+        .push(|s| Linear::new(s, 84, 10))
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let arg = |i: usize, default: &str| args.get(i).cloned().unwrap_or_else(|| default.to_owned());
+    let name = arg(0, "cpu");
+    let device = match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
+        ("cpu", ..) => Device::cpu(),
+        (_, Some(gpu), _) => Device::sim(SimConfig::like(gpu)?),
+        (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse().unwrap_or(0))?,
+        _ => return Err("a device is cpu, cuda:N or sim:GPU".into()),
+    };
+    let (model, batch, short) = (arg(1, "lenet"), arg(2, "64").parse::<usize>()?, arg(3, "f32") == "bf16");
+    let (steps, last) = (arg(4, "20").parse::<usize>()?, arg(6, "nhwc") == "nhwc");
+    let scope = Scope::new(&device, 1);
+    let (model, channels, classes): (Box<dyn Module>, usize, usize) = match model.as_str() {
+        "lenet" => (Box::new(lenet(&scope)?), 1, 10),
+        "resnet18" => (Box::new(ResNet::new(&scope, ResNetConfig::resnet18())?), 3, 1000),
+        "resnet50" => (Box::new(ResNet::new(&scope, ResNetConfig::resnet50())?), 3, 1000),
+        "resnet50-recompute" => {
+            (Box::new(ResNet::new(&scope, ResNetConfig::resnet50())?.recompute_activations()), 3, 1000)
+        }
+        _ => return Err("a model is lenet, resnet18, resnet50 or resnet50-recompute".into()),
+    };
+    let size = arg(5, if channels == 1 { "28" } else { "224" }).parse::<usize>()?;
+    let options = SgdOptions { lr: 0.1, momentum: 0.9, ..SgdOptions::default() };
+    let mut sgd = Sgd::new(model.parameters(), options);
+    let pixels = batch * channels * size * size;
+    let drawn: Vec<f32> =
+        (0..pixels as u64).map(|i| (i.wrapping_mul(2_654_435_761) % 2001) as f32 / 1000.0 - 1.0).collect();
+    let images =
+        Tensor::from_slice(&drawn, &[batch, size, size, channels], &device)?.permute(&[0, 3, 1, 2])?;
+    let images = if last { images } else { images.contiguous()? };
+    let labels: Vec<i64> = (0..batch as i64).map(|i| i * 7919 % classes as i64).collect();
+    let labels = Tensor::from_slice(&labels, &[batch], &device)?;
+    let (mut times, mut losses) = (Vec::new(), Vec::new());
+    for _ in 0..steps {
+        let start = Instant::now();
+        let loss = || model.forward(&images)?.cross_entropy(&labels);
+        let loss = if short { autocast(DType::BF16, loss)? } else { loss()? };
+        sgd.zero_grad();
+        loss.backward()?;
+        sgd.step()?;
+        device.synchronize()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        if device.has_values() && losses.len() < 5 {
+            losses.push(loss.float()?.item::<f32>()?);
+        }
+    }
+    let shown: Vec<String> = losses.iter().map(|loss| format!("{loss:.5}")).collect();
+    println!("losses {}", shown.join(" "));
+    let first = times[0];
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    println!("first step {first:.1} ms, median {median:.2} ms, {:.0} images/s", batch as f64 / median * 1e3);
+    println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
+    Ok(())
+}
