@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use plimsoll::suite::{self, Outcome};
-use plimsoll::{Bytes, CudaReport, Device, OPERATORS, allow_tf32_in_convolutions, cuda_report};
+use plimsoll::{Bytes, CudaReport, DType, Device, OPERATORS, allow_tf32_in_convolutions, cuda_report};
 use serde_json::json;
 
 use crate::exit::{Answer, Exit, Failure};
@@ -35,10 +35,14 @@ fn self_test(device: &Device) -> SelfTest {
     allow_tf32_in_convolutions(false);
     for (_, cases) in OPERATORS {
         for case in cases() {
-            match suite::check_near(&case, device) {
-                Ok(Outcome::Agrees) => test.agree += 1,
-                Ok(Outcome::Missing(op)) => drop(test.missing.insert(op)),
-                Err(why) => test.differ.push(why),
+            let short =
+                [DType::BF16, DType::F16, DType::F64].map(|float| suite::check_near_in(&case, device, float));
+            for outcome in [suite::check_near(&case, device)].into_iter().chain(short) {
+                match outcome {
+                    Ok(Outcome::Agrees) => test.agree += 1,
+                    Ok(Outcome::Missing(op)) => drop(test.missing.insert(op)),
+                    Err(why) => test.differ.push(why),
+                }
             }
         }
     }
@@ -88,7 +92,13 @@ fn in_words(report: &CudaReport, test: Option<&SelfTest>) -> String {
     match test {
         None => row("self-test", "not run: kernels cannot be compiled".to_owned()),
         Some(SelfTest { agree, differ, missing }) => {
-            row("self-test", format!("{agree} cases agree with the host, {} differ", differ.len()));
+            row(
+                "self-test",
+                format!(
+                    "{agree} checks, each case in four types, agree with the host, {} differ",
+                    differ.len()
+                ),
+            );
             differ.iter().for_each(|why| row("", why.clone()));
             let missing: Vec<&str> = missing.iter().copied().collect();
             if !missing.is_empty() {

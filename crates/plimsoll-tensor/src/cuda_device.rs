@@ -193,6 +193,13 @@ impl Cuda {
         let size = |n: i64| usize::try_from(n).unwrap_or(0);
         let error = match kind {
             fault::TARGET => Error::Target { op: cause.op, row: size(row), value, classes: size(limit) },
+            fault::WEIGHT if value < 0 => {
+                Error::argument(cause.op, format!("row {row} has only {limit} weights above 0: draw fewer"))
+            }
+            fault::WEIGHT => Error::argument(
+                cause.op,
+                format!("the weight at [{row}, {value}]: needs finite weights of at least 0"),
+            ),
             _ => Error::argument(
                 cause.op,
                 format!("index {value} at position {row} is out of range: use 0 to {}", limit - 1),

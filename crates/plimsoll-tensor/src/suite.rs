@@ -179,30 +179,63 @@ pub enum Outcome {
 /// # Errors
 /// The first difference, in a sentence.
 pub fn check_near(case: &Case, device: &Device) -> std::result::Result<Outcome, String> {
+    [Form::Dense, Form::Permuted, Form::Framed].into_iter().try_fold(Outcome::Agrees, |outcome, form| {
+        match outcome {
+            Outcome::Agrees => near(case, device, form, DType::F32),
+            other => Ok(other),
+        }
+    })
+}
+
+/// The same with inputs of another type of floating point, row-major. A case whose operators or whose values the host refuses in
+/// this type agrees.
+///
+/// # Errors
+/// As [`check_near`]; the device refuses what the host does not.
+pub fn check_near_in(case: &Case, device: &Device, float: DType) -> std::result::Result<Outcome, String> {
+    near(case, device, Form::Dense, float)
+}
+
+fn near(case: &Case, device: &Device, form: Form, float: DType) -> std::result::Result<Outcome, String> {
     let drawn: Vec<Vec<f64>> = case.inputs.iter().enumerate().map(|(i, input)| draw(input, i)).collect();
+    let name = &case.name;
+    let failed = |error: Error| format!("{name}: {form:?} inputs of {float}: an error: {error}");
     let host = Device::cpu_with(CpuConfig::default());
-    for form in [Form::Dense, Form::Permuted, Form::Framed] {
-        let failed = |error: Error| format!("{}: {form:?} inputs: an error: {error}", case.name);
-        let got = match all_values(case, &drawn, form, device) {
-            Err(Error::NoKernel { op, .. }) => return Ok(Outcome::Missing(op)),
-            other => other.map_err(failed)?,
-        };
-        let expected = all_values(case, &drawn, form, &host).map_err(failed)?;
-        let what = format!("{}: {form:?} inputs, {device} against the host", case.name);
-        compare(&got, &expected, OTHER_KERNELS_TOLERANCE, &what)?;
-    }
-    Ok(Outcome::Agrees)
+    let expected = match all_values(case, &drawn, form, float, &host) {
+        Err(_) if float != DType::F32 => return Ok(Outcome::Agrees),
+        other => other.map_err(failed)?,
+    };
+    let got = match all_values(case, &drawn, form, float, device) {
+        Err(Error::NoKernel { op, .. }) => return Ok(Outcome::Missing(op)),
+        other => other.map_err(failed)?,
+    };
+    let what = format!("{name}: {form:?} inputs of {float}, {device} against the host");
+    let tolerance = match float {
+        DType::BF16 => 3e-2,
+        DType::F16 => 4e-3,
+        _ => OTHER_KERNELS_TOLERANCE,
+    };
+    compare(&got, &expected, tolerance, &what).map(|()| Outcome::Agrees)
 }
 
 /// The bits of a case's outputs and of its inputs' gradients.
 fn all_bits(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Result<Vec<Vec<u64>>> {
-    let values = all_values(case, drawn, form, device)?;
+    let values = all_values(case, drawn, form, DType::F32, device)?;
     Ok(values.into_iter().map(|values| values.into_iter().map(f64::to_bits).collect()).collect())
 }
 
 /// The values of a case's outputs and of its inputs' gradients.
-fn all_values(case: &Case, drawn: &[Vec<f64>], form: Form, device: &Device) -> Result<Vec<Vec<f64>>> {
-    let leaves = inputs(case, drawn, form, device)?;
+fn all_values(
+    case: &Case,
+    drawn: &[Vec<f64>],
+    form: Form,
+    float: DType,
+    device: &Device,
+) -> Result<Vec<Vec<f64>>> {
+    let is_other = |x: &Tensor| x.dtype() == DType::F32 && float != DType::F32;
+    let typed = inputs(case, drawn, form, device)?.into_iter();
+    let typed = typed.map(|x| if is_other(&x) { x.to_dtype(float) } else { Ok(x) });
+    let leaves = typed.collect::<Result<Vec<Tensor>>>()?;
     for leaf in leaves.iter().filter(|leaf| leaf.dtype().is_float() && case.differentiable) {
         leaf.requires_grad_(true)?;
     }

@@ -124,6 +124,8 @@ pub(crate) mod fault {
     pub(crate) const INDEX: u32 = 0;
     /// A target that is no class.
     pub(crate) const TARGET: u32 = 1;
+    /// A weight that cannot be one (its place), or too few above 0 (-1).
+    pub(crate) const WEIGHT: u32 = 2;
 }
 
 /// What a kernel on a GPU is called with, and the work that it asks for. An input that is changed in place comes as an output

@@ -7,6 +7,7 @@ use super::{CudaCall, name};
 use crate::error::Result;
 
 const REMAP: &str = include_str!("kernels/remap.cu");
+const UNFOLD: &str = include_str!("kernels/unfold.cu");
 const REMAP_ADD: &str = include_str!("kernels/remap_add.cu");
 
 /// Where the elements of a dimension come from.
@@ -67,6 +68,25 @@ pub(crate) fn remap_add(call: &mut CudaCall<'_>, axes: &[Source]) -> Result<()> 
         .with("A", name(dtype.accumulator()))
         .with("T", name(dtype))
         .with("RANK", rank.to_string());
+    let args = Args::new().address(out.address).address(grad.address).size(out.len()).words(&words);
+    call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
+}
+
+/// `grad -> sums`, row-major: of windows along a dimension that overlap. `grad` has as many windows there, and their elements last.
+pub(crate) fn unfold_backward(call: &mut CudaCall<'_>, dim: usize, [size, step]: [usize; 2]) -> Result<()> {
+    let (grad, out) = (call.ins[0], call.outs[0]);
+    let dtype = call.float(&[grad, out])?;
+    let rank = out.shape().len();
+    let strides = grad.layout.strides();
+    let more = [strides[rank], size, step, grad.shape()[dim]];
+    let words = out.shape().iter().chain(&strides[..rank]).chain(&more).map(|&n| n as u64);
+    let words: Vec<u64> = words.collect();
+    let source = call
+        .source(UNFOLD)
+        .with("A", name(dtype.accumulator()))
+        .with("T", name(dtype))
+        .with("RANK", rank.to_string())
+        .with("DIM", dim.to_string());
     let args = Args::new().address(out.address).address(grad.address).size(out.len()).words(&words);
     call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
 }

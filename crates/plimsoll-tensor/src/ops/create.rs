@@ -64,7 +64,17 @@ impl Source {
             Source::Value(value) => cuda::elementwise::fill(call, value, out),
             Source::Sequence { start, step } => cuda::elementwise::sequence(call, start, step, out),
             Source::Random(distribution, from) => cuda::random::draw(call, distribution, from, out),
-            Source::Between { .. } | Source::Integers { .. } | Source::Permutation(_) => call.missing(),
+            Source::Between { start, end, count } => {
+                let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
+                let (half, last) = (if count == 1 { 1 } else { count / 2 }, count.saturating_sub(1));
+                let front = format!("C({start:?}) + C({step:?}) * C(i)");
+                let back = format!("C({end:?}) - C({step:?}) * (C({:?}) - C(i))", last as f64);
+                let text = format!("C(i) < C({:?}) ? {front} : {back}", half as f64);
+                let expression = cuda::elementwise::Expression::new(text, DType::F64);
+                cuda::elementwise::evaluate(call, expression, &[], out)
+            }
+            Source::Integers { low, high, from } => cuda::random::integers(call, low, high, from, out),
+            Source::Permutation(from) => cuda::random::permutation(call, from, out),
         }
     }
 

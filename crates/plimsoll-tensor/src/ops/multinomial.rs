@@ -3,10 +3,11 @@
 use smallvec::smallvec;
 
 use super::{elementwise, want_float};
-use crate::backend::DeviceFacts;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::multinomial::{BadWeights, multinomial, multinomial_scratch_len};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::parallel::scratch_workers;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -28,6 +29,10 @@ struct Multinomial {
 impl Kernel for Multinomial {
     fn name(&self) -> &'static str {
         "multinomial"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::random::multinomial(call, self.drawn, self.replace, self.from)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -77,7 +82,10 @@ impl Operator for Multinomial {
         layout.is_contiguous()
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        if device.kind == DeviceKind::Cuda {
+            return cuda::random::multinomial_scratch(ins[0].layout.len());
+        }
         let shape = ins[0].shape();
         let cols = shape.last().copied().unwrap_or(1);
         let rows = if shape.len() == 2 { shape[0] } else { 1 };

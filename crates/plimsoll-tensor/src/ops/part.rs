@@ -116,8 +116,10 @@ impl Kernel for Whole {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let (part, whole) = (call.ins[0], call.outs[0]);
-        if self.part.overlaps() {
-            return call.missing();
+        if let Part::Unfold { dim, size, step } = self.part
+            && self.part.overlaps()
+        {
+            return cuda::remap::unfold_backward(call, dim, [size, step]);
         }
         if part.len() < whole.len() {
             cuda::elementwise::fill(call, 0.0, whole)?;

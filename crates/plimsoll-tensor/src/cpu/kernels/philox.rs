@@ -20,6 +20,11 @@ pub(crate) struct Dropout {
 }
 
 impl Dropout {
+    /// What words are compared with, what kept elements are multiplied with, and the words' stream: for a GPU's kernels.
+    pub(crate) fn words(&self) -> ((u32, f32), RandomStream) {
+        ((self.threshold, self.factor), self.stream)
+    }
+
     /// Drops with probability `p`, which is in 0 to 1.
     pub(crate) fn new(p: f64, stream: RandomStream) -> Self {
         // With p = 1 every element is multiplied with 0, kept or not.

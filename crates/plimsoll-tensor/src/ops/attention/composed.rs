@@ -96,6 +96,11 @@ impl Kernel for Factors {
         "attention_dropout"
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (words, stream) = self.1.words();
+        cuda::random::factors(call, self.0.keys, words, stream)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([], [out]) = call.split();
         dropout_factors(&self.0, &self.1, out.elements());
