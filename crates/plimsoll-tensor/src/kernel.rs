@@ -81,6 +81,18 @@ impl<'a> CpuCall<'a> {
 
     /// The scratch, once; empty where none was asked for.
     pub fn scratch(&mut self) -> &'a mut [f32] {
-        self.scratch.take().map_or(&mut [], Out::elements)
+        // Where there is none, a place that is aligned for numbers of 64 bits, too: kernels look at scratch as such.
+        self.scratch.take().map_or_else(|| bytemuck::cast_slice_mut::<f64, f32>(&mut []), Out::elements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scratch_that_was_not_asked_for_is_of_any_type() {
+        let mut call = CpuCall { ins: SmallVec::new(), outs: SmallVec::new(), scratch: None };
+        assert!(bytemuck::cast_slice_mut::<f32, f64>(call.scratch()).is_empty());
     }
 }
