@@ -69,6 +69,7 @@ mod row_norm;
 mod scalars;
 mod scan;
 mod scatter;
+mod scattered;
 mod softmax;
 mod sort;
 mod split;

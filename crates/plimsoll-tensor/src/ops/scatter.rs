@@ -1,84 +1,25 @@
 //! Elements written or added at an index, in a copy or in place: `scatter`, `scatter_add`, `index_add`, `index_copy`, `index_fill`.
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::gather::fits;
 use super::indices::{self, by_index, want_index};
+use super::scattered::{Change, Form, Indexes};
 use super::{dim_index, elementwise, want_dtype};
 use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::copy_strided;
-use crate::cuda::{self, CudaCall, Placed};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
-use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::operator::{Backward, Cost, Meta, Operator, Outputs, Saves};
 use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
-use crate::view::In;
 use crate::word::by_word;
-
-/// What happens to an element that an index names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
-    Replace,
-    Add,
-}
-
-/// What an index has a place for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Indexes {
-    /// Each element of the source.
-    Elements,
-    /// Each index of one dimension of the source.
-    Slices,
-}
-
-/// Where the result is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// In a copy of the tensor.
-    Copy,
-    /// In the tensor itself.
-    InPlace,
-}
-
-impl Indexes {
-    /// The strides of an index along the dimensions of a tensor, on a GPU.
-    fn strides(self, index: &Placed<'_>, rank: usize, dim: usize) -> Dims {
-        match self {
-            Indexes::Elements => Dims::from_slice(index.layout.strides()),
-            Indexes::Slices => {
-                indices::along(rank, dim, index.layout.strides().first().copied().unwrap_or(1))
-            }
-        }
-    }
-}
-
-impl Form {
-    /// The one output, of the shape of the first input.
-    fn outputs(self, x: &Meta<'_>) -> Outputs {
-        match self {
-            Form::Copy => smallvec![Output::new(x.shape(), x.dtype)],
-            Form::InPlace => smallvec![Output::in_place(0, x)],
-        }
-    }
-
-    /// Elements are put into row-major memory.
-    fn takes(self, input: usize, layout: &Layout) -> bool {
-        self == Form::Copy || input != 0 || layout.is_contiguous()
-    }
-
-    /// The tensor to copy first, if any, and the other inputs.
-    fn split<const N: usize>(self, ins: SmallVec<[In<'_>; 4]>) -> (Option<In<'_>>, [In<'_>; N]) {
-        let mut ins = ins.into_iter();
-        let x = if self == Form::Copy { ins.next() } else { None };
-        (x, std::array::from_fn(|_| ins.next().unwrap_or_else(|| unreachable!("inferred"))))
-    }
-}
 
 /// Copies the tensor, where it does not change itself.
 fn copy_first<T: bytemuck::Pod + Send + Sync>(
