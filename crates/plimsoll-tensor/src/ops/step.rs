@@ -9,6 +9,7 @@ use super::{one_by_one, want_float};
 use crate::autograd::no_grad;
 use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::number::by_float;
+use crate::cpu::kernels::optim::short::step_any;
 use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
 use crate::cuda::step::StepForm;
 use crate::cuda::{self, CudaCall};
@@ -21,6 +22,7 @@ use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::road::call;
 use crate::suite::Case;
 use crate::tensor::Tensor;
+use crate::view::Out;
 
 /// A parameter, and what a step of an optimizer reads and changes beside it.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +71,9 @@ impl Kernel for Step {
             .try_for_each(|slot| one_by_one::step(call, &self.rule, slot))
     }
 
+    /// Rules of one element read short types themselves, without converted copies.
     fn cpu_type(&self, dtype: DType) -> DType {
-        self.rule.compute_type(dtype)
+        if self.rule.is_whole() { self.rule.compute_type(dtype) } else { dtype }
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -87,8 +90,25 @@ impl Kernel for Step {
                 self.rule.run_whole(step, shape, (parameter.elements(), grad.elements()), state, scratch);
                 continue;
             }
-            by_float!(parameter.dtype(), T => {
-                let state = state.map(|state| state.elements::<T>()).collect();
+            let state: SmallVec<[Out<'_>; 3]> = state.collect();
+            let all = [parameter.dtype(), grad.dtype()];
+            let dtype = parameter.dtype();
+            let is_short = dtype != DType::F64
+                && (all.iter().any(|dtype| *dtype != DType::F32)
+                    || state.iter().any(|state| state.dtype() != DType::F32));
+            if is_short {
+                let changed = std::iter::once(parameter).chain(state);
+                let changed = changed
+                    .map(|out| {
+                        let dtype = out.dtype();
+                        (out.bytes(), dtype)
+                    })
+                    .collect();
+                step_any(&self.rule, step, changed, (grad.bytes(), grad.dtype()));
+                continue;
+            }
+            by_float!(dtype, T => {
+                let state = state.into_iter().map(|state| state.elements::<T>()).collect();
                 self.rule.run::<T>(step, (parameter.elements(), grad.elements()), state);
             });
         }

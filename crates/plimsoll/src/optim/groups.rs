@@ -125,13 +125,14 @@ impl<O: Algorithm> ParamGroup<O> {
                     step: work.step,
                 })
                 .collect();
-            // A kernel computes in 32 or 64 bits: short types are converted for it, one parameter at a time.
-            let (whole, short): (Vec<_>, Vec<_>) =
-                slots.into_iter().partition(|slot| matches!(slot.parameter.dtype(), DType::F32 | DType::F64));
-            optimizer_step(&self.options.rule(), &whole)?;
-            short
-                .iter()
-                .try_for_each(|slot| optimizer_step(&self.options.rule(), std::slice::from_ref(slot)))?;
+            // Rules of a whole matrix compute in 32 bits: short types are converted for them, one parameter at a time.
+            let rule = self.options.rule();
+            let converted = |slot: &Slot<'_>| {
+                rule.is_whole() && !matches!(slot.parameter.dtype(), DType::F32 | DType::F64)
+            };
+            let (apart, together): (Vec<_>, Vec<_>) = slots.into_iter().partition(converted);
+            optimizer_step(&rule, &together)?;
+            apart.iter().try_for_each(|slot| optimizer_step(&rule, std::slice::from_ref(slot)))?;
         }
         // Stored only now: the next step must not find state that this one did not fill.
         for work in &work {

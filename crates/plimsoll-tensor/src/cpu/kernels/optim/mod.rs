@@ -3,13 +3,14 @@
 //! One pass over parameter, gradient and state, without temporaries. The gradient is read only: weight decay
 //! is added on the fly. Here are SGD, Adam and AdamW, and [`Rule`], which is any of the rules; `averages.rs` has those
 //! that divide by running averages, `adafactor.rs` and `muon.rs` those that look at a whole matrix, `clip.rs` the norm of
-//! all gradients.
+//! all gradients, `short.rs` steps of short types.
 
 mod adafactor;
 mod averages;
 pub(crate) mod clip;
 mod direction;
 mod muon;
+pub(crate) mod short;
 #[cfg(test)]
 mod tests;
 
@@ -332,7 +333,7 @@ impl Rule {
     }
 
     /// Whether it looks at a whole matrix.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         matches!(self, Rule::Adafactor(_) | Rule::Muon(_))
     }
 }
