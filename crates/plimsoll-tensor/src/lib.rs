@@ -93,11 +93,11 @@ pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};
 pub use ops::{
     Activation, AttentionOptions, AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions,
-    BatchNormArgs, BatchNormOptions, Cell, Conv1dOptions, Conv2dOptions, Conv3dOptions, ConvOptions,
+    BagMode, BatchNormArgs, BatchNormOptions, Cell, Conv1dOptions, Conv2dOptions, Conv3dOptions, ConvOptions,
     ConvPadding, ConvTranspose1dOptions, ConvTranspose2dOptions, ConvTranspose3dOptions,
-    ConvTransposeOptions, CrossEntropyOptions, InterpolateMode, MaxPool1dOptions, MaxPool2dOptions,
-    MaxPool3dOptions, MaxPoolOptions, MemoryFormat, OPERATORS, PadMode, RecurrentLayer, RecurrentState,
-    ReshapeTo, ResizeTo, Rotary, unscale_,
+    ConvTransposeOptions, CrossEntropyOptions, InterpolateMode, Interpolation, MaxPool1dOptions,
+    MaxPool2dOptions, MaxPool3dOptions, MaxPoolOptions, MemoryFormat, OPERATORS, PadMode, RecurrentLayer,
+    RecurrentState, ReshapeTo, ResizeTo, Rotary, Tolerance, unscale_,
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};

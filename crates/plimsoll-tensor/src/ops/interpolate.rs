@@ -2,9 +2,12 @@
 
 use smallvec::smallvec;
 
+use super::bicubic::Axis;
 use super::elementwise;
 use super::memory_format::MemoryFormat;
-use crate::cpu::kernels::interpolate::{Axis, ResampleShape, Sampling, interpolate, interpolate_backward};
+use crate::cpu::kernels::interpolate::{
+    Axis as ResampleAxis, ResampleShape, Sampling, interpolate, interpolate_backward,
+};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::interpolate::Resampled;
 use crate::cuda::{self, CudaCall};
@@ -33,6 +36,11 @@ pub enum InterpolateMode {
         /// Whether the corners' middles stay where they are; else the corners' outer edges.
         align_corners: bool,
     },
+    /// By cubic convolution of the four elements around the place along each of two dimensions: `bicubic`. It may overshoot.
+    Cubic {
+        /// As of [`InterpolateMode::Linear`].
+        align_corners: bool,
+    },
 }
 
 /// The new size of an image.
@@ -56,15 +64,16 @@ struct Interpolate {
 
 impl Interpolate {
     fn shape(&self, x: &[usize], format: MemoryFormat) -> ResampleShape {
-        let mut axes = [Axis::one(); 3];
+        let mut axes = [ResampleAxis::one(); 3];
         let lead = 3 - self.from.len();
         for (i, axis) in axes[lead..].iter_mut().enumerate() {
-            *axis = Axis { size: self.from[i], out: self.to[i], ratio: self.ratios[i] };
+            *axis = ResampleAxis { size: self.from[i], out: self.to[i], ratio: self.ratios[i] };
         }
         let sampling = match self.mode {
             InterpolateMode::Nearest => Sampling::Nearest,
             InterpolateMode::NearestExact => Sampling::NearestExact,
             InterpolateMode::Linear { align_corners } => Sampling::Linear { align_corners },
+            InterpolateMode::Cubic { .. } => unreachable!("resampled by products"),
         };
         match format {
             MemoryFormat::Contiguous => ResampleShape { outer: x[0] * x[1], axes, inner: 1, sampling },
@@ -242,12 +251,23 @@ impl Tensor {
         let mut ratios = [1.0; 3];
         for (i, ratio) in ratios.iter_mut().take(spatial).enumerate() {
             *ratio = match mode {
-                InterpolateMode::Linear { align_corners: true } if sizes[i] > 1 => {
+                InterpolateMode::Linear { align_corners: true }
+                | InterpolateMode::Cubic { align_corners: true }
+                    if sizes[i] > 1 =>
+                {
                     (from[i] - 1) as f64 / (sizes[i] - 1) as f64
                 }
-                InterpolateMode::Linear { align_corners: true } => 0.0,
+                InterpolateMode::Linear { align_corners: true }
+                | InterpolateMode::Cubic { align_corners: true } => 0.0,
                 _ => scale(i).map_or(from[i] as f64 / sizes[i] as f64, |scale| 1.0 / scale),
             };
+        }
+        if let InterpolateMode::Cubic { align_corners } = mode {
+            if spatial != 2 {
+                return misfit("cubic resampling is of images of two dimensions");
+            }
+            let axis = |i: usize| Axis { size: from[i], out: sizes[i], ratio: ratios[i] };
+            return self.bicubic([axis(0), axis(1)], align_corners);
         }
         call_one(Interpolate { mode, from, to: sizes, ratios }, &[self])
     }

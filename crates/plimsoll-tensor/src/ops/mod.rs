@@ -11,10 +11,14 @@ mod arguments;
 mod as_strided;
 mod attention;
 mod batch_norm;
+mod bicubic;
 mod binary;
 mod bytes;
 mod cat;
+mod cdist;
 mod clip;
+mod close;
+mod combine;
 mod compare;
 mod conv;
 mod copy;
@@ -22,8 +26,10 @@ mod count;
 mod create;
 mod created;
 mod cross_entropy;
+mod diagonals;
 mod dims;
 mod distances;
+mod division;
 mod dropout;
 mod einsum;
 mod elementwise;
@@ -32,17 +38,20 @@ mod flip;
 mod functions;
 mod gather;
 mod group_norm;
+mod hyperbolic;
 mod in_place;
 mod index;
 mod index_select;
 mod indices;
 mod interpolate;
+mod joined;
 mod layer_norm;
 mod leaf;
 mod linear;
 mod logical;
 mod logsumexp;
 mod losses;
+mod margin_losses;
 mod masked;
 mod math;
 mod matmul;
@@ -53,6 +62,7 @@ mod nll;
 mod norm;
 mod one_by_one;
 mod one_hot;
+mod order_statistics;
 mod pad;
 mod pairs;
 mod part;
@@ -70,12 +80,18 @@ mod scalars;
 mod scan;
 mod scatter;
 mod scattered;
+mod search;
+mod selection;
+mod shuffle;
 mod softmax;
 mod sort;
 mod split;
+mod statistics;
 mod step;
 mod sum;
 mod swiglu_linear;
+mod tensordot;
+mod thresholds;
 mod traced;
 mod transfer;
 mod tri;
@@ -98,7 +114,9 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("attention", attention::cases),
     ("batch_norm", batch_norm::cases),
     ("cat", cat::cases),
+    ("cdist", cdist::cases),
     ("clip", clip::cases),
+    ("combine", combine::cases),
     ("compare", compare::cases),
     ("conv", conv::cases),
     ("copy", copy::cases),
@@ -107,6 +125,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("created", created::cases),
     ("cross_entropy", cross_entropy::cases),
     ("dims", dims::cases),
+    ("division", division::cases),
     ("dropout", dropout::cases),
     ("einsum", einsum::cases),
     ("extreme", extreme::cases),
@@ -114,6 +133,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("functions", functions::cases),
     ("gather", gather::cases),
     ("group_norm", group_norm::cases),
+    ("hyperbolic", hyperbolic::cases),
     ("in_place", in_place::cases),
     ("index_select", index_select::cases),
     ("interpolate", interpolate::cases),
@@ -143,12 +163,14 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("scalars", scalars::cases),
     ("scan", scan::cases),
     ("scatter", scatter::cases),
+    ("search", search::cases),
     ("softmax", softmax::cases),
     ("sort", sort::cases),
     ("split", split::cases),
     ("step", step::cases),
     ("sum", sum::cases),
     ("swiglu_linear", swiglu_linear::cases),
+    ("thresholds", thresholds::cases),
     ("tri", tri::cases),
     ("unscale", unscale::cases),
     ("var", var::cases),
@@ -159,6 +181,7 @@ pub use activation_linear::Activation;
 pub use attention::AttentionOptions;
 pub use batch_norm::{BatchNormArgs, BatchNormOptions};
 pub use clip::{clip_norm_, clip_value_};
+pub use close::Tolerance;
 pub use conv::{
     Conv1dOptions, Conv2dOptions, Conv3dOptions, ConvOptions, ConvPadding, ConvTranspose1dOptions,
     ConvTranspose2dOptions, ConvTranspose3dOptions, ConvTransposeOptions,
@@ -166,6 +189,7 @@ pub use conv::{
 pub use cross_entropy::CrossEntropyOptions;
 pub use interpolate::{InterpolateMode, ResizeTo};
 pub use memory_format::MemoryFormat;
+pub use order_statistics::Interpolation;
 pub use pad::PadMode;
 pub use pool::{
     AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions, MaxPool1dOptions, MaxPool2dOptions,
@@ -173,6 +197,7 @@ pub use pool::{
 };
 pub use recurrent::{Cell, RecurrentLayer, RecurrentState};
 pub use rotary::Rotary;
+pub use selection::BagMode;
 pub use step::{Slot, optimizer_step};
 pub use unscale::unscale_;
 pub use view::ReshapeTo;

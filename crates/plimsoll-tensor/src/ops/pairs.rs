@@ -79,6 +79,38 @@ binary! {
         right reads Other: |g, a, b| g * (a / (R::of(1.0) + (-a).exp()))
     }
 
+    /// `ln(e^self + e^other)` without overflow, broadcast.
+    logaddexp => LogAddExp over Any of Floats {
+        |a, b| {
+            let (high, low) = (a.at_most(b, b, a), a.at_most(b, a, b));
+            // Infinite ones of one sign have no difference.
+            a.equals(b, a + R::of(std::f64::consts::LN_2), high + (low - high).exp().ln_1p())
+        },
+        left reads Both: |g, a, b| g / (R::of(1.0) + (b - a).exp()),
+        right reads Both: |g, a, b| g / (R::of(1.0) + (a - b).exp())
+    }
+
+    /// `√(self² + other²)`, broadcast.
+    hypot => Hypotenuse over Positive of Floats {
+        |a, b| (a * a + b * b).sqrt(),
+        left reads Both: |g, a, b| g * a / (a * a + b * b).sqrt(),
+        right reads Both: |g, a, b| g * b / (a * a + b * b).sqrt()
+    }
+
+    /// `self · ln(other)`, and 0 where `self` is 0, broadcast.
+    xlogy => TimesLogarithm over Positive of Floats {
+        |a, b| a.equals(R::of(0.0), b.equals(b, R::of(0.0), b), a * b.ln()),
+        left reads Both: |g, a, b| a.equals(R::of(0.0), b.at_most(R::of(0.0), R::of(0.0), g * b.ln()), g * b.ln()),
+        right reads Both: |g, a, b| g * a / b
+    }
+
+    /// `self` where it is positive, else `self · other`, broadcast: the work of [`Tensor::prelu`].
+    leaky_by => LeakyBy over Apart of Floats {
+        |a, b| a.at_most(R::of(0.0), a * b, a),
+        left reads Both: |g, a, b| a.at_most(R::of(0.0), g * b, g),
+        right reads Both: |g, a, b| a.at_most(R::of(0.0), g * a, R::of(0.0))
+    }
+
     /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
     eq => Equal over Any of Truth {
         |a, b| a.equals(b, R::of(1.0), R::of(0.0)),

@@ -53,6 +53,8 @@ pub(crate) trait Real:
     fn pow(self, exponent: Self) -> Self;
     /// The angle of the point `(x, self)`.
     fn angle(self, x: Self) -> Self;
+    /// What division by `divisor` towards 0 leaves: it has the sign of `self`.
+    fn modulo(self, divisor: Self) -> Self;
     /// `then` where this is at most `limit`, else `otherwise`, which not a number chooses too.
     fn at_most(self, limit: Self, then: Self, otherwise: Self) -> Self;
     /// `then` where both are equal, else `otherwise`, which not a number chooses too.
@@ -98,6 +100,10 @@ macro_rules! real {
                 <$t>::atan2(self, x)
             }
             #[inline(always)]
+            fn modulo(self, divisor: $t) -> $t {
+                self % divisor
+            }
+            #[inline(always)]
             fn at_most(self, limit: $t, then: $t, otherwise: $t) -> $t {
                 if self <= limit { then } else { otherwise }
             }
@@ -136,10 +142,12 @@ macro_rules! wrapping {
 }
 wrapping!(Add add wrapping_add, Sub sub wrapping_sub, Mul mul wrapping_mul);
 
+/// Towards 0. Operators refuse a divisor of 0 before they run.
 impl Div for Whole {
     type Output = Whole;
-    fn div(self, _: Whole) -> Whole {
-        not_whole()
+    #[inline(always)]
+    fn div(self, other: Whole) -> Whole {
+        Whole(if other.0 == 0 { 0 } else { self.0.wrapping_div(other.0) })
     }
 }
 
@@ -192,6 +200,10 @@ impl Real for Whole {
     whole!(not_whole: sin, cos, tan, asin, acos, atan, ln_1p, exp_m1);
     fn angle(self, _: Whole) -> Whole {
         not_whole()
+    }
+    #[inline(always)]
+    fn modulo(self, divisor: Whole) -> Whole {
+        Whole(if divisor.0 == 0 { 0 } else { self.0.wrapping_rem(divisor.0) })
     }
     whole!(itself: floor, ceil, round, trunc);
     /// Negative powers are those of 1 and -1, and 0 of every other number, as in PyTorch.

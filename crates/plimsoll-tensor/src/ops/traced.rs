@@ -179,6 +179,9 @@ impl Real for Traced {
         let right = |a: f64, b: &Tensor| Tensor::full(&[], a, b.dtype(), b.device())?.atan2(b);
         self.binary(x, Tensor::atan2, left, right, f64::atan2)
     }
+    fn modulo(self, divisor: Traced) -> Traced {
+        self - (self / divisor).trunc() * divisor
+    }
     /// By a mask of zeros and ones, through which no gradient flows.
     fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
         let mask = (self - limit).unary(Tensor::not_positive, |x| f64::from(u8::from(x <= 0.0)));
@@ -275,6 +278,9 @@ impl Real for Text {
         exp_m1 "expm1", floor "floor", ceil "ceil", round "rint", trunc "trunc");
     fn angle(self, x: Text) -> Text {
         Text::push(format!("atan2({}, {})", self.get(), x.get()))
+    }
+    fn modulo(self, divisor: Text) -> Text {
+        Text::push(format!("modulo({}, {})", self.get(), divisor.get()))
     }
     fn pow(self, exponent: Text) -> Text {
         Text::push(format!("pow({}, {})", self.get(), exponent.get()))

@@ -1,6 +1,8 @@
-//! Operations that move, select and reduce, against PyTorch: outputs and gradients of `fixtures/table.json`.
+//! Operations that move, select and reduce, and further ones of training programs, against PyTorch: outputs and gradients of
+//! `fixtures/table.json` and `fixtures/training.json`.
 //!
-//! `fixtures/table.py` made the table; a new operation needs a few lines there and one in `calls.rs`. Each case runs
+//! `fixtures/table.py` and `fixtures/training.py` made the tables; a new operation needs a few lines there and one in `calls.rs` or
+//! `training.rs`. Each case runs
 //! with its inputs lying in three forms.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
@@ -9,14 +11,16 @@ mod calls;
 #[path = "../forms/mod.rs"]
 mod forms;
 mod tensors;
+mod training;
 
 use forms::Form;
 use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
 use serde_json::Value;
 
 fn cases() -> Vec<Value> {
-    let table: Value = serde_json::from_str(include_str!("../fixtures/table.json")).unwrap();
-    table.as_array().unwrap().clone()
+    let read = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap();
+    let table = read(include_str!("../fixtures/table.json"));
+    [table, read(include_str!("../fixtures/training.json"))].concat()
 }
 
 fn texts(values: &Value) -> Vec<Option<&str>> {

@@ -15,7 +15,7 @@
 //! | [`number`] | the types that kernels compute in |
 //! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
 //! | [`convert`] | elements of any type in the three that kernels compute in, and back |
-//! | [`elementwise`], [`strided`] | a function of each element; copies, fills |
+//! | [`elementwise`], [`combine`], [`strided`] | a function of each element, in place of two others; copies, fills |
 //! | `exp` | exponential and tanh that vectorise |
 //! | [`reduce`] | sum, argmax |
 //! | [`matmul`] | strided, batched products |
@@ -30,7 +30,8 @@
 //! | [`index`] | elements by index: picked, put, added |
 //! | [`fold`], [`folds`], [`scan`] | reductions over any dimensions; running sums and products |
 //! | [`mask`], [`remap`] | elements by a condition; flips, rolls, reflections |
-//! | [`sort`], [`multinomial`] | rows in order; places drawn by weights |
+//! | [`sort`], [`search`], [`multinomial`] | rows in order; places in them; places drawn by weights |
+//! | [`distance`] | distances of every pair of two sets of vectors |
 //! | [`unfold`] | derivative of overlapping windows |
 //! | [`recurrent`] | the steps of RNN, LSTM and GRU, forward and backward |
 //! | [`rotary`] | pairs of elements turned by an angle |
@@ -38,9 +39,11 @@
 
 pub(crate) mod attention;
 pub(crate) mod channel_norm;
+pub(crate) mod combine;
 pub(crate) mod conv;
 pub(crate) mod convert;
 pub(crate) mod cross_entropy;
+pub(crate) mod distance;
 pub(crate) mod elementwise;
 pub(crate) mod exp;
 pub(crate) mod fold;
@@ -68,6 +71,7 @@ pub(crate) mod remap;
 pub(crate) mod rotary;
 pub(crate) mod row_norm;
 pub(crate) mod scan;
+pub(crate) mod search;
 mod simd;
 pub(crate) mod softmax;
 pub(crate) mod sort;

@@ -36,6 +36,10 @@ template <class F> INLINE i64 whole(F x) {
     if (x <= (F)-9223372036854775808.0) return -0x7fffffffffffffffLL - 1;
     return (i64)x;
 }
+// What division towards 0 leaves.
+INLINE float modulo(float a, float b) { return fmodf(a, b); }
+INLINE double modulo(double a, double b) { return fmod(a, b); }
+INLINE i64 modulo(i64 a, i64 b) { return b == 0 ? 0 : a % b; }
 INLINE i64 clamped(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
 // A value in the type that is computed with.

@@ -2,6 +2,7 @@
 
 use super::average::AvgPool;
 use super::max::MaxPool;
+use super::places;
 use super::spec::{Kind, Spec};
 use crate::cpu::kernels::pool::average::Divisor;
 use crate::error::{Error, Result};
@@ -92,12 +93,21 @@ fn three<const D: usize>(values: [usize; D], other: usize) -> [usize; 3] {
     all
 }
 
-fn max_pool<const D: usize>(x: &Tensor, options: MaxPoolOptions<D>) -> Result<Tensor> {
+fn sliding<const D: usize>(options: MaxPoolOptions<D>) -> Spec {
     let MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode } = options;
     let (kernel, stride) = (three(kernel, 1), three(stride, 1));
     let (padding, dilation) = (three(padding, 0), three(dilation, 1));
-    let kind = Kind::Sliding { kernel, stride, padding, dilation, ceil_mode };
-    Ok(call(MaxPool(Spec { spatial: D, kind }), &[x])?.remove(0))
+    Spec { spatial: D, kind: Kind::Sliding { kernel, stride, padding, dilation, ceil_mode } }
+}
+
+fn max_pool(x: &Tensor, spec: Spec) -> Result<Tensor> {
+    Ok(call(MaxPool(spec), &[x])?.remove(0))
+}
+
+fn max_pool_with_indices(x: &Tensor, spec: Spec) -> Result<(Tensor, Tensor)> {
+    let mut outs = call(MaxPool(spec), &[x])?;
+    let index = outs.remove(1);
+    Ok((outs.remove(0), places::of_image(spec, x, &index)?))
 }
 
 fn avg_pool<const D: usize>(x: &Tensor, options: AvgPoolOptions<D>) -> Result<Tensor> {
@@ -125,21 +135,36 @@ fn adaptive_avg<const D: usize>(x: &Tensor, out: [usize; D]) -> Result<Tensor> {
     call_one(AvgPool { spec, divisor: Divisor::Inside }, &[x])
 }
 
-fn adaptive_max<const D: usize>(x: &Tensor, out: [usize; D]) -> Result<Tensor> {
-    let spec = Spec { spatial: D, kind: Kind::Adaptive(three(out, 1)) };
-    Ok(call(MaxPool(spec), &[x])?.remove(0))
+fn adaptive<const D: usize>(out: [usize; D]) -> Spec {
+    Spec { spatial: D, kind: Kind::Adaptive(three(out, 1)) }
 }
 
 /// The methods for one, two and three dimensions.
 macro_rules! methods {
-    ($($d:literal $shape:literal: $max:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident)*) => {
+    ($($d:literal $shape:literal: $max:ident $with:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident $adaptive_with:ident)*) => {
         impl Tensor {$(
             #[doc = concat!("The largest value of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($max), "`: of equal values the first counts, not a number wins.")]
             ///
             /// # Errors
             /// Sizes that do not fit together; out of memory.
             pub fn $max(&self, options: MaxPoolOptions<$d>) -> Result<Tensor> {
-                max_pool(self, options)
+                max_pool(self, sliding(options))
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($max), "`], and where the largest values are in each image seen as one row (`int64`). As `torch.nn.functional.", stringify!($max), "(return_indices=True)`.")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Tensor::", stringify!($max), "`].")]
+            pub fn $with(&self, options: MaxPoolOptions<$d>) -> Result<(Tensor, Tensor)> {
+                max_pool_with_indices(self, sliding(options))
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($adaptive_max), "`], and where the largest values are. As `torch.nn.functional.", stringify!($adaptive_max), "(return_indices=True)`.")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Tensor::", stringify!($adaptive_max), "`].")]
+            pub fn $adaptive_with(&self, output_size: [usize; $d]) -> Result<(Tensor, Tensor)> {
+                max_pool_with_indices(self, adaptive(output_size))
             }
 
             #[doc = concat!("The mean of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($avg), "`.")]
@@ -163,14 +188,17 @@ macro_rules! methods {
             /// # Errors
             /// Images without places; out of memory.
             pub fn $adaptive_max(&self, output_size: [usize; $d]) -> Result<Tensor> {
-                adaptive_max(self, output_size)
+                max_pool(self, adaptive(output_size))
             }
         )*}
     };
 }
 
 methods! {
-    1 "`[batch, channels, length]`": max_pool1d avg_pool1d adaptive_avg_pool1d adaptive_max_pool1d
-    2 "`[batch, channels, h, w]`": max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d
-    3 "`[batch, channels, d, h, w]`": max_pool3d avg_pool3d adaptive_avg_pool3d adaptive_max_pool3d
+    1 "`[batch, channels, length]`": max_pool1d max_pool1d_with_indices avg_pool1d
+        adaptive_avg_pool1d adaptive_max_pool1d adaptive_max_pool1d_with_indices
+    2 "`[batch, channels, h, w]`": max_pool2d max_pool2d_with_indices avg_pool2d
+        adaptive_avg_pool2d adaptive_max_pool2d adaptive_max_pool2d_with_indices
+    3 "`[batch, channels, d, h, w]`": max_pool3d max_pool3d_with_indices avg_pool3d
+        adaptive_avg_pool3d adaptive_max_pool3d adaptive_max_pool3d_with_indices
 }

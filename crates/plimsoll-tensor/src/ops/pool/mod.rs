@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `spec` | which windows, and the sizes that follow |
 //! | `max`, `average` | the operators, with their derivatives |
+//! | `places`, `unpool` | where maxima were, and values put back there |
 //! | `call` | the methods of [`Tensor`](crate::Tensor) and their options |
 //! | `cases` | what the conformance suite runs |
 //!
@@ -13,7 +14,9 @@ mod average;
 mod call;
 mod cases;
 mod max;
+mod places;
 mod spec;
+mod unpool;
 
 pub use call::{
     AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions, MaxPool1dOptions, MaxPool2dOptions,

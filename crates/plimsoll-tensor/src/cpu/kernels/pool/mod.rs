@@ -6,6 +6,7 @@
 
 pub(crate) mod average;
 pub(crate) mod max;
+pub(crate) mod places;
 
 use super::parallel::PIECE;
 
@@ -42,6 +43,11 @@ impl Window {
     #[inline(always)]
     pub(crate) fn taps(self) -> impl Iterator<Item = (usize, usize)> {
         (self.first..self.end).map(move |tap| (tap, self.at + (tap - self.first) * self.step))
+    }
+
+    /// The place in the image of one of the taps inside.
+    pub(crate) fn place(self, tap: usize) -> usize {
+        self.at + tap.saturating_sub(self.first) * self.step
     }
 
     /// How many they are.

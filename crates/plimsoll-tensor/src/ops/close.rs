@@ -1,0 +1,71 @@
+//! Whether tensors are equal, or nearly: `equal`, `isclose`, `allclose`.
+
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+/// How far elements may differ. The default is PyTorch's: `1e-5` of the other element, and `1e-8`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Tolerance {
+    /// Of the other element's magnitude.
+    pub rtol: f64,
+    /// In any case.
+    pub atol: f64,
+    /// Whether what is not a number equals itself.
+    pub equal_nan: bool,
+}
+
+impl Default for Tolerance {
+    fn default() -> Tolerance {
+        Tolerance { rtol: 1e-5, atol: 1e-8, equal_nan: false }
+    }
+}
+
+impl Tensor {
+    /// Whether both have one shape and the same elements. As `torch.equal`.
+    ///
+    /// # Errors
+    /// Two devices; a device that computes no values; out of memory.
+    pub fn equal(&self, other: &Tensor) -> Result<bool> {
+        if self.shape() != other.shape() {
+            return Ok(false);
+        }
+        self.detach().eq(&other.detach())?.all()?.item::<bool>()
+    }
+
+    /// Where `|self - other| <= atol + rtol · |other|`, broadcast: a tensor of `bool`. As `torch.isclose`.
+    ///
+    /// # Errors
+    /// Shapes that do not broadcast; truth values; out of memory.
+    pub fn isclose(&self, other: &Tensor, tolerance: Tolerance) -> Result<Tensor> {
+        let (a, b) = (self.detach(), other.detach());
+        let equal = a.eq(&b)?;
+        // Whole numbers are compared in 64 bits of floating point.
+        let wide = |x: &Tensor| x.to_dtype(if x.dtype().is_float() { x.dtype() } else { DType::F64 });
+        let (a, b) = (wide(&a)?, wide(&b)?);
+        let allowed = b.abs()?.affine(tolerance.rtol, tolerance.atol)?;
+        let near = a.sub(&b)?.abs()?.le(&allowed)?;
+        // Nothing is near to infinity but itself.
+        let near = near.logical_and(&a.isfinite()?)?.logical_and(&b.isfinite()?)?;
+        let close = equal.logical_or(&near)?;
+        if !tolerance.equal_nan {
+            return Ok(close);
+        }
+        close.logical_or(&a.isnan()?.logical_and(&b.isnan()?)?)
+    }
+
+    /// Whether all elements are close, as [`Tensor::isclose`] has it. As `torch.allclose`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor, Tolerance};
+    /// let x = Tensor::ones(&[3], &Device::cpu())?;
+    /// assert!(x.allclose(&x.add_scalar(1e-6)?, Tolerance::default())?);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::isclose`]; a device that computes no values.
+    pub fn allclose(&self, other: &Tensor, tolerance: Tolerance) -> Result<bool> {
+        self.isclose(other, tolerance)?.all()?.item::<bool>()
+    }
+}

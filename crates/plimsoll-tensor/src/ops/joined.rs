@@ -1,0 +1,92 @@
+//! Tensors beside, above and behind each other, and sequences of unequal lengths as one batch: forms of `cat` and `stack`.
+
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// Tensors with at least `rank` dimensions, made by `widen` of those with fewer.
+fn at_least(
+    tensors: &[&Tensor],
+    rank: usize,
+    widen: impl Fn(&Tensor) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    tensors.iter().map(|x| if x.rank() < rank { widen(x) } else { Ok((*x).clone()) }).collect()
+}
+
+fn want_tensors(op: &'static str, tensors: &[&Tensor]) -> Result<()> {
+    match tensors.is_empty() {
+        true => Err(Error::argument(op, "no tensors: needs one at least")),
+        false => Ok(()),
+    }
+}
+
+fn cat(tensors: &[Tensor], dim: isize) -> Result<Tensor> {
+    Tensor::cat(&tensors.iter().collect::<Vec<_>>(), dim)
+}
+
+impl Tensor {
+    /// Tensors beside each other: joined along dimension 1, vectors along dimension 0. As `torch.hstack`.
+    ///
+    /// # Errors
+    /// As [`Tensor::cat`].
+    pub fn hstack(tensors: &[&Tensor]) -> Result<Tensor> {
+        want_tensors("hstack", tensors)?;
+        let wide = at_least(tensors, 1, |x| x.unsqueeze(0))?;
+        cat(&wide, if wide[0].rank() == 1 { 0 } else { 1 })
+    }
+
+    /// Tensors above each other: vectors become rows, all are joined along dimension 0. As `torch.vstack`.
+    ///
+    /// # Errors
+    /// As [`Tensor::cat`].
+    pub fn vstack(tensors: &[&Tensor]) -> Result<Tensor> {
+        want_tensors("vstack", tensors)?;
+        cat(&at_least(tensors, 2, |x| x.reshape(&[1, -1]))?, 0)
+    }
+
+    /// Tensors behind each other: joined along dimension 2. As `torch.dstack`.
+    ///
+    /// # Errors
+    /// As [`Tensor::cat`].
+    pub fn dstack(tensors: &[&Tensor]) -> Result<Tensor> {
+        want_tensors("dstack", tensors)?;
+        let wide = at_least(tensors, 3, |x| match x.rank() {
+            2 => x.unsqueeze(2),
+            _ => x.reshape(&[1, -1, 1]),
+        })?;
+        cat(&wide, 2)
+    }
+
+    /// Sequences `[length, …]` of unequal lengths as one batch, filled with `padding`: `[batch, longest, …]`, or `[longest,
+    /// batch, …]` unless `batch_first`. As `torch.nn.utils.rnn.pad_sequence`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let (long, short) = (Tensor::arange(3, &device)?, Tensor::arange(1, &device)?);
+    /// let batch = Tensor::pad_sequence(&[&long, &short], true, -1.0)?;
+    /// assert_eq!(batch.to_vec::<i64>()?, [0, 1, 2, 0, -1, -1]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No sequences; sequences whose further dimensions or types differ; out of memory.
+    pub fn pad_sequence(sequences: &[&Tensor], batch_first: bool, padding: f64) -> Result<Tensor> {
+        want_tensors("pad_sequence", sequences)?;
+        if let Some(scalar) = sequences.iter().position(|x| x.rank() == 0) {
+            let message = format!("sequence {scalar} has no dimensions: needs [length, …]");
+            return Err(Error::shape("pad_sequence", message));
+        }
+        let longest = sequences.iter().map(|x| x.shape()[0]).max().unwrap_or(0);
+        let filled = |x: &&Tensor| -> Result<Tensor> {
+            let missing = longest - x.shape()[0];
+            if missing == 0 {
+                return Ok((*x).clone());
+            }
+            let mut shape = x.shape().to_vec();
+            shape[0] = missing;
+            Tensor::cat(&[*x, &Tensor::full(&shape, padding, x.dtype(), x.device())?], 0)
+        };
+        let rows: Vec<Tensor> = sequences.iter().map(filled).collect::<Result<_>>()?;
+        Tensor::stack(&rows.iter().collect::<Vec<_>>(), if batch_first { 0 } else { 1 })
+    }
+}

@@ -1,0 +1,69 @@
+//! Values put back where max pooling took them: `max_unpool`.
+
+use super::call::MaxPoolOptions;
+use crate::error::{Error, Result};
+use crate::tensor::Tensor;
+
+/// The size that pooling had halved, where none is given: as if the windows had covered it exactly.
+fn unpooled(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
+    (size.checked_sub(1)?.checked_mul(stride)? + kernel).checked_sub(2 * padding)
+}
+
+/// Values at places of an image of zeros.
+fn max_unpool<const D: usize>(
+    x: &Tensor,
+    places: &Tensor,
+    options: MaxPoolOptions<D>,
+    output_size: Option<[usize; D]>,
+) -> Result<Tensor> {
+    const NAME: &str = "max_unpool";
+    let fail = |message: String| Err(Error::shape(NAME, message));
+    let Some(lead) = x.rank().checked_sub(D).filter(|lead| [1, 2].contains(lead)) else {
+        return fail(format!(
+            "{:?}: needs [batch, channels, …] or [channels, …] of {D} further dimensions",
+            x.shape()
+        ));
+    };
+    if x.shape() != places.shape() {
+        return fail(format!("{:?} at places {:?}: the shapes must be equal", x.shape(), places.shape()));
+    }
+    let mut shape = x.shape().to_vec();
+    for i in 0..D {
+        let size = shape[lead + i];
+        let usual = unpooled(size, options.kernel[i], options.stride[i], options.padding[i]);
+        let Some(size) = output_size.map_or(usual, |sizes| Some(sizes[i])) else {
+            return fail(format!("{:?} has no places to go to with {options:?}", x.shape()));
+        };
+        shape[lead + i] = size;
+    }
+    let (planes, image) = (&shape[..lead], shape[lead..].iter().product::<usize>());
+    let (wide, narrow) =
+        ([planes, &[image]].concat(), [planes, &[x.shape()[lead..].iter().product()]].concat());
+    let zeros = Tensor::full(&wide, 0.0, x.dtype(), x.device())?;
+    let (values, places) = (x.reshape(narrow.as_slice())?, places.reshape(narrow.as_slice())?);
+    zeros.scatter(-1, &places, &values)?.reshape(shape.as_slice())
+}
+
+macro_rules! methods {
+    ($($d:literal $pool:ident $unpool:ident)*) => {
+        impl Tensor {$(
+            #[doc = concat!("Values at the places that [`Tensor::", stringify!($pool), "_with_indices`] found, zeros elsewhere; of the size that windows side by side would have covered, or of `output_size`. As `torch.nn.functional.", stringify!($unpool), "`.")]
+            ///
+            /// # Errors
+            /// Shapes that differ; places outside the image; out of memory.
+            pub fn $unpool(
+                &self,
+                indices: &Tensor,
+                options: MaxPoolOptions<$d>,
+                output_size: Option<[usize; $d]>,
+            ) -> Result<Tensor> {
+                max_unpool(self, indices, options, output_size)
+            }
+        )*}
+    };
+}
+methods! {
+    1 max_pool1d max_unpool1d
+    2 max_pool2d max_unpool2d
+    3 max_pool3d max_unpool3d
+}
