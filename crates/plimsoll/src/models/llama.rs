@@ -26,6 +26,12 @@ pub struct LlamaConfig {
     pub rope_theta: f64,
     /// Added to the mean square of a normalization.
     pub rms_norm_eps: f64,
+    /// Width of a head, where it is not the width divided by the heads of queries.
+    pub head_dim: Option<usize>,
+    /// Whether attention's projections have biases.
+    pub attention_bias: bool,
+    /// Whether the perceptron's projections have biases.
+    pub mlp_bias: bool,
     /// Whether the output layer shares the embedding's weight.
     pub tie_word_embeddings: bool,
     /// Whether each block is checkpointed: its activations are computed again in the backward pass.
@@ -44,6 +50,9 @@ impl Default for LlamaConfig {
             num_key_value_heads: 32,
             rope_theta: 10_000.0,
             rms_norm_eps: 1e-6,
+            head_dim: None,
+            attention_bias: false,
+            mlp_bias: false,
             tie_word_embeddings: false,
             gradient_checkpointing: false,
         }
@@ -63,8 +72,8 @@ impl LlamaConfig {
         }
     }
 
-    fn head_dim(&self) -> usize {
-        self.hidden_size / self.num_attention_heads.max(1)
+    fn head_width(&self) -> usize {
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 }
 
@@ -107,7 +116,13 @@ impl Llama {
     pub fn new(scope: &Scope, config: LlamaConfig) -> Result<Llama> {
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);
-        if !divides(heads, config.hidden_size) || !divides(kv_heads, heads) {
+        let has_heads = heads > 0 && (config.head_dim.is_some() || divides(heads, config.hidden_size));
+        if config.head_dim.is_some_and(|dim| dim == 0 || dim % 2 == 1) {
+            let message =
+                format!("a head of width {:?}: positions turn pairs, so it must be even", config.head_dim);
+            return Err(Error::Argument { op: "llama", message });
+        }
+        if !has_heads || !divides(kv_heads, heads) {
             let message = format!(
                 "{heads} heads of queries and {kv_heads} of keys for a width of {}: the first must divide the width, the \
                  second the first",
@@ -147,7 +162,7 @@ impl Llama {
             return Err(Error::Shape { op: "llama", message });
         };
         let (cos, sin) =
-            Tensor::rotary_tables(length, self.config.head_dim(), self.config.rope_theta, tokens.device())?;
+            Tensor::rotary_tables(length, self.config.head_width(), self.config.rope_theta, tokens.device())?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
         for layer in self.model.layers.iter() {
             x = match self.config.gradient_checkpointing {
@@ -224,27 +239,30 @@ struct Attention {
     o_proj: Linear,
 }
 
-fn linear(scope: &Scope, inputs: usize, outputs: usize) -> Result<Linear> {
+fn linear(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<Linear> {
     let weight = scope.parameter("weight", &[outputs, inputs], Init::Normal(0.02))?;
-    Ok(Linear::of(scope, weight, None))
+    let bias = bias.then(|| scope.parameter("bias", &[outputs], Init::Zeros)).transpose()?;
+    Ok(Linear::of(scope, weight, bias))
 }
 
 impl Attention {
     fn new(scope: &Scope, config: &LlamaConfig) -> Result<Attention> {
-        let (width, kv_width) = (config.hidden_size, config.num_key_value_heads * config.head_dim());
+        let (width, bias) = (config.hidden_size, config.attention_bias);
+        let [q_width, kv_width] =
+            [config.num_attention_heads, config.num_key_value_heads].map(|heads| heads * config.head_width());
         Ok(Attention {
             label: scope.label(),
             heads: config.num_attention_heads,
             kv_heads: config.num_key_value_heads,
-            q_proj: linear(&scope.at("q_proj"), width, width)?,
-            k_proj: linear(&scope.at("k_proj"), width, kv_width)?,
-            v_proj: linear(&scope.at("v_proj"), width, kv_width)?,
-            o_proj: linear(&scope.at("o_proj"), width, width)?,
+            q_proj: linear(&scope.at("q_proj"), width, q_width, bias)?,
+            k_proj: linear(&scope.at("k_proj"), width, kv_width, bias)?,
+            v_proj: linear(&scope.at("v_proj"), width, kv_width, bias)?,
+            o_proj: linear(&scope.at("o_proj"), q_width, width, bias)?,
         })
     }
 
     fn forward_at(&self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-        let &[batch, length, width] = x.shape() else {
+        let &[batch, length, _] = x.shape() else {
             let message = format!("{:?}: needs [batch, length, width]", x.shape());
             return Err(Error::Shape { op: "llama", message });
         };
@@ -263,9 +281,7 @@ impl Attention {
             let _owner = Span::layer(self.label);
             let options =
                 AttentionOptions { is_causal: true, enable_gqa: true, ..AttentionOptions::default() };
-            q.scaled_dot_product_attention(&k, &v, options)?
-                .transpose(1, 2)?
-                .reshape(&[batch, length, width])?
+            q.scaled_dot_product_attention(&k, &v, options)?.transpose(1, 2)?.flatten(2, 3)?
         };
         self.o_proj.forward(&mixed)
     }
@@ -286,9 +302,9 @@ impl Mlp {
     fn new(scope: &Scope, config: &LlamaConfig) -> Result<Mlp> {
         let (width, inner) = (config.hidden_size, config.intermediate_size);
         Ok(Mlp {
-            gate_proj: linear(&scope.at("gate_proj"), width, inner)?,
-            up_proj: linear(&scope.at("up_proj"), width, inner)?,
-            down_proj: linear(&scope.at("down_proj"), inner, width)?,
+            gate_proj: linear(&scope.at("gate_proj"), width, inner, config.mlp_bias)?,
+            up_proj: linear(&scope.at("up_proj"), width, inner, config.mlp_bias)?,
+            down_proj: linear(&scope.at("down_proj"), inner, width, config.mlp_bias)?,
         })
     }
 }
@@ -300,6 +316,10 @@ impl Module for Mlp {
         let x = &autocast::lower(x)?;
         let (gate, up) = (self.gate_proj.forward(x)?, self.up_proj.forward(x)?);
         let _owner = Span::layer(self.down_proj.label());
-        gate.swiglu_linear(&up, self.down_proj.weight())
+        let down = gate.swiglu_linear(&up, self.down_proj.weight())?;
+        match self.down_proj.bias() {
+            Some(bias) => down.add(bias),
+            None => Ok(down),
+        }
     }
 }

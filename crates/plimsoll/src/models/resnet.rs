@@ -1,9 +1,11 @@
-//! ResNet: the names, shapes and start values of torchvision's `resnet18` to `resnet152`.
+//! ResNet: the names, shapes and start values of torchvision's `resnet18` to `resnet152`, of its wide ResNets and ResNeXts.
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
 use crate::members;
-use crate::nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Init, Linear, MaxPool2d, Module, ModuleList, Scope};
+use crate::nn::{
+    AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Conv2dConfig, Init, Linear, MaxPool2d, Module, ModuleList, Scope,
+};
 
 /// The kind of a residual block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +35,10 @@ pub struct ResNetConfig {
     pub layers: [usize; 4],
     /// Channels after the first convolution; each stage after the first is twice as wide as the one before. 64 in torchvision.
     pub width: usize,
+    /// Groups of the 3 × 3 convolutions of bottlenecks: 1, but for ResNeXt.
+    pub groups: usize,
+    /// Channels of each group for 64 of a stage's width: 64 in a plain ResNet.
+    pub width_per_group: usize,
     /// Channels of an image.
     pub in_channels: usize,
     /// Number of classes.
@@ -41,7 +47,15 @@ pub struct ResNetConfig {
 
 impl ResNetConfig {
     fn sized(block: ResNetBlock, layers: [usize; 4]) -> ResNetConfig {
-        ResNetConfig { block, layers, width: 64, in_channels: 3, num_classes: 1000 }
+        ResNetConfig {
+            block,
+            layers,
+            width: 64,
+            groups: 1,
+            width_per_group: 64,
+            in_channels: 3,
+            num_classes: 1000,
+        }
     }
 
     /// `resnet18`: 11.7 million parameters.
@@ -67,6 +81,36 @@ impl ResNetConfig {
     /// `resnet152`: 60.2 million parameters.
     pub fn resnet152() -> ResNetConfig {
         ResNetConfig::sized(ResNetBlock::Bottleneck, [3, 8, 36, 3])
+    }
+
+    /// `wide_resnet50_2`: 68.9 million parameters.
+    pub fn wide_resnet50_2() -> ResNetConfig {
+        ResNetConfig { width_per_group: 128, ..ResNetConfig::resnet50() }
+    }
+
+    /// `wide_resnet101_2`: 126.9 million parameters.
+    pub fn wide_resnet101_2() -> ResNetConfig {
+        ResNetConfig { width_per_group: 128, ..ResNetConfig::resnet101() }
+    }
+
+    /// `resnext50_32x4d`: 25.0 million parameters.
+    pub fn resnext50_32x4d() -> ResNetConfig {
+        ResNetConfig { groups: 32, width_per_group: 4, ..ResNetConfig::resnet50() }
+    }
+
+    /// `resnext101_32x8d`: 88.8 million parameters.
+    pub fn resnext101_32x8d() -> ResNetConfig {
+        ResNetConfig { groups: 32, width_per_group: 8, ..ResNetConfig::resnet101() }
+    }
+
+    /// `resnext101_64x4d`: 83.5 million parameters.
+    pub fn resnext101_64x4d() -> ResNetConfig {
+        ResNetConfig { groups: 64, width_per_group: 4, ..ResNetConfig::resnet101() }
+    }
+
+    /// Channels inside a bottleneck of a stage of this width.
+    fn inner_width(&self, width: usize) -> usize {
+        width * self.width_per_group / 64 * self.groups
     }
 }
 
@@ -103,9 +147,15 @@ impl ResNet {
     /// # Errors
     /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: ResNetConfig) -> Result<ResNet> {
-        if [config.width, config.in_channels, config.num_classes].contains(&0) || config.layers.contains(&0) {
-            let message = format!("a size of 0: {config:?}");
-            return Err(Error::Argument { op: "resnet", message });
+        let fail = |message: String| Err(Error::Argument { op: "resnet", message });
+        let sizes = [config.width, config.in_channels, config.num_classes, config.groups];
+        if sizes.contains(&0) || config.layers.contains(&0) || config.inner_width(config.width) == 0 {
+            return fail(format!("a size of 0: {config:?}"));
+        }
+        if config.block == ResNetBlock::Basic && (config.groups, config.width_per_group) != (1, 64) {
+            return fail(format!(
+                "groups are for bottlenecks; basic blocks have one, of width 64: {config:?}"
+            ));
         }
         let width = config.width;
         let stage = |i: usize| {
@@ -163,7 +213,16 @@ impl Module for ResNet {
 
 /// A convolution without a bias that starts as torchvision's: `kaiming_normal_(mode="fan_out", nonlinearity="relu")`.
 fn convolution(scope: &Scope, inputs: usize, outputs: usize, kernel: usize) -> Result<Conv2d> {
-    let layer = Conv2d::without_bias(scope, inputs, outputs, kernel)?;
+    started(scope, Conv2d::without_bias(scope, inputs, outputs, kernel)?, outputs, kernel)
+}
+
+/// A convolution of 3 × 3 in groups, of as many channels as it takes.
+fn grouped(scope: &Scope, channels: usize, groups: usize) -> Result<Conv2d> {
+    let config = Conv2dConfig::new(3).groups(groups).without_bias();
+    started(scope, Conv2d::with(scope, channels, channels, config)?, channels, 3)
+}
+
+fn started(scope: &Scope, layer: Conv2d, outputs: usize, kernel: usize) -> Result<Conv2d> {
     let fan_out = (outputs * kernel * kernel) as f64;
     scope.redraw("weight", layer.weight(), Init::Normal((2.0 / fan_out).sqrt()))?;
     Ok(layer)
@@ -193,13 +252,19 @@ impl Block {
                 0 => (if stage == 0 { 1 } else { 2 }, inputs),
                 _ => (1, width * config.block.expansion()),
             };
-            Block::new(&scope.at(&i.to_string()), config.block, inputs, width, stride)
+            Block::new(&scope.at(&i.to_string()), config, [inputs, width], stride)
         };
         (0..config.layers[stage]).map(block).collect::<Result<Vec<_>>>().map(ModuleList::from)
     }
 
-    fn new(scope: &Scope, kind: ResNetBlock, inputs: usize, width: usize, stride: usize) -> Result<Block> {
-        let outputs = width * kind.expansion();
+    fn new(
+        scope: &Scope,
+        config: &ResNetConfig,
+        [inputs, width]: [usize; 2],
+        stride: usize,
+    ) -> Result<Block> {
+        let (kind, outputs) = (config.block, width * config.block.expansion());
+        let inner = if kind == ResNetBlock::Bottleneck { config.inner_width(width) } else { width };
         let norm = |name: &str, channels| BatchNorm2d::new(&scope.at(name), channels);
         let is_bottleneck = kind == ResNetBlock::Bottleneck;
         let (conv1, conv2) = match kind {
@@ -208,17 +273,17 @@ impl Block {
                 convolution(&scope.at("conv2"), width, width, 3)?.padding(1),
             ),
             ResNetBlock::Bottleneck => (
-                convolution(&scope.at("conv1"), inputs, width, 1)?,
-                convolution(&scope.at("conv2"), width, width, 3)?.stride(stride).padding(1),
+                convolution(&scope.at("conv1"), inputs, inner, 1)?,
+                grouped(&scope.at("conv2"), inner, config.groups)?.stride(stride).padding(1),
             ),
         };
-        let conv3 = || convolution(&scope.at("conv3"), width, outputs, 1);
+        let conv3 = || convolution(&scope.at("conv3"), inner, outputs, 1);
         let downsample = || Downsample::new(&scope.at("downsample"), inputs, outputs, stride);
         Ok(Block {
             conv1,
-            bn1: norm("bn1", width)?,
+            bn1: norm("bn1", inner)?,
             conv2,
-            bn2: norm("bn2", width)?,
+            bn2: norm("bn2", inner)?,
             conv3: is_bottleneck.then(conv3).transpose()?,
             bn3: is_bottleneck.then(|| norm("bn3", outputs)).transpose()?,
             downsample: (stride != 1 || inputs != outputs).then(downsample).transpose()?,
