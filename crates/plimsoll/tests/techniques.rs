@@ -123,6 +123,9 @@ fn peaks() -> BTreeMap<&'static str, u64> {
         ("autocast", trained(sgd(), cast)),
         ("no_grad", forward_only(|device| no_grad(|| forward(&model(device), batch(device, BATCH))))),
         ("inference_mode, streamed to the host", streamed()),
+        ("half, inference", halved(Module::half)),
+        ("bfloat16, inference", halved(Module::bfloat16)),
+        ("bfloat16 of a model with gradients", converted_with_gradients()),
     ])
 }
 
@@ -140,6 +143,26 @@ fn forward_only(run: impl Fn(&Device) -> Result<Tensor>) -> u64 {
     let device = gpu();
     run(&device).unwrap();
     device.max_memory_allocated()
+}
+
+/// A model that is converted to a short type, then runs: the peak is that of the conversion or of the forward pass.
+fn halved(convert: impl Fn(&mut Sequential) -> Result<()>) -> u64 {
+    forward_only(|device| {
+        let mut model = model(device);
+        convert(&mut model)?;
+        let dtype = model.parameters()[0].dtype();
+        no_grad(|| forward(&model, batch(device, SMALL).to_dtype(dtype)?))
+    })
+}
+
+/// The gradients are converted with their parameters.
+fn converted_with_gradients() -> u64 {
+    forward_only(|device| {
+        let mut model = model(device);
+        small(&model)?;
+        model.bfloat16()?;
+        no_grad(|| forward(&model, batch(device, SMALL).bfloat16()?))
+    })
 }
 
 /// A simulated device stands for the host: no values travel.

@@ -159,8 +159,19 @@ pub trait Module: Any + Send + Sync {
         }
         let tensors = self.named_parameters().into_iter().chain(self.named_buffers());
         for (_, tensor) in tensors.filter(|(_, tensor)| tensor.dtype().is_float()) {
-            let converted = BTreeMap::from([(tensor.id(), tensor.leaf_to_dtype(dtype)?)]);
-            replace(self, &converted);
+            let (id, grad) = (tensor.id(), tensor.grad());
+            // The gradient is converted when the old values are gone.
+            tensor.set_grad(None);
+            let converted = match tensor.leaf_to_dtype(dtype) {
+                Ok(converted) => converted,
+                Err(error) => {
+                    tensor.set_grad(grad);
+                    return Err(error);
+                }
+            };
+            replace(self, &BTreeMap::from([(id, converted.clone())]));
+            drop(tensor);
+            converted.set_grad(grad.map(|grad| grad.leaf_to_dtype(dtype)).transpose()?);
         }
         Ok(())
     }
