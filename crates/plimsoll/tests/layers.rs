@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 
 use plimsoll::nn::{
-    DecoderMasks, EncoderMasks, GRU, GRUCell, LSTM, LSTMCell, LayerNorm, Module, MultiheadAttention,
-    MultiheadAttentionOptions, MultiheadOptions, Nonlinearity, RNN, RNNCell, RecurrentOptions, Scope,
+    DecoderMasks, EncoderMasks, GRU, GRUCell, InstanceNorm1d, InstanceNorm2d, InstanceNormConfig, LSTM,
+    LSTMCell, LayerNorm, LocalResponseNorm, Module, MultiheadAttention, MultiheadAttentionOptions,
+    MultiheadOptions, Nonlinearity, PReLU, PackedSequence, RNN, RNNCell, RecurrentOptions, Scope,
     Transformer, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer, TransformerOptions,
 };
 use plimsoll::{Activation, BackwardOptions, DType, Device, Result, SimConfig, Tensor, autocast};
@@ -240,6 +241,86 @@ fn recurrent_cells_agree_with_pytorchs() {
         let (h, c) = m.step(&x[0], Some((&x[1], &x[2])))?;
         Ok(vec![("h", h), ("c", c)])
     });
+}
+
+/// Three sequences of unequal lengths, not in order, as in the script.
+fn packed(x: &Tensor) -> Result<PackedSequence> {
+    PackedSequence::pack_padded(x, &[2, 4, 1], true)
+}
+
+#[test]
+fn recurrent_layers_over_packed_sequences_agree_with_pytorchs() {
+    let padded = |y: &PackedSequence| Ok::<_, plimsoll::Error>(y.pad(true, 0.5, None)?.0);
+    let two = RecurrentOptions { num_layers: 2, bidirectional: true, ..RecurrentOptions::default() };
+    let rnn = RNN::new(&scope(), 3, 2, Nonlinearity::Tanh, RecurrentOptions::default()).unwrap();
+    check("packed rnn", rnn, &[("x", &[3, 4, 3])], |m, x| {
+        let (y, h) = m.run_packed(&packed(&x[0])?, None)?;
+        Ok(vec![("y", padded(&y)?), ("h", h)])
+    });
+    let gru = GRU::new(&scope(), 3, 2, two).unwrap();
+    check("packed gru of two", gru, &[("x", &[3, 4, 3]), ("h0", &[4, 3, 2])], |m, x| {
+        let (y, h) = m.run_packed(&packed(&x[0])?, Some(&x[1]))?;
+        Ok(vec![("y", padded(&y)?), ("h", h)])
+    });
+    let states: [(&str, &[usize]); 3] = [("x", &[3, 4, 3]), ("h0", &[4, 3, 2]), ("c0", &[4, 3, 2])];
+    check("packed lstm of two", LSTM::new(&scope(), 3, 2, two).unwrap(), &states, |m, x| {
+        let (y, (h, c)) = m.run_packed(&packed(&x[0])?, Some((&x[1], &x[2])))?;
+        Ok(vec![("y", padded(&y)?), ("h", h), ("c", c)])
+    });
+}
+
+#[test]
+fn an_lstm_with_a_projection_agrees_with_pytorchs() {
+    let two =
+        RecurrentOptions { num_layers: 2, bidirectional: true, proj_size: 1, ..RecurrentOptions::default() };
+    let states: [(&str, &[usize]); 3] = [("x", &[4, 2, 3]), ("h0", &[4, 2, 1]), ("c0", &[4, 2, 2])];
+    check("projected lstm", LSTM::new(&scope(), 3, 2, two).unwrap(), &states, |m, x| {
+        let (y, (h, c)) = m.run(&x[0], Some((&x[1], &x[2])))?;
+        Ok(vec![("y", y), ("h", h), ("c", c)])
+    });
+    let one = RecurrentOptions { num_layers: 1, bias: false, ..two };
+    check("packed projected lstm", LSTM::new(&scope(), 3, 2, one).unwrap(), &[("x", &[3, 4, 3])], |m, x| {
+        let (y, (h, c)) = m.run_packed(&packed(&x[0])?, None)?;
+        Ok(vec![("y", y.pad(true, 0.5, None)?.0), ("h", h), ("c", c)])
+    });
+    let error = GRU::new(&scope(), 3, 2, two).unwrap_err().to_string();
+    assert_eq!(error, "gru: a proj_size of 1: only an LSTM has one, and it is less than its state of 2");
+}
+
+#[test]
+fn attention_with_added_keys_agrees_with_pytorchs() {
+    let plain = MultiheadAttentionOptions::default();
+    let (hide, later) = (hide(), later(4, 3));
+    let none = MultiheadOptions::default();
+    let both = MultiheadAttentionOptions { add_bias_kv: true, add_zero_attn: true, ..plain };
+    let padding = MultiheadOptions { key_padding_mask: Some(&hide), ..none };
+    check("mha added keys", attention(both), &QKV, |m, x| attend(m, [&x[0], &x[1], &x[2]], padding));
+    let bias = MultiheadAttentionOptions { add_bias_kv: true, ..plain };
+    let masked = MultiheadOptions { attn_mask: Some(&later), need_weights: true, ..none };
+    check("mha added keys, weights", attention(bias), &QKV, |m, x| attend(m, [&x[0], &x[1], &x[2]], masked));
+    let zero = MultiheadAttentionOptions { add_zero_attn: true, batch_first: true, ..plain };
+    let causal = MultiheadOptions { is_causal: true, ..none };
+    check("mha zero key, causal", attention(zero), &[("x", &[2, 3, 4])], |m, x| {
+        attend(m, [&x[0], &x[0], &x[0]], causal)
+    });
+}
+
+#[test]
+fn activations_and_norms_with_parameters_agree_with_pytorchs() {
+    let y = |y: Tensor| Ok(vec![("y", y)]);
+    check("prelu", PReLU::new(&scope(), 3).unwrap(), &[("x", &[2, 3, 4])], |m, x| y(m.forward(&x[0])?));
+    let affine = InstanceNormConfig { affine: true, ..InstanceNormConfig::default() };
+    let norm = InstanceNorm2d::with(&scope(), 3, affine).unwrap();
+    check("instance norm", norm, &[("x", &[2, 3, 2, 2])], |m, x| y(m.forward(&x[0])?));
+    let tracked = InstanceNormConfig { track_running_stats: true, ..affine };
+    let norm = InstanceNorm1d::with(&scope(), 3, tracked).unwrap();
+    check("instance norm, tracked", norm, &[("x", &[2, 3, 4])], |m, x| {
+        let y = m.forward(&x[0])?;
+        m.eval();
+        Ok(vec![("y", y), ("z", m.forward(&x[0])?)])
+    });
+    let norm = LocalResponseNorm::new(&scope(), 3).unwrap().with(0.5, 0.6, 2.0);
+    check("local response norm", norm, &[("x", &[2, 4, 2, 2])], |m, x| y(m.forward(&x[0])?));
 }
 
 #[test]

@@ -74,6 +74,31 @@ impl HostBatch {
         self.fields.iter().map(|field| field.to_device(device)).collect()
     }
 
+    /// All arrays as tensors in pinned host memory, in the data set's order: devices copy from there while the host goes on
+    /// ([`Tensor::to_device_non_blocking`]). What `pin_memory=True` of PyTorch's loader does to each batch.
+    ///
+    /// ```
+    /// use plimsoll::data::{Arrays, DataLoader, HostArray};
+    /// use plimsoll::Device;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let arrays = Arrays::new([("x", HostArray::new(vec![4, 2], vec![1.0f32; 8]))])?;
+    /// for batch in DataLoader::new(std::sync::Arc::new(arrays), 2)?.epoch(0) {
+    ///     let pinned = batch?.pin_memory()?;
+    ///     assert!(pinned[0].is_pinned());
+    ///     let x = pinned[0].to_device_non_blocking(&Device::cpu())?;
+    ///     assert_eq!(x.shape(), [2, 2]);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Arrays without values; out of memory.
+    pub fn pin_memory(&self) -> plimsoll_tensor::Result<Vec<Tensor>> {
+        let host = Device::cpu();
+        self.fields.iter().map(|field| field.to_device(&host)?.pin_memory()).collect()
+    }
+
     /// Host bytes of all arrays, with or without values; `u64::MAX` on overflow.
     #[must_use]
     pub fn bytes(&self) -> u64 {

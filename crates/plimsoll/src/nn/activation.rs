@@ -3,7 +3,8 @@
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor};
 
-use super::{Module, Scope};
+use super::{Init, Module, Parameter, Scope};
+use crate::members;
 
 /// Layers that have nothing to configure, from a method each.
 macro_rules! plain {
@@ -60,6 +61,15 @@ plain! {
 
     /// `ln(1 / (1 + e^-x))`. As `torch.nn.LogSigmoid`.
     LogSigmoid => log_sigmoid
+
+    /// `x / (1 + |x|)`. As `torch.nn.Softsign`.
+    Softsign => softsign
+
+    /// `x - tanh(x)`. As `torch.nn.Tanhshrink`.
+    Tanhshrink => tanhshrink
+
+    /// An exponential curve below 0 that keeps mean 0 and deviation 1. As `torch.nn.SELU`.
+    SELU => selu
 }
 
 /// Layers with a number or two, from a method that takes them.
@@ -105,6 +115,24 @@ configured! {
 
     /// `x`, and `alpha · (e^x - 1)` where it is negative. As `torch.nn.ELU`.
     ELU(alpha: f64 = 1.0) => elu
+
+    /// `x`, and `alpha · (e^(x / alpha) - 1)` where it is negative. As `torch.nn.CELU`.
+    CELU(alpha: f64 = 1.0) => celu
+
+    /// `x`, but 0 within `lambda` of 0. As `torch.nn.Hardshrink`.
+    Hardshrink(lambda: f64 = 0.5) => hardshrink
+
+    /// `x` moved by `lambda` towards 0. As `torch.nn.Softshrink`.
+    Softshrink(lambda: f64 = 0.5) => softshrink
+
+    /// `x` where it is above `threshold`, else `value`. As `torch.nn.Threshold`.
+    Threshold(threshold: f64 = 0.0, value: f64 = 0.0) => threshold
+
+    /// Half of a dimension times the sigmoid of the other half. As `torch.nn.GLU`.
+    GLU(dim: isize = -1) => glu
+
+    /// The softmax of `-x`. As `torch.nn.Softmin(dim)`.
+    Softmin(dim: isize = -1) => softmin
 
     /// `x`, but at least `min_val` and at most `max_val`. As `torch.nn.Hardtanh`.
     Hardtanh(min_val: f64 = -1.0, max_val: f64 = 1.0) => hardtanh
@@ -168,5 +196,51 @@ impl Module for GELU {
             Approximate::None => input.gelu(),
             Approximate::Tanh => input.gelu_tanh(),
         }
+    }
+}
+
+/// `x` where it is positive, else `x` times a weight that is trained: one for all, or one for each channel (dimension 1). As
+/// `torch.nn.PReLU`.
+///
+/// ```
+/// use plimsoll::nn::{Module, PReLU, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let prelu = PReLU::new(&Scope::new(&device, 1), 1)?;
+/// let y = prelu.forward(&Tensor::from_slice(&[-4.0f32, 2.0], &[2], &device)?)?;
+/// assert_eq!(y.to_vec::<f32>()?, [-1.0, 2.0]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PReLU {
+    label: LabelId,
+    weight: Parameter,
+}
+
+impl PReLU {
+    /// With 1 weight, or as many as there are channels, which start at 0.25.
+    ///
+    /// # Errors
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, num_parameters: usize) -> Result<PReLU> {
+        PReLU::with_init(scope, num_parameters, 0.25)
+    }
+
+    /// With weights that start at `init`.
+    ///
+    /// # Errors
+    /// As [`PReLU::new`].
+    pub fn with_init(scope: &Scope, num_parameters: usize, init: f64) -> Result<PReLU> {
+        let weight = scope.parameter("weight", &[num_parameters], Init::Constant(init))?;
+        Ok(PReLU { label: scope.label(), weight })
+    }
+}
+
+impl Module for PReLU {
+    members!(weight);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        input.prelu(&self.weight)
     }
 }

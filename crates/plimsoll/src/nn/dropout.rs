@@ -1,4 +1,4 @@
-//! Dropout as a layer.
+//! Dropout as a layer: of elements, of whole channels, and of those that keep mean and variance.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Error, Result, Tensor};
@@ -34,10 +34,7 @@ impl Dropout {
     /// # Errors
     /// A probability outside 0 to 1.
     pub fn new(scope: &Scope, p: f64) -> Result<Dropout> {
-        if !(0.0..=1.0).contains(&p) {
-            let message = format!("{p} is not a probability: use 0 to 1");
-            return Err(Error::Argument { op: "dropout", message });
-        }
+        probability("dropout", p)?;
         Ok(Dropout { label: scope.label(), p, mode: Mode::default() })
     }
 
@@ -73,5 +70,118 @@ impl Module for Dropout {
             return Ok(input.clone());
         }
         input.dropout(self.p, true)
+    }
+}
+
+fn probability(op: &'static str, p: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&p) {
+        return Ok(());
+    }
+    Err(Error::Argument { op, message: format!("{p} is not a probability: use 0 to 1") })
+}
+
+/// While training, each channel of each example is zero with probability `p`, and what is left is scaled by `1 / (1 - p)`:
+/// [`Dropout1d`], [`Dropout2d`], [`Dropout3d`], of images of `D` dimensions with a batch or without one. It keeps one number for
+/// each channel.
+///
+/// ```
+/// use plimsoll::nn::{Dropout2d, Module, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let dropout = Dropout2d::new(&Scope::new(&device, 1), 0.5)?;
+/// let y = dropout.forward(&Tensor::ones(&[4, 8, 3, 3], &device)?)?;
+/// let values = y.to_vec::<f32>()?;
+/// assert!(values.chunks(9).all(|channel| channel == [0.0; 9] || channel == [2.0; 9]));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ChannelDropout<const D: usize> {
+    label: LabelId,
+    p: f64,
+    mode: Mode,
+}
+
+/// As `torch.nn.Dropout1d`.
+pub type Dropout1d = ChannelDropout<1>;
+/// As `torch.nn.Dropout2d`.
+pub type Dropout2d = ChannelDropout<2>;
+/// As `torch.nn.Dropout3d`.
+pub type Dropout3d = ChannelDropout<3>;
+
+impl<const D: usize> ChannelDropout<D> {
+    /// With the probability of dropping a channel.
+    ///
+    /// # Errors
+    /// A probability outside 0 to 1.
+    pub fn new(scope: &Scope, p: f64) -> Result<Self> {
+        probability("dropout", p)?;
+        Ok(ChannelDropout { label: scope.label(), p, mode: Mode::default() })
+    }
+}
+
+impl<const D: usize> Module for ChannelDropout<D> {
+    members!(mode);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        // PyTorch takes three dimensions as a batch in `Dropout2d`, too.
+        let lead = match input.rank() {
+            rank if rank == D + 2 || (D == 2 && rank == 3) => 2,
+            rank if rank == D + 1 => 1,
+            _ => {
+                let message =
+                    format!("{:?}: needs [batch, channels, …] of {D} further dimensions", input.shape());
+                return Err(Error::Shape { op: "dropout", message });
+            }
+        };
+        if self.p == 0.0 || !self.mode.is_training() {
+            return Ok(input.clone());
+        }
+        let mut shape = input.shape().to_vec();
+        shape[lead..].fill(1);
+        let kept = Tensor::full(&shape, 1.0, input.dtype(), input.device())?.dropout(self.p, true)?;
+        input.mul(&kept)
+    }
+}
+
+/// Dropout for networks of [`SELU`](super::SELU): what is dropped becomes its lowest value, and mean and variance stay. As
+/// `torch.nn.AlphaDropout`.
+#[derive(Clone, Debug)]
+pub struct AlphaDropout {
+    label: LabelId,
+    p: f64,
+    mode: Mode,
+}
+
+impl AlphaDropout {
+    /// With the probability of dropping an element.
+    ///
+    /// # Errors
+    /// A probability outside 0 to 1.
+    pub fn new(scope: &Scope, p: f64) -> Result<AlphaDropout> {
+        probability("alpha_dropout", p)?;
+        Ok(AlphaDropout { label: scope.label(), p, mode: Mode::default() })
+    }
+}
+
+impl Module for AlphaDropout {
+    members!(mode);
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        const LOWEST: f64 = -1.758_099_340_847_376_6;
+        let _owner = Span::layer(self.label);
+        if self.p == 0.0 || !self.mode.is_training() {
+            return Ok(input.clone());
+        }
+        if self.p == 1.0 {
+            return input.mul_scalar(0.0);
+        }
+        let keep = 1.0 - self.p;
+        let scale = 1.0 / ((LOWEST * LOWEST * self.p + 1.0) * keep).sqrt();
+        // 1 where an element stays.
+        let kept = Tensor::full(input.shape(), keep, input.dtype(), input.device())?.bernoulli()?;
+        let (by, p) = (-LOWEST * scale, self.p);
+        let shift = kept.affine(by, by * (p - 1.0))?;
+        input.mul(&kept)?.mul_scalar(scale)?.add(&shift)
     }
 }

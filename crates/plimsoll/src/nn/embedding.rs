@@ -1,7 +1,7 @@
 //! A table of rows, looked up by number.
 
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{Result, Tensor};
+use plimsoll_tensor::{BagMode, Result, Tensor};
 
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
@@ -60,5 +60,59 @@ impl Module for Embedding {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.embedding(&self.weight, self.padding_idx)
+    }
+}
+
+/// Bags of rows of a table: their mean, sum or largest values. As `torch.nn.EmbeddingBag`.
+///
+/// ```
+/// use plimsoll::nn::{EmbeddingBag, Scope};
+/// use plimsoll::{BagMode, Device, Tensor};
+/// let device = Device::cpu();
+/// let bag = EmbeddingBag::new(&Scope::new(&device, 1), 10, 3, BagMode::Mean)?;
+/// let words = Tensor::from_slice(&[1i64, 2, 4, 5], &[4], &device)?;
+/// let starts = Tensor::from_slice(&[0i64, 3], &[2], &device)?;
+/// assert_eq!(bag.run(&words, Some(&starts), None)?.shape(), [2, 3]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct EmbeddingBag {
+    label: LabelId,
+    weight: Parameter,
+    mode: BagMode,
+}
+
+impl EmbeddingBag {
+    /// `count` rows of `size` numbers, drawn from the standard normal distribution as PyTorch's are.
+    ///
+    /// # Errors
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, count: usize, size: usize, mode: BagMode) -> Result<EmbeddingBag> {
+        let weight = scope.parameter("weight", &[count, size], Init::Normal(1.0))?;
+        Ok(EmbeddingBag { label: scope.label(), weight, mode })
+    }
+
+    /// One row for each bag: a bag is a row of indices, or of a vector of indices what lies between `offsets`. As
+    /// `torch.nn.EmbeddingBag.forward`.
+    ///
+    /// # Errors
+    /// As [`Tensor::embedding_bag`].
+    pub fn run(
+        &self,
+        indices: &Tensor,
+        offsets: Option<&Tensor>,
+        per_sample_weights: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        indices.embedding_bag(&self.weight, offsets, self.mode, per_sample_weights)
+    }
+}
+
+impl Module for EmbeddingBag {
+    members!(weight);
+
+    /// A bag for each row of indices.
+    fn forward(&self, indices: &Tensor) -> Result<Tensor> {
+        self.run(indices, None, None)
     }
 }

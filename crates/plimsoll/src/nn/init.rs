@@ -10,6 +10,8 @@ pub enum Init {
     Zeros,
     /// All one.
     Ones,
+    /// All this.
+    Constant(f64),
     /// Evenly from `-bound` up to `bound`.
     Uniform(f64),
     /// Normal around zero with this standard deviation.
@@ -29,10 +31,27 @@ impl Init {
         Init::Uniform((6.0 / (inputs + outputs).max(1) as f64).sqrt())
     }
 
+    /// `torch.nn.init.xavier_normal_` of a matrix: with a deviation of `sqrt(2 / (inputs + outputs))`.
+    pub fn xavier_normal(inputs: usize, outputs: usize) -> Init {
+        Init::Normal((2.0 / (inputs + outputs).max(1) as f64).sqrt())
+    }
+
+    /// `torch.nn.init.kaiming_uniform_` for ReLU: evenly within `sqrt(6 / fan)`, where `fan` is the number of inputs of one
+    /// output (`fan_in`), or of outputs of one input (`fan_out`).
+    pub fn kaiming_uniform(fan: usize) -> Init {
+        Init::Uniform((6.0 / fan.max(1) as f64).sqrt())
+    }
+
+    /// `torch.nn.init.kaiming_normal_` for ReLU: with a deviation of `sqrt(2 / fan)`.
+    pub fn kaiming_normal(fan: usize) -> Init {
+        Init::Normal((2.0 / fan.max(1) as f64).sqrt())
+    }
+
     pub(super) fn fill(self, tensor: &Tensor, from: RandomStream) -> Result<()> {
         match self {
             Init::Zeros => tensor.fill_(0.0),
             Init::Ones => tensor.fill_(1.0),
+            Init::Constant(value) => tensor.fill_(value),
             Init::Uniform(bound) => tensor.uniform_(-bound, bound, from),
             Init::Normal(std) => tensor.normal_(0.0, std, from),
         }

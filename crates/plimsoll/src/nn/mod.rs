@@ -12,6 +12,7 @@ mod conv;
 mod dropout;
 mod embedding;
 mod init;
+mod instance_norm;
 mod linear;
 mod list;
 mod member;
@@ -30,8 +31,9 @@ mod transformer;
 mod upsample;
 
 pub use activation::{
-    Approximate, ELU, GELU, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LogSigmoid, LogSoftmax, Mish, ReLU,
-    ReLU6, SiLU, Sigmoid, Softmax, Softplus, Tanh,
+    Approximate, CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LogSigmoid,
+    LogSoftmax, Mish, PReLU, ReLU, ReLU6, SELU, SiLU, Sigmoid, Softmax, Softmin, Softplus, Softshrink,
+    Softsign, Tanh, Tanhshrink, Threshold,
 };
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormConfig};
 pub use conv::{
@@ -39,26 +41,29 @@ pub use conv::{
     ConvTranspose1d, ConvTranspose1dConfig, ConvTranspose2d, ConvTranspose2dConfig, ConvTranspose3d,
     ConvTranspose3dConfig, ConvTransposeConfig, Extent,
 };
-pub use dropout::Dropout;
-pub use embedding::Embedding;
+pub use dropout::{AlphaDropout, ChannelDropout, Dropout, Dropout1d, Dropout2d, Dropout3d};
+pub use embedding::{Embedding, EmbeddingBag};
 pub use init::Init;
+pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, InstanceNormConfig};
 pub use linear::Linear;
 pub use list::ModuleList;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
 pub use mode::Mode;
 pub use module::Module;
 pub use multihead_attention::{MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions};
-pub use norm::{GroupNorm, LayerNorm, RmsNorm};
+pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
 pub use parameter::{Buffer, Parameter};
 pub use pool::{
     AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,
     AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AvgPool, AvgPool1d, AvgPool2d, AvgPool3d,
-    MaxPool, MaxPool1d, MaxPool2d, MaxPool3d,
+    MaxPool, MaxPool1d, MaxPool2d, MaxPool3d, MaxUnpool, MaxUnpool1d, MaxUnpool2d, MaxUnpool3d,
 };
-pub use recurrent::{GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, RNN, RNNCell, RecurrentOptions};
+pub use recurrent::{
+    GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, PackedSequence, RNN, RNNCell, RecurrentOptions,
+};
 pub use scope::Scope;
 pub use sequential::Sequential;
-pub use shape::{Flatten, Identity};
+pub use shape::{ChannelShuffle, Flatten, Identity, PixelShuffle, PixelUnshuffle, Unflatten};
 pub use summary::{Row, Summary};
 pub use transformer::{
     DecoderMasks, EncoderMasks, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,

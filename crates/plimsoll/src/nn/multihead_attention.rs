@@ -1,7 +1,7 @@
 //! Attention of several heads with its projections, as a layer: [`MultiheadAttention`].
 
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{AttentionOptions, Error, Result, Tensor};
+use plimsoll_tensor::{AttentionOptions, DType, Error, PadMode, Result, Tensor};
 
 use super::attention_mask::{Masks, Scores};
 use super::{Init, Linear, Mode, Module, Parameter, Scope};
@@ -22,11 +22,23 @@ pub struct MultiheadAttentionOptions {
     pub vdim: Option<usize>,
     /// Whether tensors are `[batch, length, width]`, and not `[length, batch, width]`.
     pub batch_first: bool,
+    /// Whether a key and a value that are trained (`bias_k`, `bias_v`) are added to each sequence.
+    pub add_bias_kv: bool,
+    /// Whether a key and a value of zeros are added to each sequence.
+    pub add_zero_attn: bool,
 }
 
 impl Default for MultiheadAttentionOptions {
     fn default() -> Self {
-        MultiheadAttentionOptions { dropout: 0.0, bias: true, kdim: None, vdim: None, batch_first: false }
+        MultiheadAttentionOptions {
+            dropout: 0.0,
+            bias: true,
+            kdim: None,
+            vdim: None,
+            batch_first: false,
+            add_bias_kv: false,
+            add_zero_attn: false,
+        }
     }
 }
 
@@ -49,8 +61,7 @@ pub struct MultiheadOptions<'a> {
     pub weights_of_each_head: bool,
 }
 
-/// Queries, keys and values projected, attended to by several heads, and projected back. As `torch.nn.MultiheadAttention`,
-/// without `add_bias_kv` and `add_zero_attn`.
+/// Queries, keys and values projected, attended to by several heads, and projected back. As `torch.nn.MultiheadAttention`.
 ///
 /// ```
 /// use plimsoll::nn::{Module, MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions, Scope};
@@ -80,6 +91,10 @@ pub struct MultiheadAttention {
     k_proj_weight: Option<Parameter>,
     v_proj_weight: Option<Parameter>,
     in_proj_bias: Option<Parameter>,
+    /// `[1, 1, width]`: one more key and value.
+    bias_k: Option<Parameter>,
+    bias_v: Option<Parameter>,
+    add_zero_attn: bool,
     out_proj: Linear,
 }
 
@@ -117,6 +132,12 @@ impl MultiheadAttention {
             options.bias.then(|| scope.parameter(name, &[size], Init::Zeros)).transpose()
         };
         let in_proj_bias = bias(scope, "in_proj_bias", 3 * embed_dim)?;
+        let added = |name: &str| {
+            let make =
+                || scope.parameter(name, &[1, 1, embed_dim], Init::xavier_normal(embed_dim, embed_dim)); // as `xavier_normal_` counts them
+            options.add_bias_kv.then(make).transpose()
+        };
+        let (bias_k, bias_v) = (added("bias_k")?, added("bias_v")?);
         let out = scope.at("out_proj");
         let out_weight = out.parameter("weight", &[embed_dim, embed_dim], Init::default_for(embed_dim))?;
         let out_proj = Linear::of(&out, out_weight, bias(&out, "bias", embed_dim)?);
@@ -132,6 +153,9 @@ impl MultiheadAttention {
             k_proj_weight,
             v_proj_weight,
             in_proj_bias,
+            bias_k,
+            bias_v,
+            add_zero_attn: options.add_zero_attn,
             out_proj,
         })
     }
@@ -168,24 +192,32 @@ impl MultiheadAttention {
         let dropout_p = if self.mode.is_training() { self.dropout } else { 0.0 };
         let (mixed, weights) = if options.need_weights {
             let [q, k, v] = self.project(query, key, value)?;
-            let [q, k, v] = [self.split(&lead(q)?)?, self.split(&lead(k)?)?, self.split(&lead(v)?)?];
+            let q = self.split(&lead(q)?)?;
+            let [k, v] = self.extended(self.split(&lead(k)?)?, self.split(&lead(v)?)?)?;
             let weights =
                 q.mul_scalar(1.0 / ((self.width / self.heads) as f64).sqrt())?.matmul(&k.transpose(2, 3)?)?;
-            let weights = match masks.added(&scores, query)? {
+            let weights = match masks.added(&scores, query)?.map(|mask| self.wider(&mask)).transpose()? {
                 Some(mask) => weights.add(&mask)?.softmax(-1)?,
                 None => weights.softmax(-1)?,
             };
             let weights = weights.dropout(dropout_p, dropout_p > 0.0)?;
             (self.join(&weights.matmul(&v)?)?, Some(weights))
         } else {
-            let mask = masks.kept(&scores)?;
+            let mut mask = masks.kept(&scores)?;
+            if self.added_keys() > 0 {
+                if mask.is_none() && options.is_causal {
+                    mask = Some(masks.causal_alone(&scores, query)?);
+                }
+                mask = mask.map(|mask| self.wider(&mask)).transpose()?;
+            }
             let attention = AttentionOptions {
                 attn_mask: mask.as_ref(),
                 dropout_p,
                 is_causal: options.is_causal && mask.is_none(),
                 ..AttentionOptions::default()
             };
-            let packed = self.in_proj_weight.as_ref().filter(|_| query.is_same(key) && key.is_same(value));
+            let alike = query.is_same(key) && key.is_same(value) && self.added_keys() == 0;
+            let packed = self.in_proj_weight.as_ref().filter(|_| alike);
             let mixed = match packed {
                 Some(weight) => {
                     let qkv = query.linear(weight, self.in_proj_bias.as_deref())?;
@@ -193,7 +225,8 @@ impl MultiheadAttention {
                 }
                 None => {
                     let [q, k, v] = self.project(query, key, value)?;
-                    let [q, k, v] = [self.split(&lead(q)?)?, self.split(&lead(k)?)?, self.split(&lead(v)?)?];
+                    let q = self.split(&lead(q)?)?;
+                    let [k, v] = self.extended(self.split(&lead(k)?)?, self.split(&lead(v)?)?)?;
                     self.join(&q.scaled_dot_product_attention(&k, &v, attention)?)?
                 }
             };
@@ -262,6 +295,37 @@ impl MultiheadAttention {
         x.unflatten(2, &[self.heads, self.width / self.heads])?.transpose(1, 2)
     }
 
+    /// How many keys are added to each sequence.
+    fn added_keys(&self) -> usize {
+        usize::from(self.bias_k.is_some()) + usize::from(self.add_zero_attn)
+    }
+
+    /// Keys and values, `[batch, heads, keys, width / heads]`, with those that are added to each sequence.
+    fn extended(&self, k: Tensor, v: Tensor) -> Result<[Tensor; 2]> {
+        if self.added_keys() == 0 {
+            return Ok([k, v]);
+        }
+        let extend = |x: Tensor, bias: &Option<Parameter>| {
+            let one = [x.shape()[0], self.heads, 1, self.width / self.heads];
+            let mut parts = vec![x.clone()];
+            if let Some(bias) = bias {
+                let bias = bias.to_dtype(x.dtype())?.reshape(&[1, self.heads, 1, one[3]])?;
+                parts.push(bias.expand(&one)?);
+            }
+            if self.add_zero_attn {
+                parts.push(Tensor::full(&one, 0.0, x.dtype(), x.device())?);
+            }
+            Tensor::cat(&parts.iter().collect::<Vec<_>>(), 2)
+        };
+        Ok([extend(k, &self.bias_k)?, extend(v, &self.bias_v)?])
+    }
+
+    /// A mask that also keeps the added keys.
+    fn wider(&self, mask: &Tensor) -> Result<Tensor> {
+        let keep = if mask.dtype() == DType::Bool { 1.0 } else { 0.0 };
+        mask.pad(&[0, self.added_keys() as isize], PadMode::Constant(keep))
+    }
+
     /// The heads side by side again: `[batch, length, width]`.
     fn join(&self, x: &Tensor) -> Result<Tensor> {
         x.transpose(1, 2)?.flatten(2, 3)
@@ -269,7 +333,17 @@ impl MultiheadAttention {
 }
 
 impl Module for MultiheadAttention {
-    members!(mode, in_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, in_proj_bias, out_proj);
+    members!(
+        mode,
+        in_proj_weight,
+        q_proj_weight,
+        k_proj_weight,
+        v_proj_weight,
+        in_proj_bias,
+        bias_k,
+        bias_v,
+        out_proj,
+    );
 
     /// Attention of a tensor to itself, without masks.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {

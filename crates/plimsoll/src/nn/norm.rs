@@ -1,7 +1,7 @@
 //! Normalization layers without running statistics; `batch_norm.rs` has those with them.
 
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{Error, Result, Tensor};
+use plimsoll_tensor::{AvgPool1dOptions, Error, PadMode, Result, Tensor};
 
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
@@ -148,5 +148,54 @@ impl Module for LayerNorm {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.layer_norm(Some(&self.weight), Some(&self.bias), self.eps)
+    }
+}
+
+/// Each element divided by a root of the squares of `size` neighbouring channels: `x / (k + alpha · mean of squares)^beta`, for
+/// `[batch, channels, …]`. As `torch.nn.LocalResponseNorm`.
+#[derive(Clone, Debug)]
+pub struct LocalResponseNorm {
+    label: LabelId,
+    size: usize,
+    alpha: f64,
+    beta: f64,
+    k: f64,
+}
+
+impl LocalResponseNorm {
+    /// Over so many channels, with PyTorch's other defaults.
+    ///
+    /// # Errors
+    /// A size of 0.
+    pub fn new(scope: &Scope, size: usize) -> Result<LocalResponseNorm> {
+        if size == 0 {
+            let message = "a size of 0: needs 1 channel at least".to_owned();
+            return Err(Error::Argument { op: "local_response_norm", message });
+        }
+        Ok(LocalResponseNorm { label: scope.label(), size, alpha: 1e-4, beta: 0.75, k: 1.0 })
+    }
+
+    /// The same layer with these numbers.
+    pub fn with(mut self, alpha: f64, beta: f64, k: f64) -> LocalResponseNorm {
+        (self.alpha, self.beta, self.k) = (alpha, beta, k);
+        self
+    }
+}
+
+impl Module for LocalResponseNorm {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        if input.rank() < 3 {
+            let message = format!("{:?}: needs [batch, channels, …]", input.shape());
+            return Err(Error::Shape { op: "local_response_norm", message });
+        }
+        // Channels as the one dimension of an image, in front of which the others are.
+        let squares = input.square()?.movedim(&[1], &[-1])?;
+        let rows = squares.reshape(&[-1, 1, squares.shape()[squares.rank() - 1] as isize])?;
+        let (before, after) = (self.size / 2, (self.size - 1) / 2);
+        let padded = rows.pad(&[before as isize, after as isize], PadMode::Constant(0.0))?;
+        let window = AvgPool1dOptions { stride: [1], ..AvgPool1dOptions::new([self.size]) };
+        let means = padded.avg_pool1d(window)?.reshape(squares.shape())?.movedim(&[-1], &[1])?;
+        input.div(&means.affine(self.alpha, self.k)?.pow_scalar(self.beta)?)
     }
 }

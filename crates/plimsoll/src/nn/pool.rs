@@ -70,6 +70,89 @@ impl<const D: usize> MaxPool<D> {
     }
 }
 
+/// The methods of one, two and three dimensions.
+macro_rules! with_places {
+    ($($d:literal $pool:ident $unpool:ident)*) => {$(
+        impl MaxPool<$d> {
+            /// The largest values, and where they are in each image seen as one row (`int64`): `return_indices=True` in PyTorch.
+            ///
+            /// # Errors
+            /// As `forward`.
+            pub fn forward_with_indices(&self, input: &Tensor) -> Result<(Tensor, Tensor)> {
+                let _owner = Span::layer(self.label);
+                input.$pool(self.options)
+            }
+        }
+
+        impl MaxUnpool<$d> {
+            /// Values at these places, zeros elsewhere; of the size that windows side by side would have covered, or of
+            /// `output_size`.
+            ///
+            /// # Errors
+            /// Shapes that differ; places outside the image; out of memory.
+            pub fn run(
+                &self,
+                input: &Tensor,
+                indices: &Tensor,
+                output_size: Option<[usize; $d]>,
+            ) -> Result<Tensor> {
+                let _owner = Span::layer(self.label);
+                input.$unpool(indices, self.options, output_size)
+            }
+        }
+    )*};
+}
+with_places! {
+    1 max_pool1d_with_indices max_unpool1d
+    2 max_pool2d_with_indices max_unpool2d
+    3 max_pool3d_with_indices max_unpool3d
+}
+
+/// What [`MaxPool`] took, put back where it was: [`MaxUnpool1d`], [`MaxUnpool2d`], [`MaxUnpool3d`].
+///
+/// ```
+/// use plimsoll::nn::{MaxPool2d, MaxUnpool2d, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let (device, scope) = (Device::cpu(), Scope::new(&Device::cpu(), 1));
+/// let (pool, unpool) = (MaxPool2d::new(&scope, 2)?, MaxUnpool2d::new(&scope, 2)?);
+/// let x = Tensor::from_slice(&[1.0f32, 5.0, 2.0, 3.0], &[1, 1, 2, 2], &device)?;
+/// let (largest, places) = pool.forward_with_indices(&x)?;
+/// assert_eq!(unpool.run(&largest, &places, None)?.to_vec::<f32>()?, [0.0, 5.0, 0.0, 0.0]);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MaxUnpool<const D: usize> {
+    label: LabelId,
+    options: MaxPoolOptions<D>,
+}
+
+/// As `torch.nn.MaxUnpool1d`.
+pub type MaxUnpool1d = MaxUnpool<1>;
+/// As `torch.nn.MaxUnpool2d`.
+pub type MaxUnpool2d = MaxUnpool<2>;
+/// As `torch.nn.MaxUnpool3d`.
+pub type MaxUnpool3d = MaxUnpool<3>;
+
+impl<const D: usize> MaxUnpool<D> {
+    /// Of windows of `kernel` places in each dimension, side by side.
+    ///
+    /// # Errors
+    /// None today; a `Result` like every layer's, so that all are built alike.
+    pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
+        Self::with(scope, MaxPoolOptions::square(kernel))
+    }
+
+    /// Of windows of any size.
+    ///
+    /// # Errors
+    /// As [`MaxUnpool::new`].
+    pub fn with(scope: &Scope, options: MaxPoolOptions<D>) -> Result<Self> {
+        Ok(MaxUnpool { label: scope.label(), options })
+    }
+}
+
+impl<const D: usize> Module for MaxUnpool<D> {}
+
 /// The mean of each window: [`AvgPool1d`], [`AvgPool2d`], [`AvgPool3d`].
 #[derive(Clone, Debug)]
 pub struct AvgPool<const D: usize> {

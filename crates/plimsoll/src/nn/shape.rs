@@ -1,4 +1,4 @@
-//! Layers that change only the shape, or nothing.
+//! Layers that change only the shape or the order of elements, or nothing.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor};
@@ -53,5 +53,70 @@ impl Identity {
 impl Module for Identity {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         Ok(input.clone())
+    }
+}
+
+/// Layers that call a method with one number.
+macro_rules! rearranging {
+    ($($(#[$doc:meta])* $layer:ident => $method:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $layer {
+            label: LabelId,
+            by: usize,
+        }
+
+        impl $layer {
+            /// The layer with its number.
+            ///
+            /// # Errors
+            /// None today; a `Result` like every layer's, so that all are built alike.
+            pub fn new(scope: &Scope, by: usize) -> Result<$layer> {
+                Ok($layer { label: scope.label(), by })
+            }
+        }
+
+        impl Module for $layer {
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                let _owner = Span::layer(self.label);
+                input.$method(self.by)
+            }
+        }
+    )*};
+}
+
+rearranging! {
+    /// Channels that become places. As `torch.nn.PixelShuffle`.
+    PixelShuffle => pixel_shuffle
+
+    /// Places that become channels. As `torch.nn.PixelUnshuffle`.
+    PixelUnshuffle => pixel_unshuffle
+
+    /// Channels dealt from so many groups in turn. As `torch.nn.ChannelShuffle`.
+    ChannelShuffle => channel_shuffle
+}
+
+/// A dimension as several; a view. As `torch.nn.Unflatten`.
+#[derive(Clone, Debug)]
+pub struct Unflatten {
+    label: LabelId,
+    dim: isize,
+    sizes: Vec<isize>,
+}
+
+impl Unflatten {
+    /// The layer; one of the sizes may be -1.
+    ///
+    /// # Errors
+    /// None today; a `Result` like every layer's, so that all are built alike.
+    pub fn new(scope: &Scope, dim: isize, sizes: &[isize]) -> Result<Unflatten> {
+        Ok(Unflatten { label: scope.label(), dim, sizes: sizes.to_vec() })
+    }
+}
+
+impl Module for Unflatten {
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        input.unflatten(self.dim, self.sizes.as_slice())
     }
 }

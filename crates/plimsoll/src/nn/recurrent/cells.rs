@@ -22,7 +22,7 @@ impl Step {
             let message = format!("from {inputs} inputs to a state of {hidden}: none of them may be 0");
             return Err(Error::Argument { op: "recurrent_cell", message });
         }
-        let parts = Direction::new(scope, cell, [inputs, hidden], bias, String::new())?;
+        let parts = Direction::new(scope, cell, [inputs, hidden], bias, 0, String::new())?;
         Ok(Step { label: scope.label(), cell, hidden, parts })
     }
 

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | this one | [`RNN`], [`LSTM`] and [`GRU`] |
 //! | `options` | how they are made |
+//! | `packed` | sequences of unequal lengths: [`PackedSequence`] |
+//! | `pass` | one layer in one direction |
 //! | `stack` | what the three have in common: layers, directions, dropout between layers, states |
 //! | `cells` | [`RNNCell`], [`LSTMCell`] and [`GRUCell`] |
 //!
@@ -11,17 +13,20 @@
 
 mod cells;
 mod options;
+mod packed;
+mod pass;
 mod stack;
 
 pub use cells::{GRUCell, LSTMCell, RNNCell};
 pub use options::{Nonlinearity, RecurrentOptions};
+pub use packed::PackedSequence;
 
 use plimsoll_tensor::{Cell, Error, Result, Tensor};
 
 use self::stack::Stack;
 use super::{Module, Scope};
 
-/// A plain recurrent network. As `torch.nn.RNN`, without packed sequences.
+/// A plain recurrent network. As `torch.nn.RNN`.
 ///
 /// ```
 /// use plimsoll::nn::{Nonlinearity, RNN, RecurrentOptions, Scope};
@@ -63,6 +68,19 @@ impl RNN {
         let (y, h, _) = self.stack.run(input, h0, None)?;
         Ok((y, h))
     }
+
+    /// [`RNN::run`] over sequences of unequal lengths; states are in the order in which the sequences came.
+    ///
+    /// # Errors
+    /// As [`RNN::run`].
+    pub fn run_packed(
+        &self,
+        input: &PackedSequence,
+        h0: Option<&Tensor>,
+    ) -> Result<(PackedSequence, Tensor)> {
+        let (y, h, _) = self.stack.run_packed(input, h0, None)?;
+        Ok((y, h))
+    }
 }
 
 impl Module for RNN {
@@ -74,7 +92,7 @@ impl Module for RNN {
     stack::members_of_stack!();
 }
 
-/// A network of gated recurrent units. As `torch.nn.GRU`, without packed sequences.
+/// A network of gated recurrent units. As `torch.nn.GRU`.
 ///
 /// ```
 /// use plimsoll::nn::{GRU, Module, RecurrentOptions, Scope};
@@ -112,6 +130,19 @@ impl GRU {
         let (y, h, _) = self.stack.run(input, h0, None)?;
         Ok((y, h))
     }
+
+    /// [`GRU::run`] over sequences of unequal lengths; states are in the order in which the sequences came.
+    ///
+    /// # Errors
+    /// As [`GRU::run`].
+    pub fn run_packed(
+        &self,
+        input: &PackedSequence,
+        h0: Option<&Tensor>,
+    ) -> Result<(PackedSequence, Tensor)> {
+        let (y, h, _) = self.stack.run_packed(input, h0, None)?;
+        Ok((y, h))
+    }
 }
 
 impl Module for GRU {
@@ -123,7 +154,7 @@ impl Module for GRU {
     stack::members_of_stack!();
 }
 
-/// A network of long short-term memory. As `torch.nn.LSTM`, without packed sequences and projections of the state.
+/// A network of long short-term memory. As `torch.nn.LSTM`.
 ///
 /// ```
 /// use plimsoll::nn::{LSTM, RecurrentOptions, Scope};
@@ -165,6 +196,21 @@ impl LSTM {
         state: Option<(&Tensor, &Tensor)>,
     ) -> Result<(Tensor, (Tensor, Tensor))> {
         let (y, h, c) = self.stack.run(input, state.map(|state| state.0), state.map(|state| state.1))?;
+        let c = c.ok_or_else(|| Error::Argument { op: "lstm", message: "no memory".to_owned() })?;
+        Ok((y, (h, c)))
+    }
+
+    /// [`LSTM::run`] over sequences of unequal lengths; states are in the order in which the sequences came.
+    ///
+    /// # Errors
+    /// As [`LSTM::run`].
+    pub fn run_packed(
+        &self,
+        input: &PackedSequence,
+        state: Option<(&Tensor, &Tensor)>,
+    ) -> Result<(PackedSequence, (Tensor, Tensor))> {
+        let (h, c) = state.unzip();
+        let (y, h, c) = self.stack.run_packed(input, h, c)?;
         let c = c.ok_or_else(|| Error::Argument { op: "lstm", message: "no memory".to_owned() })?;
         Ok((y, (h, c)))
     }

@@ -34,10 +34,19 @@ pub struct RecurrentOptions {
     pub dropout: f64,
     /// Whether each layer also reads from the last step to the first.
     pub bidirectional: bool,
+    /// Where it is not 0, the size to which an LSTM's state is projected at every step (`weight_hr`).
+    pub proj_size: usize,
 }
 
 impl Default for RecurrentOptions {
     fn default() -> Self {
-        RecurrentOptions { num_layers: 1, bias: true, batch_first: false, dropout: 0.0, bidirectional: false }
+        RecurrentOptions {
+            num_layers: 1,
+            bias: true,
+            batch_first: false,
+            dropout: 0.0,
+            bidirectional: false,
+            proj_size: 0,
+        }
     }
 }

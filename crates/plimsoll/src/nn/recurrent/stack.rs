@@ -1,10 +1,12 @@
-//! Layers of one kind on top of each other, in one direction or two.
+//! Layers of one kind on top of each other, in one direction or two; `pass.rs` has one layer in one direction.
 
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Cell, Error, RecurrentLayer, RecurrentState, Result, Tensor};
 
 use super::super::{Init, Mode, Parameter, Scope};
 use super::options::RecurrentOptions;
+use super::packed::{Order, PackedSequence};
+use super::pass;
 
 /// Rows of a weight for each element of the state.
 pub(super) fn gates(cell: Cell) -> usize {
@@ -22,6 +24,8 @@ pub(super) struct Direction {
     pub(super) suffix: String,
     pub(super) weights: [Parameter; 2],
     pub(super) biases: Option<[Parameter; 2]>,
+    /// `weight_hr`: brings the state of an LSTM to a smaller size.
+    pub(super) projection: Option<Parameter>,
 }
 
 impl Direction {
@@ -30,16 +34,20 @@ impl Direction {
         cell: Cell,
         [inputs, hidden]: [usize; 2],
         bias: bool,
+        proj_size: usize,
         suffix: String,
     ) -> Result<Direction> {
         let (init, wide) = (Init::default_for(hidden), gates(cell) * hidden);
+        let state = if proj_size > 0 { proj_size } else { hidden };
         let make = |name: &str, shape: &[usize]| scope.parameter(&format!("{name}{suffix}"), shape, init);
-        let weights = [make("weight_ih", &[wide, inputs])?, make("weight_hh", &[wide, hidden])?];
+        let weights = [make("weight_ih", &[wide, inputs])?, make("weight_hh", &[wide, state])?];
         let biases = match bias {
             true => Some([make("bias_ih", &[wide])?, make("bias_hh", &[wide])?]),
             false => None,
         };
-        Ok(Direction { suffix, weights, biases })
+        let project = || make("weight_hr", &[proj_size, hidden]);
+        let projection = (proj_size > 0).then(project).transpose()?;
+        Ok(Direction { suffix, weights, biases, projection })
     }
 
     pub(super) fn layer(&self, cell: Cell, batch_first: bool, reverse: bool) -> RecurrentLayer<'_> {
@@ -60,6 +68,7 @@ macro_rules! members_of_stack {
                     direction.biases.iter().flat_map(|biases| ["bias_ih", "bias_hh"].into_iter().zip(biases));
                 weights
                     .chain(biases)
+                    .chain(direction.projection.iter().map(|it| ("weight_hr", it)))
                     .for_each(|(name, it)| list.add(format!("{name}{}", direction.suffix), it));
             }
         }
@@ -72,7 +81,11 @@ macro_rules! members_of_stack {
                     .biases
                     .iter_mut()
                     .flat_map(|biases| ["bias_ih", "bias_hh"].into_iter().zip(biases));
-                weights.chain(biases).for_each(|(name, it)| list.add(format!("{name}{suffix}"), it));
+                let projection = direction.projection.iter_mut().map(|it| ("weight_hr", it));
+                weights
+                    .chain(biases)
+                    .chain(projection)
+                    .for_each(|(name, it)| list.add(format!("{name}{suffix}"), it));
             }
         }
     };
@@ -116,13 +129,21 @@ impl Stack {
         if !(0.0..=1.0).contains(&options.dropout) {
             return fail(format!("a dropout of {} is not a probability: use 0 to 1", options.dropout));
         }
+        if options.proj_size > 0 && (cell != Cell::Lstm || options.proj_size >= hidden) {
+            return fail(format!(
+                "a proj_size of {}: only an LSTM has one, and it is less than its state of {hidden}",
+                options.proj_size
+            ));
+        }
+        let state = if options.proj_size > 0 { options.proj_size } else { hidden };
         let both = if options.bidirectional { 2 } else { 1 };
         let mut directions = Vec::new();
         for layer in 0..options.num_layers {
-            let inputs = if layer == 0 { inputs } else { both * hidden };
+            let inputs = if layer == 0 { inputs } else { both * state };
             for reverse in 0..both {
                 let suffix = format!("_l{layer}{}", if reverse == 1 { "_reverse" } else { "" });
-                directions.push(Direction::new(scope, cell, [inputs, hidden], options.bias, suffix)?);
+                let sizes = [inputs, hidden];
+                directions.push(Direction::new(scope, cell, sizes, options.bias, options.proj_size, suffix)?);
             }
         }
         let sizes = [inputs, hidden];
@@ -147,29 +168,80 @@ impl Stack {
             return shape_error(message);
         }
         let batch = if batched { input.shape()[usize::from(!batch_first)] } else { 1 };
-        let wanted: &[usize] =
-            if batched { &[self.directions.len(), batch, hidden] } else { &[self.directions.len(), hidden] };
-        for state in [h0, c0].into_iter().flatten() {
-            if state.shape() != wanted {
-                return shape_error(format!("a first state {:?}: needs {wanted:?}", state.shape()));
-            }
+        let wanted = |size: usize| match batched {
+            true => vec![self.directions.len(), batch, size],
+            false => vec![self.directions.len(), size],
+        };
+        self.check_states([h0, c0], |size| wanted(size))?;
+        let zeros = |size: usize| zeros(&[batch, size], input);
+        let first = |given: Option<&Tensor>, i: usize, size: usize| match given {
+            Some(given) if batched => given.select(0, i as isize),
+            Some(given) => given.narrow(0, i, 1),
+            None => zeros(size),
+        };
+        let state = |i: usize| {
+            let c = (self.cell == Cell::Lstm).then(|| first(c0, i, hidden)).transpose()?;
+            Ok(RecurrentState { h: first(h0, i, self.state_size())?, c })
+        };
+        let x = if batched { input.clone() } else { input.unsqueeze(1)? };
+        let pass = |x: &Tensor, direction: &Direction, reverse: bool, state: &RecurrentState| {
+            pass::steps(self.cell, direction, x, state, batch_first, reverse)
+        };
+        let (x, last_h, last_c) = self.layers(x, state, pass)?;
+        let together = |states: Vec<Tensor>| {
+            let states: Vec<&Tensor> = states.iter().collect();
+            if batched { Tensor::stack(&states, 0) } else { Tensor::cat(&states, 0) }
+        };
+        let y = if batched { x } else { x.squeeze(1)? };
+        let c = (self.cell == Cell::Lstm).then(|| together(last_c)).transpose()?;
+        Ok((y, together(last_h)?, c))
+    }
+
+    /// [`Stack::run`] over packed sequences; states are in the order in which the sequences came.
+    pub(super) fn run_packed(
+        &self,
+        input: &PackedSequence,
+        h0: Option<&Tensor>,
+        c0: Option<&Tensor>,
+    ) -> Result<(PackedSequence, Tensor, Option<Tensor>)> {
+        let _owner = Span::layer(self.label);
+        input.want_float(name(self.cell))?;
+        let ([inputs, hidden], data, batch) = (self.sizes, input.data(), input.batch());
+        if data.rank() != 2 || data.shape()[1] != inputs {
+            let message = format!("packed rows {:?}: needs [rows, {inputs}]", data.shape());
+            return Err(Error::Shape { op: name(self.cell), message });
         }
-        let zeros = match (h0, c0) {
-            (Some(_), Some(_)) => None,
-            _ => {
-                let zeros = Tensor::zeros(&[batch, hidden], input.device())?;
-                Some(if zeros.dtype() == input.dtype() { zeros } else { zeros.to_dtype(input.dtype())? })
-            }
+        self.check_states([h0, c0], |size| vec![self.directions.len(), batch, size])?;
+        let sorted = |state: &Tensor| input.reorder(state, 1, Order::LongestFirst);
+        let (h0, c0) = (h0.map(sorted).transpose()?, c0.map(sorted).transpose()?);
+        let first = |given: &Option<Tensor>, i: usize, size: usize| match given {
+            Some(given) => given.select(0, i as isize),
+            None => zeros(&[batch, size], data),
         };
-        let first = |given: Option<&Tensor>, i: usize| -> Result<Tensor> {
-            match (given, &zeros) {
-                (Some(given), _) if batched => given.select(0, i as isize),
-                (Some(given), _) => given.narrow(0, i, 1),
-                (None, Some(zeros)) => Ok(zeros.clone()),
-                (None, None) => unreachable!("zeros stand for what is not given"),
-            }
+        let state = |i: usize| {
+            let c = (self.cell == Cell::Lstm).then(|| first(&c0, i, hidden)).transpose()?;
+            Ok(RecurrentState { h: first(&h0, i, self.state_size())?, c })
         };
-        let mut x = if batched { input.clone() } else { input.unsqueeze(1)? };
+        let stretches = input.stretches();
+        let pass = |x: &Tensor, direction: &Direction, reverse: bool, state: &RecurrentState| {
+            pass::packed(self.cell, direction, (x, &stretches), state, reverse)
+        };
+        let (y, last_h, last_c) = self.layers(data.clone(), state, pass)?;
+        let together = |states: Vec<Tensor>| {
+            let states = Tensor::stack(&states.iter().collect::<Vec<_>>(), 0)?;
+            input.reorder(&states, 1, Order::AsGiven)
+        };
+        let c = (self.cell == Cell::Lstm).then(|| together(last_c)).transpose()?;
+        Ok((input.with_data(y)?, together(last_h)?, c))
+    }
+
+    /// All layers: the last one's output, and the last states and memories of each direction.
+    fn layers(
+        &self,
+        mut x: Tensor,
+        first: impl Fn(usize) -> Result<RecurrentState>,
+        pass: impl Fn(&Tensor, &Direction, bool, &RecurrentState) -> Result<(Tensor, RecurrentState)>,
+    ) -> Result<(Tensor, Vec<Tensor>, Vec<Tensor>)> {
         let (mut last_h, mut last_c) = (Vec::new(), Vec::new());
         let both = if self.options.bidirectional { 2 } else { 1 };
         for (layer, directions) in self.directions.chunks(both).enumerate() {
@@ -178,10 +250,7 @@ impl Stack {
             }
             let mut outs = Vec::new();
             for (i, direction) in directions.iter().enumerate() {
-                let number = layer * both + i;
-                let c = (self.cell == Cell::Lstm).then(|| first(c0, number)).transpose()?;
-                let state = RecurrentState { h: first(h0, number)?, c };
-                let (y, last) = x.recurrent(direction.layer(self.cell, batch_first, i == 1), &state)?;
+                let (y, last) = pass(&x, direction, i == 1, &first(layer * both + i)?)?;
                 outs.push(y);
                 last_h.push(last.h);
                 last_c.extend(last.c);
@@ -191,12 +260,28 @@ impl Stack {
                 _ => outs.remove(0),
             };
         }
-        let together = |states: Vec<Tensor>| {
-            let states: Vec<&Tensor> = states.iter().collect();
-            if batched { Tensor::stack(&states, 0) } else { Tensor::cat(&states, 0) }
-        };
-        let y = if batched { x } else { x.squeeze(1)? };
-        let c = (self.cell == Cell::Lstm).then(|| together(last_c)).transpose()?;
-        Ok((y, together(last_h)?, c))
+        Ok((x, last_h, last_c))
     }
+
+    /// Numbers of a state: those of the projection, where there is one.
+    fn state_size(&self) -> usize {
+        if self.options.proj_size > 0 { self.options.proj_size } else { self.sizes[1] }
+    }
+
+    fn check_states(&self, [h, c]: [Option<&Tensor>; 2], wanted: impl Fn(usize) -> Vec<usize>) -> Result<()> {
+        for (state, size) in [(h, self.state_size()), (c, self.sizes[1])] {
+            let Some(state) = state else { continue };
+            let wanted = wanted(size);
+            if state.shape() != wanted {
+                let message = format!("a first state {:?}: needs {wanted:?}", state.shape());
+                return Err(Error::Shape { op: name(self.cell), message });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Zeros of the type of an input.
+fn zeros(shape: &[usize], like: &Tensor) -> Result<Tensor> {
+    Tensor::full(shape, 0.0, like.dtype(), like.device())
 }

@@ -1,0 +1,152 @@
+//! Each channel of each example brought to mean 0 and deviation 1: [`InstanceNorm1d`], [`InstanceNorm2d`], [`InstanceNorm3d`].
+
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{BatchNormArgs, DType, Error, Result, Tensor, no_grad};
+
+use super::{Buffer, Init, Mode, Module, Parameter, Scope};
+use crate::members;
+
+/// What an instance normalization has. The default is PyTorch's: neither weights nor running statistics.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InstanceNormConfig {
+    /// Added to the variance.
+    pub eps: f64,
+    /// The share of a batch in the updated running statistics.
+    pub momentum: f64,
+    /// Whether there are a weight and a bias.
+    pub affine: bool,
+    /// Whether there are running statistics, which are used in evaluation.
+    pub track_running_stats: bool,
+}
+
+impl Default for InstanceNormConfig {
+    fn default() -> Self {
+        InstanceNormConfig { eps: 1e-5, momentum: 0.1, affine: false, track_running_stats: false }
+    }
+}
+
+/// Each channel of each example brought to mean 0 and deviation 1, for inputs of `D` dimensions beside batch and channels; the
+/// batch may be missing.
+///
+/// ```
+/// use plimsoll::nn::{InstanceNorm2d, Module, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let norm = InstanceNorm2d::new(&Scope::new(&device, 1), 3)?;
+/// let y = norm.forward(&Tensor::randn(&[2, 3, 4, 4], &device)?)?;
+/// assert!(y.mean_dims(&[2, 3])?.abs()?.max()?.item::<f32>()? < 1e-5);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct InstanceNorm<const D: usize> {
+    label: LabelId,
+    channels: usize,
+    weight: Option<Parameter>,
+    bias: Option<Parameter>,
+    running_mean: Option<Buffer>,
+    running_var: Option<Buffer>,
+    num_batches_tracked: Option<Buffer>,
+    mode: Mode,
+    momentum: f64,
+    eps: f64,
+}
+
+/// Of `[batch, channels, length]`. As `torch.nn.InstanceNorm1d`.
+pub type InstanceNorm1d = InstanceNorm<1>;
+/// Of `[batch, channels, height, width]`. As `torch.nn.InstanceNorm2d`.
+pub type InstanceNorm2d = InstanceNorm<2>;
+/// Of `[batch, channels, depth, height, width]`. As `torch.nn.InstanceNorm3d`.
+pub type InstanceNorm3d = InstanceNorm<3>;
+
+impl<const D: usize> InstanceNorm<D> {
+    /// For so many channels, with PyTorch's defaults.
+    ///
+    /// # Errors
+    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    pub fn new(scope: &Scope, num_features: usize) -> Result<InstanceNorm<D>> {
+        InstanceNorm::with(scope, num_features, InstanceNormConfig::default())
+    }
+
+    /// [`InstanceNorm::new`] with other settings.
+    ///
+    /// # Errors
+    /// As [`InstanceNorm::new`].
+    pub fn with(scope: &Scope, num_features: usize, config: InstanceNormConfig) -> Result<InstanceNorm<D>> {
+        let shape = [num_features];
+        let parameter = |name, init| config.affine.then(|| scope.parameter(name, &shape, init)).transpose();
+        let buffer = |name, shape: &[usize], value, dtype| {
+            let make = || scope.buffer(name, |device| Tensor::full(shape, value, dtype, device));
+            config.track_running_stats.then(make).transpose()
+        };
+        Ok(InstanceNorm {
+            label: scope.label(),
+            channels: num_features,
+            weight: parameter("weight", Init::Ones)?,
+            bias: parameter("bias", Init::Zeros)?,
+            running_mean: buffer("running_mean", &shape, 0.0, DType::F32)?,
+            running_var: buffer("running_var", &shape, 1.0, DType::F32)?,
+            num_batches_tracked: buffer("num_batches_tracked", &[], 0.0, DType::I64)?,
+            mode: Mode::default(),
+            momentum: config.momentum,
+            eps: config.eps,
+        })
+    }
+
+    /// Moves the running statistics towards the means of the examples' own.
+    fn track(&self, input: &Tensor, mean: &Buffer, var: &Buffer) -> Result<()> {
+        let places: Vec<isize> = (2..input.rank() as isize).collect();
+        let of_batch = |x: Tensor| x.mean_dims(&[0])?.to_dtype(mean.dtype());
+        let input = input.detach();
+        mean.lerp_scalar_(&of_batch(input.mean_dims(&places)?)?, self.momentum)?;
+        var.lerp_scalar_(&of_batch(input.var_dims(&places, 1.0)?)?, self.momentum)
+    }
+}
+
+impl<const D: usize> Module for InstanceNorm<D> {
+    members!(weight, bias, running_mean, running_var, num_batches_tracked, mode);
+
+    fn kind(&self) -> &'static str {
+        ["InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"]
+            .get(D.wrapping_sub(1))
+            .copied()
+            .unwrap_or("InstanceNorm")
+    }
+
+    fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label);
+        let fail = |message: String| Err(Error::Shape { op: "instance_norm", message });
+        if input.rank() == D + 1 {
+            return self.forward(&input.unsqueeze(0)?)?.squeeze(0);
+        }
+        if input.rank() != D + 2 || input.shape()[1] != self.channels {
+            return fail(format!(
+                "{:?}: needs [batch, {}, …] of {D} further dimensions",
+                input.shape(),
+                self.channels
+            ));
+        }
+        let running = self.running_mean.as_ref().zip(self.running_var.as_ref());
+        let (weight, bias) = (self.weight.as_deref(), self.bias.as_deref());
+        if let (Some((mean, var)), false) = (running, self.mode.is_training()) {
+            return input.batch_norm_with(BatchNormArgs {
+                running: Some((mean.tensor(), var.tensor())),
+                num_batches_tracked: None,
+                weight,
+                bias,
+                residual: None,
+                relu: false,
+                training: false,
+                momentum: Some(self.momentum),
+                eps: self.eps,
+            });
+        }
+        let places: usize = input.shape()[2..].iter().product();
+        if places == 1 && self.mode.is_training() {
+            return fail(format!("{:?} has one place for each channel: it has no deviation", input.shape()));
+        }
+        if let Some((mean, var)) = running {
+            no_grad(|| self.track(input, mean, var))?;
+        }
+        input.group_norm(self.channels, weight, bias, self.eps)
+    }
+}

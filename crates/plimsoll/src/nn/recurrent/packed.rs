@@ -1,0 +1,205 @@
+//! Sequences of unequal lengths without padding: [`PackedSequence`].
+
+use plimsoll_tensor::{DType, Error, Result, Tensor};
+
+/// Sequences of one batch, step by step: of each step the rows of the sequences that are long enough, the longest first. As
+/// `torch.nn.utils.rnn.PackedSequence`.
+///
+/// ```
+/// use plimsoll::nn::PackedSequence;
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let padded = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 0.0, 0.0], &[2, 3, 1], &device)?; // batch, steps, inputs
+/// let packed = PackedSequence::pack_padded(&padded, &[3, 1], true)?;
+/// assert_eq!(packed.data().to_vec::<f32>()?, [1.0, 4.0, 2.0, 3.0]);
+/// assert_eq!(packed.batch_sizes(), [2, 1, 1]);
+/// let (again, lengths) = packed.pad(true, 0.0, None)?;
+/// assert_eq!((again.to_vec::<f32>()?, lengths), (padded.to_vec::<f32>()?, vec![3, 1]));
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PackedSequence {
+    data: Tensor,
+    batch_sizes: Vec<usize>,
+    /// The number that each sequence had, the longest first.
+    order: Vec<usize>,
+}
+
+const NAME: &str = "pack_padded_sequence";
+
+impl PackedSequence {
+    /// The steps of `padded`, `[steps, batch, …]` or `[batch, steps, …]` with `batch_first`, without its padding. The sequences may
+    /// come in any order. As `pack_padded_sequence(enforce_sorted=False)`.
+    ///
+    /// # Errors
+    /// As many lengths as sequences are needed, each from 1 to the number of steps; out of memory.
+    pub fn pack_padded(padded: &Tensor, lengths: &[usize], batch_first: bool) -> Result<PackedSequence> {
+        if padded.rank() < 2 {
+            let message = format!("{:?}: needs [steps, batch, …]", padded.shape());
+            return Err(Error::Shape { op: NAME, message });
+        }
+        let x = if batch_first { padded.clone() } else { padded.transpose(0, 1)? };
+        let (batch, steps) = (x.shape()[0], x.shape()[1]);
+        if lengths.len() != batch || lengths.iter().any(|len| !(1..=steps).contains(len)) {
+            let message =
+                format!("lengths {lengths:?} of {batch} sequences: needs one for each, from 1 to {steps}");
+            return Err(Error::Argument { op: NAME, message });
+        }
+        let mut order: Vec<usize> = (0..batch).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(lengths[i]));
+        let longest = order.first().map_or(0, |&i| lengths[i]);
+        let batch_sizes: Vec<usize> =
+            (0..longest).map(|step| lengths.iter().filter(|&&len| len > step).count()).collect();
+        // Of each packed row its place in the padded tensor.
+        let places: Vec<i64> = (0..longest)
+            .flat_map(|step| order[..batch_sizes[step]].iter().map(move |&i| (i * steps + step) as i64))
+            .collect();
+        let places = Tensor::from_slice(&places, &[places.len()], x.device())?;
+        let data = x.flatten(0, 1)?.index_select(0, &places)?;
+        Ok(PackedSequence { data, batch_sizes, order })
+    }
+
+    /// Sequences `[length, …]`. As `pack_sequence(enforce_sorted=False)`.
+    ///
+    /// # Errors
+    /// No sequences; sequences whose further dimensions or types differ; an empty one; out of memory.
+    pub fn pack(sequences: &[&Tensor]) -> Result<PackedSequence> {
+        let padded = Tensor::pad_sequence(sequences, true, 0.0)?;
+        let lengths: Vec<usize> = sequences.iter().map(|x| x.shape()[0]).collect();
+        PackedSequence::pack_padded(&padded, &lengths, true)
+    }
+
+    /// The rows: all sequences' first steps, then their second, `[rows, …]`.
+    pub fn data(&self) -> &Tensor {
+        &self.data
+    }
+
+    /// How many sequences have each step.
+    pub fn batch_sizes(&self) -> &[usize] {
+        &self.batch_sizes
+    }
+
+    /// The number that each sequence had before, the longest first. As `sorted_indices`.
+    pub fn sorted_indices(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// The length of each sequence, in the order in which they came.
+    pub fn lengths(&self) -> Vec<usize> {
+        let mut lengths = vec![0; self.order.len()];
+        for (place, &i) in self.order.iter().enumerate() {
+            lengths[i] = self.batch_sizes.iter().filter(|&&size| size > place).count();
+        }
+        lengths
+    }
+
+    /// The same sequences with other rows, such as what a layer makes of each.
+    ///
+    /// # Errors
+    /// Another number of rows.
+    pub fn with_data(&self, data: Tensor) -> Result<PackedSequence> {
+        if data.shape().first() != self.data.shape().first() {
+            let message = format!("data {:?} for {} rows", data.shape(), self.data.shape()[0]);
+            return Err(Error::Shape { op: NAME, message });
+        }
+        Ok(PackedSequence { data, ..self.clone() })
+    }
+
+    /// The sequences filled with `padding` up to the longest, or to `total_length`, in the order in which they came, and their
+    /// lengths. As `pad_packed_sequence`.
+    ///
+    /// # Errors
+    /// A total length that is less than the longest; out of memory.
+    pub fn pad(
+        &self,
+        batch_first: bool,
+        padding: f64,
+        total_length: Option<usize>,
+    ) -> Result<(Tensor, Vec<usize>)> {
+        let longest = self.batch_sizes.len();
+        let steps = total_length.unwrap_or(longest);
+        if steps < longest {
+            let message = format!("a total length of {steps}, less than the longest sequence's {longest}");
+            return Err(Error::Argument { op: "pad_packed_sequence", message });
+        }
+        let (batch, lengths) = (self.order.len(), self.lengths());
+        let mut place_of = vec![0; batch];
+        self.order.iter().enumerate().for_each(|(place, &i)| place_of[i] = place);
+        let starts: Vec<usize> =
+            self.batch_sizes.iter().scan(0, |sum, size| Some(std::mem::replace(sum, *sum + size))).collect();
+        let rows = self.data.shape()[0];
+        // Of each place of the padded tensor its packed row; past a sequence's end the row of padding, the last.
+        let row = |i: usize, step: usize| if step < lengths[i] { starts[step] + place_of[i] } else { rows };
+        let places: Vec<i64> = match batch_first {
+            true => (0..batch)
+                .flat_map(|i| (0..steps).map(move |step| (i, step)))
+                .map(|(i, step)| row(i, step) as i64)
+                .collect(),
+            false => (0..steps)
+                .flat_map(|step| (0..batch).map(move |i| (i, step)))
+                .map(|(i, step)| row(i, step) as i64)
+                .collect(),
+        };
+        let places = Tensor::from_slice(&places, &[places.len()], self.data.device())?;
+        let mut shape = self.data.shape().to_vec();
+        shape[0] = 1;
+        let filler = Tensor::full(&shape, padding, self.data.dtype(), self.data.device())?;
+        let padded = Tensor::cat(&[&self.data, &filler], 0)?.index_select(0, &places)?;
+        let mut sizes = if batch_first { vec![batch, steps] } else { vec![steps, batch] };
+        sizes.extend(&self.data.shape()[1..]);
+        Ok((padded.reshape(sizes.as_slice())?, lengths))
+    }
+
+    /// Rows `[…, batch, …]` along a dimension from the order of the sequences into that of this one, or back.
+    pub(super) fn reorder(&self, state: &Tensor, dim: isize, to: Order) -> Result<Tensor> {
+        let mut index: Vec<i64> = self.order.iter().map(|&i| i as i64).collect();
+        if to == Order::AsGiven {
+            self.order.iter().enumerate().for_each(|(place, &i)| index[i] = place as i64);
+        }
+        if index.windows(2).all(|pair| pair[0] < pair[1]) {
+            return Ok(state.clone());
+        }
+        state.index_select(dim, &Tensor::from_slice(&index, &[index.len()], state.device())?)
+    }
+
+    /// Steps that have the same number of sequences, together: the first row, how many steps, how many sequences.
+    pub(super) fn stretches(&self) -> Vec<Stretch> {
+        let mut stretches: Vec<Stretch> = Vec::new();
+        let mut row = 0;
+        for &batch in &self.batch_sizes {
+            match stretches.last_mut() {
+                Some(last) if last.batch == batch => last.steps += 1,
+                _ => stretches.push(Stretch { row, steps: 1, batch }),
+            }
+            row += batch;
+        }
+        stretches
+    }
+
+    pub(super) fn batch(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(super) fn want_float(&self, op: &'static str) -> Result<DType> {
+        let dtype = self.data.dtype();
+        match dtype.is_float() {
+            true => Ok(dtype),
+            false => Err(Error::DType { op, expected: "a type of floating point", got: dtype }),
+        }
+    }
+}
+
+/// In which order sequences are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    LongestFirst,
+    AsGiven,
+}
+
+/// Steps of as many sequences each.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    pub(super) row: usize,
+    pub(super) steps: usize,
+    pub(super) batch: usize,
+}

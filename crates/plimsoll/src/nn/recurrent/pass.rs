@@ -1,0 +1,126 @@
+//! One layer in one direction: over sequences of equal length, and over packed ones, a stretch of steps with the same number of
+//! sequences at a time.
+
+use plimsoll_tensor::{Cell, RecurrentState, Result, Tensor};
+
+use super::packed::Stretch;
+use super::stack::Direction;
+
+/// Over `[steps, batch, inputs]`, or `[batch, steps, inputs]` with `batch_first`.
+pub(super) fn steps(
+    cell: Cell,
+    direction: &Direction,
+    x: &Tensor,
+    state: &RecurrentState,
+    batch_first: bool,
+    reverse: bool,
+) -> Result<(Tensor, RecurrentState)> {
+    match &direction.projection {
+        None => x.recurrent(direction.layer(cell, batch_first, reverse), state),
+        Some(projection) => projected(direction, projection, x, state, batch_first, reverse),
+    }
+}
+
+/// An LSTM whose state is projected at every step: operations on tensors, a step at a time.
+fn projected(
+    direction: &Direction,
+    projection: &Tensor,
+    x: &Tensor,
+    state: &RecurrentState,
+    batch_first: bool,
+    reverse: bool,
+) -> Result<(Tensor, RecurrentState)> {
+    let time = isize::from(batch_first);
+    let biases = direction.biases.as_ref();
+    let gates = x.linear(&direction.weights[0], biases.map(|biases| biases[0].tensor()))?;
+    let count = x.shape()[usize::from(batch_first)];
+    let mut h = state.h.clone();
+    let mut c = match &state.c {
+        Some(c) => c.clone(),
+        None => unreachable!("an LSTM has a memory"),
+    };
+    let mut outs = Vec::with_capacity(count);
+    for i in 0..count {
+        let step = if reverse { count - 1 - i } else { i };
+        let of_state = h.linear(&direction.weights[1], biases.map(|biases| biases[1].tensor()))?;
+        let parts = gates.select(time, step as isize)?.add(&of_state)?.chunk(4, -1)?;
+        let [input, forget, value, output] = &parts[..] else { unreachable!("four gates") };
+        c = forget.sigmoid()?.mul(&c)?.add(&input.sigmoid()?.mul(&value.tanh()?)?)?;
+        h = output.sigmoid()?.mul(&c.tanh()?)?.linear(projection, None)?;
+        outs.push(h.clone());
+    }
+    if reverse {
+        outs.reverse();
+    }
+    let y = Tensor::stack(&outs.iter().collect::<Vec<_>>(), time)?;
+    Ok((y, RecurrentState { h, c: Some(c) }))
+}
+
+/// Over packed rows `[rows, inputs]`, the longest sequence first. A sequence's last state is that after its own last step.
+pub(super) fn packed(
+    cell: Cell,
+    direction: &Direction,
+    (x, stretches): (&Tensor, &[Stretch]),
+    first: &RecurrentState,
+    reverse: bool,
+) -> Result<(Tensor, RecurrentState)> {
+    let inputs = x.shape()[1];
+    let over = |stretch: &Stretch, state: &RecurrentState| {
+        let Stretch { row, steps: count, batch } = *stretch;
+        let part = x.narrow(0, row, count * batch)?.reshape(&[count, batch, inputs])?;
+        let (y, last) = steps(cell, direction, &part, state, false, reverse)?;
+        Ok((y.flatten(0, 1)?, last))
+    };
+    let rows = |state: &RecurrentState, from: usize, to: usize| -> Result<RecurrentState> {
+        let part = |x: &Tensor| x.narrow(0, from, to - from);
+        Ok(RecurrentState { h: part(&state.h)?, c: state.c.as_ref().map(part).transpose()? })
+    };
+    let mut outs = Vec::with_capacity(stretches.len());
+    let mut state: Option<RecurrentState> = None;
+    if reverse {
+        let mut running = 0;
+        for stretch in stretches.iter().rev() {
+            // The sequences that end here begin with their first state.
+            let joining = rows(first, running, stretch.batch)?;
+            let (y, last) = over(
+                stretch,
+                &match &state {
+                    Some(state) => joined(&[state, &joining])?,
+                    None => joining,
+                },
+            )?;
+            (running, state) = (stretch.batch, Some(last));
+            outs.push(y);
+        }
+        outs.reverse();
+    } else {
+        // States of the sequences that have ended, the shortest first.
+        let mut ended = Vec::new();
+        for stretch in stretches {
+            let current = match state.take() {
+                None => first.clone(),
+                Some(before) => {
+                    ended.push(rows(&before, stretch.batch, before.h.shape()[0])?);
+                    rows(&before, 0, stretch.batch)?
+                }
+            };
+            let (y, last) = over(stretch, &current)?;
+            state = Some(last);
+            outs.push(y);
+        }
+        if let Some(last) = &state {
+            let all: Vec<&RecurrentState> = std::iter::once(last).chain(ended.iter().rev()).collect();
+            state = Some(joined(&all)?);
+        }
+    }
+    let y = Tensor::cat(&outs.iter().collect::<Vec<_>>(), 0)?;
+    Ok((y, state.unwrap_or_else(|| first.clone())))
+}
+
+/// The states of several groups of sequences as one.
+fn joined(states: &[&RecurrentState]) -> Result<RecurrentState> {
+    let h: Vec<&Tensor> = states.iter().map(|state| &state.h).collect();
+    let c: Vec<&Tensor> = states.iter().filter_map(|state| state.c.as_ref()).collect();
+    let c = (!c.is_empty()).then(|| Tensor::cat(&c, 0)).transpose()?;
+    Ok(RecurrentState { h: Tensor::cat(&h, 0)?, c })
+}
