@@ -39,11 +39,6 @@ impl Masks<'_> {
         sum(parts)
     }
 
-    /// The mask of `bool` that is nothing but causal: true keeps a key.
-    pub(super) fn causal_alone(&self, scores: &Scores, of: &Tensor) -> Result<Tensor> {
-        later_keys(scores, of.device())?.logical_not()
-    }
-
     /// One mask to add to scores; `None` where nothing hides a key.
     pub(super) fn added(&self, scores: &Scores, of: &Tensor) -> Result<Option<Tensor>> {
         let mut parts: Vec<Tensor> = self.wide(scores)?.into_iter().flatten().collect();

@@ -204,10 +204,8 @@ impl MultiheadAttention {
             (self.join(&weights.matmul(&v)?)?, Some(weights))
         } else {
             let mut mask = masks.kept(&scores)?;
+            // As in PyTorch, a causal hint alone hides the added keys, which come after all others.
             if self.added_keys() > 0 {
-                if mask.is_none() && options.is_causal {
-                    mask = Some(masks.causal_alone(&scores, query)?);
-                }
                 mask = mask.map(|mask| self.wider(&mask)).transpose()?;
             }
             let attention = AttentionOptions {

@@ -56,7 +56,8 @@ pub(crate) fn distances_backward<T: Float>(
                 let mut sum = 0.0;
                 for j in 0..columns {
                     let at = batch * rows * columns + by(row % rows, j);
-                    let d = a[k].wide() - y[(batch * columns + j) * width + k].wide();
+                    // In the type of the elements, as the distance that it may be.
+                    let d = (a[k] - y[(batch * columns + j) * width + k]).wide();
                     sum += grad[at].wide() * slope(p, d, distance[at].wide());
                 }
                 *out = T::of(sum);
