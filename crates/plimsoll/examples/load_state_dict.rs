@@ -8,6 +8,8 @@
 //! The second file has the tensors `input` and `output`. Sizes other than the published ones follow as `name=value`, such as
 //! `n_layer=2`.
 
+#![allow(clippy::print_stdout, reason = "an example is a program")]
+
 use std::error::Error;
 
 use plimsoll::models::{

@@ -25,11 +25,14 @@ pub(crate) fn update_by<C: Compute>(
     });
 }
 
+/// The body of a run: what changes, and both operands.
+type Run<'a, C> = dyn Fn(&mut [C], &[C], &[C]) + Sync + 'a;
+
 fn update_runs<C: Compute>(
     shape: &[usize],
     (y, y_dtype): (&mut [u8], DType),
     operands: [AnyOperand<'_>; 2],
-    run: &(dyn Fn(&mut [C], &[C], &[C]) + Sync),
+    run: &Run<'_, C>,
 ) {
     let walk = Walk::new(shape, operands.map(|operand| operand.strides));
     let size = y_dtype.size();

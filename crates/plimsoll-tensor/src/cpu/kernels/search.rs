@@ -32,7 +32,7 @@ pub(crate) fn search<T: Copy + PartialOrd + Sync>(
 }
 
 #[allow(clippy::eq_op, reason = "only what is not a number differs from itself")]
-fn not_a_number<T: PartialOrd>(x: T) -> bool {
+fn not_a_number<T: Copy + PartialOrd>(x: T) -> bool {
     x != x
 }
 

@@ -172,7 +172,7 @@ impl Stack {
             true => vec![self.directions.len(), batch, size],
             false => vec![self.directions.len(), size],
         };
-        self.check_states([h0, c0], |size| wanted(size))?;
+        self.check_states([h0, c0], wanted)?;
         let zeros = |size: usize| zeros(&[batch, size], input);
         let first = |given: Option<&Tensor>, i: usize, size: usize| match given {
             Some(given) if batched => given.select(0, i as isize),
