@@ -30,6 +30,35 @@ for step in range(4):
     optimizer.step()
 ";
 
+/// The same model in a program that catches running out of memory: it halves its batch, searches for it, or leaves the step out.
+const CATCHES: &str = "
+MODEL
+optimizer = torch.optim.AdamW(model.parameters())
+def loss_of(batch):
+    loss = model(torch.randn(batch, 512, device='cuda')).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+batch, step = 4096, 0
+while 'doubles' in sys.argv:
+    try:
+        loss_of(batch)
+        batch *= 2
+    except torch.cuda.OutOfMemoryError:
+        sys.argv.remove('doubles')
+        batch //= 4
+while step < 4:
+    try:
+        loss_of(batch)
+    except torch.cuda.OutOfMemoryError:
+        if 'skips' not in sys.argv:
+            batch //= 2
+        else:
+            step += 1
+        continue
+    optimizer.step()
+    step += 1
+";
+
 fn arguments(torch: &Torch, options: &[&str], program: &[&str]) -> Vec<String> {
     let mut args = vec!["plan".to_owned(), "--cc=8.0".to_owned(), "--context=0".to_owned()];
     args.extend(options.iter().map(|&it| it.to_owned()));
@@ -79,6 +108,37 @@ fn a_program_that_fits_as_it_is_keeps_its_command() {
         "{plan}"
     );
     assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py")), "{plan}");
+}
+
+#[test]
+fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
+    let Some(torch) = Torch::new(
+        "plan-catches",
+        &CATCHES.replace("MODEL", BLOCKS.split("optimizer").next().expect("a model")),
+    ) else {
+        return;
+    };
+    // 700 MiB as it is; a quarter of the batch fits.
+    let plan = planned(&torch, &["--gpu=400MiB"], &[], 0);
+    let summary = plan["summary"].as_str().expect("a sentence");
+    assert!(
+        summary.contains("fits") && summary.contains("as it is, because the program catches out of memory"),
+        "{plan}"
+    );
+    let caught = &plan["tried"][0]["caught"];
+    assert!(caught["failures"].as_u64().is_some_and(|it| it > 0) && caught["steps"] == 3, "{plan}");
+    assert!(caught["peak_reserved_bytes"].as_u64().is_some_and(|it| it <= 400 << 20), "{plan}");
+    // Without a limit it doubles its batch until memory runs out, however much there is.
+    let plan = planned(&torch, &["--gpu=400MiB"], &["doubles"], 0);
+    assert!(plan["summary"].as_str().is_some_and(|it| it.contains("catches out of memory")), "{plan}");
+    // A step that is left out is no step.
+    let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["skips"], 0);
+    assert_eq!(
+        (&plan["tried"][0]["fits"], &plan["tried"][0]["caught"]),
+        (&Value::Bool(false), &Value::Null),
+        "{plan}"
+    );
+    assert!(plan["chosen"].as_str().is_some_and(|it| it.contains("checkpoint")), "{plan}");
 }
 
 #[test]

@@ -14,6 +14,9 @@ pub(super) struct Candidate {
     pub(super) fits: Option<bool>,
     /// Whether it fits only because the allocator gives cached memory back when memory runs short, which takes time.
     pub(super) is_tight: bool,
+    /// The trial under the GPU's limit, if the set fits only because the program catches running out of memory and goes on with
+    /// less; `trial` then has the program without that limit, where it ends well without it.
+    pub(super) caught: Option<Trial>,
     /// `None` if the work of a step is unknown.
     pub(super) cost: Option<Cost>,
 }

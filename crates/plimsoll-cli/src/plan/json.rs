@@ -35,6 +35,12 @@ fn row(candidate: &Candidate) -> Value {
         "numbers": candidate.set.numbers().name(),
         "fits": candidate.fits,
         "tight": candidate.is_tight,
+        "caught": candidate.caught.as_ref().map(|it| json!({
+            "failures": it.caught,
+            "peak_allocated_bytes": it.allocated_bytes,
+            "peak_reserved_bytes": it.reserved_bytes,
+            "steps": it.steps,
+        })),
         "effective": candidate.is_effective(),
         "objection": candidate.objection(),
         "refused": matches!(trial.end, End::Refused(_)),

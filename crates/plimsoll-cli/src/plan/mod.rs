@@ -197,6 +197,11 @@ fn search(program: &Program, target: &Target, gpu: &'static Gpu, wish: Wish) -> 
             let trial = search.trials.checked(&chosen.set)?;
             match trial.end {
                 End::Ran => break,
+                End::RanOut(_) if chosen.caught.is_some() && trial.goes_on(&chosen.trial) => {
+                    let base = search.candidates.iter_mut().find(|it| it.set == chosen.set);
+                    base.into_iter().for_each(|it| it.caught = Some(trial.clone()));
+                    break;
+                }
                 End::Interrupted => search.is_interrupted = true,
                 end => {
                     let why = match end {

@@ -59,7 +59,7 @@ impl Search<'_, '_> {
     /// The system's.
     pub(super) fn run(&mut self) -> Result<(), Failure> {
         let base = self.tried(&Set::default())?;
-        if base.trial.end != End::Ran {
+        if base.trial.end != End::Ran || (self.wish.goal == Goal::Fit && base.caught.is_some()) {
             return Ok(());
         }
         let counted = self.trials.of(&Set::default(), false, true)?;
@@ -211,7 +211,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// The best candidate that fits: the least change to the numbers, then with memory to spare, then the shortest step to
+    /// The best candidate that fits: without running out of memory, then the least change to the numbers, then with memory to spare, then the shortest step to
     /// within a hundredth, then the least change to the program.
     pub(super) fn chosen(&self) -> Option<&Candidate> {
         let goal = self.wish.goal;
@@ -222,7 +222,7 @@ impl Search<'_, '_> {
         fitting.min_by(|a, b| {
             let rank = |it: &Candidate| if goal == Goal::Fit { it.set.numbers() } else { Numbers::Identical };
             let bytes = |it: &Candidate| if goal == Goal::Memory { it.trial.reserved_bytes } else { 0 };
-            let key = |it: &Candidate| (rank(it), bytes(it), it.is_tight);
+            let key = |it: &Candidate| (it.caught.is_some(), rank(it), bytes(it), it.is_tight);
             key(a)
                 .cmp(&key(b))
                 .then_with(|| hundredths(a).total_cmp(&hundredths(b)))
@@ -236,10 +236,24 @@ impl Search<'_, '_> {
             return Ok(known.clone());
         }
         let mut trial = self.trials.of(set, false, false)?;
-        let mut is_tight = false;
+        let (mut is_tight, mut caught) = (false, None);
         let capacity = self.target.capacity_bytes();
         let fits = match trial.end {
             End::Ran if trial.reserved_bytes <= capacity => Some(true),
+            // A program that catches running out of memory may take less where there is less.
+            End::Ran | End::RanOut(_) if set.is_empty() => {
+                let limited = self.trials.of(set, true, false)?;
+                is_tight = limited.end == End::Ran;
+                if is_tight {
+                    trial = limited.clone();
+                } else if limited.goes_on(&trial) {
+                    if trial.end != End::Ran {
+                        trial = Trial { end: End::Ran, ..limited.clone() };
+                    }
+                    caught = Some(limited.clone());
+                }
+                (limited.end != End::Interrupted).then_some(is_tight || caught.is_some())
+            }
             End::Ran if trial.allocated_bytes > capacity => Some(false),
             // Cached memory is given back when memory runs short.
             End::Ran => {
@@ -254,7 +268,7 @@ impl Search<'_, '_> {
         };
         self.is_interrupted = self.trials.is_interrupted();
         let cost = self.cost(set, &trial);
-        let candidate = Candidate { set: set.clone(), trial, fits, is_tight, cost };
+        let candidate = Candidate { set: set.clone(), trial, fits, is_tight, caught, cost };
         if candidate.trial.end != End::Interrupted || self.candidates.is_empty() {
             output::progress(&super::text::progress(&candidate));
             self.candidates.push(candidate.clone());

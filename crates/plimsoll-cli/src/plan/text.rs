@@ -8,7 +8,7 @@ use super::search::Goal;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
-use crate::predict::trial::End;
+use crate::predict::trial::{End, Trial};
 use crate::techniques::Numbers;
 
 /// A set as the table names it.
@@ -22,7 +22,11 @@ pub(super) fn progress(candidate: &Candidate) -> String {
     let trial = &candidate.trial;
     let result = match (&trial.end, candidate.fits) {
         (End::Ran, fits) => {
-            let fits = if fits == Some(true) { ", fits" } else { "" };
+            let fits = match &candidate.caught {
+                Some(it) => format!(", fits: the program {}", catching(it)),
+                None if fits == Some(true) => ", fits".to_owned(),
+                None => String::new(),
+            };
             format!(
                 "{} allocated, {} reserved{fits}",
                 size(trial.allocated_bytes),
@@ -87,13 +91,19 @@ pub(super) fn verdict(plan: &Plan) -> String {
     let spare = |it: &Candidate| {
         format!(
             "{} of {}{}",
-            size(it.trial.reserved_bytes + plan.target.context_bytes),
+            size(it.caught.as_ref().unwrap_or(&it.trial).reserved_bytes + plan.target.context_bytes),
             size(plan.target.total_bytes),
             if it.is_tight { ", tight" } else { "" }
         )
     };
     let sentence = match plan.chosen() {
-        Some(chosen) if chosen.set.is_empty() => format!("fits {name} as it is: {}", spare(chosen)),
+        Some(chosen) if chosen.set.is_empty() => {
+            let why = chosen
+                .caught
+                .as_ref()
+                .map_or_else(String::new, |it| format!(", because the program {}", catching(it)));
+            format!("fits {name} as it is{why}: {}", spare(chosen))
+        }
         Some(chosen) => {
             let word = if plan.goal == Goal::Memory { "least memory" } else { "fits" };
             format!(
@@ -128,6 +138,15 @@ pub(super) fn verdict(plan: &Plan) -> String {
         }
     };
     format!("{interrupted}{sentence}{}", plan.batch.as_ref().map_or_else(String::new, |it| format!("; {it}")))
+}
+
+/// What a program does that catches running out of memory.
+fn catching(trial: &Trial) -> String {
+    let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
+    format!(
+        "catches out of memory {times} and goes on, with a peak of {} allocated",
+        size(trial.allocated_bytes)
+    )
 }
 
 /// A set in words: `checkpoint 4 of 12 blocks + chunked-loss`.
@@ -199,6 +218,12 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let _ = writeln!(
             out,
             "tight: it fits because the allocator gives cached memory back when memory runs short, which takes time"
+        );
+    }
+    if ran.iter().any(|it| it.caught.is_some()) {
+        let _ = writeln!(
+            out,
+            "as it is: what the program uses where memory does not run out; on the GPU it catches that and takes less"
         );
     }
     let context = size(plan.target.context_bytes);

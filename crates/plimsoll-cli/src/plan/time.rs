@@ -158,6 +158,7 @@ mod tests {
             allocated_bytes: 0,
             reserved_bytes: 0,
             steps: 3,
+            caught: 0,
             techniques: Vec::new(),
         }
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::PredictArgs;
 use super::answer::{Outcome, Verdict};
 use super::gpu::{Target, Workspaces};
-use super::report::{Applied, Refusal, Report};
+use super::report::{Applied, ProcessState, Refusal, Report};
 use super::run::{Ended, Run, Session};
 use super::text;
 use crate::bytes;
@@ -58,6 +58,8 @@ pub(crate) struct Trial {
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) steps: u64,
+    /// Requests that ran out of memory, if the program caught each of them and went on to a good end; otherwise 0.
+    pub(crate) caught: u64,
     pub(crate) techniques: Vec<Applied>,
 }
 
@@ -353,7 +355,7 @@ impl Outcome {
 
 impl Trial {
     fn without_answer(end: End) -> Trial {
-        Trial { end, allocated_bytes: 0, reserved_bytes: 0, steps: 0, techniques: Vec::new() }
+        Trial { end, allocated_bytes: 0, reserved_bytes: 0, steps: 0, caught: 0, techniques: Vec::new() }
     }
 
     /// The trial was stopped after this time.
@@ -386,12 +388,33 @@ impl Trial {
             allocated_bytes: peaks.map_or(0, |peaks| peaks.allocated_bytes),
             reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes)),
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
+            caught: caught(ended, reports),
             techniques: outcome.techniques().to_vec(),
         })
+    }
+
+    /// Whether the program caught running out of memory in this trial and then did what it did in another one with more memory:
+    /// steps, if it has any.
+    pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
+        self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }
 
     /// What a technique did.
     pub(crate) fn technique(&self, name: &str) -> Option<&Applied> {
         self.techniques.iter().find(|it| it.name == name)
     }
+}
+
+/// Requests that ran out of memory in a run that ended well all the same: the program caught them, and a step followed, unless
+/// it counts no steps.
+fn caught(ended: Ended, reports: &[Report]) -> u64 {
+    let went_on = |report: &Report| {
+        let is_well =
+            matches!(report.state, ProcessState::Stopped | ProcessState::Ended) && report.error.is_none();
+        is_well && (report.steps >= report.failed_step || report.steps == 0)
+    };
+    if ended != Ended::Well || !reports.iter().all(went_on) {
+        return 0;
+    }
+    reports.iter().map(|report| report.failures).sum()
 }
