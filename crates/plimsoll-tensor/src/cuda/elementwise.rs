@@ -36,11 +36,11 @@ impl<'e> Expression<'e> {
 }
 
 /// Numbers that an expression may have.
-const NUMBERS: usize = 8;
+pub(super) const NUMBERS: usize = 8;
 
 /// An expression with its constants taken out: `C(2.5)` becomes `p0`, so that one kernel serves all values. What is
 /// more than there is room for stays.
-fn hoisted(text: &str) -> (String, [f64; NUMBERS]) {
+pub(super) fn hoisted(text: &str) -> (String, [f64; NUMBERS]) {
     let (mut numbers, mut count) = ([0.0f64; NUMBERS], 0);
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find("C(") {

@@ -16,6 +16,8 @@ pub(crate) enum Fold {
     Variance { correction: f64, root: bool },
     /// How many are not 0.
     Count,
+    /// Whether none is 0.
+    All,
     /// Their norm of order 1, 2, or any.
     Norm { order: f64 },
     /// The largest or smallest of them or of their magnitudes, and how many are equal to it.
@@ -37,7 +39,7 @@ pub(crate) fn fold(call: &mut CudaCall<'_>, marks: &[bool], fold: Fold) -> Resul
     }
     let terms: usize = x.shape().iter().zip(marks).filter(|(_, mark)| **mark).map(|(&n, _)| n).product();
     let (kept, reduced) = reduce::split(&x, marks);
-    let (kind, number) = kind(fold, x.dtype, more.is_some());
+    let (kind, number) = kind(fold, x.dtype, terms, more.is_some());
     let (largest, magnitude) = match fold {
         Fold::Extremes { largest, magnitude } => (largest, magnitude),
         Fold::Place { largest } => (largest, false),
@@ -65,7 +67,7 @@ pub(crate) fn fold(call: &mut CudaCall<'_>, marks: &[bool], fold: Fold) -> Resul
     call.launch(source, [blocks, 1, 1], 256, args)
 }
 
-fn kind(fold: Fold, dtype: DType, both: bool) -> (u32, f64) {
+fn kind(fold: Fold, dtype: DType, terms: usize, both: bool) -> (u32, f64) {
     match fold {
         Fold::Variance { correction, root } => (u32::from(root), correction),
         Fold::Count => (2, 0.0),
@@ -78,5 +80,6 @@ fn kind(fold: Fold, dtype: DType, both: bool) -> (u32, f64) {
         Fold::LogSumExp => (9, 0.0),
         Fold::Product if dtype.is_float() => (10, 0.0),
         Fold::Product => (11, 0.0),
+        Fold::All => (12, terms as f64),
     }
 }

@@ -1,4 +1,4 @@
-//! Losses: cross entropy in all its forms, likelihoods, squared errors.
+//! Losses against classes: cross entropy in all its forms, likelihoods.
 
 use plimsoll_cuda::{Args, Source, Step};
 
@@ -7,7 +7,6 @@ use crate::dtype::DType;
 use crate::error::Result;
 
 const LOSS: &str = include_str!("kernels/loss.cu");
-const MSE: &str = include_str!("kernels/mse.cu");
 
 /// What becomes of the losses of all positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,20 +152,4 @@ impl Classes {
         let args = args.address(total.address).address(address(weight.first().copied()));
         call.launch(source, [self.positions.div_ceil(512), 1, 1], 512, args.words(&self.words()))
     }
-}
-
-/// Parts of a squared error's sum.
-const PARTS: usize = 256;
-
-/// Bytes of scratch of a squared error.
-pub(crate) const MSE_SCRATCH_BYTES: u64 = (PARTS * 8) as u64;
-
-/// `x, target -> loss`: the sum of squared differences, times `weight`.
-pub(crate) fn mse(call: &mut CudaCall<'_>, weight: f64) -> Result<()> {
-    let (x, target, out, parts) = (call.ins[0], call.ins[1], call.outs[0], call.scratch_address());
-    let source = call.source(MSE).with("A", name(out.dtype.accumulator())).with("T", name(x.dtype));
-    let args = Args::new().address(parts).address(x.address).address(target.address).size(x.len());
-    call.launch(source.clone().with("PASS", "0"), [PARTS, 1, 1], 512, args)?;
-    let args = Args::new().address(out.address).address(parts).size(PARTS).f64(weight);
-    call.launch(source.with("PASS", "1"), [1; 3], 512, args)
 }

@@ -1,11 +1,15 @@
-//! Triangles of matrices, and the places of a mask.
+//! Triangles of matrices, and the places and elements of a mask.
 
 use plimsoll_cuda::Args;
+use smallvec::SmallVec;
 
 use super::index::word;
+use super::space::Space;
 use super::{CudaCall, Placed};
 use crate::error::Result;
+use crate::layout::Dims;
 
+const MASKED: &str = include_str!("kernels/masked.cu");
 const NONZERO: &str = include_str!("kernels/nonzero.cu");
 const TRIANGLE: &str = include_str!("kernels/triangle.cu");
 
@@ -19,6 +23,32 @@ pub(crate) fn nonzero(call: &mut CudaCall<'_>) -> Result<()> {
     let source = call.source(NONZERO).with("RANK", shape.len().to_string());
     let args = Args::new().address(out.address).address(mask.address).size(mask.len());
     call.launch(source, [1; 3], 1024, args.size(out.shape()[0]).words(&shape))
+}
+
+/// Parts that a mask is counted in.
+const PARTS: usize = 256;
+
+/// Bytes of scratch for elements in a mask's order.
+pub(crate) const MASKED_SCRATCH_BYTES: u64 = (PARTS * 8) as u64;
+
+/// `x, mask -> packed`: the elements where the mask is set, in row-major order; or with `backward` `packed, mask -> x`, over zeros.
+pub(crate) fn masked(call: &mut CudaCall<'_>, backward: bool) -> Result<()> {
+    let ([from, mask], to) =
+        (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);
+    if to.is_empty() {
+        return Ok(());
+    }
+    let (packed, x) = if backward { (from, to) } else { (to, from) };
+    let strides = [Dims::from_slice(mask.layout.strides()), Dims::from_slice(x.layout.strides())];
+    let dims: SmallVec<[usize; 6]> = (0..x.shape().len()).filter(|&dim| x.shape()[dim] != 1).collect();
+    let space = Space::collapsed(x.shape(), &strides, &dims);
+    let source = call.source(MASKED).with("W", word(x.dtype)).with("RANK", space.rank().to_string());
+    let step = packed.layout.strides().first().copied().unwrap_or(1);
+    let args = Args::new().address(packed.address).address(x.address).address(call.scratch_address());
+    let args = args.address(mask.address).size(x.len()).size(x.len().div_ceil(PARTS));
+    let args = args.size(packed.len()).size(step).words(&space.words());
+    call.launch(source.clone().with("PASS", "0"), [PARTS, 1, 1], 1024, args.clone())?;
+    call.launch(source.with("PASS", if backward { "2" } else { "1" }), [PARTS, 1, 1], 1024, args)
 }
 
 /// What of matrices stays, and what becomes of the rest.

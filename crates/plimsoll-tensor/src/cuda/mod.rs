@@ -14,10 +14,12 @@
 //! | `interpolate` | resampling of images |
 //! | `reduce` | sums over any dimensions, the place of the largest |
 //! | `clip` | many gradients together: norms, limits |
-//! | `mask` | triangles of matrices, places of a mask |
+//! | `distance` | distances of every pair of vectors |
+//! | `mask` | triangles of matrices, places and elements of a mask |
 //! | `optim` | optimizers beside those of `step` |
 //! | `row_norm` | other normalizations of rows, rotary embedding |
-//! | `loss` | cross entropy, likelihoods, squared errors |
+//! | `loss` | cross entropy, likelihoods |
+//! | `pair_loss` | losses of each element and its target |
 //! | `rows` | what works on rows: softmax, layer normalization, losses |
 //! | `product` | matrix products, by cuBLASLt where it reads the strides |
 //! | `index` | rows by index, and sums of rows by index |
@@ -27,7 +29,7 @@
 //! | `remap` | elements from other places: padding, flips |
 //! | `scan` | running sums and products |
 //! | `scatter` | elements written or added at an index |
-//! | `sort` | rows in order |
+//! | `sort` | rows in order, and places in them |
 //! | `random` | drawn values, dropout |
 //! | `step` | optimizers over all parameters |
 //! | `attention` | attention by blocks of scores |
@@ -36,6 +38,7 @@ pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod clip;
 pub(crate) mod convolution;
+pub(crate) mod distance;
 pub(crate) mod elementwise;
 pub(crate) mod fold;
 pub(crate) mod group_norm;
@@ -44,6 +47,7 @@ pub(crate) mod interpolate;
 pub(crate) mod loss;
 pub(crate) mod mask;
 pub(crate) mod optim;
+pub(crate) mod pair_loss;
 pub(crate) mod product;
 pub(crate) mod random;
 pub(crate) mod recurrent;

@@ -125,6 +125,10 @@ pub(crate) struct Projected {
     pub(crate) ignored: i64,
     /// Whether the loss is the mean, or the sum.
     pub(crate) mean: bool,
+    /// The share of each target that is spread over all classes.
+    pub(crate) smoothing: f64,
+    /// Whether a bias comes after the targets; weights of the classes come last.
+    pub(crate) bias: bool,
 }
 
 /// Bytes that the logits of some rows may take.
@@ -143,15 +147,19 @@ impl Projected {
         (logits + (self.rows + 1) * dtype.accumulator().size()) as u64
     }
 
-    /// `x, weight, target -> loss[, grad of x][, grad of weight]`.
+    /// `x, weight, target[, bias][, weights of classes] -> loss[, grad of x][, grad of weight][, grad of bias]`.
     pub(crate) fn run(
         &self,
         call: &mut CudaCall<'_>,
         loss: Placed<'_>,
-        [to_x, to_weight]: [Option<Placed<'_>>; 2],
+        [to_x, to_weight, to_bias]: [Option<Placed<'_>>; 3],
     ) -> Result<()> {
-        let Projected { rows, dim, classes, ignored, mean } = *self;
-        let [x, weight, target] = call.ins[..] else { return call.missing() };
+        let Projected { rows, dim, classes, ignored, mean, smoothing, bias } = *self;
+        let ins = call.ins.clone();
+        let [x, weight, target, ref rest @ ..] = ins[..] else { return call.missing() };
+        let (bias, class_weights) = rest.split_at(usize::from(bias));
+        let bias = bias.first().map(|bias| bias.address);
+        let class_weights = class_weights.first().map_or(0, |weights| weights.address);
         let dtype = call.float(&[x, weight])?;
         let (chunk, size) = (self.chunk(dtype), dtype.size());
         let logits = call.scratch_address();
@@ -159,20 +167,27 @@ impl Projected {
         let total = losses + (rows * dtype.accumulator().size()) as u64;
         let mean = i64::from(mean);
         let source = typed(call, CROSS_ENTROPY, dtype);
-        let args = Args::new().address(total).address(target.address).address(0).size(rows).size(classes);
+        let args = Args::new().address(total).address(target.address).address(class_weights);
+        let args = args.size(rows).size(classes);
         call.launch(source.clone().with("PASS", "0"), [1; 3], 512, args.i64(ignored).fault(fault::TARGET))?;
-        let wanted = to_x.is_some() || to_weight.is_some();
+        let wanted = to_x.is_some() || to_weight.is_some() || to_bias.is_some();
         for first in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - first);
             let at = |of: &Placed<'_>| of.address + (first * dim * size) as u64;
             let (rows_of_x, w) =
                 (Operand::rows(at(&x), dtype, dim), Operand::rows(weight.address, dtype, dim));
             let l = Operand::rows(logits, dtype, classes);
-            product(call, [1, count, classes, dim], rows_of_x, w.transposed(), l, None, 0.0)?;
+            product(call, [1, count, classes, dim], rows_of_x, w.transposed(), l, bias, 0.0)?;
             let args =
                 Args::new().address(logits).address(losses + (first * dtype.accumulator().size()) as u64);
-            let args = args.address(target.address + (first * 8) as u64).address(total).size(classes);
-            let args = args.i64(ignored).i64(mean).i64(i64::from(wanted));
+            let args = args.address(target.address + (first * 8) as u64).address(total);
+            let args = args
+                .address(class_weights)
+                .size(classes)
+                .i64(ignored)
+                .f64(smoothing)
+                .i64(mean)
+                .i64(i64::from(wanted));
             call.launch(source.clone().with("PASS", "1"), [count, 1, 1], threads_for(classes), args)?;
             if let Some(to_x) = &to_x {
                 product(
@@ -190,11 +205,16 @@ impl Projected {
                 let keep = if first == 0 { 0.0 } else { 1.0 };
                 product(call, [1, classes, dim, count], l.transposed(), rows_of_x, to, None, keep)?;
             }
+            if let Some(to_bias) = &to_bias {
+                let args = Args::new().address(to_bias.address).address(logits).size(count).size(classes);
+                let args = args.i64(i64::from(first > 0));
+                call.launch(source.clone().with("PASS", "3"), [classes.div_ceil(32), 1, 1], 1024, args)?;
+            }
         }
-        if rows == 0
-            && let Some(to_weight) = to_weight
-        {
-            super::elementwise::fill(call, 0.0, to_weight)?;
+        if rows == 0 {
+            for to in [to_weight, to_bias].into_iter().flatten() {
+                super::elementwise::fill(call, 0.0, to)?;
+            }
         }
         // Under autocast the loss is wider than the logits.
         let source = typed(call, CROSS_ENTROPY, loss.dtype);

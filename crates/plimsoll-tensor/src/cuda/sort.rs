@@ -1,4 +1,4 @@
-//! Rows in order, and the first elements of them. What is not a number is the largest; equal elements keep their order.
+//! Rows in order, the first elements of them, and the places of values in them. What is not a number is the largest; equal elements keep their order.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;
@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::layout::Dims;
 
 const MERGE: &str = include_str!("kernels/merge.cu");
+const SEARCH: &str = include_str!("kernels/search.cu");
 const TOPK: &str = include_str!("kernels/topk.cu");
 
 /// The elements of a row and how many rows there are, of the last dimension.
@@ -88,4 +89,20 @@ pub(crate) fn topk(call: &mut CudaCall<'_>, descending: bool) -> Result<()> {
     let args = Args::new().address(values.address).address(places.address).address(x.address);
     let args = args.size(length).size(along).size(values.cols()).words(&space.words());
     call.launch(source, [count, 1, 1], 256, args)
+}
+
+/// `sorted, values -> places`: before the elements that equal a value, or after them. One row serves all values, or each row
+/// of values has its own. All are contiguous.
+pub(crate) fn search(call: &mut CudaCall<'_>, right: bool) -> Result<()> {
+    let ([sorted, values], out) =
+        (<[Placed<'_>; 2]>::try_from(&call.ins[..]).or_else(|_| call.missing())?, call.outs[0]);
+    let source = call
+        .source(SEARCH)
+        .with("A", name(sorted.dtype.accumulator()))
+        .with("T", name(sorted.dtype))
+        .with("RIGHT", if right { "1" } else { "0" });
+    let args = Args::new().address(out.address).address(sorted.address).address(values.address);
+    let args = args.size(out.len()).size(sorted.cols()).size(values.cols().max(1));
+    let args = args.i64(i64::from(sorted.shape().len() == 1));
+    call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
 }

@@ -21,12 +21,17 @@ pub(crate) enum MaxPass {
     Backward,
     /// `x, index -> out`: the elements at the places of the index.
     Pick,
+    /// `index -> places`: from places in a window to those in the image.
+    Places,
 }
 
 /// One pass of max pooling.
 pub(crate) fn max_pool(call: &mut CudaCall<'_>, pass: MaxPass, shape: PoolWords) -> Result<()> {
-    let index = if pass == MaxPass::Forward { call.outs[1] } else { call.ins[1] };
-    let dtype = call.ins[0].dtype;
+    let (index, dtype) = match pass {
+        MaxPass::Forward => (call.outs[1], call.ins[0].dtype),
+        MaxPass::Places => (call.ins[0], call.outs[0].dtype),
+        MaxPass::Backward | MaxPass::Pick => (call.ins[1], call.ins[0].dtype),
+    };
     let source = call
         .source(MAX_POOL)
         .with("A", name(dtype.accumulator()))

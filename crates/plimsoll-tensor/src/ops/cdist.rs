@@ -6,6 +6,8 @@ use super::elementwise;
 use super::{want_float, want_same};
 use crate::cpu::kernels::distance::{Sets, distances, distances_backward};
 use crate::cpu::kernels::number::by_float;
+use crate::cuda::CudaCall;
+use crate::cuda::distance::Distances;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims, Layout};
@@ -25,9 +27,19 @@ fn sets(x: &[usize], y: &[usize]) -> Sets {
     Sets { rows, columns: y[y.len() - 2], width }
 }
 
+/// The same for a GPU's kernels.
+fn of_card(x: &[usize], y: &[usize], p: f64) -> Distances {
+    let Sets { rows, columns, width } = sets(x, y);
+    Distances { rows, columns, width, p }
+}
+
 impl Kernel for Cdist {
     fn name(&self) -> &'static str {
         "cdist"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        of_card(call.ins[0].shape(), call.ins[1].shape(), self.p).forward(call)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -98,6 +110,10 @@ struct CdistBackward {
 impl Kernel for CdistBackward {
     fn name(&self) -> &'static str {
         "cdist_backward"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        of_card(call.ins[1].shape(), call.ins[2].shape(), self.p).backward(call, self.left)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -173,5 +189,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case(2.0, [&[3, 4], &[5, 4]]).expect(naive),
         case(1.5, [&[2, 3, 4], &[2, 2, 4]]),
         case(3.0, [&[3, 4], &[1, 4]]),
+        case(0.0, [&[3, 4], &[2, 4]]),
+        case(1.0, [&[3, 4], &[2, 4]]),
+        case(f64::INFINITY, [&[3, 4], &[2, 4]]),
     ]
 }

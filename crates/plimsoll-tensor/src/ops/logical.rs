@@ -8,6 +8,7 @@ use super::reduced::{Keep, Over};
 use super::traced::Text;
 use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::NonZero;
+use crate::cuda::fold::Fold;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::Result;
@@ -108,6 +109,14 @@ impl Kernel for Count {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let fold = match self.question {
+            Question::All => Fold::All,
+            Question::Any | Question::HowMany => Fold::Count,
+        };
+        cuda::fold::fold(call, &self.over.marks, fold)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

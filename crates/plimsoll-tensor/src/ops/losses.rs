@@ -4,12 +4,14 @@
 use smallvec::smallvec;
 
 use super::real::Real;
-use super::traced::Traced;
+use super::traced::{Text, Traced};
 use super::{elementwise, want_float, want_same};
 use crate::autograd::is_grad_enabled;
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::loss::Reduction;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::pair_loss::{each, scale, sum};
+use crate::cuda::{self, CudaCall};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
@@ -36,6 +38,17 @@ struct PairLoss<F>(F, Reduction);
 impl<F: Row> Kernel for PairLoss<F> {
     fn name(&self) -> &'static str {
         F::NAME
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let text = Text::of_expression(["a", "b"], |[x, t]| self.0.value(x, t));
+        match self.1 {
+            Reduction::None => cuda::elementwise::of_operator(call, &text, None),
+            Reduction::Sum | Reduction::Mean => {
+                let weight = self.1.weight(call.ins[0].len());
+                cuda::pair_loss::sum(call, &text, weight)
+            }
+        }
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -65,6 +78,11 @@ impl<F: Row> Operator for PairLoss<F> {
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous()
+    }
+
+    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        let sums = device.kind == DeviceKind::Cuda && self.1 != Reduction::None;
+        if sums { cuda::pair_loss::SCRATCH_BYTES } else { 0 }
     }
 
     fn autocast(&self) -> Autocast {
@@ -113,6 +131,15 @@ impl<F> PairLossBackward<F> {
 impl<F: Row> Kernel for PairLossBackward<F> {
     fn name(&self) -> &'static str {
         F::BACKWARD
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (row, weight) = (self.row, self.weight(call.ins[1].len()));
+        let text = Text::of_expression(["b", "c"], |[x, t]| match self.left {
+            true => row.left(x, t),
+            false => row.right(x, t),
+        });
+        cuda::pair_loss::gradient(call, &text, weight)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -364,6 +391,10 @@ pub(crate) fn cases() -> Vec<Case> {
         case(SmoothL1 { beta: 0.5 }, Reduction::Sum, Domain::Any),
         case(Huber { delta: 0.5 }, Reduction::None, Domain::Any),
         case(BinaryCrossEntropyWithLogits {}, Reduction::Mean, Domain::Any),
+        Case::new("binary_cross_entropy", &[&[3, 4], &[3, 4]], |ins| {
+            let op = PairLoss(BinaryCrossEntropy {}, Reduction::Sum);
+            call(op, &[&ins[0].sigmoid()?, &ins[1].sigmoid()?])
+        }),
         case(KlDiv {}, Reduction::Mean, Domain::Positive),
         case(KlDivLogTarget {}, Reduction::None, Domain::Any),
     ]

@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use super::elementwise::{self, expanded};
 use super::{want_dtype, want_values};
+use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::elementwise::{Operand, update};
 use crate::cpu::kernels::mask::{choose, compress, expand_into};
 use crate::cuda::{self, CudaCall};
@@ -160,6 +161,13 @@ impl Kernel for MaskedFillInPlace {
         dtype
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (mask, y) = (call.ins[0], call.outs[0]);
+        let text = format!("a != C(0) ? C({:?}) : y", self.value);
+        let expression = cuda::elementwise::Expression::new(text, y.dtype).in_place();
+        cuda::elementwise::evaluate(call, expression, &[mask], y)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([mask], [y]) = call.split();
         let strides = expanded(&mask, y.shape());
@@ -203,6 +211,11 @@ impl Operator for MaskedFillInPlace {
     }
 }
 
+/// Where a GPU counts what comes before each part of a mask.
+fn masked_scratch(device: DeviceFacts) -> u64 {
+    if device.kind == DeviceKind::Cuda { cuda::mask::MASKED_SCRATCH_BYTES } else { 0 }
+}
+
 /// `x, mask -> out`, a vector; both have one shape, and the mask is set `count` times.
 #[derive(Clone, Copy, Debug)]
 struct MaskedSelect {
@@ -216,6 +229,10 @@ impl Kernel for MaskedSelect {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::mask::masked(call, false)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -239,6 +256,10 @@ impl Operator for MaskedSelect {
         want_mask("masked_select", mask.dtype)?;
         elementwise::equal_shapes("masked_select", &[x, mask])?;
         Ok(smallvec![Output::new(&[self.count], x.dtype)])
+    }
+
+    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        masked_scratch(device)
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -268,6 +289,10 @@ impl Kernel for MaskedSelectBackward {
         dtype
     }
 
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::mask::masked(call, true)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([grad, mask], [out]) = call.split();
         let operand = Operand { data: mask.words(), strides: mask.strides() };
@@ -282,6 +307,10 @@ impl Operator for MaskedSelectBackward {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [grad, mask] = elementwise::inputs(self.name(), ins)?;
         Ok(smallvec![Output::new(mask.shape(), grad.dtype)])
+    }
+
+    fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        masked_scratch(device)
     }
 
     fn saves(&self, _: &[bool]) -> Saves {
@@ -356,6 +385,14 @@ pub(crate) fn cases() -> Vec<Case> {
         masked(Case::new("where", &[&[3, 4], &[4]], |ins| call(Where, &[ins[2], ins[0], ins[1]])), &[3, 4])
             .expect(either),
         masked(Case::new("masked_fill", &[&[3, 4]], move |ins| call(fill, ins)), &[3, 1]).expect(filled),
+        masked(
+            Case::new("masked_fill_", &[&[3, 4]], |ins| {
+                call(MaskedFillInPlace { value: -2.0 }, &[ins[0], ins[1]])
+            }),
+            &[3, 1],
+        )
+        .expect(filled)
+        .without_derivative(),
         Case::new("masked_select", &[&[2, 3]], move |ins| {
             call(MaskedSelect { count: 3 }, &[ins[0], &mask(ins[0])?])
         })

@@ -27,7 +27,7 @@ impl Kernel for MseLoss {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let len = call.ins[0].len();
-        cuda::loss::mse(call, self.0.weight(len))
+        cuda::pair_loss::sum(call, "(a - b) * (a - b)", self.0.weight(len))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -53,7 +53,7 @@ impl Operator for MseLoss {
     }
 
     fn scratch(&self, _: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
-        if device.kind == DeviceKind::Cuda { cuda::loss::MSE_SCRATCH_BYTES } else { 0 }
+        if device.kind == DeviceKind::Cuda { cuda::pair_loss::SCRATCH_BYTES } else { 0 }
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -101,10 +101,8 @@ impl Kernel for MseLossBackward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (ins, out) = (call.ins.clone(), call.outs[0]);
-        let scale = 2.0 * self.sign * self.reduction.weight(ins[1].len());
-        let text = format!("(b - c) * (a * C({scale:?}))");
-        cuda::elementwise::evaluate(call, cuda::elementwise::Expression::new(text, out.dtype), &ins, out)
+        let scale = 2.0 * self.sign * self.reduction.weight(call.ins[1].len());
+        cuda::pair_loss::gradient(call, "(b - c)", scale)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -2,9 +2,10 @@
 
 use smallvec::smallvec;
 
-use super::elementwise;
+use super::{elementwise, want_same};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::search::{Side, search};
+use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -21,6 +22,10 @@ struct SearchSorted(Side);
 impl Kernel for SearchSorted {
     fn name(&self) -> &'static str {
         "searchsorted"
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::sort::search(call, self.0 == Side::Right)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -44,6 +49,7 @@ impl Kernel for SearchSorted {
 impl Operator for SearchSorted {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [sorted, values] = elementwise::inputs("searchsorted", ins)?;
+        want_same("searchsorted", &[sorted, values])?;
         let rows = |meta: &Meta<'_>| meta.shape().split_last().map(|(_, lead)| lead.to_vec());
         let fits = sorted.rank() == 1 || sorted.rank() > 1 && rows(&sorted) == rows(&values);
         if !fits {
@@ -107,13 +113,26 @@ pub(crate) fn cases() -> Vec<Case> {
         vec![ins[1].iter().map(at).collect()]
     };
     // In order, whatever the sample is.
-    let sorted = |x: &Tensor| Tensor::from_slice(&[-1.0f32, -0.5, 0.0, 0.25, 1.0], &[5], x.device());
+    let sorted = |x: &Tensor| {
+        Tensor::from_slice(&[-1.0f32, -0.5, 0.0, 0.25, 1.0], &[5], x.device())?.to_dtype(x.dtype())
+    };
     vec![
         Case::new("searchsorted", &[&[2, 3]], move |ins| {
             call(SearchSorted(Side::Left), &[&sorted(ins[0])?, ins[0]])
         })
         .over(Domain::Any)
         .expect(move |ins| place(&[vec![-1.0, -0.5, 0.0, 0.25, 1.0], ins[0].clone()]))
+        .without_derivative(),
+        Case::new("searchsorted, after equal ones", &[], |ins| {
+            let (sorted, _) = ins[0].sort(-1, false)?;
+            call(SearchSorted(Side::Right), &[&sorted, ins[1]])
+        })
+        .and(&[3, 5], DType::I64, Domain::Below(4))
+        .and(&[3, 2], DType::I64, Domain::Below(4))
+        .expect(|ins| {
+            let at = |i: usize| ins[0][i / 2 * 5..][..5].iter().filter(|&&x| x <= ins[1][i]).count() as f64;
+            vec![(0..6).map(at).collect()]
+        })
         .without_derivative(),
     ]
 }

@@ -3,7 +3,7 @@
 // second result; KEPT and REDUCED, how many dimensions stay and go; WIDE, whether a block or a thread has a result; KIND: 0 variance,
 // 1 its root, 2 count of what is not 0, 3 sum of magnitudes, 4 root of squares, 5 root of powers, 6 extreme with the number of its
 // equals, 7 extreme with its first place, 8 the first place alone, 9 logarithm of a sum of exponentials, 10 product of floats with the
-// product of all but one zero, 11 product of whole numbers; LARGEST and MAGNITUDE, of extremes.
+// product of all but one zero, 11 product of whole numbers, 12 whether none is 0; LARGEST and MAGNITUDE, of extremes.
 
 struct Space {
     i64 results, terms;
@@ -27,16 +27,21 @@ INLINE void finish(TO* out, MORE*, const State& s, double correction) {
     A variance = s.squares / (divisor > 0 ? divisor : (A)0);
     store(out, KIND == 1 ? (A)sqrt(variance) : variance);
 }
-#elif KIND <= 5
+#elif KIND <= 5 || KIND == 12
 struct State { double sum; };
 INLINE State nothing() { return {0}; }
 INLINE State one(A x, i64, double p) {
     double v = fabs((double)x);
-    return {KIND == 2 ? (double)(v != 0) : KIND == 3 ? v : KIND == 4 ? v * v : pow(v, p)};
+    return {KIND == 2 || KIND == 12 ? (double)(v != 0) : KIND == 3 ? v : KIND == 4 ? v * v : pow(v, p)};
 }
 INLINE State join(const State& a, const State& b) { return {a.sum + b.sum}; }
 INLINE void finish(TO* out, MORE*, const State& s, double p) {
+#if KIND == 2 || KIND == 12
+    // Counts do not fit into A's mantissa.
+    store(out, KIND == 12 ? (double)(s.sum == p) : s.sum);
+#else
     store(out, (A)(KIND == 4 ? sqrt(s.sum) : KIND == 5 ? pow(s.sum, 1.0 / p) : s.sum));
+#endif
 }
 #elif KIND == 6
 struct State { A best; i64 count; };
@@ -100,7 +105,7 @@ INLINE void finish(TO* out, MORE* more, const State& s, double) { store(out, s.p
 
 INLINE State at(const T* x, const Space& space, i64 i, double number) {
     A value = load<A>(x + place<REDUCED>(i, space.reduced, space.reduced_step));
-#if KIND >= 2 && KIND <= 5
+#if (KIND >= 2 && KIND <= 5) || KIND == 12
     return one(value, i, number);
 #else
     (void)number;

@@ -1,6 +1,7 @@
 
 // Max pooling of images of up to three dimensions, `inner` channels side by side. Defined before: A, the type that is compared in; T,
-// that of the elements; I, that of places in a window; PASS: 0 forward, 1 the gradient, 2 the elements at given places.
+// that of the elements; I, that of places in a window; PASS: 0 forward, 1 the gradient, 2 the elements at given places, 3 the places in the
+// image.
 
 struct Axis { i64 size, out, kernel, stride, padding, dilation, adaptive; };
 struct Shape { i64 outer, inner; Axis axis[3]; };
@@ -40,8 +41,10 @@ INLINE int last_of(const Axis& a, int at) {
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, const I* index, i64 n, Shape s) {
 #elif PASS == 0
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, I* index, const T* from, i64 n, Shape s) {
-#else
+#elif PASS == 2
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, const I* index, i64 n, Shape s) {
+#else
+extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, i64 n, Shape s) {
 #endif
     i64 number = (i64)blockIdx.x * 256 + threadIdx.x;
     if (number >= n) return;
@@ -58,6 +61,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, c
     at[0] = (int)(rest % depth);
     rest /= depth;
     i64 rows = s.axis[1].size, cols = s.axis[2].size;
+    (void)c;
 #if PASS == 0
     bool is_first = true;
     T best; int best_at = 0; A largest = 0;
@@ -106,8 +110,12 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, c
     int tap = (int)index[number], across = (int)s.axis[2].kernel, down = (int)s.axis[1].kernel;
     int iz = tapped(s.axis[0], at[0], tap / (across * down)), iy = tapped(s.axis[1], at[1], tap / across % down);
     int ix = tapped(s.axis[2], at[2], tap % across);
+#if PASS == 3
+    to[number] = ((i64)iz * rows + iy) * cols + ix;
+#else
     A v = 0;
     if (iz >= 0 && iy >= 0 && ix >= 0) v = load<A>(from + (((rest * s.axis[0].size + iz) * rows + iy) * cols + ix) * s.inner + c);
     store(to + number, v);
+#endif
 #endif
 }

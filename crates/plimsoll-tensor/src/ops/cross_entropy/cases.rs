@@ -6,6 +6,7 @@ use super::CrossEntropyOptions;
 use crate::cpu::kernels::loss::Reduction;
 use crate::dtype::DType;
 use crate::suite::{Case, Domain};
+use crate::tensor::Tensor;
 
 /// Of logits `[batch, classes, inner]` against classes, without weights.
 fn naive([batch, classes, inner]: [usize; 3], ins: [&[f64]; 2], smoothing: f64) -> Vec<f64> {
@@ -66,6 +67,18 @@ pub(crate) fn cases() -> Vec<Case> {
         })
         .and(&[2, 3], DType::I64, Domain::Below(5))
     };
+    // All options; the targets of class 1 count for nothing.
+    let fused_with = |reduction: Reduction, label_smoothing: f64| {
+        let name = format!("linear_cross_entropy with weights, {reduction:?}, smoothing {label_smoothing}");
+        Case::new(name, &[&[2, 3, 4], &[5, 4], &[5]], move |ins| {
+            let weights = Tensor::from_slice(&[0.5f32, 2.0, 1.0, 0.25, 1.5], &[5], ins[0].device())?;
+            let weights = weights.to_dtype(ins[0].dtype())?;
+            let options =
+                CrossEntropyOptions { weight: Some(&weights), ignore_index: 1, label_smoothing, reduction };
+            Ok(smallvec![ins[0].linear_cross_entropy(ins[1], Some(ins[2]), ins[3], options)?])
+        })
+        .and(&[2, 3], DType::I64, Domain::Below(5))
+    };
     let mut cases = super::nll::cases();
     cases.extend([
         case([4, 5, 1], Reduction::Mean, 0.0),
@@ -75,6 +88,8 @@ pub(crate) fn cases() -> Vec<Case> {
         weighted(&[&[3, 4], &[3, 4], &[4]]).without_derivative(),
         fused(false),
         fused(true),
+        fused_with(Reduction::Mean, 0.0),
+        fused_with(Reduction::Sum, 0.2),
     ]);
     cases
 }

@@ -48,12 +48,12 @@ impl LinearCrossEntropy {
         Projection { rows: x[..x.len() - 1].iter().product(), dim, classes: weight[0] }
     }
 
-    /// The same for a GPU's kernels, where they have this form: no bias, weights of classes or smoothing yet.
-    fn projected(&self, x: &[usize], weight: &[usize]) -> Option<Projected> {
+    /// The same for a GPU's kernels.
+    fn projected(&self, x: &[usize], weight: &[usize]) -> Projected {
         let Projection { rows, dim, classes } = Self::size(x, weight);
         let mean = self.loss.reduction == Reduction::Mean;
-        let is_plain = !self.bias && self.loss.smoothing == 0.0;
-        is_plain.then_some(Projected { rows, dim, classes, ignored: self.loss.ignored, mean })
+        let CrossEntropy { ignored, smoothing, .. } = self.loss;
+        Projected { rows, dim, classes, ignored, mean, smoothing, bias: self.bias }
     }
 
     /// The number of the input whose gradient is the n-th that is wanted.
@@ -91,12 +91,11 @@ impl Kernel for LinearCrossEntropy {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let [x, weight, _] = call.ins[..] else { return call.missing() };
-        let Some(projected) = self.projected(x.shape(), weight.shape()) else { return call.missing() };
+        let projected = self.projected(call.ins[0].shape(), call.ins[1].shape());
         let mut outs = call.outs.clone().into_iter();
         let Some(loss) = outs.next() else { return call.missing() };
-        let [to_x, to_weight, _] = self.wanted.map(|wanted| if wanted { outs.next() } else { None });
-        projected.run(call, loss, [to_x, to_weight])
+        let to = self.wanted.map(|wanted| if wanted { outs.next() } else { None });
+        projected.run(call, loss, to)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -146,8 +145,7 @@ impl Operator for LinearCrossEntropy {
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
         if device.kind == DeviceKind::Cuda {
-            let projected = self.projected(ins[0].shape(), ins[1].shape());
-            return projected.map_or(0, |projected| projected.scratch(ins[0].dtype));
+            return self.projected(ins[0].shape(), ins[1].shape()).scratch(ins[0].dtype);
         }
         let size = Self::size(ins[0].shape(), ins[1].shape());
         (linear_cross_entropy_scratch_len(&size) * ins[0].dtype.accumulator().size()) as u64

@@ -57,6 +57,17 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("adaptive_avg_pool2d", &[&[2, 2, 5, 4]], |ins| {
             Ok(smallvec![ins[0].adaptive_avg_pool2d([3, 2])?])
         }),
+        Case::new("max_pool2d_with_indices", &[&[2, 2, 5, 4]], |ins| {
+            let options = MaxPoolOptions { padding: [1, 0], ..MaxPoolOptions::square(2) };
+            let (largest, places) = ins[0].max_pool2d_with_indices(options)?;
+            Ok(smallvec![largest, places])
+        })
+        .over(Domain::Apart),
+        Case::new("adaptive_max_pool2d_with_indices", &[&[2, 2, 5, 4]], |ins| {
+            let (largest, places) = ins[0].adaptive_max_pool2d_with_indices([3, 2])?;
+            Ok(smallvec![largest, places])
+        })
+        .over(Domain::Apart),
         Case::new("max_pool1d", &[&[2, 2, 7]], |ins| {
             Ok(smallvec![ins[0].max_pool1d(MaxPoolOptions { ceil_mode: true, ..MaxPoolOptions::square(3) })?])
         })

@@ -6,6 +6,8 @@ use super::super::elementwise;
 use super::super::memory_format::MemoryFormat;
 use super::spec::Spec;
 use crate::cpu::kernels::pool::places::places;
+use crate::cuda::window::MaxPass;
+use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -30,6 +32,11 @@ impl Kernel for Places {
     /// The places are bytes, and stay so.
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let shape = self.spec.shape(self.name(), &self.x, MemoryFormat::Contiguous)?;
+        cuda::window::max_pool(call, MaxPass::Places, shape.words())
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
