@@ -28,11 +28,6 @@ impl<'e> Expression<'e> {
     pub(crate) fn new(text: impl Into<Cow<'e, str>>, compute: DType) -> Expression<'e> {
         Expression { text: text.into(), compute: name(compute.accumulator()), reads_output: false }
     }
-
-    /// The same, which reads the output's old element.
-    pub(crate) fn in_place(self) -> Expression<'e> {
-        Expression { reads_output: true, ..self }
-    }
 }
 
 /// Numbers that an expression may have.
@@ -146,6 +141,14 @@ pub(crate) fn of_operator(call: &mut CudaCall<'_>, text: &str, compute: Option<D
     let meet = || result_type(ins.iter().map(|x| (x.dtype, !x.shape().is_empty()))).unwrap_or(out.dtype);
     let compute = compute.unwrap_or_else(meet);
     evaluate(call, Expression::new(text, compute), &ins, out)
+}
+
+/// Changes the output in place: an expression of its old element `y` and of the inputs' elements, in the output's type.
+pub(crate) fn change(call: &mut CudaCall<'_>, text: &str) -> Result<()> {
+    let (ins, out) = (call.ins.clone(), call.outs[0]);
+    let mut expression = Expression::new(text, out.dtype);
+    expression.reads_output = true;
+    evaluate(call, expression, &ins, out)
 }
 
 /// One value everywhere.

@@ -265,14 +265,7 @@ impl<F: Row> Kernel for BinaryInPlace<F> {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (x, y) = (call.ins[0], call.outs[0]);
-        let text = Text::of_expression(["y", "a"], |[y, x]| F::value(y, x));
-        cuda::elementwise::evaluate(
-            call,
-            cuda::elementwise::Expression::new(text, y.dtype).in_place(),
-            &[x],
-            y,
-        )
+        cuda::elementwise::change(call, &Text::of_expression(["y", "a"], |[y, x]| F::value(y, x)))
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {

@@ -42,13 +42,13 @@ impl Kernel for Change {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (x, y) = (call.ins[0], call.outs[0]);
-        let text = match *self {
-            Change::Add { alpha } => format!("y + C({alpha:?}) * a"),
-            Change::Copy => return cuda::elementwise::copy(call, x, y),
-        };
-        let expression = cuda::elementwise::Expression::new(text, y.dtype).in_place();
-        cuda::elementwise::evaluate(call, expression, &[x], y)
+        match *self {
+            Change::Add { alpha } => cuda::elementwise::change(call, &format!("y + C({alpha:?}) * a")),
+            Change::Copy => {
+                let (x, y) = (call.ins[0], call.outs[0]);
+                cuda::elementwise::copy(call, x, y)
+            }
+        }
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

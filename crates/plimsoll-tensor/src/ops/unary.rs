@@ -234,14 +234,7 @@ impl<F: Row> Kernel for UnaryInPlace<F> {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let y = call.outs[0];
-        let text = Text::of_expression(["y"], |[y]| self.0.value(y));
-        cuda::elementwise::evaluate(
-            call,
-            cuda::elementwise::Expression::new(text, y.dtype).in_place(),
-            &[],
-            y,
-        )
+        cuda::elementwise::change(call, &Text::of_expression(["y"], |[y]| self.0.value(y)))
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {

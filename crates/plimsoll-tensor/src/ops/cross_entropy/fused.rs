@@ -194,9 +194,7 @@ impl Kernel for Rescale {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (scale, x) = (call.ins[0], call.outs[0]);
-        let expression = cuda::elementwise::Expression::new("y * a", x.dtype).in_place();
-        cuda::elementwise::evaluate(call, expression, &[scale], x)
+        cuda::elementwise::change(call, "y * a")
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
