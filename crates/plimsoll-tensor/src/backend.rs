@@ -31,6 +31,8 @@ pub enum DeviceKind {
 pub struct DeviceFacts {
     /// Which kernels run.
     pub kind: DeviceKind,
+    /// Compute capability, major and minor, of a GPU.
+    pub capability: Option<(i32, i32)>,
 }
 
 /// One run of a kernel. Outputs share no memory with inputs or each other.
@@ -54,7 +56,7 @@ pub(crate) trait Backend: Send + Sync {
 
     /// What operators may know of it.
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts { kind: DeviceKind::Cpu }
+        DeviceFacts { kind: DeviceKind::Cpu, capability: None }
     }
 
     /// What it says of itself.

@@ -216,7 +216,7 @@ impl Cuda {
 
     fn queue(&self, kernel: &dyn Kernel, launch: Launch<'_>, on: StreamId, owner: LabelId) -> Result<()> {
         let cause = Cause { op: kernel.name(), owner };
-        let mut call = CudaCall::new(cause.op, launch.ins, launch.outs, launch.scratch);
+        let mut call = CudaCall::new(cause.op, self.facts(), launch);
         kernel.cuda(&mut call)?;
         let mut recent = lock(&self.recent);
         if recent.len() == REMEMBERED {
@@ -279,7 +279,7 @@ impl Backend for Cuda {
     }
 
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts { kind: DeviceKind::Cuda }
+        DeviceFacts { kind: DeviceKind::Cuda, capability: self.properties.capability }
     }
 
     fn properties(&self) -> &DeviceProperties {

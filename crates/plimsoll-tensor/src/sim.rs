@@ -94,7 +94,7 @@ impl Backend for Sim {
     }
 
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts { kind: self.kind }
+        DeviceFacts { kind: self.kind, capability: self.properties.capability }
     }
 
     fn properties(&self) -> &DeviceProperties {

@@ -46,6 +46,8 @@ pub(crate) struct Attended<'a> {
     /// With its strides along batch, heads, queries and keys.
     pub(crate) mask: Option<(Placed<'a>, [usize; 4])>,
     pub(crate) dropout: Option<(f64, RandomStream)>,
+    /// Whether the kernels of `flash` take it.
+    pub(crate) by_tiles: bool,
 }
 
 /// Heads and queries whose scores are there at a time. Heads that share keys come one by one, as their gradients add up.
@@ -179,6 +181,9 @@ impl Attended<'_> {
         out: (Placed<'_>, Heads),
         log_sums: Placed<'_>,
     ) -> Result<()> {
+        if self.by_tiles {
+            return self.forward_by_tiles(call, [q, k, v], out.1, log_sums);
+        }
         let Sizes { keys, dim, value_dim, .. } = self.shape;
         let (wide, narrow) = self.buffers(call, 0);
         let accumulator = self.dtype.accumulator();
@@ -211,6 +216,9 @@ impl Attended<'_> {
         log_sums: Placed<'_>,
         [to_q, to_k, to_v]: [Heads; 3],
     ) -> Result<()> {
+        if self.by_tiles {
+            return self.backward_by_tiles(call, [q, k, v], [out, grad], log_sums, [to_q, to_k, to_v]);
+        }
         let Sizes { heads: all_heads, kv_heads, keys, dim, value_dim, .. } = self.shape;
         let accumulator = self.dtype.accumulator();
         let ((s_wide, p_narrow), (dp_wide, ds_narrow)) = (self.buffers(call, 0), self.buffers(call, 1));

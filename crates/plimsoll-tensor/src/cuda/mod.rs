@@ -33,6 +33,7 @@
 //! | `random` | drawn values, dropout |
 //! | `step` | optimizers over all parameters |
 //! | `attention` | attention by blocks of scores |
+//! | `flash` | attention by tiles with tensor cores |
 
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
@@ -40,6 +41,7 @@ pub(crate) mod clip;
 pub(crate) mod convolution;
 pub(crate) mod distance;
 pub(crate) mod elementwise;
+pub(crate) mod flash;
 pub(crate) mod fold;
 pub(crate) mod group_norm;
 pub(crate) mod index;
@@ -66,6 +68,7 @@ pub(crate) use plimsoll_cuda::ConvolutionPass;
 pub use plimsoll_cuda::{Args, Launch, Source, Step};
 use smallvec::SmallVec;
 
+use crate::backend::{self, DeviceFacts};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -137,6 +140,8 @@ pub(crate) mod fault {
 #[derive(Debug)]
 pub struct CudaCall<'a> {
     op: &'static str,
+    /// What is known of the device.
+    pub(crate) facts: DeviceFacts,
     /// The tensors to read, in the operator's order.
     pub ins: SmallVec<[Placed<'a>; 4]>,
     /// The tensors to write, in the operator's order.
@@ -149,13 +154,13 @@ pub struct CudaCall<'a> {
 impl<'a> CudaCall<'a> {
     pub(crate) fn new(
         op: &'static str,
-        ins: &[View<'a>],
-        outs: &[View<'a>],
-        scratch: Option<View<'a>>,
+        facts: DeviceFacts,
+        backend::Launch { ins, outs, scratch }: backend::Launch<'a>,
     ) -> CudaCall<'a> {
-        let placed = |views: &[View<'a>]| views.iter().map(Placed::of).collect();
+        let placed = |views: &'a [View<'a>]| views.iter().map(Placed::of).collect();
         CudaCall {
             op,
+            facts,
             ins: placed(ins),
             outs: placed(outs),
             scratch: scratch.as_ref().map(Placed::of),

@@ -59,7 +59,11 @@ impl Kernel for AttentionBackward {
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let all = call.ins.clone();
         let (ins, [out, log_sums, grad]) = self.forward_ins(&all);
-        let (attended, heads) = self.0.attended(ins);
+        let layouts: SmallVec<[&Layout; 4]> = ins.iter().map(|x| x.layout).collect();
+        let to: SmallVec<[&Layout; 3]> = call.outs.iter().map(|x| x.layout).collect();
+        let of_out = [out.layout, grad.layout];
+        let by_tiles = self.0.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, call.facts);
+        let (attended, heads) = self.0.attended(ins, by_tiles);
         let shape = attended.shape.into();
         let of_out = [out, grad].map(|x| cuda::attention::Heads {
             address: x.address,
@@ -108,10 +112,16 @@ impl Operator for AttentionBackward {
         !has_rows || input == self.arrangement().operands() || operands::rows_are_dense(layout)
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
         let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Meta::shape).collect();
         let shape = self.arrangement().shape(&shapes);
+        let (operands, [out, _, grad]) = self.forward_ins(ins);
+        let layouts: SmallVec<[&Layout; 4]> = operands.iter().map(|meta| meta.layout).collect();
+        let to: SmallVec<[&Layout; 3]> = outs.iter().map(|meta| meta.layout).collect();
+        let of_out = [out.layout, grad.layout];
+        let by_tiles = || self.0.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, device);
         shape.map_or(0, |shape| match device.kind {
+            DeviceKind::Cuda if by_tiles() => cuda::flash::scratch(&shape.into()),
             DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 2),
             _ => operands::float_bytes(backward_scratch_len(&shape)),
         })

@@ -23,7 +23,7 @@ mod wide;
 pub use call::AttentionOptions;
 pub(crate) use cases::cases;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use self::operands::{Attention, sizes};
 use crate::autograd::is_grad_enabled;
@@ -48,7 +48,9 @@ impl Kernel for Attention {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let ins = call.ins.clone();
-        let (attended, heads) = self.attended(&ins);
+        let layouts: SmallVec<[&Layout; 4]> = ins.iter().map(|x| x.layout).collect();
+        let by_tiles = self.is_by_tiles((&layouts, ins[0].dtype), &[], &[call.outs[0].layout], call.facts);
+        let (attended, heads) = self.attended(&ins, by_tiles);
         let [out, log_sums] = call.outs[..] else { return call.missing() };
         let strides = self.arrangement.out_strides(out.layout, &attended.shape.into());
         attended.forward(
@@ -83,8 +85,11 @@ impl Operator for Attention {
         input >= self.arrangement.operands() || operands::rows_are_dense(layout)
     }
 
-    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        let layouts: SmallVec<[&Layout; 4]> = ins.iter().map(|meta| meta.layout).collect();
+        let by_tiles = || self.is_by_tiles((&layouts, ins[0].dtype), &[], &[outs[0].layout], device);
         sizes(self.arrangement, ins).map_or(0, |shape| match device.kind {
+            DeviceKind::Cuda if by_tiles() => 0,
             DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 1),
             _ => operands::float_bytes(forward_scratch_len(&shape)),
         })

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::backend::DeviceFacts;
 use crate::cpu::kernels::attention::{AttentionShape, Heads, Mask, Scores};
 use crate::cpu::kernels::philox::Dropout;
 use crate::cuda::attention::Attended;
@@ -189,8 +190,35 @@ impl Attention {
         })
     }
 
+    /// Whether the kernels of `cuda/flash.rs` take it: `rest` are the output and its gradient, where they are read,
+    /// and `outs` what is written, which lies as the operator says and may begin anywhere.
+    pub(super) fn is_by_tiles(
+        &self,
+        (layouts, dtype): (&[&Layout], DType),
+        rest: &[&Layout],
+        outs: &[&Layout],
+        facts: DeviceFacts,
+    ) -> bool {
+        let operands = self.arrangement.operands();
+        let shapes: SmallVec<[&[usize]; 4]> = layouts.iter().map(|layout| layout.shape()).collect();
+        let Ok(shape) = self.arrangement.shape(&shapes) else { return false };
+        let places = self.arrangement.places(layouts, &shape);
+        let is_aligned =
+            |layout: &Layout, begin: usize, strides| cuda::flash::is_aligned(layout, begin, strides);
+        layouts.len() == operands
+            && self.dropout.is_none()
+            && cuda::flash::takes(&shape.into(), dtype, self.scale, facts)
+            && places.into_iter().all(|(i, begin, strides)| is_aligned(layouts[i], begin, strides))
+            && outs.iter().all(|out| is_aligned(out, 0, [0; 3]))
+            && rest.iter().all(|x| is_aligned(x, 0, self.arrangement.out_strides(x, &shape)))
+    }
+
     /// The same as a GPU's kernels take it.
-    pub(super) fn attended<'a>(&self, ins: &[Placed<'a>]) -> (Attended<'a>, [cuda::attention::Heads; 3]) {
+    pub(super) fn attended<'a>(
+        &self,
+        ins: &[Placed<'a>],
+        by_tiles: bool,
+    ) -> (Attended<'a>, [cuda::attention::Heads; 3]) {
         let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Placed::shape).collect();
         let shape = self.arrangement.shape(&shapes).unwrap_or_else(|_| unreachable!("inferred"));
         let mask = ins.get(self.arrangement.operands()).map(|mask| {
@@ -204,6 +232,7 @@ impl Attention {
             causal: self.causal,
             mask,
             dropout: self.dropout,
+            by_tiles,
         };
         (attended, self.cuda_heads(ins, &shape))
     }
