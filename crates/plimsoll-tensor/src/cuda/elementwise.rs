@@ -98,7 +98,8 @@ pub(crate) fn evaluate(
         .with("NINS", ins.len().to_string())
         .with("READS", if expression.reads_output { "1" } else { "0" })
         .with("RANK", if is_flat { 0 } else { space.rank() }.to_string())
-        .with("VEC", vector.to_string());
+        .with("VEC", vector.to_string())
+        .with("QUICK", if out.dtype.size() == 2 && expression.compute == "float" { "1" } else { "0" });
     let mut args = Args::new().address(out.address);
     for (n, (stride, letter)) in
         [("S0", "T0"), ("S1", "T1"), ("S2", "T2"), ("S3", "T3")].into_iter().enumerate()

@@ -13,9 +13,19 @@ const SUM: &str = include_str!("kernels/sum.cu");
 const ARGMAX: &str = include_str!("kernels/argmax.cu");
 
 /// Into how many parts a sum is cut: few results of many terms would leave most of a device idle.
-fn parts(results: usize, terms: usize) -> usize {
-    let blocks = results.div_ceil(32).max(1);
-    if terms < 512 || blocks >= 512 { 1 } else { terms.div_ceil(256).min(512 / blocks).clamp(1, 256) }
+pub(super) fn parts(results: usize, terms: usize) -> usize {
+    let blocks = results.div_ceil(128).max(1);
+    if terms < 512 || blocks >= 512 { 1 } else { terms.div_ceil(256).min(1024 / blocks).clamp(1, 256) }
+}
+
+/// How many neighbouring results a thread adds up together: as many as fill 16 bytes of the terms, where those lie so.
+pub(super) fn neighbours(results: usize, (address, dtype): (u64, DType), strides: &[usize]) -> usize {
+    let count = 16 / dtype.size();
+    let fits = dtype.size() > 1
+        && results.is_multiple_of(count)
+        && address.is_multiple_of(16)
+        && strides.iter().all(|stride| stride.is_multiple_of(count));
+    if fits { count } else { 1 }
 }
 
 /// Bytes of scratch for a sum, by sizes alone.
@@ -98,6 +108,10 @@ fn launch(
     let last = |space: &Space| space.strides[0].last().copied().unwrap_or(0);
     // Neighbouring threads read neighbouring elements.
     let columns = results >= 32 && (last(reduced) != 1 || terms < 32);
+    let vector = match columns && kept.rank() == 1 && last(kept) == 1 {
+        true => neighbours(results, (x, x_type), &reduced.strides[0]),
+        false => 1,
+    };
     let source = call
         .source(SUM)
         .with("A", accumulator)
@@ -105,11 +119,12 @@ fn launch(
         .with("TO", name(out_type))
         .with("KEPT", kept.rank().to_string())
         .with("REDUCED", reduced.rank().to_string())
-        .with("COLUMNS", if columns { "1" } else { "0" });
+        .with("COLUMNS", if columns { "1" } else { "0" })
+        .with("VEC", vector.to_string());
     let mut words: SmallVec<[u64; 24]> = SmallVec::from_slice(&[results as u64, terms as u64, part as u64]);
     words.extend(kept.words().into_iter().chain(reduced.words()));
     let args = Args::new().address(out).address(x).f64(scale).words(&words);
-    let blocks = if columns { results.div_ceil(32) } else { results };
+    let blocks = if columns { results.div_ceil(32 * vector) } else { results };
     call.launch(source, [blocks, terms.div_ceil(part), 1], 256, args)
 }
 

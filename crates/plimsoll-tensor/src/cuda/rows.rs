@@ -1,8 +1,10 @@
 //! What works on rows: softmax, layer normalization, losses.
 
 use plimsoll_cuda::{Args, Source};
+use smallvec::SmallVec;
 
 use super::product::{Operand, product};
+use super::reduce::neighbours;
 use super::{CudaCall, Placed, blocks_for, fault, name, threads_for};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -33,31 +35,61 @@ pub(crate) fn softmax(call: &mut CudaCall<'_>, log: bool) -> Result<()> {
     call.launch(source, [rows, 1, 1], threads_for(out.cols()), args)
 }
 
+/// How a block shares the elements of a row that it keeps in registers: how many lie together in 16 bytes, how many of those each
+/// thread has, and the threads. `None` where rows are no whole number of them.
+fn in_registers(cols: usize, all: &[Placed<'_>]) -> Option<(usize, usize, u32)> {
+    let size = all.first()?.dtype.size();
+    let together = 16 / size;
+    let begins_well = |x: &Placed<'_>| x.address.is_multiple_of((together * x.dtype.size()) as u64);
+    if cols == 0 || !cols.is_multiple_of(together) || !all.iter().all(begins_well) {
+        return None;
+    }
+    let packs = cols / together;
+    let threads = packs.div_ceil(32 / together).next_power_of_two().clamp(32, 1024);
+    let each = packs.div_ceil(threads);
+    (each * together <= 64).then_some((together, each, u32::try_from(threads).unwrap_or(32)))
+}
+
+/// The text of a pass over rows of which a block keeps one in registers, and its threads, or the one for rows of any length.
+fn row_source(call: &CudaCall<'_>, pass: &'static str, dtype: DType, all: &[Placed<'_>]) -> (Source, u32) {
+    let cols = all.first().map_or(0, Placed::cols);
+    let source = typed(call, LAYER_NORM, dtype).with("PASS", pass);
+    match in_registers(cols, all) {
+        Some((together, each, threads)) => {
+            (source.with("VEC", together.to_string()).with("EACH", each.to_string()), threads)
+        }
+        None => (source.with("VEC", "1").with("EACH", "0"), threads_for(cols)),
+    }
+}
+
 /// `x[, weight[, bias]] -> out, mean, rstd`.
 pub(crate) fn layer_norm(call: &mut CudaCall<'_>, eps: f64) -> Result<()> {
     let ins = call.ins.clone();
     let dtype = call.float(&ins)?;
     let [out, mean, rstd] = call.outs[..] else { return call.missing() };
     let at = |i: usize| ins.get(i).map_or(0, |x| x.address);
-    let source = typed(call, LAYER_NORM, dtype).with("PASS", "0");
+    let all: SmallVec<[Placed<'_>; 4]> = std::iter::once(out).chain(ins.iter().copied()).collect();
+    let (source, threads) = row_source(call, "0", dtype, &all);
     let args = Args::new().address(out.address).address(mean.address).address(rstd.address);
     let args = args.address(at(0)).address(at(1)).address(at(2)).size(out.cols()).f64(eps);
-    call.launch(source, [if out.is_empty() { 0 } else { out.rows() }, 1, 1], threads_for(out.cols()), args)
+    call.launch(source, [if out.is_empty() { 0 } else { out.rows() }, 1, 1], threads, args)
 }
 
 /// `grad, x, mean, rstd[, weight] -> grad of x`.
 pub(crate) fn layer_norm_backward(call: &mut CudaCall<'_>) -> Result<()> {
     let (ins, out) = (call.ins.clone(), call.outs[0]);
     let dtype = call.float(&ins[..2])?;
-    let source = typed(call, LAYER_NORM, dtype).with("PASS", "1");
+    let all: SmallVec<[Placed<'_>; 4]> =
+        [out, ins[0], ins[1]].into_iter().chain(ins.get(4).copied()).collect();
+    let (source, threads) = row_source(call, "1", dtype, &all);
     let args = ins[..4].iter().fold(Args::new().address(out.address), |args, x| args.address(x.address));
     let args = args.address(ins.get(4).map_or(0, |weight| weight.address)).size(out.cols());
-    call.launch(source, [if out.is_empty() { 0 } else { out.rows() }, 1, 1], threads_for(out.cols()), args)
+    call.launch(source, [if out.is_empty() { 0 } else { out.rows() }, 1, 1], threads, args)
 }
 
 /// Into how many parts the rows of a sum over rows are cut.
 fn row_parts(rows: usize, cols: usize) -> usize {
-    if rows < 512 { 1 } else { rows.div_ceil(256).min(512usize.div_ceil(cols.div_ceil(32).max(1))) }
+    super::reduce::parts(cols, rows)
 }
 
 /// Bytes of scratch for the gradient of a layer normalization's weight.
@@ -77,10 +109,13 @@ pub(crate) fn layer_norm_backward_scale(call: &mut CudaCall<'_>) -> Result<()> {
     let part = rows.div_ceil(parts).max(1);
     let accumulator = dtype.accumulator();
     let (to, to_type) = if parts == 1 { (out.address, dtype) } else { (call.scratch_address(), accumulator) };
+    let vector = [ins[0], ins[1]].map(|x| neighbours(cols, (x.address, x.dtype), &[cols]));
+    let vector = vector[0].min(vector[1]);
     let source = typed(call, LAYER_NORM, dtype).with("PASS", "2").with("TO", name(to_type));
+    let source = source.with("VEC", vector.to_string()).with("EACH", "0");
     let args = ins.iter().fold(Args::new().address(to), |args, x| args.address(x.address));
     let args = args.size(rows).size(cols).size(part);
-    call.launch(source, [cols.div_ceil(32), parts, 1], 256, args)?;
+    call.launch(source, [cols.div_ceil(32 * vector), parts, 1], 256, args)?;
     if parts == 1 {
         return Ok(());
     }
@@ -131,19 +166,38 @@ pub(crate) struct Projected {
     pub(crate) bias: bool,
 }
 
-/// Bytes that the logits of some rows may take.
-const LOGITS_BYTES: usize = 128 << 20;
+/// Bytes that the logits of some rows may take. The weight's gradient is read and written once for each of these parts, which
+/// short floats, whose products are fast, would notice.
+fn logits_bytes(dtype: DType) -> usize {
+    if dtype.size() == 2 { 128 << 20 } else { 64 << 20 }
+}
+
+/// Rows of a part: a whole number of a product's tiles.
+const TILE: usize = 128;
 
 impl Projected {
     /// Rows whose logits are there at a time.
     fn chunk(&self, dtype: DType) -> usize {
-        let row = (self.classes * dtype.size()).max(1);
-        (LOGITS_BYTES / row).clamp(1, self.rows.max(1))
+        let row = (self.stride(dtype) * dtype.size()).max(1);
+        let most = (logits_bytes(dtype) / row).clamp(1, self.rows.max(1));
+        // Parts of about one size.
+        self.rows.div_ceil(self.rows.div_ceil(most).max(1)).next_multiple_of(TILE).min(most)
+    }
+
+    /// Elements from a row of logits to the next: rows begin at multiples of 16 bytes, which fast products ask for.
+    fn stride(&self, dtype: DType) -> usize {
+        self.classes.next_multiple_of(16 / dtype.size())
+    }
+
+    /// Classes in parts of which each product is fast: those up to a multiple of 16 bytes, and the few that are left.
+    fn parts(&self, dtype: DType) -> impl DoubleEndedIterator<Item = (usize, usize)> + use<> {
+        let most = self.classes / (16 / dtype.size()) * (16 / dtype.size());
+        [(0, most), (most, self.classes - most)].into_iter().filter(|&(_, count)| count > 0)
     }
 
     /// Bytes of scratch: logits of a chunk, the loss of each row, and what a mean divides by.
     pub(crate) fn scratch(&self, dtype: DType) -> u64 {
-        let logits = (self.chunk(dtype) * self.classes * dtype.size()).next_multiple_of(512);
+        let logits = (self.chunk(dtype) * self.stride(dtype) * dtype.size()).next_multiple_of(512);
         (logits + (self.rows + 1) * dtype.accumulator().size()) as u64
     }
 
@@ -163,7 +217,8 @@ impl Projected {
         let dtype = call.float(&[x, weight])?;
         let (chunk, size) = (self.chunk(dtype), dtype.size());
         let logits = call.scratch_address();
-        let losses = logits + (chunk * classes * size).next_multiple_of(512) as u64;
+        let stride = self.stride(dtype);
+        let losses = logits + (chunk * stride * size).next_multiple_of(512) as u64;
         let total = losses + (rows * dtype.accumulator().size()) as u64;
         let mean = i64::from(mean);
         let source = typed(call, CROSS_ENTROPY, dtype);
@@ -174,40 +229,34 @@ impl Projected {
         for first in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - first);
             let at = |of: &Placed<'_>| of.address + (first * dim * size) as u64;
-            let (rows_of_x, w) =
-                (Operand::rows(at(&x), dtype, dim), Operand::rows(weight.address, dtype, dim));
-            let l = Operand::rows(logits, dtype, classes);
-            product(call, [1, count, classes, dim], rows_of_x, w.transposed(), l, bias, 0.0)?;
+            let rows_of_x = Operand::rows(at(&x), dtype, dim);
+            let w = |class: usize| Operand::rows(weight.address + (class * dim * size) as u64, dtype, dim);
+            let l = |class: usize| Operand::rows(logits + (class * size) as u64, dtype, stride);
+            for (class, some) in self.parts(dtype) {
+                let (to, bias) = (l(class), bias.map(|bias| bias + (class * size) as u64));
+                product(call, [1, count, some, dim], rows_of_x, w(class).transposed(), to, bias, 0.0)?;
+            }
             let args =
                 Args::new().address(logits).address(losses + (first * dtype.accumulator().size()) as u64);
             let args = args.address(target.address + (first * 8) as u64).address(total);
-            let args = args
-                .address(class_weights)
-                .size(classes)
-                .i64(ignored)
-                .f64(smoothing)
-                .i64(mean)
-                .i64(i64::from(wanted));
+            let args = args.address(class_weights).size(classes).size(stride).i64(ignored);
+            let args = args.f64(smoothing).i64(mean).i64(i64::from(wanted));
             call.launch(source.clone().with("PASS", "1"), [count, 1, 1], threads_for(classes), args)?;
             if let Some(to_x) = &to_x {
-                product(
-                    call,
-                    [1, count, dim, classes],
-                    l,
-                    w,
-                    Operand::rows(at(to_x), dtype, dim),
-                    None,
-                    0.0,
-                )?;
+                // The few classes first, so that the sum of the many is rounded last.
+                for (nth, (class, some)) in self.parts(dtype).rev().enumerate() {
+                    let (to, keep) = (Operand::rows(at(to_x), dtype, dim), if nth == 0 { 0.0 } else { 1.0 });
+                    product(call, [1, count, dim, some], l(class), w(class), to, None, keep)?;
+                }
             }
             if let Some(to_weight) = &to_weight {
                 let to = Operand::rows(to_weight.address, dtype, dim);
                 let keep = if first == 0 { 0.0 } else { 1.0 };
-                product(call, [1, classes, dim, count], l.transposed(), rows_of_x, to, None, keep)?;
+                product(call, [1, classes, dim, count], l(0).transposed(), rows_of_x, to, None, keep)?;
             }
             if let Some(to_bias) = &to_bias {
                 let args = Args::new().address(to_bias.address).address(logits).size(count).size(classes);
-                let args = args.i64(i64::from(first > 0));
+                let args = args.size(stride).i64(i64::from(first > 0));
                 call.launch(source.clone().with("PASS", "3"), [classes.div_ceil(32), 1, 1], 1024, args)?;
             }
         }

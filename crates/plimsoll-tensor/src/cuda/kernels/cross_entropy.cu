@@ -16,22 +16,48 @@ extern "C" __global__ void __launch_bounds__(512) kernel(A* total, const i64* ta
 }
 #elif PASS == 1
 // The losses of some rows, and in the place of their logits the gradients where they are wanted. A block a row.
-extern "C" __global__ void __launch_bounds__(512) kernel(T* logits, A* losses, const i64* target, const A* total, const T* weight, i64 classes, i64 ignored, double smoothing, i64 mean, i64 wanted) {
-    T* row = logits + (i64)blockIdx.x * classes;
+// Rows begin at multiples of 16 bytes, of which a thread takes several at a time.
+#define VEC (16 / (int)sizeof(T))
+#define AHEAD 4
+INLINE float quick(float x) { return sizeof(T) == 2 ? __expf(x) : exp(x); }
+INLINE double quick(double x) { return exp(x); }
+extern "C" __global__ void __launch_bounds__(512) kernel(
+    T* logits, A* losses, const i64* target, const A* total, const T* weight, i64 classes, i64 stride, i64 ignored, double smoothing,
+    i64 mean, i64 wanted
+) {
+    T* row = logits + (i64)blockIdx.x * stride;
     i64 to = target[blockIdx.x];
     if (to == ignored || to < 0 || to >= classes) {
         if (threadIdx.x == 0) losses[blockIdx.x] = 0;
         if (wanted) for (i64 i = threadIdx.x; i < classes; i += blockDim.x) store(row + i, (A)0);
         return;
     }
+    typedef Pack<T, VEC> Some;
+    int packs = (int)((classes + VEC - 1) / VEC);
     A largest = -(A)INFINITE, sum = 0;
-    for (i64 i = threadIdx.x; i < classes; i += blockDim.x) {
-        A x = load<A>(row + i);
-        if (x > largest) { sum = sum * exp(largest - x) + 1; largest = x; }
-        else sum += exp(x - largest);
+    for (int first = threadIdx.x; first < packs; first += blockDim.x * AHEAD) {
+        Some x[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) if (first + u * (int)blockDim.x < packs) x[u] = ((const Some*)row)[first + u * blockDim.x];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            i64 begin = (i64)(first + u * (int)blockDim.x) * VEC;
+            if (begin >= classes) break;
+            A v[VEC], top = largest;
+#pragma unroll
+            for (int k = 0; k < VEC; k++) {
+                v[k] = begin + k < classes ? value<A>(x[u].v[k]) : -(A)INFINITE;
+                top = Larger::of(top, v[k]);
+            }
+            if (top == -(A)INFINITE) continue;
+            sum *= quick(largest - top);
+            largest = top;
+#pragma unroll
+            for (int k = 0; k < VEC; k++) sum += quick(v[k] - top);
+        }
     }
     A all = block_max(largest);
-    sum = block_sum(largest == -(A)INFINITE ? (A)0 : sum * exp(largest - all));
+    sum = block_sum(largest == -(A)INFINITE ? (A)0 : sum * quick(largest - all));
     A logarithm = log(sum) + all;
     // The coefficients of the target, and of every class; their sum.
     A own = weight ? load<A>(weight + to) * (A)(1 - smoothing) : (A)(1 - smoothing), level = own, base = 0;
@@ -50,20 +76,32 @@ extern "C" __global__ void __launch_bounds__(512) kernel(T* logits, A* losses, c
     if (!wanted) return;
     A scale = mean ? 1 / *total : (A)1;
     __syncthreads();
-    for (i64 i = threadIdx.x; i < classes; i += blockDim.x) {
-        A y = exp(load<A>(row + i) - logarithm) * level - (i == to ? own : (A)0);
-        if (smoothing != 0) y -= spread * (weight ? load<A>(weight + i) : (A)1);
-        store(row + i, y * scale);
+    for (int first = threadIdx.x; first < packs; first += blockDim.x * AHEAD) {
+        Some x[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) if (first + u * (int)blockDim.x < packs) x[u] = ((const Some*)row)[first + u * blockDim.x];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) {
+            i64 begin = (i64)(first + u * (int)blockDim.x) * VEC;
+            if (begin >= classes) break;
+#pragma unroll
+            for (int k = 0; k < VEC; k++) {
+                A y = quick(value<A>(x[u].v[k]) - logarithm) * level - (begin + k == to ? own : (A)0);
+                if (smoothing != 0) y -= spread * (weight && begin + k < classes ? load<A>(weight + begin + k) : (A)1);
+                x[u].v[k] = Into<T>::of(y * scale);
+            }
+            ((Some*)row)[first + u * blockDim.x] = x[u];
+        }
     }
 }
 #elif PASS == 3
 // The gradient of the bias: sums of the columns of some rows' gradients, to which what was there is added.
-extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads, i64 rows, i64 classes, i64 keep) {
+extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads, i64 rows, i64 classes, i64 stride, i64 keep) {
     __shared__ A parts[32][33];
     int lane = threadIdx.x & 31, first = threadIdx.x >> 5;
     i64 c = (i64)blockIdx.x * 32 + lane;
     A sum = 0;
-    if (c < classes) for (i64 row = first; row < rows; row += 32) sum += load<A>(grads + row * classes + c);
+    if (c < classes) for (i64 row = first; row < rows; row += 32) sum += load<A>(grads + row * stride + c);
     parts[first][lane] = sum;
     __syncthreads();
     if (first != 0 || c >= classes) return;

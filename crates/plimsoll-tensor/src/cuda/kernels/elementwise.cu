@@ -6,6 +6,12 @@
 
 struct Numbers { double v[8]; };
 
+#if QUICK
+// Results of 16 bits need no more than these: some units in the last place of a float.
+INLINE float quick_tanh(float x) { return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f); }
+#define tanh quick_tanh
+#endif
+
 #if RANK > 0
 struct Space { i64 size[RANK]; i64 out[RANK]; i64 in[NINS + 1][RANK]; };
 #endif

@@ -1,10 +1,11 @@
 
-// One step of many parameters in one launch. Defined before: P, G and S, the types of parameters, gradients and state; MOST, how many
+// One step of many parameters in one launch. Defined before: P, G and S, the types of parameters, gradients and state; ROUNDS and R, whether
+// parameters are also written in another type, and which; MOST, how many
 // parameters there is room for; RULE: 0 SGD, 1 SGD with momentum, 2 Adam. A block finds its parameter by the number of its chunk.
 
 #define CHUNK 4096
 
-struct Table { i64 count; i64 first[MOST + 1]; i64 length[MOST]; P* p[MOST]; const G* g[MOST]; S* s[MOST]; S* t[MOST]; };
+struct Table { i64 count; i64 first[MOST + 1]; i64 length[MOST]; P* p[MOST]; const G* g[MOST]; S* s[MOST]; S* t[MOST]; R* r[MOST]; };
 struct Numbers { float v[8]; };
 
 extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__ Table table, const __grid_constant__ Numbers numbers) {
@@ -19,6 +20,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__
     const G* g = table.g[low];
     S* s = table.s[low];
     S* t = table.t[low];
+    R* r = table.r[low];
+    (void)s; (void)t; (void)r;
     const float* v = numbers.v;
 #pragma unroll 4
     for (i64 i = begin + threadIdx.x; i < end; i += 256) {
@@ -43,5 +46,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__
         x = v[2] * x - v[0] * mean / (sqrtf(square) / v[6] + v[7]);
 #endif
         store(p + i, x);
+#if ROUNDS
+        store(r + i, x);
+#endif
     }
 }
