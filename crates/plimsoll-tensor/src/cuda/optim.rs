@@ -17,6 +17,8 @@ pub(crate) struct Stepped<'a> {
     pub(crate) parameter: Placed<'a>,
     pub(crate) grad: Placed<'a>,
     pub(crate) state: SmallVec<[Placed<'a>; 3]>,
+    /// What gets the parameter's rounded values.
+    pub(crate) rounded: Option<Placed<'a>>,
     pub(crate) step: u64,
 }
 
@@ -26,12 +28,15 @@ impl Stepped<'_> {
     }
 }
 
-/// The parameters of a call: those that are changed come as outputs, each with so many tensors of state after it.
-pub(crate) fn slots<'a>(call: &CudaCall<'a>, slots: &[(u64, usize)]) -> Vec<Stepped<'a>> {
+/// The parameters of a call: those that are changed come as outputs, each with so many tensors of state after it and,
+/// where it `rounds`, the tensor for its rounded values.
+pub(crate) fn slots<'a>(call: &CudaCall<'a>, slots: &[(u64, usize)], rounds: bool) -> Vec<Stepped<'a>> {
     let (mut changed, mut grads) = (call.outs.iter().copied(), call.ins.iter().copied());
     let slot = |&(step, states): &(u64, usize)| {
         let (parameter, grad) = (changed.next()?, grads.next()?);
-        Some(Stepped { parameter, grad, state: changed.by_ref().take(states).collect(), step })
+        let state = changed.by_ref().take(states).collect();
+        let rounded = rounds.then(|| changed.next()).flatten();
+        Some(Stepped { parameter, grad, state, rounded, step })
     };
     slots.iter().filter_map(slot).filter(|slot| !slot.parameter.is_empty()).collect()
 }

@@ -198,7 +198,7 @@ pub use pool::{
 pub use recurrent::{Cell, RecurrentLayer, RecurrentState};
 pub use rotary::Rotary;
 pub use selection::BagMode;
-pub use step::{Slot, optimizer_step};
+pub use step::{Slot, optimizer_step, optimizer_step_rounded};
 pub use unscale::unscale_;
 pub use view::ReshapeTo;
 

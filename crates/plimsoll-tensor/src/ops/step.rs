@@ -37,10 +37,14 @@ pub struct Slot<'a> {
     pub step: u64,
 }
 
-/// `grads -> parameters, states` in place. The inputs are each parameter with its state, then the gradients.
+/// `grads -> parameters, states[, rounded]` in place. The inputs are each parameter with its state and, where there is one, the
+/// tensor that gets its rounded values; then the gradients.
 #[derive(Clone, Debug)]
 struct Step {
     rule: Rule,
+    /// Whether each parameter has a tensor that gets its values, rounded to that tensor's type: on a GPU only, where it is the
+    /// same launch.
+    rounds: bool,
     /// For each parameter the number of its step, and how many tensors its state has.
     slots: SmallVec<[(u64, usize); 2]>,
 }
@@ -50,7 +54,7 @@ impl Step {
     fn parameters(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.slots.iter().scan(0, |at, &(_, states)| {
             let parameter = *at;
-            *at += 1 + states;
+            *at += 1 + states + usize::from(self.rounds);
             Some((parameter, states))
         })
     }
@@ -64,11 +68,15 @@ impl Kernel for Step {
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let is_wide = call.outs.iter().any(|tensor| tensor.dtype == DType::F64);
         if !is_wide && numbers(&self.rule, 1).is_some() {
-            return cuda::step::step(call, &self.slots, |step| numbers(&self.rule, step));
+            return cuda::step::step(call, &self.slots, self.rounds, |step| numbers(&self.rule, step));
         }
-        cuda::optim::slots(call, &self.slots)
-            .iter()
-            .try_for_each(|slot| one_by_one::step(call, &self.rule, slot))
+        for slot in &cuda::optim::slots(call, &self.slots, self.rounds) {
+            one_by_one::step(call, &self.rule, slot)?;
+            if let Some(rounded) = slot.rounded {
+                cuda::elementwise::copy(call, slot.parameter, rounded)?;
+            }
+        }
+        Ok(())
     }
 
     /// Rules of one element read short types themselves, without converted copies.
@@ -145,11 +153,22 @@ impl Operator for Step {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let name = self.name();
         let changes = ins.len().saturating_sub(self.slots.len());
-        if self.parameters().map(|(_, states)| 1 + states).sum::<usize>() != changes {
+        let rounded = usize::from(self.rounds);
+        if self.parameters().map(|(_, states)| 1 + states + rounded).sum::<usize>() != changes {
             return Err(Error::argument(name, "needs parameters, their state and their gradients"));
         }
         for (slot, (parameter, states)) in self.parameters().enumerate() {
-            check(&self.rule, &ins[parameter], &ins[parameter + 1..][..states], &ins[changes + slot])?;
+            let after = &ins[parameter + 1..];
+            check(&self.rule, &ins[parameter], &after[..states], &ins[changes + slot])?;
+            if self.rounds && after[states].shape() != ins[parameter].shape() {
+                let shapes = (ins[parameter].shape(), after[states].shape());
+                let message =
+                    format!("a parameter of {:?} to be rounded into a tensor of {:?}", shapes.0, shapes.1);
+                return Err(Error::shape(name, message));
+            }
+            if self.rounds {
+                want_float(name, after[states].dtype)?;
+            }
         }
         Ok(ins[..changes].iter().enumerate().map(|(i, meta)| Output::in_place(i, meta)).collect())
     }
@@ -226,19 +245,45 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
 /// Shapes or types that do not go together; parameters with gaps, or state that lies in another order; shared memory; a step number
 /// of 0. Nothing has changed then.
 pub fn optimizer_step(rule: &Rule, slots: &[Slot<'_>]) -> Result<()> {
+    step(rule, slots, &[])
+}
+
+/// [`optimizer_step`] of parameters of which others hold the rounded values: each `rounded` gets those of the parameter of its slot
+/// after the step, in its own type. So a model computes in 16 bits while its parameters move in 32.
+///
+/// # Errors
+/// As [`optimizer_step`]; another number of tensors than slots, or one of another shape.
+pub fn optimizer_step_rounded(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
+    if rounded.len() != slots.len() {
+        let message =
+            format!("{} tensors for the rounded values of {} parameters", rounded.len(), slots.len());
+        return Err(Error::argument(rule.name(), message));
+    }
+    let is_one_launch =
+        |slot: &Slot<'_>| slot.parameter.device().facts().kind == DeviceKind::Cuda && !rule.is_whole();
+    if slots.iter().all(is_one_launch) {
+        return step(rule, slots, rounded);
+    }
+    step(rule, slots, &[])?;
+    no_grad(|| slots.iter().zip(rounded).try_for_each(|(slot, to)| to.copy_(slot.parameter)))
+}
+
+fn step(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
     if slots.iter().any(|slot| slot.step == 0) {
         return Err(Error::argument(rule.name(), "steps are counted from 1"));
     }
     if slots.is_empty() {
         return Ok(());
     }
-    let op = Step { rule: *rule, slots: slots.iter().map(|slot| (slot.step, slot.state.len())).collect() };
+    let numbers = slots.iter().map(|slot| (slot.step, slot.state.len())).collect();
+    let op = Step { rule: *rule, rounds: !rounded.is_empty(), slots: numbers };
     let mut changed: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
     let mut grads: SmallVec<[Cow<'_, Tensor>; 4]> = SmallVec::new();
-    for slot in slots {
+    for (i, slot) in slots.iter().enumerate() {
         let lying = |tensor| as_it_lies(rule, slot.parameter, tensor);
         changed.push(lying(slot.parameter));
         changed.extend(slot.state.iter().map(lying));
+        changed.extend(rounded.get(i).copied().map(lying));
         grads.push(lying(slot.grad));
     }
     let ins: SmallVec<[&Tensor; 4]> = changed.iter().chain(&grads).map(|tensor| &**tensor).collect();
@@ -320,7 +365,7 @@ pub(crate) fn cases() -> Vec<Case> {
     };
     // A parameter and its state are made contiguous, as an optimizer's are.
     let own = |ins: &[&Tensor]| ins.iter().map(|x| x.copy()).collect::<Result<Vec<_>>>();
-    let op = Step { rule: Rule::Sgd(sgd), slots: SmallVec::from_slice(&[(2, 1), (2, 1)]) };
+    let op = Step { rule: Rule::Sgd(sgd), rounds: false, slots: SmallVec::from_slice(&[(2, 1), (2, 1)]) };
     let step = move |ins: &[&Tensor]| call(op.clone(), &own(ins)?.iter().collect::<Vec<_>>());
     let shapes: [&[usize]; 6] = [&[3, 4], &[3, 4], &[5], &[5], &[3, 4], &[5]];
     vec![Case::new("sgd", &shapes, step).expect(naive).without_derivative()]

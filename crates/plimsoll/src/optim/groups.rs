@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use plimsoll_tensor::label::{self, Category, Span};
-use plimsoll_tensor::op::{Slot, optimizer_step};
+use plimsoll_tensor::op::{Slot, optimizer_step, optimizer_step_rounded};
 use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
 
 use super::Optimizer;
@@ -42,6 +42,8 @@ pub struct ParamGroup<O> {
     pub options: O,
     pub(super) parameters: Vec<Tensor>,
     pub(super) states: Vec<State>,
+    /// Whether short parameters move in 32 bits.
+    pub(super) master_weights: bool,
     pub(super) initial_lr: Option<f64>,
 }
 
@@ -58,13 +60,44 @@ impl State {
     }
 }
 
+/// The 32-bit copy of a parameter in 16 bits.
+const MASTER: &str = "master_weight";
+
 /// State of a parameter, by number, that its first step needs.
 type Fresh = (usize, &'static str, Tensor);
 
+/// One parameter's part of a step.
+struct Work {
+    /// Its number in the group.
+    at: usize,
+    grad: Tensor,
+    state: Vec<Tensor>,
+    master: Option<Tensor>,
+    step: u64,
+}
+
+impl Work {
+    fn slot<'a>(&'a self, parameters: &'a [Tensor]) -> Slot<'a> {
+        let parameter = self.master.as_ref().unwrap_or(&parameters[self.at]);
+        Slot { parameter, grad: &self.grad, state: &self.state, step: self.step }
+    }
+}
+
 impl<O: Algorithm> ParamGroup<O> {
-    fn new(parameters: Vec<Tensor>, options: O) -> ParamGroup<O> {
+    pub(super) fn new(parameters: Vec<Tensor>, options: O) -> ParamGroup<O> {
         let states = vec![State::default(); parameters.len()];
-        ParamGroup { options, parameters, states, initial_lr: None }
+        ParamGroup { options, parameters, states, master_weights: false, initial_lr: None }
+    }
+
+    /// What is kept of a parameter, and its type.
+    pub(super) fn wanted(&self, parameter: &Tensor) -> (Vec<StateTensor>, DType) {
+        let mut wanted = self.options.state(parameter.shape());
+        let short = matches!(parameter.dtype(), DType::F16 | DType::BF16);
+        if !self.master_weights || !short {
+            return (wanted, parameter.dtype());
+        }
+        wanted.push(StateTensor { name: MASTER, shape: parameter.shape().to_vec(), start: None });
+        (wanted, DType::F32)
     }
 
     /// The parameters of the group.
@@ -79,10 +112,13 @@ impl<O: Algorithm> ParamGroup<O> {
             if parameter.grad().is_none() {
                 continue;
             }
-            for wanted in self.options.state(parameter.shape()) {
-                if state.get(wanted.name).is_none() {
-                    fresh.push((i, wanted.name, allocate(parameter, &wanted)?));
+            let (wanted, dtype) = self.wanted(parameter);
+            for wanted in wanted.iter().filter(|wanted| state.get(wanted.name).is_none()) {
+                let tensor = allocate(parameter, wanted, dtype)?;
+                if wanted.name == MASTER {
+                    tensor.copy_(parameter)?;
                 }
+                fresh.push((i, wanted.name, tensor));
             }
         }
         Ok(fresh)
@@ -90,23 +126,20 @@ impl<O: Algorithm> ParamGroup<O> {
 
     /// Steps every parameter that has a gradient: one call for each device.
     fn step(&mut self, fresh: &[Fresh]) -> Result<()> {
-        struct Work {
-            at: usize,
-            grad: Tensor,
-            state: Vec<Tensor>,
-            step: u64,
-        }
         let mut work = Vec::new();
         for (at, (parameter, state)) in self.parameters.iter().zip(&self.states).enumerate() {
             let Some(grad) = parameter.grad() else { continue };
             let is_new = fresh.binary_search_by_key(&at, |(i, ..)| *i).is_ok();
             let new = |name| fresh.iter().find(|(i, n, _)| (*i, *n) == (at, name)).map(|(.., tensor)| tensor);
-            let wanted = self.options.state(parameter.shape());
-            let find = |wanted: &StateTensor| state.get(wanted.name).or_else(|| new(wanted.name)).cloned();
-            let state_tensors = wanted.iter().filter_map(find).collect();
+            let (wanted, _) = self.wanted(parameter);
+            let find = |name| state.get(name).or_else(|| new(name)).cloned();
+            let is_master = |wanted: &&StateTensor| wanted.name == MASTER;
+            let master = wanted.iter().find(is_master).and_then(|wanted| find(wanted.name));
+            let kept = wanted.iter().filter(|wanted| !is_master(wanted));
+            let state_tensors = kept.filter_map(|wanted| find(wanted.name)).collect();
             // Where PyTorch counts no steps, the first is the one that makes the state.
             let step = if O::COUNTS_STEPS { state.steps + 1 } else { 1 + u64::from(!is_new) };
-            work.push(Work { at, grad, state: state_tensors, step });
+            work.push(Work { at, grad, state: state_tensors, master, step });
         }
         let mut devices: Vec<&Device> = Vec::new();
         for parameter in work.iter().map(|work| &self.parameters[work.at]) {
@@ -115,22 +148,18 @@ impl<O: Algorithm> ParamGroup<O> {
             }
         }
         for device in devices {
-            let slots: Vec<Slot<'_>> = work
-                .iter()
-                .filter(|work| self.parameters[work.at].device() == device)
-                .map(|work| Slot {
-                    parameter: &self.parameters[work.at],
-                    grad: &work.grad,
-                    state: &work.state,
-                    step: work.step,
-                })
-                .collect();
-            // Rules of a whole matrix compute in 32 bits: short types are converted for them, one parameter at a time.
+            let here = work.iter().filter(|work| self.parameters[work.at].device() == device);
+            let (masters, direct): (Vec<&Work>, Vec<&Work>) = here.partition(|work| work.master.is_some());
             let rule = self.options.rule();
+            let rounded: Vec<&Tensor> = masters.iter().map(|work| &self.parameters[work.at]).collect();
+            let slots: Vec<Slot<'_>> = masters.iter().map(|work| work.slot(&self.parameters)).collect();
+            optimizer_step_rounded(&rule, &slots, &rounded)?;
+            // Rules of a whole matrix compute in 32 bits: short types are converted for them, one parameter at a time.
             let converted = |slot: &Slot<'_>| {
                 rule.is_whole() && !matches!(slot.parameter.dtype(), DType::F32 | DType::F64)
             };
-            let (apart, together): (Vec<_>, Vec<_>) = slots.into_iter().partition(converted);
+            let slots = direct.iter().map(|work| work.slot(&self.parameters));
+            let (apart, together): (Vec<_>, Vec<_>) = slots.partition(converted);
             optimizer_step(&rule, &together)?;
             apart.iter().try_for_each(|slot| optimizer_step(&rule, std::slice::from_ref(slot)))?;
         }
@@ -151,6 +180,28 @@ impl<O: Algorithm> OptimizerOf<O> {
         OptimizerOf { param_groups: vec![ParamGroup::new(parameters, options)] }
     }
 
+    /// The same, with 32-bit copies of parameters in 16 bits, and their state in 32 bits: a step moves the copy and rounds it
+    /// into the parameter, so that what a step changes is not lost in rounding. The copies are state, called `master_weight`.
+    ///
+    /// ```
+    /// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
+    /// use plimsoll::{DType, Device, Tensor};
+    /// let w = Tensor::ones(&[2], &Device::cpu())?.to_dtype(DType::BF16)?.requires_grad_(true)?;
+    /// let mut sgd = Sgd::new(vec![w.clone()], SgdOptions { lr: 1e-3, ..SgdOptions::default() }).with_master_weights();
+    /// for _ in 0..10 {
+    ///     w.set_grad(Some(Tensor::ones(&[2], &Device::cpu())?.to_dtype(DType::BF16)?));
+    ///     sgd.step()?;
+    /// }
+    /// // A step of 0.001 alone would be rounded away: 1 is followed by 0.996.
+    /// assert_eq!(w.to_dtype(DType::F32)?.to_vec::<f32>()?, [0.98828125; 2]);
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_master_weights(mut self) -> OptimizerOf<O> {
+        self.param_groups.iter_mut().for_each(|group| group.master_weights = true);
+        self
+    }
+
     /// Adds parameters with options of their own. As `Optimizer.add_param_group`.
     ///
     /// # Errors
@@ -161,7 +212,8 @@ impl<O: Algorithm> OptimizerOf<O> {
             let message = format!("the parameter {} is in two places of the groups", twice.label());
             return Err(Error::Argument { op: O::NAME, message });
         }
-        self.param_groups.push(ParamGroup::new(parameters, options));
+        let master_weights = self.param_groups.iter().any(|group| group.master_weights);
+        self.param_groups.push(ParamGroup { master_weights, ..ParamGroup::new(parameters, options) });
         Ok(())
     }
 }
@@ -212,12 +264,14 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
 }
 
 /// Allocates one tensor of a parameter's state, named after both: `conv2.weight exp_avg`.
-pub(super) fn allocate(parameter: &Tensor, wanted: &StateTensor) -> Result<Tensor> {
+pub(super) fn allocate(parameter: &Tensor, wanted: &StateTensor, dtype: DType) -> Result<Tensor> {
     let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
     let _owner = Span::of(Category::OptimizerState, label);
     let tensor = match wanted.shape == parameter.shape() {
-        true => parameter.empty_like()?,
-        false => Tensor::empty(&wanted.shape, parameter.dtype(), parameter.device())?,
+        true if parameter.dtype() == dtype => parameter.empty_like()?,
+        // Laid out as the parameter.
+        true => parameter.detach().to_dtype(dtype)?,
+        false => Tensor::empty(&wanted.shape, dtype, parameter.device())?,
     };
     wanted.start.map_or(Ok(()), |start| tensor.fill_(start))?;
     Ok(tensor)

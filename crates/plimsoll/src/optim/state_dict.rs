@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_tensor::{Error, Result, Tensor};
+use plimsoll_tensor::{DType, Error, Result, Tensor};
 use serde_json::{Map, Value};
 
 use super::algorithm::{Algorithm, StateTensor};
-use super::groups::{OptimizerOf, State, allocate};
+use super::groups::{OptimizerOf, ParamGroup, State, allocate};
 
 /// What an optimizer keeps between steps. As `torch.optim.Optimizer.state_dict()`.
 ///
@@ -110,9 +110,13 @@ fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
 }
 
 /// The saved state of one parameter in memory of its own.
-fn copied<O: Algorithm>(number: usize, parameter: &Tensor, options: &O, saved: &ParamState) -> Result<State> {
+fn copied<O: Algorithm>(
+    number: usize,
+    parameter: &Tensor,
+    (wanted, dtype): (Vec<StateTensor>, DType),
+    saved: &ParamState,
+) -> Result<State> {
     let mut state = State { steps: saved.step.unwrap_or(1), tensors: Vec::new() };
-    let wanted = options.state(parameter.shape());
     let names = || wanted.iter().map(|wanted| wanted.name).collect::<Vec<_>>().join(", ");
     if let Some(name) =
         saved.tensors.keys().find(|name| wanted.iter().all(|wanted| wanted.name != name.as_str()))
@@ -132,7 +136,7 @@ fn copied<O: Algorithm>(number: usize, parameter: &Tensor, options: &O, saved: &
                 format!("`{}` of parameter {number} has shape {found:?}, not {expected:?}", wanted.name);
             return Err(wrong::<O>(&message));
         }
-        let own = allocate(parameter, &StateTensor { start: None, ..wanted.clone() })?;
+        let own = allocate(parameter, &StateTensor { start: None, ..wanted.clone() }, dtype)?;
         own.copy_(&tensor.to_device(parameter.device())?)?;
         state.tensors.push((wanted.name, own));
     }
@@ -153,9 +157,15 @@ pub(super) fn load<O: Algorithm>(optimizer: &mut OptimizerOf<O>, saved: &Optimiz
             )));
         }
         let options = merged(&group.options, saved_group)?;
+        // With the options that it will have.
+        let kept = ParamGroup {
+            master_weights: group.master_weights,
+            ..ParamGroup::new(Vec::new(), options.clone())
+        };
         let states = group.parameters.iter().zip(&saved_group.params).map(|(parameter, number)| {
             let state = saved.state.get(number);
-            state.map_or(Ok(State::default()), |state| copied(*number, parameter, &options, state))
+            let copy = |state| copied::<O>(*number, parameter, kept.wanted(parameter), state);
+            state.map_or(Ok(State::default()), copy)
         });
         let states = states.collect::<Result<Vec<State>>>()?;
         loaded.push((options, states, saved_group.options.get("initial_lr").and_then(Value::as_f64)));
