@@ -13,8 +13,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
+use plimsoll_tensor::op::{AdamStep, Decay, Rule, Slot, optimizer_step_rounded};
 use plimsoll_tensor::suite::{self, Outcome};
-use plimsoll_tensor::{DType, Device, Error, OPERATORS, SimConfig, Tensor, cuda_report};
+use plimsoll_tensor::{
+    AttentionOptions, CrossEntropyOptions, DType, Device, Error, OPERATORS, SimConfig, Tensor, cuda_report,
+};
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
@@ -126,6 +129,61 @@ fn memory_and_its_errors_are_the_allocators() {
         assert_eq!(gpu.max_memory_reserved(), sim.max_memory_reserved());
         gpu.empty_cache().unwrap();
         assert_eq!(gpu.memory_reserved(), 0);
+    }
+}
+
+/// A block of a transformer in 16 bits, a loss over a vocabulary of an odd size, and a step with 32-bit copies.
+fn train_in_short_floats(device: &Device) {
+    let of = |shape: &[usize]| {
+        let x = Tensor::zeros(shape, device).unwrap().to_dtype(DType::BF16).unwrap();
+        x.requires_grad_(true).unwrap()
+    };
+    let (x, w, norm, head) = (of(&[2, 600, 128]), of(&[128, 384]), of(&[128]), of(&[1003, 128]));
+    let normal = x.layer_norm(Some(&norm), Some(&norm), 1e-5).unwrap();
+    let options = AttentionOptions { is_causal: true, ..AttentionOptions::default() };
+    let mixed = normal.linear_in_out(&w, None).unwrap().packed_attention(2, 2, options).unwrap();
+    let target = Tensor::from_slice(&[3_i64; 1200], &[2, 600], device).unwrap();
+    let hidden = mixed.gelu_tanh().unwrap();
+    hidden
+        .linear_cross_entropy(&head, None, &target, CrossEntropyOptions::default())
+        .unwrap()
+        .backward()
+        .unwrap();
+    let (master, grad) = (Tensor::zeros(&[128, 384], device).unwrap(), w.grad().unwrap());
+    let state = [(); 2].map(|()| Tensor::zeros(&[128, 384], device).unwrap());
+    let rule = Rule::Adam(AdamStep {
+        lr: 0.1,
+        beta1: 0.9,
+        beta2: 0.99,
+        eps: 1e-8,
+        weight_decay: 0.0,
+        decay: Decay::Decoupled,
+        amsgrad: false,
+        maximize: false,
+        step: 0,
+    });
+    let slot = Slot { parameter: &master, grad: &grad, state: &state, step: 1 };
+    optimizer_step_rounded(&rule, &[slot], &[&w]).unwrap();
+}
+
+#[test]
+fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
+    let test = "kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated";
+    if is_inner(test, &[]) && has_compiler() {
+        let (gpu, sim) = (Device::cuda(0).unwrap(), Device::sim(SimConfig::like("H200").unwrap()));
+        for device in [&gpu, &sim] {
+            train_in_short_floats(device);
+        }
+        assert_eq!(gpu.max_memory_allocated(), sim.max_memory_allocated());
+        assert_eq!(gpu.max_memory_reserved(), sim.max_memory_reserved());
+        // A matrix of scores of one head of one sequence has 600 × 600 elements.
+        let x = Tensor::zeros(&[8, 4, 600, 64], &sim).unwrap().to_dtype(DType::BF16).unwrap();
+        let before = sim.memory_allocated();
+        sim.reset_peak_memory_stats();
+        let out = x.scaled_dot_product_attention(&x, &x, AttentionOptions::default()).unwrap();
+        let log_sums = 8 * 4 * 600 * 4;
+        assert!(sim.max_memory_allocated() - before <= (x.numel() * 2) as u64 + log_sums + 1024);
+        drop(out);
     }
 }
 

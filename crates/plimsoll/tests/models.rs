@@ -317,7 +317,7 @@ fn training_takes_less_than_two_thirds_of_pytorchs_memory() {
         let model =
             Gpt2::new(&Scope::new(&h200(), 1), Gpt2Config { dropout: 0.0, ..Gpt2Config::small() }).unwrap();
         let ours = peak(amp, 8, 1024, model.parameters(), &|x| model.loss(x, x));
-        assert!(ours < 0.45 * pytorch, "{ours} GB, PyTorch {pytorch} GB");
+        assert!(ours < 0.4 * pytorch, "{ours} GB, PyTorch {pytorch} GB");
         let config = Gpt2Config { gradient_checkpointing: true, ..model.config().clone() };
         drop(model);
         let model = Gpt2::new(&Scope::new(&h200(), 1), config).unwrap();
