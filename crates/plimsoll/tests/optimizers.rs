@@ -6,7 +6,7 @@ mod recorded;
 
 use plimsoll::label::{self, Span};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
-use plimsoll::{Category, CpuConfig, Device, Error, Result, SimConfig, Tensor};
+use plimsoll::{Category, CpuConfig, DType, Device, Error, Result, SimConfig, Tensor};
 use recorded::{assert_near, table, tensor};
 use serde_json::Value;
 
@@ -293,4 +293,32 @@ fn the_edges_that_pytorch_allows_are_allowed() {
     Sgd::new(two_parameters(&device), zeros).step().unwrap();
     let zeros = AdamOptions { lr: 0.0, betas: (0.0, 0.0), eps: 0.0, ..AdamOptions::default() };
     Adam::new(two_parameters(&device), zeros).step().unwrap();
+}
+
+#[test]
+fn a_parameter_in_16_bits_moves_as_its_32_bit_copy_does_also_after_resuming() {
+    let device = Device::cpu();
+    let start: Vec<f32> = (0..40).map(|i| (i as f32 - 20.0) / 8.0).collect();
+    let wide = Tensor::from_slice(&start, &[5, 8], &device).unwrap().requires_grad_(true).unwrap();
+    let short = wide.detach().to_dtype(DType::BF16).unwrap().requires_grad_(true).unwrap();
+    let options = AdamOptions { lr: 1e-3, ..AdamOptions::default() };
+    let mut of_wide = Adam::new(vec![wide.clone()], options);
+    let mut of_short = Adam::new(vec![short.clone()], options).with_master_weights();
+    for step in 0..6 {
+        if step == 3 {
+            let saved = of_short.state_dict();
+            of_short = Adam::new(vec![short.clone()], options).with_master_weights();
+            of_short.load_state_dict(&saved).unwrap();
+        }
+        let grad: Vec<f32> = (0..40).map(|i| (i as f32 + step as f32).sin()).collect();
+        let grad = Tensor::from_slice(&grad, &[5, 8], &device).unwrap().to_dtype(DType::BF16).unwrap();
+        wide.set_grad(Some(grad.to_dtype(DType::F32).unwrap()));
+        short.set_grad(Some(grad));
+        of_wide.step().unwrap();
+        of_short.step().unwrap();
+    }
+    let values = |x: &Tensor| x.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(values(&of_short.state_dict().state[&0].tensors["master_weight"]), values(&wide));
+    assert_eq!(values(&short), values(&wide.detach().to_dtype(DType::BF16).unwrap()));
+    assert_ne!(values(&short), values(&wide));
 }

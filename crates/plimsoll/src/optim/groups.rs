@@ -182,6 +182,7 @@ impl<O: Algorithm> OptimizerOf<O> {
 
     /// The same, with 32-bit copies of parameters in 16 bits, and their state in 32 bits: a step moves the copy and rounds it
     /// into the parameter, so that what a step changes is not lost in rounding. The copies are state, called `master_weight`.
+    /// They are made at the first step: what changes a parameter later by other means is overwritten by the next step.
     ///
     /// ```
     /// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
