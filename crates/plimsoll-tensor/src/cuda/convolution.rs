@@ -144,8 +144,7 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
         shape[1] = out.shape()[1];
         let layout = Layout::contiguous(&shape);
         let bias = Placed { layout: &layout, ..*bias };
-        let sum = Expression::new("y + a", dtype).in_place();
-        after.extend(call.apart(|call| elementwise::evaluate(call, sum, &[bias], out))?);
+        after.extend(call.apart(|call| elementwise::change_tensor(call, "y + a", &[bias], out))?);
     }
     let Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes } = sizes;
     let [input, output, kernel, stride, padding, dilation] = axes;

@@ -147,9 +147,18 @@ pub(crate) fn of_operator(call: &mut CudaCall<'_>, text: &str, compute: Option<D
 /// Changes the output in place: an expression of its old element `y` and of the inputs' elements, in the output's type.
 pub(crate) fn change(call: &mut CudaCall<'_>, text: &str) -> Result<()> {
     let (ins, out) = (call.ins.clone(), call.outs[0]);
-    let mut expression = Expression::new(text, out.dtype);
-    expression.reads_output = true;
-    evaluate(call, expression, &ins, out)
+    change_tensor(call, text, &ins, out)
+}
+
+/// The same of tensors that are not the call's own.
+pub(crate) fn change_tensor(
+    call: &mut CudaCall<'_>,
+    text: &str,
+    ins: &[Placed<'_>],
+    out: Placed<'_>,
+) -> Result<()> {
+    let expression = Expression { reads_output: true, ..Expression::new(text, out.dtype) };
+    evaluate(call, expression, ins, out)
 }
 
 /// One value everywhere.
