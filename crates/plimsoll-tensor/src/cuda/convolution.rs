@@ -6,7 +6,7 @@
 
 use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Float, Laid, Step};
 
-use super::elementwise::{self, Expression};
+use super::elementwise;
 use super::{CudaCall, Placed, name};
 use crate::dtype::DType;
 use crate::error::Result;

@@ -190,10 +190,8 @@ impl Kernel for CombineInPlace {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (ins, y) = (call.ins.clone(), call.outs[0]);
         let text = Text::of_expression(["y", "a", "b"], |[a, b, c]| self.0.value(a, b, c));
-        let expression = cuda::elementwise::Expression::new(text, y.dtype).in_place();
-        cuda::elementwise::evaluate(call, expression, &ins, y)
+        cuda::elementwise::change(call, &text)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
