@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use super::reduced::{Keep, Over};
-use super::{dim_index, elementwise};
+use super::{dim_index, elementwise, want_same};
 use crate::cpu::kernels::elementwise::{Operand, zip3};
 use crate::cpu::kernels::fold::{fold, fold2};
 use crate::cpu::kernels::folds::{Extreme, Extremes};
@@ -141,7 +141,8 @@ impl Kernel for Share {
 
 impl Operator for Share {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [_, x, _] = elementwise::inputs(self.name(), ins)?;
+        let [share, x, value] = elementwise::inputs(self.name(), ins)?;
+        want_same(self.name(), &[share, x, value])?;
         Ok(smallvec![Output::new(x.shape(), x.dtype)])
     }
 
@@ -348,6 +349,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("amax_backward", &[&[2, 1]], move |ins| {
             let x = Tensor::from_slice(&[-1.0f32, 0.5, 1.0, 2.0, -2.0, 0.0], &[2, 3], ins[0].device())?;
             let value = Tensor::from_slice(&[1.0f32, 2.0], &[2, 1], ins[0].device())?;
+            let [x, value] = [x.to_dtype(ins[0].dtype())?, value.to_dtype(ins[0].dtype())?];
             call(share, &[ins[0], &x, &value])
         })
         .expect(|ins| vec![vec![-ins[0][0], 0.0, ins[0][0], ins[0][1], -ins[0][1], 0.0]]),
