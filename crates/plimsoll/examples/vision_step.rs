@@ -1,7 +1,8 @@
 //! Training steps of models for images: time, losses and peaks. `cargo run --release --example vision_step -- cuda:0 resnet50 128 bf16`.
 //!
 //! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (`lenet`, `resnet18`, `resnet50`, `resnet50-recompute`), batch, `f32` or `bf16`
-//! (autocast), steps, size of the images, and `nhwc` (channels-last) or `nchw`. Weights and images are drawn; SGD with momentum.
+//! (autocast), steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning rate. Weights and images are drawn; SGD
+//! with momentum.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -11,7 +12,7 @@ use plimsoll::autocast::autocast;
 use plimsoll::models::{ResNet, ResNetConfig};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{DType, Device, Result, SimConfig, Tensor};
+use plimsoll::{DType, Device, MemoryFormat, Result, SimConfig, Tensor};
 
 fn lenet(scope: &Scope) -> Result<Sequential> {
     Sequential::new(scope)
@@ -42,7 +43,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let (model, batch, short) = (arg(1, "lenet"), arg(2, "64").parse::<usize>()?, arg(3, "f32") == "bf16");
     let (steps, last) = (arg(4, "20").parse::<usize>()?, arg(6, "nhwc") == "nhwc");
     let scope = Scope::new(&device, 1);
-    let (model, channels, classes): (Box<dyn Module>, usize, usize) = match model.as_str() {
+    let (mut model, channels, classes): (Box<dyn Module>, usize, usize) = match model.as_str() {
         "lenet" => (Box::new(lenet(&scope)?), 1, 10),
         "resnet18" => (Box::new(ResNet::new(&scope, ResNetConfig::resnet18())?), 3, 1000),
         "resnet50" => (Box::new(ResNet::new(&scope, ResNetConfig::resnet50())?), 3, 1000),
@@ -52,7 +53,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         _ => return Err("a model is lenet, resnet18, resnet50 or resnet50-recompute".into()),
     };
     let size = arg(5, if channels == 1 { "28" } else { "224" }).parse::<usize>()?;
-    let options = SgdOptions { lr: 0.1, momentum: 0.9, ..SgdOptions::default() };
+    if last {
+        model.to_memory_format(MemoryFormat::ChannelsLast)?;
+    }
+    let options = SgdOptions { lr: arg(7, "0.1").parse()?, momentum: 0.9, ..SgdOptions::default() };
     let mut sgd = Sgd::new(model.parameters(), options);
     let pixels = batch * channels * size * size;
     let drawn: Vec<f32> =
