@@ -10,38 +10,10 @@ use std::sync::Arc;
 use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
 
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::Kernel;
 use crate::properties::DeviceProperties;
-use crate::view::View;
-
-/// What kind of kernels a device runs or, if it is simulated, stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DeviceKind {
-    /// Those of the host.
-    Cpu,
-    /// Those of an NVIDIA GPU.
-    Cuda,
-}
-
-/// What an operator may know of a device before it runs there: the same on a simulated device as on the one
-/// that it stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceFacts {
-    /// Which kernels run.
-    pub kind: DeviceKind,
-    /// Compute capability, major and minor, of a GPU.
-    pub capability: Option<(i32, i32)>,
-}
-
-/// One run of a kernel. Outputs share no memory with inputs or each other.
-#[derive(Clone, Copy)]
-pub(crate) struct Launch<'a> {
-    pub(crate) ins: &'a [View<'a>],
-    pub(crate) outs: &'a [View<'a>],
-    pub(crate) scratch: Option<View<'a>>,
-}
+use crate::view::{Launch, View};
 
 /// What a device must do.
 pub(crate) trait Backend: Send + Sync {

@@ -10,14 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use plimsoll_alloc::{Config, DeviceMemory, DriverError, EventId, LabelId, StreamId};
 use plimsoll_cuda::{CudaError, CudaMemory, Fault, Gpu, GpuFacts, Libraries, Search, Step};
 
-use crate::backend::{Backend, DeviceFacts, DeviceKind, Launch, Queues};
+use crate::backend::{Backend, Queues};
 use crate::cuda::{CudaCall, fault};
 use crate::device::{Device, Inner};
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::Kernel;
 use crate::label;
 use crate::properties::DeviceProperties;
-use crate::view::View;
+use crate::view::{Launch, View};
 
 /// Opens or finds a device that is open: one for each number.
 static OPEN: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());

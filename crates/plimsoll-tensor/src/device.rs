@@ -11,9 +11,10 @@ use std::sync::{Arc, OnceLock};
 
 use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
 
-use crate::backend::{Backend, DeviceFacts, Queues};
+use crate::backend::{Backend, Queues};
 use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::label::{self, Category};
 use crate::properties::DeviceProperties;
 use crate::random::{self, RandomStream, RngState};

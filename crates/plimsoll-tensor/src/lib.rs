@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `few.rs`, `unwind.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself, short lists, panics as errors |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device.rs` | the host, simulated devices, NVIDIA GPUs, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -46,6 +46,7 @@ mod data;
 mod device;
 mod dtype;
 mod error;
+mod facts;
 mod few;
 mod function;
 pub mod gradcheck;
@@ -78,13 +79,13 @@ pub use autograd::{
     BackwardOptions, InferenceMode, NoGrad, enable_grad, inference_mode, is_grad_enabled,
     is_inference_mode_enabled, no_grad,
 };
-pub use backend::{DeviceFacts, DeviceKind};
 pub use cpu::CpuConfig;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
 pub use device::{Device, Owner};
 pub use dtype::{DType, Element, Scalar, Stored, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
+pub use facts::{DeviceFacts, DeviceKind};
 pub use function::{Function, FunctionBackward, Save, apply};
 pub use half::{bf16, f16};
 pub use kernel::{CpuCall, Kernel};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::autograd::{Saved, Unpacked, is_grad_enabled};
-use crate::backend::DeviceFacts;
 use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::tensor::{Derivative, Grads, Node, Tensor};

@@ -6,11 +6,12 @@
 use plimsoll_alloc::{Config, DeviceMemory, SimDriver, StreamId};
 use plimsoll_gpu::{Gpu, UnknownGpu};
 
-use crate::backend::{Backend, DeviceFacts, DeviceKind, Launch};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::Kernel;
 use crate::properties::DeviceProperties;
-use crate::view::View;
+use crate::view::{Launch, View};
 
 /// How large a simulated device is, what it is called, and the GPU that it stands for, if any.
 ///

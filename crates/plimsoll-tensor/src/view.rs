@@ -189,3 +189,11 @@ impl<'a> Out<'a> {
         unsafe { std::slice::from_raw_parts_mut(first, len) }
     }
 }
+
+/// One run of a kernel. Outputs share no memory with inputs or each other.
+#[derive(Clone, Copy)]
+pub(crate) struct Launch<'a> {
+    pub(crate) ins: &'a [View<'a>],
+    pub(crate) outs: &'a [View<'a>],
+    pub(crate) scratch: Option<View<'a>>,
+}

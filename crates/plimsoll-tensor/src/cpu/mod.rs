@@ -11,11 +11,11 @@ use plimsoll_alloc::{Config, DeviceMemory, Driver, Limit, StreamId};
 
 pub(crate) use self::host::HostDriver;
 use self::host::Segments;
-use crate::backend::{Backend, Launch};
+use crate::backend::Backend;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::properties::DeviceProperties;
-use crate::view::{In, Out, View};
+use crate::view::{In, Launch, Out, View};
 
 /// How much memory a host device may take.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,9 +7,9 @@ use plimsoll_cuda::{Args, Launch, Step};
 
 use super::attention::{Attended, Heads, Sizes};
 use super::{CudaCall, Placed};
-use crate::backend::DeviceFacts;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::layout::Layout;
 
 const TEXT: &str = include_str!("kernels/flash.cu");

@@ -68,11 +68,11 @@ pub(crate) use plimsoll_cuda::ConvolutionPass;
 pub use plimsoll_cuda::{Args, Launch, Source, Step};
 use smallvec::SmallVec;
 
-use crate::backend::{self, DeviceFacts};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::layout::Layout;
-use crate::view::View;
+use crate::view::{self, View};
 
 /// What every kernel's text begins with: types, conversions, sums over a block.
 const PRELUDE: &str = include_str!("kernels/prelude.cu");
@@ -155,7 +155,7 @@ impl<'a> CudaCall<'a> {
     pub(crate) fn new(
         op: &'static str,
         facts: DeviceFacts,
-        backend::Launch { ins, outs, scratch }: backend::Launch<'a>,
+        view::Launch { ins, outs, scratch }: view::Launch<'a>,
     ) -> CudaCall<'a> {
         let placed = |views: &'a [View<'a>]| views.iter().map(Placed::of).collect();
         CudaCall {

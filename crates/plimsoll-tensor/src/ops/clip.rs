@@ -4,11 +4,11 @@ use smallvec::SmallVec;
 
 use super::want_float32_or_short;
 use crate::autograd::no_grad;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::optim::clip::{clamp, norm, scale};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};

@@ -4,13 +4,13 @@ use smallvec::smallvec;
 
 use super::indices::{self, by_index, want_index};
 use super::{dim_index, elementwise};
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::index::{pick, put};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::strided::fill;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};

@@ -5,7 +5,6 @@ use smallvec::{SmallVec, smallvec};
 use super::memory_format::{MemoryFormat, kept};
 use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
-use crate::backend::DeviceFacts;
 use crate::cpu::kernels::group_norm::{
     Groups, group_norm, group_norm_backward, group_norm_backward_scratch_len, sum_images,
 };
@@ -14,6 +13,7 @@ use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::group_norm::Grouped;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};

@@ -4,11 +4,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::layer_norm::{layer_norm, layer_norm_backward, layer_norm_backward_scale};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::{self, CudaCall};
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};

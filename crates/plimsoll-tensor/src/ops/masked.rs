@@ -4,12 +4,12 @@ use smallvec::smallvec;
 
 use super::elementwise::{self, expanded};
 use super::{want_dtype, want_values};
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::elementwise::{Operand, update};
 use crate::cpu::kernels::mask::{choose, compress, expand_into};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -162,10 +162,7 @@ impl Kernel for MaskedFillInPlace {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (mask, y) = (call.ins[0], call.outs[0]);
-        let text = format!("a != C(0) ? C({:?}) : y", self.value);
-        let expression = cuda::elementwise::Expression::new(text, y.dtype).in_place();
-        cuda::elementwise::evaluate(call, expression, &[mask], y)
+        cuda::elementwise::change(call, &format!("a != C(0) ? C({:?}) : y", self.value))
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

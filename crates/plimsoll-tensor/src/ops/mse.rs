@@ -4,11 +4,11 @@ use smallvec::smallvec;
 
 use super::{elementwise, want_float, want_same};
 use crate::autograd::is_grad_enabled;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::loss::{Reduction, mse_loss, mse_loss_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::{self, CudaCall};
 use crate::error::Result;
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};

@@ -3,13 +3,13 @@
 use smallvec::smallvec;
 
 use super::{elementwise, want_float};
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::multinomial::{BadWeights, multinomial, multinomial_scratch_len};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::parallel::scratch_workers;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Meta, Operator, Output, Outputs};

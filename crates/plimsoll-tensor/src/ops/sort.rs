@@ -3,12 +3,12 @@
 use smallvec::smallvec;
 
 use super::{dim_index, elementwise};
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::parallel::scratch_workers;
 use crate::cpu::kernels::sort::{Direction, sort, topk, topk_scratch_len};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Dims;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::{one_by_one, want_float};
 use crate::autograd::no_grad;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::optim::short::step_any;
 use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
@@ -16,6 +15,7 @@ use crate::cuda::{self, CudaCall};
 use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};

@@ -3,12 +3,12 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{dim_index, elementwise, want_float};
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::reduce;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Dims;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs};

@@ -5,12 +5,12 @@ use smallvec::SmallVec;
 
 use super::{want_float, want_same};
 use crate::autograd::no_grad;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::unscale::scale_and_check;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::held::Call;
 use super::scratch::Scratch;
-use crate::backend::{Launch, Queues};
+use crate::backend::Queues;
 use crate::cpu::kernels::convert::{AnyOperand, convert};
 use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
@@ -21,7 +21,7 @@ use crate::label;
 use crate::operator::Operator;
 use crate::storage::Locks;
 use crate::stream;
-use crate::view::{In, Out, View};
+use crate::view::{In, Launch, Out, View};
 use crate::word::by_word;
 
 /// The values of one tensor into another of the same shape.

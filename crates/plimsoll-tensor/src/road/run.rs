@@ -4,11 +4,11 @@ use smallvec::SmallVec;
 
 use super::launch::{Copy, copy};
 use super::operands::Tensors;
-use crate::backend::DeviceKind;
 use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::facts::DeviceKind;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::operator::{Operator, Output, Place};

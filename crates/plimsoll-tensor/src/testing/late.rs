@@ -17,7 +17,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use smallvec::SmallVec;
 
 use super::line::{Line, Work};
-use crate::backend::{Backend, Launch, Queues};
+use crate::backend::{Backend, Queues};
 use crate::cpu::{Cpu, CpuConfig};
 use crate::device::Device;
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use crate::label;
 use crate::properties::DeviceProperties;
 use crate::stream::Stream;
 use crate::unwind::panicked;
-use crate::view::{QueuedView, View};
+use crate::view::{Launch, QueuedView, View};
 
 /// A device that computes later.
 ///

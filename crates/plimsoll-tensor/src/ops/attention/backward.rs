@@ -4,12 +4,12 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Attention;
 use super::operands::{self, Arrangement};
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::attention::{Gradients, Heads, attention_backward, backward_scratch_len};
 use crate::cpu::kernels::parallel::Cut;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};

@@ -27,11 +27,11 @@ use smallvec::{SmallVec, smallvec};
 
 use self::operands::{Attention, sizes};
 use crate::autograd::is_grad_enabled;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::attention::{attention, forward_scratch_len};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};

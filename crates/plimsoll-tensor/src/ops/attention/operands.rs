@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use crate::backend::DeviceFacts;
 use crate::cpu::kernels::attention::{AttentionShape, Heads, Mask, Scores};
 use crate::cpu::kernels::philox::Dropout;
 use crate::cuda::attention::Attended;
 use crate::cuda::{self, Placed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::layout::{Dims, Layout};
 use crate::operator::{Meta, Output};
 use crate::ops::{want_float, want_same};

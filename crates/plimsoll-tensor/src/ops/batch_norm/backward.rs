@@ -4,12 +4,12 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::memory_format::{MemoryFormat, kept};
 use super::{BatchNorm, Then, channels, images};
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::channel_norm::{Affine, cut_where_not_positive, normalize_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::batch_norm::{self, Cut, Scale};
 use crate::error::Result;
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs};

@@ -10,12 +10,12 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::format;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::conv::{self, ConvShape, Format, Formats, any};
 use crate::cpu::kernels::number::by_number;
 use crate::cuda::{ConvolutionPass, CudaCall, convolution};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Layout, checked_len};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};

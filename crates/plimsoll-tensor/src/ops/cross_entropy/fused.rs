@@ -11,7 +11,6 @@ use super::CrossEntropy;
 use super::call::CrossEntropyOptions;
 use crate::autocast;
 use crate::autograd::is_grad_enabled;
-use crate::backend::{DeviceFacts, DeviceKind};
 use crate::cpu::kernels::linear_cross_entropy::{
     Projection, linear_cross_entropy, linear_cross_entropy_scratch_len,
 };
@@ -22,6 +21,7 @@ use crate::cuda::rows::Projected;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};

@@ -4,7 +4,6 @@
 use smallvec::smallvec;
 
 use super::parameters::{Layer, NAME};
-use crate::backend::DeviceFacts;
 use crate::cpu::kernels::matmul::Product;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::recurrent::{
@@ -13,6 +12,7 @@ use crate::cpu::kernels::recurrent::{
 use crate::cuda::recurrent::CellKind;
 use crate::cuda::{self, CudaCall};
 use crate::error::Result;
+use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
