@@ -5,24 +5,21 @@
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
+mod support;
+
 use std::time::Instant;
 
 use plimsoll::autocast::autocast;
 use plimsoll::models::{Gpt2, Gpt2Config};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::{DType, Device, SimConfig, Tensor};
+use plimsoll::{DType, Tensor};
+use support::Arguments;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let arg = |i: usize, default: &str| args.get(i).cloned().unwrap_or_else(|| default.to_owned());
-    let name = arg(0, "cpu");
-    let device = match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
-        ("cpu", ..) => Device::cpu(),
-        (_, Some(gpu), _) => Device::sim(SimConfig::like(gpu)?),
-        (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse().unwrap_or(0))?,
-        _ => return Err("a device is cpu, cuda:N or sim:GPU".into()),
-    };
+    let arguments = Arguments::read();
+    let arg = |number: usize, default: &str| arguments.get(number, default);
+    let device = arguments.device()?;
     let (batch, length, steps) =
         (arg(2, "2").parse()?, arg(3, "64").parse()?, arg(5, "10").parse::<usize>()?);
     let small = Gpt2Config { dropout: 0.0, ..Gpt2Config::small() };

@@ -6,13 +6,16 @@
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
+mod support;
+
 use std::time::Instant;
 
 use plimsoll::autocast::autocast;
 use plimsoll::models::{ResNet, ResNetConfig};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{DType, Device, MemoryFormat, Result, SimConfig, Tensor};
+use plimsoll::{DType, MemoryFormat, Result, Tensor};
+use support::Arguments;
 
 fn lenet(scope: &Scope) -> Result<Sequential> {
     Sequential::new(scope)
@@ -31,15 +34,9 @@ fn lenet(scope: &Scope) -> Result<Sequential> {
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let arg = |i: usize, default: &str| args.get(i).cloned().unwrap_or_else(|| default.to_owned());
-    let name = arg(0, "cpu");
-    let device = match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
-        ("cpu", ..) => Device::cpu(),
-        (_, Some(gpu), _) => Device::sim(SimConfig::like(gpu)?),
-        (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse().unwrap_or(0))?,
-        _ => return Err("a device is cpu, cuda:N or sim:GPU".into()),
-    };
+    let arguments = Arguments::read();
+    let arg = |number: usize, default: &str| arguments.get(number, default);
+    let device = arguments.device()?;
     let (model, batch, short) = (arg(1, "lenet"), arg(2, "64").parse::<usize>()?, arg(3, "f32") == "bf16");
     let (steps, last) = (arg(4, "20").parse::<usize>()?, arg(6, "nhwc") == "nhwc");
     let scope = Scope::new(&device, 1);

@@ -138,8 +138,8 @@ fn classifier<M: Module + 'static>(
 /// Multiply-adds per image of `ResNet`-18's first convolution.
 const RESNET_CONV1: f64 = 64.0 * 3.0 * 49.0 * 112.0 * 112.0;
 
-/// Multiply-adds per image of `ResNet`-18: each stage has four convolutions of 3 × 3, of which the first of all stages but the first
-/// has half the channels and comes with one of 1 × 1.
+/// Multiply-adds per image of `ResNet`-18. Each of its four stages has four convolutions of 3 × 3. From the second stage on, the
+/// first convolution reads half the channels, and one of 1 × 1 stands beside it.
 fn resnet18_products() -> f64 {
     let stage = |channels: f64, size: f64, halves: bool| {
         let conv = 9.0 * channels * channels * size * size;

@@ -90,7 +90,7 @@ pub(crate) struct Description {
     pub(crate) attributes: Vec<(c_int, Value)>,
 }
 
-/// Descriptions, of which the last is the graph of operations.
+/// Descriptions of descriptors; the last one is the graph of operations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Graph(Vec<Description>);
 

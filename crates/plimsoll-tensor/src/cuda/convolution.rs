@@ -4,9 +4,10 @@
 //! as they come. What lies in another order is copied into scratch and from there: by sizes and layouts alone, so that
 //! a simulated device asks for the same. The plain kernels read any order.
 
-use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Float, Laid, Step};
+use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Laid, Step};
 
 use super::elementwise;
+use super::product::float;
 use super::{CudaCall, Placed, name};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -64,16 +65,6 @@ fn is_channels_last(layout: &Layout) -> bool {
 fn order(dtype: DType, layouts: [&Layout; 3]) -> (bool, [bool; 3]) {
     let last = dtype.size() == 2 || layouts.iter().any(|layout| !layout.is_contiguous());
     (last, layouts.map(|layout| if last { !is_channels_last(layout) } else { !layout.is_contiguous() }))
-}
-
-fn float(dtype: DType) -> Option<Float> {
-    match dtype {
-        DType::F64 => Some(Float::F64),
-        DType::F32 => Some(Float::F32),
-        DType::F16 => Some(Float::F16),
-        DType::BF16 => Some(Float::BF16),
-        _ => None,
-    }
 }
 
 /// Blocks begin at such multiples.

@@ -37,7 +37,8 @@ impl Operand {
     }
 }
 
-fn float(dtype: DType) -> Option<Float> {
+/// The type by NVIDIA's libraries' name, if they multiply it.
+pub(super) fn float(dtype: DType) -> Option<Float> {
     match dtype {
         DType::F64 => Some(Float::F64),
         DType::F32 => Some(Float::F32),

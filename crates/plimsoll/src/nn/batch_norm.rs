@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use plimsoll_tensor::autograd::saved_tensors_hooks;
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{BatchNormArgs, DType, Error, Result, Tensor};
+use plimsoll_tensor::{BatchNormArgs, Error, Result, Tensor};
 
-use super::{Buffer, Init, Mode, Module, Parameter, Scope};
+use super::per_channel::PerChannel;
+use super::{Buffer, Mode, Module, Parameter, Scope};
 use crate::members;
 
 /// What a batch normalization has. The default is PyTorch's.
@@ -78,19 +79,15 @@ impl<const D: usize> BatchNorm<D> {
     /// # Errors
     /// As [`BatchNorm::new`].
     pub fn with(scope: &Scope, num_features: usize, config: BatchNormConfig) -> Result<BatchNorm<D>> {
-        let shape = [num_features];
-        let parameter = |name, init| config.affine.then(|| scope.parameter(name, &shape, init)).transpose();
-        let buffer = |name, shape: &[usize], value, dtype| {
-            let make = || scope.buffer(name, |device| Tensor::full(shape, value, dtype, device));
-            config.track_running_stats.then(make).transpose()
-        };
+        let PerChannel { weight, bias, running_mean, running_var, num_batches_tracked } =
+            PerChannel::new(scope, num_features, config.affine, config.track_running_stats)?;
         Ok(BatchNorm {
             label: scope.label(),
-            weight: parameter("weight", Init::Ones)?,
-            bias: parameter("bias", Init::Zeros)?,
-            running_mean: buffer("running_mean", &shape, 0.0, DType::F32)?,
-            running_var: buffer("running_var", &shape, 1.0, DType::F32)?,
-            num_batches_tracked: buffer("num_batches_tracked", &[], 0.0, DType::I64)?,
+            weight,
+            bias,
+            running_mean,
+            running_var,
+            num_batches_tracked,
             mode: Mode::default(),
             momentum: config.momentum,
             eps: config.eps,

@@ -1,9 +1,10 @@
 //! Each channel of each example brought to mean 0 and deviation 1: [`InstanceNorm1d`], [`InstanceNorm2d`], [`InstanceNorm3d`].
 
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{BatchNormArgs, DType, Error, Result, Tensor, no_grad};
+use plimsoll_tensor::{BatchNormArgs, Error, Result, Tensor, no_grad};
 
-use super::{Buffer, Init, Mode, Module, Parameter, Scope};
+use super::per_channel::PerChannel;
+use super::{Buffer, Mode, Module, Parameter, Scope};
 use crate::members;
 
 /// What an instance normalization has. The default is PyTorch's: neither weights nor running statistics.
@@ -72,20 +73,16 @@ impl<const D: usize> InstanceNorm<D> {
     /// # Errors
     /// As [`InstanceNorm::new`].
     pub fn with(scope: &Scope, num_features: usize, config: InstanceNormConfig) -> Result<InstanceNorm<D>> {
-        let shape = [num_features];
-        let parameter = |name, init| config.affine.then(|| scope.parameter(name, &shape, init)).transpose();
-        let buffer = |name, shape: &[usize], value, dtype| {
-            let make = || scope.buffer(name, |device| Tensor::full(shape, value, dtype, device));
-            config.track_running_stats.then(make).transpose()
-        };
+        let PerChannel { weight, bias, running_mean, running_var, num_batches_tracked } =
+            PerChannel::new(scope, num_features, config.affine, config.track_running_stats)?;
         Ok(InstanceNorm {
             label: scope.label(),
             channels: num_features,
-            weight: parameter("weight", Init::Ones)?,
-            bias: parameter("bias", Init::Zeros)?,
-            running_mean: buffer("running_mean", &shape, 0.0, DType::F32)?,
-            running_var: buffer("running_var", &shape, 1.0, DType::F32)?,
-            num_batches_tracked: buffer("num_batches_tracked", &[], 0.0, DType::I64)?,
+            weight,
+            bias,
+            running_mean,
+            running_var,
+            num_batches_tracked,
             mode: Mode::default(),
             momentum: config.momentum,
             eps: config.eps,
@@ -130,14 +127,10 @@ impl<const D: usize> Module for InstanceNorm<D> {
         if let (Some((mean, var)), false) = (running, self.mode.is_training()) {
             return input.batch_norm_with(BatchNormArgs {
                 running: Some((mean.tensor(), var.tensor())),
-                num_batches_tracked: None,
                 weight,
                 bias,
-                residual: None,
-                relu: false,
-                training: false,
-                momentum: Some(self.momentum),
                 eps: self.eps,
+                ..BatchNormArgs::default()
             });
         }
         let places: usize = input.shape()[2..].iter().product();

@@ -21,6 +21,7 @@ mod module;
 mod multihead_attention;
 mod norm;
 mod parameter;
+mod per_channel;
 mod pool;
 mod recurrent;
 mod scope;

@@ -189,7 +189,7 @@ impl Module for LocalResponseNorm {
             let message = format!("{:?}: needs [batch, channels, …]", input.shape());
             return Err(Error::Shape { op: "local_response_norm", message });
         }
-        // Channels as the one dimension of an image, in front of which the others are.
+        // Each place's channels are a row, over which a window slides.
         let squares = input.square()?.movedim(&[1], &[-1])?;
         let rows = squares.reshape(&[-1, 1, squares.shape()[squares.rank() - 1] as isize])?;
         let (before, after) = (self.size / 2, (self.size - 1) / 2);

@@ -269,9 +269,7 @@ pub(super) fn allocate(parameter: &Tensor, wanted: &StateTensor, dtype: DType) -
     let label = label::intern(&format!("{} {}", parameter.label(), wanted.name));
     let _owner = Span::of(Category::OptimizerState, label);
     let tensor = match wanted.shape == parameter.shape() {
-        true if parameter.dtype() == dtype => parameter.empty_like()?,
-        // Laid out as the parameter.
-        true => parameter.detach().to_dtype(dtype)?,
+        true => parameter.empty_like_of(dtype)?,
         false => Tensor::empty(&wanted.shape, dtype, parameter.device())?,
     };
     wanted.start.map_or(Ok(()), |start| tensor.fill_(start))?;

@@ -32,7 +32,7 @@ use super::groups::OptimizerOf;
 /// ```
 ///
 /// # Errors
-/// A parameter that wants no gradient; options that PyTorch rejects.
+/// A parameter that does not require a gradient; options that PyTorch rejects.
 #[allow(clippy::needless_pass_by_value, reason = "as every optimizer takes its options")]
 pub fn step_in_backward<O: Algorithm>(parameters: &[Tensor], options: O) -> Result<StepInBackward<O>> {
     options.check()?;

@@ -24,3 +24,13 @@ INLINE void chacha(const Key& key, u64 counter, u64 stream, u32* x) {
     for (int i = 0; i < 16; i++) x[i] += start[i];
 }
 
+// The 64-bit word of this number of a stream.
+INLINE u64 word(const Key& key, u64 stream, u64 pair) {
+    u32 x[16];
+    chacha(key, pair >> 3, stream, x);
+    int at = (int)(pair & 7) * 2;
+    u64 word = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) if (i == at) word = (u64)x[i + 1] << 32 | x[i];
+    return word;
+}

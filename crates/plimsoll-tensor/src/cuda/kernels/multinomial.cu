@@ -2,13 +2,7 @@
 // Places drawn by weights: a block a row, whose words are its own. Defined before: T; REPLACE, whether a place may come twice.
 
 INLINE double uniform(const Key& key, u64 stream, u64 pair) {
-    u32 x[16];
-    chacha(key, pair >> 3, stream, x);
-    int at = (int)(pair & 7) * 2;
-    u64 word = 0;
-#pragma unroll
-    for (int i = 0; i < 16; i += 2) if (i == at) word = (u64)x[i + 1] << 32 | x[i];
-    return (double)(word >> 11) * (1.0 / 9007199254740992.0);
+    return (double)(word(key, stream, pair) >> 11) * (1.0 / 9007199254740992.0);
 }
 
 extern "C" __global__ void __launch_bounds__(256) kernel(i64* out, const T* weights, u64* scratch, i64 cols, i64 drawn, Key key, u64 stream, Faults faults) {
