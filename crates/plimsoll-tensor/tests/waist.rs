@@ -68,7 +68,7 @@ fn an_elementwise_operator_is_in_one_file_and_its_layer_in_another() {
 #[test]
 fn an_operator_is_one_file_with_a_kernel_and_a_layer_beside_it() {
     let expected = [
-        "plimsoll-tensor/src/cpu/kernels/layer_norm.rs",
+        "plimsoll-kernels/src/layer_norm.rs",
         // How a GPU computes it.
         "plimsoll-tensor/src/cuda/rows.rs",
         "plimsoll-tensor/src/ops/layer_norm.rs",

@@ -1,13 +1,12 @@
 //! The host as a device: memory through the caching allocator, kernels on all cores.
 //!
-//! `host.rs` obtains segments from the operating system, `kernels/` hold the arithmetic on plain slices, which
-//! operators (`ops/`) call. Unsafe code of this crate lives here and in `view.rs`.
+//! `host.rs` obtains segments from the operating system; the arithmetic on plain slices, which operators (`ops/`) call, is
+//! a crate of its own. Unsafe code of this crate lives here and in `view.rs`.
 
 mod host;
-pub(crate) mod kernels;
-pub(crate) mod random;
 
 use plimsoll_alloc::{Config, DeviceMemory, Driver, Limit, StreamId};
+pub(crate) use plimsoll_kernels as kernels;
 
 pub(crate) use self::host::HostDriver;
 use self::host::Segments;

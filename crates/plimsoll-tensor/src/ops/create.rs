@@ -2,8 +2,8 @@
 
 use smallvec::smallvec;
 
+use crate::cpu::kernels::random;
 use crate::cpu::kernels::strided::{copy_strided, fill};
-use crate::cpu::random;
 use crate::cuda::{self, CudaCall, Placed};
 use crate::data::Data;
 use crate::device::Device;

@@ -2,7 +2,7 @@
 //! and its cost.
 //!
 //! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` work on references and give
-//! a `Result`. Kernels on plain slices are in `cpu/kernels/`. CONTRIBUTING.md walks through a new operator.
+//! a `Result`. Kernels on plain slices are the crate `plimsoll-kernels`. CONTRIBUTING.md walks through a new operator.
 
 mod activation_linear;
 mod activations;

@@ -252,12 +252,6 @@ impl From<cuda::attention::Sizes> for AttentionShape {
     }
 }
 
-impl AttentionShape {
-    pub(super) fn of_scores(&self) -> [usize; 4] {
-        [self.batch, self.heads, self.queries, self.keys]
-    }
-}
-
 impl Attention {
     /// What makes scores of products, with the values of the mask.
     pub(super) fn scores<'a>(&self, shape: &AttentionShape, mask: Option<&In<'a>>) -> Scores<'a> {

@@ -1,0 +1,102 @@
+//! CPU kernels: functions from slices to slices.
+//!
+//! ```
+//! use plimsoll_kernels::dtype::DType;
+//! use plimsoll_kernels::random::{Distribution, RandomStream, fill};
+//! let mut drawn = [0.0f32; 4];
+//! fill(Distribution::Normal { mean: 0.0, std: 1.0 }, RandomStream { seed: 7, stream: 0 }, &mut drawn);
+//! assert!(drawn.iter().all(|x| x.is_finite()));
+//! assert_eq!(DType::BF16.accumulator(), DType::F32);
+//! ```
+//!
+//! Nothing here knows tensors, and nothing allocates in proportion to data: outputs and scratch are the
+//! caller's, and a kernel that needs scratch has a `*_scratch_len` to ask before (in floats). Strides are in
+//! elements and 0 repeats. A slice too short is a bug and panics; weather, such as a target out of range, is a
+//! `Result`.
+//!
+//! Results do not depend on the number of threads: what is added in which order is a matter of shapes. They may
+//! differ in the last bits between processors, as products in matmul and convolution are fused with sums only
+//! where there is an instruction for it.
+//!
+//! | file | kernels |
+//! |---|---|
+//! | [`parallel`], `region` | the one way to use more cores; one parallel loop |
+//! | [`dtype`], [`number`] | what elements are; the types that kernels compute in |
+//! | [`random`] | random numbers into memory |
+//! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
+//! | [`convert`] | elements of any type in the three that kernels compute in, and back |
+//! | [`elementwise`], [`combine`], [`strided`] | a function of each element, in place of two others; copies, fills |
+//! | `exp` | exponential and tanh that vectorise |
+//! | [`reduce`] | sum, argmax |
+//! | [`matmul`] | strided, batched products |
+//! | [`conv`] | convolution: its three passes over one `tile`, and as plain loops |
+//! | [`attention`], [`philox`] | attention in blocks; the random bits of dropout |
+//! | [`pool`], [`interpolate`] | windows' largest elements and means; images resampled |
+//! | [`layer_norm`], [`row_norm`] | rows to mean 0 and deviation 1; also by their root mean square, and of sums |
+//! | [`channel_norm`], [`group_norm`] | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
+//! | [`cross_entropy`], [`linear_cross_entropy`] | of logits; of a projection, some rows at a time |
+//! | [`pair_loss`] | losses of an input and a target of one shape |
+//! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
+//! | [`index`] | elements by index: picked, put, added |
+//! | [`fold`], [`folds`], [`scan`] | reductions over any dimensions; running sums and products |
+//! | [`mask`], [`remap`] | elements by a condition; flips, rolls, reflections |
+//! | [`sort`], [`search`], [`multinomial`] | rows in order; places in them; places drawn by weights |
+//! | [`distance`] | distances of every pair of two sets of vectors |
+//! | [`unfold`] | derivative of overlapping windows |
+//! | [`recurrent`] | the steps of RNN, LSTM and GRU, forward and backward |
+//! | [`rotary`] | pairs of elements turned by an angle |
+//! | [`optim`], [`unscale`] | SGD and Adam steps; gradients of a scaled loss |
+
+#![allow(
+    missing_docs,
+    reason = "what a field means is said once, at its kernel; users see `plimsoll-tensor`"
+)]
+
+pub mod attention;
+pub mod channel_norm;
+pub mod combine;
+pub mod conv;
+pub mod convert;
+pub mod cross_entropy;
+pub mod distance;
+pub mod dtype;
+pub mod elementwise;
+pub mod exp;
+pub mod fold;
+pub mod folds;
+pub mod group_norm;
+pub mod group_norm_last;
+pub mod index;
+pub mod interpolate;
+pub mod layer_norm;
+pub mod linear_cross_entropy;
+pub mod loss;
+pub mod mask;
+pub mod matmul;
+pub mod multinomial;
+pub mod number;
+pub mod optim;
+pub mod pair_loss;
+pub mod parallel;
+pub mod philox;
+pub mod pool;
+pub mod random;
+pub mod recurrent;
+pub mod reduce;
+mod region;
+pub mod remap;
+pub mod rotary;
+pub mod row_norm;
+pub mod scan;
+pub mod search;
+mod simd;
+pub mod softmax;
+pub mod sort;
+pub mod strided;
+#[cfg(test)]
+mod testing;
+mod tile;
+mod transpose;
+pub mod unfold;
+pub mod unscale;
+mod walk;

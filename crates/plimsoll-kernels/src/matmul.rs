@@ -1,0 +1,290 @@
+//! Products of strided matrices, batched, on the `gemm` crate.
+//!
+//! `gemm` runs single-threaded on blocks of the output that we cut by shape, so that the sum behind each
+//! element does not depend on the number of threads. Transposed views cost nothing: they are strides.
+
+use super::number::{Float, Number};
+use super::parallel::{Cut, for_each_chunk, for_each_piece};
+
+/// Sizes of `batch` products `[m, k] x [k, n]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatmulShape {
+    pub batch: usize,
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+}
+
+/// Elements between neighbouring batches, rows and columns; 0 repeats (inputs only).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatrixStrides {
+    pub batch: usize,
+    pub row: usize,
+    pub col: usize,
+}
+
+impl MatrixStrides {
+    /// Row-major matrices of `rows x cols`, one after the other.
+    pub fn row_major(rows: usize, cols: usize) -> Self {
+        Self { batch: rows * cols, row: cols, col: 1 }
+    }
+
+    /// The same elements with rows and columns exchanged.
+    pub fn transposed(self) -> Self {
+        Self { batch: self.batch, row: self.col, col: self.row }
+    }
+
+    fn span(self, batch: usize, rows: usize, cols: usize) -> usize {
+        if batch * rows * cols == 0 {
+            return 0;
+        }
+        1 + (batch - 1) * self.batch + (rows - 1) * self.row + (cols - 1) * self.col
+    }
+}
+
+/// `c = a * b`, plus `bias[n]` on every row when given. `c` is overwritten and its strides must not overlap.
+pub fn matmul<T: Float>(
+    shape: &MatmulShape,
+    (a, a_strides): (&[T], MatrixStrides),
+    (b, b_strides): (&[T], MatrixStrides),
+    bias: Option<&[T]>,
+    (c, c_strides): (&mut [T], MatrixStrides),
+) {
+    let &MatmulShape { batch, m, k, n } = shape;
+    let spans = [a_strides.span(batch, m, k), b_strides.span(batch, k, n), c_strides.span(batch, m, n)];
+    assert!(a.len() >= spans[0], "matmul {shape:?}: a of {} where {} are read", a.len(), spans[0]);
+    assert!(b.len() >= spans[1], "matmul {shape:?}: b of {} where {} are read", b.len(), spans[1]);
+    assert!(c.len() >= spans[2], "matmul {shape:?}: c of {} where {} are written", c.len(), spans[2]);
+    if let Some(bias) = bias {
+        assert_eq!(bias.len(), n, "matmul {shape:?}: bias");
+    }
+    let nests = super::walk::Walk::new(&[batch, m, n], [&[c_strides.batch, c_strides.row, c_strides.col]]);
+    assert!(nests.visits_once(0), "matmul {shape:?}: c overlaps itself, {c_strides:?}");
+    let blocks = Blocks::of(shape);
+    let c = Cut::new(c);
+    for_each_chunk(blocks.count(), |chunk| {
+        for (batch, rows, cols) in blocks.of_chunk(chunk) {
+            let at = |s: MatrixStrides, row: usize, col: usize| batch * s.batch + row * s.row + col * s.col;
+            let c_at = at(c_strides, rows.start, cols.start);
+            if let Some(bias) = bias {
+                for row in 0..rows.len() {
+                    for (i, &bias) in bias[cols.clone()].iter().enumerate() {
+                        // SAFETY: blocks are disjoint positions, and `c` does not overlap itself.
+                        unsafe { c.set(c_at + row * c_strides.row + i * c_strides.col, bias) };
+                    }
+                }
+            }
+            // SAFETY: the spans checked above keep every element in its slice; blocks write disjoint elements.
+            unsafe {
+                gemm::gemm(
+                    rows.len(),
+                    cols.len(),
+                    k,
+                    c.pointer().add(c_at),
+                    c_strides.col as isize,
+                    c_strides.row as isize,
+                    bias.is_some(),
+                    a.as_ptr().wrapping_add(at(a_strides, rows.start, 0)),
+                    a_strides.col as isize,
+                    a_strides.row as isize,
+                    b.as_ptr().wrapping_add(at(b_strides, 0, cols.start)),
+                    b_strides.col as isize,
+                    b_strides.row as isize,
+                    T::of(1.0),
+                    T::of(1.0),
+                    false,
+                    false,
+                    false,
+                    gemm::Parallelism::None,
+                );
+            }
+        }
+    });
+}
+
+/// The types of which there are products.
+pub trait Product: Number {
+    /// As [`matmul`].
+    fn matmul(
+        shape: &MatmulShape,
+        a: (&[Self], MatrixStrides),
+        b: (&[Self], MatrixStrides),
+        bias: Option<&[Self]>,
+        c: (&mut [Self], MatrixStrides),
+    );
+}
+
+macro_rules! product {
+    ($($t:ty => $matmul:path),*) => {$(
+        impl Product for $t {
+            fn matmul(
+                shape: &MatmulShape,
+                a: (&[$t], MatrixStrides),
+                b: (&[$t], MatrixStrides),
+                bias: Option<&[$t]>,
+                c: (&mut [$t], MatrixStrides),
+            ) {
+                $matmul(shape, a, b, bias, c);
+            }
+        }
+    )*};
+}
+product!(f32 => matmul, f64 => matmul, i64 => matmul_whole);
+
+/// [`matmul`] of whole numbers, which wrap: plain loops. `c` is row-major.
+fn matmul_whole(
+    shape: &MatmulShape,
+    (a, a_strides): (&[i64], MatrixStrides),
+    (b, b_strides): (&[i64], MatrixStrides),
+    bias: Option<&[i64]>,
+    (c, c_strides): (&mut [i64], MatrixStrides),
+) {
+    let &MatmulShape { batch, m, k, n } = shape;
+    assert_eq!(c_strides, MatrixStrides { batch: c_strides.batch, ..MatrixStrides::row_major(m, n) });
+    for_each_piece(&mut c[..batch * m * n], n.max(1), |start, out| {
+        let (batch, row) = (start / n / m, start / n % m);
+        for (col, out) in out.iter_mut().enumerate() {
+            let at = |i: usize| {
+                let a = a[batch * a_strides.batch + row * a_strides.row + i * a_strides.col];
+                (a, b[batch * b_strides.batch + i * b_strides.row + col * b_strides.col])
+            };
+            let bias = bias.map_or(0, |bias| bias[col]);
+            *out = (0..k).map(at).fold(bias, |sum, (a, b)| a.times_plus(b, sum));
+        }
+    });
+}
+
+/// How the outputs are cut into chunks: whole batches while these are small, else blocks of rows and columns.
+struct Blocks {
+    shape: MatmulShape,
+    batches_per_chunk: usize,
+    rows: usize,
+    cols: usize,
+}
+
+/// Multiply-adds worth a chunk: some 20 µs.
+const CHUNK_WORK: usize = 1 << 20;
+/// Blocks of one product at most; more would pack its operands too often.
+const BLOCKS: usize = 16;
+
+impl Blocks {
+    fn of(shape: &MatmulShape) -> Self {
+        let &MatmulShape { m, k, n, .. } = shape;
+        let work = (m * n * k).max(1);
+        let mut blocks = Self {
+            shape: *shape,
+            batches_per_chunk: (CHUNK_WORK / work).max(1),
+            rows: m.max(1),
+            cols: n.max(1),
+        };
+        let mut count = 1;
+        // Halving the longer side keeps blocks square, where packing is the least of the work.
+        while count < BLOCKS && work / count >= 2 * CHUNK_WORK {
+            if blocks.rows >= blocks.cols {
+                blocks.rows = blocks.rows.div_ceil(2).next_multiple_of(16);
+            } else {
+                blocks.cols = blocks.cols.div_ceil(2).next_multiple_of(16);
+            }
+            count *= 2;
+        }
+        blocks
+    }
+
+    fn per_batch(&self) -> usize {
+        self.shape.m.div_ceil(self.rows) * self.shape.n.div_ceil(self.cols)
+    }
+
+    fn count(&self) -> usize {
+        self.shape.batch.div_ceil(self.batches_per_chunk) * self.per_batch()
+    }
+
+    /// The `(batch, rows, columns)` of a chunk.
+    fn of_chunk(
+        &self,
+        chunk: usize,
+    ) -> impl Iterator<Item = (usize, std::ops::Range<usize>, std::ops::Range<usize>)> {
+        let (group, block) = (chunk / self.per_batch(), chunk % self.per_batch());
+        let across = self.shape.n.div_ceil(self.cols);
+        let (row, col) = (block / across * self.rows, block % across * self.cols);
+        let rows = row..self.shape.m.min(row + self.rows);
+        let cols = col..self.shape.n.min(col + self.cols);
+        let first = group * self.batches_per_chunk;
+        let batches = first..self.shape.batch.min(first + self.batches_per_chunk);
+        batches.map(move |batch| (batch, rows.clone(), cols.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    fn check(shape: MatmulShape, a_s: MatrixStrides, b_s: MatrixStrides, c_s: MatrixStrides) {
+        let MatmulShape { batch, m, k, n } = shape;
+        let (a, b, bias) = (random(a_s.span(batch, m, k), 1), random(b_s.span(batch, k, n), 2), random(n, 3));
+        for bias in [None, Some(&bias[..])] {
+            let mut expected = vec![7.0; c_s.span(batch, m, n)];
+            for (i, row, col) in
+                (0..batch).flat_map(|i| (0..m).flat_map(move |r| (0..n).map(move |c| (i, r, c))))
+            {
+                let mut sum = bias.map_or(0.0, |bias| f64::from(bias[col]));
+                for p in 0..k {
+                    let left = a[i * a_s.batch + row * a_s.row + p * a_s.col];
+                    sum += f64::from(left) * f64::from(b[i * b_s.batch + p * b_s.row + col * b_s.col]);
+                }
+                expected[i * c_s.batch + row * c_s.row + col * c_s.col] = sum as f32;
+            }
+            let found = on_any_threads(|| {
+                let mut c = vec![7.0; expected.len()];
+                matmul(&shape, (&a, a_s), (&b, b_s), bias, (&mut c, c_s));
+                c
+            });
+            assert_close(&found, &expected, 1e-4);
+        }
+    }
+
+    #[test]
+    fn any_layout_matches_the_reference() {
+        for (batch, m, k, n) in [
+            (1, 1, 1, 1),
+            (1, 0, 3, 4),
+            (0, 2, 3, 4),
+            (1, 3, 0, 4),
+            (1, 17, 33, 9),
+            (3, 5, 7, 11),
+            (1, 130, 200, 150),
+            (70, 20, 30, 40),
+            (2, 1, 300, 500),
+        ] {
+            let shape = MatmulShape { batch, m, k, n };
+            let row_major = MatrixStrides::row_major;
+            for a in [
+                row_major(m, k),
+                row_major(k, m).transposed(),
+                MatrixStrides { batch: 0, row: k + 3, col: 1 },
+            ] {
+                for b in [
+                    row_major(k, n),
+                    row_major(n, k).transposed(),
+                    MatrixStrides { batch: 0, row: 0, col: 1 },
+                ] {
+                    check(shape, a, b, row_major(m, n));
+                }
+            }
+            check(shape, row_major(m, k), row_major(k, n), row_major(n, m).transposed());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "c overlaps itself")]
+    fn an_overlapping_output_is_refused() {
+        let (shape, s) = (MatmulShape { batch: 2, m: 1, k: 1, n: 1 }, MatrixStrides::row_major(1, 1));
+        matmul(
+            &shape,
+            (&[1.0; 2], s),
+            (&[1.0; 2], s),
+            None,
+            (&mut [0.0; 2], MatrixStrides { batch: 0, ..s }),
+        );
+    }
+}
