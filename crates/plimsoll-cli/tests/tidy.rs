@@ -20,7 +20,7 @@ const EDGES: [(&str, &[&str]); 9] = [
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-cuda", &["plimsoll-alloc"]),
     ("plimsoll-kernels", &[]),
-    ("plimsoll-tensor", &["plimsoll-alloc", "plimsoll-cuda", "plimsoll-gpu", "plimsoll-kernels"]),
+    ("plimsoll-tensor", &["plimsoll-alloc", "plimsoll-kernels", "plimsoll-cuda", "plimsoll-gpu"]),
     ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
     ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-gpu", "plimsoll-standin"]),
     ("plimsoll-gpu", &[]),

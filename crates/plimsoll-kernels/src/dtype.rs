@@ -171,7 +171,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that can be a tensor's element. Sealed: the set is [`DType::ALL`], with [`f16`] and [`bf16`].
+/// A Rust type that can be a tensor's element. Sealed: the set is [`DType::ALL`], with the `f16` and `bf16` of this module.
 pub trait Element: sealed::Sealed + Copy + PartialEq + Send + Sync + fmt::Debug + 'static {
     /// How it lies in memory: itself, but a byte, 1 or 0, for `bool`.
     type Stored: Stored;

@@ -1,6 +1,6 @@
 //! One loop for reductions over any set of dimensions: a [`Fold`] says what is kept of the elements seen so far.
 //!
-//! Contiguous elements go to [`LANES`] independent states, neighbouring outputs are folded side by side, and a long
+//! Contiguous elements go to `LANES` independent states, neighbouring outputs are folded side by side, and a long
 //! fold to one output is cut into parts. States join in an order that depends on the shape only.
 
 use std::ops::Range;

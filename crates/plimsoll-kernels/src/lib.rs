@@ -20,32 +20,32 @@
 //!
 //! | file | kernels |
 //! |---|---|
-//! | [`parallel`], `region` | the one way to use more cores; one parallel loop |
-//! | [`dtype`], [`number`] | what elements are; the types that kernels compute in |
-//! | [`random`] | random numbers into memory |
-//! | `simd`, `walk`, `transpose` | wide registers; strided operands; 8 x 8 blocks |
-//! | [`convert`] | elements of any type in the three that kernels compute in, and back |
-//! | [`elementwise`], [`combine`], [`strided`] | a function of each element, in place of two others; copies, fills |
-//! | `exp` | exponential and tanh that vectorise |
-//! | [`reduce`] | sum, argmax |
-//! | [`matmul`] | strided, batched products |
-//! | [`conv`] | convolution: its three passes over one `tile`, and as plain loops |
-//! | [`attention`], [`philox`] | attention in blocks; the random bits of dropout |
-//! | [`pool`], [`interpolate`] | windows' largest elements and means; images resampled |
-//! | [`layer_norm`], [`row_norm`] | rows to mean 0 and deviation 1; also by their root mean square, and of sums |
-//! | [`channel_norm`], [`group_norm`] | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
-//! | [`cross_entropy`], [`linear_cross_entropy`] | of logits; of a projection, some rows at a time |
-//! | [`pair_loss`] | losses of an input and a target of one shape |
-//! | [`softmax`], [`loss`] | softmax rows; negative log likelihood, squared error |
-//! | [`index`] | elements by index: picked, put, added |
-//! | [`fold`], [`folds`], [`scan`] | reductions over any dimensions; running sums and products |
-//! | [`mask`], [`remap`] | elements by a condition; flips, rolls, reflections |
-//! | [`sort`], [`search`], [`multinomial`] | rows in order; places in them; places drawn by weights |
-//! | [`distance`] | distances of every pair of two sets of vectors |
-//! | [`unfold`] | derivative of overlapping windows |
-//! | [`recurrent`] | the steps of RNN, LSTM and GRU, forward and backward |
-//! | [`rotary`] | pairs of elements turned by an angle |
-//! | [`optim`], [`unscale`] | SGD and Adam steps; gradients of a scaled loss |
+//! | `parallel.rs`, `region.rs` | the one way to use more cores; one parallel loop |
+//! | `dtype.rs`, `number.rs` | what elements are; the types that kernels compute in |
+//! | `random.rs` | random numbers into memory |
+//! | `simd.rs`, `walk.rs`, `transpose.rs`, `testing.rs` | wide registers; strided operands; 8 x 8 blocks; what tests share |
+//! | `convert.rs` | elements of any type in the three that kernels compute in, and back |
+//! | `elementwise.rs`, `combine.rs`, `strided.rs` | a function of each element, in place of two others; copies, fills |
+//! | `exp.rs` | exponential and tanh that vectorise |
+//! | `reduce.rs` | sum, argmax |
+//! | `matmul.rs` | strided, batched products |
+//! | `conv/`, `tile.rs` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
+//! | `attention/`, `philox.rs` | attention in blocks; the random bits of dropout |
+//! | `pool/`, `interpolate.rs` | windows' largest elements and means; images resampled |
+//! | `layer_norm.rs`, `row_norm.rs` | rows to mean 0 and deviation 1; also by their root mean square, and of sums |
+//! | `channel_norm.rs`, `group_norm.rs`, `group_norm_last.rs` | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
+//! | `cross_entropy.rs`, `linear_cross_entropy.rs` | of logits; of a projection, some rows at a time |
+//! | `pair_loss.rs` | losses of an input and a target of one shape |
+//! | `softmax.rs`, `loss.rs` | softmax rows; negative log likelihood, squared error |
+//! | `index.rs` | elements by index: picked, put, added |
+//! | `fold.rs`, `folds.rs`, `scan.rs` | reductions over any dimensions; running sums and products |
+//! | `mask.rs`, `remap.rs` | elements by a condition; flips, rolls, reflections |
+//! | `sort.rs`, `search.rs`, `multinomial.rs` | rows in order; places in them; places drawn by weights |
+//! | `distance.rs` | distances of every pair of two sets of vectors |
+//! | `unfold.rs` | derivative of overlapping windows |
+//! | `recurrent.rs` | the steps of RNN, LSTM and GRU, forward and backward |
+//! | `rotary.rs` | pairs of elements turned by an angle |
+//! | `optim/`, `unscale.rs` | SGD and Adam steps; gradients of a scaled loss |
 
 #![allow(
     missing_docs,

@@ -49,7 +49,7 @@ pub fn for_each_chunk_with(
 /// As [`for_each_chunk`], with each chunk's piece of the slices that `cut` names: [`Pieces`] of one, or a tuple or an
 /// array of them.
 ///
-/// ```ignore
+/// ```text
 /// // Rows of `out`, and one number of each:
 /// for_each_cut(rows, (Pieces::of(out, cols), Pieces::of(mean, 1)), |row, (out, mean)| …);
 /// ```

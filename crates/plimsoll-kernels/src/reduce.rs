@@ -1,6 +1,6 @@
 //! Reductions of a strided input: sum over any set of dimensions, and argmax over one.
 //!
-//! Sums stay as exact as pairwise summation without its recursion: `f32` lanes add at most [`BLOCK`] values
+//! Sums stay as exact as pairwise summation without its recursion: `f32` lanes add at most `BLOCK` values
 //! each, and the blocks' results are added in `f64`. The order depends on the shape only.
 
 use std::ops::Range;

@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device.rs` | the host, simulated devices, NVIDIA GPUs, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -44,6 +44,7 @@ pub mod cuda;
 mod cuda_device;
 mod data;
 mod device;
+mod dtype;
 mod error;
 mod facts;
 mod few;
@@ -82,6 +83,7 @@ pub use cpu::CpuConfig;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
 pub use device::{Device, Owner};
+pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
 pub use facts::{DeviceFacts, DeviceKind};
 pub use function::{Function, FunctionBackward, Save, apply};
@@ -98,8 +100,6 @@ pub use ops::{
     RecurrentState, ReshapeTo, ResizeTo, Rotary, Tolerance, unscale_,
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
-use plimsoll_kernels::dtype;
-pub use plimsoll_kernels::dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
 pub use random::{Generator, RngState, with_generator};
 pub use residency::PinGuard;

@@ -44,7 +44,7 @@ fn files_that_name(identifiers: &[&str]) -> Vec<String> {
     };
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let names = |line: &str| line.split(|c| !is_word(c)).any(|word| identifiers.contains(&word));
-    ["plimsoll-tensor/src", "plimsoll/src"]
+    ["plimsoll-kernels/src", "plimsoll-tensor/src", "plimsoll/src"]
         .iter()
         .flat_map(|folder| sources(&crates().join(folder)))
         .filter(|path| !path.ends_with("tests.rs"))
