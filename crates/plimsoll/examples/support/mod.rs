@@ -3,19 +3,19 @@
 use plimsoll::{Device, SimConfig};
 
 /// The arguments of this program, by number.
-pub struct Arguments(Vec<String>);
+pub(crate) struct Arguments(Vec<String>);
 
 impl Arguments {
-    pub fn read() -> Arguments {
+    pub(crate) fn read() -> Arguments {
         Arguments(std::env::args().skip(1).collect())
     }
 
-    pub fn get(&self, number: usize, default: &str) -> String {
+    pub(crate) fn get(&self, number: usize, default: &str) -> String {
         self.0.get(number).cloned().unwrap_or_else(|| default.to_owned())
     }
 
     /// The first argument: `cpu`, `cuda:N` or `sim:GPU`.
-    pub fn device(&self) -> Result<Device, Box<dyn std::error::Error>> {
+    pub(crate) fn device(&self) -> Result<Device, Box<dyn std::error::Error>> {
         let name = self.get(0, "cpu");
         Ok(match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
             ("cpu", ..) => Device::cpu(),
