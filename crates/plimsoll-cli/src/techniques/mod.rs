@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `set.rs` | the set of a `--with` |
-//! | `python/` | the package that applies them inside the user's Python, a technique a file |
+//! | `../../python/plimsoll/techniques/` | the Python package that applies them inside the user's Python, a technique a file |
 
 mod set;
 
@@ -163,22 +163,22 @@ pub(crate) fn help() -> String {
 
 /// The files of the Python package.
 pub(crate) const PYTHON: [(&str, &str); 18] = [
-    ("__init__.py", include_str!("python/__init__.py")),
-    ("accumulate.py", include_str!("python/accumulate.py")),
-    ("autocast.py", include_str!("python/autocast.py")),
-    ("blocks.py", include_str!("python/blocks.py")),
-    ("checkpoint.py", include_str!("python/checkpoint.py")),
-    ("chunked_loss.py", include_str!("python/chunked_loss.py")),
-    ("context.py", include_str!("python/context.py")),
-    ("count.py", include_str!("python/count.py")),
-    ("expandable.py", include_str!("python/expandable.py")),
-    ("free_grads.py", include_str!("python/free_grads.py")),
-    ("lazy_logits.py", include_str!("python/lazy_logits.py")),
-    ("observers.py", include_str!("python/observers.py")),
-    ("offload.py", include_str!("python/offload.py")),
-    ("optimizers.py", include_str!("python/optimizers.py")),
-    ("parts.py", include_str!("python/parts.py")),
-    ("roots.py", include_str!("python/roots.py")),
-    ("split.py", include_str!("python/split.py")),
-    ("step_in_backward.py", include_str!("python/step_in_backward.py")),
+    ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
+    ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
+    ("autocast.py", include_str!("../../python/plimsoll/techniques/autocast.py")),
+    ("blocks.py", include_str!("../../python/plimsoll/techniques/blocks.py")),
+    ("checkpoint.py", include_str!("../../python/plimsoll/techniques/checkpoint.py")),
+    ("chunked_loss.py", include_str!("../../python/plimsoll/techniques/chunked_loss.py")),
+    ("context.py", include_str!("../../python/plimsoll/techniques/context.py")),
+    ("count.py", include_str!("../../python/plimsoll/techniques/count.py")),
+    ("expandable.py", include_str!("../../python/plimsoll/techniques/expandable.py")),
+    ("free_grads.py", include_str!("../../python/plimsoll/techniques/free_grads.py")),
+    ("lazy_logits.py", include_str!("../../python/plimsoll/techniques/lazy_logits.py")),
+    ("observers.py", include_str!("../../python/plimsoll/techniques/observers.py")),
+    ("offload.py", include_str!("../../python/plimsoll/techniques/offload.py")),
+    ("optimizers.py", include_str!("../../python/plimsoll/techniques/optimizers.py")),
+    ("parts.py", include_str!("../../python/plimsoll/techniques/parts.py")),
+    ("roots.py", include_str!("../../python/plimsoll/techniques/roots.py")),
+    ("split.py", include_str!("../../python/plimsoll/techniques/split.py")),
+    ("step_in_backward.py", include_str!("../../python/plimsoll/techniques/step_in_backward.py")),
 ];

@@ -51,22 +51,29 @@ class Checkpoint:
         self.running = threading.local()
 
     def first(self, root):
+        self.check(root)
+        found = blocks.find(root)
+        self.mark(root, found if self.most is None else found[: self.most], len(found))
+
+    def check(self, root):
         why = context.wrapped_class(root)
+        if why is None and any(getattr(it, "gradient_checkpointing", False) for it in root.modules()):
+            why = "the program checkpoints its model itself"
         if why is not None:
             context.refuse(self.name, why)
-        found = blocks.find(root)
-        self.of += len(found)
-        chosen = found if self.most is None else found[: self.most]
-        if any(getattr(it, "gradient_checkpointing", False) for it in root.modules()):
-            context.refuse(self.name, "the program checkpoints its model itself")
+
+    def mark(self, root, chosen, of):
+        # Checkpoints these blocks: [(path, block)].
         for path, block in chosen:
             if isinstance(block, torch.jit.ScriptModule):
                 context.refuse(self.name, f"{path} is compiled by TorchScript")
+        for path, block in chosen:
             block.__dict__[MARK] = path
             self.patch(type(block))
+        self.of += of
         self.count += len(chosen)
         if chosen:
-            self.lines += lines(root, [path for path, _ in chosen], len(chosen) == len(found))
+            self.lines += lines(root, [path for path, _ in chosen], len(chosen) == of)
 
     def around(self, root, following, args, kwargs):
         if not self.count:

@@ -49,10 +49,13 @@ class StepInBackward:
             groups = optimizer.param_groups
             if not any(id(it) in own for group in groups for it in group["params"]):
                 continue
-            name = type(optimizer).__name__
-            if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"] or name not in SEPARATE:
-                self.refuse(f"it is not known whether {name} updates parameters independently")
+            self.check(optimizer)
             self.take(optimizer)
+
+    def check(self, optimizer):
+        name = type(optimizer).__name__
+        if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"] or name not in SEPARATE:
+            self.refuse(f"it is not known whether {name} updates parameters independently")
 
     def take(self, optimizer):
         for group in optimizer.param_groups:
