@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `gpu.rs` | the simulated GPU, and its memory for the allocator |
 //! | `standin.rs` | finds the shared library and checks its version |
+//! | `embedded.rs` | the shared library that a release build contains |
 //! | `../inject/imports.py`, `watch.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
 //! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
@@ -24,6 +25,7 @@
 
 mod answer;
 mod assume;
+mod embedded;
 mod failed;
 mod find;
 pub(crate) mod gpu;

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_standin::{place, version};
 
+use super::embedded;
 use crate::exit::{Exit, Failure};
 
-/// Looks for the library beside the program, in `../lib`, at `PLIMSOLL_STANDIN`, and in cargo's target folder.
+/// Looks for the library beside the program, in `../lib`, at `PLIMSOLL_STANDIN`, in cargo's target folder, and in the program.
 ///
 /// # Errors
 /// It is not found, or has another version.
@@ -17,6 +18,15 @@ pub(super) fn find() -> Result<PathBuf, Failure> {
     let configured = std::env::var_os(place::PLACE).map(PathBuf::from);
     let built = program.parent().map(|beside| beside.join("deps").join(place::LIBRARY));
     let library = place::find(&program, configured.as_deref()).or(built.filter(|built| built.is_file()));
+    let library = match library {
+        Some(library) => Some(library),
+        None => embedded::written().map_err(|why| {
+            Failure::new(
+                Exit::Unreadable,
+                format!("{} cannot be written to the cache folder: {why}", place::LIBRARY),
+            )
+        })?,
+    };
     checked(&library.ok_or_else(|| missing(&program))?)
 }
 
@@ -25,7 +35,7 @@ fn missing(program: &Path) -> Failure {
     Failure::new(
         Exit::Unreadable,
         format!(
-            "{} is not in {beside}, in {beside}/../lib or at {}: `cargo build --release -p \
+            "{} is not in {beside}, in {beside}/../lib or at {}, and this build does not contain it: `cargo build --release -p \
              plimsoll-cli -p plimsoll-standin` builds both",
             place::LIBRARY,
             place::PLACE
