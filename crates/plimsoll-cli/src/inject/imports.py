@@ -1,5 +1,5 @@
 # The beginning of the sitecustomize.py that every Python process of the program runs first: `HERE`, functions that run after
-# the import of a module (`Finder`), our own modules, and the user's own sitecustomize.
+# the import of a module (`Finder`), our own modules (`module`), and the user's own sitecustomize.
 
 import os
 import sys
@@ -63,6 +63,19 @@ def own_spec(name):
     if not os.path.isfile(file):
         return None
     return importlib.util.spec_from_file_location(name, file, loader=Loader(name, file), submodule_search_locations=within)
+
+
+def module(name, loaded={}):
+    # Another file of this folder. The file name in its frames marks them as not the program's.
+    import types
+
+    if name not in loaded:
+        path = os.path.join(HERE, f"plimsoll_{name}.py")
+        made = loaded[name] = types.ModuleType(f"plimsoll_{name}")
+        made.module = module
+        with open(path) as file:
+            exec(compile(file.read(), f"<frozen plimsoll {name}>", "exec"), made.__dict__)
+    return loaded[name]
 
 
 def run_users_sitecustomize():

@@ -96,6 +96,10 @@ class Watch:
         self.refusal = dict(technique=name, reason=reason)
         self.stop("refused", 0)
 
+    def failed(self, name, failure):
+        self.error = dict(self.described(failure), technique=name)
+        self.stop("failed", 1)
+
     @contextlib.contextmanager
     def unread(self):
         # Copies of unknown values to the host are not the program's reads here.
@@ -386,19 +390,6 @@ class Watch:
         with open(f"{path}.unfinished", "w") as file:
             json.dump(fields, file)
         os.replace(f"{path}.unfinished", path)
-
-
-def module(name, loaded={}):
-    # Another file of this folder. The file name in its frames marks them as not the program's.
-    import types
-
-    if name not in loaded:
-        path = os.path.join(HERE, f"plimsoll_{name}.py")
-        made = loaded[name] = types.ModuleType(f"plimsoll_{name}")
-        made.module = module
-        with open(path) as file:
-            exec(compile(file.read(), f"<frozen plimsoll {name}>", "exec"), made.__dict__)
-    return loaded[name]
 
 
 def assumed():

@@ -1,24 +1,39 @@
-//! `plimsoll top`: a running program's memory, as it changes. `screen.rs` has the terminal and the keys,
-//! `view.rs` and `gauge.rs` what is drawn, `text.rs` the same for where there is no terminal.
+//! `plimsoll top`: a running program's memory, as it changes; of a job, all of its ranks on this machine.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `watched.rs` | the processes: one, or the ranks of a job |
+//! | `screen.rs`, `view.rs`, `gauge.rs` | the terminal and its keys, what is drawn |
+//! | `text.rs`, `job.rs` | the same as text, for one process and for a job |
+//! | `prometheus.rs`, `http.rs` | the figures for `--prometheus`, and the server |
 
 mod gauge;
+mod http;
+mod job;
+mod prometheus;
 mod screen;
 mod text;
 mod view;
+mod watched;
 
 use std::io::{self, ErrorKind, IsTerminal};
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use plimsoll::memory::live::{self, Sample, Watcher};
+use plimsoll::memory::live::{Sample, Watcher};
+use serde_json::json;
 
+use self::watched::Watched;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 
+pub(crate) use self::http::beside;
+pub(crate) use self::prometheus::{ADDRESS, address};
+
 #[derive(Args)]
 pub(crate) struct TopArgs {
-    /// The process to watch [default: the only one]
+    /// The process to watch [default: the only one, or the ranks of the only job]
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Seconds between samples
@@ -27,6 +42,16 @@ pub(crate) struct TopArgs {
     /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
+    /// Have the process write a memory snapshot now, and print the file's name
+    #[arg(long)]
+    snapshot: bool,
+    /// Serve the figures of all processes that can be watched, in the text format of Prometheus [default: 127.0.0.1:9466]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ADDRESS, value_parser = address,
+          conflicts_with_all = ["snapshot", "json", "pid"])]
+    prometheus: Option<std::net::SocketAddr>,
+    /// Serve on the socket that is stdin, until this process ends (from `run`)
+    #[arg(long, value_name = "PID", hide = true)]
+    until: Option<u32>,
     /// Print one sample as a line of JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -43,67 +68,83 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Shows the process, until it ends or somebody has seen enough.
+/// Shows the process, until it ends or the user quits.
 pub(crate) fn run(args: &TopArgs) -> Result<Answer, Failure> {
-    let pid = args.pid.map_or_else(the_only_one, Ok)?;
-    let mut watcher = Watcher::attach(pid).map_err(|why| cannot_attach(pid, &why))?;
-    let first = watcher.sample().map_err(|why| unreadable(&why))?.ok_or_else(|| hung_up(pid))?;
+    if let Some(pid) = args.until {
+        return http::until(pid).map(|()| Answer::default());
+    }
+    if let Some(address) = args.prometheus {
+        return http::serve(address).map(|()| Answer::default());
+    }
+    let mut watched = match args.pid {
+        Some(pid) => Watched::one(pid)?,
+        None => Watched::all()?,
+    };
+    if args.snapshot {
+        return snapshots(&mut watched, args.json);
+    }
+    let first = watched.samples()?;
+    if first.is_empty() {
+        return Err(hung_up(watched.pids()[0]));
+    }
     if args.json {
-        return lines(&mut watcher, first, args).map(|()| Answer::default());
+        return lines(&mut watched, first, args).map(|()| Answer::default());
     }
     if !io::stdout().is_terminal() {
-        return Ok(text::render(&first, args.bytes).into());
+        return Ok(job::render(&first, args.bytes).into());
     }
-    match screen::watch(watcher, first, args.interval, args.bytes).map_err(|why| unreadable(&why))? {
+    match screen::watch(watched, first, args.interval, args.bytes).map_err(|why| unreadable(&why))? {
         None => Ok(Answer::default()),
         Some(last) => {
-            over(pid);
-            Ok(text::render(&last, args.bytes).into())
+            last.iter().for_each(|sample| over(sample.pid));
+            Ok(job::render(&last, args.bytes).into())
         }
     }
 }
 
-/// As many lines as were asked for, or until the process ends or nobody reads them.
-fn lines(watcher: &mut Watcher, first: Sample, args: &TopArgs) -> Result<(), Failure> {
-    let (mut sample, mut left) = (first, args.samples);
+/// The name of each written file, a line each.
+fn snapshots(watched: &mut Watched, is_json: bool) -> Result<Answer, Failure> {
+    let mut written = Vec::new();
+    for (pid, watcher) in watched.each() {
+        let path = watcher.snapshot().map_err(|why| {
+            Failure::new(Exit::Unreadable, format!("process {pid} wrote no snapshot: {}", said(&why)))
+        })?;
+        written.push((pid, path));
+    }
+    let line = |(pid, path): &(u32, std::path::PathBuf)| match is_json {
+        true => json!({ "schema": "plimsoll.snapshot/1", "pid": pid, "path": path }).to_string(),
+        false => path.display().to_string(),
+    };
+    Ok(written.iter().map(line).collect::<Vec<_>>().join("\n").into())
+}
+
+/// As many samples as were asked for, a line for each process, or until all processes end or nobody reads them.
+fn lines(watched: &mut Watched, first: Vec<Sample>, args: &TopArgs) -> Result<(), Failure> {
+    let (mut samples, mut left) = (first, args.samples);
     loop {
-        let line = serde_json::to_string(&sample).map_err(|why| unreadable(&why.into()))?;
-        left -= 1;
-        if !output::line(&line)? || left == 0 {
-            return Ok(());
-        }
-        thread::sleep(args.interval);
-        match watcher.sample().map_err(|why| unreadable(&why))? {
-            Some(next) => sample = next,
-            None => {
-                over(sample.pid);
+        for sample in &samples {
+            let line = serde_json::to_string(sample).map_err(|why| unreadable(&why.into()))?;
+            if !output::line(&line)? {
                 return Ok(());
             }
         }
-    }
-}
-
-fn the_only_one() -> Result<u32, Failure> {
-    match live::running().map_err(|why| unreadable(&why))?[..] {
-        [pid] => Ok(pid),
-        [] => Err(Failure::new(Exit::Unreadable, format!("no running process can be watched\n{START}"))),
-        ref pids => {
-            let rows = pids.iter().map(|&pid| format!("\n  plimsoll top {pid:<8} {}", command_of(pid)));
-            let message =
-                format!("{} processes can be watched; choose one:{}", pids.len(), rows.collect::<String>());
-            Err(Failure::new(Exit::Usage, message))
+        left -= 1;
+        if left == 0 {
+            return Ok(());
         }
+        thread::sleep(args.interval);
+        let next = watched.samples()?;
+        let has_ended = |sample: &&Sample| !next.iter().any(|it| it.pid == sample.pid);
+        samples.iter().filter(has_ended).for_each(|sample| over(sample.pid));
+        if next.is_empty() {
+            return Ok(());
+        }
+        samples = next;
     }
 }
 
-const START: &str = "try: start `plimsoll train mnist` in another terminal, or call `plimsoll::memory::live::serve` \
-                     in a program of yours";
-
-/// What a process is, where it says so.
-fn command_of(pid: u32) -> String {
-    let sample = Watcher::attach(pid).and_then(|mut watcher| watcher.sample());
-    sample.ok().flatten().map_or_else(|| "(does not answer)".to_owned(), |sample| text::command(&sample))
-}
+const START: &str = "try: run a PyTorch program under `plimsoll run`, start `plimsoll train mnist` in another terminal, or call \
+                     `plimsoll::memory::live::serve` in a program of yours; a PyTorch program can be watched once it uses the GPU";
 
 fn cannot_attach(pid: u32, why: &io::Error) -> Failure {
     let message = if why.kind() == ErrorKind::NotFound { format!("{why}\n{START}") } else { why.to_string() };
@@ -118,13 +159,21 @@ fn hung_up(pid: u32) -> Failure {
 }
 
 fn unreadable(why: &io::Error) -> Failure {
-    let message = match why.kind() {
+    Failure::new(Exit::Unreadable, said(why))
+}
+
+fn said(why: &io::Error) -> String {
+    match why.kind() {
         ErrorKind::TimedOut => "the process does not answer; it may be stopped".to_owned(),
         _ => why.to_string(),
-    };
-    Failure::new(Exit::Unreadable, message)
+    }
 }
 
 fn over(pid: u32) {
     output::progress(&format!("process {pid} has ended"));
+}
+
+/// A sample of a process that may have ended.
+fn of(pid: u32) -> Option<Sample> {
+    Watcher::attach(pid).and_then(|mut watcher| watcher.sample()).ok().flatten()
 }

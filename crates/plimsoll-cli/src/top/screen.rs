@@ -8,19 +8,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anstream::{AutoStream, ColorChoice};
-use plimsoll::memory::live::{Sample, Watcher};
+use plimsoll::memory::live::Sample;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::view::{Palette, View, Wish};
+use super::watched::Watched;
 
 /// How often a signal is looked for, and the screen drawn, where nothing else happens.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What the threads that wait tell the one that draws.
 enum News {
-    Sample(Box<Sample>),
+    Samples(Vec<Sample>),
     /// The process has ended.
     Over,
     Key(KeyEvent),
@@ -35,11 +36,11 @@ enum News {
 /// # Errors
 /// The terminal's, or what the process answers instead of a sample.
 pub(super) fn watch(
-    watcher: Watcher,
-    first: Sample,
+    watched: Watched,
+    first: Vec<Sample>,
     interval: Duration,
     whole: bool,
-) -> io::Result<Option<Sample>> {
+) -> io::Result<Option<Vec<Sample>>> {
     let told_to_end = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, told_to_end.clone())?;
@@ -50,12 +51,12 @@ pub(super) fn watch(
     let mut screen = Screen::open()?;
     let (tell, news) = mpsc::channel();
     let telling = tell.clone();
-    thread::spawn(move || ask(watcher, interval, &telling));
+    thread::spawn(move || ask(watched, interval, &telling));
     thread::spawn(move || listen(&tell));
     while !told_to_end.load(Ordering::Relaxed) {
         screen.0.draw(|frame| view.draw(frame, Instant::now()))?;
         match news.recv_timeout(LOOK_EVERY) {
-            Ok(News::Sample(sample)) => view.take(*sample, Instant::now()),
+            Ok(News::Samples(samples)) => view.take(samples, Instant::now()),
             Ok(News::Over) => return Ok(Some(view.into_newest())),
             Ok(News::Key(key)) if view.press(key) == Wish::Leave => return Ok(None),
             Ok(News::Failed(why)) => return Err(why),
@@ -73,17 +74,17 @@ pub(super) fn watch(
 // thread, which ends with the program.
 
 /// Tells samples until the process ends.
-fn ask(mut watcher: Watcher, interval: Duration, tell: &Sender<News>) {
+fn ask(mut watched: Watched, interval: Duration, tell: &Sender<News>) {
     loop {
         thread::sleep(interval);
-        let news = match watcher.sample() {
-            Ok(Some(sample)) => News::Sample(Box::new(sample)),
-            Ok(None) => News::Over,
+        let news = match watched.sampled() {
+            Ok(samples) if samples.is_empty() => News::Over,
+            Ok(samples) => News::Samples(samples),
             // It may be stopped, and go on.
             Err(why) if why.kind() == io::ErrorKind::TimedOut => continue,
             Err(why) => News::Failed(why),
         };
-        let last = !matches!(news, News::Sample(_));
+        let last = !matches!(news, News::Samples(_));
         if tell.send(news).is_err() || last {
             return;
         }

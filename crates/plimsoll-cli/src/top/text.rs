@@ -50,11 +50,20 @@ pub(super) fn of_bound(sample: &Sample) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// What live bytes are for, in the order in which all tables list it.
-pub(super) fn of_live(sample: &Sample) -> [(&'static str, u64); Category::ALL.len()] {
-    let bytes = |category: Category| sample.by_category.get(category.name()).copied().unwrap_or(0);
-    Category::ALL.map(|category| (category.plural(), bytes(category)))
+/// What live bytes are for, in the order in which all tables list it. A PyTorch program knows some of the categories, and the rest
+/// as `other`.
+pub(super) fn of_live(sample: &Sample) -> Vec<(&str, u64)> {
+    let bytes = |category: Category| sample.by_category.get(category.name()).copied();
+    let is_pytorch = sample.by_category.contains_key(OTHER);
+    let known = Category::ALL.into_iter().filter_map(|category| match bytes(category) {
+        None if is_pytorch => None,
+        bytes => Some((category.plural(), bytes.unwrap_or(0))),
+    });
+    known.chain(sample.by_category.get(OTHER).map(|&bytes| (OTHER, bytes))).collect()
 }
+
+/// Activations, inputs, temporaries and workspaces of a PyTorch program.
+const OTHER: &str = "other";
 
 /// The most so far.
 pub(super) fn peaks(sample: &Sample, whole: bool) -> String {
@@ -80,13 +89,15 @@ pub(super) fn course(sample: &Sample, whole: bool) -> String {
 
 /// What went wrong, or will.
 pub(super) fn trouble(sample: &Sample, whole: bool) -> String {
-    let hole = bytes::shown(sample.largest_cached_bytes, whole);
-    format!("largest free {hole}, retries {}, out of memory {}", sample.num_alloc_retries, sample.num_ooms)
+    let hole = sample.largest_cached_bytes.map(|hole| bytes::shown(hole, whole));
+    let hole = hole.map_or_else(String::new, |hole| format!("largest free {hole}, "));
+    format!("{hole}retries {}, out of memory {}", sample.num_alloc_retries, sample.num_ooms)
 }
 
 /// Which process; first what must not be cut off.
 pub(super) fn process(sample: &Sample) -> String {
-    format!("process {} on {}: {}", sample.pid, sample.device, command(sample))
+    let rank = sample.rank.map_or_else(String::new, |rank| format!(", rank {rank},"));
+    format!("process {}{rank} on {}: {}", sample.pid, words::plain(&sample.device), command(sample))
 }
 
 /// The command line, as one line that does nothing to a terminal.
@@ -115,13 +126,15 @@ pub(super) mod tests {
             peak_allocated_bytes: 36 << 20,
             peak_reserved_bytes: 42 << 20,
             by_category: by_category.map(|(name, bytes)| (name.to_owned(), bytes)).into(),
-            largest_cached_bytes: 12 << 20,
+            largest_cached_bytes: Some(12 << 20),
             num_alloc_retries: 2,
             num_ooms: 0,
             resident_bytes: Some(123 << 20),
             steps: 34,
             step_levels: (0..34).map(|step| (12 << 20) + step * (1 << 16)).collect(),
             growth_bytes_per_step: Some(65536.0),
+            rank: None,
+            job: None,
         }
     }
 

@@ -11,7 +11,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, BorderType, Paragraph, Sparkline};
 
 use super::gauge::MemoryGauge;
-use super::text;
+use super::{job, text};
 use crate::bytes;
 
 /// Smaller screens get the plain text, as much as fits.
@@ -58,10 +58,12 @@ pub(super) enum Wish {
 
 /// The screen's state.
 pub(super) struct View {
-    /// The newest sample,
-    newest: Sample,
-    /// and the one to show instead while paused.
-    paused: Option<Sample>,
+    /// The newest samples, by rank; at least one,
+    newest: Vec<Sample>,
+    /// and those to show instead while paused.
+    paused: Option<Vec<Sample>>,
+    /// The process that is shown; of a job, the one with the least room until the user chooses.
+    shown: Option<u32>,
     /// Whole bytes rather than MiB and GiB.
     whole: bool,
     palette: Palette,
@@ -74,25 +76,41 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn new(first: Sample, whole: bool, palette: Palette, now: Instant) -> View {
-        let counted = (now, first.steps);
-        View { newest: first, paused: None, whole, palette, heard: now, counted, steps_per_second: None }
+    pub(super) fn new(first: Vec<Sample>, whole: bool, palette: Palette, now: Instant) -> View {
+        let counted = (now, steps(&first));
+        View {
+            newest: first,
+            paused: None,
+            shown: None,
+            whole,
+            palette,
+            heard: now,
+            counted,
+            steps_per_second: None,
+        }
     }
 
-    /// A sample has come.
-    pub(super) fn take(&mut self, sample: Sample, now: Instant) {
-        let (since, steps) = self.counted;
+    /// Samples have come.
+    pub(super) fn take(&mut self, samples: Vec<Sample>, now: Instant) {
+        let (since, before) = self.counted;
         let elapsed = now.saturating_duration_since(since);
         if elapsed >= RATE_OVER {
-            self.steps_per_second = Some(sample.steps.saturating_sub(steps) as f64 / elapsed.as_secs_f64());
-            self.counted = (now, sample.steps);
+            let steps = steps(&samples);
+            self.steps_per_second = Some(steps.saturating_sub(before) as f64 / elapsed.as_secs_f64());
+            self.counted = (now, steps);
         }
-        (self.newest, self.heard) = (sample, now);
+        (self.newest, self.heard) = (samples, now);
     }
 
-    /// The newest sample, whatever is shown.
-    pub(super) fn into_newest(self) -> Sample {
+    /// The newest samples, whatever is shown.
+    pub(super) fn into_newest(self) -> Vec<Sample> {
         self.newest
+    }
+
+    /// The place of the sample that is shown.
+    fn place(&self, samples: &[Sample]) -> usize {
+        let chosen = self.shown.and_then(|pid| samples.iter().position(|it| it.pid == pid));
+        chosen.or_else(|| job::fullest(samples)).unwrap_or(0)
     }
 
     /// A key was pressed.
@@ -104,16 +122,21 @@ impl View {
                 self.paused = if self.paused.is_some() { None } else { Some(self.newest.clone()) };
             }
             KeyCode::Char('b') => self.whole = !self.whole,
+            KeyCode::Char('r') => {
+                let next = (self.place(&self.newest) + 1) % self.newest.len().max(1);
+                self.shown = self.newest.get(next).map(|it| it.pid);
+            }
             _ => {}
         }
         Wish::Stay
     }
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>, now: Instant) {
-        let sample = self.paused.as_ref().unwrap_or(&self.newest);
+        let samples = self.paused.as_ref().unwrap_or(&self.newest);
+        let Some(sample) = samples.get(self.place(samples)) else { return };
         let area = frame.area();
         if area.width < LEAST.0 || area.height < LEAST.1 {
-            frame.render_widget(Paragraph::new(text::render(sample, self.whole)), area);
+            frame.render_widget(Paragraph::new(job::render(samples, self.whole)), area);
             return;
         }
         let below = 5 + (area.height.saturating_sub(24) / 2).min(7);
@@ -204,12 +227,20 @@ impl View {
     }
 
     fn foot(&self, frame: &mut Frame<'_>, area: Rect, sample: &Sample) {
-        let keys = " q quit  p pause  b bytes ";
+        let keys = match self.newest.len() {
+            1 => " q quit  p pause  b bytes ".to_owned(),
+            ranks => format!(" q quit  p pause  b bytes  r next of {ranks} ranks "),
+        };
         let [left, right] =
             Layout::horizontal([Constraint::Length(keys.len() as u16), Constraint::Min(0)]).areas(area);
         frame.render_widget(Line::styled(keys, self.palette.strong), left);
         frame.render_widget(Line::from(text::trouble(sample, self.whole) + " ").right_aligned(), right);
     }
+}
+
+/// The steps of the process that is furthest.
+fn steps(samples: &[Sample]) -> u64 {
+    samples.iter().map(|it| it.steps).max().unwrap_or(0)
 }
 
 fn framed(title: &str) -> Block<'static> {

@@ -8,7 +8,7 @@ use crate::top::text::tests::sample;
 
 fn view(palette: Palette) -> (View, Instant) {
     let now = Instant::now();
-    (View::new(sample(), false, palette, now), now)
+    (View::new(vec![sample()], false, palette, now), now)
 }
 
 /// What a view draws, as lines.
@@ -89,7 +89,7 @@ fn a_pause_keeps_the_picture_and_its_end_shows_the_newest() {
     let (mut view, now) = view(Palette::plain());
     let later = Sample { steps: 99, ..sample() };
     assert_eq!(view.press(key(KeyCode::Char('p'))), Wish::Stay);
-    view.take(later, now);
+    view.take(vec![later], now);
     let shows = |view: &View, text: &str| drawn(view, now, [80, 24]).join("\n").contains(text);
     assert!(shows(&view, "34 steps begun") && shows(&view, " paused"));
     view.press(key(KeyCode::Char('p')));
@@ -114,7 +114,7 @@ fn a_process_that_is_silent_is_shown_and_steps_are_counted_in_seconds() {
     let (mut view, now) = view(Palette::plain());
     let after = |seconds| now + Duration::from_secs(seconds);
     assert!(drawn(&view, after(4), [80, 24])[0].ends_with("no answer for 4 s"));
-    view.take(Sample { steps: 134, ..sample() }, after(4));
+    view.take(vec![Sample { steps: 134, ..sample() }], after(4));
     let lines = drawn(&view, after(4), [80, 24]);
     assert!(!lines[0].contains("no answer"), "{}", lines[0]);
     assert!(

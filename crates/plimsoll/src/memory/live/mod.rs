@@ -2,8 +2,9 @@
 //!
 //! The program listens on a Unix-domain socket, `PID.sock` in a private folder of the user (`folder.rs`). A
 //! client that sends any line gets a line back: a [`Sample`] as JSON, with the schema
-//! `plimsoll.live/1`. So `echo | nc -U SOCKET` prints one, and `plimsoll top` draws them. Nothing is computed
-//! unless a client asks (`serve.rs`); `watcher.rs` is the client.
+//! `plimsoll.live/1`. So `echo | nc -U SOCKET` prints one, and `plimsoll top` draws them. The line `snapshot` writes a
+//! memory snapshot instead, and the answer names its file. Nothing is computed
+//! unless a client asks (`serve.rs`); `watcher.rs` is the client. PyTorch programs under `plimsoll run` answer the same lines.
 
 mod folder;
 mod serve;
@@ -61,10 +62,10 @@ pub struct Sample {
     /// Peak reserved bytes.
     pub peak_reserved_bytes: u64,
     /// Allocated bytes by category, by [`Category::name`](crate::Category::name); sums to
-    /// `allocated_bytes`.
+    /// `allocated_bytes`. Of a PyTorch program the parameters, buffers, gradients and optimizer states are known; `other` is the rest.
     pub by_category: BTreeMap<String, u64>,
-    /// The largest cached block.
-    pub largest_cached_bytes: u64,
+    /// The largest cached block; None for a PyTorch program, whose allocator does not count it.
+    pub largest_cached_bytes: Option<u64>,
     /// The number of retries after releasing the cache.
     pub num_alloc_retries: u64,
     /// The number of requests that ran out of memory.
@@ -77,6 +78,12 @@ pub struct Sample {
     pub step_levels: Vec<u64>,
     /// Their growth per step; None with too few steps: [`growth`].
     pub growth_bytes_per_step: Option<f64>,
+    /// The process's rank in a job of several processes.
+    #[serde(default)]
+    pub rank: Option<u32>,
+    /// The job, alike in all of its ranks.
+    #[serde(default)]
+    pub job: Option<String>,
 }
 
 impl Sample {
@@ -98,13 +105,15 @@ impl Sample {
             peak_allocated_bytes: gauges.peak_allocated_bytes,
             peak_reserved_bytes: gauges.peak_reserved_bytes,
             by_category: by_category.map(|(category, bytes)| (category.name().to_owned(), bytes)).collect(),
-            largest_cached_bytes: gauges.largest_cached_bytes,
+            largest_cached_bytes: Some(gauges.largest_cached_bytes),
             num_alloc_retries: gauges.num_alloc_retries,
             num_ooms: gauges.num_ooms,
             resident_bytes: super::process_resident_bytes(),
             steps: gauges.steps,
             growth_bytes_per_step: growth(&gauges.step_levels, gauges.steps),
             step_levels: gauges.step_levels,
+            rank: None,
+            job: None,
         }
     }
 

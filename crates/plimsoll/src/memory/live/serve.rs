@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use plimsoll_tensor::Device;
 
+use super::watcher::{SNAPSHOT, SNAPSHOT_SCHEMA, Written};
 use super::{Sample, folder};
+use crate::memory::save_snapshot;
 
 /// The maximum number of clients.
 const MOST_WATCHERS: usize = 8;
@@ -150,7 +152,10 @@ fn answer(mut client: UnixStream, device: &Device, over: &AtomicBool) -> io::Res
             Ok(0) => break,
             Ok(length) if chunk[..length].contains(&b'\n') => {
                 asked = Instant::now();
-                let mut line = serde_json::to_vec(&Sample::of(device))?;
+                let mut line = match chunk[..length].trim_ascii() {
+                    SNAPSHOT => serde_json::to_vec(&written(device))?,
+                    _ => serde_json::to_vec(&Sample::of(device))?,
+                };
                 line.push(b'\n');
                 client.write_all(&line)?;
                 thread::sleep(REST);
@@ -165,6 +170,21 @@ fn answer(mut client: UnixStream, device: &Device, over: &AtomicBool) -> io::Res
         }
     }
     Ok(())
+}
+
+/// Writes a snapshot to the working directory, under a name that is not taken.
+fn written(device: &Device) -> Written {
+    let name = |nth: u32| format!("snapshot-{}-{nth}.pickle", std::process::id());
+    let path = std::env::current_dir().map(|folder| {
+        let free = (1..).map(|nth| folder.join(name(nth))).find(|path| !path.exists());
+        free.unwrap_or_else(|| folder.join(name(0)))
+    });
+    let saved = path.and_then(|path| save_snapshot(device, &path).map(|_| path));
+    let (path, error) = match saved {
+        Ok(path) => (Some(path), None),
+        Err(why) => (None, Some(why.to_string())),
+    };
+    Written { schema: SNAPSHOT_SCHEMA.to_owned(), path, error }
 }
 
 #[cfg(test)]

@@ -3,17 +3,32 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::process::{Pid, test_kill_process};
+use serde::{Deserialize, Serialize};
 
-use super::{SCHEMA, Sample, folder};
+use super::{SCHEMA, Sample, folder, growth};
 
 /// The timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout for a snapshot, which may be hundreds of megabytes.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(120);
+/// The line that asks for a snapshot.
+pub(super) const SNAPSHOT: &[u8] = b"snapshot";
+/// The schema version of its answer.
+pub(super) const SNAPSHOT_SCHEMA: &str = "plimsoll.snapshot/1";
 /// The maximum size of an answer, far above the usual size.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// The answer to a request for a snapshot.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Written {
+    pub(super) schema: String,
+    pub(super) path: Option<PathBuf>,
+    pub(super) error: Option<String>,
+}
 
 /// The ids of this user's processes that can be watched. Sockets of dead processes are removed.
 ///
@@ -90,30 +105,60 @@ impl Watcher {
     /// `TimedOut` if it does not answer (the caller may retry); `InvalidData` if the answer is not a
     /// sample of this version; other I/O errors.
     pub fn sample(&mut self) -> io::Result<Option<Sample>> {
-        match self.ask() {
-            Ok(true) => {}
-            Ok(false) => return Ok(None),
-            Err(why) => {
-                return match why.kind() {
-                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Ok(None),
-                    ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
-                    _ => Err(why),
-                };
-            }
+        if !self.answered(b"\n")? {
+            return Ok(None);
         }
         let line = std::mem::take(&mut self.line);
         let invalid = |message: String| io::Error::new(ErrorKind::InvalidData, message);
         let sample: Sample =
             serde_json::from_slice(&line).map_err(|why| invalid(format!("not a sample: {why}")))?;
         match sample.schema.as_str() {
+            // A PyTorch program leaves this to its clients.
+            SCHEMA if sample.growth_bytes_per_step.is_none() => {
+                let growth = growth(&sample.step_levels, sample.steps);
+                Ok(Some(Sample { growth_bytes_per_step: growth, ..sample }))
+            }
             SCHEMA => Ok(Some(sample)),
             other => Err(invalid(format!("the process uses schema {other}, this program {SCHEMA}"))),
         }
     }
 
+    /// Has the process write a memory snapshot now; its file, for `plimsoll explain`.
+    ///
+    /// # Errors
+    /// `NotFound` if the process has ended; `Unsupported` if it cannot write snapshots; its own error; `TimedOut`.
+    pub fn snapshot(&mut self) -> io::Result<PathBuf> {
+        self.socket.get_ref().set_read_timeout(Some(SNAPSHOT_PATIENCE))?;
+        let is_answered = self.answered(&[SNAPSHOT, b"\n"].concat());
+        self.socket.get_ref().set_read_timeout(Some(PATIENCE))?;
+        if !is_answered? {
+            return Err(io::Error::new(ErrorKind::NotFound, "the process has ended"));
+        }
+        let line = std::mem::take(&mut self.line);
+        let unsupported = || {
+            let message = "the process answers with a sample: its version of plimsoll writes no snapshots";
+            io::Error::new(ErrorKind::Unsupported, message)
+        };
+        let answer: Written = serde_json::from_slice(&line).map_err(|_| unsupported())?;
+        match (answer.schema.as_str(), answer.path) {
+            (SNAPSHOT_SCHEMA, Some(path)) => Ok(path),
+            (SNAPSHOT_SCHEMA, None) => Err(io::Error::other(answer.error.unwrap_or_default())),
+            _ => Err(unsupported()),
+        }
+    }
+
+    /// Sends a line, and waits for one; false if the process has ended or closed the connection.
+    fn answered(&mut self, line: &[u8]) -> io::Result<bool> {
+        self.ask(line).or_else(|why| match why.kind() {
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Ok(false),
+            ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
+            _ => Err(why),
+        })
+    }
+
     /// Sends a line, and waits for one. Returns whether it is complete.
-    fn ask(&mut self) -> io::Result<bool> {
-        self.socket.get_mut().write_all(b"\n")?;
+    fn ask(&mut self, line: &[u8]) -> io::Result<bool> {
+        self.socket.get_mut().write_all(line)?;
         let room = MOST_BYTES - self.line.len() as u64;
         self.socket.by_ref().take(room).read_until(b'\n', &mut self.line)?;
         Ok(self.line.ends_with(b"\n"))

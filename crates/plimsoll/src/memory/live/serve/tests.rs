@@ -38,7 +38,7 @@ fn samples_follow_the_program_until_serving_is_over() {
     assert_eq!((after.allocated_bytes, after.reserved_bytes, after.steps), (5120, 2 << 20, 10));
     assert_eq!((after.step_levels[9], after.growth_bytes_per_step), (9 * 512, Some(512.0)));
     assert_eq!((after.by_category["temporary"], after.by_category.values().sum::<u64>()), (5120, 5120));
-    assert_eq!((after.limit_bytes, after.largest_cached_bytes), (Some(64 << 20), (2 << 20) - 5120));
+    assert_eq!((after.limit_bytes, after.largest_cached_bytes), (Some(64 << 20), Some((2 << 20) - 5120)));
     drop(live);
     assert!(!path.exists());
     let gone = (0..100).any(|_| {
@@ -46,6 +46,19 @@ fn samples_follow_the_program_until_serving_is_over() {
         watcher.sample().unwrap().is_none()
     });
     assert!(gone, "a watcher sees the end of serving");
+}
+
+#[test]
+fn a_client_has_the_program_write_a_snapshot() {
+    let (device, path) = (device(), path("snapshot"));
+    let _live = serve_at(&device, path.clone()).unwrap();
+    let _x = Tensor::zeros(&[128], &device).unwrap();
+    let mut watcher = Watcher::connect(&path).unwrap();
+    let written = watcher.snapshot().unwrap();
+    assert!(std::fs::metadata(&written).unwrap().len() > 0, "{}", written.display());
+    // The next line is a sample again.
+    assert_eq!(ask(&mut watcher).allocated_bytes, 512);
+    std::fs::remove_file(written).unwrap();
 }
 
 #[test]
