@@ -19,7 +19,9 @@ pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {
         (Some(error), _) => {
             let place = error.file.as_ref().zip(error.line).map(|(file, line)| format!(" at {file}:{line}"));
             let text = error.text.lines().next().unwrap_or_default();
-            format!("{}{}: {text}", error.kind, place.unwrap_or_default())
+            let technique =
+                error.technique.as_ref().map(|it| format!("the technique {it}: ")).unwrap_or_default();
+            format!("{technique}{}{}: {text}", error.kind, place.unwrap_or_default())
         }
         (None, Ended::Signal(signal)) => format!("it was ended by signal {signal}"),
         (None, Ended::Status(code)) => format!("it ended with exit status {code}"),

@@ -176,6 +176,9 @@ pub(super) struct Thrown {
     pub(super) line: Option<u64>,
     /// Whether a value is read from the device just above it, or above a calling line.
     pub(super) reads: bool,
+    /// The technique that raised it.
+    #[serde(default)]
+    pub(super) technique: Option<String>,
 }
 
 impl Report {

@@ -8,7 +8,7 @@
 #   first      called before the first such call of a module
 #   report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
 #
-# A technique that cannot be applied calls `refuse` with the reason, and the host ends the program.
+# A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does where one raises.
 
 from . import context
 from .accumulate import Accumulate

@@ -113,7 +113,7 @@ class Checkpoint:
         return result
 
     def report(self):
-        detail = f"{self.count} of {self.of} blocks"
+        detail = f"{self.count} of {self.of} blocks" if self.of else context.untrained()
         return dict(applied=bool(self.count), detail=detail, lines=self.lines, blocks=self.of)
 
 

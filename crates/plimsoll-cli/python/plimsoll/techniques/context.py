@@ -1,16 +1,54 @@
-# What the techniques share in a process: which are active, the verb that runs the program, and refusals.
+# What the techniques share in a process: which are active, the verb that runs the program, refusals and failures.
 
 import contextlib
 import sys
 
 active = []  # techniques, the outermost first
-host = None  # has `refused(name, reason)` and `unread()`; set by `activate`
+host = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
+FROZEN = "<frozen plimsoll "  # the file name of our frames begins so
 
 
 def refuse(name, reason):
     # Ends the program: the technique cannot be applied to it.
     host.refused(name, reason)
     raise SystemExit(2)  # Only where the host has not ended the process.
+
+
+def culprit(failure):
+    # The name of the technique that raised this; None if the program did, or ran out of memory.
+    import torch
+    import traceback
+
+    if isinstance(failure, torch.cuda.OutOfMemoryError):
+        return None
+    names = [it.name for it in active]
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
+    own = next((it for it in reversed(frames) if "site-packages" not in it and "dist-packages" not in it), "")
+    if type(failure).__name__ == "CheckpointError":
+        return next((it for it in names if it in ("checkpoint", "split")), None)
+    if not own.startswith(FROZEN):
+        return None
+    # A file that several techniques share has no technique's name: the next one further out does.
+    ours = [it[len(FROZEN) : -1].replace("_", "-") for it in reversed(frames) if it.startswith(FROZEN)]
+    shared = {"lazy-logits": "chunked-loss", "autocast": "bf16"}
+    named = (shared.get(it, it) for it in ours)
+    return next((it for it in named if it in names), next(iter(names), None))
+
+
+def guarded(function, *args, **kwargs):
+    # Calls it. Where a technique raises, the run ends: the program might catch the exception and train without a step.
+    try:
+        return function(*args, **kwargs)
+    except Exception as failure:
+        name = culprit(failure)
+        if name is not None and hasattr(host, "failed"):
+            host.failed(name, failure)
+        raise
+
+
+def untrained():
+    # Why a technique that acts on a model's call had none.
+    return "no module was called in training mode with gradients"
 
 
 def unread():

@@ -91,13 +91,16 @@ class Mode(TorchDispatchMode):
 
 
 def rate(packet, tensors):
-    # The type in which a GPU multiplies: that of the operator's first floating tensor.
-    kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
-    if kind != torch.float32:
-        return REDUCED.get(kind, "f32")
+    # The type in which a GPU multiplies, that of the operator's first floating tensor; `conv` before that of a convolution, which
+    # reaches less of it.
     is_convolution = "convolution" in packet.__name__
-    allowed = torch.backends.cudnn.allow_tf32 if is_convolution else torch.backends.cuda.matmul.allow_tf32
-    return "tf32" if allowed else "f32"
+    kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
+    if kind == torch.float32:
+        allowed = torch.backends.cudnn.allow_tf32 if is_convolution else torch.backends.cuda.matmul.allow_tf32
+        name = "tf32" if allowed else "f32"
+    else:
+        name = REDUCED.get(kind, "f32")
+    return f"conv {name}" if is_convolution else name
 
 
 def products():

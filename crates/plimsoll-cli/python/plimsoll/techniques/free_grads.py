@@ -52,6 +52,8 @@ class FreeGrads:
         self.steps += 1
 
     def report(self):
+        if not self.steps:
+            return dict(applied=False, detail="no optimizer of torch.optim made a step", lines=[])
         if not self.count:
             return dict(applied=False, detail="the program frees its gradients before the forward pass", lines=[])
         lines = ["optimizer.zero_grad(set_to_none=True)  # before the forward pass, not after it"]

@@ -61,9 +61,10 @@ def watch_backward(torch):
 
     @functools.wraps(backward)
     def called(*args, **kwargs):
-        if context.active:
-            tell("backward")
-        return backward(*args, **kwargs)
+        if not context.active:
+            return backward(*args, **kwargs)
+        tell("backward")
+        return context.guarded(backward, *args, **kwargs)
 
     torch.autograd.backward = called
 

@@ -22,7 +22,7 @@ def install(torch):
             return original(self, *args, **kwargs)
         local.inside = True
         try:
-            return call(self, original, args, kwargs)
+            return context.guarded(call, self, original, args, kwargs)
         finally:
             local.inside = False
 

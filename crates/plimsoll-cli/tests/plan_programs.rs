@@ -1,0 +1,127 @@
+//! Programs that `plan` and `run` cannot help, or not in the usual way: each gets a true answer.
+
+use serde_json::Value;
+
+mod program;
+mod torch;
+use program::{plimsoll, stderr, stdout};
+use torch::{Torch, answer};
+
+/// About 500 MiB of activations. The argument says what is unusual.
+const UNUSUAL: &str = "
+import sys, torch, torch.nn as nn, torch.multiprocessing as mp
+kind = sys.argv[1]
+class Block(nn.Module):
+    calls = 0
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
+    def forward(self, x):
+        Block.calls += 1
+        if kind == 'unstable' and Block.calls > 4:
+            x = x.sin()
+        return self.down(nn.functional.gelu(self.up(x)))
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(512, 8192), nn.Linear(8192, 8192), nn.Linear(8192, 512)
+    def forward(self, x):
+        return self.three(self.two(self.one(x).relu()).relu())
+def train():
+    model = (Flat() if kind == 'flat' else nn.Sequential(*[Block() for _ in range(4)])).cuda()
+    if kind == 'compiles':
+        model = torch.compile(model, backend='eager')
+    if kind == 'infers':
+        with torch.no_grad():
+            for _ in range(4):
+                model(torch.randn(4096, 512, device='cuda'))
+        return
+    optimizer = None if kind == 'manual' else torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        try:
+            model(torch.randn(4096, 512, device='cuda')).square().mean().backward()
+        except ValueError:
+            continue
+        if kind == 'manual':
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+        else:
+            optimizer.step()
+            optimizer.zero_grad()
+if __name__ == '__main__':
+    if kind == 'spawns':
+        child = mp.get_context('spawn').Process(target=train)
+        child.start()
+        child.join()
+        sys.exit(child.exitcode)
+    train()
+";
+
+fn plan(torch: &Torch, gpu: &str, kind: &str, code: i32) -> Value {
+    let train = torch.folder.file("train.py");
+    let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--numbers=identical", gpu, "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), kind]));
+    answer(&plimsoll(&args), code)
+}
+
+/// Why a set is no option.
+fn objection<'a>(plan: &'a Value, set: &str) -> &'a str {
+    let rows = plan["tried"].as_array().into_iter().flatten();
+    rows.clone().find(|row| row["set"] == set).and_then(|row| row["objection"].as_str()).unwrap_or_default()
+}
+
+fn summary(plan: &Value) -> &str {
+    plan["summary"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn a_program_that_never_calls_backward_is_judged_as_it_is() {
+    let Some(torch) = Torch::new("plan-infers", UNUSUAL) else { return };
+    assert!(summary(&plan(&torch, "--gpu=1GiB", "infers", 0)).contains("as it is"));
+    let short = plan(&torch, "--gpu=60MiB", "infers", 4);
+    assert!(summary(&short).contains("does NOT fit"), "{short}");
+    assert!(objection(&short, "checkpoint").contains("no module was called in training mode"), "{short}");
+    assert!(objection(&short, "free-grads").contains("no optimizer of torch.optim made a step"), "{short}");
+}
+
+#[test]
+fn a_program_without_an_optimizer_or_with_its_model_in_a_subprocess_is_planned_for() {
+    let Some(torch) = Torch::new("plan-manual", UNUSUAL) else { return };
+    for kind in ["manual", "spawns"] {
+        let plan = plan(&torch, "--gpu=250MiB", kind, 0);
+        assert!(plan["chosen"].as_str().is_some_and(|it| it.contains("checkpoint")), "{kind}: {plan}");
+    }
+}
+
+#[test]
+fn a_model_that_is_compiled_or_has_no_repeated_blocks_is_refused_with_that_reason() {
+    let Some(torch) = Torch::new("plan-compiles", UNUSUAL) else { return };
+    for (kind, said) in [("compiles", "torch.compile compiles the model"), ("flat", "no repeated blocks")] {
+        let plan = plan(&torch, "--gpu=64MiB", kind, 4);
+        assert!(objection(&plan, "checkpoint").contains(said), "{kind}: {plan}");
+    }
+}
+
+#[test]
+fn a_technique_that_raises_is_a_failed_row_and_ends_a_run_with_its_name() {
+    let Some(torch) = Torch::new("plan-raises", UNUSUAL) else { return };
+    // Offloading makes it fit.
+    let plan = plan(&torch, "--gpu=250MiB", "unstable", 0);
+    let why = objection(&plan, "checkpoint");
+    assert!(why.starts_with("failed: the technique checkpoint: CheckpointError"), "{plan}");
+    // On the CPU, where `cuda()` is left out.
+    let text = UNUSUAL.replace(".cuda()", "").replace(", device='cuda'", "");
+    std::fs::write(torch.folder.file("train.py"), text).expect("written");
+    let train = torch.folder.file("train.py");
+    let mut args = vec!["run", "--no-watch", "--with", "checkpoint,free-grads", "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "unstable"]));
+    let output = plimsoll(&args);
+    assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+    for said in
+        ["comes from the technique checkpoint", "leave it out: plimsoll run --with free-grads -- COMMAND"]
+    {
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    }
+}
