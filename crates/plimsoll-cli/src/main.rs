@@ -8,6 +8,7 @@ mod bytes;
 mod categories;
 mod check;
 mod conformance;
+mod contents;
 mod cuda;
 mod diff;
 mod doctor;

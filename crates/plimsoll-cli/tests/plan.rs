@@ -75,6 +75,18 @@ fn planned(torch: &Torch, options: &[&str], program: &[&str], code: i32) -> Valu
     answer(&plimsoll(&args.iter().map(String::as_str).collect::<Vec<_>>()), code)
 }
 
+/// The model in a program whose batch is its argument: about 170 MiB of parameters and their optimizer's state, and 10 MiB of activations for
+/// each 64 rows.
+const BATCHED: &str = "
+MODEL
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(4):
+    loss = model(torch.randn(64 * int(sys.argv[1]), 512, device='cuda')).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+";
+
 fn row<'a>(plan: &'a Value, set: &str) -> Option<&'a Value> {
     plan["tried"].as_array()?.iter().find(|row| row["set"] == set)
 }
@@ -139,6 +151,64 @@ fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
         "{plan}"
     );
     assert!(plan["chosen"].as_str().is_some_and(|it| it.contains("checkpoint")), "{plan}");
+}
+
+/// Whether the program fits with a set and a batch, by a prediction of its own.
+fn fits(torch: &Torch, set: &str, batch: u64) -> bool {
+    let mut options = vec!["--cc=8.0", "--context=0", "--gpu=400MiB"];
+    if !set.is_empty() {
+        options.extend(["--with", set]);
+    }
+    torch.predict(&options, &[&batch.to_string()]).status.success()
+}
+
+#[test]
+fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
+    let model = BLOCKS.split("optimizer").next().expect("a model");
+    let Some(torch) = Torch::new("plan-batch", &BATCHED.replace("MODEL", model)) else { return };
+    let largest = |plan: &Value, nth: usize| {
+        let row = &plan["largest_batch"][nth];
+        (row["set"].as_str().expect("a set").to_owned(), row["batch"].as_u64().expect("a batch"))
+    };
+    // Without a goal, the batch is what is asked.
+    let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["{BATCH}"], 0);
+    let (as_it_is, with_set) = (largest(&plan, 0), largest(&plan, 1));
+    assert_eq!((as_it_is.0.as_str(), plan["chosen"].as_str()), ("", Some(with_set.0.as_str())), "{plan}");
+    assert!(as_it_is.1 < with_set.1 && plan["batch"].as_u64() == Some(with_set.1), "{plan}");
+    assert!(fits(&torch, "", as_it_is.1) && !fits(&torch, "", as_it_is.1 + 1), "{plan}");
+    assert!(fits(&torch, &with_set.0, with_set.1), "{plan}");
+    // For one batch that fits, the largest is named beside it.
+    let plan = planned(&torch, &["--gpu=400MiB", "--batch=4"], &["{BATCH}"], 0);
+    let said = format!("as it is the largest batch is {}", as_it_is.1);
+    assert!(plan["summary"].as_str().is_some_and(|it| it.contains("fits") && it.contains(&said)), "{plan}");
+    assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py 4")), "{plan}");
+}
+
+#[test]
+fn the_least_memory_and_the_fastest_step_are_those_of_all_rows() {
+    let Some(torch) = Torch::new("plan-goals", BLOCKS) else { return };
+    let chosen = |plan: &Value| row(plan, plan["chosen"].as_str().expect("a set")).expect("a row").clone();
+    let memory = planned(&torch, &["--gpu=4GiB", "--goal=memory", "--numbers=identical"], &[], 0);
+    let bytes = |row: &Value| row["peak_reserved_bytes"].as_u64();
+    let least = memory["tried"].as_array().into_iter().flatten().filter_map(bytes).min();
+    assert_eq!(bytes(&chosen(&memory)), least, "{memory}");
+    let set = memory["chosen"].as_str().expect("a set").to_owned();
+    assert!(set.contains("checkpoint") && set.contains("step-in-backward"), "{memory}");
+    // Without any of its techniques it takes as much or more.
+    for name in set.split(',') {
+        let fewer = set.split(',').filter(|it| *it != name).collect::<Vec<_>>().join(",");
+        let fewer = row(&memory, &fewer).expect("a row");
+        assert!(bytes(fewer) >= least || fewer["effective"] == false, "{memory}");
+    }
+    let speed = planned(&torch, &["--gpu=4GiB", "--goal=speed"], &[], 0);
+    let seconds = |row: &Value| row["estimated_step_seconds"].as_f64().expect("seconds");
+    let is_faster = |row: &Value| seconds(row) < 0.985 * seconds(&chosen(&speed));
+    let tried = speed["tried"].as_array().expect("rows");
+    assert!(
+        !tried.iter().any(|row| row["fits"] == true && row["effective"] == true && is_faster(row)),
+        "{speed}"
+    );
+    assert!(seconds(row(&speed, "fused").expect("a row")) < seconds(&tried[0]), "{speed}");
 }
 
 #[test]

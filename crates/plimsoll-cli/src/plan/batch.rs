@@ -1,5 +1,4 @@
-//! `--goal batch`: the largest value of `{BATCH}` in the command that fits, as the program is and with the techniques that use the
-//! least memory.
+//! `{BATCH}` in the command: a plan for one batch, and the largest batch that fits, as the program is and with techniques.
 
 use std::ffi::OsString;
 
@@ -7,7 +6,7 @@ use plimsoll_gpu::Gpu;
 
 use super::search::{Goal, Wish};
 use super::{Plan, PlanArgs, program, search};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::predict::gpu::Target;
 use crate::predict::search::largest;
@@ -16,16 +15,70 @@ use crate::techniques::Set;
 
 const MARK: &str = "{BATCH}";
 
-/// Parses `1..512`.
-pub(super) fn range(text: &str) -> Result<(u64, u64), String> {
-    let ends = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-    ends.filter(|(from, to)| 0 < *from && from <= to)
-        .ok_or_else(|| "expected FROM..TO, such as 1..512".to_owned())
+/// The range that is searched if --batch names none.
+const RANGE: Batches = Batches::Range(1, 512);
+
+/// Beside a plan for one batch, batches up to this multiple of it are tried.
+const MULTIPLE: u64 = 32;
+
+/// `--batch`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Batches {
+    One(u64),
+    /// From, to.
+    Range(u64, u64),
 }
 
-/// Whether the command has a place for the batch.
-pub(super) fn is_in(command: &[OsString]) -> bool {
-    command.iter().any(|word| word.to_string_lossy().contains(MARK))
+/// The largest batch of a set.
+#[derive(Debug, Clone)]
+pub(super) struct Largest {
+    pub(super) set: Set,
+    /// The batches that were searched.
+    pub(super) range: (u64, u64),
+    /// `None` if none of them fits.
+    pub(super) batch: Option<u64>,
+    /// The run of that batch.
+    trial: Option<Trial>,
+    /// Whether the user ended the search.
+    pub(super) is_interrupted: bool,
+}
+
+impl Batches {
+    /// Reads `32` or `1..512`.
+    pub(super) fn parse(text: &str) -> Result<Batches, String> {
+        let wrong = || "expected a number such as 32, or FROM..TO such as 1..512".to_owned();
+        let number = |text: &str| text.parse().ok().filter(|&number: &u64| number > 0).ok_or_else(wrong);
+        match text.split_once("..") {
+            None => number(text).map(Batches::One),
+            Some((from, to)) => match (number(from)?, number(to)?) {
+                (from, to) if from <= to => Ok(Batches::Range(from, to)),
+                _ => Err(wrong()),
+            },
+        }
+    }
+}
+
+/// What `{BATCH}`, --batch and --goal ask for together; `None` if the command has no place for a batch.
+///
+/// # Errors
+/// They contradict each other.
+pub(super) fn wanted(args: &PlanArgs) -> Result<Option<Batches>, Failure> {
+    let has_mark = args.command.iter().any(|word| word.to_string_lossy().contains(MARK));
+    let is_largest = args.goal == Some(Goal::Batch);
+    let wrong = match (has_mark, args.batch) {
+        (false, None) if !is_largest => return Ok(None),
+        (false, _) => {
+            "the command does not contain {BATCH}; for example `python train.py --batch-size {BATCH}`"
+        }
+        (true, Some(Batches::One(_))) if is_largest => {
+            "--goal batch searches a range, such as --batch 1..512; a number is the batch to plan for"
+        }
+        (true, None | Some(Batches::Range(..))) if !is_largest && args.goal.is_some() => {
+            "{BATCH} with this --goal needs the batch to plan for, such as --batch 32"
+        }
+        (true, wanted) => return Ok(Some(wanted.unwrap_or(RANGE))),
+    };
+    Err(Failure::new(Exit::Usage, wrong))
 }
 
 fn with_batch(command: &[OsString], batch: u64) -> Vec<OsString> {
@@ -36,47 +89,154 @@ fn with_batch(command: &[OsString], batch: u64) -> Vec<OsString> {
     command.iter().map(replaced).collect()
 }
 
-/// Plans for the least memory at the smallest batch, then searches for the largest batch as the program is and with that set.
-pub(super) fn plan(args: &PlanArgs, target: &Target, gpu: &'static Gpu, wish: Wish) -> Result<Plan, Failure> {
-    let (from, to) = args.batch;
-    // Techniques show their effect only where activations are a part of the peak.
-    let start = from.max(to.min(8));
-    let small = program(args, with_batch(&args.command, start));
-    let mut plan = search(&small, target, gpu, Wish { goal: Goal::Memory, ..wish })?;
-    plan.goal = Goal::Batch;
-    let Some(chosen) = plan.chosen().map(|it| it.set.clone()) else { return Ok(plan) };
-    let mut sentences = Vec::new();
-    let sets = if chosen.is_empty() { vec![chosen] } else { vec![Set::default(), chosen] };
-    for set in sets {
-        let label = if set.is_empty() { "as it is".to_owned() } else { format!("with {set}") };
-        let mut is_interrupted = false;
-        let best = largest(from, to, target.capacity_bytes(), |batch| {
-            let trial = one(args, target, &set, batch)?;
-            is_interrupted |= trial.end == End::Interrupted;
-            output::progress(&format!(
-                "tried {label}, batch {batch}: {}",
-                if trial.end == End::Ran { "fits" } else { "does not fit" }
-            ));
-            Ok::<_, Failure>((trial.end == End::Ran).then_some(trial.reserved_bytes))
-        })?;
-        plan.is_interrupted |= is_interrupted;
-        plan.batch_value = best;
-        sentences.push(match best {
-            Some(best) if best == to => {
-                format!("{label} the largest batch is at least {to} (no larger one was tried)")
-            }
-            Some(best) => format!("{label} the largest batch is {best}"),
-            None => format!("{label} no batch of {from}..{to} fits"),
-        });
+/// Plans for this batch, then searches for the largest one as the program is and with the chosen set.
+pub(super) fn plan_for(
+    args: &PlanArgs,
+    batch: u64,
+    target: &Target,
+    gpu: &'static Gpu,
+    wish: Wish,
+) -> Result<Plan, Failure> {
+    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish)?;
+    (plan.batch, plan.table_batch) = (Some(batch), Some(batch));
+    let Some(base) = plan.candidates.first().filter(|it| it.trial.end == End::Ran) else { return Ok(plan) };
+    if wish.goal != Goal::Fit || plan.is_interrupted {
+        return Ok(plan);
     }
-    plan.batch = Some(sentences.join(", "));
+    let more = (batch, batch.saturating_mul(MULTIPLE));
+    let mut searches = vec![match base.fits {
+        Some(true) => (Set::default(), more),
+        _ => (Set::default(), (1, batch)),
+    }];
+    searches.extend(plan.chosen().filter(|it| !it.set.is_empty()).map(|it| (it.set.clone(), more)));
+    for (set, range) in searches {
+        plan.add_largest(args, target, &set, range)?;
+    }
     Ok(plan)
 }
 
-/// A run on the GPU itself with this batch.
-fn one(args: &PlanArgs, target: &Target, set: &Set, batch: u64) -> Result<Trial, Failure> {
-    let program = program(args, with_batch(&args.command, batch));
-    trial::alone(&program, target, set)
+/// Searches for the largest batch as the program is, and with the techniques that use the least memory near that batch.
+pub(super) fn plan(
+    args: &PlanArgs,
+    range: (u64, u64),
+    target: &Target,
+    gpu: &'static Gpu,
+    wish: Wish,
+) -> Result<Plan, Failure> {
+    let (from, to) = range;
+    let found = find(args, target, &Set::default(), range)?;
+    let as_it_is = found.batch;
+    if found.is_interrupted {
+        return Ok(Plan::interrupted(args, target, gpu, found));
+    }
+    // What uses the least memory is seen where the batch is a large part of it.
+    let (batch, wish) = match as_it_is {
+        Some(batch) if batch == to => (to, Wish { goal: Goal::Fit, ..wish }),
+        Some(batch) => (batch.saturating_mul(2).clamp(from, to), wish),
+        None => (from, wish),
+    };
+    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish)?;
+    plan.goal = Goal::Batch;
+    plan.largest.push(found);
+    (plan.batch, plan.table_batch) = (as_it_is, Some(batch));
+    let Some(set) = plan.chosen().map(|it| it.set.clone()).filter(|set| !set.is_empty()) else {
+        plan.chosen = plan.chosen.filter(|_| as_it_is.is_some());
+        plan.planned = plan.largest[0].trial.clone();
+        return Ok(plan);
+    };
+    plan.add_largest(args, target, &set, (as_it_is.unwrap_or(from), to))?;
+    let with_set = plan.largest.last().and_then(|it| it.batch);
+    plan.batch = with_set.max(as_it_is);
+    if with_set <= as_it_is {
+        // The techniques are of no use, or nothing fits.
+        plan.chosen = as_it_is.map(|_| 0);
+    }
+    let planned = if with_set > as_it_is { plan.largest.last() } else { plan.largest.first() };
+    plan.planned = planned.and_then(|it| it.trial.clone());
+    Ok(plan)
+}
+
+impl Plan {
+    fn add_largest(
+        &mut self,
+        args: &PlanArgs,
+        target: &Target,
+        set: &Set,
+        range: (u64, u64),
+    ) -> Result<(), Failure> {
+        if !self.is_interrupted {
+            let found = find(args, target, set, range)?;
+            self.is_interrupted |= found.is_interrupted;
+            self.largest.push(found);
+        }
+        Ok(())
+    }
+
+    /// The user ended the search before a set was tried.
+    fn interrupted(args: &PlanArgs, target: &Target, gpu: &'static Gpu, found: Largest) -> Plan {
+        Plan {
+            target: target.clone(),
+            gpu,
+            goal: Goal::Batch,
+            candidates: Vec::new(),
+            chosen: None,
+            is_interrupted: true,
+            checked: None,
+            planned: None,
+            batch: found.batch,
+            largest: vec![found],
+            table_batch: None,
+            words: args.command.clone(),
+        }
+    }
+}
+
+/// The largest batch of the range that fits with a set; each is a run on the GPU itself.
+fn find(args: &PlanArgs, target: &Target, set: &Set, range: (u64, u64)) -> Result<Largest, Failure> {
+    let (from, to) = range;
+    let label = label(set);
+    let (mut is_interrupted, mut fitting) = (false, None);
+    let batch = largest(from, to, target.capacity_bytes(), |batch| {
+        if is_interrupted {
+            return Ok(None);
+        }
+        let trial = trial::alone(&program(args, with_batch(&args.command, batch)), target, set)?;
+        is_interrupted |= trial.end == End::Interrupted;
+        let (fits, why) = match &trial.end {
+            End::Ran => (true, "fits".to_owned()),
+            End::RanOut(_) => (false, "does not fit".to_owned()),
+            End::Refused(it) => (false, format!("{}: {}", it.technique, it.reason)),
+            End::Failed(why) | End::Unknown(why) => (false, why.clone()),
+            End::Interrupted => (false, "interrupted".to_owned()),
+        };
+        output::progress(&format!("tried {label}, batch {batch}: {why}"));
+        let peak = trial.reserved_bytes;
+        if fits && fitting.as_ref().is_none_or(|(of, _)| *of < batch) {
+            fitting = Some((batch, trial));
+        }
+        Ok::<_, Failure>(fits.then_some(peak))
+    })?;
+    Ok(Largest { set: set.clone(), range, batch, trial: fitting.map(|(_, trial)| trial), is_interrupted })
+}
+
+fn label(set: &Set) -> String {
+    if set.is_empty() { "as it is".to_owned() } else { format!("with {set}") }
+}
+
+impl Largest {
+    /// The sentence.
+    pub(super) fn sentence(&self) -> String {
+        let (label, (from, to)) = (label(&self.set), self.range);
+        match self.batch {
+            Some(batch) if self.is_interrupted => format!("{label} batch {batch} fits"),
+            None if self.is_interrupted => format!("{label} no batch is known to fit"),
+            Some(batch) if batch == to && from < to => {
+                format!("{label} the largest batch is at least {to} (no larger one was tried)")
+            }
+            Some(batch) => format!("{label} the largest batch is {batch}"),
+            None => format!("{label} no batch of {from}..{to} fits"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -84,13 +244,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_range_has_both_ends_and_the_mark_is_replaced() {
-        assert_eq!(range("1..512"), Ok((1, 512)));
-        for text in ["", "5", "0..3", "4..2", "a..b"] {
-            assert!(range(text).is_err(), "{text}");
+    fn a_batch_is_a_number_or_a_range_with_both_ends() {
+        assert_eq!(Batches::parse("32"), Ok(Batches::One(32)));
+        assert_eq!(Batches::parse("1..512"), Ok(Batches::Range(1, 512)));
+        for text in ["", "0", "0..3", "4..2", "a..b", "3..", "-1"] {
+            assert!(Batches::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn the_mark_is_replaced_and_the_largest_batch_is_a_sentence() {
         let command: Vec<OsString> = ["train", "--b={BATCH}"].map(OsString::from).to_vec();
-        assert!(is_in(&command) && !is_in(&command[..1]));
         assert_eq!(with_batch(&command, 7)[1], OsString::from("--b=7"));
+        let said = |batch, range| {
+            Largest { set: Set::default(), range, batch, trial: None, is_interrupted: false }.sentence()
+        };
+        assert_eq!(said(Some(37), (1, 512)), "as it is the largest batch is 37");
+        assert!(said(Some(512), (1, 512)).contains("at least 512"));
+        assert!(said(None, (1, 512)).contains("no batch of 1..512 fits"));
     }
 }

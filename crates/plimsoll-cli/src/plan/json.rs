@@ -19,7 +19,15 @@ pub(super) fn render(plan: &Plan) -> String {
         "chosen": chosen.map(|it| it.set.to_string()),
         "numbers": chosen.map(|it| it.set.numbers().name()),
         "checked": plan.checked,
-        "batch": plan.batch_value,
+        "planned": plan.planned.as_ref().map(|it| json!({
+            "peak_allocated_bytes": it.allocated_bytes,
+            "peak_reserved_bytes": it.reserved_bytes,
+            "contents": it.contents,
+        })),
+        "batch": plan.batch,
+        "largest_batch": plan.largest.iter().map(|it| json!({
+            "set": it.set.to_string(), "from": it.range.0, "to": it.range.1, "batch": it.batch,
+        })).collect::<Vec<_>>(),
         "command": chosen.map(|it| plan.command(it)),
         "lines": chosen.map(|it| it.trial.techniques.iter().flat_map(|it| it.lines.clone()).collect::<Vec<_>>()),
         "tried": plan.candidates.iter().map(row).collect::<Vec<_>>(),

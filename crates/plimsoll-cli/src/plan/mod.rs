@@ -3,7 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `search.rs` | which sets are tried, and which is chosen |
+//! | `search.rs`, `polish.rs` | which sets are tried, and which is chosen |
 //! | `candidate.rs` | a set that was tried |
 //! | `time.rs` | the estimate of a step's time |
 //! | `batch.rs` | the largest `{BATCH}` that fits |
@@ -14,6 +14,7 @@
 mod batch;
 mod candidate;
 mod json;
+mod polish;
 mod search;
 mod text;
 mod time;
@@ -24,15 +25,16 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use plimsoll_gpu::Gpu;
 
+use self::batch::{Batches, Largest};
 use self::candidate::Candidate;
 use self::search::{Goal, Search, Wish};
-use self::time::{Cost, Work};
+use self::time::Cost;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::page::quoted;
 use crate::predict::gpu::{CONTEXT, Target, Workspaces};
-use crate::predict::trial::{self, End, Program};
+use crate::predict::trial::{self, End, Program, Trial};
 use crate::techniques::Numbers;
 
 #[derive(Args)]
@@ -53,15 +55,15 @@ pub(crate) struct PlanArgs {
     /// Workspaces of cuDNN and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
-    /// What to optimize
-    #[arg(long, value_enum, default_value = "fit")]
-    goal: Goal,
+    /// What to optimize [default: fit; batch if the command contains {BATCH} and --batch gives no number]
+    #[arg(long, value_enum)]
+    goal: Option<Goal>,
     /// The most that techniques may do to losses and parameters
     #[arg(long, value_enum, default_value = "rounding")]
     numbers: Allowed,
-    /// The batches for --goal batch; each value replaces {BATCH} in the command
-    #[arg(long, value_name = "FROM..TO", value_parser = batch::range, default_value = "1..512")]
-    batch: (u64, u64),
+    /// What replaces {BATCH} in the command: the batch to plan for, or a range in which the largest is searched [default: 1..512]
+    #[arg(long, value_name = "N|FROM..TO", value_parser = Batches::parse)]
+    batch: Option<Batches>,
     /// Training steps of each run
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..))]
     steps: u64,
@@ -103,7 +105,8 @@ program failed for another reason.
 Examples:
   plimsoll plan --gpu RTX-4090 -- python train.py --batch-size 32
   plimsoll plan --gpu 24GiB --goal memory --json -- python train.py
-  plimsoll plan --gpu H100 --goal batch -- python train.py --batch-size {BATCH}";
+  plimsoll plan --gpu H100 -- python train.py --batch-size {BATCH}
+  plimsoll plan --gpu H100 --batch 32 -- python train.py --batch-size {BATCH}";
 
 /// The result of a search.
 struct Plan {
@@ -117,9 +120,14 @@ struct Plan {
     is_interrupted: bool,
     /// What the run on the GPU itself showed, if it differs from the trial.
     checked: Option<String>,
-    /// The largest batch, in words and as a number.
-    batch: Option<String>,
-    batch_value: Option<u64>,
+    /// The chosen set's run on the GPU itself.
+    planned: Option<Trial>,
+    /// The largest batches that were found: of the program as it is, and with the chosen set.
+    largest: Vec<Largest>,
+    /// What replaces {BATCH} in the command.
+    batch: Option<u64>,
+    /// The batch of the table.
+    table_batch: Option<u64>,
     words: Vec<OsString>,
 }
 
@@ -133,19 +141,15 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
         Allowed::Rounding => Numbers::Rounding,
         Allowed::Changed => Numbers::Changed,
     };
-    let wish = Wish { goal: args.goal, numbers };
-    let has_batch = batch::is_in(&args.command);
-    if args.goal == Goal::Batch && !has_batch {
-        let message = "--goal batch: the command does not contain {BATCH}; for example `python train.py --batch-size {BATCH}`";
-        return Err(Failure::new(Exit::Usage, message));
-    }
-    if has_batch && args.goal != Goal::Batch {
-        return Err(Failure::new(Exit::Usage, "{BATCH} in the command needs --goal batch"));
-    }
-    let mut plan = if has_batch {
-        batch::plan(args, &target, gpu, wish)?
-    } else {
-        search(&program, &target, gpu, wish)?
+    let mut plan = match batch::wanted(args)? {
+        None => search(&program, &target, gpu, Wish { goal: args.goal.unwrap_or(Goal::Fit), numbers })?,
+        Some(Batches::One(batch)) => {
+            let goal = args.goal.unwrap_or(Goal::Fit);
+            batch::plan_for(args, batch, &target, gpu, Wish { goal, numbers })?
+        }
+        Some(Batches::Range(from, to)) => {
+            batch::plan(args, (from, to), &target, gpu, Wish { goal: Goal::Batch, numbers })?
+        }
     };
     plan.words.clone_from(&args.command);
     let text = if args.json { json::render(&plan) } else { text::render(&plan, args.bytes) };
@@ -163,6 +167,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         steps: args.steps,
         alloc_conf: args.alloc_conf.clone(),
         timeout: args.timeout,
+        records: args.json,
     }
 }
 
@@ -184,20 +189,25 @@ fn search(program: &Program, target: &Target, gpu: &'static Gpu, wish: Wish) -> 
             target,
             gpu,
             wish,
-            work: Work::default(),
+            works: Vec::new(),
             candidates: Vec::new(),
             is_interrupted: false,
         };
         search.run()?;
-        let mut checked = None;
+        let (mut checked, mut planned) = (None, None);
         while let Some(chosen) = search.chosen().cloned() {
-            if search.is_interrupted {
+            // The largest batch is searched on the GPU itself.
+            if search.is_interrupted || wish.goal == Goal::Batch {
                 break;
             }
             let trial = search.trials.checked(&chosen.set)?;
             match trial.end {
-                End::Ran => break,
+                End::Ran => {
+                    planned = Some(trial);
+                    break;
+                }
                 End::RanOut(_) if chosen.caught.is_some() && trial.goes_on(&chosen.trial) => {
+                    planned = Some(trial.clone());
                     let base = search.candidates.iter_mut().find(|it| it.set == chosen.set);
                     base.into_iter().for_each(|it| it.caught = Some(trial.clone()));
                     break;
@@ -227,8 +237,10 @@ fn search(program: &Program, target: &Target, gpu: &'static Gpu, wish: Wish) -> 
             chosen,
             is_interrupted: search.is_interrupted,
             checked,
+            planned,
+            largest: Vec::new(),
             batch: None,
-            batch_value: None,
+            table_batch: None,
             words: program.command.clone(),
         })
     })
@@ -255,7 +267,7 @@ impl Plan {
     fn command(&self, candidate: &Candidate) -> String {
         let words = self.words.iter().map(|word| quoted(word.as_ref()));
         let command = words.collect::<Vec<_>>().join(" ");
-        let command = match self.batch_value {
+        let command = match self.batch {
             Some(value) => command.replace("{BATCH}", &value.to_string()),
             None => command,
         };

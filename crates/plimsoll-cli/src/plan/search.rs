@@ -2,7 +2,7 @@
 //!
 //! A program that fits needs none. Otherwise first every technique alone; then those with an effect together, the number of checkpointed blocks solved from two peaks
 //! (it saves linearly) and then verified; then, if nothing that keeps the numbers fits, with techniques that change the rounding;
-//! with bf16 last.
+//! with bf16 last. For the least memory and the fastest step, `polish.rs` then changes the best set by single techniques.
 
 use plimsoll_gpu::Gpu;
 
@@ -14,8 +14,11 @@ use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial, Trials};
 use crate::techniques::{Numbers, Set};
 
+/// Techniques that run other operators than the program's own.
+const CHANGE_OPERATORS: [&str; 4] = ["chunked-loss", "no-foreach", "fused", "bf16"];
+
 /// Parts of the batch that are tried, in this order.
-const PARTS: [u64; 4] = [2, 4, 8, 16];
+pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +47,8 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) target: &'a Target,
     pub(super) gpu: &'static Gpu,
     pub(super) wish: Wish,
-    pub(super) work: Work,
+    /// The operators of a step, by the techniques that change them.
+    pub(super) works: Vec<(Set, Work)>,
     /// All that was tried, in order.
     pub(super) candidates: Vec<Candidate>,
     /// Whether the user ended the search.
@@ -62,9 +66,7 @@ impl Search<'_, '_> {
         if base.trial.end != End::Ran || (self.wish.goal == Goal::Fit && base.caught.is_some()) {
             return Ok(());
         }
-        let counted = self.trials.of(&Set::default(), false, true)?;
-        self.work = Work::of(&counted);
-        self.candidates[0].cost = self.cost(&Set::default(), &base.trial);
+        self.candidates[0].cost = self.cost(&Set::default(), &base.trial)?;
         if self.wish.goal == Goal::Fit && base.has_room() {
             return Ok(());
         }
@@ -75,6 +77,7 @@ impl Search<'_, '_> {
             "checkpoint",
             "offload",
             "chunked-loss",
+            "no-foreach",
             "fused",
         ];
         names.retain(|name| crate::techniques::named(name).is_some_and(|it| it.numbers <= self.wish.numbers));
@@ -103,17 +106,18 @@ impl Search<'_, '_> {
             self.level(&keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
         }
         if self.wish.numbers >= Numbers::Rounding && !self.is_met() {
-            let rounding = keep(&["expandable", gradients, "chunked-loss", "fused"]);
+            let optimizer = if useful.contains(&"fused") { "fused" } else { "no-foreach" };
+            let rounding = keep(&["expandable", gradients, "chunked-loss", optimizer]);
             self.level(&rounding, has_checkpoint, has_offload, true)?;
             if self.wish.numbers == Numbers::Changed || self.chosen().is_none() {
                 // An offer if it was not asked for.
                 self.level(&rounding.with("bf16", None), has_checkpoint, false, true)?;
             }
         }
-        if self.wish.goal == Goal::Fit {
-            self.simplify()?;
+        match self.wish.goal {
+            Goal::Fit => self.simplify(),
+            Goal::Memory | Goal::Speed | Goal::Batch => self.polish(),
         }
-        Ok(())
     }
 
     /// Whether no further set can be better, or the user ended the search.
@@ -123,13 +127,13 @@ impl Search<'_, '_> {
 
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
     fn level(&mut self, set: &Set, checkpoint: bool, offload: bool, parts: bool) -> Result<(), Failure> {
-        if !set.is_empty() && self.tried(set)?.has_room() && self.wish.goal != Goal::Memory {
+        if !set.is_empty() && self.tried(set)?.has_room() && !self.wish.goal.is_memory() {
             return Ok(());
         }
         let mut least = set.clone();
         if checkpoint {
             least = set.with("checkpoint", None);
-            if self.tried(&least)?.has_room() && self.wish.goal != Goal::Memory {
+            if self.tried(&least)?.has_room() && !self.wish.goal.is_memory() {
                 return self.fewest_blocks(set);
             }
         }
@@ -145,13 +149,13 @@ impl Search<'_, '_> {
             let base = self.without_conflict(&least, name);
             for number in PARTS {
                 let tried = self.tried(&base.with(name, Some(number)))?;
-                let fits = tried.fits == Some(true) && self.wish.goal != Goal::Memory;
+                let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
                 if fits || tried.trial.end != End::Ran || self.is_interrupted {
                     break;
                 }
             }
         }
-        if offload && self.chosen().is_none_or(|_| self.wish.goal == Goal::Memory) && !self.is_interrupted {
+        if offload && self.chosen().is_none_or(|_| self.wish.goal.is_memory()) && !self.is_interrupted {
             self.tried(&least.with("offload", None))?;
         }
         Ok(())
@@ -212,16 +216,18 @@ impl Search<'_, '_> {
     }
 
     /// The best candidate that fits: without running out of memory, then the least change to the numbers, then with memory to spare, then the shortest step to
-    /// within a hundredth, then the least change to the program.
+    /// within a hundredth, then the least change to the program. For the largest batch it is the one with the least memory: other
+    /// batches fit than the one of these trials.
     pub(super) fn chosen(&self) -> Option<&Candidate> {
         let goal = self.wish.goal;
-        let allowed = |it: &&Candidate| it.set.numbers() <= self.wish.numbers && it.fits == Some(true);
+        let fits = |it: &Candidate| it.fits == Some(true) || goal == Goal::Batch;
+        let allowed = |it: &&Candidate| it.set.numbers() <= self.wish.numbers && fits(it);
         let base_s = self.candidates.first().map_or(0.0, Candidate::step_s).max(f64::MIN_POSITIVE);
         let hundredths = |it: &Candidate| (it.step_s() / base_s * 100.0).round();
         let fitting = self.candidates.iter().filter(allowed).filter(|it| it.is_effective());
         fitting.min_by(|a, b| {
             let rank = |it: &Candidate| if goal == Goal::Fit { it.set.numbers() } else { Numbers::Identical };
-            let bytes = |it: &Candidate| if goal == Goal::Memory { it.trial.reserved_bytes } else { 0 };
+            let bytes = |it: &Candidate| if goal.is_memory() { it.trial.reserved_bytes } else { 0 };
             let key = |it: &Candidate| (it.caught.is_some(), rank(it), bytes(it), it.is_tight);
             key(a)
                 .cmp(&key(b))
@@ -231,7 +237,7 @@ impl Search<'_, '_> {
     }
 
     /// The candidate of a set, which is tried if it has not been.
-    fn tried(&mut self, set: &Set) -> Result<Candidate, Failure> {
+    pub(super) fn tried(&mut self, set: &Set) -> Result<Candidate, Failure> {
         if let Some(known) = self.candidates.iter().find(|it| it.set == *set) {
             return Ok(known.clone());
         }
@@ -267,7 +273,7 @@ impl Search<'_, '_> {
             _ => None,
         };
         self.is_interrupted = self.trials.is_interrupted();
-        let cost = self.cost(set, &trial);
+        let cost = if self.candidates.is_empty() { None } else { self.cost(set, &trial)? };
         let candidate = Candidate { set: set.clone(), trial, fits, is_tight, caught, cost };
         if candidate.trial.end != End::Interrupted || self.candidates.is_empty() {
             output::progress(&super::text::progress(&candidate));
@@ -276,8 +282,38 @@ impl Search<'_, '_> {
         Ok(candidate)
     }
 
-    fn cost(&self, set: &Set, trial: &Trial) -> Option<Cost> {
-        (!self.work.is_empty() && trial.end == End::Ran).then(|| self.work.cost(self.gpu, set, trial))
+    /// The cost of a set, from the operators that run with it. Those that techniques change are counted by a run of their own;
+    /// what they compute again is added.
+    fn cost(&mut self, set: &Set, trial: &Trial) -> Result<Option<Cost>, Failure> {
+        if trial.end != End::Ran || self.is_interrupted {
+            return Ok(None);
+        }
+        self.count(&Set::default())?;
+        let changed = set.only(&CHANGE_OPERATORS);
+        self.count(&changed)?;
+        let work = |wanted: &Set| self.works.iter().find(|(set, _)| set == wanted).map(|(_, work)| work);
+        let base = work(&Set::default()).filter(|work| !work.is_empty());
+        let own = work(&changed).filter(|work| !work.is_empty());
+        Ok(base.map(|base| match own {
+            Some(own) => own.cost(self.gpu, set, trial, base, changed.has("bf16")),
+            None => base.cost(self.gpu, set, trial, base, false),
+        }))
+    }
+
+    /// Counts the operators of a step with these techniques, once.
+    fn count(&mut self, set: &Set) -> Result<(), Failure> {
+        if self.works.iter().all(|(known, _)| known != set) {
+            let counted = self.trials.of(set, false, true)?;
+            self.works.push((set.clone(), Work::of(&counted)));
+        }
+        Ok(())
+    }
+}
+
+impl Goal {
+    /// Whether the least memory is wanted, whatever time it takes.
+    pub(super) fn is_memory(self) -> bool {
+        matches!(self, Goal::Memory | Goal::Batch)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::Plan;
+use super::batch::Largest;
 use super::candidate::Candidate;
 use super::search::Goal;
 use super::time::Cost;
@@ -78,7 +79,12 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
 
 /// The verdict in one sentence.
 pub(super) fn verdict(plan: &Plan) -> String {
-    let Some(base) = plan.candidates.first() else { return "no answer: interrupted".to_owned() };
+    let Some(base) = plan.candidates.first() else {
+        return match plan.largest.as_slice() {
+            [] => "no answer: interrupted".to_owned(),
+            _ => format!("interrupted; so far: {}", largest(plan)),
+        };
+    };
     let name = &plan.target.name;
     match &base.trial.end {
         End::Ran | End::RanOut(_) => {}
@@ -88,6 +94,9 @@ pub(super) fn verdict(plan: &Plan) -> String {
         End::Interrupted => return "no plan: interrupted during the first run".to_owned(),
     }
     let interrupted = if plan.is_interrupted { "interrupted; so far: " } else { "" };
+    if plan.goal == Goal::Batch && !plan.largest.is_empty() {
+        return format!("{interrupted}{}", largest(plan));
+    }
     let spare = |it: &Candidate| {
         format!(
             "{} of {}{}",
@@ -102,10 +111,20 @@ pub(super) fn verdict(plan: &Plan) -> String {
                 .caught
                 .as_ref()
                 .map_or_else(String::new, |it| format!(", because the program {}", catching(it)));
-            format!("fits {name} as it is{why}: {}", spare(chosen))
+            let word = match plan.goal {
+                Goal::Memory => "as it is the program uses the least memory and fits",
+                Goal::Speed => "as it is the program is the fastest and fits",
+                Goal::Fit | Goal::Batch => "fits",
+            };
+            let as_it_is = if matches!(plan.goal, Goal::Memory | Goal::Speed) { "" } else { " as it is" };
+            format!("{word} {name}{as_it_is}{why}: {}", spare(chosen))
         }
         Some(chosen) => {
-            let word = if plan.goal == Goal::Memory { "least memory" } else { "fits" };
+            let word = match plan.goal {
+                Goal::Memory => "least memory",
+                Goal::Speed => "fastest",
+                Goal::Fit | Goal::Batch => "fits",
+            };
             format!(
                 "{word} on {name} with {}: {}{}, numbers {}",
                 described(chosen),
@@ -137,7 +156,18 @@ pub(super) fn verdict(plan: &Plan) -> String {
             }
         }
     };
-    format!("{interrupted}{sentence}{}", plan.batch.as_ref().map_or_else(String::new, |it| format!("; {it}")))
+    let largest = plan.largest.iter().map(|it| format!("; {}", it.sentence()));
+    format!("{interrupted}{sentence}{}", largest.collect::<String>())
+}
+
+/// The verdict of a search for the largest batch.
+fn largest(plan: &Plan) -> String {
+    let sentences = plan.largest.iter().map(Largest::sentence).collect::<Vec<_>>().join(", ");
+    let numbers = plan
+        .chosen()
+        .filter(|it| !it.set.is_empty())
+        .map_or_else(String::new, |it| format!(", numbers {}", it.set.numbers().name()));
+    format!("{}: {sentences}{numbers}", plan.target.name)
 }
 
 /// What a program does that catches running out of memory.
@@ -225,6 +255,9 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
             out,
             "as it is: what the program uses where memory does not run out; on the GPU it catches that and takes less"
         );
+    }
+    if let Some(batch) = plan.table_batch {
+        let _ = writeln!(out, "batch: all rows are of batch {batch}");
     }
     let context = size(plan.target.context_bytes);
     let _ = writeln!(

@@ -20,6 +20,7 @@ use super::report::{Applied, ProcessState, Refusal, Report};
 use super::run::{Ended, Run, Session};
 use super::text;
 use crate::bytes;
+use crate::contents::Contents;
 use crate::exit::{Exit, Failure};
 use crate::shown::Shown;
 use crate::techniques::Set;
@@ -49,6 +50,8 @@ pub(crate) struct Program {
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
     pub(crate) timeout: Option<Duration>,
+    /// Whether the run on the GPU itself records what its peak consists of.
+    pub(crate) records: bool,
 }
 
 /// The result of one set.
@@ -61,6 +64,8 @@ pub(crate) struct Trial {
     /// Requests that ran out of memory, if the program caught each of them and went on to a good end; otherwise 0.
     pub(crate) caught: u64,
     pub(crate) techniques: Vec<Applied>,
+    /// What the peak consists of, if the run was recorded.
+    pub(crate) contents: Option<Contents>,
 }
 
 /// How a trial ended.
@@ -123,6 +128,11 @@ fn peaks_only() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_PEAKS_ONLY", "1".into())
 }
 
+/// The variable that does not.
+fn recorded() -> (&'static str, OsString) {
+    (peaks_only().0, OsString::new())
+}
+
 /// Tries sets of techniques on one program.
 pub(crate) struct Trials<'scope> {
     program: &'scope Program,
@@ -139,6 +149,8 @@ pub(crate) struct Trials<'scope> {
     /// How long the first trial took.
     first: Option<Duration>,
     is_interrupted: bool,
+    /// Whether this is the run on the GPU itself that decides, which takes the first trial's limit: it begins with the imports.
+    is_last: bool,
     /// The run that was to serve, if it served nothing: it is the trial without techniques.
     unserved: Option<Trial>,
 }
@@ -179,6 +191,7 @@ pub(crate) fn during<T>(
             requests: 0,
             first: None,
             is_interrupted: false,
+            is_last: false,
             unserved: None,
         };
         let done = work(&mut trials);
@@ -193,8 +206,12 @@ pub(crate) fn during<T>(
 /// The stand-in is missing; the system's.
 pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
     let session = Session::begin()?;
-    let args = program.args(set, vec![peaks_only()]);
+    let timeout = program.timeout.unwrap_or(FIRST_LIMIT);
+    let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, vec![peaks_only()]) };
     let run = Run::of(&args, &args.command, target, &session, &[])?;
+    if run.ended == Ended::Expired {
+        return Ok(Trial::expired(timeout));
+    }
     Trial::of(run.ended, &run.reports, target)
 }
 
@@ -236,9 +253,10 @@ impl Trials<'_> {
             return Ok(trial);
         }
         let target = if is_limited { self.target } else { self.ample };
-        let mut variables = vec![peaks_only()];
+        let mut variables =
+            vec![if self.is_last && self.program.records { recorded() } else { peaks_only() }];
         if counted {
-            variables.push(("PLIMSOLL_WITH", r#"{"count":null}"#.into()));
+            variables.push(("PLIMSOLL_WITH", set.counted().into()));
         }
         let args = PredictArgs {
             timeout: Some(self.limit()),
@@ -255,6 +273,7 @@ impl Trials<'_> {
     /// How long the next trial may take.
     fn limit(&self) -> Duration {
         let (least, multiple) = LATER_LIMIT;
+        let least = if self.is_last { FIRST_LIMIT } else { least };
         let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
         self.program.timeout.unwrap_or(usual)
     }
@@ -265,6 +284,7 @@ impl Trials<'_> {
     /// The system's.
     pub(crate) fn checked(&mut self, set: &Set) -> Result<Trial, Failure> {
         self.end()?;
+        self.is_last = true;
         self.of(set, true, false)
     }
 
@@ -276,7 +296,7 @@ impl Trials<'_> {
         let number = self.requests;
         let reports = self.folder.join(format!("reports-{number}"));
         fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
-        let wanted = if counted { r#"{"count":null}"#.to_owned() } else { set.json() };
+        let wanted = if counted { set.counted() } else { set.json() };
         let wanted: serde_json::Value = serde_json::from_str(&wanted).unwrap_or_default();
         let request = serde_json::json!({
             "set": wanted,
@@ -355,7 +375,15 @@ impl Outcome {
 
 impl Trial {
     fn without_answer(end: End) -> Trial {
-        Trial { end, allocated_bytes: 0, reserved_bytes: 0, steps: 0, caught: 0, techniques: Vec::new() }
+        Trial {
+            end,
+            allocated_bytes: 0,
+            reserved_bytes: 0,
+            steps: 0,
+            caught: 0,
+            techniques: Vec::new(),
+            contents: None,
+        }
     }
 
     /// The trial was stopped after this time.
@@ -383,6 +411,7 @@ impl Trial {
             }
             Verdict::Unknown(why) => End::Unknown(why.clone()),
         };
+        let analysis = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
         Ok(Trial {
             end,
             allocated_bytes: peaks.map_or(0, |peaks| peaks.allocated_bytes),
@@ -390,6 +419,7 @@ impl Trial {
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
             caught: caught(ended, reports),
             techniques: outcome.techniques().to_vec(),
+            contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
         })
     }
 

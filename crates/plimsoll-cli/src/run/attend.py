@@ -1,14 +1,15 @@
-# What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history, and explains
-# a failure below its traceback. The launcher puts imports.py before this file in one sitecustomize.py.
+# What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history, serves figures
+# to `plimsoll top`, and explains a failure below its traceback. The launcher puts imports.py before this file in one
+# sitecustomize.py.
 
 import atexit
 
 WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
 WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "light", or nothing
 PROGRAM = os.environ.get("PLIMSOLL_RUN_PROGRAM") or "plimsoll"
+CHECK = os.environ.get("PLIMSOLL_RUN_CHECK")  # a plan to compare the peak with
 SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
 ENTRIES = 100_000  # events in the history, the latest ones
-FROZEN = "<frozen plimsoll "
 
 
 class Attend:
@@ -19,18 +20,25 @@ class Attend:
         self.pid = os.getpid()
         atexit.register(self.end)
         if WITH:
-            self.apply()
+            try:
+                self.apply()
+            except Exception as why:  # Without them the program would need more memory than it was planned for.
+                names = ", ".join(json_of(WITH))
+                say(f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}", "without techniques: plimsoll run -- COMMAND")
+                os._exit(2)
+        self.live = self.check = None
+        if CHECK:
+            self.check = module("check").Check(torch, CHECK, PROGRAM, self.dump if WATCH == "full" else None)
         if WATCH:
+            self.live = module("live").Live(module("gauges").Gauges(torch), self.write)
             torch.cuda._lazy_call(self.start)
 
     def apply(self):
-        import json
-
         import plimsoll_techniques
 
         self.techniques = plimsoll_techniques
         plimsoll_techniques.install(self.torch)
-        plimsoll_techniques.activate(json.loads(WITH), self)
+        plimsoll_techniques.activate(json_of(WITH), self)
 
     def refused(self, name, reason):
         # Before a parameter has changed: the program ends here.
@@ -59,30 +67,48 @@ class Attend:
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         except Exception as why:  # Not being able to watch must not end the program.
             say(f"this process is not watched: {why}")
+        try:
+            self.live.serve()
+        except Exception as why:
+            say(f"no live view of this process: {why}")
 
     def on_out_of_memory(self, device, asked, total, free):
-        import pickle
-
-        rank = os.environ.get("RANK")
-        name = f"oom-rank{rank}.pickle" if rank else f"oom-{os.getpid()}.pickle"
-        path = os.path.join(SNAPSHOTS, name)
         try:
-            cuda = self.torch.cuda
-            snapshot = cuda.memory._snapshot()
-            totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
-            settings = snapshot.setdefault("allocator_settings", {})
-            settings["plimsoll_record"] = {"max_entries": ENTRIES, "device_total_bytes": totals}
-            with open(f"{path}.unfinished", "wb") as file:
-                pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
-            os.replace(f"{path}.unfinished", path)
-            self.path = path
+            self.path = self.dump(os.path.join(SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
+
+    def name(self):
+        rank = os.environ.get("RANK")
+        return f"rank{rank}" if rank else str(os.getpid())
+
+    def write(self):
+        # A snapshot that `plimsoll top --snapshot` asks for, under a name that is not taken.
+        for nth in range(1, 10_000):
+            path = os.path.join(SNAPSHOTS, f"snapshot-{self.name()}-{nth}.pickle")
+            if not os.path.exists(path):
+                return self.dump(path)
+        raise OSError(f"{SNAPSHOTS} has too many snapshots")
+
+    def dump(self, path):
+        import pickle
+
+        cuda = self.torch.cuda
+        snapshot = cuda.memory._snapshot()
+        totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
+        settings = snapshot.setdefault("allocator_settings", {})
+        settings["plimsoll_record"] = {"max_entries": ENTRIES, "device_total_bytes": totals}
+        with open(f"{path}.unfinished", "wb") as file:
+            pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
+        os.replace(f"{path}.unfinished", path)
+        return path
 
     def end(self):
         # The interpreter exits. It stores the exception that ended it, whose traceback is printed already.
         if os.getpid() != self.pid:
             return
+        if self.live is not None:
+            self.live.end()
         failure = getattr(sys, "last_value", None)
         if failure is not None and self.path and "out of memory" in str(failure):
             self.explain()
@@ -92,6 +118,11 @@ class Attend:
             if self.path:
                 say(f"memory ran out, and the program went on; the moment is in {self.path} (plimsoll explain {self.path})")
             self.idle()
+        if self.check is not None:
+            try:
+                say(*self.check.compared())
+            except Exception as why:
+                say(f"the plan is not checked: {why}")
 
     def explain(self):
         import subprocess
@@ -104,18 +135,30 @@ class Attend:
         say(verdict, f"all of it: plimsoll explain {self.path}", "what would make it fit: plimsoll plan -- COMMAND")
 
     def blame(self, failure):
-        # Whether one of our techniques raised it: the innermost frame outside packages is ours.
+        # Whether one of our techniques raised it, or was around it.
         import traceback
 
-        frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
-        own = next((it for it in reversed(frames) if "site-packages" not in it and "dist-packages" not in it), "")
-        is_checkpoint = type(failure).__name__ == "CheckpointError"
-        if own.startswith(FROZEN) or is_checkpoint:
-            names = self.names()
-            module = own[len(FROZEN) : -1].replace("_", "-")
-            which = [module] if module in names else [it for it in names if it in ("checkpoint", "split")] or names
-            for name in which[:1]:
-                say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
+        from plimsoll_techniques import context
+
+        name = context.culprit(failure)
+        if name is not None:
+            return self.accuse(name)
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
+        if any(it.startswith(context.FROZEN) for it in files):
+            names = ", ".join(self.names())
+            say(f"the program ran with {names}; to see whether it fails without: plimsoll run -- COMMAND")
+
+    def failed(self, name, failure):
+        import traceback
+
+        traceback.print_exception(type(failure), failure, failure.__traceback__)
+        self.accuse(name)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)
+
+    def accuse(self, name):
+        say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self):
         # Techniques that had nothing to do.
@@ -135,11 +178,15 @@ def say(*lines):
         print(f"{who}: {line}", file=sys.stderr, flush=True)
 
 
-def without(name):
-    # The option without a technique.
+def json_of(text):
     import json
 
-    rest = [it if value is None else f"{it}={value}" for it, value in json.loads(WITH).items() if it != name]
+    return json.loads(text)
+
+
+def without(name):
+    # The option without a technique.
+    rest = [it if value is None else f"{it}={value}" for it, value in json_of(WITH).items() if it != name]
     return f"plimsoll run --with {','.join(rest)} -- COMMAND" if rest else "plimsoll run -- COMMAND"
 
 

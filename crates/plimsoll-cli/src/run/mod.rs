@@ -1,7 +1,10 @@
 //! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both inside
-//! the program's Python.
+//! the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a
+//! plan's.
 //!
 //! This process becomes the program, so that its output, signals and exit code are the program's own.
+
+mod check;
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -17,6 +20,9 @@ use clap::Args;
 use crate::exit::{Answer, Exit, Failure};
 use crate::inject;
 use crate::techniques::{self, Set};
+use crate::top;
+
+use self::check::Plan;
 
 #[derive(Args)]
 #[command(after_help = after_help())]
@@ -33,8 +39,18 @@ pub(crate) struct RunArgs {
     /// Where snapshots of moments at which memory ran out are written
     #[arg(long, value_name = "DIR", default_value = ".")]
     snapshots: PathBuf,
+    /// Apply the set of a plan (`plimsoll plan --json`), and compare its peak with the measured one at the end
+    #[arg(long, value_name = "PLAN.json")]
+    check: Option<PathBuf>,
+    /// What a program measured: compare it with the plan (from `check.py`)
+    #[arg(long, value_name = "FILE", hide = true, requires = "check")]
+    measured: Option<PathBuf>,
+    /// Serve the figures of `plimsoll top` in the text format of Prometheus while the program runs [default: 127.0.0.1:9466]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = top::ADDRESS, value_parser = top::address,
+          conflicts_with = "no_watch")]
+    prometheus: Option<std::net::SocketAddr>,
     /// The program and its arguments, after `--`
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present = "measured")]
     command: Vec<OsString>,
 }
 
@@ -48,7 +64,8 @@ Techniques, and what they do to losses and parameters:
 {}
 Examples:
   plimsoll run --with checkpoint,chunked-loss -- python train.py
-  plimsoll run --no-watch --with expandable -- torchrun --nproc-per-node 8 train.py",
+  plimsoll run --no-watch --with expandable -- torchrun --nproc-per-node 8 train.py
+  plimsoll run --check plan.json -- python train.py",
         techniques::help()
     )
 }
@@ -56,26 +73,54 @@ Examples:
 /// sitecustomize.py of the program's Python.
 const SITECUSTOMIZE: &str = concat!(include_str!("../inject/imports.py"), "\n\n", include_str!("attend.py"));
 
+/// Modules that attend.py loads, by name.
+const MODULES: [(&str, &str); 3] = [
+    ("check", include_str!("check.py")),
+    ("gauges", include_str!("gauges.py")),
+    ("live", include_str!("live.py")),
+];
+
 /// Becomes the program; returns only if it cannot be started.
 pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
+    let plan = args.check.as_deref().map(Plan::read).transpose()?;
+    if let Some((plan, measured)) = plan.as_ref().zip(args.measured.as_ref()) {
+        return plan.compared(measured).map(Answer::from);
+    }
+    let set = wanted(args.with.as_ref(), plan.as_ref())?;
     let mut words = args.command.iter();
     let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
     command.args(words);
-    if args.with.is_some() || !args.no_watch {
-        attend(args, &mut command)?;
+    if set.is_some() || !args.no_watch || plan.is_some() {
+        attend(args, set.as_ref(), &mut command)?;
+    }
+    if let Some(address) = args.prometheus {
+        top::beside(address)?;
     }
     let why = command.exec();
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     Err(Failure::new(Exit::Program, format!("{name} cannot be started: {why}")))
 }
 
+/// The techniques: those of --with, or of the plan.
+fn wanted(with: Option<&Set>, plan: Option<&Plan>) -> Result<Option<Set>, Failure> {
+    match (with, plan) {
+        (Some(with), Some(plan)) if *with != plan.set => {
+            let planned = if plan.set.is_empty() { "no technique".to_owned() } else { plan.set.to_string() };
+            let message = format!("--with {with}: the plan chose {planned}; leave --with out, or plan again");
+            Err(Failure::new(Exit::Usage, message))
+        }
+        (None, Some(plan)) => Ok(Some(plan.set.clone()).filter(|set| !set.is_empty())),
+        (with, _) => Ok(with.cloned()),
+    }
+}
+
 /// Sets the variables with which the program's Python loads `attend.py`.
-fn attend(args: &RunArgs, command: &mut Command) -> Result<(), Failure> {
+fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<(), Failure> {
     let unreadable =
         |why: io::Error| Failure::new(Exit::Unreadable, format!("the folder for our Python: {why}"));
     let folder = laid_out().map_err(unreadable)?;
     command.env("PYTHONPATH", inject::python_path(&folder));
-    if let Some(set) = &args.with {
+    if let Some(set) = set {
         command.env("PLIMSOLL_WITH", set.json());
         if set.has("expandable") {
             let settings = inject::expandable(None);
@@ -85,6 +130,13 @@ fn attend(args: &RunArgs, command: &mut Command) -> Result<(), Failure> {
     } else {
         command.env_remove("PLIMSOLL_WITH");
     }
+    if let Ok(program) = std::env::current_exe() {
+        command.env("PLIMSOLL_RUN_PROGRAM", program);
+    }
+    match &args.check {
+        Some(plan) => command.env("PLIMSOLL_RUN_CHECK", std::path::absolute(plan).map_err(unreadable)?),
+        None => command.env_remove("PLIMSOLL_RUN_CHECK"),
+    };
     if args.no_watch {
         command.env_remove("PLIMSOLL_RUN_WATCH");
         return Ok(());
@@ -96,9 +148,6 @@ fn attend(args: &RunArgs, command: &mut Command) -> Result<(), Failure> {
     }
     command.env("PLIMSOLL_RUN_WATCH", if args.light { "light" } else { "full" });
     command.env("PLIMSOLL_RUN_SNAPSHOTS", snapshots);
-    if let Ok(program) = std::env::current_exe() {
-        command.env("PLIMSOLL_RUN_PROGRAM", program);
-    }
     Ok(())
 }
 
@@ -106,7 +155,7 @@ fn attend(args: &RunArgs, command: &mut Command) -> Result<(), Failure> {
 /// long enough to remove it.
 fn laid_out() -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
-    (SITECUSTOMIZE, techniques::PYTHON).hash(&mut hasher);
+    (SITECUSTOMIZE, MODULES, techniques::PYTHON).hash(&mut hasher);
     let name = format!("run-{:016x}", hasher.finish());
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
@@ -123,7 +172,7 @@ fn in_cache(cache: &Path, name: &str) -> io::Result<PathBuf> {
         return Ok(place);
     }
     let unfinished = tempfile::Builder::new().prefix(name).tempdir_in(cache)?;
-    inject::lay_out(unfinished.path(), SITECUSTOMIZE, &[])?;
+    inject::lay_out(unfinished.path(), SITECUSTOMIZE, &MODULES)?;
     match fs::rename(unfinished.path(), &place) {
         Err(why) if !place.is_dir() => Err(why),
         _ => Ok(place),
@@ -133,7 +182,7 @@ fn in_cache(cache: &Path, name: &str) -> io::Result<PathBuf> {
 /// A folder of this process alone, where there is no cache.
 fn private() -> io::Result<PathBuf> {
     let folder = tempfile::Builder::new().prefix("plimsoll-run-").tempdir()?;
-    inject::lay_out(folder.path(), SITECUSTOMIZE, &[])?;
+    inject::lay_out(folder.path(), SITECUSTOMIZE, &MODULES)?;
     Ok(folder.keep())
 }
 

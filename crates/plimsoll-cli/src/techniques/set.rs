@@ -55,6 +55,11 @@ impl Set {
         Set { entries: self.entries.iter().copied().filter(|(own, _)| *own != name).collect() }
     }
 
+    /// The same set with these techniques alone.
+    pub(crate) fn only(&self, names: &[&str]) -> Set {
+        Set { entries: self.entries.iter().copied().filter(|(own, _)| names.contains(own)).collect() }
+    }
+
     pub(crate) fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|(own, _)| *own == name)
     }
@@ -96,8 +101,18 @@ impl Set {
 
     /// As the Python package reads it.
     pub(crate) fn json(&self) -> String {
-        let entries = self.entries.iter().map(|(name, value)| ((*name).to_owned(), json!(value)));
-        serde_json::Value::Object(entries.collect::<Map<_, _>>()).to_string()
+        serde_json::Value::Object(self.map()).to_string()
+    }
+
+    /// The same, and the operators of a step are counted.
+    pub(crate) fn counted(&self) -> String {
+        let mut map = self.map();
+        map.insert("count".to_owned(), json!(null));
+        serde_json::Value::Object(map).to_string()
+    }
+
+    fn map(&self) -> Map<String, serde_json::Value> {
+        self.entries.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect()
     }
 }
 

@@ -55,10 +55,10 @@ fn a_client_has_the_program_write_a_snapshot() {
     let _x = Tensor::zeros(&[128], &device).unwrap();
     let mut watcher = Watcher::connect(&path).unwrap();
     let written = watcher.snapshot().unwrap();
-    assert!(std::fs::metadata(&written).unwrap().len() > 0, "{}", written.display());
+    assert!(fs::metadata(&written).unwrap().len() > 0, "{}", written.display());
     // The next line is a sample again.
     assert_eq!(ask(&mut watcher).allocated_bytes, 512);
-    std::fs::remove_file(written).unwrap();
+    fs::remove_file(written).unwrap();
 }
 
 #[test]

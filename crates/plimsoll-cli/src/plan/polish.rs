@@ -1,0 +1,67 @@
+//! The end of a search for the least memory or the fastest step: single techniques are added to the best set and left out of it,
+//! as long as that makes it better. Each alone may have shown no effect, such as expandable segments where nothing else is freed.
+
+use super::search::{PARTS, Search};
+use crate::exit::Failure;
+use crate::techniques::{Set, TECHNIQUES, Value};
+
+/// The most rounds: each tries about ten sets.
+const ROUNDS: usize = 3;
+
+/// Techniques that may make a step faster, and those that cost no time and leave room for less computing again.
+const FAST: [&str; 4] = ["expandable", "free-grads", "fused", "bf16"];
+
+impl Search<'_, '_> {
+    /// Changes the best set until no single change makes it better.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn polish(&mut self) -> Result<(), Failure> {
+        for _ in 0..ROUNDS {
+            let Some(best) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
+            for set in self.neighbours(&best) {
+                if self.is_interrupted {
+                    return Ok(());
+                }
+                self.tried(&set)?;
+            }
+            if self.chosen().is_none_or(|it| it.set == best) {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The sets that differ in one technique, or in its value.
+    fn neighbours(&self, best: &Set) -> Vec<Set> {
+        let mut found = Vec::new();
+        for technique in TECHNIQUES.iter().filter(|it| it.numbers <= self.wish.numbers) {
+            let name = technique.name;
+            if best.has(name) {
+                found.push(best.without(name));
+                found.extend(self.other_value(best, name));
+            } else if (self.wish.goal.is_memory() || FAST.contains(&name)) && self.is_possible(name) {
+                found.push(best.with(name, (technique.value == Value::Parts).then_some(PARTS[0])));
+            }
+        }
+        found.retain(|set| set.conflict().is_none() && !set.is_empty());
+        found
+    }
+
+    /// More parts of the batch for less memory, fewer blocks for less time.
+    fn other_value(&self, best: &Set, name: &'static str) -> Option<Set> {
+        let value = match (name, best.value(name)?) {
+            ("accumulate" | "split", parts) if self.wish.goal.is_memory() && parts < PARTS[3] => parts * 2,
+            ("accumulate" | "split", parts) if !self.wish.goal.is_memory() && parts > 2 => parts / 2,
+            ("checkpoint", blocks) if blocks > 1 => blocks - 1,
+            _ => return None,
+        };
+        Some(best.with(name, Some(value)))
+    }
+
+    /// Whether the program runs with a technique alone; if that is unknown, it may.
+    fn is_possible(&self, name: &'static str) -> bool {
+        let alone = self.candidates.iter().find(|it| it.set.names().eq([name]));
+        alone.is_none_or(|it| it.is_effective())
+    }
+}
