@@ -1,0 +1,71 @@
+"""Plimsoll from Python: why GPU memory runs out, what a program needs, and what makes it fit.
+
+>>> import plimsoll
+>>> plimsoll.explain("snapshot.pickle")["verdict"]["text"]  # doctest: +SKIP
+
+- :func:`explain`, :func:`predict` and :func:`plan` run the program ``plimsoll``, which the wheel installs, and return its
+  JSON as a dictionary.
+- :func:`record` writes a snapshot for ``explain``.
+- :func:`checkpoint_blocks` and the other techniques make a model use less memory.
+- ``%load_ext plimsoll`` brings ``%%memory`` to a notebook, and ``@pytest.mark.memory`` limits the memory of a test.
+
+PyTorch is imported only by what needs it.
+"""
+
+from typing import Any
+
+from .answers import explain, plan, predict
+from .errors import (
+    IncompleteError,
+    PlimsollError,
+    ProgramError,
+    RefusedError,
+    UnreadableError,
+    UsageError,
+)
+from .memory_saving import (
+    accumulate,
+    bf16,
+    checkpoint_blocks,
+    chunked_loss,
+    expandable_segments,
+    free_grads,
+    fused,
+    no_foreach,
+    offload,
+    split,
+    step_in_backward,
+)
+from .recording import Recording, record
+
+__all__ = [
+    "IncompleteError",
+    "PlimsollError",
+    "ProgramError",
+    "Recording",
+    "RefusedError",
+    "UnreadableError",
+    "UsageError",
+    "accumulate",
+    "bf16",
+    "checkpoint_blocks",
+    "chunked_loss",
+    "expandable_segments",
+    "explain",
+    "free_grads",
+    "fused",
+    "no_foreach",
+    "offload",
+    "plan",
+    "predict",
+    "record",
+    "split",
+    "step_in_backward",
+]
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext plimsoll``."""
+    from .notebook import load
+
+    load(ipython)

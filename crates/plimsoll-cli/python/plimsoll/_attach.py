@@ -1,0 +1,117 @@
+"""Applies techniques to one model: around its calls in training, as ``plimsoll run`` applies them to the whole program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import weakref
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from . import techniques
+from .errors import RefusedError
+from .techniques import context, observers
+
+attached: weakref.WeakKeyDictionary[torch.nn.Module, list[Any]] = weakref.WeakKeyDictionary()
+patched: set[type] = set()
+local = threading.local()
+installed: list[bool] = []
+
+
+class Caller:
+    """The host of the techniques in a program that calls them itself: a refusal is an exception."""
+
+    def refused(self, name: str, reason: str) -> None:
+        raise RefusedError(name, reason)
+
+    def unread(self) -> AbstractContextManager[None]:
+        # Under `plimsoll predict`, copies to the host that a technique makes are not the program's reads.
+        watches = getattr(sys.modules.get("plimsoll_watch"), "WATCH", None)
+        if isinstance(watches, list) and watches:
+            return watches[0].unread()
+        return contextlib.nullcontext()
+
+
+context.host = Caller()
+
+
+def observe() -> None:
+    """Notes the calls of losses, optimizers and backward passes from here on, for the techniques that depend on them."""
+    if not installed:
+        installed.append(True)
+        observers.install(torch)
+
+
+class Attached:
+    """A technique that is applied to a model. ``remove()`` takes it away; as a context manager it does so at the end."""
+
+    def __init__(self, module: torch.nn.Module, technique: Any) -> None:
+        self.module = weakref.ref(module)
+        self.technique = technique
+
+    def remove(self) -> None:
+        module = self.module()
+        if module is not None and self.technique in attached.get(module, []):
+            attached[module].remove(self.technique)
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.remove()
+
+
+def attach(module: torch.nn.Module, technique: Any) -> Attached:
+    """Runs ``technique.around`` around every call of the module in training. Raises ``RefusedError`` if it cannot."""
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"expected a torch.nn.Module, not {type(module).__name__}")
+    own = attached.setdefault(module, [])
+    if any(type(it) is type(technique) for it in own):
+        raise RefusedError(technique.name, "it is applied to this model already")
+    first = getattr(technique, "first", None)
+    if first is not None:
+        first(module)
+    patch(type(module))
+    own.append(technique)
+    # The outermost first, in the order of the package.
+    own.sort(key=lambda it: next(nth for nth, kind in enumerate(techniques.ALL) if isinstance(it, kind)))
+    return Attached(module, technique)
+
+
+def patch(kind: type[torch.nn.Module]) -> None:
+    if kind in patched:
+        return
+    patched.add(kind)
+    original = kind.forward
+
+    @functools.wraps(original)
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or type(self).forward is not forward or not applies(self):
+            return original(self, *args, **kwargs)
+        inside = local.__dict__.setdefault("inside", set())
+        inside.add(id(self))
+        try:
+            following = functools.partial(original, self)
+            for technique in reversed(attached[self]):
+                following = functools.partial(call, technique, self, following)
+            return following(*args, **kwargs)
+        finally:
+            inside.discard(id(self))
+
+    kind.forward = forward
+
+
+def call(technique: Any, module: torch.nn.Module, following: Any, *args: Any, **kwargs: Any) -> Any:
+    return technique.around(module, following, args, kwargs)
+
+
+def applies(module: torch.nn.Module) -> bool:
+    if not attached.get(module) or not module.training or not torch.is_grad_enabled():
+        return False
+    if torch._C._current_graph_task_id() != -1:
+        return False  # inside a backward pass: computed again
+    return id(module) not in local.__dict__.get("inside", ())

@@ -1,0 +1,33 @@
+"""The technique ``chunked-loss`` for the models that it is applied to, not for the whole program."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from .techniques import context
+from .techniques.chunked_loss import ChunkedLoss
+
+
+class OfModels(ChunkedLoss):
+    def __init__(self, value: int | None) -> None:
+        super().__init__(value)
+        self.calls = 0  # of these models
+        self.local = threading.local()
+        context.active.append(self)
+
+    def around(self, root: Any, following: Any, args: Any, kwargs: Any) -> Any:
+        self.calls += 1
+        before = getattr(self.local, "inside", False)
+        self.local.inside = True
+        try:
+            return following(*args, **kwargs)
+        finally:
+            self.local.inside = before
+
+    def suits(self, input: Any, weight: Any) -> bool:
+        return getattr(self.local, "inside", False) and bool(super().suits(input, weight))
+
+    def backward(self) -> None:
+        if self.calls:
+            super().backward()

@@ -1,0 +1,117 @@
+"""Finds the program ``plimsoll`` that the wheel installs, runs it with ``--json``, and reads its answer."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .errors import BY_EXIT_CODE, PlimsollError, ProgramError
+
+DISTRIBUTION = "plimsoll-gpu"
+PROGRAM = "PLIMSOLL_PROGRAM"  # the variable that overrides the search
+
+
+def program() -> str:
+    """The path of the program ``plimsoll``.
+
+    The variable ``PLIMSOLL_PROGRAM`` overrides the search: the file that the wheel installed, then the folders in which
+    Python installs programs, then ``PATH``.
+    """
+    configured = os.environ.get(PROGRAM)
+    if configured:
+        if not is_program(configured):
+            raise PlimsollError(f"{PROGRAM}={configured} is not a program")
+        return configured
+    for place in places():
+        if is_program(place):
+            return place
+    found = shutil.which("plimsoll")
+    if found is None:
+        raise PlimsollError(
+            f"the program plimsoll is not installed beside {sys.executable}, and not in PATH:"
+            f" pip install {DISTRIBUTION}, or set {PROGRAM} to its path"
+        )
+    return found
+
+
+def places() -> Iterator[str]:
+    try:
+        files = importlib.metadata.files(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.name == "plimsoll":
+            yield os.path.normpath(str(file.locate()))
+    yield os.path.join(sysconfig.get_path("scripts"), "plimsoll")
+    if sys.version_info >= (3, 10):
+        scheme = sysconfig.get_preferred_scheme("user")
+        yield os.path.join(sysconfig.get_path("scripts", scheme), "plimsoll")
+    # pip install --target
+    yield os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bin", "plimsoll")
+
+
+def is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def answer(
+    arguments: Sequence[str],
+    *,
+    show_output: bool = False,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The program's answer to these arguments, which include ``--json``.
+
+    An answer that something does not fit is an answer (exit code 4 with a report). A failure is an exception.
+    """
+    command = [program(), *arguments]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None if show_output else subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        cwd=cwd,
+        env=None if env is None else {**os.environ, **env},
+    ) as process:
+        try:
+            out, said = process.communicate()
+        except KeyboardInterrupt:
+            # It ends what it started.
+            process.terminate()
+            process.wait()
+            raise
+    return judged(process.returncode, out, said or "")
+
+
+def judged(code: int, out: str, said: str) -> dict[str, Any]:
+    try:
+        value = json.loads(out)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        is_failure = value.get("schema") == "plimsoll.error/1"
+        if code in (0, 1, 4) and not is_failure:
+            return value
+        message = str(value.get("summary") or f"plimsoll ended with code {code}")
+        kind = BY_EXIT_CODE.get(code, PlimsollError)
+        failure = kind(message, exit_code=code, answer=value)
+        if kind is ProgramError and said and sys.version_info >= (3, 11):
+            failure.add_note("\n".join(["the last lines of the program's output:", *said.rstrip().splitlines()[-20:]]))
+        raise failure
+    if code < 0:
+        raise PlimsollError(f"plimsoll was ended by signal {-code}", exit_code=code)
+    message = said.strip()
+    if message.startswith("error: "):
+        message = message[len("error: ") :]
+    raise BY_EXIT_CODE.get(code, PlimsollError)(message or f"plimsoll ended with code {code}", exit_code=code)

@@ -1,0 +1,155 @@
+"""Measures a stretch of code on every GPU: the peak, the owners of the memory at the peak, and the growth.
+
+The pytest plugin and the notebook use it.
+"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import os
+import tempfile
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import PlimsollError
+from .recording import Recording
+from .sizes import shown
+
+ENTRIES = 200_000  # events of one stretch
+
+
+@dataclass
+class Owner:
+    """Memory of one line of the program."""
+
+    bytes: int
+    line: str  # "train.py:12 forward", or why there is none
+    category: str | None = None
+    source: str = ""
+
+
+@dataclass
+class Device:
+    """What one GPU showed."""
+
+    device: int
+    before_bytes: int = 0  # allocated when the stretch began
+    peak_bytes: int = 0  # allocated
+    reserved_bytes: int = 0  # the peak
+    after_bytes: int = 0  # allocated when it ended
+    owners: list[Owner] = field(default_factory=list)  # at the peak
+    grown: list[Owner] = field(default_factory=list)  # memory of the stretch that is still allocated
+    note: str = ""  # why the owners are unknown
+
+    @property
+    def growth_bytes(self) -> int:
+        return self.after_bytes - self.before_bytes
+
+
+class Measured:
+    """A stretch of code: ``begin``, the code, ``end``."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.recording: Recording | None = None
+        self.devices: list[Device] = []
+        self.note = ""
+
+    def begin(self, *, empty_cache: bool = False) -> None:
+        cuda = self.torch.cuda
+        cuda.init()
+        gc.collect()
+        if empty_cache:
+            cuda.empty_cache()
+        self.devices = [Device(it) for it in range(cuda.device_count())]
+        for it in self.devices:
+            cuda.reset_peak_memory_stats(it.device)
+            it.before_bytes = cuda.memory_allocated(it.device)
+        handle, path = tempfile.mkstemp(prefix="plimsoll-", suffix=".pickle")
+        os.close(handle)
+        try:
+            self.recording = Recording(path, stacks="python", max_entries=ENTRIES)
+        except Exception as why:  # Not being able to record must not fail the code; the peaks are known without.
+            os.remove(path)
+            self.note = f"the memory history is not recorded: {why}"
+
+    def end(self) -> list[Device]:
+        """The figures of every GPU that was used."""
+        cuda = self.torch.cuda
+        gc.collect()
+        for it in self.devices:
+            it.peak_bytes = cuda.max_memory_allocated(it.device)
+            it.reserved_bytes = cuda.max_memory_reserved(it.device)
+            it.after_bytes = cuda.memory_allocated(it.device)
+        used = [it for it in self.devices if it.reserved_bytes] or self.devices[:1]
+        self.explain(used)
+        return used
+
+    def explain(self, used: list[Device]) -> None:
+        recording, self.recording = self.recording, None
+        if recording is None:
+            for it in used:
+                it.note = self.note
+            return
+        try:
+            explained = {it["device"]: it for it in recording.explain()["devices"]}
+            for it in used:
+                if it.device in explained:
+                    read(it, explained[it.device])
+        except (PlimsollError, OSError) as why:
+            for it in used:
+                it.note = f"not explained: {why}"
+        finally:
+            recording.cancel()
+            for path in (recording.path, f"{recording.path}.unfinished"):
+                if os.path.exists(path):
+                    os.remove(path)
+
+
+def read(device: Device, explained: dict[str, Any]) -> None:
+    device.owners = [owner(row) for row in explained["held"]["by_line"]]
+    if device.growth_bytes > 0:
+        # Where nothing was freed after the peak, what was held there is all of it.
+        end = explained["held_at_end"] or explained["held"]
+        device.grown = [owner(row) for row in end["by_line"] if row["line"] is not None and row["bytes"]]
+        device.grown.sort(key=lambda it: -it.bytes)
+
+
+def owner(row: dict[str, Any]) -> Owner:
+    line = row["line"] or row.get("package_line")
+    if line is None:
+        return Owner(row["bytes"], "allocated before, or without a Python stack", row["category"])
+    file, number = line["file"], line["line"]
+    function = line.get("function") or ""
+    source = linecache.getline(file, number).strip()
+    if is_cell(file):
+        place = f"line {number} of the cell" if function == "<module>" else f"line {number} of the cell, {function}"
+    else:
+        place = f"{short(file)}:{number} {function}".rstrip()
+    return Owner(row["bytes"], place, row["category"], source)
+
+
+def is_cell(file: str) -> bool:
+    name = os.path.basename(os.path.dirname(file))
+    return file.startswith("<ipython-input") or name.startswith("ipykernel_")
+
+
+def short(file: str) -> str:
+    # A path below the current folder begins there.
+    inside = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if inside.startswith("..") else inside
+
+
+def table(owners: list[Owner], rows: int) -> list[str]:
+    """Lines of text, the largest first."""
+    lines = []
+    for it in owners[:rows]:
+        category = it.category or "unknown"
+        lines.append(f"  {shown(it.bytes):>12}  {category:<12}  {it.line}  {it.source}".rstrip())
+    if len(owners) > rows:
+        rest = sum(it.bytes for it in owners[rows:])
+        lines.append(f"  {shown(rest):>12}  {len(owners) - rows} more")
+    return lines

@@ -1,0 +1,193 @@
+"""The techniques of ``plimsoll plan`` as functions, for programs that apply them themselves.
+
+``plimsoll run --with`` applies the same code to an unmodified program. Each function says what it does to losses and
+parameters, and raises ``RefusedError`` where it would change more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .errors import RefusedError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._attach import Attached
+    from .techniques.checkpoint import Checkpoint
+    from .techniques.chunked_loss import ChunkedLoss
+    from .techniques.optimizers import Setting
+
+only: dict[str, "Checkpoint | ChunkedLoss"] = {}  # techniques of which a process has one
+
+
+def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None = None) -> list[str]:
+    """Computes the activations of the model's repeated blocks again in the backward pass, instead of keeping them.
+
+    The blocks are the entries of the model's containers whose class occurs more than once: the layers of a transformer, the
+    residual blocks of a ResNet. ``every=2`` takes every second one, ``first=4`` only the first four. Returns their names.
+
+    Losses and parameters keep their bits, with dropout and batch normalization, too. Refused where the model has no such
+    blocks, where ``torch.compile`` compiles it, and where it is checkpointed already. A cache for generation
+    (``config.use_cache`` of transformers) is switched off, because it would be filled twice.
+    """
+    if every < 1 or (first is not None and first < 1):
+        raise ValueError(f"every={every}, first={first}: expected at least 1")
+    from . import _attach  # noqa: F401  (refusals are exceptions)
+    from .techniques import blocks
+    from .techniques.checkpoint import MARK, Checkpoint, without_cache
+
+    technique = only.setdefault("checkpoint", Checkpoint(None))
+    technique.check(model)
+    found = blocks.find(model)
+    if not found:
+        raise RefusedError("checkpoint", "the model has no repeated blocks")
+    if any(MARK in block.__dict__ for _, block in found):
+        raise RefusedError("checkpoint", "its blocks are checkpointed already")
+    chosen = found[:first][::every]
+    technique.mark(model, chosen, len(found))
+    without_cache(model, {})
+    return [path for path, _ in chosen]
+
+
+def offload(model: torch.nn.Module, least_bytes: int | str = "16MiB") -> Attached:
+    """Moves tensors that the backward pass needs, of at least this size, to pinned host memory, and brings them back there.
+
+    Losses and parameters keep their bits. The copies do not overlap with kernels: slow. Refused with ``torch.compile`` and
+    FSDP.
+    """
+    from . import _attach, sizes
+    from .techniques.offload import Offload
+
+    return _attach.attach(model, Offload(sizes.parse(least_bytes)))
+
+
+def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:
+    """Computes the model's last linear layer and the cross-entropy of its result in chunks: the logits never exist as a whole.
+
+    The loss may be computed inside the model or outside. ``rows`` is the number of rows of a chunk; by default a chunk has
+    128 MiB, and layers with fewer than 2^20 logits compute as usual. Rounding differs, because the gradient of the weight is
+    a sum over chunks. ``backward`` raises ``RefusedError`` where the logits are used otherwise.
+    """
+    if rows is not None and rows < 1:
+        raise ValueError(f"rows={rows}: expected at least 1")
+    from . import _attach
+    from ._chunked import OfModels
+
+    _attach.observe()
+    technique = only.get("chunked-loss")
+    if technique is None:
+        technique = only["chunked-loss"] = OfModels(rows)
+        technique.begin()
+    technique.rows = rows
+    return _attach.attach(model, technique)
+
+
+def step_in_backward(optimizer: torch.optim.Optimizer) -> None:
+    """Updates each parameter as soon as its gradient is complete, and frees the gradient.
+
+    Losses and parameters keep their bits. ``optimizer.step()`` does nothing from then on. Refused for optimizers that do not
+    update each parameter by itself, and when the program clips gradients, accumulates them, or uses ``GradScaler`` or DDP.
+    """
+    from . import _attach
+    from .techniques import context
+    from .techniques.step_in_backward import StepInBackward
+
+    if optimizer.__dict__.get("_plimsoll_done"):
+        raise RefusedError("step-in-backward", "it is applied to this optimizer already")
+    _attach.observe()
+    technique = StepInBackward(None)
+    technique.check(optimizer)
+    technique.begin()
+    technique.take(optimizer)
+    context.active.append(technique)
+
+
+def accumulate(model: torch.nn.Module, parts: int) -> Attached:
+    """Runs the batch in parts, forward and backward, inside the call of a model that returns its loss.
+
+    The rest of the program stays as it is: ``backward`` adds the gradients of the whole batch. Rounding differs, and dropout
+    draws other masks. Refused with batch normalization and DDP, and where it is unknown how to add the losses of parts.
+    """
+    at_least_two(parts)
+    from . import _attach
+    from .techniques.accumulate import Accumulate
+
+    _attach.observe()
+    return _attach.attach(model, Accumulate(parts))
+
+
+def split(model: torch.nn.Module, parts: int) -> Attached:
+    """Runs the batch in parts inside the call of the model; each part is computed again in the backward pass.
+
+    Rounding differs, and dropout draws other masks. Refused with batch normalization.
+    """
+    at_least_two(parts)
+    from . import _attach
+    from .techniques.split import Split
+
+    _attach.observe()
+    return _attach.attach(model, Split(parts))
+
+
+def bf16(model: torch.nn.Module) -> Attached:
+    """Runs the calls of the model under bf16 autocast, and converts its results to f32. Changes the numbers."""
+    from . import _attach
+    from .techniques.autocast import Autocast
+
+    return _attach.attach(model, Autocast(None))
+
+
+def free_grads(optimizer: torch.optim.Optimizer) -> None:
+    """Frees the gradients right after each step of the optimizer, not after the next forward pass.
+
+    Losses and parameters keep their bits if the program reads no gradient between its step and its next backward pass.
+    """
+    optimizer.register_step_post_hook(lambda stepped, args, kwargs: stepped.zero_grad(set_to_none=True))
+
+
+def no_foreach(optimizer: torch.optim.Optimizer) -> None:
+    """Updates one parameter at a time, without temporary copies of all: ``foreach=False``. Rounding may differ."""
+    from .techniques.optimizers import NoForeach
+
+    change(optimizer, NoForeach(None))
+
+
+def fused(optimizer: torch.optim.Optimizer) -> None:
+    """Updates in one fused kernel, without temporary copies: ``fused=True``. Rounding may differ.
+
+    Refused after the first step: pass ``fused=True`` to the optimizer.
+    """
+    from .techniques.optimizers import Fused
+
+    if optimizer.state:
+        raise RefusedError("fused", "the optimizer has stepped already")
+    change(optimizer, Fused(None))
+
+
+def expandable_segments() -> None:
+    """Switches expandable segments of PyTorch's allocator on, which fragment less. Losses and parameters keep their bits.
+
+    Call it before the first use of CUDA; it sets ``PYTORCH_ALLOC_CONF``.
+    """
+    import torch
+
+    from .techniques.expandable import Expandable
+
+    if torch.cuda.is_initialized():
+        raise RefusedError("expandable", "CUDA is initialized already: call it at the beginning, or set PYTORCH_ALLOC_CONF")
+    Expandable(None).begin()
+
+
+def change(optimizer: torch.optim.Optimizer, setting: Setting) -> None:
+    groups: Iterable[dict[str, object]] = [optimizer.defaults, *optimizer.param_groups]
+    for options in groups:
+        setting.change(optimizer, options)
+    if not setting.set:
+        raise RefusedError(setting.name, f"{type(optimizer).__name__} has no such option, or it is set already")
+
+
+def at_least_two(parts: int) -> None:
+    if parts < 2:
+        raise ValueError(f"parts={parts}: expected at least 2")

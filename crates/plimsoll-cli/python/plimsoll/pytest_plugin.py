@@ -1,0 +1,112 @@
+"""``@pytest.mark.memory(peak_below="6GiB")``: a test that fails if it allocates more GPU memory than that.
+
+On a machine without a GPU such a test is skipped; ``plimsoll predict --whole -- pytest`` runs it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import pytest
+
+from . import sizes
+from .measure import Device, Measured, table
+
+MARK = "memory"
+ROWS = 8  # owners in a failure
+ABOUT = (
+    "memory(peak_below=SIZE, reserved_below=SIZE): fail if the test allocates, or reserves, this much memory on any GPU,"
+    " such as '6GiB'; skipped without a GPU (plimsoll)"
+)
+
+
+@dataclass
+class Limits:
+    """What a mark allows, in bytes."""
+
+    peak_below: int | None = None
+    reserved_below: int | None = None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", ABOUT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker(MARK)
+        if mark is not None:
+            read(mark, item.nodeid)
+
+
+def read(mark: pytest.Mark, where: str) -> Limits:
+    """The limits of a mark. A mark that is not understood ends the session before any test runs."""
+    try:
+        if mark.args or not mark.kwargs or set(mark.kwargs) - {"peak_below", "reserved_below"}:
+            raise ValueError("expected peak_below=SIZE or reserved_below=SIZE, such as peak_below='6GiB'")
+        return Limits(**{name: sizes.parse(value) for name, value in mark.kwargs.items()})
+    except ValueError as why:
+        raise pytest.UsageError(f"{where}: @pytest.mark.{MARK}: {why}") from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker(MARK) is not None:
+        why = missing()
+        if why is not None:
+            pytest.skip(f"{why}; `plimsoll predict --whole -- pytest` measures it without a GPU")
+
+
+def missing() -> str | None:
+    # Why nothing can be measured.
+    try:
+        import torch
+    except ImportError as why:
+        return f"PyTorch cannot be imported ({why})"
+    if not torch.cuda.is_available():
+        return "no CUDA GPU (torch.cuda.is_available() is False)"
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    mark = item.get_closest_marker(MARK)
+    if mark is None:
+        return (yield)
+    limits = read(mark, item.nodeid)
+    measured = Measured()
+    measured.begin(empty_cache=True)  # what earlier tests left in the allocator's cache is not this test's
+    try:
+        yield
+    finally:
+        devices = measured.end()
+    said = [text for device in devices for text in failures(device, limits)]
+    if said:
+        pytest.fail("\n\n".join(said), pytrace=False)
+    return None
+
+
+def failures(device: Device, limits: Limits) -> list[str]:
+    said = []
+    for what, peak, limit in (
+        ("allocated", device.peak_bytes, limits.peak_below),
+        ("reserved", device.reserved_bytes, limits.reserved_below),
+    ):
+        if limit is not None and peak >= limit:
+            said.append(failure(device, what, peak, limit))
+    return said
+
+
+def failure(device: Device, what: str, peak: int, limit: int) -> str:
+    over = f"{sizes.shown(peak - limit)} too much" if peak > limit else "the limit is exclusive"
+    lines = [
+        f"GPU {device.device}: at most {sizes.shown(peak)} were {what}; the limit is {sizes.shown(limit)} ({over})",
+    ]
+    if device.before_bytes:
+        lines.append(f"{sizes.shown(device.before_bytes)} of them were allocated before the test")
+    if device.owners:
+        lines += ["allocated at the peak, by category and line:", *table(device.owners, ROWS)]
+    elif device.note:
+        lines.append(device.note)
+    return "\n".join(lines)

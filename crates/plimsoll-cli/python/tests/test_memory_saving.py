@@ -1,0 +1,203 @@
+# The techniques as functions: on the CPU, where numbers can be compared.
+
+import copy
+import hashlib
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, F = torch.nn, torch.nn.functional
+
+import plimsoll
+
+
+class Block(nn.Module):
+    def __init__(self, batch_norm):
+        super().__init__()
+        self.norm, self.up, self.down, self.drop = nn.LayerNorm(32), nn.Linear(32, 64), nn.Linear(64, 32), nn.Dropout(0.1)
+        self.batch = nn.BatchNorm1d(32) if batch_norm else nn.Identity()
+
+    def forward(self, x):
+        y = self.drop(self.down(F.gelu(self.up(self.norm(x)))))
+        return x + self.batch(y.transpose(1, 2)).transpose(1, 2)
+
+
+class Model(nn.Module):
+    def __init__(self, batch_norm=False, dropout=True):
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(2048, 32), nn.ModuleList(Block(batch_norm) for _ in range(4))
+        self.head = nn.Linear(32, 2048, bias=False)
+        for block in self.blocks:
+            block.drop.p = 0.1 if dropout else 0.0
+
+    def forward(self, index, target):
+        x = self.embedding(index)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x).view(-1, 2048), target.view(-1), ignore_index=-1)
+
+
+def trained(change=None, **options):
+    # The losses of three steps, and a digest of the parameters and buffers.
+    torch.manual_seed(0)
+    model = Model(**options)
+    optimizer = torch.optim.AdamW(model.parameters())
+    if change is not None:
+        change(model, optimizer)
+    losses = []
+    for _ in range(3):
+        loss = model(torch.randint(0, 2048, (8, 16)), torch.randint(-1, 2048, (8, 16)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    digest = hashlib.sha1(b"".join(it.detach().numpy().tobytes() for it in model.state_dict().values()))
+    return losses, digest.hexdigest()
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, optimizer: plimsoll.checkpoint_blocks(model),
+        lambda model, optimizer: plimsoll.checkpoint_blocks(model, every=2),
+        lambda model, optimizer: plimsoll.offload(model, least_bytes=1),
+        lambda model, optimizer: plimsoll.step_in_backward(optimizer),
+        lambda model, optimizer: plimsoll.free_grads(optimizer),
+        lambda model, optimizer: (plimsoll.offload(model, 1), plimsoll.checkpoint_blocks(model, first=1)),
+    ],
+)
+def test_losses_and_parameters_keep_their_bits_where_that_is_claimed(change, batch_norm, fresh):
+    assert trained(change, batch_norm=batch_norm) == trained(batch_norm=batch_norm)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model, optimizer: plimsoll.chunked_loss(model, rows=24),
+        lambda model, optimizer: plimsoll.accumulate(model, 3),
+        lambda model, optimizer: plimsoll.split(model, 4),
+        lambda model, optimizer: plimsoll.no_foreach(optimizer),
+        lambda model, optimizer: plimsoll.fused(optimizer),
+    ],
+)
+def test_losses_are_near_where_rounding_is_claimed(change, fresh):
+    losses, plain = trained(change, dropout=False)[0], trained(dropout=False)[0]
+    assert losses == pytest.approx(plain, rel=1e-5)
+
+
+def test_bf16_changes_the_numbers_a_little(fresh):
+    losses, plain = trained(lambda model, _: plimsoll.bf16(model), dropout=False)[0], trained(dropout=False)[0]
+    assert losses != plain and losses == pytest.approx(plain, rel=2e-2)
+
+
+def test_blocks_are_named_and_chosen(fresh):
+    assert plimsoll.checkpoint_blocks(Model()) == [f"blocks.{it}" for it in range(4)]
+    assert plimsoll.checkpoint_blocks(Model(), every=2) == ["blocks.0", "blocks.2"]
+    assert plimsoll.checkpoint_blocks(Model(), first=3, every=2) == ["blocks.0", "blocks.2"]
+    for wrong in (dict(every=0), dict(first=0)):
+        with pytest.raises(ValueError):
+            plimsoll.checkpoint_blocks(Model(), **wrong)
+
+
+def test_checkpointed_blocks_keep_no_activations(fresh):
+    def kept(model):
+        # The activations inside the blocks are the only tensors of three dimensions with 64 columns.
+        shapes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda it: shapes.append(it.shape) or it, lambda it: it):
+            model(torch.zeros(8, 16, dtype=torch.long), torch.zeros(8, 16, dtype=torch.long))
+        return sum(len(it) == 3 and it[-1] == 64 for it in shapes)
+
+    plain, changed = Model(), Model()
+    plimsoll.checkpoint_blocks(changed, every=2)
+    assert kept(changed) == kept(plain) / 2 > 0
+
+
+def test_a_model_can_be_copied_and_saved(fresh, tmp_path):
+    model = Model()
+    plimsoll.checkpoint_blocks(model)
+    plimsoll.offload(model)
+    torch.save(copy.deepcopy(model).state_dict(), tmp_path / "model.pt")
+    Model().load_state_dict(torch.load(tmp_path / "model.pt"))
+
+
+def test_other_models_of_the_class_stay_as_they_are(fresh):
+    one, other = Model(dropout=False), Model(dropout=False)
+    calls = []
+    plimsoll.split(one, 2)
+    for model in (one, other):
+        model.embedding.register_forward_hook(lambda *_: calls.append(model))
+        model(torch.zeros(8, 4, dtype=torch.long), torch.zeros(8, 4, dtype=torch.long))
+    assert len(calls) == 3
+
+
+def test_a_technique_is_taken_away_again(fresh):
+    model, calls = Model(), []
+    model.embedding.register_forward_hook(lambda *_: calls.append(1))
+    index = torch.zeros(8, 4, dtype=torch.long)
+    with plimsoll.split(model, 4):
+        model(index, index)
+    model(index, index)
+    assert len(calls) == 5
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: plimsoll.checkpoint_blocks(nn.Linear(2, 2)), "no repeated blocks"),
+        (lambda: [plimsoll.checkpoint_blocks(it) for it in [Model()] * 2], "already"),
+        (lambda: [plimsoll.offload(it) for it in [Model()] * 2], "already"),
+        (lambda: plimsoll.split(Model(batch_norm=True), 2), "batch normalization"),
+        (lambda: plimsoll.step_in_backward(torch.optim.LBFGS(Model().parameters())), "LBFGS"),
+        (lambda: plimsoll.no_foreach(torch.optim.AdamW(Model().parameters(), foreach=True)), "set already"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_with_the_reason(call, said, fresh):
+    with pytest.raises(plimsoll.RefusedError, match=said):
+        call()
+
+
+def test_a_refusal_during_training_is_an_exception(fresh):
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plimsoll.step_in_backward(optimizer)
+    with pytest.raises(plimsoll.RefusedError, match="clip_grad_norm_") as caught:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    assert caught.value.technique == "step-in-backward"
+
+
+def test_logits_that_are_used_otherwise_are_refused_at_the_backward_pass(fresh):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4096))
+    plimsoll.chunked_loss(model, rows=4)
+    logits = model(torch.randn(16, 8))
+    with pytest.raises(plimsoll.RefusedError, match="used by"):
+        logits.exp().sum().backward()
+
+
+def test_arguments_that_make_no_sense_are_value_errors(fresh):
+    for call in (
+        lambda: plimsoll.split(Model(), 1),
+        lambda: plimsoll.accumulate(Model(), 0),
+        lambda: plimsoll.offload(Model(), "much"),
+        lambda: plimsoll.chunked_loss(Model(), rows=0),
+    ):
+        with pytest.raises(ValueError):
+            call()
+    with pytest.raises(TypeError, match="torch.nn.Module"):
+        plimsoll.offload("model")
+
+
+@pytest.fixture
+def fresh():
+    # Techniques that watch the whole process end with the test.
+    from plimsoll import memory_saving
+    from plimsoll.techniques import chunked_loss, context, observers
+
+    linear = F.linear
+    yield
+    F.linear = linear
+    memory_saving.only.clear()
+    context.active.clear()
+    chunked_loss.otherwise.clear()
+    for listeners in observers.listeners.values():
+        listeners.clear()

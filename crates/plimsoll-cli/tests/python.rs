@@ -1,0 +1,110 @@
+//! The Python package of the wheel, from its sources: what runs the program with any Python 3, and `python/tests` where
+//! `PLIMSOLL_PYTORCH` names a Python with PyTorch, pytest and IPython; no GPU is needed. `.ci/wheel` tries the wheel itself.
+
+#![allow(clippy::print_stderr, reason = "a test that skips says so")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use plimsoll_standin::{place, settings};
+
+mod program;
+mod torch;
+use program::{Folder, kept, stderr, stdout};
+use torch::Torch;
+
+/// The folder of the package.
+fn package() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
+}
+
+/// A Python that imports the package, and runs the program of this build.
+fn python(words: &[String]) -> Command {
+    let mut python = Command::new(&words[0]);
+    python.args(&words[1..]).env("PYTHONPATH", package()).env("PYTHONDONTWRITEBYTECODE", "1");
+    python.env("PLIMSOLL_PROGRAM", env!("CARGO_BIN_EXE_plimsoll"));
+    python
+}
+
+#[test]
+fn any_python_explains_a_snapshot_and_gets_failures_as_exceptions() {
+    let code = "
+import sys, plimsoll
+print(plimsoll.explain(sys.argv[1])['verdict']['text'])
+try:
+    plimsoll.explain('absent.pickle')
+except plimsoll.UnreadableError as why:
+    print(why.exit_code, why)
+";
+    let output = python(&["python3".to_owned()]).args(["-c", code, &kept("gpt2_oom.pickle.gz")]).output();
+    let Ok(output) = output else {
+        eprintln!("skipped: there is no python3");
+        return;
+    };
+    assert!(output.status.success(), "{}", stderr(&output));
+    let lines = stdout(&output);
+    assert!(lines.starts_with("out of memory: CAPACITY") && lines.contains("\n3 absent.pickle"), "{lines}");
+}
+
+#[test]
+fn every_file_of_the_techniques_is_in_the_program_too() {
+    let mod_rs = include_str!("../src/techniques/mod.rs");
+    let folder = package().join("plimsoll/techniques");
+    for entry in fs::read_dir(folder).expect("the package") {
+        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
+        if name.ends_with(".py") {
+            assert!(mod_rs.contains(&format!("techniques/{name}\")")), "{name} is not in PYTHON");
+        }
+    }
+}
+
+/// Runs these files of `python/tests`; on the stand-in if it is given.
+fn pytest(torch: &Torch, standin: Option<&Path>, files: &[&str]) -> Output {
+    let mut python = python(&torch.python);
+    python
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .args(files)
+        .current_dir(package().join("tests"));
+    // On two cores, PyTorch's threads cost more than they give.
+    python.env("OMP_NUM_THREADS", "1");
+    if let Some(folder) = standin {
+        python.envs(place::environment(folder, |name| std::env::var_os(name)));
+        python.env(settings::GPU, "A100-80GB");
+    }
+    python.output().expect("Python starts")
+}
+
+fn passes(output: &Output) {
+    assert!(
+        output.status.success() && !stdout(output).contains("no tests ran"),
+        "{}\n{}",
+        stdout(output),
+        stderr(output)
+    );
+}
+
+#[test]
+fn the_packages_own_tests_pass() {
+    let Some(torch) = Torch::new("package", "") else { return };
+    if torch.has("pytest") {
+        passes(&pytest(&torch, None, &["test_program.py", "test_memory_saving.py", "test_predict.py"]));
+    }
+}
+
+#[test]
+fn recordings_the_pytest_plugin_and_the_notebook_work_on_the_stand_in() {
+    let Some(torch) = Torch::new("package-standin", "") else { return };
+    if !torch.has("pytest") {
+        return;
+    }
+    let folder = Folder::new("package-standin-library");
+    let tests = std::env::current_exe().expect("a path");
+    place::lay_out(folder.0.as_path(), &tests.with_file_name(place::LIBRARY))
+        .expect("the library, which Cargo puts beside the tests");
+    let mut files = vec!["test_recording.py", "test_pytest_plugin.py"];
+    if torch.has("IPython") {
+        files.push("test_notebook.py");
+    }
+    passes(&pytest(&torch, Some(folder.0.as_path()), &files));
+}
