@@ -88,11 +88,7 @@ class Accumulate:
             sums[nth] = gradient if is_own else gradient.clone(memory_format=torch.contiguous_format)
 
     def report(self):
-        lines = [
-            f"for part in batch.chunk({self.number}):",
-            f"    (model(part).loss / {self.number}).backward()",
-            "optimizer.step()",
-        ]
+        lines = [context.IMPORT, f"plimsoll.accumulate(model, {self.number})"]
         return dict(applied=bool(self.count), detail=f"{self.number} parts", lines=lines)
 
 

@@ -71,10 +71,8 @@ class ChunkedLoss:
             context.refuse(self.name, why)
 
     def report(self):
-        lines = [
-            "# the loss of a chunk of rows at a time, each checkpointed:",
-            "loss = sum(checkpoint(chunk_loss, h, t, use_reentrant=False) for h, t in zip(hidden.split(ROWS), targets.split(ROWS)))",
-        ]
+        rows = "" if self.rows is None else f", rows={self.rows}"
+        lines = [context.IMPORT, f"plimsoll.chunked_loss(model{rows})"]
         return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=lines)
 
 

@@ -6,6 +6,7 @@ import sys
 active = []  # techniques, the outermost first
 host = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
 FROZEN = "<frozen plimsoll "  # the file name of our frames begins so
+IMPORT = "import plimsoll  # pip install plimsoll-gpu"  # the first of the lines to add, where they call our functions
 
 
 def refuse(name, reason):

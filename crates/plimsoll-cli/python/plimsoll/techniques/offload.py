@@ -82,5 +82,6 @@ class Offload:
         if not self.count:
             mib = self.least_bytes >> 20
             return dict(applied=False, detail=f"no saved tensor has {mib} MiB or more", lines=[], bytes=0)
-        lines = ["with torch.autograd.graph.save_on_cpu(pin_memory=True):", "    output = model(...)"]
+        size = "" if self.least_bytes == LEAST_BYTES else f", {self.least_bytes}"
+        lines = [context.IMPORT, f"plimsoll.offload(model{size})"]
         return dict(applied=True, detail="", lines=lines, bytes=self.bytes // self.calls)

@@ -30,11 +30,7 @@ class Split:
         return cut.together(results, weights, parts.joined)
 
     def report(self):
-        lines = [
-            "from torch.utils.checkpoint import checkpoint",
-            f"parts = [checkpoint(model, part, use_reentrant=False) for part in inputs.chunk({self.number})]",
-            "output = torch.cat(parts)",
-        ]
+        lines = [context.IMPORT, f"plimsoll.split(model, {self.number})"]
         return dict(applied=bool(self.count), detail=f"{self.number} parts", lines=lines)
 
 

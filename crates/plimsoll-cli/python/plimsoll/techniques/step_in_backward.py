@@ -104,15 +104,7 @@ class StepInBackward:
         self.passes = 0
 
     def report(self):
-        lines = [
-            "# one optimizer for each parameter:",
-            "optimizers = {it: torch.optim.AdamW([it], ...) for it in model.parameters()}",
-            "def update(parameter):",
-            "    optimizers[parameter].step()",
-            "    optimizers[parameter].zero_grad()",
-            "for parameter in model.parameters():",
-            "    parameter.register_post_accumulate_grad_hook(update)",
-        ]
+        lines = [context.IMPORT, "plimsoll.step_in_backward(optimizer)"]
         return dict(applied=bool(self.count), detail="", lines=lines)
 
 
