@@ -2,14 +2,14 @@
 
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
 
-use plimsoll_gpu::{GPUS, Gpu, UnknownGpu, named};
+use plimsoll_gpu::{GPUS, Gpu, named};
 
-fn main() -> Result<(), UnknownGpu> {
-    match std::env::args().nth(1) {
-        Some(name) => println!("{:#?}", named(&name)?),
+fn main() {
+    match std::env::args().nth(1).map(|name| named(&name)) {
+        Some(Ok(gpu)) => println!("{gpu:#?}"),
+        Some(Err(why)) => println!("{why}"),
         None => GPUS.iter().for_each(line),
     }
-    Ok(())
 }
 
 fn line(gpu: &Gpu) {

@@ -19,7 +19,8 @@ fn main() -> Result<(), SnapshotError> {
         let device = DeviceExplanation::of(&snapshot, number, &origins, Options::default());
         println!("device {number}: {}", words::verdict(&device, |bytes| Bytes(bytes).to_string()));
         for share in device.owners.by_category.iter().take(5) {
-            println!("  {:>12}  {:?}", Bytes(share.bytes).to_string(), share.key.category.name(&snapshot));
+            let category = share.key.category.name(&snapshot).unwrap_or("unknown");
+            println!("  {:>12}  {category}", Bytes(share.bytes).to_string());
         }
     }
     Ok(())
