@@ -171,7 +171,8 @@ fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
         (row["set"].as_str().expect("a set").to_owned(), row["batch"].as_u64().expect("a batch"))
     };
     // Without a goal, the batch is what is asked.
-    let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["{BATCH}"], 0);
+    let options = ["--gpu=400MiB", "--numbers=identical", "--batch=8..64"];
+    let plan = planned(&torch, &options, &["{BATCH}"], 0);
     let (as_it_is, with_set) = (largest(&plan, 0), largest(&plan, 1));
     assert_eq!((as_it_is.0.as_str(), plan["chosen"].as_str()), ("", Some(with_set.0.as_str())), "{plan}");
     assert!(as_it_is.1 < with_set.1 && plan["batch"].as_u64() == Some(with_set.1), "{plan}");

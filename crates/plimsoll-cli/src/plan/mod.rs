@@ -265,12 +265,11 @@ impl Plan {
 
     /// The command that runs the program with a set.
     fn command(&self, candidate: &Candidate) -> String {
-        let words = self.words.iter().map(|word| quoted(word.as_ref()));
+        let words = self.words.iter().map(|word| match (self.batch, word.to_str()) {
+            (Some(batch), Some(text)) => quoted(text.replace("{BATCH}", &batch.to_string()).as_ref()),
+            _ => quoted(word.as_ref()),
+        });
         let command = words.collect::<Vec<_>>().join(" ");
-        let command = match self.batch {
-            Some(value) => command.replace("{BATCH}", &value.to_string()),
-            None => command,
-        };
         match candidate.set.is_empty() {
             true => command,
             false => format!("plimsoll run --with {} -- {command}", candidate.set),
