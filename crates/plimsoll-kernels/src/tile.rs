@@ -79,6 +79,15 @@ impl Tile<'_> {
         }
     }
 
+    /// [`Tile::run`] of any number of rows at equal distances: row `i` reads `a` from `i * a_row` and is at `i * c_row` of `c`.
+    pub(super) fn run_strided(&self, rows: usize, a_row: usize, c: &mut [f32], c_row: usize) {
+        let Some(last) = rows.checked_sub(1) else { return };
+        // What lies between is inside where the first and the last row are.
+        let _ = self.check(&[0, last * a_row], c, &[0, last * c_row]);
+        assert!(!matches!(self.start, Start::Rows(_)), "rows at equal distances start from columns");
+        dispatch(Strided { tile: self, rows, a_row, c, c_row });
+    }
+
     /// Checks that every access of the tile is inside its slice.
     #[inline(always)]
     fn check<'a>(&'a self, a_rows: &'a [usize], c: &'a mut [f32], c_rows: &'a [usize]) -> Rows<'a> {
@@ -137,6 +146,30 @@ impl Kernel for Rows<'_> {
     }
 }
 
+/// A checked call of [`Tile::run_strided`].
+struct Strided<'a> {
+    tile: &'a Tile<'a>,
+    rows: usize,
+    a_row: usize,
+    c: &'a mut [f32],
+    c_row: usize,
+}
+
+impl Kernel for Strided<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        for first in (0..self.rows).step_by(ROWS) {
+            let count = ROWS.min(self.rows - first);
+            let (mut a_rows, mut c_rows) = ([0; ROWS], [0; ROWS]);
+            for i in 0..ROWS {
+                (a_rows[i], c_rows[i]) = ((first + i) * self.a_row, (first + i) * self.c_row);
+            }
+            let (a_rows, c_rows) = (&a_rows[..count], &c_rows[..count]);
+            Rows { tile: self.tile, start: self.tile.start, a_rows, c: &mut *self.c, c_rows }.run::<S>();
+        }
+    }
+}
+
 impl Rows<'_> {
     /// Picks the smallest register tile with enough rows; spare ones repeat the first row (see `rows`).
     #[inline(always)]
@@ -158,30 +191,53 @@ impl Rows<'_> {
         let spare = |i: usize| if i < self.a_rows.len() { i } else { 0 };
         // SAFETY: `Tile::run` checked all reaches, and `S` comes from `dispatch`.
         unsafe {
-            let a: [*const f32; R] =
-                std::array::from_fn(|i| tile.a.as_ptr().wrapping_add(self.a_rows[spare(i)]));
+            // Short plain loops: they are unrolled, and closures that are not inlined would not use the wide registers.
+            let mut a = [tile.a.as_ptr(); R];
             // One pointer for all rows: each `as_mut_ptr` is a new borrow, which would end the ones before.
-            let start = self.c.as_mut_ptr();
-            let c: [*mut f32; R] = std::array::from_fn(|i| start.add(self.c_rows[spare(i)] + column));
+            let mut c = [self.c.as_mut_ptr(); R];
+            for i in 0..R {
+                a[i] = a[i].wrapping_add(self.a_rows[spare(i)]);
+                c[i] = c[i].add(self.c_rows[spare(i)] + column);
+            }
             let last = (tile.width - column).min(V * S::LANES) - S::LANES;
             let at = |v: usize| if v == 0 { 0 } else { last };
-            let load = |from: *const f32| std::array::from_fn(|v| S::load(from.add(at(v))));
-            let mut sums: [[S::Vector; V]; R] = match self.start {
-                Start::Accumulate => std::array::from_fn(|i| load(c[i])),
-                Start::Columns(row) => [load(row.as_ptr().add(column)); R],
-                Start::Rows(column) => std::array::from_fn(|i| [S::splat(*column.as_ptr().add(spare(i))); V]),
-            };
+            let mut sums = [[S::splat(0.0); V]; R];
+            match self.start {
+                Start::Accumulate => {
+                    for i in 0..R {
+                        for v in 0..V {
+                            sums[i][v] = S::load(c[i].add(at(v)));
+                        }
+                    }
+                }
+                Start::Columns(row) => {
+                    for v in 0..V {
+                        let start = S::load(row.as_ptr().add(column + at(v)));
+                        for i in 0..R {
+                            sums[i][v] = start;
+                        }
+                    }
+                }
+                Start::Rows(column) => {
+                    for i in 0..R {
+                        sums[i] = [S::splat(*column.as_ptr().add(spare(i))); V];
+                    }
+                }
+            }
             let b = tile.b.as_ptr().wrapping_add(column);
             for outer in 0..counts[0] {
                 for middle in 0..counts[1] {
                     let mut a_at = outer * a_strides[0] + middle * a_strides[1];
                     let mut b = b.wrapping_add(outer * b_strides[0] + middle * b_strides[1]);
                     for _ in 0..counts[2] {
-                        let columns: [S::Vector; V] = load(b);
+                        let mut columns = [S::splat(0.0); V];
+                        for v in 0..V {
+                            columns[v] = S::load(b.add(at(v)));
+                        }
                         for i in 0..R {
                             let x = S::splat(*a[i].add(a_at));
-                            for (sum, &y) in sums[i].iter_mut().zip(&columns) {
-                                *sum = S::mul_add(x, y, *sum);
+                            for v in 0..V {
+                                sums[i][v] = S::mul_add(x, columns[v], sums[i][v]);
                             }
                         }
                         a_at += a_strides[2];
@@ -189,9 +245,9 @@ impl Rows<'_> {
                     }
                 }
             }
-            for (to, sums) in c.into_iter().zip(sums) {
-                for (v, sum) in sums.into_iter().enumerate() {
-                    S::store(to.add(at(v)), sum);
+            for i in 0..R {
+                for v in 0..V {
+                    S::store(c[i].add(at(v)), sums[i][v]);
                 }
             }
         }

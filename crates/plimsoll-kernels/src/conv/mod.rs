@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `gather.rs`, `windows.rs` | forward, and backward to the input |
 //! | `weight.rs` | backward to the weight |
+//! | `winograd/` | all three, of channels-last images with filters of 3 × 3: fewer products |
 //! | `few_taps.rs` | forward, where there are so few products that packing would cost as much |
 //! | `scatter.rs` | backward to the input of small images without padding, where half of what windows see would be zeros |
 //! | `depthwise.rs`, `depthwise_planes.rs` | groups of one channel: channels-last, row-major |
@@ -25,6 +26,7 @@ mod scatter;
 mod shape;
 mod weight;
 mod windows;
+mod winograd;
 
 pub use shape::{ConvShape, Format, Formats};
 
@@ -33,11 +35,13 @@ use gather::Gather;
 use planes::Conv2dShape;
 use weight::BackwardWeight;
 use windows::Pass;
+use winograd::{Winograd, WinogradWeight};
 
 /// What computes the pass forward.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Forward {
     FewTaps(Conv2dShape),
+    Winograd(Winograd),
     Gather(Gather),
     Depthwise,
     Planes(Planes),
@@ -52,7 +56,10 @@ impl Forward {
             None => match Planes::forward(s, formats) {
                 Some(planes) => Forward::Planes(planes),
                 None if s.is_depthwise() => Forward::Loops,
-                None => Forward::Gather(Gather::of(Pass::Forward, s, formats)),
+                None => match Winograd::of(Pass::Forward, s, formats) {
+                    Some(winograd) => Forward::Winograd(winograd),
+                    None => Forward::Gather(Gather::of(Pass::Forward, s, formats)),
+                },
             },
         }
     }
@@ -62,6 +69,7 @@ impl Forward {
 pub fn forward_scratch_len(s: &ConvShape, formats: Formats) -> usize {
     match Forward::of(s, formats) {
         Forward::FewTaps(planes) => few_taps::scratch_len(&planes),
+        Forward::Winograd(winograd) => winograd.scratch_len(),
         Forward::Gather(gather) => gather.scratch_len(),
         Forward::Depthwise => depthwise::scratch_len(s),
         Forward::Planes(planes) => planes.scratch_len(s.batch * s.out_channels),
@@ -81,6 +89,7 @@ pub fn forward(
     s.check(input.len(), weight.len(), output.len());
     match Forward::of(s, formats) {
         Forward::FewTaps(planes) => few_taps::conv2d(&planes, input, weight, bias, output, scratch),
+        Forward::Winograd(winograd) => winograd.run((input, weight), bias, output, scratch),
         Forward::Gather(gather) => gather.run((input, weight), bias, output, scratch),
         Forward::Depthwise => depthwise::forward(s, (input, weight), bias, output, scratch),
         Forward::Planes(planes) => {
@@ -95,6 +104,7 @@ pub fn forward(
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum BackwardInput {
     Scatter(Conv2dShape),
+    Winograd(Winograd),
     Gather(Gather),
     Depthwise,
     Planes(Planes),
@@ -109,7 +119,10 @@ impl BackwardInput {
             None => match Planes::backward_input(s, formats) {
                 Some(planes) => BackwardInput::Planes(planes),
                 None if s.is_depthwise() => BackwardInput::Loops,
-                None => BackwardInput::Gather(Gather::of(Pass::BackwardInput, s, formats)),
+                None => match Winograd::of(Pass::BackwardInput, s, formats) {
+                    Some(winograd) => BackwardInput::Winograd(winograd),
+                    None => BackwardInput::Gather(Gather::of(Pass::BackwardInput, s, formats)),
+                },
             },
         }
     }
@@ -119,6 +132,7 @@ impl BackwardInput {
 pub fn backward_input_scratch_len(s: &ConvShape, formats: Formats, bias: bool) -> usize {
     match BackwardInput::of(s, formats, bias) {
         BackwardInput::Scatter(planes) => scatter::scratch_len(&planes),
+        BackwardInput::Winograd(winograd) => winograd.scratch_len(),
         BackwardInput::Gather(gather) => gather.scratch_len(),
         BackwardInput::Depthwise => depthwise::scratch_len(s),
         BackwardInput::Planes(planes) => planes.scratch_len(s.batch * s.in_channels),
@@ -140,6 +154,7 @@ pub fn backward_input(
         BackwardInput::Scatter(planes) => {
             scatter::conv2d_backward_input(&planes, grad, weight, input, scratch);
         }
+        BackwardInput::Winograd(winograd) => winograd.run((grad, weight), bias, input, scratch),
         BackwardInput::Gather(gather) => gather.run((grad, weight), bias, input, scratch),
         BackwardInput::Depthwise => depthwise::backward_input(s, (grad, weight), bias, input, scratch),
         BackwardInput::Planes(planes) => {
@@ -152,6 +167,7 @@ pub fn backward_input(
 /// What computes the pass backward to the weight.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum ToWeight {
+    Winograd(WinogradWeight),
     Sums(BackwardWeight),
     Depthwise,
     Planes(Planes),
@@ -164,7 +180,10 @@ impl ToWeight {
             _ if depthwise::suits(s, formats) => ToWeight::Depthwise,
             Some(planes) => ToWeight::Planes(planes),
             None if s.is_depthwise() => ToWeight::Loops,
-            None => ToWeight::Sums(BackwardWeight::of(s, formats)),
+            None => match WinogradWeight::of(s, formats) {
+                Some(winograd) => ToWeight::Winograd(winograd),
+                None => ToWeight::Sums(BackwardWeight::of(s, formats)),
+            },
         }
     }
 }
@@ -172,6 +191,7 @@ impl ToWeight {
 /// Floats of scratch that [`backward_weight`] needs.
 pub fn backward_weight_scratch_len(s: &ConvShape, formats: Formats) -> usize {
     match ToWeight::of(s, formats) {
+        ToWeight::Winograd(winograd) => winograd.scratch_len(),
         ToWeight::Sums(sums) => sums.scratch_len(),
         ToWeight::Depthwise => depthwise::weight_scratch_len(s),
         ToWeight::Planes(planes) => planes.scratch_len(s.out_channels),
@@ -189,6 +209,7 @@ pub fn backward_weight(
 ) {
     s.check(input.len(), weight.len(), grad.len());
     match ToWeight::of(s, formats) {
+        ToWeight::Winograd(winograd) => winograd.run(input, grad, weight, scratch),
         ToWeight::Sums(sums) => sums.run(input, grad, weight, scratch),
         ToWeight::Depthwise => depthwise::backward_weight(s, (input, grad), weight, scratch),
         ToWeight::Planes(planes) => {

@@ -87,24 +87,34 @@ impl Packing {
 
     /// Packs filters that lie in `format`.
     pub(super) fn pack(&self, (weight, format): (&[f32], Format), bias: Option<&[f32]>, packed: &mut [f32]) {
-        let (panels, width) = (self.panels, self.panels.width);
         for_each_piece(packed, self.panel_len(), |start, piece| {
-            let at = start / self.panel_len();
-            let (group, panel) = (at / panels.count(), at % panels.count());
-            let (first, channels) = panels.channels_of(panel);
-            let (start, rows) = piece.split_at_mut(width);
-            start.fill(0.0);
-            if let Some(bias) = bias {
-                start[..channels].copy_from_slice(&bias[group * panels.channels + first..][..channels]);
-            }
-            if channels < width {
-                rows.fill(0.0);
-            }
-            match self.pass {
-                Pass::Forward => self.forward_rows(weight, format, group, (first, channels), rows),
-                Pass::BackwardInput => self.backward_rows(weight, format, group, (first, channels), rows),
-            }
+            self.pack_panel((weight, format), bias, start / self.panel_len(), piece);
         });
+    }
+
+    /// Packs one panel, counted through all groups.
+    pub(super) fn pack_panel(
+        &self,
+        (weight, format): (&[f32], Format),
+        bias: Option<&[f32]>,
+        at: usize,
+        piece: &mut [f32],
+    ) {
+        let (panels, width) = (self.panels, self.panels.width);
+        let (group, panel) = (at / panels.count(), at % panels.count());
+        let (first, channels) = panels.channels_of(panel);
+        let (start, rows) = piece.split_at_mut(width);
+        start.fill(0.0);
+        if let Some(bias) = bias {
+            start[..channels].copy_from_slice(&bias[group * panels.channels + first..][..channels]);
+        }
+        if channels < width {
+            rows.fill(0.0);
+        }
+        match self.pass {
+            Pass::Forward => self.forward_rows(weight, format, group, (first, channels), rows),
+            Pass::BackwardInput => self.backward_rows(weight, format, group, (first, channels), rows),
+        }
     }
 
     /// Columns are filters: each is a row of the weight, whose elements become rows.

@@ -77,6 +77,17 @@ fn cases() -> Vec<ConvShape> {
     cases.push(shape((3, 1), [2, 32], &[[30, 5, 2, 2, 1], [70, 3, 1, 2, 1]]));
     cases.push(shape((40, 1), [130, 66], &[[5, 5, 1, 0, 1], [5, 5, 1, 0, 1]]));
     cases.push(shape((1, 1), [20, 40], &[[1000, 10, 3, 4, 1]]));
+    // Winograd's: sizes that squares fill and others, any padding, panels that are not full, one chunk of work and many.
+    for (batch, channels, [height, width], [down, across]) in [
+        (1, [32, 32], [8, 10], [1, 1]),
+        (9, [40, 33], [7, 7], [1, 1]),
+        (2, [33, 72], [13, 40], [0, 2]),
+        (3, [64, 48], [21, 22], [2, 0]),
+        (1, [32, 160], [6, 64], [0, 0]),
+        (2, [150, 260], [6, 5], [1, 2]),
+    ] {
+        cases.push(shape((batch, 1), channels, &[[height, 3, 1, down, 1], [width, 3, 1, across, 1]]));
+    }
     // As with `Same`: more zeros after the last element than before the first; and an output padding.
     let mut uneven = shape((2, 1), [3, 18], &[[8, 4, 1, 1, 1], [9, 2, 1, 0, 1]]);
     uneven.output = [1, 8, 9];
