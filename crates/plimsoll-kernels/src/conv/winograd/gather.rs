@@ -6,21 +6,21 @@
 
 use std::ops::Range;
 
-use super::super::super::parallel::{Pieces, for_each_cut_with, scratch_workers};
+use super::super::super::parallel::{Pieces, for_each_cut_with};
 use super::super::super::tile::{Depth, ROWS, Start, Tile, WIDE};
 use super::super::panels::{Packing, Panels};
 use super::super::shape::{ConvShape, Format, Formats, check_scratch};
 use super::super::windows::Pass;
 use super::grid::{Grid, Run, runs};
 use super::lines::{Filter, Image, Results, Squares, map};
-use super::{SQUARE, apart, squares};
+use super::{SQUARE, apart, squares, workers};
 
 /// Squares of a chunk, about.
 const CHUNK: usize = 96;
 /// Floats of mapped filters at a time, at most, where they are more than one panel.
 const FILTERS: usize = 1 << 20;
 /// Floats of mapped images at a time, about: the second-level cache has room for them.
-const SEEN: usize = 1 << 18;
+const SEEN: usize = 1 << 17;
 
 /// One of the two passes, with all that follows from its sizes.
 #[derive(Clone, Copy, Debug)]
@@ -119,8 +119,8 @@ impl Winograd {
 
     /// Floats of scratch that [`Winograd::run`] needs.
     pub(in super::super) fn scratch_len(&self) -> usize {
-        let workers = scratch_workers(self.chunks().max(self.panels_at_once()));
-        self.panels_at_once() * self.panel_len() + workers * self.own_len()
+        let chunks = self.chunks().max(self.panels_at_once());
+        self.panels_at_once() * self.panel_len() + workers(chunks, self.own_len()) * self.own_len()
     }
 
     pub(in super::super) fn run(

@@ -6,13 +6,14 @@
 //! map turns their results into the square (`gather.rs`). Backward to the weight the products run over squares (`weight.rs`).
 //! Some squares are worked on at a time, so all that is between the maps stays in a near cache.
 //!
-//! The maps add and halve only: results differ from sums over windows by a few units in the last place of the largest term.
+//! The maps only add and halve, so results are as close to the true ones as those of sums over windows.
 
 mod gather;
 mod grid;
 mod lines;
 mod weight;
 
+use super::super::parallel::scratch_workers;
 use super::shape::{ConvShape, Format, Formats};
 
 pub(super) use gather::Winograd;
@@ -22,6 +23,9 @@ pub(super) use weight::WinogradWeight;
 const SQUARE: usize = 16;
 /// Channels from which the maps cost less than they save.
 const CHANNELS: usize = 32;
+
+/// Floats of scratch of all workers, about, where four have room in it.
+const OWN: usize = 1 << 21;
 
 /// Squares down and across results of such a size, for the shapes and layouts that pay.
 fn squares(s: &ConvShape, formats: Formats, result: [usize; 3]) -> Option<[usize; 2]> {
@@ -43,4 +47,9 @@ fn squares(s: &ConvShape, formats: Formats, result: [usize; 3]) -> Option<[usize
 /// The distance between the 16 matrices of a block: whole pages and a line, or the same row of each would be in one set of the cache.
 fn apart(len: usize) -> usize {
     len.next_multiple_of(1024) + 16
+}
+
+/// Workers that scratch has room for, where each takes so many floats.
+fn workers(chunks: usize, own_len: usize) -> usize {
+    scratch_workers(chunks).min((OWN / own_len).max(4))
 }

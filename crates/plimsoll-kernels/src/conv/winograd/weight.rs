@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::super::super::parallel::{Pieces, SCRATCH_WORKERS, for_each_cut_with, scratch_workers};
+use super::super::super::parallel::{Pieces, SCRATCH_WORKERS, for_each_cut_with};
 use super::super::super::simd::vectorize;
 use super::super::super::tile::{Depth, Start, Tile, WIDE};
 use super::super::super::transpose::transpose;
@@ -14,12 +14,12 @@ use super::super::panels::Panels;
 use super::super::shape::{ConvShape, Format, Formats, check_scratch};
 use super::grid::Grid;
 use super::lines::{FilterBackward, Image, ResultsBackward, Squares, map};
-use super::{SQUARE, apart, squares};
+use super::{SQUARE, apart, squares, workers};
 
 /// Taps of a filter.
 const TAPS: usize = 9;
 /// Squares that a sum passes over at a time, and floats of what they see, about.
-const BLOCK: [usize; 2] = [192, 1 << 18];
+const BLOCK: [usize; 2] = [192, 1 << 17];
 /// Floats of the sums of a chunk, where it has more than one panel, and of the parts of all groups.
 const CHUNK_LEN: usize = 1 << 18;
 const PARTS_LEN: usize = 1 << 20;
@@ -111,7 +111,7 @@ impl WinogradWeight {
 
     /// Floats of scratch that [`WinogradWeight::run`] needs.
     pub(in super::super) fn scratch_len(&self) -> usize {
-        self.parts_len() + scratch_workers(self.groups * self.chunks()) * self.own_len()
+        self.parts_len() + workers(self.groups * self.chunks(), self.own_len()) * self.own_len()
     }
 
     pub(in super::super) fn run(&self, input: &[f32], grad: &[f32], weight: &mut [f32], scratch: &mut [f32]) {
