@@ -28,12 +28,6 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// As `splat`.
     unsafe fn mul_add(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// # Safety
-    /// As `splat`.
-    unsafe fn add(a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// # Safety
-    /// As `splat`.
-    unsafe fn sub(a: Self::Vector, b: Self::Vector) -> Self::Vector;
 }
 
 /// Work written over [`Simd`]. `run` must be `#[inline(always)]`, or it is compiled without the wide registers.
@@ -148,14 +142,6 @@ impl Simd for Portable {
         // Not f32::mul_add: without the instruction that is a library call per lane.
         std::array::from_fn(|i| a[i] * b[i] + c[i])
     }
-    #[inline(always)]
-    unsafe fn add(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
-        std::array::from_fn(|i| a[i] + b[i])
-    }
-    #[inline(always)]
-    unsafe fn sub(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
-        std::array::from_fn(|i| a[i] - b[i])
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -175,7 +161,7 @@ mod x86 {
     }
 
     macro_rules! simd {
-        ($name:ident, $lanes:literal, $vector:ty, $splat:ident, $load:ident, $store:ident, $fma:ident, $add:ident, $sub:ident) => {
+        ($name:ident, $lanes:literal, $vector:ty, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
             #[derive(Clone, Copy)]
             pub(super) struct $name;
 
@@ -203,40 +189,10 @@ mod x86 {
                     // SAFETY: as `splat`.
                     unsafe { $fma(a, b, c) }
                 }
-                #[inline(always)]
-                unsafe fn add(a: $vector, b: $vector) -> $vector {
-                    // SAFETY: as `splat`.
-                    unsafe { $add(a, b) }
-                }
-                #[inline(always)]
-                unsafe fn sub(a: $vector, b: $vector) -> $vector {
-                    // SAFETY: as `splat`.
-                    unsafe { $sub(a, b) }
-                }
             }
         };
     }
 
-    simd!(
-        Avx512,
-        16,
-        __m512,
-        _mm512_set1_ps,
-        _mm512_loadu_ps,
-        _mm512_storeu_ps,
-        _mm512_fmadd_ps,
-        _mm512_add_ps,
-        _mm512_sub_ps
-    );
-    simd!(
-        Avx2,
-        8,
-        __m256,
-        _mm256_set1_ps,
-        _mm256_loadu_ps,
-        _mm256_storeu_ps,
-        _mm256_fmadd_ps,
-        _mm256_add_ps,
-        _mm256_sub_ps
-    );
+    simd!(Avx512, 16, __m512, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
+    simd!(Avx2, 8, __m256, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
 }

@@ -13,12 +13,25 @@ pub(super) const LANES: usize = 16;
 #[derive(Clone, Copy)]
 pub(super) struct Lanes<S: Simd>(S::Vector);
 
+impl<S: Simd> Lanes<S> {
+    /// `self * by + plus`.
+    #[inline(always)]
+    fn scaled(self, by: f32, plus: Option<Self>) -> Self {
+        // SAFETY: the processor has `S`, or there were no `Lanes`.
+        Self(unsafe { S::mul_add(self.0, S::splat(by), plus.map_or(S::splat(0.0), |plus| plus.0)) })
+    }
+
+    #[inline(always)]
+    fn half(self) -> Self {
+        self.scaled(0.5, None)
+    }
+}
+
 impl<S: Simd> Add for Lanes<S> {
     type Output = Self;
     #[inline(always)]
     fn add(self, other: Self) -> Self {
-        // SAFETY: the processor has `S`, or there were no `Lanes`.
-        Self(unsafe { S::add(self.0, other.0) })
+        other.scaled(1.0, Some(self))
     }
 }
 
@@ -26,16 +39,7 @@ impl<S: Simd> Sub for Lanes<S> {
     type Output = Self;
     #[inline(always)]
     fn sub(self, other: Self) -> Self {
-        // SAFETY: as in `add`.
-        Self(unsafe { S::sub(self.0, other.0) })
-    }
-}
-
-impl<S: Simd> Lanes<S> {
-    #[inline(always)]
-    fn half(self) -> Self {
-        // SAFETY: as in `add`.
-        Self(unsafe { S::mul_add(self.0, S::splat(0.5), S::splat(0.0)) })
+        other.scaled(-1.0, Some(self))
     }
 }
 
