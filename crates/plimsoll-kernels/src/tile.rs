@@ -184,6 +184,7 @@ impl Rows<'_> {
     }
 
     #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "short plain loops are unrolled")]
     fn registers<S: Simd, const R: usize, const V: usize>(&mut self, column: usize) {
         let tile = self.tile;
         let Depth { counts, a_strides, b_strides } = tile.depth;
