@@ -162,7 +162,7 @@ pub(crate) fn help() -> String {
 }
 
 /// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 18] = [
+pub(crate) const PYTHON: [(&str, &str); 19] = [
     ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
     ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
     ("autocast.py", include_str!("../../python/plimsoll/techniques/autocast.py")),
@@ -173,6 +173,7 @@ pub(crate) const PYTHON: [(&str, &str); 18] = [
     ("count.py", include_str!("../../python/plimsoll/techniques/count.py")),
     ("expandable.py", include_str!("../../python/plimsoll/techniques/expandable.py")),
     ("free_grads.py", include_str!("../../python/plimsoll/techniques/free_grads.py")),
+    ("lane.py", include_str!("../../python/plimsoll/techniques/lane.py")),
     ("lazy_logits.py", include_str!("../../python/plimsoll/techniques/lazy_logits.py")),
     ("observers.py", include_str!("../../python/plimsoll/techniques/observers.py")),
     ("offload.py", include_str!("../../python/plimsoll/techniques/offload.py")),

@@ -1,31 +1,15 @@
 # Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same numbers.
 #
-# What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay.
+# What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On a GPU
+# the copies have a stream of their own, beside the computation (`lane.py`).
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import context
+from . import context, lane
 
 LEAST_BYTES = 16 << 20
 LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
-
-
-class Moved:
-    # The bytes of a storage on the host, and the storage on the device while one is alive.
-    def __init__(self, storage):
-        self.device, self.back = storage.device, None
-        device = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        self.host = torch.empty(device.shape, dtype=torch.uint8, pin_memory=storage.device.type == "cuda")
-        with context.unread():
-            self.host.copy_(device)
-
-    def storage(self):
-        found = torch.UntypedStorage._new_with_weak_ptr(self.back.cdata) if self.back is not None else None
-        if found is None:
-            found = self.host.to(self.device, copy=True).untyped_storage()
-            self.back = StorageWeakRef(found)
-        return found
 
 
 class View:
@@ -55,6 +39,7 @@ class Offload:
     def around(self, root, following, args, kwargs):
         self.calls += 1
         parameters = {it.untyped_storage()._cdata for it in root.parameters()}
+        copies = lane.Lane()
         found = {}  # by storage and version; the weak reference keeps its address from being used again
 
         def pack(tensor):
@@ -67,7 +52,7 @@ class Offload:
                 return tensor
             key = (storage._cdata, tensor._version)
             if key not in found:
-                found[key] = StorageWeakRef(storage), Moved(storage)
+                found[key] = StorageWeakRef(storage), copies.move(tensor)
                 self.count += 1
                 self.bytes += bytes
             return View(found[key][1], tensor)
