@@ -367,7 +367,8 @@ class Known:
         state = self.of_thread
         before = {name: getattr(state, name, None) for name in ("tensor", "known", "even")}
         even = bool(is_known and self.entry(tensor).even) if tensor.is_cuda else False
-        state.tensor, state.known, state.even = tensor, is_known and not even, even
+        is_ours = getattr(state, "unread", False)
+        state.tensor, state.known, state.even = tensor, is_ours or (is_known and not even), even
         try:
             return call(keys, *args, **kwargs)
         finally:

@@ -104,12 +104,12 @@ class Watch:
     def unread(self):
         # Copies of unknown values to the host are not the program's reads here.
         state = self.reads.of_thread
-        before = getattr(state, "known", False)
-        state.known = True
+        before = getattr(state, "unread", False), getattr(state, "known", False)
+        state.unread = state.known = True
         try:
             yield
         finally:
-            state.known = before
+            state.unread, state.known = before
 
     def start(self):
         # CUDA is initialized in this process, and nothing is allocated yet.
