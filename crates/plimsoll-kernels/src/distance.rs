@@ -38,13 +38,15 @@ fn norm<T: Float>(p: f64, a: &[T], b: &[T]) -> f64 {
 }
 
 /// `out[b][i] = Σ_j grad[b][i][j] · d/dx |x[b][i] - y[b][j]|_p`. `by` gives the place of pair `(i, j)` in `grad` and
-/// `distance`, so that it serves both sides.
+/// `distance`, so that it serves both sides. `stored` rounds a difference as the distances were rounded where they were kept: the
+/// largest difference is the one that equals its distance.
 pub fn distances_backward<T: Float>(
     sets: Sets,
     p: f64,
     (x, y): (&[T], &[T]),
     (grad, distance): (&[T], &[T]),
     by: impl Fn(usize, usize) -> usize + Sync,
+    stored: impl Fn(f64) -> f64 + Sync,
     out: &mut [T],
 ) {
     let Sets { rows, columns, width } = sets;
@@ -58,6 +60,7 @@ pub fn distances_backward<T: Float>(
                     let at = batch * rows * columns + by(row % rows, j);
                     // In the type of the elements, as the distance that it may be.
                     let d = (a[k] - y[(batch * columns + j) * width + k]).wide();
+                    let d = if p == f64::INFINITY { stored(d) } else { d };
                     sum += grad[at].wide() * slope(p, d, distance[at].wide());
                 }
                 *out = T::of(sum);

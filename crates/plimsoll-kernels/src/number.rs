@@ -35,6 +35,8 @@ macro_rules! float {
         }
 
         impl Float for $t {
+            #[allow(clippy::cast_lossless, clippy::unnecessary_cast, reason = "one body for both types")]
+            const EPSILON: f64 = <$t>::EPSILON as f64;
             #[inline(always)]
             #[allow(clippy::unnecessary_cast, reason = "one body for both types")]
             fn of(value: f64) -> $t {
@@ -97,6 +99,8 @@ pub trait Float:
     + MulAssign
     + Sum
 {
+    /// The distance from 1 to the next number.
+    const EPSILON: f64;
     /// Rounded from 64 bits.
     fn of(value: f64) -> Self;
     /// In 64 bits.

@@ -144,9 +144,13 @@ fn parameters_of_float64_move_as_pytorchs_in_64_bits() {
         }
         for (name, parameter) in names.iter().zip(&parameters) {
             assert_eq!(parameter.dtype(), DType::F64);
-            for (got, expected) in parameter.to_vec::<f64>().unwrap().iter().zip(values(&case["end"][name])) {
-                assert!((got - expected).abs() <= 1e-13, "{kind}: {name} is {got}, PyTorch's {expected}");
+            let got = parameter.to_vec::<f64>().unwrap();
+            // Muon's direction is computed in 16 bits, as in PyTorch; all else is not.
+            let allowed = if kind == "Muon" { 2e-3 } else { 1e-13 };
+            for (got, expected) in got.iter().zip(values(&case["end"][name])) {
+                assert!((got - expected).abs() <= allowed, "{kind}: {name} is {got}, PyTorch's {expected}");
             }
+            assert!(got.iter().any(|&x| f64::from(x as f32) != x), "{kind}: {name} was in 32 bits: {got:?}");
         }
     }
 }

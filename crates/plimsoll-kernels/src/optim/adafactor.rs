@@ -4,6 +4,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::super::number::Float;
 use super::super::parallel::{Pieces, for_each_cut};
 use super::clip::{sum_in_parts, sum_of_squares};
 
@@ -37,28 +38,28 @@ pub(super) fn state_shapes(shape: &[usize]) -> SmallVec<[SmallVec<[usize; 4]>; 3
 }
 
 /// Running variances: of rows and columns, or of the elements of a vector.
-enum Variance<'a> {
-    Factored { rows: &'a mut [f32], columns: &'a mut [f32], shape: [usize; 3] },
-    Whole(&'a mut [f32]),
+enum Variance<'a, T> {
+    Factored { rows: &'a mut [T], columns: &'a mut [T], shape: [usize; 3] },
+    Whole(&'a mut [T]),
 }
 
-impl Variance<'_> {
+impl<T: Float> Variance<'_, T> {
     /// Takes the squares of `grad` in, with this weight.
-    fn update(&mut self, grad: &[f32], weight: f32) {
-        let mix = |old: &mut f32, new: f32| *old += weight * (new - *old);
+    fn update(&mut self, grad: &[T], weight: T) {
+        let mix = |old: &mut T, new: T| *old += weight * (new - *old);
         match self {
-            Variance::Whole(variance) => variance.iter_mut().zip(grad).for_each(|(v, g)| mix(v, g * g)),
+            Variance::Whole(variance) => variance.iter_mut().zip(grad).for_each(|(v, &g)| mix(v, g * g)),
             Variance::Factored { rows, columns, shape: [batch, height, width] } => {
                 let (height, width) = (*height, *width);
                 for matrix in 0..*batch {
                     let columns = &mut columns[matrix * width..][..width];
-                    columns.iter_mut().for_each(|column| *column *= 1.0 - weight);
-                    let share = weight / height as f32;
+                    columns.iter_mut().for_each(|column| *column *= T::ONE - weight);
+                    let share = weight / T::of(height as f64);
                     for row in matrix * height..(matrix + 1) * height {
                         let grad = &grad[row * width..][..width];
-                        columns.iter_mut().zip(grad).for_each(|(column, g)| *column += share * g * g);
+                        columns.iter_mut().zip(grad).for_each(|(column, &g)| *column += share * g * g);
                         let mean = sum_of_squares(grad) / width as f64;
-                        mix(&mut rows[row], mean as f32);
+                        mix(&mut rows[row], T::of(mean));
                     }
                 }
             }
@@ -73,34 +74,39 @@ impl Variance<'_> {
         }
     }
 
-    /// What the gradient of run `run` is multiplied by, given the mean of each matrix' rows.
-    fn scale(&self, run: usize, at: usize, means: &dyn Fn(usize) -> f32, eps: f32) -> f32 {
+    /// What the gradient of run `run` is multiplied by, given the mean of its matrix' rows.
+    fn scale(&self, run: usize, at: usize, mean: T, eps: T) -> T {
         let estimate = match self {
             Variance::Whole(variance) => variance[at],
             Variance::Factored { rows, columns, shape: [_, height, width] } => {
                 let matrix = run / height;
-                rows[run] * columns[matrix * width + at] / means(matrix)
+                rows[run] * columns[matrix * width + at] / mean
             }
         };
-        estimate.max(eps * eps).sqrt().recip()
+        T::ONE / largest(estimate, eps * eps).sqrt()
     }
 }
 
+/// The larger; not a number stays, as in PyTorch.
+fn largest<T: Float>(a: T, b: T) -> T {
+    if a < b { b } else { a }
+}
+
 /// Moves `param` against `grad` over the root of its variance, by a step relative to the parameter's size.
-pub(super) fn adafactor_step(
+pub(super) fn adafactor_step<T: Float>(
     options: &AdafactorStep,
     step: u64,
     shape: &[usize],
-    (param, grad): (&mut [f32], &[f32]),
-    first: &mut [f32],
-    second: Option<&mut [f32]>,
+    (param, grad): (&mut [T], &[T]),
+    first: &mut [T],
+    second: Option<&mut [T]>,
 ) {
     assert_eq!(param.len(), grad.len(), "adafactor: parameter against gradient");
     if param.is_empty() {
         return;
     }
     let &AdafactorStep { lr, beta2_decay, eps1, eps2, d, weight_decay, maximize } = options;
-    let eps1 = eps1.unwrap_or(f64::from(f32::EPSILON)) as f32;
+    let eps1 = T::of(eps1.unwrap_or(T::EPSILON));
     let root_len = (param.len() as f64).sqrt();
     let rate = lr.min((step as f64).sqrt().recip());
     let alpha = eps2.max(sum_of_squares(param).sqrt() / root_len) * rate;
@@ -115,36 +121,35 @@ pub(super) fn adafactor_step(
             }
         }
     };
-    variance.update(grad, (step as f64).powf(beta2_decay) as f32);
+    variance.update(grad, T::of((step as f64).powf(beta2_decay)));
     let means = |matrix: usize| match &variance {
-        Variance::Whole(_) => 1.0,
+        Variance::Whole(_) => T::ONE,
         Variance::Factored { rows, shape: [_, height, _], .. } => {
             let rows = &rows[matrix * height..][..*height];
-            let mean = rows.iter().map(|&x| f64::from(x)).sum::<f64>() / *height as f64;
-            (mean as f32).max(eps1)
+            let mean = rows.iter().map(|&x| x.wide()).sum::<f64>() / *height as f64;
+            largest(T::of(mean), eps1)
         }
     };
     let (run_len, runs) = variance.runs();
     // A matrix' mean is needed by each of its rows: once a row, not once an element.
-    let scales = |run: usize, each: &mut dyn FnMut(usize, f32)| {
+    let scales = |run: usize, each: &mut dyn FnMut(usize, T)| {
         let matrix = match &variance {
             Variance::Whole(_) => 0,
             Variance::Factored { shape: [_, height, _], .. } => run / height,
         };
         let mean = means(matrix);
-        (0..run_len).for_each(|at| each(at, variance.scale(run, at, &|_| mean, eps1)));
+        (0..run_len).for_each(|at| each(at, variance.scale(run, at, mean, eps1)));
     };
     let squares = sum_in_parts(runs, |range| {
         let mut total = 0.0;
         for run in range {
-            scales(run, &mut |at, scale| total += f64::from(scale * grad[run * run_len + at]).powi(2));
+            scales(run, &mut |at, scale| total += (scale * grad[run * run_len + at]).wide().powi(2));
         }
         total
     });
     let clip = 1f64.max(squares.sqrt() / (root_len * d));
-    let (keep, move_by) =
-        ((1.0 - lr * weight_decay) as f32, (if maximize { -alpha / clip } else { alpha / clip }) as f32);
-    let keep = if weight_decay == 0.0 { 1.0 } else { keep };
+    let (keep, move_by) = (1.0 - lr * weight_decay, if maximize { -alpha / clip } else { alpha / clip });
+    let (keep, move_by) = (T::of(if weight_decay == 0.0 { 1.0 } else { keep }), T::of(move_by));
     for_each_cut(runs, Pieces::of(param, run_len), |run, param| {
         let grad = &grad[run * run_len..];
         scales(run, &mut |at, scale| param[at] = keep * param[at] - move_by * scale * grad[at]);

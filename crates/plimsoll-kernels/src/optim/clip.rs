@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
+use super::super::number::Float;
 use super::super::parallel::{PIECE, for_each_piece};
 use super::super::simd::vectorize;
 
 /// Parts of one long sum that may run in parallel.
 const PARTS: usize = 64;
-/// Values that are added in `f32`, in [`LANES`] lanes, before they join the total.
+/// Values that are added in their own type, in [`LANES`] lanes, before they join the total.
 const BLOCK: usize = 1024;
 const LANES: usize = 16;
 
@@ -22,7 +23,7 @@ pub(super) fn sum_in_parts(len: usize, part: impl Fn(Range<usize>) -> f64 + Sync
 }
 
 /// The sum of the squares of all elements.
-pub(super) fn sum_of_squares(x: &[f32]) -> f64 {
+pub(super) fn sum_of_squares<T: Float>(x: &[T]) -> f64 {
     sum_of(
         x,
         #[inline(always)]
@@ -31,22 +32,22 @@ pub(super) fn sum_of_squares(x: &[f32]) -> f64 {
 }
 
 /// The sum of `f` of all elements.
-fn sum_of(x: &[f32], f: impl Fn(f32) -> f32 + Sync + Copy) -> f64 {
+fn sum_of<T: Float>(x: &[T], f: impl Fn(T) -> T + Sync + Copy) -> f64 {
     sum_in_parts(x.len(), |range| {
         vectorize(
             #[inline(always)]
             || {
                 let mut total = 0.0;
                 for block in x[range].chunks(BLOCK) {
-                    let mut lanes = [0f32; LANES];
+                    let mut lanes = [T::default(); LANES];
                     let mut rows = block.chunks_exact(LANES);
                     for row in &mut rows {
                         for (lane, &x) in lanes.iter_mut().zip(row) {
                             *lane += f(x);
                         }
                     }
-                    let rest: f64 = rows.remainder().iter().map(|&x| f64::from(f(x))).sum();
-                    total += lanes.into_iter().map(f64::from).sum::<f64>() + rest;
+                    let rest: f64 = rows.remainder().iter().map(|&x| f(x).wide()).sum();
+                    total += lanes.into_iter().map(T::wide).sum::<f64>() + rest;
                 }
                 total
             },
@@ -63,7 +64,7 @@ pub fn norm<'a>(tensors: impl Iterator<Item = &'a [f32]>, p: f64) -> f64 {
                 sum_of(
                     x,
                     #[inline(always)]
-                    |x| x.abs(),
+                    |x: f32| x.abs(),
                 )
             })
             .sum(),

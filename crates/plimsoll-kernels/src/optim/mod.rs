@@ -21,8 +21,6 @@ pub use muon::{LrAdjustment, MuonStep};
 use direction::sign;
 use smallvec::SmallVec;
 
-use crate::dtype::DType;
-
 use super::number::Float;
 use super::parallel::{PIECE, for_each_piece, for_each_piece2, for_each_piece3, for_each_pieces};
 use super::simd::vectorize;
@@ -266,14 +264,6 @@ impl Rule {
         }
     }
 
-    /// The type in which parameters of a type are stepped. Adafactor and Muon compute in 32 bits only.
-    pub fn compute_type(&self, dtype: DType) -> DType {
-        match self {
-            Rule::Adafactor(_) | Rule::Muon(_) if dtype.is_float() => DType::F32,
-            _ => dtype.accumulator(),
-        }
-    }
-
     /// Step number `step` of one parameter, counted from 1. The state is as [`Rule::state_shapes`] says.
     pub fn run<T: Float>(&self, step: u64, (param, grad): (&mut [T], &[T]), state: SmallVec<[&mut [T]; 3]>) {
         let mut state = state.into_iter();
@@ -302,12 +292,12 @@ impl Rule {
     }
 
     /// The same for the rules that look at a whole matrix.
-    pub fn run_whole(
+    pub fn run_whole<T: Float>(
         &self,
         step: u64,
         shape: &[usize],
-        (param, grad): (&mut [f32], &[f32]),
-        state: SmallVec<[&mut [f32]; 3]>,
+        (param, grad): (&mut [T], &[T]),
+        state: SmallVec<[&mut [T]; 3]>,
         scratch: &mut [f32],
     ) {
         let mut state = state.into_iter();

@@ -4,6 +4,7 @@
 //! where PyTorch's would be, so both go the same way.
 
 use super::super::matmul::{MatmulShape, MatrixStrides, matmul};
+use super::super::number::Float;
 use super::super::parallel::{PIECE, for_each_piece2};
 use super::clip::sum_of_squares;
 
@@ -75,16 +76,16 @@ fn rounded(x: f32) -> f32 {
 
 /// `a` to `b` by `weight`, by PyTorch's formula.
 #[inline(always)]
-fn lerp(a: f32, b: f32, weight: f32) -> f32 {
-    if weight.abs() < 0.5 { a + weight * (b - a) } else { b - (b - a) * (1.0 - weight) }
+fn lerp<T: Float>(a: T, b: T, weight: f64) -> T {
+    if weight.abs() < 0.5 { a + T::of(weight) * (b - a) } else { b - (b - a) * (T::ONE - T::of(weight)) }
 }
 
-/// Moves a matrix along the nearly orthogonal part of its momentum.
-pub(super) fn muon_step(
+/// Moves a matrix along the nearly orthogonal part of its momentum. Only that part is computed in short types.
+pub(super) fn muon_step<T: Float>(
     options: &MuonStep,
     shape: &[usize],
-    (param, grad): (&mut [f32], &[f32]),
-    buffer: &mut [f32],
+    (param, grad): (&mut [T], &[T]),
+    buffer: &mut [T],
     scratch: &mut [f32],
 ) {
     assert_eq!(param.len(), grad.len(), "muon: parameter against gradient");
@@ -93,15 +94,14 @@ pub(super) fn muon_step(
     }
     let [rows, columns] = [shape[0], shape[1]];
     let (m, n) = sizes(shape);
-    let momentum = options.momentum as f32;
-    let fresh = (1.0 - options.momentum) as f32;
+    let momentum = options.momentum;
     let (x, scratch) = scratch.split_at_mut(m * n);
-    buffer.iter_mut().zip(grad).for_each(|(b, &g)| *b = lerp(*b, g, fresh));
+    buffer.iter_mut().zip(grad).for_each(|(b, &g)| *b = lerp(*b, g, 1.0 - momentum));
     // The wide form: a tall matrix is transposed.
     let is_tall = rows > columns;
     let place = |at: usize| if is_tall { at % columns * rows + at / columns } else { at };
     for (at, (&b, &g)) in buffer.iter().zip(grad).enumerate() {
-        x[place(at)] = rounded(if options.nesterov { lerp(g, b, momentum) } else { b });
+        x[place(at)] = rounded((if options.nesterov { lerp(g, b, momentum) } else { b }).wide() as f32);
     }
     orthogonalize(options, x, (m, n), scratch);
     let ratio = rows as f64 / columns as f64;
@@ -111,8 +111,9 @@ pub(super) fn muon_step(
             LrAdjustment::MatchRmsAdamW => 0.2 * (n as f64).sqrt(),
             LrAdjustment::SpectralUnclamped => ratio.sqrt(),
         };
-    let (keep, adjusted) = ((1.0 - options.lr * options.weight_decay) as f32, adjusted as f32);
-    param.iter_mut().enumerate().for_each(|(at, p)| *p = keep * *p - adjusted * x[place(at)]);
+    let (keep, adjusted) = (T::of(1.0 - options.lr * options.weight_decay), T::of(adjusted));
+    let update = |at: usize| T::of(f64::from(x[place(at)]));
+    param.iter_mut().enumerate().for_each(|(at, p)| *p = keep * *p - adjusted * update(at));
 }
 
 /// Newton–Schulz: the singular values of the `m` × `n` matrix `x` go towards 1.

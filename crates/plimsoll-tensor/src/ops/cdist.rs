@@ -1,5 +1,6 @@
 //! Distances of every pair of two sets of vectors: `cdist`.
 
+use half::{bf16, f16};
 use smallvec::smallvec;
 
 use super::elementwise;
@@ -8,6 +9,7 @@ use crate::cpu::kernels::distance::{Sets, distances, distances_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::distance::Distances;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims, Layout};
@@ -91,7 +93,8 @@ impl Operator for Cdist {
         let (x, y, distance) = (at.input(0)?, at.input(1)?, at.output(0)?);
         let side = |left: bool| {
             let (x, y) = if left { (&x, &y) } else { (&y, &x) };
-            call_one(CdistBackward { p: self.p, left }, &[grad, x, y, &distance])
+            let op = CdistBackward { p: self.p, left, stored: distance.dtype() };
+            call_one(op, &[grad, x, y, &distance])
         };
         Ok(smallvec![
             at.wants(0).then(|| side(true)).transpose()?,
@@ -105,6 +108,19 @@ impl Operator for Cdist {
 struct CdistBackward {
     p: f64,
     left: bool,
+    /// The type that the distances were rounded to.
+    stored: DType,
+}
+
+impl CdistBackward {
+    /// A number as the distances are stored.
+    fn as_stored(&self, x: f64) -> f64 {
+        match self.stored {
+            DType::F16 => f16::from_f32(x as f32).to_f64(),
+            DType::BF16 => bf16::from_f32(x as f32).to_f64(),
+            _ => x,
+        }
+    }
 }
 
 impl Kernel for CdistBackward {
@@ -121,14 +137,15 @@ impl Kernel for CdistBackward {
         let sets = sets(x.shape(), y.shape());
         by_float!(out.dtype(), T => {
             let (vectors, pairs) = ((x.elements::<T>(), y.elements()), (grad.elements(), distance.elements()));
+            let stored = |x: f64| self.as_stored(x);
             match self.left {
                 true => {
                     let by = |i, j| i * sets.columns + j;
-                    distances_backward(sets, self.p, vectors, pairs, by, out.elements());
+                    distances_backward(sets, self.p, vectors, pairs, by, stored, out.elements());
                 }
                 false => {
                     let by = |i, j| j * sets.rows + i;
-                    distances_backward(sets, self.p, vectors, pairs, by, out.elements());
+                    distances_backward(sets, self.p, vectors, pairs, by, stored, out.elements());
                 }
             }
         });
@@ -193,4 +210,24 @@ pub(crate) fn cases() -> Vec<Case> {
         case(1.0, [&[3, 4], &[2, 4]]),
         case(f64::INFINITY, [&[3, 4], &[2, 4]]),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    #[test]
+    fn the_largest_difference_has_the_gradient_in_16_bits_too() {
+        for dtype in [DType::F64, DType::F32, DType::F16, DType::BF16] {
+            // 16 bits do not hold the difference.
+            let [x, y] = [[1000.0f32, 0.1], [0.3, 0.2]].map(|row| {
+                let row = Tensor::from_slice(&row, &[1, 2], &Device::cpu()).unwrap();
+                row.to_dtype(dtype).unwrap().requires_grad_(true).unwrap()
+            });
+            x.cdist(&y, f64::INFINITY).unwrap().sum().unwrap().backward().unwrap();
+            let grad = |x: &Tensor| x.grad().unwrap().to_dtype(DType::F64).unwrap().to_vec::<f64>().unwrap();
+            assert_eq!((grad(&x), grad(&y)), (vec![1.0, 0.0], vec![-1.0, 0.0]), "{dtype:?}");
+        }
+    }
 }

@@ -81,7 +81,7 @@ impl Kernel for Step {
 
     /// Rules of one element read short types themselves, without converted copies.
     fn cpu_type(&self, dtype: DType) -> DType {
-        if self.rule.is_whole() { self.rule.compute_type(dtype) } else { dtype }
+        if self.rule.is_whole() { dtype.accumulator() } else { dtype }
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -94,8 +94,10 @@ impl Kernel for Step {
             let shape = parameter.shape();
             let state = changed.by_ref().take(states);
             if self.rule.is_whole() {
-                let state = state.map(|state| state.elements::<f32>()).collect();
-                self.rule.run_whole(step, shape, (parameter.elements(), grad.elements()), state, scratch);
+                by_float!(parameter.dtype(), T => {
+                    let state = state.map(|state| state.elements::<T>()).collect();
+                    self.rule.run_whole::<T>(step, shape, (parameter.elements(), grad.elements()), state, scratch);
+                });
                 continue;
             }
             let state: SmallVec<[Out<'_>; 3]> = state.collect();
@@ -215,7 +217,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
     }
     for meta in [parameter, grad].into_iter().chain(state) {
         want_float(name, meta.dtype)?;
-        if rule.compute_type(meta.dtype) != rule.compute_type(parameter.dtype) {
+        if meta.dtype.accumulator() != parameter.dtype.accumulator() {
             return Err(Error::DType { op: name, expected: parameter.dtype.name(), got: meta.dtype });
         }
     }
