@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         n_layer: 4,
         n_head: 4,
         dropout: 0.0,
-        gradient_checkpointing: false,
+        ..Gpt2Config::small()
     };
     let model = Gpt2::new(&Scope::new(&device, 1), config)?;
     let parameters = model.parameters();

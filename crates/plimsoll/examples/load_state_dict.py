@@ -31,6 +31,9 @@ def vision(name, **made):
         if isinstance(part, torch.nn.BatchNorm2d):
             part.running_mean.normal_(0, 0.1)
             part.running_var.uniform_(0.5, 1.5)
+    if name.startswith("vit"):  # its head starts at zero
+        model.heads.head.weight.normal_(0, 0.02)
+        model.heads.head.bias.normal_(0, 0.02)
     images = torch.randn(1, 3, 224, 224)
 
     def save(model):
@@ -52,25 +55,32 @@ def language(name, kind, model, output=lambda out: out.logits, sharded=False, **
     keep(name, kind, model, tokens, output(model.eval()(tokens)), save, **sizes)
 
 
-def llama(name, sharded=False, **sizes):
+def llama(name, sharded=False, rope=None, longest=2048, **sizes):
     sizes = dict(vocab_size=211, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=8,
                  num_key_value_heads=2) | sizes
-    theta = {"rope_theta": 5e5}
-    config = transformers.LlamaConfig(**sizes, rope_parameters={"rope_type": "default", **theta}, initializer_range=0.1)
+    rope, theta = rope or {}, {"rope_theta": 5e5}
+    parameters = {"rope_type": "default", **rope, **theta}
+    config = transformers.LlamaConfig(**sizes, rope_parameters=parameters, max_position_embeddings=longest, initializer_range=0.1)
     model = transformers.LlamaForCausalLM(config)
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.1)
-    language(name, "llama", model, sharded=sharded, **sizes, **theta)
+    language(name, "llama", model, sharded=sharded, **sizes, **theta, **rope, max_position_embeddings=longest)
 
 
-for name in ["resnet34", "resnet101", "wide_resnet50_2", "resnext50_32x4d", "vgg11_bn", "vit_b_32"]:
+for name in ["resnet34", "resnet101", "wide_resnet50_2", "resnext50_32x4d", "vgg11_bn", "vit_b_32", "vit_l_16"]:
     vision(name)
 llama("llama", num_key_value_heads=8)
 llama("llama-tied", tie_word_embeddings=True)
 llama("llama-biases", attention_bias=True, mlp_bias=True)
 llama("llama-head-dim", head_dim=16)
 llama("llama-shards", hidden_size=512, intermediate_size=1024, sharded=True)
+llama("llama-linear", rope={"rope_type": "linear", "factor": 4.0})
+llama("llama-dynamic", rope={"rope_type": "dynamic", "factor": 2.0}, longest=8)
+llama("llama-3", rope={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                       "original_max_position_embeddings": 64})
+config = transformers.GPT2Config(n_inner=1000, layer_norm_epsilon=1e-3, n_layer=2)
+language("gpt2-inner", "gpt2", transformers.GPT2LMHeadModel(config), n_layer=2, n_inner=1000, layer_norm_epsilon=1e-3)
 for name, layers in [("gpt2-medium", 2), ("gpt2-xl", 1)]:
     width, heads = {"gpt2-medium": (1024, 16), "gpt2-xl": (1600, 25)}[name]
     config = transformers.GPT2Config(n_embd=width, n_head=heads, n_layer=layers)

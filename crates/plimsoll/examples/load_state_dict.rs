@@ -13,8 +13,8 @@
 use std::error::Error;
 
 use plimsoll::models::{
-    Bert, BertConfig, Gpt2, Gpt2Config, Llama, LlamaConfig, ResNet, ResNetConfig, Vgg, VggConfig, Vit,
-    VitConfig,
+    Bert, BertConfig, Gpt2, Gpt2Config, Llama, LlamaConfig, ResNet, ResNetConfig, RopeScaling, Vgg,
+    VggConfig, Vit, VitConfig,
 };
 use plimsoll::nn::{Module, Scope};
 use plimsoll::serialize::{self, Strict};
@@ -32,6 +32,33 @@ impl Sizes {
         }
         Ok(())
     }
+
+    fn get<T: std::str::FromStr + Default>(&self, name: &str) -> Result<Option<T>, Failure> {
+        let mut size = T::default();
+        self.set(name, &mut size)?;
+        Ok(self.0.iter().any(|(given, _)| given == name).then_some(size))
+    }
+}
+
+/// The `rope_parameters` of `transformers`, by their names.
+fn rope_scaling(sizes: &Sizes) -> Result<Option<RopeScaling>, Failure> {
+    let (factor, original) = (sizes.get("factor")?, sizes.get("original_max_position_embeddings")?);
+    let factor = factor.unwrap_or(1.0);
+    Ok(match sizes.get::<String>("rope_type")?.as_deref() {
+        None => None,
+        Some("linear") => Some(RopeScaling::Linear { factor }),
+        Some("dynamic") => {
+            let longest = sizes.get("max_position_embeddings")?.unwrap_or(2048);
+            Some(RopeScaling::Dynamic { factor, max_position_embeddings: longest })
+        }
+        Some("llama3") => Some(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor: sizes.get("low_freq_factor")?.unwrap_or(1.0),
+            high_freq_factor: sizes.get("high_freq_factor")?.unwrap_or(4.0),
+            original_max_position_embeddings: original.unwrap_or(8192),
+        }),
+        Some(other) => return Err(format!("there is no rope_type `{other}` in this example").into()),
+    })
 }
 
 fn main() -> Result<(), Failure> {
@@ -96,6 +123,8 @@ fn build(kind: &str, scope: &Scope, sizes: &Sizes) -> Result<Box<dyn Module>, Fa
                 _ => Gpt2Config::small(),
             };
             sizes.set("n_layer", &mut config.n_layer)?;
+            sizes.set("layer_norm_epsilon", &mut config.layer_norm_epsilon)?;
+            config.n_inner = sizes.get("n_inner")?;
             Box::new(Gpt2::new(scope, config)?)
         }
         "llama" => {
@@ -110,9 +139,8 @@ fn build(kind: &str, scope: &Scope, sizes: &Sizes) -> Result<Box<dyn Module>, Fa
             sizes.set("mlp_bias", &mut config.mlp_bias)?;
             sizes.set("tie_word_embeddings", &mut config.tie_word_embeddings)?;
             sizes.set("rope_theta", &mut config.rope_theta)?;
-            let mut head_dim = 0;
-            sizes.set("head_dim", &mut head_dim)?;
-            config.head_dim = (head_dim > 0).then_some(head_dim);
+            config.head_dim = sizes.get("head_dim")?;
+            config.rope_scaling = rope_scaling(sizes)?;
             Box::new(Llama::new(scope, config)?)
         }
         "bert-large" => {

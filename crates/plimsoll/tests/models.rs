@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use plimsoll::models::{
-    Bert, BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, Vit, VitConfig,
+    Bert, BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, RopeScaling, Vit,
+    VitConfig,
 };
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
@@ -33,8 +34,8 @@ fn tokens(device: &Device, shift: usize) -> Tensor {
     Tensor::from_slice(&values, &[2, 12], device).unwrap()
 }
 
-fn gpt2(scope: &Scope) -> Gpt2 {
-    let config = Gpt2Config {
+fn small_gpt2() -> Gpt2Config {
+    Gpt2Config {
         vocab_size: 61,
         n_positions: 16,
         n_embd: 32,
@@ -42,11 +43,14 @@ fn gpt2(scope: &Scope) -> Gpt2 {
         n_head: 4,
         dropout: 0.0,
         ..Gpt2Config::small()
-    };
-    Gpt2::new(scope, config).unwrap()
+    }
 }
 
-fn llama(scope: &Scope) -> Llama {
+fn gpt2(scope: &Scope) -> Gpt2 {
+    Gpt2::new(scope, small_gpt2()).unwrap()
+}
+
+fn llama(scope: &Scope, rope_scaling: Option<RopeScaling>) -> Llama {
     let config = LlamaConfig {
         vocab_size: 61,
         hidden_size: 32,
@@ -54,6 +58,7 @@ fn llama(scope: &Scope) -> Llama {
         num_hidden_layers: 2,
         num_attention_heads: 4,
         num_key_value_heads: 2,
+        rope_scaling,
         ..LlamaConfig::default()
     };
     Llama::new(scope, config).unwrap()
@@ -121,10 +126,41 @@ fn gpt2_has_the_names_and_learns_the_steps_of_transformers() {
 }
 
 #[test]
+fn gpt2_with_an_inner_width_and_an_epsilon_learns_the_steps_of_transformers() {
+    let config = Gpt2Config { n_inner: Some(40), layer_norm_epsilon: 1e-2, ..small_gpt2() };
+    let model = Gpt2::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
+    same_names("gpt2, inner width and epsilon", &model, "lm_head.weight");
+    train("gpt2, inner width and epsilon", &model, |x, y| model.loss(x, y));
+}
+
+#[test]
 fn llama_has_the_names_and_learns_the_steps_of_transformers() {
-    let model = llama(&Scope::new(&Device::cpu(), 1));
+    let model = llama(&Scope::new(&Device::cpu(), 1), None);
     same_names("llama", &model, "");
     train("llama", &model, |x, y| model.loss(x, y));
+}
+
+#[test]
+fn llamas_for_longer_sequences_learn_the_steps_of_transformers() {
+    let llama3 = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 64,
+    };
+    for (name, scaling) in [
+        ("llama, linear", RopeScaling::Linear { factor: 4.0 }),
+        ("llama, dynamic", RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 8 }),
+        ("llama, llama3", llama3),
+    ] {
+        let model = llama(&Scope::new(&Device::cpu(), 1), Some(scaling));
+        train(name, &model, |x, y| model.loss(x, y));
+    }
+    let config =
+        LlamaConfig { rope_scaling: Some(RopeScaling::Linear { factor: 0.0 }), ..LlamaConfig::default() };
+    let error =
+        Llama::new(&Scope::new(&Device::sim(SimConfig::new(1 << 40)), 1), config).unwrap_err().to_string();
+    assert_eq!(error, "rope_scaling: factor is 0; it must be 1 or more");
 }
 
 fn bert(scope: &Scope) -> BertForMaskedLm {
@@ -187,7 +223,11 @@ fn vit_has_the_names_and_learns_the_steps_of_torchvision() {
 fn published_sizes_have_the_names_and_shapes_of_pytorchs() {
     let published = recorded("published");
     let scope = || Scope::new(&Device::sim(SimConfig::new(1 << 40)), 1);
-    same_names_as(&published["vit_b_16"], &Vit::new(&scope(), VitConfig::b_16()).unwrap(), &[]);
+    for (name, config) in
+        [("vit_b_16", VitConfig::b_16()), ("vit_b_32", VitConfig::b_32()), ("vit_l_16", VitConfig::l_16())]
+    {
+        same_names_as(&published[name], &Vit::new(&scope(), config).unwrap(), &[]);
+    }
     let bert = BertForMaskedLm::new(&scope(), BertConfig::base()).unwrap();
     same_names_as(&published["bert"], &bert, &DECODER);
     same_names_as(&published["bert with pooler"], &Bert::new(&scope(), BertConfig::base()).unwrap(), &[]);

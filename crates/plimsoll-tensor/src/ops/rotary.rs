@@ -133,12 +133,29 @@ impl Tensor {
         if !dim.is_multiple_of(2) {
             return Err(Error::argument("rotary_tables", format!("dim is {dim}: pairs need an even number")));
         }
-        let half = dim / 2;
-        let angle =
-            |at: usize| (at / half.max(1)) as f64 * base.powf(-((at % half.max(1)) as f64) / half as f64);
+        let frequencies: Vec<f64> = (0..dim / 2).map(|i| base.powf(-2.0 * i as f64 / dim as f64)).collect();
+        Tensor::rotary_tables_of(rows, &frequencies, device)
+    }
+
+    /// The same for any frequencies: of the angles `position · frequencies[i]`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// // Positions four times as close: a model for sequences four times as long.
+    /// let (cos, _) = Tensor::rotary_tables_of(8, &[1.0 / 4.0, 0.1 / 4.0], &Device::cpu())?;
+    /// let (original, _) = Tensor::rotary_tables(2, 4, 100.0, &Device::cpu())?;
+    /// assert_eq!(cos.narrow(0, 4, 1)?.to_vec::<f32>()?, original.narrow(0, 1, 1)?.to_vec::<f32>()?);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn rotary_tables_of(rows: usize, frequencies: &[f64], device: &Device) -> Result<(Tensor, Tensor)> {
+        let angles =
+            || (0..rows).flat_map(|row| frequencies.iter().map(move |frequency| row as f64 * frequency));
         let table = |f: fn(f64) -> f64| -> Result<Tensor> {
-            let values: Vec<f32> = (0..rows * half).map(|at| f(angle(at)) as f32).collect();
-            Tensor::from_slice(&values, &[rows, half], device)
+            let values: Vec<f32> = angles().map(|angle| f(angle) as f32).collect();
+            Tensor::from_slice(&values, &[rows, frequencies.len()], device)
         };
         Ok((table(libm::cos)?, table(libm::sin)?))
     }

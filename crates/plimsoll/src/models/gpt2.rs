@@ -20,6 +20,10 @@ pub struct Gpt2Config {
     pub n_layer: usize,
     /// Heads of each attention; they divide the width.
     pub n_head: usize,
+    /// Width inside of a perceptron, where it is not four times the width.
+    pub n_inner: Option<usize>,
+    /// Added to the variance of a normalization.
+    pub layer_norm_epsilon: f64,
     /// Probability of dropping an element of an embedding, of attention's weights and of what a block adds.
     pub dropout: f64,
     /// Whether each block is checkpointed: its activations are computed again in the backward pass.
@@ -34,6 +38,8 @@ impl Gpt2Config {
             n_embd,
             n_layer,
             n_head,
+            n_inner: None,
+            layer_norm_epsilon: 1e-5,
             dropout: 0.1,
             gradient_checkpointing: false,
         }
@@ -112,7 +118,7 @@ impl Gpt2 {
             wpe: embedding("wpe", config.n_positions)?,
             drop: Dropout::new(&inner.at("drop"), config.dropout)?,
             h: ModuleList::new(&inner.at("h"), config.n_layer, |scope| Block::new(scope, &config))?,
-            ln_f: LayerNorm::new(&inner.at("ln_f"), config.n_embd)?,
+            ln_f: norm(&inner.at("ln_f"), &config)?,
         };
         let lm_head = Linear::of(&scope.at("lm_head"), transformer.wte.weight().clone(), None);
         Ok(Gpt2 { config, transformer, lm_head })
@@ -174,6 +180,10 @@ impl Module for Gpt2 {
     }
 }
 
+fn norm(scope: &Scope, config: &Gpt2Config) -> Result<LayerNorm> {
+    Ok(LayerNorm::new(scope, config.n_embd)?.eps(config.layer_norm_epsilon))
+}
+
 /// One block: attention and a perceptron, each on the normalized stream and added to it. Clones share parameters.
 #[derive(Clone, Debug)]
 struct Block {
@@ -186,9 +196,9 @@ struct Block {
 impl Block {
     fn new(scope: &Scope, config: &Gpt2Config) -> Result<Block> {
         Ok(Block {
-            ln_1: LayerNorm::new(&scope.at("ln_1"), config.n_embd)?,
+            ln_1: norm(&scope.at("ln_1"), config)?,
             attn: Attention::new(&scope.at("attn"), config)?,
-            ln_2: LayerNorm::new(&scope.at("ln_2"), config.n_embd)?,
+            ln_2: norm(&scope.at("ln_2"), config)?,
             mlp: Mlp::new(&scope.at("mlp"), config)?,
         })
     }
@@ -284,10 +294,10 @@ struct Mlp {
 
 impl Mlp {
     fn new(scope: &Scope, config: &Gpt2Config) -> Result<Mlp> {
-        let width = config.n_embd;
+        let (width, inner) = (config.n_embd, config.n_inner.unwrap_or(4 * config.n_embd));
         Ok(Mlp {
-            c_fc: Conv1D::new(&scope.at("c_fc"), width, 4 * width, 0.02)?,
-            c_proj: Conv1D::new(&scope.at("c_proj"), 4 * width, width, residual_std(config))?,
+            c_fc: Conv1D::new(&scope.at("c_fc"), width, inner, 0.02)?,
+            c_proj: Conv1D::new(&scope.at("c_proj"), inner, width, residual_std(config))?,
             dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
         })
     }

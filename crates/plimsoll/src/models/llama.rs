@@ -4,6 +4,7 @@ use plimsoll_tensor::checkpoint::checkpoint;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor, autocast};
 
+use super::rope::{self, RopeScaling};
 use crate::members;
 use crate::nn::{Embedding, Init, Linear, Module, ModuleList, RmsNorm, Scope};
 
@@ -24,6 +25,8 @@ pub struct LlamaConfig {
     pub num_key_value_heads: usize,
     /// Base of the angles by which positions turn queries and keys.
     pub rope_theta: f64,
+    /// How the angles are changed for sequences longer than those of the pretraining.
+    pub rope_scaling: Option<RopeScaling>,
     /// Added to the mean square of a normalization.
     pub rms_norm_eps: f64,
     /// Width of a head, where it is not the width divided by the heads of queries.
@@ -49,6 +52,7 @@ impl Default for LlamaConfig {
             num_attention_heads: 32,
             num_key_value_heads: 32,
             rope_theta: 10_000.0,
+            rope_scaling: None,
             rms_norm_eps: 1e-6,
             head_dim: None,
             attention_bias: false,
@@ -122,6 +126,9 @@ impl Llama {
                 format!("a head of width {:?}: positions turn pairs, so it must be even", config.head_dim);
             return Err(Error::Argument { op: "llama", message });
         }
+        if let Some(scaling) = &config.rope_scaling {
+            scaling.check(config.head_width())?;
+        }
         if !has_heads || !divides(kv_heads, heads) {
             let message = format!(
                 "{heads} heads of queries and {kv_heads} of keys for a width of {}: the first must divide the width, the \
@@ -161,8 +168,9 @@ impl Llama {
             let message = format!("tokens {:?}: needs [batch, length]", tokens.shape());
             return Err(Error::Shape { op: "llama", message });
         };
-        let (cos, sin) =
-            Tensor::rotary_tables(length, self.config.head_width(), self.config.rope_theta, tokens.device())?;
+        let LlamaConfig { rope_theta, rope_scaling, .. } = &self.config;
+        let frequencies = rope::frequencies(*rope_theta, self.config.head_width(), *rope_scaling, length);
+        let (cos, sin) = Tensor::rotary_tables_of(length, &frequencies, tokens.device())?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
         for layer in self.model.layers.iter() {
             x = match self.config.gradient_checkpointing {

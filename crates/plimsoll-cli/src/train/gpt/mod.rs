@@ -140,6 +140,7 @@ impl GptArgs {
             n_head: heads,
             dropout: self.dropout,
             gradient_checkpointing: self.checkpoint,
+            ..Gpt2Config::small()
         };
         let sampling =
             Sampling::new(vocabulary, self.prompt.as_deref(), self.sample as usize, self.temperature)
