@@ -6,6 +6,7 @@ mod world;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use plimsoll::nn::{Linear, Module, Scope, Sequential};
 use plimsoll::serialize::{self, PtFile, SerializeError, StateDict, Strict, TensorSource};
@@ -92,6 +93,12 @@ fn a_whole_model_and_a_legacy_file_are_refused_with_what_to_do() {
     let message = refusal(serialize::open(fixture("model.pt")));
     assert!(message.contains("it asks for `torch.nn.modules.container.Sequential`"), "{message}");
     assert!(message.contains("Save model.state_dict() instead"), "{message}");
+    let message = refusal(serialize::open(fixture("function.pt")));
+    assert!(
+        message.contains("it asks for `posix.mkdir`") || message.contains("it asks for `os.mkdir`"),
+        "{message}"
+    );
+    assert!(!Path::new("plimsoll-was-here").exists(), "nothing of a file is ever run");
     let message = refusal(serialize::open(fixture("legacy.pt")));
     assert!(message.contains("the format before PyTorch 1.6"), "{message}");
 }
@@ -251,4 +258,66 @@ fn a_simulated_model_has_nothing_to_save_and_leaves_no_file() {
     let message = refusal(serialize::save(&model.state_dict(), folder.file("x")));
     assert!(message.contains("computes no values"), "{message}");
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
+}
+
+#[test]
+fn a_folder_holds_the_model_that_was_saved_last_in_whatever_layout() {
+    let (folder, device) = (Folder::new("layouts"), Device::cpu());
+    let model = cnn(&device);
+    let loaded = || {
+        let other = cnn(&Device::cpu());
+        other.load_state_dict(serialize::open(&folder.0).unwrap().as_ref(), Strict::Yes).unwrap();
+        values(&other.parameters()[0])
+    };
+    for (value, shard_bytes) in [(1.0, 20_000), (2.0, u64::MAX), (3.0, 10_000), (4.0, 20_000)] {
+        plimsoll::no_grad(|| model.parameters()[0].fill_(value)).unwrap();
+        serialize::save_sharded(&model.state_dict(), &folder.0, shard_bytes).unwrap();
+        assert!(loaded().iter().all(|&x| x == value), "{value} in shards of {shard_bytes}");
+        // Readers that look for the whole file first must not find an old one.
+        let [whole, index] =
+            ["model.safetensors", "model.safetensors.index.json"].map(|name| folder.file(name).exists());
+        assert!(whole != index, "{value}");
+    }
+}
+
+const CHILD: &str = "PLIMSOLL_SERIALIZE_CHILD";
+
+#[test]
+#[ignore = "the child of another test: saves where there is no room"]
+fn child_without_room() {
+    let Some(folder) = std::env::var_os(CHILD) else { return };
+    let folder = PathBuf::from(folder);
+    let model = cnn(&Device::cpu());
+    plimsoll::no_grad(|| model.parameters()[0].fill_(5.0)).unwrap();
+    let whole = serialize::save(&model.state_dict(), folder.join("whole.safetensors"));
+    // The first shards fit, a later one does not.
+    let shards = serialize::save_sharded(&model.state_dict(), &folder, 20_000);
+    for message in [refusal(whole), refusal(shards)] {
+        assert!(message.contains("was not saved: "), "{message}");
+        assert!(message.contains("what was saved there before is unchanged"), "{message}");
+    }
+}
+
+#[test]
+fn without_room_on_the_disk_a_model_in_one_file_or_in_shards_stays() {
+    let folder = Folder::new("full");
+    let model = cnn(&Device::cpu());
+    serialize::save(&model.state_dict(), folder.file("whole.safetensors")).unwrap();
+    serialize::save_sharded(&model.state_dict(), &folder.0, 20_000).unwrap();
+    let contents = || -> Vec<(PathBuf, Vec<u8>)> {
+        let paths = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path());
+        let mut all: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect();
+        all.sort();
+        all
+    };
+    let before = contents();
+    // No file may grow beyond 16 kilobytes: each write beyond fails as on a full disk.
+    let exe = std::env::current_exe().unwrap();
+    let mut child = Command::new("sh");
+    child.args(["-c", "trap '' XFSZ; ulimit -f 32; exec \"$@\"", "sh"]).arg(exe);
+    child.args(["--exact", "child_without_room", "--ignored", "--nocapture"]).env(CHILD, &folder.0);
+    assert!(child.stdout(Stdio::null()).status().unwrap().success());
+    assert!(contents() == before, "every file is as it was, and no other is there");
+    let other = cnn(&Device::cpu());
+    other.load_state_dict(serialize::open(&folder.0).unwrap().as_ref(), Strict::Yes).unwrap();
 }

@@ -1,41 +1,69 @@
-//! Files that are replaced whole or not at all: [`replace`].
+//! Files that are replaced whole or not at all: [`replace`]; several of them, after all are written: [`write()`].
 //!
 //! What is written goes to a file of another name in the same folder, is brought to the disk, and takes the old file's
 //! name in one step. Whoever is killed meanwhile leaves the old file, and a file whose name says that it is not whole.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::SerializeError;
+
+/// A file that is whole and on the disk, under another name than its own. It is removed where it does not get its own.
+#[derive(Debug)]
+pub(super) struct Written {
+    partial: PathBuf,
+    path: PathBuf,
+}
+
+fn failed(path: &Path, source: io::Error) -> SerializeError {
+    SerializeError::NotSaved { path: path.to_owned(), source }
+}
+
+/// Writes a file beside the one that it will replace.
+pub(super) fn write(
+    path: &Path,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), SerializeError>,
+) -> Result<Written, SerializeError> {
+    let failed = |source: io::Error| failed(path, source);
+    let Some(name) = path.file_name() else {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "this is not the name of a file")));
+    };
+    // One process saves to one name at a time; two processes do not meet.
+    let partial = path.with_file_name(format!("{}.partial-{}", name.to_string_lossy(), std::process::id()));
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(failed)?);
+    let written = Written { partial, path: path.to_owned() };
+    write(&mut file).map_err(|error| match error {
+        SerializeError::Io { source, .. } => failed(source),
+        other => other,
+    })?;
+    let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+    file.sync_all().map_err(failed)?;
+    Ok(written)
+}
+
+impl Written {
+    /// Replaces the file of its name.
+    pub(super) fn take_its_place(self) -> Result<(), SerializeError> {
+        let replaced = fs::rename(&self.partial, &self.path).and_then(|()| sync_folder(&self.path));
+        replaced.map_err(|source| failed(&self.path, source))
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        // It may be what the disk has no room for; that it cannot be removed is the smaller error. After it took its
+        // place, there is no file of this name.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
 
 /// Replaces a file by what `write` writes.
 pub(super) fn replace(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), SerializeError>,
 ) -> Result<(), SerializeError> {
-    let failed = |source: io::Error| SerializeError::NotSaved { path: path.to_owned(), source };
-    let Some(name) = path.file_name() else {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "this is not the name of a file")));
-    };
-    // One process saves to one name at a time; two processes do not meet.
-    let partial = path.with_file_name(format!("{}.partial-{}", name.to_string_lossy(), std::process::id()));
-    let written = (|| {
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(failed)?);
-        write(&mut file)?;
-        let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.sync_all().map_err(failed)?;
-        fs::rename(&partial, path).map_err(failed)?;
-        sync_folder(path).map_err(failed)
-    })();
-    if written.is_err() {
-        // It may be what the disk has no room for; that it cannot be removed is the smaller error.
-        let _ = fs::remove_file(&partial);
-    }
-    written.map_err(|error| match error {
-        SerializeError::Io { source, .. } => failed(source),
-        other => other,
-    })
+    self::write(path, write)?.take_its_place()
 }
 
 /// Brings a file's new name to the disk.

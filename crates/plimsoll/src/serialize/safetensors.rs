@@ -13,7 +13,7 @@ use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
-use super::atomic;
+use super::atomic::{self, Written};
 use super::{SerializeError, StateDict, TensorSource};
 
 /// The longest header accepted: the crate's own limit.
@@ -105,8 +105,17 @@ pub(super) fn save_as<'a>(
     texts: BTreeMap<String, String>,
     path: &Path,
 ) -> Result<(), SerializeError> {
+    write_as(tensors, texts, path)?.take_its_place()
+}
+
+/// The same, but the file does not take its place yet.
+pub(super) fn write_as<'a>(
+    tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
+    texts: BTreeMap<String, String>,
+    path: &Path,
+) -> Result<Written, SerializeError> {
     let layout = Layout::new(tensors, texts);
-    atomic::replace(path, |out| layout.write(path, out))
+    atomic::write(path, |out| layout.write(path, out))
 }
 
 /// A tensor in the file.

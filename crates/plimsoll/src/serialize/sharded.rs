@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use plimsoll_tensor::{Device, Tensor};
 use serde_json::{Value, json};
 
+use super::atomic::{self, Written};
 use super::safetensors::{self, SafetensorsFile};
-use super::{SerializeError, StateDict, TensorSource, atomic};
+use super::{SerializeError, StateDict, TensorSource};
 
 const INDEX: &str = "model.safetensors.index.json";
 const WHOLE: &str = "model.safetensors";
@@ -29,8 +31,12 @@ const WHOLE: &str = "model.safetensors";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// All files are written under other names before the first takes its place, so that a full disk changes nothing. A process killed
+/// in the moment of the change leaves a folder without an index, never one that mixes two models. What was saved there in the other
+/// layout is removed: it would be loaded instead.
+///
 /// # Errors
-/// As [`super::save`]. The index is written last.
+/// As [`super::save`].
 pub fn save_sharded(
     dict: &StateDict,
     folder: impl AsRef<Path>,
@@ -50,21 +56,34 @@ pub fn save_sharded(
         }
     }
     if shards.len() <= 1 {
-        return safetensors::save_as(dict.iter(), BTreeMap::new(), &folder.join(WHOLE));
+        safetensors::save_as(dict.iter(), BTreeMap::new(), &folder.join(WHOLE))?;
+        return remove(&folder.join(INDEX));
     }
-    let mut weight_map = BTreeMap::new();
+    let (mut weight_map, mut written) = (BTreeMap::new(), Vec::new());
     for (number, (_, tensors)) in shards.iter().enumerate() {
         let file = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
-        safetensors::save_as(tensors.iter().copied(), BTreeMap::new(), &folder.join(&file))?;
+        written.push(safetensors::write_as(tensors.iter().copied(), BTreeMap::new(), &folder.join(&file))?);
         weight_map.extend(tensors.iter().map(|(name, _)| ((*name).to_owned(), file.clone())));
     }
     let total: u64 = shards.iter().map(|(bytes, _)| bytes).sum();
     let index = json!({ "metadata": { "total_size": total }, "weight_map": weight_map });
     let path = folder.join(INDEX);
     let text = format!("{index:#}\n");
-    atomic::replace(&path, |out| {
+    written.push(atomic::write(&path, |out| {
         out.write_all(text.as_bytes()).map_err(|source| SerializeError::io(&path, source))
-    })
+    })?);
+    // The old index must not lead to new shards.
+    remove(&path)?;
+    written.into_iter().try_for_each(Written::take_its_place)?;
+    remove(&folder.join(WHOLE))
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> Result<(), SerializeError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(SerializeError::io(path, error)),
+        _ => Ok(()),
+    }
 }
 
 /// Open safetensors files with an index, or the one file of a folder.
