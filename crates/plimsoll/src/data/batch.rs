@@ -75,7 +75,7 @@ impl HostBatch {
     }
 
     /// All arrays as tensors in pinned host memory, in the data set's order: devices copy from there while the host goes on
-    /// ([`Tensor::to_device_non_blocking`]). What `pin_memory=True` of PyTorch's loader does to each batch.
+    /// ([`Tensor::to_device_non_blocking`]). [`Epoch::pin_memory`](super::Epoch::pin_memory) does it to each batch, in a thread of its own.
     ///
     /// ```
     /// use plimsoll::data::{Arrays, DataLoader, HostArray};

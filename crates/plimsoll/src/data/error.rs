@@ -301,6 +301,24 @@ pub enum DataError {
         source: io::Error,
     },
 
+    /// The thread that pins batches could not start.
+    #[error(
+        "cannot start the thread that pins batches: {source}; take the epoch's batches without `pin_memory`"
+    )]
+    PinThread {
+        /// The system's error.
+        source: io::Error,
+    },
+
+    /// A batch could not be copied to pinned memory.
+    #[error("batch {batch} cannot be pinned: {source}")]
+    Pin {
+        /// The batch, from 0 in its epoch.
+        batch: usize,
+        /// The error.
+        source: plimsoll_tensor::Error,
+    },
+
     /// An error of a text or a token file.
     #[error(transparent)]
     Text(#[from] TextError),

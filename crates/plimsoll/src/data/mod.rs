@@ -8,8 +8,8 @@
 //! MNIST-like digits without a download. All have the fields `images` (f32, `[C, H, W]`, normalised) and `labels` (i64).
 //! [`Augmented`] changes images at random. [`Arrays`] are arrays in memory, from NPY files for example ([`HostArray::read_npy`]).
 //!
-//! A language model's text is a [`Text`] (a token for each character) or a file of [`Tokens`]; both are trained on as
-//! [`Blocks`], with the fields `x` and `y` (i64, `[T]`).
+//! A language model's text is a [`Text`] (a token for each character), a file that a `Tokenizer` reads (with the
+//! feature `tokenizers`), or a file of [`Tokens`]; all are trained on as [`Blocks`], with the fields `x` and `y` (i64, `[T]`).
 //!
 //! A simulated device needs shapes and byte counts, not values: [`DataLoader::shapes_only`] yields the same
 //! batches without reading or allocating any.
@@ -36,11 +36,14 @@ mod loader;
 mod mnist;
 mod npy;
 mod picture;
+mod pinned;
 mod random;
 mod rgb;
 mod sampler;
 mod state;
 mod text;
+#[cfg(feature = "tokenizers")]
+mod tokenizer;
 mod tokens;
 mod workers;
 
@@ -60,11 +63,14 @@ pub use iterable::{IterableDataset, IterableLoader, SampleIterator};
 pub use loader::DataLoader;
 pub use mnist::{MnistDir, Pair};
 pub use picture::Fit;
+pub use pinned::{PinnedBatch, PinnedEpoch};
 pub use rgb::Normalize;
 pub use sampler::{
     BatchSampler, DistributedSampler, Order, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler,
 };
 pub use state::LoaderState;
 pub use text::{Text, TextSplit, Vocabulary};
+#[cfg(feature = "tokenizers")]
+pub use tokenizer::{SpecialTokens, Tokenizer};
 pub use tokens::{TokenWidth, Tokens};
 pub use workers::WorkerInfo;

@@ -55,10 +55,7 @@ impl Text {
     /// If the file cannot be read, is empty, or is not UTF-8 ([`read_bytes`](Self::read_bytes) reads any file).
     pub fn read(path: &Path) -> Result<Self, DataError> {
         let bytes = contents(path)?;
-        let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let at = error.valid_up_to();
-            TextError::NotUtf8 { path: path.to_owned(), at, byte: bytes[at] }
-        })?;
+        let text = utf8(path, &bytes)?;
         Self::new(text).map_err(|_| TextError::Empty { path: path.to_owned() }.into())
     }
 
@@ -138,8 +135,16 @@ impl Text {
     }
 }
 
-fn contents(path: &Path) -> Result<Vec<u8>, DataError> {
+pub(super) fn contents(path: &Path) -> Result<Vec<u8>, DataError> {
     fs::read(path).map_err(|source| DataError::Io { path: path.to_owned(), doing: "read", source })
+}
+
+/// The bytes of a file as a text.
+pub(super) fn utf8<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a str, TextError> {
+    std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        TextError::NotUtf8 { path: path.to_owned(), at, byte: bytes[at] }
+    })
 }
 
 #[cfg(test)]

@@ -106,4 +106,26 @@ pub enum TextError {
         /// Bytes of a token.
         width: usize,
     },
+
+    /// A file that is not a tokenizer.
+    #[error(
+        "{} is not a tokenizer: {message}; give a tokenizer.json of the `tokenizers` library, as \
+         `tokenizer.save_pretrained` writes it",
+        path.display()
+    )]
+    NotATokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+
+    /// A text that a tokenizer cannot encode.
+    #[error("the tokenizer {} cannot encode this text: {message}", path.display())]
+    NotEncoded {
+        /// The tokenizer's file.
+        path: PathBuf,
+        /// Why it cannot.
+        message: String,
+    },
 }
