@@ -2,10 +2,10 @@
 //! `fixtures/make_layers.py` made `fixtures/layers.json`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(clippy::needless_pass_by_value, reason = "a layer is made for one check")]
 
-use std::collections::BTreeMap;
+mod layer_case;
 
+use layer_case::{Outs, check, device, scope, wave};
 use plimsoll::nn::{
     DecoderMasks, EncoderMasks, GRU, GRUCell, InstanceNorm1d, InstanceNorm2d, InstanceNormConfig, LSTM,
     LSTMCell, LayerNorm, LocalResponseNorm, Module, MultiheadAttention, MultiheadAttentionOptions,
@@ -13,24 +13,6 @@ use plimsoll::nn::{
     Transformer, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer, TransformerOptions,
 };
 use plimsoll::{Activation, BackwardOptions, DType, Device, Result, SimConfig, Tensor, autocast};
-use serde_json::Value;
-
-fn device() -> Device {
-    Device::cpu()
-}
-
-fn scope() -> Scope {
-    Scope::new(&device(), 1)
-}
-
-/// The values that `make_layers.py` gives a tensor of this name.
-fn wave(name: &str, shape: &[usize]) -> Tensor {
-    let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
-    let count: usize = shape.iter().product();
-    let values: Vec<f32> =
-        (0..count).map(|i| (0.4 * (12.9898 * i as f64 + 0.7 * seed as f64).sin()) as f32).collect();
-    Tensor::from_slice(&values, shape, &device()).unwrap()
-}
 
 fn hide() -> Tensor {
     Tensor::from_slice(&[false, false, true, false, true, false], &[2, 3], &device()).unwrap()
@@ -39,54 +21,6 @@ fn hide() -> Tensor {
 /// True for later keys.
 fn later(queries: usize, keys: usize) -> Tensor {
     Tensor::full(&[queries, keys], 1.0, DType::Bool, &device()).unwrap().triu(1).unwrap()
-}
-
-type Outs = Vec<(&'static str, Tensor)>;
-
-fn near(case: &str, what: &str, got: &Tensor, expected: &Value) {
-    let expected: Vec<f64> = serde_json::from_value(expected.clone()).unwrap();
-    let got = got.to_vec::<f32>().unwrap();
-    assert_eq!(got.len(), expected.len(), "{case}, {what}");
-    for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
-        let off = (f64::from(*got) - expected).abs();
-        assert!(
-            off < 2e-6 * (1.0 + expected.abs()),
-            "{case}, {what}, element {i}: {got}, PyTorch's {expected}"
-        );
-    }
-}
-
-/// Compares a layer with PyTorch's; `run` gets inputs of these shapes.
-fn check<M: Module>(
-    case: &str,
-    model: M,
-    inputs: &[(&str, &[usize])],
-    run: impl Fn(&M, &[Tensor]) -> Result<Outs>,
-) {
-    let all: Value = serde_json::from_str(include_str!("fixtures/layers.json")).unwrap();
-    let expected = &all[case];
-    let names: BTreeMap<String, Vec<usize>> = serde_json::from_value(expected["names"].clone()).unwrap();
-    let parameters = model.named_parameters();
-    let own = parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shape().to_vec())).collect();
-    assert_eq!(names, own, "{case}");
-    for (name, parameter) in &parameters {
-        plimsoll::no_grad(|| parameter.copy_(&wave(name, parameter.shape()))).unwrap();
-    }
-    let tensors: Vec<Tensor> =
-        inputs.iter().map(|(name, shape)| wave(name, shape).requires_grad_(true).unwrap()).collect();
-    let outs = run(&model, &tensors).unwrap();
-    let mut loss = Tensor::zeros(&[], &device()).unwrap();
-    for (name, out) in &outs {
-        near(case, name, out, &expected["outs"][name]);
-        loss = (&loss + &(out * &wave(name, out.shape())).unwrap().sum().unwrap()).unwrap();
-    }
-    assert_eq!(outs.len(), expected["outs"].as_object().unwrap().len(), "{case}");
-    loss.backward().unwrap();
-    let named = inputs.iter().map(|(name, _)| (*name).to_owned()).zip(tensors).chain(parameters);
-    for (name, tensor) in named {
-        let grad = tensor.grad().unwrap_or_else(|| panic!("{case}: {name} has no gradient"));
-        near(case, &format!("the gradient of {name}"), &grad, &expected["grads"][&name]);
-    }
 }
 
 fn attention(options: MultiheadAttentionOptions) -> MultiheadAttention {
