@@ -1,0 +1,66 @@
+//! Three training scripts of PyTorch, ported line by line, whose losses are PyTorch's: a Siamese network, an LSTM of characters over
+//! packed sequences, a diffusion U-Net. `fixtures/make_scripts.py` has the originals and made `fixtures/scripts.json`.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+mod ported {
+    pub(crate) mod char_lstm;
+    pub(crate) mod diffusion;
+    pub(crate) mod siamese;
+}
+
+use plimsoll::nn::Module;
+use plimsoll::{Device, Result, Tensor, no_grad};
+use serde_json::Value;
+
+/// Numbers from -1 to 1, as the script has them.
+fn noise(count: usize, seed: usize) -> Vec<f32> {
+    let at = |i: usize| ((12.9898 * i as f64 + 0.7 * seed as f64).sin() * 1000.0) % 1.0;
+    (0..count).map(|i| (2.0 * at(i).abs() - 1.0) as f32).collect()
+}
+
+fn tensor(seed: usize, shape: &[usize], device: &Device) -> Result<Tensor> {
+    Tensor::from_slice(&noise(shape.iter().product(), seed), shape, device)
+}
+
+/// The script's start values.
+fn fill(model: &impl Module) -> Result<()> {
+    for (name, parameter) in model.named_parameters() {
+        let seed = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
+        let shape = parameter.shape();
+        let fan_in: usize = if shape.len() > 1 { shape[1..].iter().product() } else { 100 };
+        let is_norm = shape.len() == 1 && name.contains("norm") && name.ends_with("weight");
+        let start = if is_norm { 1.0 } else { 0.0 };
+        let values = tensor(seed, shape, parameter.device())?.mul_scalar((3.0 / fan_in as f64).sqrt())?;
+        no_grad(|| parameter.copy_(&values.add_scalar(start)?))?;
+    }
+    Ok(())
+}
+
+/// Losses within four times PyTorch's own difference between 32 and 64 bits, or a hundred-thousandth.
+fn check(script: &str, losses: &[f32]) {
+    let all: Value = serde_json::from_str(include_str!("fixtures/scripts.json")).unwrap();
+    let [single, double] = ["float32", "float64"]
+        .map(|dtype| serde_json::from_value::<Vec<f64>>(all[script][dtype].clone()).unwrap());
+    assert_eq!(losses.len(), double.len(), "{script}");
+    for (step, &loss) in losses.iter().enumerate() {
+        let allowed = (4.0 * (single[step] - double[step]).abs()).max(1e-5 * double[step].abs().max(0.1));
+        let off = (f64::from(loss) - double[step]).abs();
+        assert!(off <= allowed, "{script}, step {step}: {loss}, PyTorch's {} ({off} off)", double[step]);
+    }
+}
+
+#[test]
+fn a_siamese_network_learns_pytorchs_steps() {
+    check("siamese", &ported::siamese::losses().unwrap());
+}
+
+#[test]
+fn an_lstm_of_characters_over_packed_sequences_learns_pytorchs_steps() {
+    check("char lstm", &ported::char_lstm::losses().unwrap());
+}
+
+#[test]
+fn a_diffusion_u_net_learns_pytorchs_steps() {
+    check("diffusion", &ported::diffusion::losses().unwrap());
+}
