@@ -1,4 +1,5 @@
-//! Files that are replaced whole or not at all: [`replace`]; several of them, after all are written: [`write()`].
+//! Files that are replaced whole or not at all: [`write`](self::write()), then [`Written::take_its_place`]; several of them after all
+//! are written.
 //!
 //! What is written goes to a file of another name in the same folder, is brought to the disk, and takes the old file's
 //! name in one step. Whoever is killed meanwhile leaves the old file, and a file whose name says that it is not whole.
@@ -56,14 +57,6 @@ impl Drop for Written {
         // place, there is no file of this name.
         let _ = fs::remove_file(&self.partial);
     }
-}
-
-/// Replaces a file by what `write` writes.
-pub(super) fn replace(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> Result<(), SerializeError>,
-) -> Result<(), SerializeError> {
-    self::write(path, write)?.take_its_place()
 }
 
 /// Brings a file's new name to the disk.
