@@ -316,7 +316,7 @@ pub enum DataError {
         /// The batch, from 0 in its epoch.
         batch: usize,
         /// The error.
-        source: plimsoll_tensor::Error,
+        source: Box<plimsoll_tensor::Error>,
     },
 
     /// An error of a text or a token file.

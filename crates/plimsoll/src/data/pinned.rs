@@ -106,7 +106,8 @@ fn pin_all(mut epoch: Epoch, to: &SyncSender<Option<Pinned>>) {
         let after = epoch.state();
         let number = after.batch.saturating_sub(1) as usize;
         let batch = batch.and_then(|batch| {
-            PinnedBatch::of(&batch).map_err(|source| DataError::Pin { batch: number, source })
+            PinnedBatch::of(&batch)
+                .map_err(|source| DataError::Pin { batch: number, source: Box::new(source) })
         });
         let is_last = batch.is_err();
         if to.send(Some(Pinned { batch, after })).is_err() || is_last {
