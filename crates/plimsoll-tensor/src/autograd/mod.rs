@@ -19,4 +19,4 @@ pub use grad_mode::{
 };
 pub(crate) use grad_mode::{Recomputing, is_recomputing};
 pub use saved::saved_tensors_hooks;
-pub(crate) use saved::{Saved, Unpacked};
+pub(crate) use saved::{Saved, Unpacked, hooks_are_open};

@@ -12,7 +12,10 @@ use smallvec::SmallVec;
 
 use super::grad_mode::no_grad;
 use crate::data::Data;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout::Layout;
+use crate::storage::Recompute;
 use crate::tensor::Tensor;
 use crate::unwind::caught;
 
@@ -20,6 +23,8 @@ use crate::unwind::caught;
 pub(crate) enum Saved {
     /// As it is.
     Kept { data: Data, version: u32 },
+    /// As a way to compute it again (`checkpoint/output.rs`).
+    Recomputed { values: Arc<dyn Recompute>, layout: Layout, dtype: DType },
     /// As a hook packed it.
     Packed { value: Box<dyn Any + Send + Sync>, hooks: Arc<dyn Hooks> },
 }
@@ -36,16 +41,18 @@ impl Saved {
             return Err(Error::autograd(op, message));
         }
         let Some(hooks) = HOOKS.with_borrow(|stack| stack.last().cloned()) else {
-            data.storage.save();
-            return Ok(Saved::Kept { data: data.clone(), version: data.storage.version() });
+            return Ok(match data.storage.save() {
+                None => Saved::Kept { data: data.clone(), version: data.storage.version() },
+                Some(values) => Saved::Recomputed { values, layout: data.layout.clone(), dtype: data.dtype },
+            });
         };
         let value = no_grad(|| hooks.pack(&Tensor::from_data(data.clone())))?;
         Ok(Saved::Packed { value, hooks })
     }
 
-    /// Whether a hook must give it back.
+    /// Whether a hook must give it back, or it must be computed: it is then not the derivative's own.
     pub(crate) fn is_packed(&self) -> bool {
-        matches!(self, Saved::Packed { .. })
+        !matches!(self, Saved::Kept { .. })
     }
 
     /// The values, for the derivative of `node`.
@@ -61,6 +68,9 @@ impl Saved {
                     return Err(Error::SavedModified { node, changed_by, saved, found });
                 }
                 Ok(data.clone())
+            }
+            Saved::Recomputed { values, layout, dtype } => {
+                Ok(Data { storage: values.values()?, layout: layout.clone(), dtype: *dtype })
             }
             Saved::Packed { value, hooks } => Ok(no_grad(|| hooks.unpack(value.as_ref()))?.data().clone()),
         }
@@ -97,14 +107,21 @@ impl<K: Copy + PartialEq> Unpacked<K> {
 
 impl Drop for Saved {
     fn drop(&mut self) {
-        if let Saved::Kept { data, .. } = self {
-            data.storage.unsave();
+        match self {
+            Saved::Kept { data, .. } => data.storage.unsave(),
+            Saved::Recomputed { values, .. } => values.unsave(),
+            Saved::Packed { .. } => {}
         }
     }
 }
 
 thread_local! {
     static HOOKS: RefCell<Vec<Arc<dyn Hooks>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether hooks get what this thread's operations save.
+pub(crate) fn hooks_are_open() -> bool {
+    HOOKS.with_borrow(|stack| !stack.is_empty())
 }
 
 /// A pair of hooks, whatever type lies between them.

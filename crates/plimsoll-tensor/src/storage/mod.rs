@@ -70,6 +70,21 @@ struct Inner {
 /// How evicted bytes are computed again: a storage of as many bytes, for which the caller has the only handle.
 pub(crate) type Recipe = Arc<dyn Fn() -> Result<Storage> + Send + Sync>;
 
+/// How the bytes of a saved tensor are computed again, in place of keeping them.
+pub(crate) trait Recompute: Send + Sync {
+    /// One more saved tensor will read them.
+    fn save(&self);
+
+    /// The bytes, computed where they are not there.
+    ///
+    /// # Errors
+    /// Those of the computation.
+    fn values(&self) -> Result<Storage>;
+
+    /// A saved tensor lets go: the last one frees the bytes.
+    fn unsave(&self);
+}
+
 /// What the bytes are for and what owns them.
 struct Account {
     tag: Tag,
@@ -80,6 +95,8 @@ struct Account {
     /// The operation that changed them last.
     changed_by: &'static str,
     room: Room<Recipe>,
+    /// How they are computed again where they are saved, and the number of changes that this holds for.
+    recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
 }
 
 impl Storage {
@@ -119,7 +136,7 @@ impl Storage {
             used_by: AtomicU64::new(stream.0),
             version: AtomicU32::new(0),
             inference: inference::is_enabled(),
-            account: Mutex::new(Account { tag, saved: 0, guards: 0, changed_by: "", room }),
+            account: Mutex::new(Account { tag, saved: 0, guards: 0, changed_by: "", room, recompute: None }),
             lock: RwLock::new(()),
         }))
     }
@@ -211,14 +228,31 @@ impl Storage {
         }
     }
 
-    /// One more saved tensor keeps these bytes: a temporary becomes an activation.
-    pub(crate) fn save(&self) {
+    /// Where these bytes are saved for the backward pass, `recompute` is saved instead, for as long as it lives and they do not
+    /// change.
+    pub(crate) fn recompute_with(&self, recompute: Weak<dyn Recompute>) {
+        let old = self.account().recompute.replace(Box::new((recompute, self.version())));
+        drop(old);
+    }
+
+    /// One more saved tensor keeps these bytes: a temporary becomes an activation. Where they are to be computed again,
+    /// gives back how, and keeps nothing.
+    pub(crate) fn save(&self) -> Option<Arc<dyn Recompute>> {
         let mut account = self.account();
+        if let Some((recompute, version)) = account.recompute.as_deref()
+            && *version == self.version()
+            && let Some(recompute) = recompute.upgrade()
+        {
+            drop(account);
+            recompute.save();
+            return Some(recompute);
+        }
         account.saved += 1;
         if account.tag.category == Category::Temporary {
             let label: LabelId = account.tag.label;
             self.retag_locked(&mut account, Tag { category: Category::Activation, label });
         }
+        None
     }
 
     /// A saved tensor lets go: what still has a handle is a temporary again.

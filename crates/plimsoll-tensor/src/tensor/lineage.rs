@@ -18,7 +18,7 @@ use crate::layout::{Dims, Layout};
 impl Tensor {
     /// The operation that the values come from, and which of its outputs: the last recorded change in place, or what
     /// made the tensor.
-    pub(super) fn made_by(&self) -> Option<MadeBy> {
+    pub(crate) fn made_by(&self) -> Option<MadeBy> {
         match self.changed_member() {
             Some(member) => member.made_by(&self.0.data),
             None => self.0.made_by.clone(),

@@ -8,7 +8,7 @@ use plimsoll_alloc::StreamId;
 use smallvec::SmallVec;
 
 use super::graph::Sizes;
-use super::{Derivative, Edge, Hooks, Node, Tensor};
+use super::{Derivative, Edge, Grads, Hooks, Node, Tensor};
 use crate::error::{Error, Result};
 use crate::few::fill;
 use crate::label;
@@ -95,11 +95,31 @@ impl Node {
         self.derivative.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
+    /// Keeps something for as long as the derivative: until a backward pass has run it, or the graph is dropped.
+    pub(crate) fn hold<T: Send + Sync + 'static>(&self, held: T) {
+        let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = slot
+            .take()
+            .map(|derivative| Arc::new(Holding { derivative, _held: held }) as Arc<dyn Derivative>);
+    }
+
     /// The derivative: taken out, so that dropping it frees what it saved, or shared.
     pub(crate) fn derivative(&self, keep: Keep) -> Result<Arc<dyn Derivative>> {
         let mut slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
         let derivative = if keep == Keep::Retain { slot.clone() } else { slot.take() };
         derivative.ok_or(Error::GraphFreed { node: self.name })
+    }
+}
+
+/// A derivative with something that lives as long.
+struct Holding<T> {
+    derivative: Arc<dyn Derivative>,
+    _held: T,
+}
+
+impl<T: Send + Sync> Derivative for Holding<T> {
+    fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
+        self.derivative.backward(node, grads, wanted)
     }
 }
 

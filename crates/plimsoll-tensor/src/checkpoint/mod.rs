@@ -4,18 +4,23 @@
 //! [`autograd::grad`](crate::autograd::grad) and checkpoints inside it work; only what its operations would save is replaced
 //! by a number. The first derivative that asks for one runs the piece again, up to the last tensor that is needed, and
 //! each value is dropped as soon as its derivative has read it. Random numbers and autocast are those of the first run.
+//!
+//! `output.rs` has the opposite: a piece whose output is dropped and computed again, while what it saves is kept.
+
+mod first_run;
+mod output;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::autocast_mode;
-use crate::autograd::{Saved, enable_grad, is_grad_enabled, saved_tensors_hooks};
-use crate::device::Device;
+use crate::autograd::{enable_grad, is_grad_enabled, saved_tensors_hooks};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Dims;
-use crate::random::{self, Generator, RngState};
 use crate::tensor::Tensor;
+
+use first_run::FirstRun;
+pub use output::recompute_output;
 
 /// Runs `f` on `inputs` and keeps nothing of what it saves for the backward pass but the inputs themselves: `f` runs a second
 /// time there, with the same random numbers and under the same autocast. As `torch.utils.checkpoint.checkpoint`.
@@ -118,13 +123,7 @@ pub fn is_recomputing() -> bool {
 /// A checkpointed piece.
 struct Piece<F> {
     f: F,
-    /// Each input, and whether it wanted a gradient. They are saved as any operation's are, so that a checkpoint around this
-    /// one drops them too.
-    inputs: Vec<(Saved, bool)>,
-    random: Vec<(Device, RngState)>,
-    /// Where the generator stood that was set, if one was.
-    generator: Option<RngState>,
-    autocast: Option<DType>,
+    first: FirstRun,
     state: Mutex<State>,
 }
 
@@ -138,17 +137,7 @@ struct State {
 
 impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
     fn new(f: F, inputs: &[&Tensor]) -> Result<Piece<F>> {
-        let mut random: Vec<(Device, RngState)> = Vec::new();
-        for input in inputs {
-            let device = input.device();
-            if random.iter().all(|(known, _)| known != device) {
-                random.push((device.clone(), device.rng_state()));
-            }
-        }
-        let saved = |input: &&Tensor| Ok((Saved::new(input.data(), "checkpoint")?, input.requires_grad()));
-        let inputs = inputs.iter().map(saved).collect::<Result<_>>()?;
-        let generator = random::current().map(|generator| generator.state());
-        Ok(Piece { f, inputs, random, generator, autocast: autocast_mode::lower(), state: Mutex::default() })
+        Ok(Piece { f, first: FirstRun::new(inputs)?, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -177,42 +166,20 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
 
     /// Runs the piece again, up to the last tensor that it saved before.
     fn recompute(self: &Arc<Self>) -> Result<()> {
-        let inputs = self.inputs.iter().map(|(saved, wanted)| {
-            let input = Tensor::from_data(saved.get("checkpoint")?);
-            if *wanted { input.requires_grad_(true) } else { Ok(input) }
-        });
-        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
-        let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
-        self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
+        let inputs = self.first.leaves()?;
         let progress = Arc::new(Mutex::new(Progress::default()));
         let (piece, seen) = (self.clone(), progress.clone());
-        let result = {
-            let _as_before = autocast_mode::Switched::to(self.autocast);
-            let _second = crate::autograd::Recomputing::new();
+        let nested =
+            |_: &()| Err(Error::autograd("checkpoint", "a backward pass inside of a checkpointed function"));
+        let result = self.first.again(|| {
             enable_grad(|| {
                 saved_tensors_hooks(
                     move |tensor: &Tensor| piece.keep(tensor, &seen),
-                    |_: &()| {
-                        Err(Error::autograd(
-                            "checkpoint",
-                            "a backward pass inside of a checkpointed function",
-                        ))
-                    },
-                    || match &self.generator {
-                        None => (self.f)(&inputs),
-                        // Another one that goes on from where it stood: the program's own is not touched.
-                        Some(state) => {
-                            let again = Generator::new(0);
-                            again.set_state(*state);
-                            random::with_generator(&again, || (self.f)(&inputs))
-                        }
-                    },
+                    nested,
+                    || (self.f)(&inputs),
                 )
             })
-        };
-        for ((device, _), state) in self.random.iter().zip(random) {
-            device.set_rng_state(state);
-        }
+        });
         let progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         match (&progress.wrong, progress.complete, result) {
             (Some(wrong), ..) => Err(differs(wrong)),
