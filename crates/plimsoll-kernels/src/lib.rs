@@ -32,7 +32,7 @@
 //! | `conv/`, `tile.rs` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
 //! | `attention/`, `philox.rs` | attention in blocks; the random bits of dropout |
 //! | `pool/`, `interpolate.rs` | windows' largest elements and means; images resampled |
-//! | `layer_norm.rs`, `row_norm.rs` | rows to mean 0 and deviation 1; also by their root mean square, and of sums |
+//! | `row_norm.rs` | rows to mean 0 and deviation 1 or by their root mean square, also of sums |
 //! | `channel_norm.rs`, `group_norm.rs`, `group_norm_last.rs` | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
 //! | `cross_entropy.rs`, `linear_cross_entropy.rs` | of logits; of a projection, some rows at a time |
 //! | `pair_loss.rs` | losses of an input and a target of one shape |
@@ -68,7 +68,6 @@ pub mod group_norm;
 pub mod group_norm_last;
 pub mod index;
 pub mod interpolate;
-pub mod layer_norm;
 pub mod linear_cross_entropy;
 pub mod loss;
 pub mod mask;

@@ -1,8 +1,8 @@
 //! Normalization of rows by their root mean square or by mean and deviation, perhaps of a sum that is written too.
 //!
-//! Sums over a row are in `f64`, as in `layer_norm`; the weight's gradient is cut by columns.
+//! Sums over a row are in `f64`, as those of softmax. The weight's gradient is cut by columns, so that no sum depends on the
+//! number of threads.
 
-use super::layer_norm::squares;
 use super::number::Float;
 use super::parallel::{PIECE, Pieces, for_each_cut, for_each_piece};
 use super::simd::vectorize;
@@ -32,11 +32,14 @@ impl<T: Float> Rows<'_, T> {
     }
 }
 
-/// Writes each row of `x` (of `x` plus `residual` where there is one, which goes to `sum`) normalized, times `scale[0]`
+/// What is added to rows before they are normalized, and how that sum is rounded where it is stored in fewer bits.
+pub type Residual<'a, T> = (&'a [T], Option<fn(T) -> T>);
+
+/// Writes each row of `x` (of `x` plus a residual where there is one, which goes to `sum`) normalized, times `scale[0]`
 /// plus `scale[1]`; and what is kept of it.
 pub fn row_norm<T: Float>(
     (center, eps): (Center, f64),
-    (x, residual): (&[T], Option<&[T]>),
+    (x, residual): (&[T], Option<Residual<'_, T>>),
     scale: [Option<&[T]>; 2],
     (out, sum): (&mut [T], Option<&mut [T]>),
     (rstd, mean): (&mut [T], Option<&mut [T]>),
@@ -62,10 +65,13 @@ pub fn row_norm<T: Float>(
                 for (i, (out, rstd)) in out.chunks_exact_mut(cols).zip(rstd).enumerate() {
                     let row = chunk * rows + i;
                     let mut x = &x[row * cols..][..cols];
-                    if let Some(residual) = residual {
+                    if let Some((residual, rounding)) = residual {
                         let sum = &mut sum[i * cols..][..cols];
                         let residual = &residual[row * cols..][..cols];
                         sum.iter_mut().zip(x).zip(residual).for_each(|((sum, &x), &y)| *sum = x + y);
+                        if let Some(rounded) = rounding {
+                            sum.iter_mut().for_each(|x| *x = rounded(*x));
+                        }
                         x = sum;
                     }
                     let level =
@@ -87,6 +93,20 @@ pub fn row_norm<T: Float>(
             },
         );
     });
+}
+
+/// The sum of squared distances from `mean`, in 16 lanes of `f64`.
+#[inline(always)]
+fn squares<T: Float>(row: &[T], mean: T) -> f64 {
+    let (blocks, rest) = row.as_chunks::<16>();
+    let square = |x: T| ((x - mean) * (x - mean)).wide();
+    let mut lanes = [0f64; 16];
+    for block in blocks {
+        for i in 0..16 {
+            lanes[i] += square(block[i]);
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&x| square(x)).sum::<f64>()
 }
 
 /// Writes the gradient of `x`: `rstd · (g - mean(g) - x̂ · mean(g · x̂))`, with `g` the gradient times `weight` and `x̂` the

@@ -17,10 +17,10 @@
 //! | `distance` | distances of every pair of vectors |
 //! | `mask` | triangles of matrices, places and elements of a mask |
 //! | `optim` | optimizers beside those of `step` |
-//! | `row_norm` | other normalizations of rows, rotary embedding |
+//! | `row_norm` | normalizations of rows and of their sum with others, rotary embedding |
 //! | `loss` | cross entropy, likelihoods |
 //! | `pair_loss` | losses of each element and its target |
-//! | `rows` | what works on rows: softmax, layer normalization, losses |
+//! | `rows` | what works on rows: softmax, losses |
 //! | `product` | matrix products, by cuBLASLt where it reads the strides |
 //! | `index` | rows by index, and sums of rows by index |
 //! | `batch_norm` | batch normalization, forward and backward |

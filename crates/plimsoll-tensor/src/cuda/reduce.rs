@@ -148,12 +148,3 @@ pub(crate) fn argmax(call: &mut CudaCall<'_>, x: Placed<'_>, out: Placed<'_>, di
     let args = Args::new().address(out.address).address(x.address).size(out.len()).words(&words);
     call.launch(source, [out.len().div_ceil(256), 1, 1], 256, args)
 }
-
-/// The sum of a small matrix's rows, in one launch.
-pub(super) fn sum_whole(call: &mut CudaCall<'_>, x: Placed<'_>, out: Placed<'_>) -> Result<()> {
-    let (kept, reduced) = split(&x, &[true, false]);
-    let terms = x.shape()[0];
-    let accumulator = name(out.dtype.accumulator());
-    let sizes = [out.len(), terms, terms];
-    launch(call, (x.address, x.dtype), (out.address, out.dtype), accumulator, (&kept, &reduced), sizes, 1.0)
-}

@@ -1,8 +1,9 @@
-//! Normalizations of rows beside that of `rows`: by the root mean square, and of a sum that is written too; rotary embedding.
+//! Normalizations of rows, perhaps of a sum that is written too, and their gradients; rotary embedding.
 
 use plimsoll_cuda::{Args, Source};
 use smallvec::SmallVec;
 
+use super::reduce::neighbours;
 use super::space::Space;
 use super::{CudaCall, Placed, name, threads_for};
 use crate::dtype::DType;
@@ -12,12 +13,66 @@ use crate::layout::Dims;
 const ROW_NORM: &str = include_str!("kernels/row_norm.cu");
 const ROTARY: &str = include_str!("kernels/rotary.cu");
 
-fn source(call: &CudaCall<'_>, dtype: DType, mean: bool, pass: &'static str) -> Source {
-    call.source(ROW_NORM)
-        .with("A", name(dtype.accumulator()))
-        .with("T", name(dtype))
-        .with("MEAN", if mean { "1" } else { "0" })
-        .with("PASS", pass)
+/// Rows longer than this are a whole block's, shorter ones a warp's.
+const WARP_COLS: usize = 1024;
+
+/// Into how many parts the sums over rows are cut that the gradients of weight and bias are: as many as keep a large GPU busy.
+/// By sizes alone, so that the order of a sum is the same everywhere.
+fn parts(rows: usize, cols: usize) -> usize {
+    if cols > WARP_COLS { rows.min(528) } else { rows.div_ceil(8).min(264) }.max(1)
+}
+
+/// Bytes of scratch for those parts.
+pub(crate) fn sums_scratch(rows: usize, cols: usize, dtype: DType) -> u64 {
+    (parts(rows, cols) * 2 * cols * dtype.accumulator().size()) as u64
+}
+
+/// How the elements of a row are shared: how many lie together in 16 bytes, how many of those each thread keeps in registers, and
+/// the threads of a row. `None` where rows are no whole number of them.
+fn in_registers(cols: usize, all: &[Placed<'_>]) -> Option<(usize, usize, usize)> {
+    let size = all.first()?.dtype.size();
+    let together = 16 / size;
+    let begins_well = |x: &Placed<'_>| x.address.is_multiple_of((together * x.dtype.size()) as u64);
+    if cols == 0 || !cols.is_multiple_of(together) || !all.iter().all(begins_well) {
+        return None;
+    }
+    let packs = cols / together;
+    let threads = packs.div_ceil(32 / together).next_power_of_two().clamp(32, 1024);
+    let each = packs.div_ceil(threads);
+    (each * together <= 64).then_some((together, each, threads))
+}
+
+/// The kernels of a pass over rows.
+struct Pass {
+    source: Source,
+    /// Rows that a block works on at a time.
+    at_a_time: usize,
+    threads: u32,
+    in_registers: bool,
+}
+
+/// The kernel of a pass over rows of these operands: `warps` rows a block where a warp is enough for one.
+fn pass(call: &CudaCall<'_>, dtype: DType, number: &'static str, all: &[Placed<'_>], warps: usize) -> Pass {
+    let cols = all.first().map_or(0, Placed::cols);
+    let found = in_registers(cols, all);
+    let threads = found.map_or(threads_for(cols) as usize, |(.., threads)| threads);
+    let (together, each) = found.map_or((1, 0), |(together, each, _)| (together, each));
+    let warps = if threads == 32 && cols <= WARP_COLS { warps } else { 0 };
+    let source = source(call, dtype, number)
+        .with("VEC", together.to_string())
+        .with("EACH", each.to_string())
+        .with("WARPS", warps.to_string())
+        .with("THREADS", (threads * warps.max(1)).to_string());
+    let threads = u32::try_from(threads * warps.max(1)).unwrap_or(1024);
+    Pass { source, at_a_time: warps.max(1), threads, in_registers: found.is_some() }
+}
+
+fn source(call: &CudaCall<'_>, dtype: DType, pass: &'static str) -> Source {
+    call.source(ROW_NORM).with("A", name(dtype.accumulator())).with("T", name(dtype)).with("PASS", pass)
+}
+
+fn flag(on: bool) -> &'static str {
+    if on { "1" } else { "0" }
 }
 
 fn address(x: Option<Placed<'_>>) -> u64 {
@@ -35,32 +90,63 @@ pub(crate) fn forward(call: &mut CudaCall<'_>, mean: bool, residual: bool, eps: 
     let scale = 1 + usize::from(residual);
     let of_mean = mean.then(|| outs[2]);
     let sum = residual.then(|| outs[2 + usize::from(mean)]);
+    let all: SmallVec<[Placed<'_>; 6]> = ins.iter().chain([&outs[0]]).copied().chain(sum).collect();
+    let Pass { source, at_a_time, threads, .. } = pass(call, dtype, "0", &all, 4);
+    let source = source.with("MEAN", flag(mean)).with("ADD", flag(residual)).with("SUMS", "0");
     let args = Args::new().address(outs[0].address).address(outs[1].address).address(address(of_mean));
     let args = args.address(address(sum)).address(ins[0].address).address(address(residual.then(|| ins[1])));
     let args = args.address(address(ins.get(scale).copied())).address(address(ins.get(scale + 1).copied()));
-    let source = source(call, dtype, mean, "0");
-    let (blocks, cols) = (rows(&ins[0]), ins[0].cols());
-    call.launch(source, [blocks, 1, 1], threads_for(cols), args.size(cols).f64(eps))
+    let (rows, cols) = (rows(&ins[0]), ins[0].cols());
+    let args = args.size(rows).size(cols).f64(eps);
+    call.launch(source, [rows.div_ceil(at_a_time), 1, 1], threads, args)
 }
 
-/// `grad, x, rstd[, mean][, along][, weight] -> grad of x`, or of the scale.
-pub(crate) fn backward(call: &mut CudaCall<'_>, mean: bool, along: bool, of_scale: bool) -> Result<()> {
-    let (ins, out) = (call.ins.clone(), call.outs[0]);
+/// `grad, x, rstd[, mean][, along][, weight] -> [grad of x][, of the weight][, of the bias]`.
+pub(crate) fn backward(call: &mut CudaCall<'_>, mean: bool, along: bool, wanted: [bool; 3]) -> Result<()> {
+    let ins = call.ins.clone();
     let dtype = call.float(&ins[..2])?;
     let [grad, x, rstd, rest @ ..] = &ins[..] else { return call.missing() };
     let (of_mean, rest) = rest.split_at(usize::from(mean));
     let (along, weight) = rest.split_at(usize::from(along));
-    let args = Args::new().address(out.address).address(grad.address).address(x.address);
-    let args = args.address(rstd.address).address(address(of_mean.first().copied()));
-    let cols = x.cols();
-    if of_scale {
-        let source = source(call, dtype, mean, "2");
-        let args = args.size(rows(x)).size(cols);
-        return call.launch(source, [cols.div_ceil(32), 1, 1], 256, args);
+    let mut outs = call.outs.clone().into_iter();
+    let [to_x, to_weight, to_bias] = wanted.map(|wanted| if wanted { outs.next() } else { None });
+    let (rows, cols) = (rows(x), x.cols());
+    let sums = wanted[1] || wanted[2];
+    let (scratch, parts) = (call.scratch_address(), parts(rows, cols));
+    let of_row = [rstd.address, address(of_mean.first().copied())];
+    let mut parts_are_there = false;
+    if let Some(to_x) = to_x {
+        let all: SmallVec<[Placed<'_>; 5]> =
+            [to_x, *grad, *x].iter().chain(along).chain(weight).copied().collect();
+        let kernel = pass(call, dtype, "1", &all, if sums { 8 } else { 4 });
+        parts_are_there = sums && kernel.in_registers;
+        let source = kernel.source.with("MEAN", flag(mean)).with("ADD", flag(!along.is_empty()));
+        let source = source.with("SUMS", flag(parts_are_there));
+        let blocks = if parts_are_there { parts } else { rows.div_ceil(kernel.at_a_time) };
+        let args =
+            Args::new().address(to_x.address).address(scratch).address(grad.address).address(x.address);
+        let args = of_row.into_iter().fold(args, Args::address);
+        let args = [along, weight].iter().fold(args, |args, x| args.address(address(x.first().copied())));
+        let blocks = if rows == 0 { 0 } else { blocks };
+        call.launch(source, [blocks, 1, 1], kernel.threads, args.size(rows).size(cols))?;
     }
-    let args = args.address(address(along.first().copied())).address(address(weight.first().copied()));
-    let source = source(call, dtype, mean, "1");
-    call.launch(source, [rows(x), 1, 1], threads_for(cols), args.size(cols))
+    if !sums {
+        return Ok(());
+    }
+    let mean = flag(mean);
+    let parts = if rows == 0 { 0 } else { parts };
+    if !parts_are_there {
+        let vector = [grad, x].map(|x| neighbours(cols, (x.address, x.dtype), &[cols]));
+        let vector = vector[0].min(vector[1]);
+        let source = source(call, dtype, "2").with("MEAN", mean).with("VEC", vector.to_string());
+        let args = Args::new().address(scratch).address(grad.address).address(x.address);
+        let args = of_row.into_iter().fold(args, Args::address);
+        let args = args.size(rows).size(cols).size(rows.div_ceil(parts.max(1)));
+        call.launch(source.with("WARPS", "0"), [cols.div_ceil(32 * vector), parts, 1], 256, args)?;
+    }
+    let args = Args::new().address(address(to_weight)).address(address(to_bias)).address(scratch);
+    let source = source(call, dtype, "3").with("WARPS", "0");
+    call.launch(source, [cols.div_ceil(32), 2, 1], 1024, args.size(parts).size(cols))
 }
 
 /// `x, cos, sin -> out`: pairs of halves or of neighbours turned by `sign` times their angles.

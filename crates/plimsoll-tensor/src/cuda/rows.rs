@@ -1,16 +1,13 @@
-//! What works on rows: softmax, layer normalization, losses.
+//! What works on rows: softmax, losses, the projection to classes.
 
 use plimsoll_cuda::{Args, Source};
-use smallvec::SmallVec;
 
 use super::product::{Operand, product};
-use super::reduce::neighbours;
 use super::{CudaCall, Placed, blocks_for, fault, name, threads_for};
 use crate::dtype::DType;
 use crate::error::Result;
 
 const SOFTMAX: &str = include_str!("kernels/softmax.cu");
-const LAYER_NORM: &str = include_str!("kernels/layer_norm.cu");
 const NLL: &str = include_str!("kernels/nll.cu");
 const CROSS_ENTROPY: &str = include_str!("kernels/cross_entropy.cu");
 
@@ -33,95 +30,6 @@ pub(crate) fn softmax(call: &mut CudaCall<'_>, log: bool) -> Result<()> {
         ins.iter().fold(Args::new().address(out.address), |args, x| args.address(x.address)).size(out.cols());
     let rows = if out.is_empty() { 0 } else { out.rows() };
     call.launch(source, [rows, 1, 1], threads_for(out.cols()), args)
-}
-
-/// How a block shares the elements of a row that it keeps in registers: how many lie together in 16 bytes, how many of those each
-/// thread has, and the threads. `None` where rows are no whole number of them.
-fn in_registers(cols: usize, all: &[Placed<'_>]) -> Option<(usize, usize, u32)> {
-    let size = all.first()?.dtype.size();
-    let together = 16 / size;
-    let begins_well = |x: &Placed<'_>| x.address.is_multiple_of((together * x.dtype.size()) as u64);
-    if cols == 0 || !cols.is_multiple_of(together) || !all.iter().all(begins_well) {
-        return None;
-    }
-    let packs = cols / together;
-    let threads = packs.div_ceil(32 / together).next_power_of_two().clamp(32, 1024);
-    let each = packs.div_ceil(threads);
-    (each * together <= 64).then_some((together, each, u32::try_from(threads).unwrap_or(32)))
-}
-
-/// The text of a pass over rows of which a block keeps one in registers, and its threads, or the one for rows of any length.
-fn row_source(call: &CudaCall<'_>, pass: &'static str, dtype: DType, all: &[Placed<'_>]) -> (Source, u32) {
-    let cols = all.first().map_or(0, Placed::cols);
-    let source = typed(call, LAYER_NORM, dtype).with("PASS", pass);
-    match in_registers(cols, all) {
-        Some((together, each, threads)) => {
-            (source.with("VEC", together.to_string()).with("EACH", each.to_string()), threads)
-        }
-        None => (source.with("VEC", "1").with("EACH", "0"), threads_for(cols)),
-    }
-}
-
-/// `x[, weight[, bias]] -> out, mean, rstd`.
-pub(crate) fn layer_norm(call: &mut CudaCall<'_>, eps: f64) -> Result<()> {
-    let ins = call.ins.clone();
-    let dtype = call.float(&ins)?;
-    let [out, mean, rstd] = call.outs[..] else { return call.missing() };
-    let at = |i: usize| ins.get(i).map_or(0, |x| x.address);
-    let all: SmallVec<[Placed<'_>; 4]> = std::iter::once(out).chain(ins.iter().copied()).collect();
-    let (source, threads) = row_source(call, "0", dtype, &all);
-    let args = Args::new().address(out.address).address(mean.address).address(rstd.address);
-    let args = args.address(at(0)).address(at(1)).address(at(2)).size(out.cols()).f64(eps);
-    call.launch(source, [if out.is_empty() { 0 } else { out.rows() }, 1, 1], threads, args)
-}
-
-/// `grad, x, mean, rstd[, weight] -> grad of x`.
-pub(crate) fn layer_norm_backward(call: &mut CudaCall<'_>) -> Result<()> {
-    let (ins, out) = (call.ins.clone(), call.outs[0]);
-    let dtype = call.float(&ins[..2])?;
-    let all: SmallVec<[Placed<'_>; 4]> =
-        [out, ins[0], ins[1]].into_iter().chain(ins.get(4).copied()).collect();
-    let (source, threads) = row_source(call, "1", dtype, &all);
-    let args = ins[..4].iter().fold(Args::new().address(out.address), |args, x| args.address(x.address));
-    let args = args.address(ins.get(4).map_or(0, |weight| weight.address)).size(out.cols());
-    call.launch(source, [if out.is_empty() { 0 } else { out.rows() }, 1, 1], threads, args)
-}
-
-/// Into how many parts the rows of a sum over rows are cut.
-fn row_parts(rows: usize, cols: usize) -> usize {
-    super::reduce::parts(cols, rows)
-}
-
-/// Bytes of scratch for the gradient of a layer normalization's weight.
-pub(crate) fn scale_scratch(rows: usize, cols: usize, dtype: DType) -> u64 {
-    match row_parts(rows, cols) {
-        1 => 0,
-        parts => (parts * cols * dtype.accumulator().size()) as u64,
-    }
-}
-
-/// `grad, x, mean, rstd -> grad of the weight`.
-pub(crate) fn layer_norm_backward_scale(call: &mut CudaCall<'_>) -> Result<()> {
-    let (ins, out) = (call.ins.clone(), call.outs[0]);
-    let dtype = call.float(&ins[..2])?;
-    let (rows, cols) = (ins[1].rows(), ins[1].cols());
-    let parts = row_parts(rows, cols);
-    let part = rows.div_ceil(parts).max(1);
-    let accumulator = dtype.accumulator();
-    let (to, to_type) = if parts == 1 { (out.address, dtype) } else { (call.scratch_address(), accumulator) };
-    let vector = [ins[0], ins[1]].map(|x| neighbours(cols, (x.address, x.dtype), &[cols]));
-    let vector = vector[0].min(vector[1]);
-    let source = typed(call, LAYER_NORM, dtype).with("PASS", "2").with("TO", name(to_type));
-    let source = source.with("VEC", vector.to_string()).with("EACH", "0");
-    let args = ins.iter().fold(Args::new().address(to), |args, x| args.address(x.address));
-    let args = args.size(rows).size(cols).size(part);
-    call.launch(source, [cols.div_ceil(32 * vector), parts, 1], 256, args)?;
-    if parts == 1 {
-        return Ok(());
-    }
-    let layout = crate::layout::Layout::contiguous(&[parts, cols]);
-    let partial = Placed { address: to, dtype: to_type, layout: &layout };
-    super::reduce::sum_whole(call, partial, out)
 }
 
 /// `log_probabilities, target -> loss`, times a scale.
@@ -250,9 +158,12 @@ impl Projected {
                 }
             }
             if let Some(to_weight) = &to_weight {
-                let to = Operand::rows(to_weight.address, dtype, dim);
                 let keep = if first == 0 { 0.0 } else { 1.0 };
-                product(call, [1, classes, dim, count], l(0).transposed(), rows_of_x, to, None, keep)?;
+                for (class, some) in self.parts(dtype) {
+                    let to = to_weight.address + (class * dim * size) as u64;
+                    let to = Operand::rows(to, dtype, dim);
+                    product(call, [1, some, dim, count], l(class).transposed(), rows_of_x, to, None, keep)?;
+                }
             }
             if let Some(to_bias) = &to_bias {
                 let args = Args::new().address(to_bias.address).address(logits).size(count).size(classes);

@@ -7,6 +7,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::activations::Silu;
+use super::functions::{Gelu, GeluTanh, Relu};
+use super::gradient_in_place::gradient_in_place;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::layout::Dims;
@@ -42,13 +45,13 @@ impl Activation {
         }
     }
 
-    /// The gradient of its input `x` from that of its output.
-    fn gradient(self, grad: &Tensor, x: &Tensor) -> Result<Tensor> {
+    /// The gradient of its input `x` from that of its output, in the place of that where nobody else sees it.
+    fn gradient(self, grad: Tensor, x: &Tensor) -> Result<Tensor> {
         match self {
-            Activation::Relu => super::unary::gradient(super::functions::Relu {}, grad, x),
-            Activation::Gelu => super::unary::gradient(super::functions::Gelu {}, grad, x),
-            Activation::GeluTanh => super::unary::gradient(super::functions::GeluTanh {}, grad, x),
-            Activation::Silu => super::unary::gradient(super::activations::Silu {}, grad, x),
+            Activation::Relu => gradient_in_place(Relu {}, grad, x),
+            Activation::Gelu => gradient_in_place(Gelu {}, grad, x),
+            Activation::GeluTanh => gradient_in_place(GeluTanh {}, grad, x),
+            Activation::Silu => gradient_in_place(Silu {}, grad, x),
         }
     }
 }
@@ -69,12 +72,11 @@ fn of_linear(
     let mut shape = Dims::from_slice(grad.shape());
     shape[grad.rank() - 1] = weight.shape()[1];
     let to_x = || flat.matmul(weight)?.reshape(shape.as_slice());
+    // What `x` computes is dropped before the gradient of `x`, which is as large, is requested.
     let to_weight = || flat.t()?.matmul(&rows(&x()?)?);
-    Ok([
-        at.wants(0).then(to_x).transpose()?,
-        at.wants(1).then(to_weight).transpose()?,
-        at.wants(2).then(|| flat.sum_dims(&[0])).transpose()?,
-    ])
+    let to_weight = at.wants(1).then(to_weight).transpose()?;
+    let to_bias = at.wants(2).then(|| flat.sum_dims(&[0])).transpose()?;
+    Ok([at.wants(0).then(to_x).transpose()?, to_weight, to_bias])
 }
 
 fn only(count: usize, grads: [Option<Tensor>; 3]) -> Grads {
@@ -108,7 +110,7 @@ impl Function for Before {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; count]) };
         let (x, weight) = (at.saved(0)?, at.saved(1)?);
         let [to_y, to_weight, to_bias] = of_linear(at, grad, &weight, || self.activation.of(&x))?;
-        let to_x = to_y.map(|grad| self.activation.gradient(&grad, &x)).transpose()?;
+        let to_x = to_y.map(|grad| self.activation.gradient(grad, &x)).transpose()?;
         Ok(only(count, [to_x, to_weight, to_bias]))
     }
 }
@@ -150,7 +152,7 @@ impl Function for After {
                 x.linear(&weight, bias.as_ref())?
             }
         };
-        let grad = self.activation.gradient(grad, &before)?;
+        let grad = self.activation.gradient(grad.clone(), &before)?;
         drop(before);
         Ok(only(count, of_linear(at, &grad, &weight, || Ok(x.clone()))?))
     }

@@ -37,6 +37,7 @@ mod extreme;
 mod flip;
 mod functions;
 mod gather;
+mod gradient_in_place;
 mod group_norm;
 mod hyperbolic;
 mod in_place;
@@ -45,7 +46,6 @@ mod index_select;
 mod indices;
 mod interpolate;
 mod joined;
-mod layer_norm;
 mod leaf;
 mod linear;
 mod logical;
@@ -137,7 +137,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("in_place", in_place::cases),
     ("index_select", index_select::cases),
     ("interpolate", interpolate::cases),
-    ("layer_norm", layer_norm::cases),
+    ("layer_norm", row_norm::layer_norm_cases),
     ("linear", linear::cases),
     ("logical", logical::cases),
     ("logsumexp", logsumexp::cases),
