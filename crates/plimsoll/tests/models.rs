@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use plimsoll::models::{
     Bert, BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, RopeScaling, Vit,
-    VitConfig,
+    VitConfig, layers_to_recompute,
 };
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
@@ -316,6 +316,102 @@ fn checkpointed_blocks_have_the_same_gradients() {
         model.parameters().iter().map(|p| p.grad().unwrap().to_vec::<f32>().unwrap()).collect()
     };
     assert_eq!(gradients(false), gradients(true));
+}
+
+/// In which types a model trains.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    F32,
+    Autocast,
+    /// Parameters and stream in 16 bits.
+    Model,
+}
+
+fn prepared(model: &mut impl Module, form: Form) {
+    if matches!(form, Form::Model) {
+        model.bfloat16().unwrap();
+    }
+}
+
+/// The loss and all gradients, widened.
+fn gradients_of(model: &impl Module, loss: Vec<f32>) -> Vec<Vec<f32>> {
+    let grads = model
+        .parameters()
+        .into_iter()
+        .map(|parameter| parameter.grad().unwrap().to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap());
+    std::iter::once(loss).chain(grads).collect()
+}
+
+fn backward_of(form: Form, loss: impl Fn() -> Result<Tensor>) -> Vec<f32> {
+    let loss = match form {
+        Form::Autocast => autocast::autocast(DType::BF16, loss),
+        _ => loss(),
+    };
+    let loss = loss.unwrap();
+    loss.backward().unwrap();
+    loss.to_dtype(DType::F32).unwrap().to_vec::<f32>().unwrap()
+}
+
+#[test]
+fn products_that_are_computed_again_give_the_same_bits() {
+    let (x, y) = (tokens(&Device::cpu(), 0), tokens(&Device::cpu(), 1));
+    for form in [Form::F32, Form::Autocast, Form::Model] {
+        let of_gpt2 = |recompute_mlp: usize, dropout: f64| {
+            let device = Device::cpu();
+            device.manual_seed(5);
+            let config = gpt2(&Scope::new(&device, 1)).config().clone();
+            let config = Gpt2Config { recompute_mlp, dropout, ..config };
+            let mut model = Gpt2::new(&Scope::new(&device, 1), config).unwrap();
+            prepared(&mut model, form);
+            gradients_of(&model, backward_of(form, || model.loss(&x, &y)))
+        };
+        for dropout in [0.0, 0.1] {
+            let kept = of_gpt2(0, dropout);
+            assert_eq!(kept, of_gpt2(1, dropout), "{form:?}");
+            assert_eq!(kept, of_gpt2(2, dropout), "{form:?}");
+        }
+        let of_llama = |recompute_mlp: usize| {
+            let scope = Scope::new(&Device::cpu(), 1);
+            let config = LlamaConfig { recompute_mlp, ..llama(&scope).config().clone() };
+            let mut model = Llama::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
+            prepared(&mut model, form);
+            gradients_of(&model, backward_of(form, || model.loss(&x, &y)))
+        };
+        assert_eq!(of_llama(0), of_llama(2), "{form:?}");
+    }
+}
+
+/// GPT-2 124M on an H200 in 16 bits: the bytes reserved after three steps.
+fn reserved_by_gpt2(config: &Gpt2Config, batch: usize, device: &Device) -> Result<u64> {
+    let mut model = Gpt2::new(&Scope::new(device, 1), Gpt2Config { dropout: 0.0, ..config.clone() })?;
+    model.bfloat16()?;
+    let mut adamw = AdamW::new(model.parameters(), AdamWOptions::default()).with_master_weights();
+    let x = Tensor::empty(&[batch, 1024], DType::I64, device)?;
+    for _ in 0..3 {
+        let loss = model.loss(&x, &x)?;
+        adamw.zero_grad();
+        loss.backward()?;
+        adamw.step()?;
+    }
+    Ok(device.max_memory_reserved())
+}
+
+#[test]
+fn gpt2_in_16_bits_trains_in_less_than_half_of_compiled_pytorchs_memory() {
+    let h200 = || SimConfig::like("H200").unwrap();
+    let small = Gpt2Config::small();
+    let of_8 = reserved_by_gpt2(&small, 8, &Device::sim(h200())).unwrap();
+    assert!(of_8 <= 4_000_000_000, "{of_8}");
+    // As few layers compute their first product again as these limits ask for.
+    for (config, batch, limit, most) in
+        [(small, 64, 14_500_000_000, 3), (Gpt2Config::xl(), 8, 38_000_000_000, 20)]
+    {
+        let train = |recompute_mlp: usize, device: &Device| {
+            reserved_by_gpt2(&Gpt2Config { recompute_mlp, ..config.clone() }, batch, device).map(drop)
+        };
+        let layers = layers_to_recompute(config.n_layer, limit, h200(), train).unwrap().unwrap();
+        assert!(layers <= most, "{layers} layers for {limit} bytes");
+    }
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! GPT-2: the names, shapes and start values of `transformers`' `GPT2LMHeadModel`.
 
-use plimsoll_tensor::checkpoint::checkpoint;
+use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, CrossEntropyOptions, Error, Result, Tensor};
 
 use crate::members;
-use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, Scope};
+use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope};
 
 /// Sizes of a GPT-2.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +28,10 @@ pub struct Gpt2Config {
     pub dropout: f64,
     /// Whether each block is checkpointed: its activations are computed again in the backward pass.
     pub gradient_checkpointing: bool,
+    /// In how many blocks, from the first on, the perceptron's first product is computed again in the backward pass: four
+    /// times the width of the stream that is not kept, for a product more. [`layers_to_recompute`](super::layers_to_recompute)
+    /// finds how many a limit asks for.
+    pub recompute_mlp: usize,
 }
 
 impl Gpt2Config {
@@ -42,6 +46,7 @@ impl Gpt2Config {
             layer_norm_epsilon: 1e-5,
             dropout: 0.1,
             gradient_checkpointing: false,
+            recompute_mlp: 0,
         }
     }
 
@@ -145,18 +150,20 @@ impl Gpt2 {
         }
         let inner = &self.transformer;
         let positions = Tensor::arange(length, tokens.device())?;
-        let mut x = (&inner.wte.forward(tokens)? + &inner.wpe.forward(&positions)?)?;
-        x = inner.drop.forward(&x)?;
-        for block in inner.h.iter() {
-            x = match self.config.gradient_checkpointing {
-                true => {
-                    let block = block.clone();
-                    checkpoint(move |x| block.forward(&x[0]), &[&x])?
-                }
-                false => block.forward(&x)?,
-            };
+        let x = (&inner.wte.forward(tokens)? + &inner.wpe.forward(&positions)?)?;
+        let mut x = inner.drop.forward(&x)?;
+        if self.config.gradient_checkpointing {
+            for block in inner.h.iter() {
+                let block = block.clone();
+                x = checkpoint(move |x| block.forward(&x[0]), &[&x])?;
+            }
+            return inner.ln_f.forward(&x);
         }
-        inner.ln_f.forward(&x)
+        let mut stream = ResidualStream::new(x);
+        for (i, block) in inner.h.iter().enumerate() {
+            block.add_to(&mut stream, i < self.config.recompute_mlp)?;
+        }
+        stream.finish(&inner.ln_f)
     }
 
     /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 do not count. The
@@ -202,14 +209,22 @@ impl Block {
             mlp: Mlp::new(&scope.at("mlp"), config)?,
         })
     }
+
+    fn add_to(&self, stream: &mut ResidualStream, recompute_mlp: bool) -> Result<()> {
+        let mixed = self.attn.forward_of(stream.normalized(&self.ln_1)?)?;
+        stream.add_dropped(mixed, &self.attn.resid_dropout)?;
+        let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?, recompute_mlp)?;
+        stream.add_dropped(down, &self.mlp.dropout)
+    }
 }
 
 impl Module for Block {
     members!(ln_1, attn, ln_2, mlp);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = self.attn.forward_add(&self.ln_1.forward(x)?, x)?;
-        self.mlp.forward_add(&self.ln_2.forward(&x)?, &x)
+        let mut stream = ResidualStream::new(x.clone());
+        self.add_to(&mut stream, false)?;
+        stream.into_sum()
     }
 }
 
@@ -268,8 +283,10 @@ impl Attention {
         })
     }
 
-    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let qkv = self.c_attn.forward(x)?;
+    /// Of the normalized stream, which is dropped as soon as it was read.
+    fn forward_of(&self, x: Tensor) -> Result<Tensor> {
+        let qkv = self.c_attn.forward(&x)?;
+        drop(x);
         let mixed = {
             let _owner = Span::layer(self.label);
             let dropout_p = if self.resid_dropout.is_training() { self.dropout } else { 0.0 };
@@ -277,7 +294,7 @@ impl Attention {
             qkv.packed_attention(self.heads, self.heads, options)?
         };
         drop(qkv);
-        self.resid_dropout.forward_add(&self.c_proj.forward(&mixed)?, residual)
+        self.c_proj.forward(&mixed)
     }
 }
 
@@ -302,15 +319,19 @@ impl Mlp {
         })
     }
 
-    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let up = self.c_fc.forward(x)?;
-        let down = {
-            let _owner = Span::layer(self.c_proj.label);
-            let weight = self.c_proj.weight.t()?;
-            up.activation_linear(Activation::GeluTanh, &weight, Some(&self.c_proj.bias))?
+    /// Of the normalized stream, which is dropped as soon as it was read.
+    fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
+        let up = match recompute {
+            true => {
+                let c_fc = self.c_fc.clone();
+                recompute_output(move |x| c_fc.forward(&x[0]), &[&x])?
+            }
+            false => self.c_fc.forward(&x)?,
         };
-        drop(up);
-        self.dropout.forward_add(&down, residual)
+        drop(x);
+        let _owner = Span::layer(self.c_proj.label);
+        let weight = self.c_proj.weight.t()?;
+        up.activation_linear(Activation::GeluTanh, &weight, Some(&self.c_proj.bias))
     }
 }
 

@@ -1,12 +1,12 @@
 //! Llama: the names, shapes and start values of `transformers`' `LlamaForCausalLM`.
 
-use plimsoll_tensor::checkpoint::checkpoint;
+use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor, autocast};
+use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor};
 
 use super::rope::{self, RopeScaling};
 use crate::members;
-use crate::nn::{Embedding, Init, Linear, Module, ModuleList, RmsNorm, Scope};
+use crate::nn::{Embedding, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, Scope};
 
 /// Sizes of a Llama.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +39,9 @@ pub struct LlamaConfig {
     pub tie_word_embeddings: bool,
     /// Whether each block is checkpointed: its activations are computed again in the backward pass.
     pub gradient_checkpointing: bool,
+    /// In how many blocks, from the first on, the perceptron's first two products are computed again in the backward pass and
+    /// not kept. [`layers_to_recompute`](super::layers_to_recompute) finds how many a limit asks for.
+    pub recompute_mlp: usize,
 }
 
 impl Default for LlamaConfig {
@@ -59,6 +62,7 @@ impl Default for LlamaConfig {
             mlp_bias: false,
             tie_word_embeddings: false,
             gradient_checkpointing: false,
+            recompute_mlp: 0,
         }
     }
 }
@@ -172,16 +176,18 @@ impl Llama {
         let frequencies = rope::frequencies(*rope_theta, self.config.head_width(), *rope_scaling, length);
         let (cos, sin) = Tensor::rotary_tables_of(length, &frequencies, tokens.device())?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
-        for layer in self.model.layers.iter() {
-            x = match self.config.gradient_checkpointing {
-                true => {
-                    let layer = layer.clone();
-                    checkpoint(move |ins| layer.forward_at(&ins[0], &ins[1], &ins[2]), &[&x, &cos, &sin])?
-                }
-                false => layer.forward_at(&x, &cos, &sin)?,
-            };
+        if self.config.gradient_checkpointing {
+            for layer in self.model.layers.iter() {
+                let layer = layer.clone();
+                x = checkpoint(move |ins| layer.forward_at(&ins[0], &ins[1], &ins[2]), &[&x, &cos, &sin])?;
+            }
+            return self.model.norm.forward(&x);
         }
-        self.model.norm.forward(&x)
+        let mut stream = ResidualStream::new(x);
+        for (i, layer) in self.model.layers.iter().enumerate() {
+            layer.add_to(&mut stream, &cos, &sin, i < self.config.recompute_mlp)?;
+        }
+        stream.finish(&self.model.norm)
     }
 
     /// The mean cross entropy of predicting `targets` (`int64 [batch, length]`) from `tokens`; targets of -100 do not count. The
@@ -227,8 +233,16 @@ impl Layer {
     }
 
     fn forward_at(&self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-        let x = (x + &self.self_attn.forward_at(&self.input_layernorm.forward(x)?, cos, sin)?)?;
-        &x + &self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?
+        let mut stream = ResidualStream::new(x.clone());
+        self.add_to(&mut stream, cos, sin, false)?;
+        stream.into_sum()
+    }
+
+    fn add_to(&self, stream: &mut ResidualStream, cos: &Tensor, sin: &Tensor, recompute: bool) -> Result<()> {
+        let mixed = self.self_attn.forward_of(stream.normalized(&self.input_layernorm)?, cos, sin)?;
+        stream.add(mixed)?;
+        let down = self.mlp.forward_of(stream.normalized(&self.post_attention_layernorm)?, recompute)?;
+        stream.add(down)
     }
 }
 
@@ -269,7 +283,8 @@ impl Attention {
         })
     }
 
-    fn forward_at(&self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    /// Of the normalized stream, which is dropped as soon as it was read.
+    fn forward_of(&self, x: Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
         let &[batch, length, _] = x.shape() else {
             let message = format!("{:?}: needs [batch, length, width]", x.shape());
             return Err(Error::Shape { op: "llama", message });
@@ -281,10 +296,10 @@ impl Attention {
             let _owner = Span::layer(self.label);
             x.apply_rotary(cos, sin, Rotary::Halves)
         };
-        let x = &autocast::lower(x)?;
-        let q = turned(&heads(&self.q_proj.forward(x)?, self.heads)?)?;
-        let k = turned(&heads(&self.k_proj.forward(x)?, self.kv_heads)?)?;
-        let v = heads(&self.v_proj.forward(x)?, self.kv_heads)?;
+        let q = turned(&heads(&self.q_proj.forward(&x)?, self.heads)?)?;
+        let k = turned(&heads(&self.k_proj.forward(&x)?, self.kv_heads)?)?;
+        let v = heads(&self.v_proj.forward(&x)?, self.kv_heads)?;
+        drop(x);
         let mixed = {
             let _owner = Span::layer(self.label);
             let options =
@@ -317,12 +332,18 @@ impl Mlp {
     }
 }
 
-impl Module for Mlp {
-    members!(gate_proj, up_proj, down_proj);
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = &autocast::lower(x)?;
-        let (gate, up) = (self.gate_proj.forward(x)?, self.up_proj.forward(x)?);
+impl Mlp {
+    /// Of the normalized stream, which is dropped as soon as it was read.
+    fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
+        let project = |layer: &Linear| match recompute {
+            true => {
+                let layer = layer.clone();
+                recompute_output(move |x| layer.forward(&x[0]), &[&x])
+            }
+            false => layer.forward(&x),
+        };
+        let (gate, up) = (project(&self.gate_proj)?, project(&self.up_proj)?);
+        drop(x);
         let _owner = Span::layer(self.down_proj.label());
         let down = gate.swiglu_linear(&up, self.down_proj.weight())?;
         match self.down_proj.bias() {
@@ -330,4 +351,8 @@ impl Module for Mlp {
             None => Ok(down),
         }
     }
+}
+
+impl Module for Mlp {
+    members!(gate_proj, up_proj, down_proj);
 }

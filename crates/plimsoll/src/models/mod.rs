@@ -1,9 +1,10 @@
 //! Models that people train, with the sizes and the state-dict names of PyTorch's.
 //!
 //! Each is a file: a configuration with the published sizes, a model, and its loss. They are made of the layers in
-//! [`crate::nn`] and use the operators that save memory.
+//! [`crate::nn`] and use the operators that save memory. [`layers_to_recompute`] says how much a limit asks to compute again.
 
 pub mod bert;
+mod fit;
 pub mod gpt2;
 pub mod llama;
 pub mod resnet;
@@ -13,6 +14,7 @@ pub mod vgg;
 pub mod vit;
 
 pub use bert::{Bert, BertConfig, BertForMaskedLm, BertInputs};
+pub use fit::layers_to_recompute;
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use llama::{Llama, LlamaConfig};
 pub use resnet::{ResNet, ResNetBlock, ResNetConfig};

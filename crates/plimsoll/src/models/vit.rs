@@ -6,7 +6,7 @@ use plimsoll_tensor::{Activation, Conv2dOptions, CrossEntropyOptions, Error, Res
 use crate::members;
 use crate::nn::{
     Dropout, Init, LayerNorm, Linear, Members, MembersMut, Module, MultiheadAttention,
-    MultiheadAttentionOptions, MultiheadOptions, Parameter, Scope,
+    MultiheadAttentionOptions, MultiheadOptions, Parameter, ResidualStream, Scope,
 };
 
 /// Sizes of a vision transformer.
@@ -231,8 +231,9 @@ impl Module for Encoder {
             x.add(&self.pos_embedding)?
         };
         let x = self.dropout.forward(&x)?;
-        let x = self.layers.0.iter().try_fold(x, |x, block| block.forward(&x))?;
-        self.ln.forward(&x)
+        let mut stream = ResidualStream::new(x);
+        self.layers.0.iter().try_for_each(|block| block.add_to(&mut stream))?;
+        stream.finish(&self.ln)
     }
 }
 
@@ -289,16 +290,24 @@ impl Block {
     }
 }
 
+impl Block {
+    fn add_to(&self, stream: &mut ResidualStream) -> Result<()> {
+        let x = stream.normalized(&self.ln_1)?;
+        let mixed = self.self_attention.attend(&x, &x, &x, MultiheadOptions::default())?.0;
+        drop(x);
+        stream.add_dropped(mixed, &self.dropout)?;
+        let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?)?;
+        stream.add_dropped(down, &self.mlp.dropout)
+    }
+}
+
 impl Module for Block {
     members!(ln_1, self_attention, dropout, ln_2, mlp);
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let x = self.ln_1.forward(input)?;
-        let mixed = self.self_attention.attend(&x, &x, &x, MultiheadOptions::default())?.0;
-        drop(x);
-        let x = self.dropout.forward_add(&mixed, input)?;
-        drop(mixed);
-        self.mlp.forward_add(&self.ln_2.forward(&x)?, &x)
+        let mut stream = ResidualStream::new(input.clone());
+        self.add_to(&mut stream)?;
+        stream.into_sum()
     }
 }
 
@@ -327,21 +336,16 @@ impl Mlp {
         })
     }
 
-    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        let up = self.up.forward(x)?;
-        let down = match self.inner_dropout.is_dropping() {
-            true => self.down.forward(&self.inner_dropout.forward(&up.gelu()?)?)?,
-            false => {
-                let _owner = Span::layer(self.down.label());
-                up.activation_linear(
-                    Activation::Gelu,
-                    self.down.weight(),
-                    self.down.bias().map(|bias| &**bias),
-                )?
-            }
-        };
-        drop(up);
-        self.dropout.forward_add(&down, residual)
+    /// Of the normalized stream, which is dropped as soon as it was read.
+    fn forward_of(&self, x: Tensor) -> Result<Tensor> {
+        let up = self.up.forward(&x)?;
+        drop(x);
+        if self.inner_dropout.is_dropping() {
+            return self.down.forward(&self.inner_dropout.forward(&up.gelu()?)?);
+        }
+        let _owner = Span::layer(self.down.label());
+        let bias = self.down.bias().map(|bias| &**bias);
+        up.activation_linear(Activation::Gelu, self.down.weight(), bias)
     }
 }
 

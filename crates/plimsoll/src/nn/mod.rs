@@ -24,6 +24,7 @@ mod parameter;
 mod per_channel;
 mod pool;
 mod recurrent;
+mod residual;
 mod scope;
 mod sequential;
 mod shape;
@@ -62,6 +63,7 @@ pub use pool::{
 pub use recurrent::{
     GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, PackedSequence, RNN, RNNCell, RecurrentOptions,
 };
+pub(crate) use residual::ResidualStream;
 pub use scope::Scope;
 pub use sequential::Sequential;
 pub use shape::{ChannelShuffle, Flatten, Identity, PixelShuffle, PixelUnshuffle, Unflatten};

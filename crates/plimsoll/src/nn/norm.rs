@@ -133,12 +133,34 @@ impl Module for GroupNorm {
     }
 }
 
+impl RmsNorm {
+    /// The sum `input + residual`, and that sum normalized: one pass forward and one backward.
+    ///
+    /// # Errors
+    /// Shapes or types that differ; out of memory.
+    pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        let _owner = Span::layer(self.label);
+        input.add_rms_norm(residual, Some(&self.weight), self.eps)
+    }
+}
+
 impl Module for RmsNorm {
     members!(weight);
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         input.rms_norm(Some(&self.weight), self.eps)
+    }
+}
+
+impl LayerNorm {
+    /// The sum `input + residual`, and that sum normalized: one pass forward and one backward.
+    ///
+    /// # Errors
+    /// Shapes or types that differ; out of memory.
+    pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        let _owner = Span::layer(self.label);
+        input.add_layer_norm(residual, Some(&self.weight), Some(&self.bias), self.eps)
     }
 }
 

@@ -1,0 +1,104 @@
+//! The residual stream of a transformer whose parts read it normalized.
+//!
+//! What a part adds is not added at once: the next normalization adds it in its own pass. A normalization's output is computed
+//! again in the backward pass, where that reads it, and not kept: its input is kept anyway.
+
+use plimsoll_tensor::checkpoint::recompute_output;
+use plimsoll_tensor::{Result, Tensor, autocast};
+
+use super::{Dropout, LayerNorm, Module, RmsNorm};
+
+/// A normalization of rows.
+pub(crate) trait RowNorm: Module + Clone + Send + Sync + 'static {
+    /// `x + residual`, and that sum normalized.
+    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)>;
+}
+
+impl RowNorm for LayerNorm {
+    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        LayerNorm::forward_add(self, x, residual)
+    }
+}
+
+impl RowNorm for RmsNorm {
+    fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
+        RmsNorm::forward_add(self, x, residual)
+    }
+}
+
+/// A sum, and what is still to be added to it.
+#[derive(Debug)]
+pub(crate) struct ResidualStream {
+    sum: Tensor,
+    part: Option<Tensor>,
+}
+
+impl ResidualStream {
+    /// A stream that begins with `x`.
+    pub(crate) fn new(x: Tensor) -> ResidualStream {
+        ResidualStream { sum: x, part: None }
+    }
+
+    /// Adds what a part of the network computed.
+    pub(crate) fn add(&mut self, part: Tensor) -> Result<()> {
+        if part.dtype() == self.sum.dtype() && self.part.is_none() {
+            self.part = Some(part);
+        } else {
+            self.settle()?;
+            self.sum = (&self.sum + &part)?;
+        }
+        Ok(())
+    }
+
+    /// The same after dropout.
+    pub(crate) fn add_dropped(&mut self, part: Tensor, dropout: &Dropout) -> Result<()> {
+        if !dropout.is_dropping() {
+            return self.add(part);
+        }
+        self.settle()?;
+        self.sum = dropout.forward_add(&part, &self.sum)?;
+        Ok(())
+    }
+
+    /// The stream normalized, in the type in which products read it. Products that keep it keep how to compute it.
+    pub(crate) fn normalized<N: RowNorm>(&mut self, norm: &N) -> Result<Tensor> {
+        let again = norm.clone();
+        let again = move |x: &[Tensor]| autocast::lower(&again.forward(&x[0])?);
+        match self.part.take() {
+            None => recompute_output(again, &[&self.sum]),
+            Some(part) => {
+                let normal = autocast::lower(&self.add_and_normalize(part, norm)?)?;
+                normal.recompute_with(again, &[&self.sum])?;
+                Ok(normal)
+            }
+        }
+    }
+
+    /// The stream at its end, normalized.
+    pub(crate) fn finish<N: RowNorm>(mut self, norm: &N) -> Result<Tensor> {
+        match self.part.take() {
+            None => norm.forward(&self.sum),
+            Some(part) => self.add_and_normalize(part, norm),
+        }
+    }
+
+    /// The stream as it is.
+    pub(crate) fn into_sum(mut self) -> Result<Tensor> {
+        self.settle()?;
+        Ok(self.sum)
+    }
+
+    fn add_and_normalize<N: RowNorm>(&mut self, part: Tensor, norm: &N) -> Result<Tensor> {
+        let (sum, normal) = norm.forward_add(&part, &self.sum)?;
+        self.sum = sum;
+        Ok(normal)
+    }
+
+    /// Adds what is still to be added.
+    fn settle(&mut self) -> Result<()> {
+        if let Some(part) = self.part.take() {
+            self.sum = (&self.sum + &part)?;
+        }
+        Ok(())
+    }
+}
