@@ -12,6 +12,7 @@ use plimsoll_cuda::{CudaError, CudaMemory, Fault, Gpu, GpuFacts, Libraries, Sear
 
 use crate::backend::{Backend, Queues};
 use crate::cuda::{CudaCall, fault};
+use crate::cuda_times;
 use crate::device::{Device, Inner};
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -231,7 +232,8 @@ impl Cuda {
                 _ => None,
             };
             let number = kind.map_or(0, |kind| self.number(cause, kind));
-            self.gpu.run(step, on, number).map_err(|source| self.failed(source, cause))?;
+            cuda_times::run(&self.gpu, cause.op, step, on, number)
+                .map_err(|source| self.failed(source, cause))?;
         }
         if self.waits {
             self.gpu.wait_all().map_err(|source| self.failed(source, cause))?;

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
-//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device.rs` | the host, simulated devices, NVIDIA GPUs, and the handle of one |
+//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device.rs`, `cuda_times.rs` | the host, simulated devices, NVIDIA GPUs with the times of their kernels, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
 //! | `pinned.rs` | pinned host memory, for asynchronous copies and for what leaves its device |
 //! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a layout on it; what happened to a device's memory |
@@ -19,7 +19,7 @@
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `road/` | [`call`]: the one road from an operator to a device |
-//! | `checkpoint.rs` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again |
+//! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again; [`recompute_output`](checkpoint::recompute_output): what an operation gives |
 //! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): what is saved waits in host memory |
 //! | `tf32.rs` | whether a GPU may multiply `float32` in TF32 |
 //! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
@@ -42,6 +42,7 @@ pub mod checkpoint;
 mod cpu;
 pub mod cuda;
 mod cuda_device;
+mod cuda_times;
 mod data;
 mod device;
 mod dtype;
@@ -82,6 +83,7 @@ pub use autograd::{
 pub use cpu::CpuConfig;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
+pub use cuda_times::{KernelTime, cuda_kernel_times};
 pub use device::{Device, Owner};
 pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};

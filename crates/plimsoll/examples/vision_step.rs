@@ -1,8 +1,8 @@
 //! Training steps of models for images: time, losses and peaks. `cargo run --release --example vision_step -- cuda:0 resnet50 128 bf16`.
 //!
-//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (`lenet`, `resnet18`, `resnet50`, `resnet50-recompute`), batch, `f32` or `bf16`
-//! (autocast), steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning rate. Weights and images are drawn; SGD
-//! with momentum.
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (`lenet`, `resnet18`, `resnet50`, `resnet50-recompute`), batch, `f32`, `f32-exact`
+//! (without TF32) or `bf16` (autocast), steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning rate. Weights and
+//! images are drawn; SGD with momentum. A last argument `times` shows the slowest kernels of one more step.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -38,6 +38,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let arg = |number: usize, default: &str| arguments.get(number, default);
     let device = arguments.device()?;
     let (model, batch, short) = (arg(1, "lenet"), arg(2, "64").parse::<usize>()?, arg(3, "f32") == "bf16");
+    plimsoll::allow_tf32_in_convolutions(arg(3, "f32") != "f32-exact");
     let (steps, last) = (arg(4, "20").parse::<usize>()?, arg(6, "nhwc") == "nhwc");
     let scope = Scope::new(&device, 1);
     let (mut model, channels, classes): (Box<dyn Module>, usize, usize) = match model.as_str() {
@@ -64,13 +65,17 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let labels: Vec<i64> = (0..batch as i64).map(|i| i * 7919 % classes as i64).collect();
     let labels = Tensor::from_slice(&labels, &[batch], &device)?;
     let (mut times, mut losses) = (Vec::new(), Vec::new());
-    for _ in 0..steps {
-        let start = Instant::now();
+    let mut step = || {
         let loss = || model.forward(&images)?.cross_entropy(&labels);
         let loss = if short { autocast(DType::BF16, loss)? } else { loss()? };
         sgd.zero_grad();
         loss.backward()?;
         sgd.step()?;
+        Ok::<Tensor, plimsoll::Error>(loss)
+    };
+    for _ in 0..steps {
+        let start = Instant::now();
+        let loss = step()?;
         device.synchronize()?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
         if device.has_values() && losses.len() < 5 {
@@ -84,5 +89,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let median = times[times.len() / 2];
     println!("first step {first:.1} ms, median {median:.2} ms, {:.0} images/s", batch as f64 / median * 1e3);
     println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
+    arguments.show_kernel_times(|| step().map(drop))?;
     Ok(())
 }

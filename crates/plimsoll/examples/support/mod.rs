@@ -1,10 +1,11 @@
-//! What the examples of training steps share: their arguments.
+//! What the examples of training steps share: their arguments, and the times of a step's kernels.
 
 use plimsoll::{Device, SimConfig};
 
 /// The arguments of this program, by number.
 pub(crate) struct Arguments(Vec<String>);
 
+#[allow(dead_code, reason = "each example uses a part of them")]
 impl Arguments {
     pub(crate) fn read() -> Arguments {
         Arguments(std::env::args().skip(1).collect())
@@ -23,5 +24,22 @@ impl Arguments {
             (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse().unwrap_or(0))?,
             _ => return Err("a device is cpu, cuda:N or sim:GPU".into()),
         })
+    }
+
+    /// Where the last argument is `times`: the slowest kernels of one more step on a GPU.
+    pub(crate) fn show_kernel_times(
+        &self,
+        step: impl FnOnce() -> plimsoll::Result<()>,
+    ) -> plimsoll::Result<()> {
+        if self.0.last().is_none_or(|last| last != "times") {
+            return Ok(());
+        }
+        let (done, times) = plimsoll::cuda_kernel_times(step);
+        let total: f64 = times.iter().map(|time| time.total_ms).sum();
+        println!("{total:.2} ms in {} launches", times.iter().map(|time| time.count).sum::<u64>());
+        for time in times.iter().take(60) {
+            println!("{:8.3} ms {:5} {} {}", time.total_ms, time.count, time.op, time.work);
+        }
+        done
     }
 }

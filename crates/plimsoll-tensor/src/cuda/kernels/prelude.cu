@@ -65,10 +65,14 @@ template <> struct Into<float> { template <class V> INLINE static float of(V x) 
 template <> struct Into<double> { template <class V> INLINE static double of(V x) { return (double)x; } };
 template <> struct Into<bf16> {
     template <class V> INLINE static bf16 of(V v) {
-        u32 bits = __float_as_uint((float)v);
         bf16 out;
+#if __CUDA_ARCH__ >= 800
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"((float)v));
+#else
+        u32 bits = __float_as_uint((float)v);
         if ((bits & 0x7fffffffu) > 0x7f800000u) out.bits = (u16)((bits >> 16) | 0x40u);
         else out.bits = (u16)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+#endif
         return out;
     }
 };
