@@ -66,15 +66,22 @@ fn an_elementwise_operator_is_in_one_file_and_its_layer_in_another() {
 }
 
 #[test]
-fn an_operator_is_one_file_with_a_kernel_and_a_layer_beside_it() {
+fn an_operator_is_one_module_with_a_kernel_and_a_layer_beside_it() {
     let expected = [
-        "plimsoll-kernels/src/layer_norm.rs",
+        "plimsoll-kernels/src/row_norm.rs",
         // How a GPU computes it.
-        "plimsoll-tensor/src/cuda/rows.rs",
-        "plimsoll-tensor/src/ops/layer_norm.rs",
+        "plimsoll-tensor/src/cuda/row_norm.rs",
+        // Its kernel lies in the same file of a GPU.
+        "plimsoll-tensor/src/ops/rotary.rs",
+        // Layer and RMS normalization, with and without a sum before them.
+        "plimsoll-tensor/src/ops/row_norm/backward.rs",
+        "plimsoll-tensor/src/ops/row_norm/call.rs",
+        "plimsoll-tensor/src/ops/row_norm/mod.rs",
         "plimsoll/src/nn/norm.rs",
+        // Blocks of layers take either.
+        "plimsoll/src/nn/residual.rs",
     ];
-    let mut found = files_that_name(&["layer_norm", "LayerNorm"]);
+    let mut found = files_that_name(&["row_norm", "RowNorm", "layer_norm", "LayerNorm"]);
     found.sort();
     assert_eq!(found, expected);
 }
