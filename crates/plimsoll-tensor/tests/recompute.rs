@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,7 +35,7 @@ fn two_products(recompute: bool, device: &Device) -> (Vec<Vec<f32>>, usize) {
         count.fetch_add(1, Ordering::Relaxed);
         norm(x)
     };
-    let y = if recompute { recompute_output(f, &[&x]) } else { f(&[x.clone()]) }.unwrap();
+    let y = if recompute { recompute_output(f, &[&x]) } else { f(from_ref(&x)) }.unwrap();
     let (a, b) = (y.matmul(&v).unwrap(), y.matmul(&w).unwrap().tanh().unwrap());
     drop(y);
     a.mul(&b).unwrap().sum().unwrap().backward().unwrap();
@@ -55,13 +56,14 @@ fn its_memory_is_free_between_its_last_use_and_the_derivative_that_reads_it() {
     let (x, w) = (leaf(&[512, 512], &device), leaf(&[512, 512], &device));
     let kept = |recompute: bool| {
         let before = device.memory_allocated();
-        let y = if recompute { recompute_output(norm, &[&x]) } else { norm(&[x.clone()]) }.unwrap();
+        let y = if recompute { recompute_output(norm, &[&x]) } else { norm(from_ref(&x)) }.unwrap();
         let out = y.matmul(&w).unwrap();
         drop(y);
         let held = device.memory_allocated() - before;
         out.sum().unwrap().backward().unwrap();
         drop(out);
-        (x.set_grad(None), w.set_grad(None));
+        x.set_grad(None);
+        w.set_grad(None);
         assert_eq!(device.memory_allocated(), before, "all is freed with the graph");
         held / MIB
     };
@@ -80,7 +82,7 @@ fn recipes_may_rest_on_recipes() {
                 let y = recompute_output(norm, &[&x]).unwrap();
                 recompute_output(project, &[&y]).unwrap()
             }
-            false => project(&[norm(&[x.clone()]).unwrap()]).unwrap(),
+            false => project(&[norm(from_ref(&x)).unwrap()]).unwrap(),
         };
         let out = wide.activation_linear(Activation::GeluTanh, &down, None).unwrap();
         drop(wide);
@@ -96,7 +98,7 @@ fn noise_is_drawn_again_and_what_comes_after_is_not_disturbed() {
         let device = cpu();
         let (x, w) = (leaf(&[6, 8], &device), leaf(&[8, 8], &device));
         let noisy = |x: &[Tensor]| x[0].dropout(0.5, true);
-        let y = if recompute { recompute_output(noisy, &[&x]) } else { noisy(&[x.clone()]) }.unwrap();
+        let y = if recompute { recompute_output(noisy, &[&x]) } else { noisy(from_ref(&x)) }.unwrap();
         y.matmul(&w).unwrap().sum().unwrap().backward().unwrap();
         let after = Tensor::randn(&[4], &device).unwrap();
         [w.grad().unwrap(), x.grad().unwrap(), after].map(|x| x.to_vec::<f32>().unwrap())
@@ -150,7 +152,7 @@ fn under_checkpoints_and_hooks_it_is_a_call() {
             true => checkpoint(block, &[&x]).unwrap(),
             false => {
                 let pack = |saved: &Tensor| saved.copy();
-                saved_tensors_hooks(pack, |packed: &Tensor| Ok(packed.clone()), || block(&[x.clone()]))
+                saved_tensors_hooks(pack, |packed: &Tensor| Ok(packed.clone()), || block(from_ref(&x)))
                     .unwrap()
             }
         };

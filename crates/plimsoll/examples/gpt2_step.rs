@@ -70,7 +70,7 @@ fn layers_for(arguments: &Arguments, config: &Gpt2Config, limit_bytes: u64) -> R
         let mut training = Training::new(arguments, device, config)?;
         (0..3).try_for_each(|_| training.step().map(drop))
     };
-    let found = layers_to_recompute(config.n_layer, limit_bytes, SimConfig::like("H200")?, train)?;
+    let found = layers_to_recompute(config.n_layer, limit_bytes, &SimConfig::like("H200")?, train)?;
     Ok(found.unwrap_or(config.n_layer))
 }
 

@@ -409,7 +409,7 @@ fn gpt2_in_16_bits_trains_in_less_than_half_of_compiled_pytorchs_memory() {
         let train = |recompute_mlp: usize, device: &Device| {
             reserved_by_gpt2(&Gpt2Config { recompute_mlp, ..config.clone() }, batch, device).map(drop)
         };
-        let layers = layers_to_recompute(config.n_layer, limit, h200(), train).unwrap().unwrap();
+        let layers = layers_to_recompute(config.n_layer, limit, &h200(), train).unwrap().unwrap();
         assert!(layers <= most, "{layers} layers for {limit} bytes");
     }
 }

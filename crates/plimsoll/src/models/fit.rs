@@ -17,9 +17,9 @@ use plimsoll_tensor::{Device, Error, Result, SimConfig};
 ///     let tokens = Tensor::full(&[16, 1024], 0.0, DType::I64, device)?;
 ///     model.loss(&tokens, &tokens)?.backward()
 /// };
-/// let gpu = || SimConfig::like("H200");
-/// assert_eq!(layers_to_recompute(4, 1 << 30, gpu()?, train)?, Some(0));
-/// assert_eq!(layers_to_recompute(4, 1 << 20, gpu()?, train)?, None);
+/// let gpu = SimConfig::like("H200")?;
+/// assert_eq!(layers_to_recompute(4, 1 << 30, &gpu, train)?, Some(0));
+/// assert_eq!(layers_to_recompute(4, 1 << 20, &gpu, train)?, None);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
 ///
@@ -28,7 +28,7 @@ use plimsoll_tensor::{Device, Error, Result, SimConfig};
 pub fn layers_to_recompute(
     layers: usize,
     limit_bytes: u64,
-    gpu: SimConfig,
+    gpu: &SimConfig,
     train: impl Fn(usize, &Device) -> Result<()>,
 ) -> Result<Option<usize>> {
     let fits = |recomputed: usize| {

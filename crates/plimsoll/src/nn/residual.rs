@@ -90,6 +90,8 @@ impl ResidualStream {
 
     fn add_and_normalize<N: RowNorm>(&mut self, part: Tensor, norm: &N) -> Result<Tensor> {
         let (sum, normal) = norm.forward_add(&part, &self.sum)?;
+        // Its memory is free before the caller requests more.
+        drop(part);
         self.sum = sum;
         Ok(normal)
     }
