@@ -372,7 +372,7 @@ fn products_that_are_computed_again_give_the_same_bits() {
         }
         let of_llama = |recompute_mlp: usize| {
             let scope = Scope::new(&Device::cpu(), 1);
-            let config = LlamaConfig { recompute_mlp, ..llama(&scope).config().clone() };
+            let config = LlamaConfig { recompute_mlp, ..llama(&scope, None).config().clone() };
             let mut model = Llama::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
             prepared(&mut model, form);
             gradients_of(&model, backward_of(form, || model.loss(&x, &y)))
