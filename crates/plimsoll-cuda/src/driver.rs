@@ -43,7 +43,9 @@ functions! {
         cuMemSetAccess(u64, usize, *const Access, usize);
         cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
         cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
-        cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);
+        cuMemcpyAsync(u64, u64, usize, Handle);
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        cuMemHostUnregister(*mut c_void);
         cuMemsetD8Async(u64, u8, usize, Handle);
         cuStreamCreate(*mut Handle, c_uint);
         cuStreamDestroy_v2(Handle);
@@ -140,7 +142,12 @@ impl Driver {
         self.library.path().display().to_string()
     }
 
-    fn error(&self, call: &'static str, code: c_int) -> CudaError {
+    /// The open library, for functions that few programs need.
+    pub(crate) fn library(&self) -> &Library {
+        &self.library
+    }
+
+    pub(crate) fn error(&self, call: &'static str, code: c_int) -> CudaError {
         if code == OUT_OF_MEMORY {
             return CudaError::OutOfMemory { call };
         }
@@ -307,8 +314,22 @@ impl Driver {
         call!(self, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream))
     }
 
-    pub(crate) fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Result<()> {
-        call!(self, cuMemcpyDtoDAsync_v2(to, from, size(bytes), stream))
+    /// Queues a copy between any two addresses that the device knows: its own memory, and host memory. What is on the host stays
+    /// until the copy is done.
+    pub(crate) fn copy(&self, to: u64, from: u64, bytes: u64, stream: Handle) -> Result<()> {
+        call!(self, cuMemcpyAsync(to, from, size(bytes), stream))
+    }
+
+    /// Locks the pages of host memory for copies that the host need not wait for. It stays mapped until
+    /// [`Driver::host_unregister`].
+    pub(crate) fn host_register(&self, address: u64, bytes: u64) -> Result<()> {
+        const PORTABLE: c_uint = 1;
+        let at = std::ptr::with_exposed_provenance_mut(size(address));
+        call!(self, cuMemHostRegister_v2(at, size(bytes), PORTABLE))
+    }
+
+    pub(crate) fn host_unregister(&self, address: u64) -> Result<()> {
+        call!(self, cuMemHostUnregister(std::ptr::with_exposed_provenance_mut(size(address))))
     }
 
     /// Queues a fill with zeros.

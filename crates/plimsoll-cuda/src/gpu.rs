@@ -16,6 +16,7 @@ use crate::dnn::Dnn;
 use crate::driver::{Driver, Handle};
 use crate::error::Result;
 use crate::faults::{Fault, Faults};
+use crate::graph::Functions;
 use crate::nvrtc::Nvrtc;
 use crate::pinned::Staging;
 use crate::search::Search;
@@ -79,6 +80,7 @@ pub struct Gpu {
     workspaces: Mutex<BTreeMap<StreamId, u64>>,
     workspace_bytes: u64,
     launches: AtomicU64,
+    graphs: OnceLock<Result<Functions>>,
 }
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `…_COMPUTE_CAPABILITY_MAJOR`, `…_MINOR`.
@@ -123,6 +125,7 @@ impl Gpu {
             workspaces: Mutex::default(),
             workspace_bytes,
             launches: AtomicU64::new(0),
+            graphs: OnceLock::new(),
         };
         gpu.bind()?;
         let stream = gpu.streams.get(&gpu.driver, StreamId::default())?;
@@ -175,6 +178,10 @@ impl Gpu {
         &self.streams
     }
 
+    pub(crate) fn graph_functions(&self) -> Result<&Functions> {
+        self.graphs.get_or_init(|| Functions::load(self.driver.library())).as_ref().map_err(Clone::clone)
+    }
+
     fn nvrtc(&self) -> Result<&Nvrtc> {
         let (major, minor) = self.facts.driver;
         let opened = self.nvrtc.get_or_init(|| Nvrtc::open(&self.search, major * 1000 + minor * 10));
@@ -215,14 +222,20 @@ impl Gpu {
         if launch.grid.contains(&0) {
             return Ok(());
         }
-        let function = self.function(&launch)?;
+        let function = self.ready(&mut launch, id)?;
+        let Launch { grid, block, shared_bytes, .. } = launch;
+        self.driver.launch(function, grid, block, shared_bytes, stream, &mut launch.args.places())
+    }
+
+    /// A launch with the place where its kernel writes errors, and its kernel.
+    pub(crate) fn ready(&self, launch: &mut Launch, id: u64) -> Result<Handle> {
+        let function = self.function(launch)?;
         if launch.args.fault_kind().is_some()
             && let Some(faults) = &*lock(&self.faults)
         {
             launch.args.set_fault(faults.words(id));
         }
-        let Launch { grid, block, shared_bytes, .. } = launch;
-        self.driver.launch(function.handle, grid, block, shared_bytes, stream, &mut launch.args.places())
+        Ok(function.handle)
     }
 
     /// The kernel of a launch, compiled and loaded when it is first asked for.
@@ -308,13 +321,37 @@ impl Gpu {
         self.staging.read(&self.driver, from, count, to, self.streams.get(&self.driver, on)?)
     }
 
-    /// Queues a copy between two addresses of this device.
+    /// Locks the pages of host memory, which stays mapped until [`Gpu::unregister`]: copies to and from it then run beside the
+    /// host, for every device of the process.
+    ///
+    /// # Errors
+    /// The driver's: pages that cannot be locked, or are locked already.
+    pub fn register(&self, address: u64, bytes: u64) -> Result<()> {
+        self.bind()?;
+        self.driver.host_register(address, bytes)
+    }
+
+    /// Undoes [`Gpu::register`]. No copy is under way.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn unregister(&self, address: u64) -> Result<()> {
+        self.bind()?;
+        self.driver.host_unregister(address)
+    }
+
+    /// Bytes of the workspaces of its streams, which are outside of the allocator.
+    pub fn workspaces_bytes(&self) -> u64 {
+        lock(&self.workspaces).len() as u64 * self.workspace_bytes
+    }
+
+    /// Queues a copy between two addresses, of this device or of the host. Host memory stays as it is until the copy is done.
     ///
     /// # Errors
     /// The driver's.
     pub fn copy(&self, from: u64, to: u64, bytes: u64, on: StreamId) -> Result<()> {
         self.bind()?;
-        self.driver.copy_on_device(to, from, bytes, self.streams.get(&self.driver, on)?)
+        self.driver.copy(to, from, bytes, self.streams.get(&self.driver, on)?)
     }
 
     /// Records an event after the work that is now on a stream.
@@ -364,7 +401,8 @@ impl Gpu {
     /// The driver's.
     pub fn wait_all(&self) -> Result<()> {
         self.bind()?;
-        self.driver.synchronize()
+        // Not for the context: that would be an error while another thread captures.
+        self.streams.all().into_iter().try_for_each(|stream| self.driver.synchronize_stream(stream))
     }
 
     /// The first error that a kernel found since the last call. Costs a lock and a load where there is none.
@@ -375,7 +413,7 @@ impl Gpu {
         let mut faults = lock(&self.faults);
         let Some(faults) = faults.as_mut().filter(|faults| faults.is_found()) else { return Ok(None) };
         self.bind()?;
-        faults.take(&self.driver, self.streams.get(&self.driver, StreamId::default())?)
+        faults.take(&self.driver, self.streams.itself(&self.driver, StreamId::default())?)
     }
 
     /// Free and total bytes of the device, and of them those that this process and others use beside the allocator's.

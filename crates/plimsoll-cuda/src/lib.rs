@@ -16,9 +16,10 @@
 //! | `streams.rs` | streams and events |
 //! | `pinned.rs`, `faults.rs` | host memory that the device sees: for copies, and for errors that kernels find |
 //! | `gpu.rs` | [`Gpu`]: a device with all of the above |
+//! | `graph.rs` | captured work: [`CapturedGraph`] |
 //! | `memory.rs` | [`CudaMemory`]: the device's memory for the allocator |
 //!
-//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs` and `pinned.rs`.
+//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `pinned.rs` and `graph.rs`.
 
 #![deny(unsafe_code)]
 
@@ -31,6 +32,8 @@ mod driver;
 mod error;
 mod faults;
 mod gpu;
+#[allow(unsafe_code)]
+mod graph;
 #[allow(unsafe_code)]
 mod library;
 mod memory;
@@ -45,6 +48,7 @@ mod streams;
 pub use error::{CudaError, Result};
 pub use faults::Fault;
 pub use gpu::{Gpu, GpuFacts, Libraries};
+pub use graph::{CapturedGraph, GraphNode};
 pub use memory::CudaMemory;
 pub use nvrtc::compile;
 pub use search::Search;

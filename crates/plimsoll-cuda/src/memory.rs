@@ -130,7 +130,7 @@ impl Driver for CudaMemory {
             return refused(format!("no page of {page_bytes} bytes is mapped at {missing:#x}"));
         }
         let gpu = self.ready()?;
-        let stream = gpu.streams().get(gpu.driver(), on)?;
+        let stream = gpu.streams().itself(gpu.driver(), on)?;
         gpu.driver().synchronize_stream(stream)?;
         Ok(self.unmap_pages(old)?)
     }
@@ -151,6 +151,10 @@ impl Driver for CudaMemory {
         self.gpu.wait(event)?;
         self.gpu.release(event);
         Ok(())
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.gpu.is_capturing()
     }
 
     fn memory(&self) -> MemoryInfo {

@@ -66,6 +66,11 @@ impl Source {
         text
     }
 
+    /// Whether it is the same kernel. Texts are constants of the program: their addresses are compared.
+    pub fn is(&self, other: &Source) -> bool {
+        std::ptr::eq(self.text, other.text) && self.defines == other.defines
+    }
+
     /// What distinguishes it from every other source of the process.
     pub(crate) fn key(&self) -> String {
         let mut key = String::with_capacity(96);
@@ -97,7 +102,7 @@ pub struct Launch {
 }
 
 /// The arguments of a kernel, in its order.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Args {
     words: SmallVec<[u64; 24]>,
     /// Where each argument begins.

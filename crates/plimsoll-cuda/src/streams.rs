@@ -1,5 +1,6 @@
 //! Streams by the allocator's numbers, and events that are used again.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,13 +17,56 @@ pub(crate) struct Streams {
     spare: Mutex<Vec<Handle>>,
 }
 
+/// A stream of one device whose work this thread captures: it goes to another stream, on which nothing runs. Work of other
+/// threads on the stream runs as before.
+#[derive(Clone, Copy)]
+struct Captured {
+    /// Where the device's `Streams` are.
+    of: usize,
+    id: StreamId,
+    onto: Handle,
+}
+
+thread_local! {
+    static CAPTURED: Cell<Option<Captured>> = const { Cell::new(None) };
+}
+
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Streams {
-    /// The stream of a number; made when it is first asked for.
+    /// Where this thread's work of a stream goes: the stream itself, or the one that captures it.
     pub(crate) fn get(&self, driver: &Driver, id: StreamId) -> Result<Handle> {
+        match CAPTURED.get() {
+            Some(captured) if captured.of == self.address() && captured.id == id => Ok(captured.onto),
+            _ => self.itself(driver, id),
+        }
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Sends this thread's work of a stream to `onto`, which is captured.
+    pub(crate) fn capture(&self, id: StreamId, onto: Handle) {
+        CAPTURED.set(Some(Captured { of: self.address(), id, onto }));
+    }
+
+    /// The stream of this device that this thread captures, and the one that captures it.
+    pub(crate) fn captured(&self) -> Option<(StreamId, Handle)> {
+        CAPTURED.get().filter(|captured| captured.of == self.address()).map(|it| (it.id, it.onto))
+    }
+
+    /// Ends the capture of this thread.
+    pub(crate) fn end_capture(&self) {
+        if self.captured().is_some() {
+            CAPTURED.set(None);
+        }
+    }
+
+    /// The stream of a number; made when it is first asked for.
+    pub(crate) fn itself(&self, driver: &Driver, id: StreamId) -> Result<Handle> {
         let mut open = lock(&self.open);
         if let Some(&stream) = open.get(&id) {
             return Ok(stream);
@@ -30,6 +74,11 @@ impl Streams {
         let stream = driver.create_stream()?;
         open.insert(id, stream);
         Ok(stream)
+    }
+
+    /// All streams, without those that are captured.
+    pub(crate) fn all(&self) -> Vec<Handle> {
+        lock(&self.open).values().copied().collect()
     }
 
     /// An event after the work that is now on a stream.

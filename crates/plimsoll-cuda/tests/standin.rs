@@ -93,6 +93,34 @@ fn bytes_go_there_and_come_back_in_pieces() {
     }
 }
 
+/// The stand-in knows what was sent last until a kernel runs, so these values come back.
+#[test]
+fn host_memory_is_copied_by_its_address_registered_or_not() {
+    if is_inner("host_memory_is_copied_by_its_address_registered_or_not", &[]) {
+        let gpu = gpu();
+        let mut memory = CudaMemory::new(gpu.clone());
+        let there = memory.segment_alloc(2 << 20).expect("2 MiB").0;
+        let address = |bytes: &mut [u8]| bytes.as_mut_ptr().expose_provenance() as u64;
+        for is_registered in [false, true] {
+            let (mut from, mut to) = (vec![3 + u8::from(is_registered); 4096], vec![0; 4096]);
+            let (begin, end) = (address(&mut from), address(&mut to));
+            if is_registered {
+                gpu.register(begin, 4096).expect("registered");
+                gpu.register(end, 4096).expect("registered");
+            }
+            gpu.copy(begin, there, 4096, StreamId(1)).expect("a copy there");
+            gpu.copy(there, end, 4096, StreamId(1)).expect("a copy back");
+            gpu.wait_all().expect("done");
+            assert_eq!(to, from);
+            if is_registered {
+                gpu.unregister(begin).expect("as before");
+                gpu.unregister(end).expect("as before");
+            }
+            assert!(gpu.unregister(begin).is_err(), "it is not registered");
+        }
+    }
+}
+
 #[test]
 fn a_kernel_is_compiled_once_and_launched() {
     if is_inner("a_kernel_is_compiled_once_and_launched", &[]) {
@@ -112,6 +140,44 @@ fn a_kernel_is_compiled_once_and_launched() {
         let launch = Launch { source, grid: [1; 3], block: 32, shared_bytes: 0, args: Args::new() };
         let error = gpu.run(Step::Launch(launch), StreamId(0), 0).expect_err("no kernel");
         assert!(error.to_string().contains("the kernel `wrong` does not compile for sm_"), "{error}");
+    }
+}
+
+/// A kernel with no text to compile cannot be launched, so the work is fills.
+#[test]
+fn captured_work_is_launched_as_one_and_other_threads_are_not_captured() {
+    if is_inner("captured_work_is_launched_as_one_and_other_threads_are_not_captured", &[]) {
+        let gpu = gpu();
+        let on = StreamId(3);
+        let mut memory = CudaMemory::new(gpu.clone());
+        let at = memory.segment_alloc(2 << 20).expect("2 MiB");
+        let clear = || Step::Clear { address: at.0, bytes: 512 };
+        gpu.begin_capture(on).expect("a capture");
+        assert!(gpu.is_capturing() && memory.is_capturing());
+        assert_eq!(gpu.last_node(), Ok(None));
+        gpu.run(clear(), on, 0).expect("a fill");
+        let node = gpu.last_node().expect("no error");
+        assert!(node.is_some());
+        // Memory is given during a capture, and another thread's work runs: its stream can be waited for.
+        let more = memory.segment_alloc(2 << 20).expect("2 MiB more");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                assert!(!gpu.is_capturing());
+                gpu.run(clear(), on, 0).expect("a fill");
+                let event = gpu.record(on).expect("an event");
+                gpu.wait(event).expect("done");
+            });
+        });
+        assert_eq!(gpu.last_node(), Ok(node));
+        let graph = gpu.end_capture().expect("a graph");
+        assert!(!gpu.is_capturing());
+        (0..3).for_each(|_| graph.launch().expect("a launch"));
+        drop(graph);
+        gpu.begin_capture(on).expect("a second capture");
+        gpu.abandon_capture();
+        gpu.run(clear(), on, 0).expect("a fill");
+        gpu.wait_all().expect("done");
+        memory.segment_free(more).expect("freed");
     }
 }
 

@@ -5,6 +5,7 @@
 mod allocation;
 mod context;
 mod export;
+mod graph;
 mod green;
 mod module;
 mod streams;

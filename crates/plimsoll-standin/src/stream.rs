@@ -20,6 +20,13 @@ pub(crate) type StreamHandle = u64;
 pub(crate) type EventHandle = u64;
 /// A graph handle.
 pub(crate) type GraphHandle = u64;
+/// The handle of a graph that can be launched.
+pub(crate) type ExecHandle = u64;
+/// The handle of a graph's node: its graph's handle and its number, from 1.
+pub(crate) type NodeHandle = u64;
+
+/// The bits of a node's handle that number it.
+const NODE_BITS: u32 = 24;
 
 /// The highest handle of a default stream: null, legacy, per thread.
 const LAST_DEFAULT: StreamHandle = 2;
@@ -45,6 +52,13 @@ pub(crate) struct Capture {
     nodes: u64,
 }
 
+impl Capture {
+    /// The last node; `None` before the first.
+    pub(crate) fn tail(&self) -> Option<NodeHandle> {
+        (self.nodes > 0).then_some(self.graph << NODE_BITS | self.nodes)
+    }
+}
+
 /// All streams, events, captures and graphs of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
@@ -54,6 +68,8 @@ pub(crate) struct Streams {
     captures: BTreeMap<u64, Capture>,
     /// By graph: the number of nodes.
     graphs: BTreeMap<GraphHandle, u64>,
+    /// By graph that can be launched: the graph that it was made from.
+    execs: BTreeMap<ExecHandle, GraphHandle>,
     begun: u64,
 }
 
@@ -62,6 +78,7 @@ static STREAMS: Mutex<Streams> = Mutex::new(Streams {
     events: BTreeMap::new(),
     captures: BTreeMap::new(),
     graphs: BTreeMap::new(),
+    execs: BTreeMap::new(),
     begun: 0,
 });
 
@@ -264,6 +281,48 @@ impl Streams {
         self.graphs.remove(&graph).map(drop).ok_or(Failure::InvalidHandle)
     }
 
+    /// Makes a graph that can be launched.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidHandle` if there is no such graph.
+    pub(crate) fn instantiate(&mut self, graph: GraphHandle) -> Outcome<ExecHandle> {
+        self.nodes(graph)?;
+        let exec = new_handle();
+        self.execs.insert(exec, graph);
+        Ok(exec)
+    }
+
+    /// The graph from which one that can be launched was made.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidHandle` if there is none.
+    pub(crate) fn origin(&self, exec: ExecHandle) -> Outcome<GraphHandle> {
+        self.execs.get(&exec).copied().ok_or(Failure::InvalidHandle)
+    }
+
+    /// Changes the arguments of a kernel in a graph that can be launched.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidHandle` if there is no such graph, or it was made from a graph without this node.
+    pub(crate) fn change(&self, exec: ExecHandle, node: NodeHandle) -> Outcome {
+        let graph = self.origin(exec)?;
+        let number = node & ((1 << NODE_BITS) - 1);
+        let is_there = node >> NODE_BITS == graph && (1..=self.nodes(graph)?).contains(&number);
+        if is_there { Ok(()) } else { Err(Failure::InvalidHandle) }
+    }
+
+    /// Destroys a graph that can be launched.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidHandle` if there is no such graph.
+    pub(crate) fn destroy_exec(&mut self, exec: ExecHandle) -> Outcome {
+        self.execs.remove(&exec).map(drop).ok_or(Failure::InvalidHandle)
+    }
+
     fn get(&self, stream: StreamHandle) -> Outcome<Stream> {
         match self.streams.get(&stream) {
             Some(stream) => Ok(*stream),
@@ -291,6 +350,22 @@ mod tests {
         assert_eq!(streams.nodes(graph), Ok(0));
         assert!(streams.capture(second).unwrap().is_none());
         assert_eq!(streams.settle_event(event), Ok(()));
+    }
+
+    #[test]
+    fn a_graph_knows_its_nodes() {
+        let mut streams = Streams::default();
+        let stream = streams.create(0);
+        streams.begin(stream).unwrap();
+        assert_eq!(streams.capture(stream).unwrap().unwrap().tail(), None);
+        streams.captures.values_mut().for_each(|capture| capture.nodes += 1);
+        let node = streams.capture(stream).unwrap().unwrap().tail().unwrap();
+        let graph = streams.end(stream).unwrap();
+        let exec = streams.instantiate(graph).unwrap();
+        assert_eq!((streams.change(exec, node), streams.origin(exec)), (Ok(()), Ok(graph)));
+        assert_eq!(streams.change(exec, node + 1), Err(Failure::InvalidHandle));
+        assert_eq!(streams.destroy_exec(exec), Ok(()));
+        assert_eq!(streams.change(exec, node), Err(Failure::InvalidHandle));
     }
 
     #[test]

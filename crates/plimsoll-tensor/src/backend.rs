@@ -11,7 +11,7 @@ use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
 
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Varies};
 use crate::properties::DeviceProperties;
 use crate::view::{Launch, View};
 
@@ -60,8 +60,31 @@ pub(crate) trait Backend: Send + Sync {
     /// `has_values`.
     fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()>;
 
+    /// Bytes of the device that its libraries work in, outside of the allocator.
+    fn workspace_bytes(&self) -> u64 {
+        0
+    }
+
     /// Host bytes of this device's segments that are resident now, where the device is host memory.
     fn resident_bytes(&self) -> Option<u64>;
+}
+
+/// Work of a device that was captured. Dropped only when nothing of it runs any more, or it waits.
+pub(crate) trait Replays: Send + Sync {
+    /// What varies from replay to replay, in the order in which it was queued.
+    fn varying(&self) -> &[Varies];
+
+    /// A varying kernel as it is now.
+    fn kernel(&self, at: usize) -> &Arc<dyn Kernel>;
+
+    /// Puts another kernel in the place of a varying one, for the replays from now on.
+    ///
+    /// # Errors
+    /// [`Error::Captured`] where it needs other work than before: the step must be captured again.
+    fn change(&mut self, at: usize, kernel: Arc<dyn Kernel>) -> Result<()>;
+
+    /// Queues all of it on the stream that was captured.
+    fn replay(&self) -> Result<()>;
 }
 
 /// What a device must do that computes later: work waits on streams, each in the order in which it was queued.
@@ -100,6 +123,28 @@ pub(crate) trait Queues: Send + Sync {
     fn release(&self, event: EventId) {
         let _ = event;
     }
+
+    /// Locks the pages of host memory, so that copies to and from it run beside the host; they stay mapped until
+    /// [`Queues::unregister`]. Nothing where the device reads host memory as it is.
+    fn register(&self, address: u64, bytes: u64) -> Result<()> {
+        let _ = (address, bytes);
+        Ok(())
+    }
+
+    /// Undoes [`Queues::register`]. No copy is under way.
+    fn unregister(&self, address: u64) -> Result<()> {
+        let _ = address;
+        Ok(())
+    }
+
+    /// Captures what this thread queues on a stream from now on; none of it runs. Called where this thread captures nothing.
+    fn begin_capture(&self, on: StreamId) -> Result<()>;
+
+    /// Ends this thread's capture. Where that fails there is none under way, either.
+    fn end_capture(&self) -> Result<Box<dyn Replays>>;
+
+    /// Ends this thread's capture and drops what was captured; nothing where there is none.
+    fn abandon_capture(&self);
 
     /// The first error of earlier work that was not reported yet; a device that cannot go on reports it again.
     fn take_error(&self) -> Option<Error>;

@@ -57,7 +57,8 @@ pub(crate) fn run(
     on: plimsoll_alloc::StreamId,
     number: u64,
 ) -> plimsoll_cuda::Result<()> {
-    if !IS_ON.load(Ordering::Relaxed) {
+    // Captured work does not run now.
+    if !IS_ON.load(Ordering::Relaxed) || gpu.is_capturing() {
         return gpu.run(step, on, number);
     }
     let work = described(&step);

@@ -12,9 +12,10 @@ use std::sync::{Arc, OnceLock};
 use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
 
 use crate::backend::{Backend, Queues};
+use crate::capturing;
 use crate::cpu::{Cpu, CpuConfig};
 use crate::error::{Error, Result};
-use crate::facts::DeviceFacts;
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::label::{self, Category};
 use crate::properties::DeviceProperties;
 use crate::random::{self, RandomStream, RngState};
@@ -153,8 +154,13 @@ impl Device {
     /// `torch.cuda.synchronize`.
     ///
     /// # Errors
-    /// The error of earlier work that was not reported yet: [`Error::Late`].
+    /// The error of earlier work that was not reported yet: [`Error::Late`]; while a step is captured, [`Error::Captured`].
     pub fn synchronize(&self) -> Result<()> {
+        capturing::refuse(
+            self.number(),
+            "synchronize",
+            "nothing of it runs before it is replayed: wait afterwards",
+        )?;
         if let Some(queues) = self.queues() {
             queues.wait_all()?;
         }
@@ -239,11 +245,32 @@ impl Device {
     }
 
     pub(crate) fn next_random(&self) -> RandomStream {
-        if let Some(generator) = random::current() {
-            return generator.next();
-        }
-        let stream = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
-        RandomStream { seed: self.0.seed.load(Ordering::Relaxed), stream }
+        let generator = random::current();
+        let from = match &generator {
+            Some(generator) => generator.next(),
+            None => {
+                let stream = self.0.next_stream.fetch_add(1, Ordering::Relaxed);
+                RandomStream { seed: self.0.seed.load(Ordering::Relaxed), stream }
+            }
+        };
+        capturing::drawn(self.number(), generator.as_ref(), from);
+        from
+    }
+
+    /// Whether this thread captures the work of this device. As `torch.cuda.is_current_stream_capturing`.
+    pub fn is_capturing(&self) -> bool {
+        capturing::is_open(self.number())
+    }
+
+    /// Whether work of this device can be captured ([`Graph`](crate::Graph)): not where it computes at once, as the host does.
+    pub fn captures(&self) -> bool {
+        self.0.computes != Computes::AtOnce
+    }
+
+    /// Tells devices apart; never 0.
+    #[inline]
+    pub(crate) fn number(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     /// Bytes of live blocks now, rounding included.
@@ -345,6 +372,19 @@ impl Device {
     /// Free and total bytes of the device, as `torch.cuda.mem_get_info`.
     pub fn memory_info(&self) -> MemoryInfo {
         self.memory().memory_info()
+    }
+
+    /// Bytes of a GPU's memory that are in use and not this allocator's: the context, kernels, workspaces of libraries, and
+    /// other processes. `None` where the device is not a GPU.
+    pub fn outside_bytes(&self) -> Option<u64> {
+        let is_gpu = self.has_values() && self.facts().kind == DeviceKind::Cuda;
+        let MemoryInfo { free_bytes, total_bytes } = is_gpu.then(|| self.memory_info())?;
+        Some(total_bytes.saturating_sub(free_bytes).saturating_sub(self.memory_reserved()))
+    }
+
+    /// Those of them that its libraries work in: 32 MiB for each stream with products or convolutions on a GPU, else 0.
+    pub fn workspace_bytes(&self) -> u64 {
+        self.0.backend.workspace_bytes()
     }
 
     /// Host bytes of this device's segments that are resident now; `None` where they are not host memory

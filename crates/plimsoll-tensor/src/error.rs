@@ -167,6 +167,14 @@ pub enum Error {
         /// Why it failed.
         cause: Box<Error>,
     },
+    /// An operation that a captured step cannot contain: it would not be repeated when the step is replayed, or not with other values.
+    #[error("{op}: not while a step is captured: {why}")]
+    Captured {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Why it cannot be captured, and what to do.
+        why: &'static str,
+    },
     /// NVIDIA's driver or a library is missing or refused, or a kernel does not compile.
     #[error("{device}: {op}: {source}")]
     Cuda {

@@ -4,13 +4,24 @@
 //! never allocates: outputs and scratch come to it ready-made.
 
 use std::fmt;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::random::RandomStream;
 use crate::view::{In, Out};
+
+/// What of an operator is another in each replay of a captured step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Varies {
+    /// Its random numbers: a replay draws the next ones, as the step would.
+    Random(RandomStream),
+    /// An optimizer's step: its number, and options such as the learning rate.
+    Step,
+}
 
 /// The name of an operator and how each kind of device computes it.
 pub trait Kernel: fmt::Debug + Send + Sync + 'static {
@@ -40,6 +51,17 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
             Some(text) => cuda::elementwise::of_operator(call, &text, None),
             None => call.missing(),
         }
+    }
+
+    /// What is another in each replay of a captured step that contains it. By default nothing: a replay repeats it as it is.
+    fn varies(&self) -> Option<Varies> {
+        None
+    }
+
+    /// The same operator with other random numbers, where it [`Kernel::varies`] by them.
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        let _ = from;
+        None
     }
 
     /// Computes on host memory.

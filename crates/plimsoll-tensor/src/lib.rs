@@ -8,9 +8,9 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors, whether a thread captures what it queues |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
-//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device.rs`, `cuda_times.rs` | the host, simulated devices, NVIDIA GPUs with the times of their kernels, and the handle of one |
+//! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, NVIDIA GPUs with the times of their kernels, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
 //! | `pinned.rs` | pinned host memory, for asynchronous copies and for what leaves its device |
 //! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a layout on it; what happened to a device's memory |
@@ -28,6 +28,7 @@
 //! | `gradcheck.rs` | derivatives against finite differences, for a function of the users' own |
 //! | `suite.rs` | what every operator must do, as a suite of checks |
 //! | `ops/` | what can be computed: an operator a file, with its derivative |
+//! | `capture.rs` | [`Graph`]: captured work that is replayed |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.
 
@@ -37,6 +38,8 @@ pub mod autocast;
 mod autocast_mode;
 pub mod autograd;
 mod backend;
+mod capture;
+mod capturing;
 pub mod checkpoint;
 #[allow(unsafe_code)]
 mod cpu;
@@ -80,6 +83,7 @@ pub use autograd::{
     BackwardOptions, InferenceMode, NoGrad, enable_grad, inference_mode, is_grad_enabled,
     is_inference_mode_enabled, no_grad,
 };
+pub use capture::{Graph, GraphPool};
 pub use cpu::CpuConfig;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
@@ -89,7 +93,7 @@ pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type}
 pub use error::{Error, OutOfMemory, Result};
 pub use facts::{DeviceFacts, DeviceKind};
 pub use function::{Function, FunctionBackward, Save, apply};
-pub use kernel::{CpuCall, Kernel};
+pub use kernel::{CpuCall, Kernel, Varies};
 pub use label::Category;
 pub use layout::{Dims, Layout};
 pub use operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Place, Saves};

@@ -3,7 +3,7 @@
 //! It is the process's, as in PyTorch: a cache of its own (`plimsoll_alloc::PinnedMemory`), with an account of its own
 //! beside that of the host's device. A block that is freed while a device still copies is reused after that copy.
 //! Without a device that reads host memory itself, pages need not be locked: they are mapped like the host's segments. A
-//! GPU's back end registers them with its driver.
+//! GPU registers them with its driver: all that are mapped when the device first copies, and those mapped from then on.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -111,6 +111,44 @@ fn number_of(device: &Device) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
+/// A piece of mapped memory, and the device that has registered it with its driver.
+struct Mapped {
+    bytes: u64,
+    registered: Option<Weak<Inner>>,
+}
+
+impl Mapped {
+    fn device(&self) -> Option<Device> {
+        self.registered.as_ref().and_then(Weak::upgrade).map(Device)
+    }
+
+    /// Lets a device register it, unless one has. One that cannot copies through buffers of its driver.
+    fn register(&mut self, address: u64, device: &Device) {
+        if self.device().is_none()
+            && let Some(queues) = device.queues()
+            && queues.register(address, self.bytes).is_ok()
+        {
+            self.registered = Some(Arc::downgrade(&device.0));
+        }
+    }
+}
+
+/// What is mapped, by address. Taken after the lock of `devices`, if both are.
+static MAPPED: Mutex<BTreeMap<u64, Mapped>> = Mutex::new(BTreeMap::new());
+
+fn mapped() -> MutexGuard<'static, BTreeMap<u64, Mapped>> {
+    MAPPED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes that a device is about to copy to or from pinned memory: from its first copy on, what is mapped is registered.
+pub(crate) fn is_used_by(device: &Device) {
+    let known = devices().iter().any(|weak| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&device.0)));
+    if !known && device.queues().is_some() {
+        number_of(device);
+        mapped().iter_mut().for_each(|(&address, piece)| piece.register(address, device));
+    }
+}
+
 fn device(number: u32) -> Option<Device> {
     devices().get(number as usize).and_then(Weak::upgrade).map(Device)
 }
@@ -134,11 +172,25 @@ fn text(error: &Error) -> DriverError {
 
 impl PinnedDriver for Host {
     fn pin(&mut self, bytes: u64) -> Result<Timed<Addr>, DriverError> {
-        timed(|| self.mapped.segment_alloc(bytes))
+        timed(|| {
+            let addr = self.mapped.segment_alloc(bytes)?;
+            let mut piece = Mapped { bytes, registered: None };
+            let open: Vec<Device> = devices().iter().filter_map(Weak::upgrade).map(Device).collect();
+            open.iter().for_each(|device| piece.register(addr.0, device));
+            mapped().insert(addr.0, piece);
+            Ok(addr)
+        })
     }
 
     fn unpin(&mut self, addr: Addr) -> Result<Timed<()>, DriverError> {
-        timed(|| self.mapped.segment_free(addr))
+        timed(|| {
+            if let Some(device) = mapped().remove(&addr.0).and_then(|piece| piece.device())
+                && let Some(queues) = device.queues()
+            {
+                queues.unregister(addr.0).map_err(|error| text(&error))?;
+            }
+            self.mapped.segment_free(addr)
+        })
     }
 
     fn record(&mut self, on: DeviceStream) -> Result<EventId, DriverError> {

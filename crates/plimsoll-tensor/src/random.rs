@@ -70,6 +70,11 @@ impl Generator {
         Generator::new(mix(mix(seed) ^ stream))
     }
 
+    /// Whether it is the same generator.
+    pub(crate) fn is(&self, other: &Generator) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     pub(crate) fn next(&self) -> RandomStream {
         self.locked().next()
     }

@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use plimsoll_alloc::{EventId, StreamId};
 
+use crate::capturing;
 use crate::device::Device;
 use crate::error::Result;
 
@@ -241,6 +242,11 @@ impl Event {
     pub fn synchronize(&self) -> Result<()> {
         let recorded = self.lock();
         let Some(Recorded { device, id }) = &*recorded else { return Ok(()) };
+        capturing::refuse(
+            device.number(),
+            "synchronize",
+            "nothing of it runs before it is replayed: wait afterwards",
+        )?;
         if let (Some(queues), Some(id)) = (device.queues(), id) {
             queues.wait(*id)?;
         }
@@ -254,6 +260,11 @@ impl Event {
     pub fn query(&self) -> Result<bool> {
         let recorded = self.lock();
         let Some(Recorded { device, id }) = &*recorded else { return Ok(true) };
+        capturing::refuse(
+            device.number(),
+            "query",
+            "nothing of it runs before it is replayed: ask afterwards",
+        )?;
         device.late_error()?;
         match (device.queues(), id) {
             (Some(queues), Some(id)) => queues.is_done(*id),

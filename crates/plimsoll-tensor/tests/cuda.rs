@@ -13,10 +13,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-use plimsoll_tensor::op::{AdamStep, Decay, Rule, Slot, optimizer_step_rounded};
+use plimsoll_tensor::op::{AdamStep, Decay, Rule, Slot, optimizer_step, optimizer_step_rounded};
 use plimsoll_tensor::suite::{self, Outcome};
 use plimsoll_tensor::{
-    AttentionOptions, CrossEntropyOptions, DType, Device, Error, OPERATORS, SimConfig, Tensor, cuda_report,
+    AttentionOptions, CrossEntropyOptions, DType, Device, Error, Graph, OPERATORS, SimConfig, Tensor,
+    cuda_report, pinned,
 };
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
@@ -184,6 +185,87 @@ fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
         let log_sums = 8 * 4 * 600 * 4;
         assert!(sim.max_memory_allocated() - before <= (x.numel() * 2) as u64 + log_sums + 1024);
         drop(out);
+    }
+}
+
+/// A step with dropout and an optimizer, some times as usual and then captured and replayed with other numbers.
+fn capture_and_replay(device: &Device) {
+    device.manual_seed(5);
+    let w = Tensor::zeros(&[128, 384], device).unwrap().requires_grad_(true).unwrap();
+    let state = [(); 2].map(|()| Tensor::zeros(&[128, 384], device).unwrap());
+    let x = Tensor::zeros(&[64, 128], device).unwrap();
+    let target = Tensor::from_slice(&[3_i64; 64], &[64], device).unwrap();
+    let rule = |lr: f64| {
+        Rule::Adam(AdamStep {
+            lr,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            decay: Decay::Decoupled,
+            amsgrad: false,
+            maximize: false,
+            step: 0,
+        })
+    };
+    let step = |number: u64| -> plimsoll_tensor::Result<Tensor> {
+        w.set_grad(None);
+        let options = CrossEntropyOptions::default();
+        let loss = x.dropout(0.5, true)?.matmul(&w)?.gelu_tanh()?.cross_entropy_with(&target, options)?;
+        loss.backward()?;
+        let slot = Slot { parameter: &w, grad: &w.grad().unwrap(), state: &state, step: number };
+        optimizer_step(&rule(0.1), &[slot])?;
+        Ok(loss)
+    };
+    drop((step(1).unwrap(), step(2).unwrap()));
+    let random = device.rng_state();
+    let (mut graph, loss) = Graph::capture(device, None, || step(3)).unwrap();
+    assert_eq!((graph.step_count(), graph.step_parameters(0)[0].id()), (1, w.id()));
+    assert_eq!(device.rng_state(), random);
+    for number in 3..6 {
+        graph.set_step(0, &rule(1.0 / number as f64), &[number]).unwrap();
+        graph.replay().unwrap();
+    }
+    assert_eq!(device.rng_state().next_stream, random.next_stream + 3);
+    let error = graph.set_step(0, &rule(0.1), &[1, 2]).unwrap_err().to_string();
+    assert!(error.contains("a captured step of 1 parameters by adamw cannot be one of 2"), "{error}");
+    let error = Graph::capture(device, None, || x.exp()?.sum()?.item::<f32>()).unwrap_err();
+    assert!(matches!(error, Error::Captured { .. } | Error::NoValues { .. }), "{error}");
+    device.synchronize().unwrap();
+    drop((graph, loss));
+}
+
+#[test]
+fn a_captured_step_has_the_memory_of_the_simulated_device() {
+    let test = "a_captured_step_has_the_memory_of_the_simulated_device";
+    if is_inner(test, &[]) && has_compiler() {
+        let (gpu, sim) = (Device::cuda(0).unwrap(), Device::sim(SimConfig::like("H200").unwrap()));
+        for device in [&gpu, &sim] {
+            capture_and_replay(device);
+        }
+        assert_eq!(gpu.max_memory_allocated(), sim.max_memory_allocated());
+        assert_eq!(gpu.max_memory_reserved(), sim.max_memory_reserved());
+        gpu.empty_cache().unwrap();
+        sim.empty_cache().unwrap();
+        assert_eq!(gpu.memory_reserved(), sim.memory_reserved());
+    }
+}
+
+/// The stand-in knows what was sent last until a kernel runs, so these values come back.
+#[test]
+fn pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system() {
+    if is_inner("pinned_memory_is_copied_there_and_back_and_goes_back_to_the_system", &[]) {
+        let (gpu, host) = (Device::cuda(0).unwrap(), Device::cpu());
+        // One piece is mapped before the GPU registers what there is, the other after.
+        for value in [3.0, 4.0] {
+            let batch = Tensor::from_slice(&[value; 1000], &[1000], &host).unwrap().pin_memory().unwrap();
+            let there = batch.to_device_non_blocking(&gpu).unwrap();
+            let back = there.to_device_non_blocking(&host).unwrap();
+            assert!(back.is_pinned());
+            assert_eq!(back.to_vec::<f32>().unwrap(), [value; 1000]);
+        }
+        pinned::empty_host_cache().unwrap();
+        assert_eq!(pinned::host_memory_stats()["allocated_bytes.current"], 0);
     }
 }
 

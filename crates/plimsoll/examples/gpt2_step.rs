@@ -4,6 +4,7 @@
 //! `bf16-model` (parameters and residual stream in 16 bits, 32-bit copies in the optimizer), how many steps, and in how many layers the
 //! perceptron's first product is computed again (`3`), or how many bytes may be reserved (`fit=14.5e9`). Weights and tokens are drawn;
 //! dropout is 0. A last argument `times` shows the slowest kernels of one more step.
+//! With `--capture`, steps are captured after the third and replayed.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -15,7 +16,7 @@ use plimsoll::autocast::autocast;
 use plimsoll::models::{Gpt2, Gpt2Config, layers_to_recompute};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::{DType, Device, Result, SimConfig, Tensor};
+use plimsoll::{CapturedStep, DType, Device, Result, SimConfig, Tensor};
 use support::Arguments;
 
 /// Sequences of a batch and tokens of a sequence.
@@ -53,13 +54,21 @@ impl Training {
         Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short })
     }
 
-    fn step(&mut self) -> Result<Tensor> {
-        let loss = || self.model.loss(&self.tokens, &self.targets);
-        let loss = if self.short { autocast(DType::BF16, loss)? } else { loss()? };
-        self.adam.zero_grad();
-        loss.backward()?;
-        self.adam.step()?;
-        Ok(loss)
+    fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
+        let Training { model, adam, tokens, targets, short } = self;
+        let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+            let loss = || model.loss(&inputs[0], &inputs[1]);
+            let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
+            optimizers[0].zero_grad();
+            loss.backward()?;
+            optimizers[0].step()?;
+            Ok(vec![loss])
+        };
+        let outputs = match captured {
+            Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut *adam], step)?,
+            None => step(&[tokens.clone(), targets.clone()], &mut [&mut *adam])?,
+        };
+        Ok(outputs[0].detach())
     }
 }
 
@@ -68,7 +77,7 @@ fn layers_for(arguments: &Arguments, config: &Gpt2Config, limit_bytes: u64) -> R
     let train = |recompute_mlp: usize, device: &Device| {
         let config = Gpt2Config { recompute_mlp, ..config.clone() };
         let mut training = Training::new(arguments, device, config)?;
-        (0..3).try_for_each(|_| training.step().map(drop))
+        (0..3).try_for_each(|_| training.step(None).map(drop))
     };
     let found = layers_to_recompute(config.n_layer, limit_bytes, &SimConfig::like("H200")?, train)?;
     Ok(found.unwrap_or(config.n_layer))
@@ -93,9 +102,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     println!("the first product is computed again in {recompute_mlp} of {} layers", config.n_layer);
     let mut training = Training::new(&arguments, &device, Gpt2Config { recompute_mlp, ..config })?;
     let (mut times, mut losses, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut captured = arguments.captures.then(|| CapturedStep::new(&device));
     for _ in 0..arg(5, "10").parse::<usize>()? {
         let start = Instant::now();
-        let loss = training.step()?;
+        let loss = training.step(captured.as_mut())?;
         let queued = start.elapsed().as_secs_f64() * 1e3;
         if device.has_values() {
             losses.push(loss.float()?.item::<f32>()?);
@@ -114,6 +124,6 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let rate = (count * length) as f64 / median * 1e3;
     println!("first step {first:.1} ms, median {median:.2} ms, {rate:.0} tokens/s");
     println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
-    arguments.show_kernel_times(|| training.step().map(drop))?;
+    arguments.show_kernel_times(|| training.step(None).map(drop))?;
     Ok(())
 }

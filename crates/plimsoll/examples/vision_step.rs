@@ -3,6 +3,7 @@
 //! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (`lenet`, `resnet18`, `resnet50`, `resnet50-recompute`), batch, `f32`, `f32-exact`
 //! (without TF32) or `bf16` (autocast), steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning rate. Weights and
 //! images are drawn; SGD with momentum. A last argument `times` shows the slowest kernels of one more step.
+//! With `--capture`, steps are captured after the third and replayed.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -14,7 +15,7 @@ use plimsoll::autocast::autocast;
 use plimsoll::models::{ResNet, ResNetConfig};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{DType, MemoryFormat, Result, Tensor};
+use plimsoll::{CapturedStep, DType, MemoryFormat, Result, Tensor};
 use support::Arguments;
 
 fn lenet(scope: &Scope) -> Result<Sequential> {
@@ -64,21 +65,28 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let images = if last { images } else { images.contiguous()? };
     let labels: Vec<i64> = (0..batch as i64).map(|i| i * 7919 % classes as i64).collect();
     let labels = Tensor::from_slice(&labels, &[batch], &device)?;
-    let (mut times, mut losses) = (Vec::new(), Vec::new());
-    let mut step = || {
-        let loss = || model.forward(&images)?.cross_entropy(&labels);
+    let (mut times, mut hosts, mut losses) = (Vec::new(), Vec::new(), Vec::new());
+    let mut captured = CapturedStep::new(&device);
+    let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+        let loss = || model.forward(&inputs[0])?.cross_entropy(&inputs[1]);
         let loss = if short { autocast(DType::BF16, loss)? } else { loss()? };
-        sgd.zero_grad();
+        optimizers[0].zero_grad();
         loss.backward()?;
-        sgd.step()?;
-        Ok::<Tensor, plimsoll::Error>(loss)
+        optimizers[0].step()?;
+        Ok(vec![loss])
     };
     for _ in 0..steps {
         let start = Instant::now();
-        let loss = step()?;
+        let outputs = match arguments.captures {
+            true => captured.run(&[&images, &labels], &mut [&mut sgd], step)?,
+            false => step(&[images.clone(), labels.clone()], &mut [&mut sgd])?,
+        };
+        let queued = start.elapsed().as_secs_f64() * 1e3;
+        let loss = outputs[0].detach();
         device.synchronize()?;
+        hosts.push(queued);
         times.push(start.elapsed().as_secs_f64() * 1e3);
-        if device.has_values() && losses.len() < 5 {
+        if device.has_values() && losses.len() < 8 {
             losses.push(loss.float()?.item::<f32>()?);
         }
     }
@@ -87,8 +95,10 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let first = times[0];
     times.sort_by(f64::total_cmp);
     let median = times[times.len() / 2];
+    hosts.sort_by(f64::total_cmp);
+    println!("the host queues a step in {:.3} ms", hosts[hosts.len() / 2]);
     println!("first step {first:.1} ms, median {median:.2} ms, {:.0} images/s", batch as f64 / median * 1e3);
     println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
-    arguments.show_kernel_times(|| step().map(drop))?;
+    arguments.show_kernel_times(|| step(&[images.clone(), labels.clone()], &mut [&mut sgd]).map(drop))?;
     Ok(())
 }

@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod amp;
+mod captured_step;
 pub mod data;
 pub mod memory;
 pub mod models;
@@ -41,6 +42,7 @@ pub mod optim;
 pub mod serialize;
 pub mod techniques;
 
+pub use captured_step::CapturedStep;
 pub use plimsoll_tensor::*;
 
 /// The guide's example is compiled and run with the documentation tests.

@@ -127,6 +127,7 @@ fn of_memory(memory: &Report) -> Value {
         "peak_by_category": by_category,
         "owners_at_peak": owners.collect::<Vec<_>>(),
         "outside_allocator_bytes": memory.outside_bytes,
+        "workspace_bytes": memory.workspace_bytes,
     })
 }
 

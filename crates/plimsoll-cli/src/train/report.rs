@@ -112,14 +112,19 @@ fn reserved(out: &mut String, outcome: &Outcome) {
         let _ = writeln!(out, "  outside the allocator        unknown: this system has no /proc/self/status");
         return;
     };
+    let what = match memory.workspace_bytes {
+        None => "peak resident memory besides: program, threads, packing buffers, …",
+        Some(_) => "the GPU's memory besides: context, kernels, workspaces, other processes",
+    };
+    let (data, batches) = match memory.workspace_bytes {
+        None => ("  of it the data set", "  of it batches, at most"),
+        Some(_) => ("on the host the data set", "on the host batches, at most"),
+    };
     let rows = [
-        (
-            "outside the allocator",
-            outside,
-            "peak resident memory besides: program, threads, packing buffers, …",
-        ),
-        ("  of it the data set", outcome.data_set_bytes, ""),
-        ("  of it batches, at most", outcome.batches_bytes, "prepared ahead by the loader"),
+        ("outside the allocator", outside, what),
+        ("  of it workspaces", memory.workspace_bytes.unwrap_or(0), "of cuBLASLt and cuDNN, 32 MiB a stream"),
+        (data, outcome.data_set_bytes, ""),
+        (batches, outcome.batches_bytes, "prepared ahead by the loader"),
     ];
     for (name, bytes, note) in rows.into_iter().filter(|&(_, bytes, _)| bytes > 0) {
         let line = format!("  {name:<28} {:>12}             {note}", Bytes(bytes).to_string());

@@ -6,7 +6,9 @@ use crate::argument::Out;
 use crate::call::{calls, nothing, work};
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
-use crate::memory::copy::{DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE, Pointer, copy, fill};
+use crate::memory::copy::{
+    BY_ADDRESS, DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE, Pointer, copy, fill,
+};
 use crate::memory::{Kind, PAGE_BYTES, memory};
 use crate::runtime::current_device;
 use crate::stream::{StreamHandle, ran_on};
@@ -74,6 +76,18 @@ calls! { Driver:
     }
     fn cuMemFreeHost(address: u64) {
         memory().unpin(address)
+    }
+    fn cuMemHostRegister_v2(address: u64, bytes: usize, _flags: c_uint) {
+        memory().register(address, bytes as u64);
+        Ok(())
+    }
+    fn cuMemHostUnregister(address: u64) {
+        memory().unregister(address)
+    }
+    fn cuMemcpyAsync(to: Pointer, from: Pointer, bytes: usize, stream: StreamHandle) {
+        ran_on(stream);
+        copy(to, from, bytes, BY_ADDRESS);
+        Ok(())
     }
     fn cuMemcpyDtoH_v2(to: Pointer, from: Pointer, bytes: usize) {
         copy(to, from, bytes, DEVICE_TO_HOST);

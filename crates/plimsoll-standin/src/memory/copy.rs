@@ -10,7 +10,7 @@ use crate::nccl;
 pub(crate) const HOST_TO_DEVICE: i32 = 1;
 pub(crate) const DEVICE_TO_HOST: i32 = 2;
 pub(crate) const DEVICE_TO_DEVICE: i32 = 3;
-const BY_ADDRESS: i32 = 4;
+pub(crate) const BY_ADDRESS: i32 = 4;
 
 /// The fewest bytes for which pages are given back instead of written.
 const LEAST_RELEASED: usize = 1 << 20;

@@ -1,5 +1,7 @@
 //! How tensors come to be: from values, filled, counted, drawn.
 
+use std::sync::Arc;
+
 use smallvec::smallvec;
 
 use crate::cpu::kernels::random;
@@ -9,7 +11,7 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::{self, Dims};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::random::{Distribution, RandomStream};
@@ -78,6 +80,26 @@ impl Source {
         }
     }
 
+    /// The random numbers that it draws, if any.
+    pub(crate) fn varies(self) -> Option<Varies> {
+        match self {
+            Source::Random(_, from) | Source::Integers { from, .. } | Source::Permutation(from) => {
+                Some(Varies::Random(from))
+            }
+            Source::Value(_) | Source::Sequence { .. } | Source::Between { .. } => None,
+        }
+    }
+
+    /// The same with other random numbers.
+    pub(crate) fn with_random(self, from: RandomStream) -> Source {
+        match self {
+            Source::Random(distribution, _) => Source::Random(distribution, from),
+            Source::Integers { low, high, .. } => Source::Integers { low, high, from },
+            Source::Permutation(_) => Source::Permutation(from),
+            fixed => fixed,
+        }
+    }
+
     /// Refuses types that have no such values.
     pub(crate) fn check(self, op: &'static str, dtype: DType) -> Result<()> {
         let refused = |expected| Err(Error::DType { op, expected, got: dtype });
@@ -138,6 +160,14 @@ impl Kernel for Create {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         self.source.cpu_type(dtype)
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        self.source.varies()
+    }
+
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(Create { source: self.source.with_random(from), ..self.clone() }))
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Dropout that keeps a seed, not a mask: its derivative drops the same elements once more.
 
+use std::sync::Arc;
+
 use smallvec::smallvec;
 
 use super::{elementwise, want_float, want_same};
@@ -8,7 +10,7 @@ use crate::cpu::kernels::parallel::for_each_piece;
 use crate::cpu::kernels::philox::{Dropout as Factors, GROUP};
 use crate::cuda::{self, CudaCall};
 use crate::error::{Error, Result};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
 use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::random::RandomStream;
@@ -27,6 +29,14 @@ struct Dropout {
 impl Kernel for Dropout {
     fn name(&self) -> &'static str {
         if self.residual { "dropout_add" } else { "dropout" }
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        Some(Varies::Random(self.stream))
+    }
+
+    fn with_random(&self, stream: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(Dropout { stream, ..*self }))
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {

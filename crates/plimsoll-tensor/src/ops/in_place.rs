@@ -1,6 +1,8 @@
 //! Changes in place. They make no temporaries, are recorded where something wants a gradient, and notice when a saved
 //! tensor changes.
 
+use std::sync::Arc;
+
 use smallvec::smallvec;
 
 use super::create::Source;
@@ -11,7 +13,7 @@ use crate::cpu::kernels::elementwise::{update, update_any};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
 use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::random::{Distribution, RandomStream};
@@ -164,6 +166,14 @@ impl Kernel for Overwrite {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         self.source.cpu_type(dtype)
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        self.source.varies()
+    }
+
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(Overwrite { source: self.source.with_random(from), ..*self }))
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {

@@ -14,6 +14,7 @@ mod batch_norm;
 mod bicubic;
 mod binary;
 mod bytes;
+mod captured_step;
 mod cat;
 mod cdist;
 mod clip;
@@ -180,6 +181,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
 pub use activation_linear::Activation;
 pub use attention::AttentionOptions;
 pub use batch_norm::{BatchNormArgs, BatchNormOptions};
+pub(crate) use captured_step::{CapturedStep, take as take_captured_steps};
 pub use clip::{clip_norm_, clip_value_};
 pub use close::Tolerance;
 pub use conv::{

@@ -1,5 +1,7 @@
 //! Places drawn at random by weights, reproducible from the device's seed.
 
+use std::sync::Arc;
+
 use smallvec::smallvec;
 
 use super::{elementwise, want_float};
@@ -10,7 +12,7 @@ use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::random::RandomStream;
@@ -29,6 +31,14 @@ struct Multinomial {
 impl Kernel for Multinomial {
     fn name(&self) -> &'static str {
         "multinomial"
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        Some(Varies::Random(self.from))
+    }
+
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(Multinomial { from, ..*self }))
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {

@@ -2,11 +2,14 @@
 //! number of parameters.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::captured_step::{self, CapturedStep};
 use super::{one_by_one, want_float};
 use crate::autograd::no_grad;
+use crate::capturing;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::optim::short::step_any;
 use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
@@ -16,7 +19,7 @@ use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::road::call;
@@ -63,6 +66,10 @@ impl Step {
 impl Kernel for Step {
     fn name(&self) -> &'static str {
         self.rule.name()
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        Some(Varies::Step)
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
@@ -289,7 +296,20 @@ fn step(rule: &Rule, slots: &[Slot<'_>], rounded: &[&Tensor]) -> Result<()> {
         grads.push(lying(slot.grad));
     }
     let ins: SmallVec<[&Tensor; 4]> = changed.iter().chain(&grads).map(|tensor| &**tensor).collect();
-    no_grad(|| call(op, &ins)).map(drop)
+    let device = slots[0].parameter.device();
+    let captured = capturing::is_open(device.number()).then(|| captured(op.clone(), slots));
+    no_grad(|| call(op, &ins))?;
+    captured.into_iter().for_each(captured_step::note);
+    Ok(())
+}
+
+/// What a replay of a captured step needs of it.
+fn captured(op: Step, slots: &[Slot<'_>]) -> CapturedStep {
+    let parameters = slots.iter().map(|slot| slot.parameter.clone()).collect();
+    CapturedStep::new(op.rule.name(), parameters, move |rule, steps| {
+        let slots = op.slots.iter().zip(steps).map(|(&(_, states), &step)| (step, states)).collect();
+        Arc::new(Step { rule: *rule, rounds: op.rounds, slots })
+    })
 }
 
 /// A tensor of a parameter's shape with the dimensions in the order in which the parameter lies: a step that goes element by element

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::held::Call;
 use super::scratch::Scratch;
 use crate::backend::Queues;
+use crate::capturing;
 use crate::cpu::kernels::convert::{AnyOperand, convert};
 use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
@@ -54,6 +55,7 @@ pub(super) fn launch(
     match (call.device.queues(), call.shared) {
         (Some(queues), Some(op)) => {
             let on = use_on_current_stream(call.device, ins.iter().chain(outs).copied());
+            capturing::check_stream(call.device.number(), on, call.op.name())?;
             queues.launch(op.clone(), launch, on, label::current_layer())
         }
         _ => call.device.backend().run(call.op, launch).map_err(Error::in_layer),
@@ -112,6 +114,8 @@ pub(crate) fn copy_to(x: In<'_>, out: Out<'_>) {
 /// Copies host bytes into a contiguous tensor.
 pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
     let device = to.storage.device();
+    let why = "the program's values would be the same in each replay: pass a tensor to the step";
+    capturing::refuse(device.number(), "to_device", why)?;
     let locks = lock(&[], &[to], "write")?;
     device.backend().write(to.view(&locks), bytes, use_on_current_stream(device, [to]))
 }
@@ -122,6 +126,8 @@ pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
     if !device.has_values() {
         return Err(Error::NoValues { op, device: device.name().to_owned() });
     }
+    let why = "there is no value before it is replayed: return the tensor, and read it afterwards";
+    capturing::refuse(device.number(), op, why)?;
     device.late_error()?;
     let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());
     let locks = lock(&[from], &[], op)?;

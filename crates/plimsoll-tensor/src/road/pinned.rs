@@ -1,17 +1,22 @@
 //! Copies to and from pinned memory.
 
 use super::launch::{copy, lock, use_on_current_stream};
+use crate::capturing;
 use crate::data::Data;
 use crate::device::Device;
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::pinned;
 use crate::storage::Storage;
 use crate::stream::Event;
 
 /// Copies between pinned memory of the host and a device, on that device's current stream. Both are contiguous. Where the
 /// device computes later, so does the copy: the host waits for it when it uses the pinned memory.
 pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static str) -> Result<()> {
+    let why = "the host cannot know when a replay has copied: copy before the step, or after it";
+    capturing::refuse(device.number(), op, why)?;
     device.late_error()?;
+    pinned::is_used_by(device);
     let on = device.current_stream();
     // Written, too, as far as the host is concerned: nothing else uses the pinned memory until the copy is noted.
     let locks = lock(&[], &[from, to], op)?;

@@ -12,11 +12,12 @@ use plimsoll_alloc::{Addr, StreamId};
 
 use super::room::{Room, State};
 use super::{AWAY, Recipe, Storage, request};
+use crate::capturing;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::label;
 use crate::layout::Layout;
-use crate::pinned::Block;
+use crate::pinned::{self, Block};
 use crate::stream::Event;
 use crate::view::View;
 
@@ -237,7 +238,10 @@ impl Storage {
     /// Copies all bytes between the device and a block of pinned memory, on the current stream; the event is after it.
     fn copy(&self, from: Addr, to: Addr, block: &Block) -> Result<Arc<Event>> {
         let (device, bytes) = (&self.0.device, self.bytes());
+        let why = "a replay does not move tensors between the device and the host: move it before the step";
+        capturing::refuse(device.number(), "offload", why)?;
         let on = device.current_stream();
+        pinned::is_used_by(device);
         if device.has_values() {
             let layout = Layout::contiguous(&[usize::try_from(bytes).unwrap_or(usize::MAX)]);
             let view = |at: Addr| View::new(at, bytes, DType::U8, &layout);

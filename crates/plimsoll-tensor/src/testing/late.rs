@@ -4,29 +4,21 @@
 //! later. Delays are random, from a seed. Kernels of different streams run one at a time, so a program that forgets to
 //! order its streams gets wrong values and never a data race.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use plimsoll_alloc::{Addr, DeviceMemory, Driver, DriverError, EventId, LabelId, MemoryInfo, StreamId};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
-use smallvec::SmallVec;
 
-use super::line::{Line, Work};
-use crate::backend::{Backend, Queues};
+use super::captured::{Captured, Captures, Operands, Piece};
+use super::lines::{Cause, Lines, NAME, Pauses};
+use crate::backend::{Backend, Queues, Replays};
 use crate::cpu::{Cpu, CpuConfig};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::label;
 use crate::properties::DeviceProperties;
-use crate::stream::Stream;
-use crate::unwind::panicked;
-use crate::view::{Launch, QueuedView, View};
+use crate::view::{Launch, View};
 
 /// A device that computes later.
 ///
@@ -61,55 +53,6 @@ impl Default for LateConfig {
     }
 }
 
-/// The streams of late devices that stand still. Clones are the same.
-///
-/// ```
-/// use plimsoll_tensor::testing::{LateConfig, Pauses};
-/// use plimsoll_tensor::{Device, Tensor};
-/// let pauses = Pauses::default();
-/// let device = Device::late(LateConfig { pauses: pauses.clone(), ..LateConfig::default() });
-/// let stream = device.current_stream();
-/// pauses.pause(&stream);
-/// let x = Tensor::ones(&[4], &device)?;
-/// assert!(!stream.query()?);
-/// pauses.resume(&stream);
-/// stream.synchronize()?;
-/// assert!(stream.query()?);
-/// # drop(x);
-/// # Ok::<(), plimsoll_tensor::Error>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Pauses(Arc<(Mutex<BTreeSet<StreamId>>, Condvar)>);
-
-impl Pauses {
-    /// No work of this stream begins from now on.
-    pub fn pause(&self, stream: &Stream) {
-        self.lock().insert(stream.id());
-    }
-
-    /// Work goes on.
-    pub fn resume(&self, stream: &Stream) {
-        self.lock().remove(&stream.id());
-        self.0.1.notify_all();
-    }
-
-    fn resume_all(&self) {
-        self.lock().clear();
-        self.0.1.notify_all();
-    }
-
-    fn wait(&self, stream: StreamId) {
-        let mut paused = self.lock();
-        while paused.contains(&stream) {
-            paused = self.0.1.wait(paused).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<StreamId>> {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Device {
     /// A device that computes what the host computes, later: see [`LateConfig`].
     pub fn late(config: LateConfig) -> Device {
@@ -120,23 +63,19 @@ impl Device {
 struct Late {
     host: Arc<Cpu>,
     lines: Arc<Lines>,
+    captures: Arc<Captures>,
     records_uses: bool,
 }
 
 impl Late {
     fn new(config: LateConfig) -> Late {
-        let lines = Arc::new(Lines {
-            seed: config.seed,
-            longest_delay: config.longest_delay,
-            pauses: config.pauses,
-            running: Arc::default(),
-            error: Arc::default(),
-            finished: Arc::default(),
-            open: Mutex::default(),
-        });
+        let lines = Arc::new(Lines::new(config.seed, config.longest_delay, config.pauses));
         let memory = CpuConfig { capacity_bytes: config.capacity_bytes };
-        let host = Cpu::with_driver(memory, |driver| LateDriver { driver, lines: lines.clone() });
-        Late { host: Arc::new(host), lines, records_uses: config.records_uses }
+        let captures = Arc::new(Captures::default());
+        let (of_driver, captured) = (lines.clone(), captures.clone());
+        let host =
+            Cpu::with_driver(memory, |driver| LateDriver { driver, lines: of_driver, captures: captured });
+        Late { host: Arc::new(host), lines, captures, records_uses: config.records_uses }
     }
 
     /// Queues work for the host's memory, which stays mapped for as long.
@@ -155,156 +94,6 @@ impl Drop for Late {
     fn drop(&mut self) {
         self.lines.close();
     }
-}
-
-/// What is blamed for an error: an operator and the layer that called it.
-#[derive(Clone, Copy)]
-struct Cause {
-    op: &'static str,
-    owner: LabelId,
-}
-
-/// The streams of one device.
-struct Lines {
-    seed: u64,
-    longest_delay: Duration,
-    pauses: Pauses,
-    /// Held while a kernel runs: the kernels of two streams could otherwise touch the same bytes at once.
-    running: Arc<Mutex<()>>,
-    /// The first error that nobody has seen.
-    error: Arc<Mutex<Option<Error>>>,
-    /// Kernels that have run, for a thread of the program to drop: one may own tensors, and freeing them takes the
-    /// allocator's lock, whose owner may be waiting for this device.
-    finished: Arc<Mutex<Vec<Arc<dyn Kernel>>>>,
-    /// Those on which work was queued, with what their delays are drawn from.
-    open: Mutex<BTreeMap<StreamId, OpenStream>>,
-}
-
-/// A kernel in a queue.
-struct Queued {
-    kernel: Arc<dyn Kernel>,
-    finished: Arc<Mutex<Vec<Arc<dyn Kernel>>>>,
-}
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        self.finished.lock().unwrap_or_else(PoisonError::into_inner).push(self.kernel.clone());
-    }
-}
-
-struct OpenStream {
-    line: Arc<Line>,
-    thread: JoinHandle<()>,
-    delays: ChaCha8Rng,
-}
-
-/// The bits of an event's number that count pieces of work; the stream's number is above them.
-const PIECE_BITS: u32 = 48;
-
-impl Lines {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<StreamId, OpenStream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Adds work to a stream, after a delay.
-    fn queue(
-        &self,
-        on: StreamId,
-        cause: Cause,
-        work: impl FnOnce() -> Result<()> + Send + 'static,
-    ) -> Result<()> {
-        let (running, error, pauses) = (self.running.clone(), self.error.clone(), self.pauses.clone());
-        self.push(on, |delay| {
-            Box::new(move || {
-                thread::sleep(delay);
-                pauses.wait(on);
-                let done = {
-                    let _running = running.lock().unwrap_or_else(PoisonError::into_inner);
-                    catch_unwind(AssertUnwindSafe(work))
-                };
-                let failed =
-                    done.unwrap_or_else(|panic| Err(panicked(cause.op, "the kernel", panic.as_ref()))).err();
-                if let Some(failed) = failed {
-                    let (op, owner) = (cause.op, label::text(cause.owner));
-                    let late = Error::Late { device: NAME.to_owned(), op, owner, cause: Box::new(failed) };
-                    error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(late);
-                }
-            })
-        })
-    }
-
-    fn push(&self, on: StreamId, work: impl FnOnce(Duration) -> Work) -> Result<()> {
-        let mut open = self.lock();
-        let OpenStream { line, delays, .. } = match open.entry(on) {
-            Entry::Occupied(there) => there.into_mut(),
-            Entry::Vacant(new) => {
-                let started = Line::start(format!("{NAME} stream {}", on.0));
-                let (line, thread) = started.map_err(|error| {
-                    failed(DriverError::Failed(format!("no thread for a stream: {error}")))
-                })?;
-                let mut delays = ChaCha8Rng::seed_from_u64(self.seed);
-                delays.set_stream(on.0);
-                new.insert(OpenStream { line, thread, delays })
-            }
-        };
-        let share = f64::from(delays.next_u32()) / f64::from(u32::MAX);
-        // Short delays often, long ones sometimes.
-        line.push(work(self.longest_delay.mul_f64(share * share * share)));
-        Ok(())
-    }
-
-    fn line(&self, stream: StreamId) -> Option<Arc<Line>> {
-        self.lock().get(&stream).map(|stream| stream.line.clone())
-    }
-
-    /// The line of an event and the number of pieces to be done; no line where nothing was queued.
-    fn of(&self, event: EventId) -> (Option<Arc<Line>>, u64) {
-        (self.line(StreamId(event.0 >> PIECE_BITS)), event.0 & ((1 << PIECE_BITS) - 1))
-    }
-
-    fn record(&self, on: StreamId) -> EventId {
-        let pieces = self.line(on).map_or(0, |line| line.end());
-        EventId(on.0 << PIECE_BITS | pieces)
-    }
-
-    fn is_done(&self, event: EventId) -> bool {
-        let (line, pieces) = self.of(event);
-        line.is_none_or(|line| line.has_done(pieces))
-    }
-
-    fn wait(&self, event: EventId) {
-        if let (Some(line), pieces) = self.of(event) {
-            line.wait_for(pieces);
-        }
-    }
-
-    fn wait_all(&self) {
-        let lines: Vec<Arc<Line>> = self.lock().values().map(|stream| stream.line.clone()).collect();
-        lines.iter().for_each(|line| line.wait_for(line.end()));
-    }
-
-    /// Ends the threads when their work is done, and waits for them.
-    fn close(&self) {
-        self.pauses.resume_all();
-        let streams = std::mem::take(&mut *self.lock());
-        streams.values().for_each(|stream| stream.line.close());
-        for stream in streams.into_values() {
-            // Its work's panics were caught where they happened.
-            let _ = stream.thread.join();
-        }
-    }
-
-    /// Drops the kernels that have run.
-    fn sweep(&self) {
-        let finished = std::mem::take(&mut *self.finished.lock().unwrap_or_else(PoisonError::into_inner));
-        drop(finished); // outside the lock
-    }
-}
-
-const NAME: &str = "late";
-
-fn failed(source: DriverError) -> Error {
-    Error::Allocator { device: NAME.to_owned(), source: plimsoll_alloc::Error::Driver(source) }
 }
 
 impl Backend for Late {
@@ -330,8 +119,7 @@ impl Backend for Late {
 
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()> {
         self.lines.wait_all();
-        let _running = self.lines.running.lock().unwrap_or_else(PoisonError::into_inner);
-        self.host.run(kernel, launch)
+        self.lines.alone(|| self.host.run(kernel, launch))
     }
 
     fn write(&self, to: View<'_>, bytes: &[u8], on: StreamId) -> Result<()> {
@@ -376,19 +164,27 @@ impl Queues for Late {
         on: StreamId,
         owner: LabelId,
     ) -> Result<()> {
-        type Views = SmallVec<[QueuedView; 4]>;
-        let copies = |views: &[View<'_>]| -> Views { views.iter().map(|view| view.to_queued()).collect() };
-        let (ins, outs, scratch) =
-            (copies(launch.ins), copies(launch.outs), launch.scratch.map(View::to_queued));
         self.lines.sweep();
         let cause = Cause { op: kernel.name(), owner };
-        let queued = Queued { kernel, finished: self.lines.finished.clone() };
-        self.queue(on, cause, move |host| {
-            let in_views: SmallVec<[View<'_>; 4]> = ins.iter().map(QueuedView::view).collect();
-            let out_views: SmallVec<[View<'_>; 4]> = outs.iter().map(QueuedView::view).collect();
-            let scratch = scratch.as_ref().map(QueuedView::view);
-            host.run(&*queued.kernel, Launch { ins: &in_views, outs: &out_views, scratch })
-        })
+        let piece = Piece { kernel, operands: Arc::new(Operands::of(&launch)), cause };
+        if let Some(piece) = self.captures.note(piece) {
+            piece.queue(&self.lines, &self.host, on)?;
+        }
+        Ok(())
+    }
+
+    fn begin_capture(&self, on: StreamId) -> Result<()> {
+        self.captures.begin(on);
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Box<dyn Replays>> {
+        let (on, pieces) = self.captures.end();
+        Ok(Box::new(Captured::new(self.lines.clone(), self.host.clone(), on, pieces)))
+    }
+
+    fn abandon_capture(&self) {
+        drop(self.captures.end());
     }
 
     fn record(&self, on: StreamId) -> Result<EventId> {
@@ -416,7 +212,7 @@ impl Queues for Late {
     }
 
     fn take_error(&self) -> Option<Error> {
-        self.lines.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.lines.take_error()
     }
 }
 
@@ -424,6 +220,7 @@ impl Queues for Late {
 struct LateDriver<D> {
     driver: D,
     lines: Arc<Lines>,
+    captures: Arc<Captures>,
 }
 
 impl<D: Driver> Driver for LateDriver<D> {
@@ -448,6 +245,10 @@ impl<D: Driver> Driver for LateDriver<D> {
     fn wait(&mut self, event: EventId) -> std::result::Result<(), DriverError> {
         self.lines.wait(event);
         Ok(())
+    }
+
+    fn is_capturing(&self) -> bool {
+        self.captures.is_open()
     }
 
     fn memory(&self) -> MemoryInfo {

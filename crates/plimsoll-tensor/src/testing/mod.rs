@@ -3,9 +3,12 @@
 //! They compute what the host computes, bit for bit, in less convenient ways: [`LateConfig`] is a device that computes
 //! later, [`evict_at_random`] lets tensors leave any device between operators.
 
+mod captured;
 mod evicting;
 mod late;
 mod line;
+mod lines;
 
 pub use evicting::{Evictions, evict_at_random};
-pub use late::{LateConfig, Pauses};
+pub use late::LateConfig;
+pub use lines::Pauses;

@@ -2,17 +2,24 @@
 
 use plimsoll::{Device, SimConfig};
 
-/// The arguments of this program, by number.
-pub(crate) struct Arguments(Vec<String>);
+/// The arguments of this program, by number, without switches.
+#[allow(dead_code, reason = "each example uses a part of them")]
+pub(crate) struct Arguments {
+    numbered: Vec<String>,
+    /// `--capture`: whether steps are captured and replayed.
+    pub(crate) captures: bool,
+}
 
 #[allow(dead_code, reason = "each example uses a part of them")]
 impl Arguments {
     pub(crate) fn read() -> Arguments {
-        Arguments(std::env::args().skip(1).collect())
+        let (switches, numbered): (Vec<String>, Vec<String>) =
+            std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+        Arguments { numbered, captures: switches.iter().any(|switch| switch == "--capture") }
     }
 
     pub(crate) fn get(&self, number: usize, default: &str) -> String {
-        self.0.get(number).cloned().unwrap_or_else(|| default.to_owned())
+        self.numbered.get(number).cloned().unwrap_or_else(|| default.to_owned())
     }
 
     /// The first argument: `cpu`, `cuda:N` or `sim:GPU`.
@@ -31,7 +38,7 @@ impl Arguments {
         &self,
         step: impl FnOnce() -> plimsoll::Result<()>,
     ) -> plimsoll::Result<()> {
-        if self.0.last().is_none_or(|last| last != "times") {
+        if self.numbered.last().is_none_or(|last| last != "times") {
             return Ok(());
         }
         let (done, times) = plimsoll::cuda_kernel_times(step);

@@ -53,6 +53,8 @@ pub struct Report {
     pub owners: Vec<Owner>,
     /// Memory of the process outside the allocator, if known: see [`outside_bytes`].
     pub outside_bytes: Option<u64>,
+    /// Of a GPU, the part of it that libraries work in.
+    pub workspace_bytes: Option<u64>,
 }
 
 /// Bytes of one category at the peak.
@@ -82,6 +84,7 @@ impl Report {
                 .collect(),
             owners: device.owners_at_peak(),
             outside_bytes: outside_bytes(device),
+            workspace_bytes: device.outside_bytes().map(|_| device.workspace_bytes()),
         }
     }
 
@@ -123,10 +126,15 @@ pub fn why(category: Category) -> &'static str {
     }
 }
 
-/// Resident bytes of this process that `device` did not obtain: the program, its data set, its threads,
-/// the matrix library's packing buffers, and other devices. `None` if the system does not report it (it is
-/// read from `/proc`). A simulated device uses no memory, so all of the process is outside.
+/// Memory beside the allocator's. Of a GPU: bytes of its memory that are in use and were not reserved here, which are the context,
+/// kernels, workspaces and other processes ([`Device::outside_bytes`]). Of other devices: resident bytes of this process that
+/// `device` did not obtain, which are the program, its data set, its threads, the matrix library's packing buffers, and other
+/// devices; `None` if the system does not report it (it is read from `/proc`). A simulated device uses no memory, so all of the
+/// process is outside.
 pub fn outside_bytes(device: &Device) -> Option<u64> {
+    if let Some(outside) = device.outside_bytes() {
+        return Some(outside);
+    }
     let resident = process_resident_bytes()?;
     let ours = if device.has_values() { device.resident_bytes()? } else { 0 };
     Some(resident.saturating_sub(ours))

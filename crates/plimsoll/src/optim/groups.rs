@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::op::{Slot, optimizer_step, optimizer_step_rounded};
-use plimsoll_tensor::{DType, Device, Error, Result, Tensor};
+use plimsoll_tensor::{DType, Device, Error, Graph, Result, Tensor};
 
-use super::Optimizer;
 use super::algorithm::{Algorithm, StateTensor};
 use super::state_dict::{self, OptimizerState};
+use super::{Optimizer, replay};
 
 /// An optimizer with the options `O`: `Sgd` is `OptimizerOf<SgdOptions>`.
 ///
@@ -55,13 +55,18 @@ pub(super) struct State {
 }
 
 impl State {
+    /// The number of the next step. Where PyTorch counts no steps, the first is the one that makes the state.
+    pub(super) fn next_step<O: Algorithm>(&self, is_new: bool) -> u64 {
+        if O::COUNTS_STEPS { self.steps + 1 } else { 1 + u64::from(!is_new) }
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|(at, _)| *at == name).map(|(_, tensor)| tensor)
     }
 }
 
 /// The 32-bit copy of a parameter in 16 bits.
-const MASTER: &str = "master_weight";
+pub(super) const MASTER: &str = "master_weight";
 
 /// State of a parameter, by number, that its first step needs.
 type Fresh = (usize, &'static str, Tensor);
@@ -114,6 +119,10 @@ impl<O: Algorithm> ParamGroup<O> {
             }
             let (wanted, dtype) = self.wanted(parameter);
             for wanted in wanted.iter().filter(|wanted| state.get(wanted.name).is_none()) {
+                if parameter.device().is_capturing() {
+                    let why = "the first step makes the optimizer's state, which each replay would make again: take a step before";
+                    return Err(Error::Captured { op: O::NAME, why });
+                }
                 let tensor = allocate(parameter, wanted, dtype)?;
                 if wanted.name == MASTER {
                     tensor.copy_(parameter)?;
@@ -137,8 +146,7 @@ impl<O: Algorithm> ParamGroup<O> {
             let master = wanted.iter().find(is_master).and_then(|wanted| find(wanted.name));
             let kept = wanted.iter().filter(|wanted| !is_master(wanted));
             let state_tensors = kept.filter_map(|wanted| find(wanted.name)).collect();
-            // Where PyTorch counts no steps, the first is the one that makes the state.
-            let step = if O::COUNTS_STEPS { state.steps + 1 } else { 1 + u64::from(!is_new) };
+            let step = state.next_step::<O>(is_new);
             work.push(Work { at, grad, state: state_tensors, master, step });
         }
         let mut devices: Vec<&Device> = Vec::new();
@@ -253,6 +261,19 @@ impl<O: Algorithm> Optimizer for OptimizerOf<O> {
 
     fn parameters(&self) -> Vec<Tensor> {
         self.param_groups.iter().flat_map(|group| group.parameters.iter().cloned()).collect()
+    }
+
+    fn steps(&self) -> Vec<u64> {
+        self.param_groups.iter().flat_map(|group| group.states.iter().map(|state| state.steps)).collect()
+    }
+
+    fn set_steps(&mut self, steps: &[u64]) {
+        let states = self.param_groups.iter_mut().flat_map(|group| &mut group.states);
+        states.zip(steps).for_each(|(state, &steps)| state.steps = steps);
+    }
+
+    fn replay(&mut self, graph: &mut Graph) -> Result<usize> {
+        replay::replay(&mut self.param_groups, graph)
     }
 
     fn state_dict(&self) -> OptimizerState {

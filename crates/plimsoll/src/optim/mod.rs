@@ -15,6 +15,7 @@ mod in_backward;
 mod lion;
 pub mod lr_scheduler;
 mod muon;
+mod replay;
 mod rmsprop;
 mod sgd;
 mod state_dict;
@@ -32,7 +33,7 @@ pub use rmsprop::{RmsProp, RmsPropOptions};
 pub use sgd::{Sgd, SgdOptions};
 pub use state_dict::{GroupState, OptimizerState, ParamState};
 
-use plimsoll_tensor::{Result, Tensor};
+use plimsoll_tensor::{Graph, Result, Tensor};
 
 /// Updates parameters from their gradients. As `torch.optim.Optimizer`.
 pub trait Optimizer {
@@ -81,6 +82,27 @@ pub trait Optimizer {
     /// Other groups, state that does not fit, options that PyTorch rejects or that are not there, out of memory. Nothing has
     /// changed then.
     fn load_state_dict(&mut self, state: &OptimizerState) -> Result<()>;
+
+    /// How many steps each parameter has taken, in the order of [`Optimizer::parameters`].
+    fn steps(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// Sets how many steps each parameter has taken.
+    fn set_steps(&mut self, steps: &[u64]) {
+        let _ = steps;
+    }
+
+    /// Counts the steps that the replay of a captured graph is about to take, and gives the graph their numbers and the options
+    /// as they are now. Gives back how many of the graph's steps are this optimizer's: one that does not implement this
+    /// cannot be captured.
+    ///
+    /// # Errors
+    /// An option that PyTorch rejects; options that need other work than the captured one.
+    fn replay(&mut self, graph: &mut Graph) -> Result<usize> {
+        let _ = graph;
+        Ok(0)
+    }
 
     /// Drops every gradient, as PyTorch's `zero_grad(set_to_none=True)`.
     fn zero_grad(&self) {

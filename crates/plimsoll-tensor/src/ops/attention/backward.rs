@@ -1,5 +1,7 @@
 //! The gradients of attention by a kernel: blocks of scores are computed once more from the log-sum-exp.
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use super::Attention;
@@ -10,9 +12,10 @@ use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
+use crate::random::RandomStream;
 use crate::road::call;
 use crate::tensor::{Grads, Tensor};
 
@@ -54,6 +57,14 @@ impl Kernel for AttentionBackward {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         operands::cpu_type(dtype)
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        self.0.dropout.map(|(_, from)| Varies::Random(from))
+    }
+
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(AttentionBackward(self.0.with_stream(from))))
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {

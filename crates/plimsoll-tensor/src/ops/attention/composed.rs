@@ -1,6 +1,8 @@
 //! The gradients of attention by operations on whole tensors, for a derivative of them, and for a mask that wants one.
 //! These hold matrices of scores, as PyTorch does there.
 
+use std::sync::Arc;
+
 use smallvec::smallvec;
 
 use super::Attention;
@@ -10,8 +12,9 @@ use crate::cpu::kernels::philox::Dropout;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs};
+use crate::random::RandomStream;
 use crate::road::{call_one, create};
 use crate::tensor::{Grads, Tensor};
 
@@ -89,28 +92,42 @@ impl Operator for Bias {
 
 /// `() -> factors of the weights`, `[batch, heads, queries, keys]`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Factors(pub(super) AttentionShape, pub(super) Dropout);
+pub(super) struct Factors {
+    pub(super) shape: AttentionShape,
+    /// The probability of dropping a weight, and from which random numbers.
+    pub(super) dropout: (f64, RandomStream),
+}
 
 impl Kernel for Factors {
     fn name(&self) -> &'static str {
         "attention_dropout"
     }
 
+    fn varies(&self) -> Option<Varies> {
+        Some(Varies::Random(self.dropout.1))
+    }
+
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(Factors { dropout: (self.dropout.0, from), ..*self }))
+    }
+
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (words, stream) = self.1.words();
-        cuda::random::factors(call, self.0.keys, words, stream)
+        let (p, from) = self.dropout;
+        let (words, stream) = Dropout::new(p, from).words();
+        cuda::random::factors(call, self.shape.keys, words, stream)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([], [out]) = call.split();
-        dropout_factors(&self.0, &self.1, out.elements());
+        let (p, from) = self.dropout;
+        dropout_factors(&self.shape, &Dropout::new(p, from), out.elements());
         Ok(())
     }
 }
 
 impl Operator for Factors {
     fn infer(&self, _: &[Meta<'_>]) -> Result<Outputs> {
-        Ok(smallvec![Output::new(&self.0.of_scores(), DType::F32)])
+        Ok(smallvec![Output::new(&self.shape.of_scores(), DType::F32)])
     }
 }
 
@@ -126,10 +143,10 @@ impl Attention {
         let mask = (at.inputs() > operands).then(|| at.input(operands)).transpose()?;
         let log_sums = at.output(1)?.detach();
         let weights = self.weights([&q, &k], mask.as_ref(), &log_sums, &shape)?;
-        let factors = match self.dropout() {
+        let factors = match self.dropout {
             None => None,
             Some(dropout) => {
-                let factors = create(Factors(shape, dropout), q.device())?.remove(0);
+                let factors = create(Factors { shape, dropout }, q.device())?.remove(0);
                 Some(factors.to_dtype(q.dtype())?.reshape(weights.shape())?)
             }
         };

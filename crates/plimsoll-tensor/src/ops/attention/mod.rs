@@ -23,6 +23,8 @@ mod wide;
 pub use call::AttentionOptions;
 pub(crate) use cases::cases;
 
+use std::sync::Arc;
+
 use smallvec::{SmallVec, smallvec};
 
 use self::operands::{Attention, sizes};
@@ -32,9 +34,10 @@ use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::facts::{DeviceFacts, DeviceKind};
-use crate::kernel::{CpuCall, Kernel};
+use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
+use crate::random::RandomStream;
 use crate::tensor::Grads;
 
 impl Kernel for Attention {
@@ -44,6 +47,14 @@ impl Kernel for Attention {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         operands::cpu_type(dtype)
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        self.dropout.map(|(_, from)| Varies::Random(from))
+    }
+
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(self.with_stream(from)))
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {

@@ -28,6 +28,11 @@ pub(super) struct Attention {
 }
 
 impl Attention {
+    /// The same with other random numbers.
+    pub(super) fn with_stream(self, from: RandomStream) -> Attention {
+        Attention { dropout: self.dropout.map(|(p, _)| (p, from)), ..self }
+    }
+
     pub(super) fn dropout(&self) -> Option<Dropout> {
         self.dropout.map(|(p, stream)| Dropout::new(p, stream))
     }

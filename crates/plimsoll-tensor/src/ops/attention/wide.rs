@@ -33,8 +33,8 @@ impl Attention {
                 scores.masked_fill(hidden, HIDDEN)?.softmax(-1)?.masked_fill(&blind, 0.0)?
             }
         };
-        if let Some(dropout) = self.dropout() {
-            let factors = create(Factors(shape, dropout), q.device())?.remove(0);
+        if let Some(dropout) = self.dropout {
+            let factors = create(Factors { shape, dropout }, q.device())?.remove(0);
             weights = weights.mul(&factors.to_dtype(DType::F64)?.reshape(weights.shape())?)?;
         }
         let &AttentionShape { batch, heads, queries, value_dim, .. } = &shape;

@@ -4,18 +4,22 @@
 //! finds an index out of range says so later, by operator and owner; an error of the driver after which the context is lost
 //! names the operators that may have caused it, and every later call gives it again.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+mod captured;
+mod shared;
 
-use plimsoll_alloc::{Config, DeviceMemory, DriverError, EventId, LabelId, StreamId};
-use plimsoll_cuda::{CudaError, CudaMemory, Fault, Gpu, GpuFacts, Libraries, Search, Step};
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, Weak};
 
-use crate::backend::{Backend, Queues};
-use crate::cuda::{CudaCall, fault};
-use crate::cuda_times;
+use plimsoll_alloc::{Config, DeviceMemory, EventId, LabelId, StreamId};
+use plimsoll_cuda::{CudaMemory, Gpu, GpuFacts, Libraries, Search};
+
+use self::captured::{Captured, Captures};
+use self::shared::{Cause, Shared, lock};
+use crate::backend::{Backend, Queues, Replays};
 use crate::device::{Device, Inner};
 use crate::error::{Error, Result};
-use crate::facts::{DeviceFacts, DeviceKind};
+use crate::facts::DeviceFacts;
 use crate::kernel::Kernel;
 use crate::label;
 use crate::properties::DeviceProperties;
@@ -23,10 +27,6 @@ use crate::view::{Launch, View};
 
 /// Opens or finds a device that is open: one for each number.
 static OPEN: Mutex<BTreeMap<u32, Weak<Inner>>> = Mutex::new(BTreeMap::new());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Device {
     /// An NVIDIA GPU by its number, as `torch.device("cuda", 0)`: the same device for as long as anything uses it. Its libraries
@@ -81,41 +81,18 @@ pub fn cuda_report(ordinal: u32) -> Result<CudaReport> {
     Ok(CudaReport { facts: gpu.facts().clone(), devices, libraries: gpu.libraries(), memory })
 }
 
-/// Who is blamed for an error: an operator and the layer that called it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cause {
-    op: &'static str,
-    owner: LabelId,
-}
-
-/// Operators that were queued and may not have run, oldest first.
-const REMEMBERED: usize = 64;
-
-/// The error after which the context is lost.
-#[derive(Clone, Debug)]
-struct Lost {
-    source: CudaError,
-    suspects: Vec<Cause>,
-}
-
-/// Causes with the kinds of error that their kernels can find, and the number of each.
-#[derive(Default)]
-struct Causes {
-    all: Vec<(Cause, u32)>,
-    numbers: BTreeMap<(Cause, u32), u64>,
-}
-
+/// The back end.
 struct Cuda {
-    name: String,
-    gpu: Arc<Gpu>,
-    memory: DeviceMemory,
-    properties: DeviceProperties,
-    /// Whether each operator is waited for.
-    waits: bool,
-    /// The causes and kinds of what kernels can find wrong, by their numbers.
-    causes: Mutex<Causes>,
-    recent: Mutex<VecDeque<Cause>>,
-    lost: Mutex<Option<Lost>>,
+    shared: Arc<Shared>,
+    captures: Captures,
+}
+
+impl Deref for Cuda {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
 }
 
 impl Cuda {
@@ -130,118 +107,10 @@ impl Cuda {
         let waits =
             std::env::var("CUDA_LAUNCH_BLOCKING").is_ok_and(|value| value != "0" && !value.is_empty());
         let (causes, recent, lost) = Default::default();
-        Ok(Cuda { name, gpu, memory, properties, waits, causes, recent, lost })
-    }
-
-    /// The number of a cause and of a kind of error that its kernel can find.
-    fn number(&self, cause: Cause, kind: u32) -> u64 {
-        let Causes { all, numbers } = &mut *lock(&self.causes);
-        *numbers.entry((cause, kind)).or_insert_with(|| {
-            all.push((cause, kind));
-            all.len() as u64 - 1
-        })
-    }
-
-    /// An error of the edge, for an operator.
-    fn failed(&self, source: CudaError, cause: Cause) -> Error {
-        if source.is_sticky() {
-            let mut suspects: Vec<Cause> = lock(&self.recent).iter().copied().collect();
-            if self.waits {
-                suspects = vec![cause];
-            }
-            return self.lost_by(lock(&self.lost).get_or_insert(Lost { source, suspects }));
-        }
-        match source {
-            CudaError::OutOfMemory { .. } => Error::Allocator {
-                device: self.name.clone(),
-                source: plimsoll_alloc::Error::Driver(DriverError::from(source)),
-            },
-            source => Error::Cuda { device: self.name.clone(), op: cause.op, source },
-        }
-    }
-
-    /// The error of a lost context, which every call gives from then on.
-    fn lost_by(&self, Lost { source, suspects }: &Lost) -> Error {
-        let first = suspects.first().copied().unwrap_or(Cause { op: "an operator", owner: LabelId(0) });
-        let names: Vec<&str> = suspects.iter().map(|cause| cause.op).collect();
-        let among = match names.as_slice() {
-            [] | [_] => String::new(),
-            names => format!(
-                "; queued since the last wait: {}; CUDA_LAUNCH_BLOCKING=1 finds the one",
-                names.join(", ")
-            ),
-        };
-        let source = match source.clone() {
-            CudaError::Call { call, name, text, is_sticky } => {
-                CudaError::Call { call, name, text: text + &among, is_sticky }
-            }
-            other => other,
-        };
-        let cause = Box::new(Error::Cuda { device: self.name.clone(), op: first.op, source });
-        Error::Late { device: self.name.clone(), op: first.op, owner: label::text(first.owner), cause }
-    }
-
-    /// A call of the edge that is no operator's.
-    fn done<T>(&self, result: plimsoll_cuda::Result<T>, op: &'static str) -> Result<T> {
-        result.map_err(|source| self.failed(source, Cause { op, owner: label::current_layer() }))
-    }
-
-    /// What a kernel found wrong, in words.
-    fn found(&self, fault: Fault) -> Error {
-        let at = usize::try_from(fault.id).unwrap_or(usize::MAX);
-        let cause = lock(&self.causes).all.get(at).copied();
-        let (cause, kind) = cause.unwrap_or((Cause { op: "an operator", owner: LabelId(0) }, fault::INDEX));
-        let Fault { value, row, limit, .. } = fault;
-        let size = |n: i64| usize::try_from(n).unwrap_or(0);
-        let error = match kind {
-            fault::TARGET => Error::Target { op: cause.op, row: size(row), value, classes: size(limit) },
-            fault::WEIGHT if value < 0 => {
-                Error::argument(cause.op, format!("row {row} has only {limit} weights above 0: draw fewer"))
-            }
-            fault::WEIGHT => Error::argument(
-                cause.op,
-                format!("the weight at [{row}, {value}]: needs finite weights of at least 0"),
-            ),
-            _ => Error::argument(
-                cause.op,
-                format!("index {value} at position {row} is out of range: use 0 to {}", limit - 1),
-            ),
-        };
-        let owner = label::text(cause.owner);
-        Error::Late { device: self.name.clone(), op: cause.op, owner, cause: Box::new(error) }
-    }
-
-    /// All work before now is done: nothing queued so far is to blame for what comes.
-    fn forget(&self) {
-        lock(&self.recent).clear();
-    }
-
-    fn queue(&self, kernel: &dyn Kernel, launch: Launch<'_>, on: StreamId, owner: LabelId) -> Result<()> {
-        let cause = Cause { op: kernel.name(), owner };
-        let mut call = CudaCall::new(cause.op, self.facts(), launch);
-        kernel.cuda(&mut call)?;
-        let mut recent = lock(&self.recent);
-        if recent.len() == REMEMBERED {
-            recent.pop_front();
-        }
-        recent.push_back(cause);
-        drop(recent);
-        for step in call.into_steps() {
-            let kind = match &step {
-                Step::Launch(launch) => launch.args.fault_kind(),
-                _ => None,
-            };
-            let number = kind.map_or(0, |kind| self.number(cause, kind));
-            cuda_times::run(&self.gpu, cause.op, step, on, number)
-                .map_err(|source| self.failed(source, cause))?;
-        }
-        if self.waits {
-            self.gpu.wait_all().map_err(|source| self.failed(source, cause))?;
-        }
-        Ok(())
+        let shared = Arc::new(Shared { name, gpu, memory, properties, waits, causes, recent, lost });
+        Ok(Cuda { shared, captures: Captures::default() })
     }
 }
-
 /// As PyTorch on GPUs from Hopper on.
 const WORKSPACE_BYTES: u64 = 32 << 20;
 
@@ -282,7 +151,7 @@ impl Backend for Cuda {
     }
 
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts { kind: DeviceKind::Cuda, capability: self.properties.capability }
+        self.shared.facts()
     }
 
     fn properties(&self) -> &DeviceProperties {
@@ -312,6 +181,10 @@ impl Backend for Cuda {
         self.done(self.gpu.copy(from.first_address(), to.first_address(), bytes, on), "copy")
     }
 
+    fn workspace_bytes(&self) -> u64 {
+        self.gpu.workspaces_bytes()
+    }
+
     fn resident_bytes(&self) -> Option<u64> {
         None
     }
@@ -325,7 +198,34 @@ impl Queues for Cuda {
         on: StreamId,
         owner: LabelId,
     ) -> Result<()> {
-        self.queue(&*kernel, launch, on, owner)
+        match kernel.varies().filter(|_| self.gpu.is_capturing()) {
+            Some(varies) => self.captures.queue(&self.shared, (varies, kernel), &launch, on, owner),
+            None => self.queue(&*kernel, launch, on, owner),
+        }
+    }
+
+    fn register(&self, address: u64, bytes: u64) -> Result<()> {
+        self.done(self.gpu.register(address, bytes), "pin_memory")
+    }
+
+    fn unregister(&self, address: u64) -> Result<()> {
+        self.done(self.gpu.unregister(address), "pin_memory")
+    }
+
+    fn begin_capture(&self, on: StreamId) -> Result<()> {
+        drop(self.captures.take());
+        self.done(self.gpu.begin_capture(on), "capture")
+    }
+
+    fn end_capture(&self) -> Result<Box<dyn Replays>> {
+        let varying = self.captures.take();
+        let graph = self.done(self.gpu.end_capture(), "capture")?;
+        Ok(Box::new(Captured::new(self.shared.clone(), graph, varying)))
+    }
+
+    fn abandon_capture(&self) {
+        drop(self.captures.take());
+        self.gpu.abandon_capture();
     }
 
     fn record(&self, on: StreamId) -> Result<EventId> {

@@ -1,0 +1,135 @@
+//! Whether this thread captures what it queues on a device, and which random numbers it drew meanwhile.
+//!
+//! `capture/` begins and ends a capture; what must not happen in one asks here. A thread captures one device at a time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use plimsoll_alloc::StreamId;
+
+use crate::error::{Error, Result};
+use crate::random::{Generator, RandomStream, RngState};
+
+thread_local! {
+    /// The device whose work this thread captures, by [`Device::number`](crate::Device); 0 where it captures none. Asked by every operation.
+    static DEVICE: Cell<usize> = const { Cell::new(0) };
+    static CURRENT: RefCell<Option<Capturing>> = const { RefCell::new(None) };
+}
+
+struct Capturing {
+    stream: StreamId,
+    draws: Draws,
+}
+
+/// What was drawn from during a capture, in the order of first use.
+///
+/// Note [Draws in a capture]. A draw is known by its seed and stream. A checkpoint's second run draws the numbers of the first
+/// from a generator of its own: that is the same draw. So are the draws of two generators that stand at the same place.
+#[derive(Debug, Default)]
+pub(crate) struct Draws {
+    pub(crate) sources: Vec<Source>,
+    /// For each seed and stream that was drawn, the number of its source.
+    of: BTreeMap<(u64, u64), usize>,
+}
+
+/// What random numbers were drawn from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// None where it is the device.
+    pub(crate) generator: Option<Generator>,
+    /// Where it stood before the first draw.
+    pub(crate) start: RngState,
+}
+
+impl Draws {
+    fn note(&mut self, generator: Option<Generator>, RandomStream { seed, stream }: RandomStream) {
+        if self.of.contains_key(&(seed, stream)) {
+            return;
+        }
+        let known = self.sources.iter().position(|source| match (&source.generator, &generator) {
+            (None, None) => true,
+            (Some(a), Some(b)) => a.is(b),
+            _ => false,
+        });
+        let source = known.unwrap_or_else(|| {
+            self.sources.push(Source { generator, start: RngState { seed, next_stream: stream } });
+            self.sources.len() - 1
+        });
+        self.of.insert((seed, stream), source);
+    }
+
+    /// The source of a draw.
+    pub(crate) fn source(&self, RandomStream { seed, stream }: RandomStream) -> Option<usize> {
+        self.of.get(&(seed, stream)).copied()
+    }
+
+    /// All draws.
+    pub(crate) fn all(&self) -> impl Iterator<Item = RandomStream> + '_ {
+        self.of.keys().map(|&(seed, stream)| RandomStream { seed, stream })
+    }
+}
+
+/// Begins to capture the work of a device on a stream; false where this thread captures something already.
+pub(crate) fn begin(device: usize, stream: StreamId) -> bool {
+    if DEVICE.get() != 0 {
+        return false;
+    }
+    DEVICE.set(device);
+    CURRENT.set(Some(Capturing { stream, draws: Draws::default() }));
+    true
+}
+
+/// Ends the capture of this thread, and gives back what was drawn.
+pub(crate) fn end() -> Draws {
+    DEVICE.set(0);
+    CURRENT.take().map(|capturing| capturing.draws).unwrap_or_default()
+}
+
+/// Whether this thread captures the work of a device.
+#[inline]
+pub(crate) fn is_open(device: usize) -> bool {
+    DEVICE.get() == device
+}
+
+/// Whether this thread captures anything.
+#[inline]
+pub(crate) fn is_any() -> bool {
+    DEVICE.get() != 0
+}
+
+/// Notes a draw.
+pub(crate) fn drawn(device: usize, generator: Option<&Generator>, from: RandomStream) {
+    if is_open(device) {
+        CURRENT.with_borrow_mut(|current| {
+            if let Some(capturing) = current {
+                capturing.draws.note(generator.cloned(), from);
+            }
+        });
+    }
+}
+
+/// Refuses what a capture of this device cannot repeat.
+///
+/// # Errors
+/// [`Error::Captured`] where this thread captures the device's work.
+#[inline]
+pub(crate) fn refuse(device: usize, op: &'static str, why: &'static str) -> Result<()> {
+    if is_open(device) { Err(Error::Captured { op, why }.in_layer()) } else { Ok(()) }
+}
+
+/// Refuses work on another stream than the captured one.
+///
+/// # Errors
+/// As [`refuse`].
+#[inline]
+pub(crate) fn check_stream(device: usize, on: StreamId, op: &'static str) -> Result<()> {
+    if !is_open(device) {
+        return Ok(());
+    }
+    let captured = CURRENT.with_borrow(|current| current.as_ref().map(|capturing| capturing.stream));
+    if captured == Some(on) {
+        Ok(())
+    } else {
+        refuse(device, op, "all of it goes to one stream: end `with_stream` before")
+    }
+}

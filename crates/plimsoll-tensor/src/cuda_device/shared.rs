@@ -1,0 +1,187 @@
+//! What a GPU's back end shares with the graphs that it captured: the device, and who is to blame for errors.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use plimsoll_alloc::{DeviceMemory, DriverError, LabelId, StreamId};
+use plimsoll_cuda::{CudaError, Fault, Gpu, Step};
+
+use crate::cuda::{CudaCall, fault};
+use crate::cuda_times;
+use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
+use crate::kernel::Kernel;
+use crate::label;
+use crate::properties::DeviceProperties;
+use crate::view::Launch;
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who is blamed for an error: an operator and the layer that called it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cause {
+    pub(super) op: &'static str,
+    pub(super) owner: LabelId,
+}
+
+/// Operators that were queued and may not have run, oldest first.
+const REMEMBERED: usize = 64;
+
+/// The error after which the context is lost.
+#[derive(Clone, Debug)]
+pub(super) struct Lost {
+    source: CudaError,
+    suspects: Vec<Cause>,
+}
+
+/// Causes with the kinds of error that their kernels can find, and the number of each.
+#[derive(Default)]
+pub(super) struct Causes {
+    all: Vec<(Cause, u32)>,
+    numbers: BTreeMap<(Cause, u32), u64>,
+}
+
+/// The device and its state.
+pub(super) struct Shared {
+    pub(super) name: String,
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) memory: DeviceMemory,
+    pub(super) properties: DeviceProperties,
+    /// Whether each operator is waited for.
+    pub(super) waits: bool,
+    /// The causes and kinds of what kernels can find wrong, by their numbers.
+    pub(super) causes: Mutex<Causes>,
+    pub(super) recent: Mutex<VecDeque<Cause>>,
+    pub(super) lost: Mutex<Option<Lost>>,
+}
+
+impl Shared {
+    pub(super) fn facts(&self) -> DeviceFacts {
+        DeviceFacts { kind: DeviceKind::Cuda, capability: self.properties.capability }
+    }
+
+    /// The number of a cause and of a kind of error that its kernel can find.
+    pub(super) fn number(&self, cause: Cause, kind: u32) -> u64 {
+        let Causes { all, numbers } = &mut *lock(&self.causes);
+        *numbers.entry((cause, kind)).or_insert_with(|| {
+            all.push((cause, kind));
+            all.len() as u64 - 1
+        })
+    }
+
+    /// An error of the edge, for an operator.
+    pub(super) fn failed(&self, source: CudaError, cause: Cause) -> Error {
+        if source.is_sticky() {
+            let mut suspects: Vec<Cause> = lock(&self.recent).iter().copied().collect();
+            if self.waits {
+                suspects = vec![cause];
+            }
+            return self.lost_by(lock(&self.lost).get_or_insert(Lost { source, suspects }));
+        }
+        match source {
+            CudaError::OutOfMemory { .. } => Error::Allocator {
+                device: self.name.clone(),
+                source: plimsoll_alloc::Error::Driver(DriverError::from(source)),
+            },
+            source => Error::Cuda { device: self.name.clone(), op: cause.op, source },
+        }
+    }
+
+    /// The error of a lost context, which every call gives from then on.
+    pub(super) fn lost_by(&self, Lost { source, suspects }: &Lost) -> Error {
+        let first = suspects.first().copied().unwrap_or(Cause { op: "an operator", owner: LabelId(0) });
+        let names: Vec<&str> = suspects.iter().map(|cause| cause.op).collect();
+        let among = match names.as_slice() {
+            [] | [_] => String::new(),
+            names => format!(
+                "; queued since the last wait: {}; CUDA_LAUNCH_BLOCKING=1 finds the one",
+                names.join(", ")
+            ),
+        };
+        let source = match source.clone() {
+            CudaError::Call { call, name, text, is_sticky } => {
+                CudaError::Call { call, name, text: text + &among, is_sticky }
+            }
+            other => other,
+        };
+        let cause = Box::new(Error::Cuda { device: self.name.clone(), op: first.op, source });
+        Error::Late { device: self.name.clone(), op: first.op, owner: label::text(first.owner), cause }
+    }
+
+    /// A call of the edge that is no operator's.
+    pub(super) fn done<T>(&self, result: plimsoll_cuda::Result<T>, op: &'static str) -> Result<T> {
+        result.map_err(|source| self.failed(source, Cause { op, owner: label::current_layer() }))
+    }
+
+    /// What a kernel found wrong, in words.
+    pub(super) fn found(&self, fault: Fault) -> Error {
+        let at = usize::try_from(fault.id).unwrap_or(usize::MAX);
+        let cause = lock(&self.causes).all.get(at).copied();
+        let (cause, kind) = cause.unwrap_or((Cause { op: "an operator", owner: LabelId(0) }, fault::INDEX));
+        let Fault { value, row, limit, .. } = fault;
+        let size = |n: i64| usize::try_from(n).unwrap_or(0);
+        let error = match kind {
+            fault::TARGET => Error::Target { op: cause.op, row: size(row), value, classes: size(limit) },
+            fault::WEIGHT if value < 0 => {
+                Error::argument(cause.op, format!("row {row} has only {limit} weights above 0: draw fewer"))
+            }
+            fault::WEIGHT => Error::argument(
+                cause.op,
+                format!("the weight at [{row}, {value}]: needs finite weights of at least 0"),
+            ),
+            _ => Error::argument(
+                cause.op,
+                format!("index {value} at position {row} is out of range: use 0 to {}", limit - 1),
+            ),
+        };
+        let owner = label::text(cause.owner);
+        Error::Late { device: self.name.clone(), op: cause.op, owner, cause: Box::new(error) }
+    }
+
+    /// All work before now is done: nothing queued so far is to blame for what comes.
+    pub(super) fn forget(&self) {
+        lock(&self.recent).clear();
+    }
+
+    /// The number by which a step's kernel says what it finds wrong.
+    pub(super) fn number_of(&self, step: &Step, cause: Cause) -> u64 {
+        let kind = match step {
+            Step::Launch(launch) => launch.args.fault_kind(),
+            _ => None,
+        };
+        kind.map_or(0, |kind| self.number(cause, kind))
+    }
+
+    /// Notes an operator that is about to be queued: it may be the cause of an error that is found later.
+    pub(super) fn remember(&self, cause: Cause) {
+        let mut recent = lock(&self.recent);
+        if recent.len() == REMEMBERED {
+            recent.pop_front();
+        }
+        recent.push_back(cause);
+    }
+
+    pub(super) fn queue(
+        &self,
+        kernel: &dyn Kernel,
+        launch: Launch<'_>,
+        on: StreamId,
+        owner: LabelId,
+    ) -> Result<()> {
+        let cause = Cause { op: kernel.name(), owner };
+        let mut call = CudaCall::new(cause.op, self.facts(), launch);
+        kernel.cuda(&mut call)?;
+        self.remember(cause);
+        for step in call.into_steps() {
+            let number = self.number_of(&step, cause);
+            cuda_times::run(&self.gpu, cause.op, step, on, number)
+                .map_err(|source| self.failed(source, cause))?;
+        }
+        if self.waits && !self.gpu.is_capturing() {
+            self.gpu.wait_all().map_err(|source| self.failed(source, cause))?;
+        }
+        Ok(())
+    }
+}

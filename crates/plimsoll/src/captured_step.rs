@@ -1,0 +1,258 @@
+//! A training step that is captured after some runs and then replayed: [`CapturedStep`].
+//!
+//! What it needs of a device is [`Graph`]; here are the inputs at fixed places, the gradients, one graph for each shape of the
+//! inputs, and the optimizers, whose step numbers and options are others in each replay.
+
+use plimsoll_tensor::label::{self, Category, Span};
+use plimsoll_tensor::{DType, Device, Error, Graph, GraphPool, Result, Tensor, no_grad};
+
+use crate::optim::Optimizer;
+
+/// How many times a step runs as usual before it is captured, for each shape of its inputs.
+const WARM_UP: u64 = 3;
+/// The most shapes that are captured.
+const MOST_GRAPHS: usize = 8;
+
+/// A training step of which a GPU gets the whole work with one call: forward pass, backward pass, optimizers. The first runs are
+/// as usual; then the step is captured, and from then on replayed, which costs the host some microseconds. Inputs of another
+/// shape, type or layout have a graph of their own, all of them in one pool of memory. On devices that compute at once, such as
+/// the host, every run is as usual.
+///
+/// The results are those of the step without capture, bit for bit: random numbers go on, optimizers count their steps, and
+/// learning rates that change between runs count. Everything else that the program itself decides (`if`, `train` and
+/// `eval`, the number of layers) is as it was at the capture: call [`CapturedStep::reset`] when it changes. In a captured
+/// step nothing can be read, waited for or copied from the program's memory: such an operation is an error that names it.
+///
+/// ```
+/// use plimsoll::nn::{self, Module};
+/// use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+/// use plimsoll::testing::LateConfig;
+/// use plimsoll::{CapturedStep, Device, Tensor};
+/// let device = Device::late(LateConfig::default()); // or Device::cuda(0)?
+/// let model = nn::Sequential::new(&nn::Scope::new(&device, 1)).add("fc", |s| nn::Linear::new(s, 4, 2))?;
+/// let mut adamw = AdamW::new(model.parameters(), AdamWOptions::default());
+/// let mut captured = CapturedStep::new(&device);
+/// for i in 0..5 {
+///     let (x, target) = (Tensor::randn(&[8, 4], &device)?, Tensor::zeros(&[8, 2], &device)?);
+///     let outputs = captured.run(&[&x, &target], &mut [&mut adamw], |inputs, optimizers| {
+///         let loss = model.forward(&inputs[0])?.mse_loss(&inputs[1])?;
+///         optimizers[0].zero_grad();
+///         loss.backward()?;
+///         optimizers[0].step()?;
+///         Ok(vec![loss])
+///     })?;
+///     adamw.set_lr(1e-3 / f64::from(i + 1));
+///     assert!(outputs[0].item::<f32>()?.is_finite());
+/// }
+/// assert_eq!(captured.captures(), 1);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct CapturedStep {
+    device: Device,
+    warm_up: u64,
+    most_graphs: usize,
+    pool: Option<GraphPool>,
+    shapes: Vec<Shape>,
+    captures: u64,
+}
+
+/// Inputs alike, and what is known of the step with them.
+#[derive(Debug)]
+struct Shape {
+    inputs: Vec<Form>,
+    runs: u64,
+    captured: Option<Captured>,
+}
+
+/// What must be equal of an input for a graph to take it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Form {
+    shape: Vec<usize>,
+    strides: Vec<usize>,
+    dtype: DType,
+}
+
+/// A captured step.
+#[derive(Debug)]
+struct Captured {
+    graph: Graph,
+    /// Where a replay reads its inputs and leaves its outputs.
+    inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    /// Each parameter with the gradient that a replay leaves.
+    gradients: Vec<(Tensor, Option<Tensor>)>,
+}
+
+/// The optimizers of a step.
+type Optimizers<'a, 'b> = &'a mut [&'b mut dyn Optimizer];
+
+impl CapturedStep {
+    /// A step on a device, not captured yet.
+    pub fn new(device: &Device) -> CapturedStep {
+        let device = device.clone();
+        CapturedStep {
+            device,
+            warm_up: WARM_UP,
+            most_graphs: MOST_GRAPHS,
+            pool: None,
+            shapes: Vec::new(),
+            captures: 0,
+        }
+    }
+
+    /// Runs the step so often as usual before it is captured; 3 unless set. The first step of an optimizer cannot be captured.
+    #[must_use]
+    pub fn warm_up(mut self, runs: u64) -> CapturedStep {
+        self.warm_up = runs;
+        self
+    }
+
+    /// Captures at most so many shapes of inputs, 8 unless set; the step runs as usual with others.
+    #[must_use]
+    pub fn most_graphs(mut self, graphs: usize) -> CapturedStep {
+        self.most_graphs = graphs;
+        self
+    }
+
+    /// How many times a step was captured.
+    pub fn captures(&self) -> u64 {
+        self.captures
+    }
+
+    /// Forgets all graphs, so that the step runs as usual and is captured again: for when what the program decides has changed.
+    /// Memory that no tensor uses goes back to the device.
+    pub fn reset(&mut self) {
+        self.shapes.clear();
+        self.pool = None;
+    }
+
+    /// Runs `step` with these inputs and the optimizers that it steps, all of them: as usual, or by a replay. What `step` gives
+    /// back is detached; after a replay it is overwritten by the next one.
+    ///
+    /// # Errors
+    /// Those of `step`. While it is captured: [`Error::Captured`] for what cannot be replayed, such as reading a value, or an
+    /// optimizer that was not given. Nothing was computed then, gradients are dropped, and the step can be called as usual.
+    pub fn run(
+        &mut self,
+        inputs: &[&Tensor],
+        optimizers: Optimizers<'_, '_>,
+        mut step: impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>> {
+        let here = inputs.iter().map(|input| input.to_device(&self.device));
+        let inputs: Vec<Tensor> = here.collect::<Result<_>>()?;
+        let Some(at) = self.place(&inputs) else {
+            return Ok(detached(&step(&inputs, optimizers)?));
+        };
+        if let Some(captured) = &mut self.shapes[at].captured {
+            match captured.replay(&inputs, optimizers) {
+                // Its options need other kernels than before.
+                Err(Error::Captured { .. }) => self.shapes[at].captured = None,
+                done => return done,
+            }
+        }
+        let captured = self.capture(&inputs, optimizers, &mut step)?;
+        self.captures += 1;
+        self.pool = Some(captured.graph.pool().clone());
+        self.shapes[at].captured.insert(captured).replay(&inputs, optimizers)
+    }
+
+    /// Where inputs of this shape are, if the step is captured with them now or was before.
+    fn place(&mut self, inputs: &[Tensor]) -> Option<usize> {
+        if !self.device.captures() {
+            return None;
+        }
+        let form = |input: &Tensor| Form {
+            shape: input.shape().to_vec(),
+            strides: input.strides().to_vec(),
+            dtype: input.dtype(),
+        };
+        let forms: Vec<Form> = inputs.iter().map(form).collect();
+        let known = self.shapes.iter().position(|shape| shape.inputs == forms);
+        let at = match known {
+            Some(at) => at,
+            None if self.shapes.len() >= self.most_graphs => return None,
+            None => {
+                self.shapes.push(Shape { inputs: forms, runs: 0, captured: None });
+                self.shapes.len() - 1
+            }
+        };
+        let shape = &mut self.shapes[at];
+        shape.runs += 1;
+        (shape.runs > self.warm_up).then_some(at)
+    }
+
+    fn capture(
+        &self,
+        inputs: &[Tensor],
+        optimizers: Optimizers<'_, '_>,
+        step: &mut impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
+    ) -> Result<Captured> {
+        let inputs: Vec<Tensor> = inputs.iter().map(room_for).collect::<Result<_>>()?;
+        let before = steps(optimizers);
+        let captured =
+            Graph::capture(&self.device, self.pool.as_ref(), || Ok(detached(&step(&inputs, optimizers)?)));
+        // Nothing has run yet: a replay counts its own steps.
+        set_steps(optimizers, &before);
+        let parameters: Vec<Tensor> =
+            optimizers.iter().flat_map(|optimizer| optimizer.parameters()).collect();
+        let gradient = |parameter: &Tensor| (parameter.clone(), parameter.grad());
+        let gradients = parameters.iter().map(gradient).collect();
+        let checked = captured.and_then(|(graph, outputs)| {
+            let mut captured = Captured { graph, inputs, outputs, gradients };
+            captured.take_steps(optimizers).map(|()| captured)
+        });
+        set_steps(optimizers, &before);
+        if checked.is_err() {
+            // Those of the capture have no values.
+            parameters.iter().for_each(|parameter| parameter.set_grad(None));
+        }
+        checked
+    }
+}
+
+impl Captured {
+    fn replay(&mut self, inputs: &[Tensor], optimizers: Optimizers<'_, '_>) -> Result<Vec<Tensor>> {
+        for (to, from) in self.inputs.iter().zip(inputs) {
+            no_grad(|| to.copy_(&from.detach()))?;
+        }
+        let before = steps(optimizers);
+        let done = self.take_steps(optimizers).and_then(|()| self.graph.replay());
+        if done.is_err() {
+            set_steps(optimizers, &before);
+        }
+        done?;
+        self.gradients.iter().for_each(|(parameter, gradient)| parameter.set_grad(gradient.clone()));
+        Ok(self.outputs.clone())
+    }
+
+    fn take_steps(&mut self, optimizers: Optimizers<'_, '_>) -> Result<()> {
+        let mut given = 0;
+        for optimizer in optimizers {
+            given += optimizer.replay(&mut self.graph)?;
+        }
+        if given == self.graph.step_count() {
+            return Ok(());
+        }
+        let message = "an optimizer steps in the captured step that was not given to `CapturedStep::run`";
+        Err(Error::Argument { op: "captured_step", message: message.to_owned() })
+    }
+}
+
+/// Room for an input at a place of its own.
+fn room_for(input: &Tensor) -> Result<Tensor> {
+    let _owner = Span::of(Category::Input, label::intern(&input.label()));
+    no_grad(|| input.detach().empty_like())
+}
+
+fn detached(outputs: &[Tensor]) -> Vec<Tensor> {
+    outputs.iter().map(Tensor::detach).collect()
+}
+
+fn steps(optimizers: &[&mut dyn Optimizer]) -> Vec<Vec<u64>> {
+    optimizers.iter().map(|optimizer| optimizer.steps()).collect()
+}
+
+fn set_steps(optimizers: Optimizers<'_, '_>, steps: &[Vec<u64>]) {
+    optimizers.iter_mut().zip(steps).for_each(|(optimizer, steps)| optimizer.set_steps(steps));
+}

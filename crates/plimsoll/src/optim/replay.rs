@@ -1,0 +1,33 @@
+//! An optimizer's part of a replay of a captured step: the numbers of the steps, and the options as they are now.
+
+use std::collections::BTreeMap;
+
+use plimsoll_tensor::{Graph, Result, Tensor};
+
+use super::algorithm::Algorithm;
+use super::groups::{MASTER, ParamGroup};
+
+/// Sets the numbers of those steps of the graph that are of these groups, and counts them.
+pub(super) fn replay<O: Algorithm>(groups: &mut [ParamGroup<O>], graph: &mut Graph) -> Result<usize> {
+    let mut places: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+    for (number, group) in groups.iter().enumerate() {
+        group.options.check()?;
+        for (at, (parameter, state)) in group.parameters.iter().zip(&group.states).enumerate() {
+            let stepped = [Some(parameter), state.get(MASTER)].into_iter().flatten();
+            places.extend(stepped.map(|tensor| (tensor.id(), (number, at))));
+        }
+    }
+    let mut own = 0;
+    for step in 0..graph.step_count() {
+        let place = |parameter: &Tensor| places.get(&parameter.id()).copied();
+        let found: Option<Vec<(usize, usize)>> = graph.step_parameters(step).iter().map(place).collect();
+        let Some(found) = found else { continue };
+        let Some(&(group, _)) = found.first() else { continue };
+        let next = |&(group, at): &(usize, usize)| groups[group].states[at].next_step::<O>(false);
+        let numbers: Vec<u64> = found.iter().map(next).collect();
+        graph.set_step(step, &groups[group].options.rule(), &numbers)?;
+        found.iter().for_each(|&(group, at)| groups[group].states[at].steps += 1);
+        own += 1;
+    }
+    Ok(own)
+}

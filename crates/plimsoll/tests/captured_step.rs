@@ -1,0 +1,272 @@
+//! Captured training steps compute what the steps themselves compute.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+use plimsoll::nn::{Conv2d, Dropout, Flatten, Linear, Module, ReLU, Scope, Sequential};
+use plimsoll::optim::{
+    Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_, step_in_backward,
+};
+use plimsoll::testing::LateConfig;
+use plimsoll::{CapturedStep, DType, Device, Error, Result, SimConfig, Tensor};
+
+fn late() -> Device {
+    Device::late(LateConfig::default())
+}
+
+fn model(device: &Device) -> Sequential {
+    Sequential::new(&Scope::new(device, 3))
+        .push(|s| Conv2d::new(s, 1, 4, 3))
+        .unwrap()
+        .push(ReLU::new)
+        .unwrap()
+        .push(Flatten::new)
+        .unwrap()
+        .push(|s| Dropout::new(s, 0.3))
+        .unwrap()
+        .push(|s| Linear::new(s, 4 * 36, 10))
+        .unwrap()
+}
+
+fn batch(device: &Device, number: u64, size: usize) -> (Tensor, Tensor) {
+    let pixels: Vec<f32> = (0..size as u64 * 64)
+        .map(|i| ((i * 2_654_435_761 + number * 977) % 2001) as f32 / 1000.0 - 1.0)
+        .collect();
+    let labels: Vec<i64> = (0..size as i64).map(|i| (i * 7 + number as i64) % 10).collect();
+    let images = Tensor::from_slice(&pixels, &[size, 1, 8, 8], device).unwrap();
+    (images, Tensor::from_slice(&labels, &[size], device).unwrap())
+}
+
+/// How a program makes its steps.
+enum How {
+    Eager,
+    Captured,
+}
+
+/// Losses and the parameters after some steps: a learning rate that changes, two sizes of batches, clipped gradients.
+fn train(
+    device: &Device,
+    how: &How,
+    optimizer: &mut dyn Optimizer,
+    model: &dyn Module,
+) -> (Vec<f32>, Vec<f32>) {
+    device.manual_seed(11);
+    let parameters = model.parameters();
+    let mut captured = CapturedStep::new(device).warm_up(2);
+    let mut losses = Vec::new();
+    for number in 0..14 {
+        let (images, labels) = batch(device, number, if number % 4 == 3 { 5 } else { 8 });
+        optimizer.set_lr(0.02 / (1.0 + number as f64));
+        let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+            let loss = model.forward(&inputs[0])?.cross_entropy(&inputs[1])?;
+            optimizers[0].zero_grad();
+            loss.backward()?;
+            let norm = clip_grad_norm_(&parameters, 0.5, 2.0)?;
+            optimizers[0].step()?;
+            Ok(vec![loss, norm.unwrap()])
+        };
+        let outputs = match how {
+            How::Eager => step(&[images, labels], &mut [&mut *optimizer]).unwrap(),
+            How::Captured => captured.run(&[&images, &labels], &mut [&mut *optimizer], step).unwrap(),
+        };
+        losses.extend(outputs.iter().map(|output| output.item::<f32>().unwrap()));
+        losses.extend(parameters[0].grad().unwrap().to_vec::<f32>().unwrap());
+    }
+    if matches!(how, How::Captured) && device.captures() {
+        assert_eq!(captured.captures(), 2, "one for each size of batches");
+    }
+    let all = parameters.iter().flat_map(|parameter| parameter.to_vec::<f32>().unwrap()).collect();
+    (losses, all)
+}
+
+fn compare(device: &Device, make: impl Fn(Vec<Tensor>) -> Box<dyn Optimizer>) {
+    let [eager, captured] = [How::Eager, How::Captured].map(|how| {
+        let model = model(device);
+        let mut optimizer = make(model.parameters());
+        let trained = train(device, &how, optimizer.as_mut(), &model);
+        (trained, optimizer.steps(), device.rng_state())
+    });
+    assert_eq!(eager, captured);
+}
+
+#[test]
+fn a_captured_step_trains_as_the_step_itself_to_the_bit() {
+    let device = late();
+    compare(&device, |parameters| {
+        let options = AdamWOptions { lr: 0.01, ..AdamWOptions::default() };
+        Box::new(AdamW::new(parameters, options))
+    });
+    compare(&device, |parameters| {
+        let options = SgdOptions { lr: 0.01, momentum: 0.9, ..SgdOptions::default() };
+        Box::new(Sgd::new(parameters, options))
+    });
+    compare(&device, |parameters| {
+        Box::new(Adam::new(parameters, AdamOptions { amsgrad: true, ..AdamOptions::default() }))
+    });
+    // Where everything is computed at once, each run is as usual.
+    compare(&Device::cpu_with(plimsoll::CpuConfig::default()), |parameters| {
+        Box::new(Sgd::new(parameters, SgdOptions { lr: 0.01, ..SgdOptions::default() }))
+    });
+}
+
+#[test]
+fn parameters_in_16_bits_with_32_bit_copies_are_captured() {
+    let device = late();
+    let run = |captures: bool| {
+        let mut model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 6, 4)).unwrap();
+        model.bfloat16().unwrap();
+        let mut adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-3, ..AdamWOptions::default() })
+            .with_master_weights();
+        let mut captured = CapturedStep::new(&device).warm_up(1);
+        let x = Tensor::ones(&[3, 6], &device).unwrap().to_dtype(DType::BF16).unwrap();
+        for _ in 0..6 {
+            let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+                let loss = model.forward(&inputs[0])?.square()?.mean()?;
+                loss.backward()?;
+                optimizers[0].step()?;
+                optimizers[0].zero_grad();
+                Ok(vec![loss])
+            };
+            if captures {
+                captured.run(&[&x], &mut [&mut adamw], step).unwrap();
+            } else {
+                step(std::slice::from_ref(&x), &mut [&mut adamw]).unwrap();
+            }
+            assert!(model.parameters().iter().all(|parameter| parameter.grad().is_none()));
+        }
+        let bits = |x: &Tensor| x.float().unwrap().to_vec::<f32>().unwrap();
+        model.parameters().iter().flat_map(bits).collect::<Vec<f32>>()
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn a_step_that_reads_a_value_is_refused_and_nothing_has_changed() {
+    let device = late();
+    let model = model(&device);
+    let mut sgd = Sgd::new(model.parameters(), SgdOptions { momentum: 0.9, ..SgdOptions::default() });
+    let mut captured = CapturedStep::new(&device).warm_up(1);
+    let (images, labels) = batch(&device, 0, 4);
+    let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+        let loss = model.forward(&inputs[0])?.cross_entropy(&inputs[1])?;
+        optimizers[0].zero_grad();
+        loss.backward()?;
+        optimizers[0].step()?;
+        loss.item::<f32>()?;
+        Ok(vec![loss])
+    };
+    captured.run(&[&images, &labels], &mut [&mut sgd], step).unwrap();
+    let weights = || model.parameters()[0].to_vec::<f32>().unwrap();
+    let (before, steps, random) = (weights(), sgd.steps(), device.rng_state());
+    let error = captured.run(&[&images, &labels], &mut [&mut sgd], step).unwrap_err();
+    assert!(matches!(error.without_layer(), Error::Captured { op: "item", .. }), "{error}");
+    assert_eq!((weights(), sgd.steps(), device.rng_state()), (before, steps, random));
+    assert!(model.parameters().iter().all(|parameter| parameter.grad().is_none()));
+    // And as usual it runs.
+    step(&[images, labels], &mut [&mut sgd]).unwrap();
+}
+
+#[test]
+fn steps_that_a_replay_could_not_take_are_refused() {
+    let device = late();
+    let x = Tensor::ones(&[2, 4], &device).unwrap();
+    let fc = || Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 4, 2)).unwrap();
+    let (model, other) = (fc(), fc());
+    let options = || SgdOptions { momentum: 0.9, ..SgdOptions::default() };
+    let (mut sgd, mut hidden) =
+        (Sgd::new(model.parameters(), options()), Sgd::new(other.parameters(), options()));
+    // The state of the first step.
+    let mut at_once = CapturedStep::new(&device).warm_up(0);
+    let error = at_once.run(&[&x], &mut [&mut sgd], |inputs, optimizers| {
+        model.forward(&inputs[0])?.sum()?.backward()?;
+        optimizers[0].step()?;
+        Ok(Vec::new())
+    });
+    assert!(
+        error.unwrap_err().to_string().starts_with("sgd: not while a step is captured: the first step makes")
+    );
+    // An optimizer that was not given.
+    let mut captured = CapturedStep::new(&device).warm_up(1);
+    let mut run = || {
+        captured.run(&[&x], &mut [&mut sgd], |inputs, optimizers| {
+            model.forward(&inputs[0])?.add(&other.forward(&inputs[0])?)?.sum()?.backward()?;
+            optimizers[0].step()?;
+            hidden.step()?;
+            Ok(Vec::new())
+        })
+    };
+    run().unwrap();
+    assert!(run().unwrap_err().to_string().contains("was not given to `CapturedStep::run`"));
+    // Steps in the backward pass are such optimizers.
+    let third = fc();
+    let steps = step_in_backward(&third.parameters(), options()).unwrap();
+    let mut captured = CapturedStep::new(&device).warm_up(1);
+    let mut run = || {
+        captured.run(&[&x], &mut [], |inputs, _| {
+            third.forward(&inputs[0])?.sum()?.backward()?;
+            Ok(Vec::new())
+        })
+    };
+    run().unwrap();
+    assert!(run().unwrap_err().to_string().contains("was not given"));
+    drop(steps);
+}
+
+#[test]
+fn an_option_that_needs_other_kernels_is_captured_again() {
+    let device = late();
+    let run = |captures: bool| {
+        let model = Sequential::new(&Scope::new(&device, 1)).add("fc", |s| Linear::new(s, 4, 2)).unwrap();
+        let mut adam = Adam::new(model.parameters(), AdamOptions::default());
+        let x = Tensor::ones(&[2, 4], &device).unwrap();
+        let mut captured = CapturedStep::new(&device).warm_up(1);
+        for number in 0..6 {
+            adam.param_groups[0].options.maximize = number >= 4;
+            let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+                optimizers[0].zero_grad();
+                model.forward(&inputs[0])?.square()?.sum()?.backward()?;
+                optimizers[0].step()?;
+                Ok(Vec::new())
+            };
+            match captures {
+                true => captured.run(&[&x], &mut [&mut adam], step).unwrap(),
+                false => step(std::slice::from_ref(&x), &mut [&mut adam]).unwrap(),
+            };
+        }
+        model.parameters()[0].to_vec::<f32>().unwrap()
+    };
+    assert_eq!(run(true), run(false));
+}
+
+#[test]
+fn a_simulated_gpu_accounts_for_the_private_pool_and_counts_steps() {
+    let device = Device::sim(SimConfig::like("H200").unwrap());
+    let model = model(&device);
+    let mut adamw = AdamW::new(model.parameters(), AdamWOptions::default());
+    let mut captured = CapturedStep::new(&device);
+    let (images, labels) = batch(&device, 0, 8);
+    let mut requests = Vec::new();
+    for _ in 0..6 {
+        let run = captured.run(&[&images, &labels], &mut [&mut adamw], |inputs, optimizers| {
+            let loss = model.forward(&inputs[0])?.cross_entropy(&inputs[1])?;
+            optimizers[0].zero_grad();
+            loss.backward()?;
+            optimizers[0].step()?;
+            Ok(vec![loss])
+        });
+        run.unwrap();
+        requests.push(device.memory_stats()["allocation.all.allocated"]);
+    }
+    assert_eq!((captured.captures(), adamw.steps()), (1, vec![6; 4]));
+    assert_eq!(requests[4], requests[5], "a replay requests nothing");
+    let private: Vec<u64> = device
+        .memory_snapshot()
+        .iter()
+        .filter(|segment| segment.pool_id.1 > 0)
+        .map(|segment| segment.bytes)
+        .collect();
+    assert!(!private.is_empty());
+    captured.reset();
+    adamw.zero_grad();
+    device.empty_cache().unwrap();
+    assert!(device.memory_snapshot().iter().all(|segment| segment.pool_id.1 == 0));
+}
