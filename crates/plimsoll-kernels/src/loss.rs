@@ -40,10 +40,13 @@ pub struct BadTarget {
     pub cols: usize,
 }
 
-/// Returns minus the mean (or sum) over rows of `log_probs[row, targets[row]]`.
+/// The target of a row that does not count: the default of PyTorch's losses.
+pub const IGNORED: i64 = -100;
+
+/// Returns minus the mean (or sum) of `log_probs[row, targets[row]]` over the rows that count.
 ///
 /// # Errors
-/// The first target outside `0..cols`.
+/// The first target outside `0..cols` that is not [`IGNORED`].
 pub fn nll_loss<T: Float>(
     cols: usize,
     log_probs: &[T],
@@ -51,17 +54,18 @@ pub fn nll_loss<T: Float>(
     reduction: Reduction,
 ) -> Result<T, BadTarget> {
     assert_eq!(log_probs.len(), targets.len() * cols, "nll_loss: {} rows of {cols}", targets.len());
-    let mut sum = 0.0;
-    for (row, &value) in targets.iter().enumerate() {
+    let (mut sum, mut counted) = (0.0, 0);
+    for (row, value) in counting(targets) {
         sum -= log_probs[row * cols + column(row, value, cols)?].wide();
+        counted += 1;
     }
-    Ok(reduction.finish(sum, targets.len()))
+    Ok(reduction.finish(sum, counted))
 }
 
 /// Writes the gradient of [`nll_loss`], times `grad` of the loss: one entry per row, 0 elsewhere.
 ///
 /// # Errors
-/// The first target outside `0..cols`; `out` is then partly written.
+/// As [`nll_loss`]; `out` is then partly written.
 pub fn nll_loss_backward<T: Float>(
     cols: usize,
     grad: T,
@@ -70,12 +74,17 @@ pub fn nll_loss_backward<T: Float>(
     out: &mut [T],
 ) -> Result<(), BadTarget> {
     assert_eq!(out.len(), targets.len() * cols, "nll_loss_backward: {} rows of {cols}", targets.len());
-    let entry = T::of(-(grad.wide() * reduction.weight(targets.len())));
+    let entry = T::of(-(grad.wide() * reduction.weight(counting(targets).count())));
     super::strided::fill(out, T::default());
-    for (row, &value) in targets.iter().enumerate() {
+    for (row, value) in counting(targets) {
         out[row * cols + column(row, value, cols)?] = entry;
     }
     Ok(())
+}
+
+/// The rows that count, with their targets.
+fn counting(targets: &[i64]) -> impl Iterator<Item = (usize, i64)> {
+    targets.iter().copied().enumerate().filter(|&(_, value)| value != IGNORED)
 }
 
 fn column(row: usize, value: i64, cols: usize) -> Result<usize, BadTarget> {
@@ -151,6 +160,17 @@ mod tests {
         let mut grad = [9.0; 6];
         nll_loss_backward(3, 2.0, &[2, 0], Reduction::Mean, &mut grad).unwrap();
         assert_eq!(grad, [0.0, 0.0, -1.0, -1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_row_that_does_not_count_is_in_no_sum_and_no_mean() {
+        let log_probs = [-1.0, -2.0, -3.0, -4.0, -5.0, -6.0];
+        assert_eq!(nll_loss(3, &log_probs, &[IGNORED, 1], Reduction::Mean), Ok(5.0));
+        let mut grad = [9.0; 6];
+        nll_loss_backward(3, 2.0, &[IGNORED, 1], Reduction::Mean, &mut grad).unwrap();
+        assert_eq!(grad, [0.0, 0.0, 0.0, 0.0, -2.0, 0.0]);
+        assert!(nll_loss::<f32>(3, &log_probs, &[IGNORED; 2], Reduction::Mean).unwrap().is_nan());
+        assert_eq!(nll_loss(3, &log_probs, &[IGNORED; 2], Reduction::Sum), Ok(0.0));
     }
 
     #[test]

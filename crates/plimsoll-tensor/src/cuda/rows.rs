@@ -33,22 +33,25 @@ pub(crate) fn softmax(call: &mut CudaCall<'_>, log: bool) -> Result<()> {
 }
 
 /// `log_probabilities, target -> loss`, times a scale.
-pub(crate) fn nll(call: &mut CudaCall<'_>, scale: f64) -> Result<()> {
+pub(crate) fn nll(call: &mut CudaCall<'_>, mean: bool) -> Result<()> {
     let ([x, target], out) = (both(call)?, call.outs[0]);
-    let source = typed(call, NLL, call.float(&[x])?).with("TARGET", name(target.dtype)).with("BACKWARD", "0");
+    let source = nll_text(call, call.float(&[x])?, target.dtype, mean).with("BACKWARD", "0");
     let args = Args::new().address(out.address).address(x.address).address(target.address);
-    let args = args.size(target.len()).size(x.cols()).f64(scale).fault(fault::TARGET);
+    let args = args.size(target.len()).size(x.cols()).fault(fault::TARGET);
     call.launch(source, [1; 3], 512, args)
 }
 
-/// `grad, target -> grad of log_probabilities`, times a scale.
-pub(crate) fn nll_backward(call: &mut CudaCall<'_>, scale: f64) -> Result<()> {
+/// `grad, target -> grad of log_probabilities`.
+pub(crate) fn nll_backward(call: &mut CudaCall<'_>, mean: bool) -> Result<()> {
     let ([grad, target], out) = (both(call)?, call.outs[0]);
-    let source =
-        typed(call, NLL, call.float(&[out])?).with("TARGET", name(target.dtype)).with("BACKWARD", "1");
+    let source = nll_text(call, call.float(&[out])?, target.dtype, mean).with("BACKWARD", "1");
     let args = Args::new().address(out.address).address(grad.address).address(target.address);
-    let args = args.size(target.len()).size(out.cols()).f64(scale).fault(fault::TARGET);
+    let args = args.size(target.len()).size(out.cols()).fault(fault::TARGET);
     call.launch(source, [blocks_for(out.len(), 256, 4), 1, 1], 256, args)
+}
+
+fn nll_text(call: &CudaCall<'_>, dtype: DType, target: DType, mean: bool) -> Source {
+    typed(call, NLL, dtype).with("TARGET", name(target)).with("MEAN", flag(mean))
 }
 
 fn both<'a>(call: &CudaCall<'a>) -> Result<[Placed<'a>; 2]> {

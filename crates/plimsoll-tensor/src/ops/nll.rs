@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use super::{elementwise, want_float};
-use crate::cpu::kernels::loss::{BadTarget, Reduction, nll_loss, nll_loss_backward};
+use crate::cpu::kernels::loss::{BadTarget, IGNORED, Reduction, nll_loss, nll_loss_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
@@ -29,8 +29,7 @@ impl Kernel for NllLoss {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let rows = call.ins[1].len();
-        cuda::rows::nll(call, self.0.weight(rows))
+        cuda::rows::nll(call, self.0 == Reduction::Mean)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -104,8 +103,7 @@ impl Kernel for NllLossBackward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let rows = call.ins[1].len();
-        cuda::rows::nll_backward(call, self.reduction.weight(rows))
+        cuda::rows::nll_backward(call, self.reduction == Reduction::Mean)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -140,13 +138,16 @@ impl Operator for NllLossBackward {
 
 impl Tensor {
     /// Negative log-likelihood of the classes `target` (`int64 [batch]`) under log-probabilities
-    /// `[batch, classes]`, a scalar. As `torch.nn.functional.nll_loss`.
+    /// `[batch, classes]`, a scalar; a target of -100 does not count, in a mean's divisor neither. As
+    /// `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
-    /// Sizes or types that do not fit together; a target that is not a class; out of memory.
+    /// Sizes or types that do not fit together; a target that is neither a class nor -100; out of memory.
     pub fn nll_loss(&self, target: &Tensor, reduction: Reduction) -> Result<Tensor> {
         if reduction == Reduction::None {
-            return self.gather(1, &target.unsqueeze(1)?)?.squeeze(1)?.neg();
+            let ignored = target.eq_scalar(IGNORED)?;
+            let class = target.masked_fill(&ignored, 0.0)?.unsqueeze(1)?;
+            return self.gather(1, &class)?.squeeze(1)?.neg()?.masked_fill(&ignored, 0.0);
         }
         call_one(NllLoss(reduction), &[self, target])
     }
@@ -169,5 +170,18 @@ pub(crate) fn cases() -> Vec<Case> {
         DType::I64,
         Domain::Below(5),
     );
-    vec![case(Reduction::Mean), case(Reduction::Sum), back]
+    let ignoring = |reduction: Reduction| {
+        Case::new(format!("nll_loss of one row of three, {reduction:?}"), &[&[3, 5]], move |ins| {
+            let target = Tensor::from_slice(&[IGNORED, 2, IGNORED], &[3], ins[0].device())?;
+            call(NllLoss(reduction), &[ins[0], &target])
+        })
+        .expect(|ins: &[Vec<f64>]| vec![vec![-ins[0][7]]])
+    };
+    vec![
+        case(Reduction::Mean),
+        case(Reduction::Sum),
+        ignoring(Reduction::Mean),
+        ignoring(Reduction::Sum),
+        back,
+    ]
 }

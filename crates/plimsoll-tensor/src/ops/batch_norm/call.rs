@@ -231,6 +231,8 @@ impl Tensor {
             (None, true) => Then::Relu,
             (Some(_), _) => Then::AddRelu,
         };
+        // A batch of nothing has no statistics: the running ones stay as they are.
+        let training = training && (self.numel() > 0 || running.is_none());
         let op = BatchNorm { batch: training || running.is_none(), then, eps };
         if residual.is_some() && !args.relu {
             return Err(Error::argument(op.name(), "a residual without ReLU: add it to the result"));
@@ -253,8 +255,10 @@ impl Tensor {
         ins.extend(bias);
         ins.extend(&residual);
         let mut outs = call(op, &ins)?;
-        if training {
-            self.follow(&args, &outs)?;
+        match args.num_batches_tracked {
+            _ if training => self.follow(&args, &outs)?,
+            Some(count) if args.training => no_grad(|| count.add_scalar_(1))?,
+            _ => {}
         }
         Ok(outs.remove(0))
     }
