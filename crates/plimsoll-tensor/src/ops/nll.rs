@@ -138,7 +138,7 @@ impl Operator for NllLossBackward {
 
 impl Tensor {
     /// Negative log-likelihood of the classes `target` (`int64 [batch]`) under log-probabilities
-    /// `[batch, classes]`, a scalar; a target of -100 does not count, in a mean's divisor neither. As
+    /// `[batch, classes]`, a scalar; a target of -100 does not count, not in the divisor of a mean either. As
     /// `torch.nn.functional.nll_loss`.
     ///
     /// # Errors
