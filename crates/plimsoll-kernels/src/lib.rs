@@ -11,8 +11,8 @@
 //!
 //! Nothing here knows tensors, and nothing allocates in proportion to data: outputs and scratch are the
 //! caller's, and a kernel that needs scratch has a `*_scratch_len` to ask before (in floats). Strides are in
-//! elements and 0 repeats. A slice too short is a bug and panics; weather, such as a target out of range, is a
-//! `Result`.
+//! elements and 0 repeats. A slice that is too short is a bug, and the kernel
+//! panics. What a user's data may cause, such as a target out of range, is a `Result`.
 //!
 //! Results do not depend on the number of threads: what is added in which order is a matter of shapes. They may
 //! differ in the last bits between processors, as products in matmul and convolution are fused with sums only
@@ -47,10 +47,7 @@
 //! | `rotary.rs` | pairs of elements turned by an angle |
 //! | `optim/`, `unscale.rs` | SGD and Adam steps; gradients of a scaled loss |
 
-#![allow(
-    missing_docs,
-    reason = "what a field means is said once, at its kernel; users see `plimsoll-tensor`"
-)]
+#![allow(missing_docs, reason = "a kernel explains the fields of its arguments; users see `plimsoll-tensor`")]
 
 pub mod attention;
 pub mod channel_norm;

@@ -167,16 +167,22 @@ fn train_in_short_floats(device: &Device) {
     optimizer_step_rounded(&rule, &[slot], &[&w]).unwrap();
 }
 
+/// A GPU and its simulation after the same work, for which both needed as much memory.
+fn with_equal_peaks(work: impl Fn(&Device)) -> (Device, Device) {
+    let (gpu, sim) = (Device::cuda(0).unwrap(), Device::sim(SimConfig::like("H200").unwrap()));
+    for device in [&gpu, &sim] {
+        work(device);
+    }
+    assert_eq!(gpu.max_memory_allocated(), sim.max_memory_allocated());
+    assert_eq!(gpu.max_memory_reserved(), sim.max_memory_reserved());
+    (gpu, sim)
+}
+
 #[test]
 fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     let test = "kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated";
     if is_inner(test, &[]) && has_compiler() {
-        let (gpu, sim) = (Device::cuda(0).unwrap(), Device::sim(SimConfig::like("H200").unwrap()));
-        for device in [&gpu, &sim] {
-            train_in_short_floats(device);
-        }
-        assert_eq!(gpu.max_memory_allocated(), sim.max_memory_allocated());
-        assert_eq!(gpu.max_memory_reserved(), sim.max_memory_reserved());
+        let (_, sim) = with_equal_peaks(train_in_short_floats);
         // A matrix of scores of one head of one sequence has 600 × 600 elements.
         let x = Tensor::zeros(&[8, 4, 600, 64], &sim).unwrap().to_dtype(DType::BF16).unwrap();
         let before = sim.memory_allocated();
@@ -239,12 +245,7 @@ fn capture_and_replay(device: &Device) {
 fn a_captured_step_has_the_memory_of_the_simulated_device() {
     let test = "a_captured_step_has_the_memory_of_the_simulated_device";
     if is_inner(test, &[]) && has_compiler() {
-        let (gpu, sim) = (Device::cuda(0).unwrap(), Device::sim(SimConfig::like("H200").unwrap()));
-        for device in [&gpu, &sim] {
-            capture_and_replay(device);
-        }
-        assert_eq!(gpu.max_memory_allocated(), sim.max_memory_allocated());
-        assert_eq!(gpu.max_memory_reserved(), sim.max_memory_reserved());
+        let (gpu, sim) = with_equal_peaks(capture_and_replay);
         gpu.empty_cache().unwrap();
         sim.empty_cache().unwrap();
         assert_eq!(gpu.memory_reserved(), sim.memory_reserved());

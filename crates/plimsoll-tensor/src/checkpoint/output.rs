@@ -57,7 +57,7 @@ where
 impl Tensor {
     /// Where an operation would keep this tensor for the backward pass, `inputs` are kept instead, and `f` computes it from
     /// them: [`recompute_output`](crate::checkpoint::recompute_output) for a tensor that is there already. `f` must give
-    /// the same values in the same layout. Nothing where this tensor wants no gradient.
+    /// the same values in the same layout. Does nothing where this tensor requires no gradient.
     ///
     /// # Errors
     /// An input that cannot be saved.

@@ -20,8 +20,9 @@ streams = {}  # by device: one each for the whole process
 
 def beside(device):
     # The device's stream of copies, which waits for what the computation has queued.
-    stream = streams.setdefault(device, None) or torch.cuda.Stream(device)
-    streams[device] = stream
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)
+    stream = streams[device]
     stream.wait_stream(torch.cuda.current_stream(device))
     return stream
 
