@@ -111,90 +111,54 @@ fn state(amsgrad: bool, shape: &[usize]) -> Vec<StateTensor> {
     names[..2 + usize::from(amsgrad)].iter().map(|name| StateTensor::zeros(name, shape)).collect()
 }
 
-impl Algorithm for AdamOptions {
-    const NAME: &'static str = "adam";
+/// Both are one rule; only where the weight decay goes differs.
+macro_rules! adam {
+    ($options:ident, $name:literal, $decay:ident) => {
+        impl Algorithm for $options {
+            const NAME: &'static str = $name;
 
-    fn check(&self) -> Result<()> {
-        let AdamOptions { lr, betas, eps, weight_decay, .. } = *self;
-        check("adam", lr, betas, eps, weight_decay)
-    }
+            fn check(&self) -> Result<()> {
+                let $options { lr, betas, eps, weight_decay, .. } = *self;
+                check($name, lr, betas, eps, weight_decay)
+            }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
+            fn lr(&self) -> f64 {
+                self.lr
+            }
 
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
+            fn set_lr(&mut self, lr: f64) {
+                self.lr = lr;
+            }
 
-    fn momentum(&self) -> Option<f64> {
-        Some(self.betas.0)
-    }
+            fn momentum(&self) -> Option<f64> {
+                Some(self.betas.0)
+            }
 
-    fn set_momentum(&mut self, momentum: f64) {
-        self.betas.0 = momentum;
-    }
+            fn set_momentum(&mut self, momentum: f64) {
+                self.betas.0 = momentum;
+            }
 
-    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
-        state(self.amsgrad, shape)
-    }
+            fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
+                state(self.amsgrad, shape)
+            }
 
-    fn rule(&self) -> Rule {
-        let AdamOptions { lr, betas: (beta1, beta2), eps, weight_decay, amsgrad, maximize } = *self;
-        Rule::Adam(AdamStep {
-            lr,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-            decay: Decay::InGradient,
-            amsgrad,
-            maximize,
-            step: 0,
-        })
-    }
+            fn rule(&self) -> Rule {
+                let $options { lr, betas: (beta1, beta2), eps, weight_decay, amsgrad, maximize } = *self;
+                Rule::Adam(AdamStep {
+                    lr,
+                    beta1,
+                    beta2,
+                    eps,
+                    weight_decay,
+                    decay: Decay::$decay,
+                    amsgrad,
+                    maximize,
+                    step: 0,
+                })
+            }
+        }
+    };
 }
 
-impl Algorithm for AdamWOptions {
-    const NAME: &'static str = "adamw";
-
-    fn check(&self) -> Result<()> {
-        let AdamWOptions { lr, betas, eps, weight_decay, .. } = *self;
-        check("adamw", lr, betas, eps, weight_decay)
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
-
-    fn momentum(&self) -> Option<f64> {
-        Some(self.betas.0)
-    }
-
-    fn set_momentum(&mut self, momentum: f64) {
-        self.betas.0 = momentum;
-    }
-
-    fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
-        state(self.amsgrad, shape)
-    }
-
-    fn rule(&self) -> Rule {
-        let AdamWOptions { lr, betas: (beta1, beta2), eps, weight_decay, amsgrad, maximize } = *self;
-        Rule::Adam(AdamStep {
-            lr,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-            decay: Decay::Decoupled,
-            amsgrad,
-            maximize,
-            step: 0,
-        })
-    }
-}
+adam!(AdamOptions, "adam", InGradient);
+adam!(AdamWOptions, "adamw", Decoupled);
