@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors, whether a thread captures what it queues |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors, whether a thread captures what it queues, the settings of a GPU's allocator |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, NVIDIA GPUs with the times of their kernels, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -34,6 +34,7 @@
 
 #![deny(unsafe_code)]
 
+mod alloc_conf;
 pub mod autocast;
 mod autocast_mode;
 pub mod autograd;

@@ -6,6 +6,7 @@
 use plimsoll_alloc::{Config, DeviceMemory, SimDriver, StreamId};
 use plimsoll_gpu::{Gpu, UnknownGpu};
 
+use crate::alloc_conf;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -21,6 +22,9 @@ use crate::view::{Launch, View};
 /// assert_eq!((h200.name(), h200.memory_info().total_bytes), ("sim:H200", 150_109_880_320));
 /// let error = SimConfig::like("H9000").unwrap_err();
 /// assert!(error.to_string().contains("known are H200, H100, "));
+/// let expandable = Device::sim(SimConfig::like("H200")?.alloc_conf("expandable_segments:True")?);
+/// let x = plimsoll_tensor::Tensor::zeros(&[3 << 20], &expandable)?;
+/// assert_eq!((expandable.memory_allocated(), expandable.memory_reserved()), (12 << 20, 20 << 20));
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -31,26 +35,41 @@ pub struct SimConfig {
     /// The name in errors and reports.
     pub name: String,
     gpu: Option<&'static Gpu>,
+    allocator: Config,
 }
 
 impl SimConfig {
     /// A device called `sim` with this many bytes.
     pub fn new(capacity_bytes: u64) -> SimConfig {
-        SimConfig { capacity_bytes, name: "sim".to_owned(), gpu: None }
+        SimConfig { capacity_bytes, name: "sim".to_owned(), gpu: None, allocator: Config::default() }
     }
 
     /// A device that stands for a GPU, such as `H200` or `rtx 4090`: with its memory and its
     /// [`properties`](crate::Device::properties), called `sim:H200`. Operators request the scratch memory of
-    /// [`DeviceKind::Cuda`].
+    /// [`DeviceKind::Cuda`], and its allocator has the settings that [`Device::cuda`](crate::Device::cuda) would read from
+    /// `PYTORCH_ALLOC_CONF` or `PYTORCH_CUDA_ALLOC_CONF`.
     ///
     /// # Errors
-    /// A name that is not a GPU's in the table of `plimsoll-gpu`, or more than one's. The message lists the names.
+    /// A name that is not a GPU's in the table of `plimsoll-gpu`, or more than one's: the message lists the names. Settings
+    /// that PyTorch refuses.
     pub fn like(gpu: &str) -> Result<SimConfig> {
         let gpu = plimsoll_gpu::named(gpu).map_err(|why| {
             let is = if matches!(why, UnknownGpu::Ambiguous { .. }) { "ambiguous: it " } else { "" };
             Error::argument("sim", format!("`{gpu}` is {is}{why}"))
         })?;
-        Ok(SimConfig { capacity_bytes: gpu.memory_bytes, name: format!("sim:{}", gpu.name), gpu: Some(gpu) })
+        let name = format!("sim:{}", gpu.name);
+        let allocator = alloc_conf::from_env(&name)?;
+        Ok(SimConfig { capacity_bytes: gpu.memory_bytes, name, gpu: Some(gpu), allocator })
+    }
+
+    /// The same device with these settings of its allocator, written as PyTorch's variable: `expandable_segments:True`.
+    ///
+    /// # Errors
+    /// Settings that PyTorch refuses.
+    pub fn alloc_conf(mut self, settings: &str) -> Result<SimConfig> {
+        self.allocator = alloc_conf::parse(settings)
+            .map_err(|why| Error::argument("sim", format!("allocator settings `{settings}`: {why}")))?;
+        Ok(self)
     }
 
     /// The same device under another name.
@@ -70,14 +89,14 @@ pub(crate) struct Sim {
 
 impl Sim {
     pub(crate) fn new(config: SimConfig) -> Sim {
-        let SimConfig { capacity_bytes, name, gpu } = config;
+        let SimConfig { capacity_bytes, name, gpu, allocator } = config;
         let driver = SimDriver::with_capacity(capacity_bytes);
         let properties = match gpu {
             Some(gpu) => DeviceProperties { memory_bytes: capacity_bytes, ..DeviceProperties::of_gpu(gpu) },
             None => DeviceProperties::of_memory(&name, capacity_bytes),
         };
         let kind = if gpu.is_some() { DeviceKind::Cuda } else { DeviceKind::Cpu };
-        Sim { name, memory: DeviceMemory::new(Config::default(), driver), properties, kind }
+        Sim { name, memory: DeviceMemory::new(allocator, driver), properties, kind }
     }
 }
 

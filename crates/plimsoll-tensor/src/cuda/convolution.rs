@@ -2,18 +2,20 @@
 //!
 //! cuDNN computes where images, filters and results lie in one order: short floats channels-last, as tensor cores read them, others
 //! as they come. What lies in another order is copied into scratch and from there: by sizes and layouts alone, so that
-//! a simulated device asks for the same. The plain kernels read any order.
+//! a simulated device asks for the same. Tensor cores read 16 bytes of channels at a time, so short images with fewer (three colors)
+//! are copied with channels of zeros beside theirs. The plain kernels read any order.
 
 use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Laid, Step};
 
-use super::elementwise;
 use super::product::float;
 use super::{CudaCall, Placed, name};
+use super::{elementwise, few_filters};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Dims, Layout};
 
 const CONV: &str = include_str!("kernels/conv.cu");
+const PAD_CHANNELS: &str = include_str!("kernels/pad_channels.cu");
 
 /// Sizes of a convolution; missing spatial dimensions come first, with size 1.
 #[derive(Clone, Copy, Debug)]
@@ -67,21 +69,70 @@ fn order(dtype: DType, layouts: [&Layout; 3]) -> (bool, [bool; 3]) {
     (last, layouts.map(|layout| if last { !is_channels_last(layout) } else { !layout.is_contiguous() }))
 }
 
-/// Blocks begin at such multiples.
-fn rounded(layout: &Layout, dtype: DType) -> usize {
-    (layout.len() * dtype.size()).next_multiple_of(512)
+/// Channels of images, and of filters, as cuDNN is to see them.
+fn seen_channels(channels: usize, groups: usize, dtype: DType) -> usize {
+    if groups == 1 && dtype.size() == 2 { channels.next_multiple_of(8) } else { channels }
 }
 
-/// Bytes of scratch: what lies in another order than cuDNN is to read or write.
+/// How a pass's images, filters and results are given to cuDNN.
+struct Given {
+    /// Whether all lie channels-last.
+    last: bool,
+    /// Channels of images, of all groups.
+    channels: usize,
+    /// Which of them lie in scratch, and in how many bytes.
+    scratch_bytes: [Option<usize>; 3],
+}
+
+fn given(dtype: DType, layouts: [&Layout; 3]) -> Given {
+    let (last, mut copied) = order(dtype, layouts);
+    let (channels, of_group) = (layouts[0].shape()[1], layouts[1].shape()[1]);
+    let groups = channels.checked_div(of_group).unwrap_or(1);
+    let seen = seen_channels(channels, groups, dtype);
+    let mut sizes = layouts.map(Layout::len);
+    if seen != channels {
+        (copied[0], copied[1]) = (true, true);
+        (sizes[0], sizes[1]) = (sizes[0] / channels * seen, sizes[1] / channels * seen);
+    }
+    // Blocks begin at multiples of 512.
+    let bytes = |i: usize| copied[i].then(|| (sizes[i] * dtype.size()).next_multiple_of(512));
+    Given { last, channels: seen, scratch_bytes: std::array::from_fn(bytes) }
+}
+
+/// Bytes of scratch: what lies otherwise than cuDNN is to read or write it.
 pub(crate) fn scratch(pass: ConvolutionPass, dtype: DType, ins: [&Layout; 2], out: &Layout) -> u64 {
-    if float(dtype).is_none() {
+    if float(dtype).is_none() || ins.iter().any(|layout| layout.is_empty()) || out.is_empty() {
         return 0;
     }
     let layouts = roles(pass, ins[0], ins[1], out);
-    let (_, copied) = order(dtype, layouts);
-    let bytes =
-        layouts.iter().zip(copied).filter(|(_, copied)| *copied).map(|(layout, _)| rounded(layout, dtype));
-    bytes.sum::<usize>() as u64
+    if let Some(bytes) = few_filters::scratch(pass, dtype, layouts) {
+        return bytes;
+    }
+    let given = given(dtype, layouts);
+    given.scratch_bytes.into_iter().flatten().sum::<usize>() as u64
+}
+
+/// The layout of a tensor in scratch, with so many channels: of all or, of filters, of a group.
+fn moved_layout(shape: &[usize], channels: usize, last: bool) -> Layout {
+    if !last {
+        return Layout::contiguous(shape);
+    }
+    let padded: Dims = shape.iter().enumerate().map(|(i, &n)| if i == 1 { channels } else { n }).collect();
+    channels_last(&padded)
+}
+
+/// A copy with channels of zeros after those of `from`.
+fn pad_channels(call: &mut CudaCall<'_>, from: Placed<'_>, to: u64, padded: usize) -> Result<()> {
+    let (shape, steps) = (from.shape(), strides(&from));
+    let missing = 5 - shape.len();
+    let size = |d: usize| if d < missing { 1 } else { shape[2 + d - missing] };
+    let sizes = [shape[0], size(0), size(1), size(2)];
+    let together = 16 / from.dtype.size();
+    let threads = sizes.iter().product::<usize>() * (padded / together);
+    let words = [shape[1], padded].into_iter().chain(sizes).map(|n| n as u64).chain(steps);
+    let args = Args::new().address(to).address(from.address).size(threads);
+    let source = call.source(PAD_CHANNELS).with("T", name(from.dtype)).with("V", together.to_string());
+    call.launch(source, [threads.div_ceil(256), 1, 1], 256, args.words(&words.collect::<Vec<u64>>()))
 }
 
 /// Five dimensions without gaps.
@@ -109,23 +160,31 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
         return call.missing();
     }
     let tensors = roles(sizes.pass, *first, *second, out);
+    if few_filters::run(call, &sizes, tensors)? {
+        return Ok(());
+    }
     let otherwise = call.apart(|call| plain(call, &sizes, tensors, bias.first().copied()))?;
     let Some(float) = float(dtype).filter(|_| !tensors.iter().any(Placed::is_empty)) else {
         otherwise.into_iter().for_each(|step| call.push(step));
         return Ok(());
     };
-    let (last, copied) = order(dtype, tensors.map(|tensor| tensor.layout));
+    let Given { last, channels, scratch_bytes } = given(dtype, tensors.map(|tensor| tensor.layout));
     let mut next = call.scratch_address();
     let (mut addresses, mut before, mut after) =
         (tensors.map(|tensor| tensor.address), Vec::new(), Vec::new());
-    for (i, tensor) in tensors.iter().enumerate().filter(|&(i, _)| copied[i]) {
+    for (i, tensor) in tensors.iter().enumerate() {
+        let Some(bytes) = scratch_bytes[i] else { continue };
         let shape = tensor.shape();
-        let layout = if last { channels_last(shape) } else { Layout::contiguous(shape) };
+        // Results have channels of their own; filters those of a group.
+        let padded = if i < 2 && channels != sizes.in_channels { channels } else { shape[1] };
+        let layout = moved_layout(shape, padded, last).narrow(1, 0, shape[1]);
         let moved = Placed { address: next, dtype, layout: &layout };
         addresses[i] = next;
-        next += rounded(tensor.layout, dtype) as u64;
+        next += bytes as u64;
         if i == written(sizes.pass) {
             after.extend(call.apart(|call| elementwise::copy(call, moved, *tensor))?);
+        } else if padded != shape[1] {
+            before.extend(call.apart(|call| pad_channels(call, *tensor, moved.address, padded))?);
         } else {
             before.extend(call.apart(|call| elementwise::copy(call, *tensor, moved))?);
         }
@@ -137,15 +196,15 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
         let bias = Placed { layout: &layout, ..*bias };
         after.extend(call.apart(|call| elementwise::change_tensor(call, "y + a", &[bias], out))?);
     }
-    let Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes } = sizes;
+    let Sizes { pass, tf32, rank, batch, groups, out_channels, axes, .. } = sizes;
     let [input, output, kernel, stride, padding, dilation] = axes;
     let convolution = Convolution {
         pass,
         float,
         tf32,
         rank,
-        x: laid(batch, in_channels, input, last),
-        w: laid(out_channels, in_channels / groups, kernel, last),
+        x: laid(batch, channels, input, last),
+        w: laid(out_channels, channels / groups, kernel, last),
         y: laid(batch, out_channels, output, last),
         stride,
         padding,
@@ -157,7 +216,7 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
 }
 
 /// Strides of a tensor `[batch, channels, …]` with three spatial dimensions: those that are missing come first.
-fn strides(x: &Placed<'_>) -> [u64; 5] {
+pub(super) fn strides(x: &Placed<'_>) -> [u64; 5] {
     let strides = x.layout.strides();
     let missing = 5 - strides.len();
     std::array::from_fn(|i| match i {
@@ -202,25 +261,40 @@ fn plain(
 mod tests {
     use super::*;
 
+    fn forward_scratch(dtype: DType, layouts: [&Layout; 3]) -> u64 {
+        scratch(ConvolutionPass::Forward, dtype, [layouts[0], layouts[1]], layouts[2])
+    }
+
     #[test]
     fn a_one_by_one_filter_lies_in_either_order() {
-        let (images, filters) = (channels_last(&[2, 4, 5, 5]), Layout::contiguous(&[8, 4, 1, 1]));
+        let (images, filters) = (channels_last(&[2, 8, 5, 5]), Layout::contiguous(&[8, 8, 1, 1]));
         let out = channels_last(&[2, 8, 5, 5]);
-        assert_eq!(scratch(ConvolutionPass::Forward, DType::BF16, [&images, &filters], &out), 0);
-        let rows = Layout::contiguous(&[8, 4, 3, 3]);
-        assert_eq!(scratch(ConvolutionPass::Forward, DType::BF16, [&images, &rows], &out), 1024);
+        assert_eq!(forward_scratch(DType::BF16, [&images, &filters, &out]), 0);
+        let rows = Layout::contiguous(&[8, 8, 3, 3]);
+        assert_eq!(forward_scratch(DType::BF16, [&images, &rows, &out]), 1536);
     }
 
     #[test]
     fn short_floats_are_laid_channels_last_and_others_as_they_come() {
         let (images, filters, out) = (
-            Layout::contiguous(&[2, 4, 5, 5]),
-            Layout::contiguous(&[8, 4, 3, 3]),
+            Layout::contiguous(&[2, 8, 5, 5]),
+            Layout::contiguous(&[8, 8, 3, 3]),
             Layout::contiguous(&[2, 8, 3, 3]),
         );
-        assert_eq!(scratch(ConvolutionPass::Forward, DType::F32, [&images, &filters], &out), 0);
-        let all = [400, 576, 288].map(|bytes: u64| bytes.next_multiple_of(512)).iter().sum::<u64>();
-        assert_eq!(scratch(ConvolutionPass::Forward, DType::F16, [&images, &filters], &out), all);
+        assert_eq!(forward_scratch(DType::F32, [&images, &filters, &out]), 0);
+        let all = [800, 1152, 288].map(|bytes: u64| bytes.next_multiple_of(512)).iter().sum::<u64>();
+        assert_eq!(forward_scratch(DType::F16, [&images, &filters, &out]), all);
+    }
+
+    #[test]
+    fn three_colors_of_16_bits_get_channels_of_zeros() {
+        let (images, filters) = (channels_last(&[2, 3, 5, 5]), channels_last(&[8, 3, 3, 3]));
+        let out = channels_last(&[2, 8, 3, 3]);
+        let layouts = [&images, &filters, &out];
+        // Two images of 25 places and eight filters of 9, each with 8 channels of 2 bytes.
+        let padded = [800, 1152].map(|bytes: u64| bytes.next_multiple_of(512)).iter().sum::<u64>();
+        assert_eq!(forward_scratch(DType::BF16, layouts), padded);
+        assert_eq!(forward_scratch(DType::F32, layouts), 0);
     }
 
     #[test]

@@ -11,6 +11,17 @@ use crate::layout::Dims;
 
 const PICK: &str = include_str!("kernels/pick.cu");
 const ADD_SLICES: &str = include_str!("kernels/add_slices.cu");
+const GROUP_SLICES: &str = include_str!("kernels/group_slices.cu");
+
+/// With more slices than this, they are first put into groups, so that not each looks at all others.
+const UNGROUPED_SLICES: usize = 2048;
+/// Where the groups begin: 257 numbers of 32 bits, rounded.
+const STARTS_BYTES: usize = 1536;
+
+/// Bytes of scratch for sums of so many slices.
+pub(crate) fn add_slices_scratch(count: usize) -> u64 {
+    if count > UNGROUPED_SLICES { (STARTS_BYTES + count * 4) as u64 } else { 0 }
+}
 
 pub(super) fn word(dtype: DType) -> &'static str {
     match dtype.size() {
@@ -65,8 +76,17 @@ pub(crate) fn add_slices(call: &mut CudaCall<'_>, dim: usize, skipped: Option<us
         .with("A", name(dtype.accumulator()))
         .with("T", name(dtype))
         .with("I", name(index.dtype))
+        .with("AT_ONCE", "4")
         .with("RANK", space.rank().to_string());
-    let args = Args::new().address(out.address).address(slices.address).address(index.address).size(count);
+    let (mut starts, mut list) = (0, 0);
+    if count > UNGROUPED_SLICES {
+        starts = call.scratch_address();
+        list = starts + STARTS_BYTES as u64;
+        let args = Args::new().address(starts).address(list).address(index.address).size(count);
+        call.launch(call.source(GROUP_SLICES).with("I", name(index.dtype)), [256, 1, 1], 1024, args)?;
+    }
+    let args = Args::new().address(out.address).address(slices.address).address(index.address);
+    let args = args.address(starts).address(list).size(count);
     let args = args.size(out.len() / rows).size(rows).size(slices.layout.strides()[dim]);
     let args = args.size(out.layout.strides()[dim]).i64(skipped.map_or(-1, |row| row as i64));
     call.launch(source, [count, 1, 1], 256, args.words(&space.words()).fault(fault::INDEX))

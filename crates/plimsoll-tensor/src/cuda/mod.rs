@@ -21,10 +21,12 @@
 //! | `loss` | cross entropy, likelihoods |
 //! | `pair_loss` | losses of each element and its target |
 //! | `rows` | what works on rows: softmax, losses |
+//! | `projection` | a projection to classes whose logits are never whole, and its loss |
 //! | `product` | matrix products, by cuBLASLt where it reads the strides |
 //! | `index` | rows by index, and sums of rows by index |
 //! | `batch_norm` | batch normalization, forward and backward |
 //! | `convolution` | convolution: cuDNN's, with plain kernels where that has none |
+//! | `few_filters` | the gradient of a convolution's weight of few elements |
 //! | `window` | pooling |
 //! | `remap` | elements from other places: padding, flips |
 //! | `scan` | running sums and products |
@@ -41,6 +43,7 @@ pub(crate) mod clip;
 pub(crate) mod convolution;
 pub(crate) mod distance;
 pub(crate) mod elementwise;
+mod few_filters;
 pub(crate) mod flash;
 pub(crate) mod fold;
 pub(crate) mod group_norm;
@@ -51,6 +54,7 @@ pub(crate) mod mask;
 pub(crate) mod optim;
 pub(crate) mod pair_loss;
 pub(crate) mod product;
+pub(crate) mod projection;
 pub(crate) mod random;
 pub(crate) mod recurrent;
 pub(crate) mod reduce;

@@ -16,10 +16,18 @@ const ROTARY: &str = include_str!("kernels/rotary.cu");
 /// Rows longer than this are a whole block's, shorter ones a warp's.
 const WARP_COLS: usize = 1024;
 
+/// Rows at least this long are a whole block's where sums over rows are kept, which would take most of a warp's registers.
+const SUMS_BY_BLOCK_COLS: usize = 512;
+
 /// Into how many parts the sums over rows are cut that the gradients of weight and bias are: as many as keep a large GPU busy.
 /// By sizes alone, so that the order of a sum is the same everywhere.
 fn parts(rows: usize, cols: usize) -> usize {
-    if cols > WARP_COLS { rows.min(528) } else { rows.div_ceil(8).min(264) }.max(1)
+    let parts = match cols {
+        cols if cols > WARP_COLS => rows.min(528),
+        cols if cols >= SUMS_BY_BLOCK_COLS => rows.min(1056),
+        _ => rows.div_ceil(8).min(264),
+    };
+    parts.max(1)
 }
 
 /// Bytes of scratch for those parts.
@@ -29,7 +37,7 @@ pub(crate) fn sums_scratch(rows: usize, cols: usize, dtype: DType) -> u64 {
 
 /// How the elements of a row are shared: how many lie together in 16 bytes, how many of those each thread keeps in registers, and
 /// the threads of a row. `None` where rows are no whole number of them.
-fn in_registers(cols: usize, all: &[Placed<'_>]) -> Option<(usize, usize, usize)> {
+fn in_registers(cols: usize, all: &[Placed<'_>], warp_cols: usize) -> Option<(usize, usize, usize)> {
     let size = all.first()?.dtype.size();
     let together = 16 / size;
     let begins_well = |x: &Placed<'_>| x.address.is_multiple_of((together * x.dtype.size()) as u64);
@@ -37,7 +45,8 @@ fn in_registers(cols: usize, all: &[Placed<'_>]) -> Option<(usize, usize, usize)
         return None;
     }
     let packs = cols / together;
-    let threads = packs.div_ceil(32 / together).next_power_of_two().clamp(32, 1024);
+    // A warp with 32 elements a thread, or a block with as few as a row allows: it needs many threads to wait for memory.
+    let threads = if cols <= warp_cols { 32 } else { packs.next_multiple_of(32).min(1024) };
     let each = packs.div_ceil(threads);
     (each * together <= 64).then_some((together, each, threads))
 }
@@ -51,17 +60,25 @@ struct Pass {
     in_registers: bool,
 }
 
-/// The kernel of a pass over rows of these operands: `warps` rows a block where a warp is enough for one.
-fn pass(call: &CudaCall<'_>, dtype: DType, number: &'static str, all: &[Placed<'_>], warps: usize) -> Pass {
+/// The kernel of a pass over rows of these operands: `warps` rows a block where a warp works on one, which it does up to `warp_cols`.
+fn pass(
+    call: &CudaCall<'_>,
+    dtype: DType,
+    number: &'static str,
+    all: &[Placed<'_>],
+    (warps, warp_cols): (usize, usize),
+) -> Pass {
     let cols = all.first().map_or(0, Placed::cols);
-    let found = in_registers(cols, all);
+    let found = in_registers(cols, all, warp_cols);
     let threads = found.map_or(threads_for(cols) as usize, |(.., threads)| threads);
     let (together, each) = found.map_or((1, 0), |(together, each, _)| (together, each));
-    let warps = if threads == 32 && cols <= WARP_COLS { warps } else { 0 };
+    let warps = if threads == 32 && cols <= warp_cols { warps } else { 0 };
+    let blocks = if warps == 0 { (512 / threads.max(1)).clamp(1, 8) } else { 1 };
     let source = source(call, dtype, number)
         .with("VEC", together.to_string())
         .with("EACH", each.to_string())
         .with("WARPS", warps.to_string())
+        .with("BLOCKS", blocks.to_string())
         .with("THREADS", (threads * warps.max(1)).to_string());
     let threads = u32::try_from(threads * warps.max(1)).unwrap_or(1024);
     Pass { source, at_a_time: warps.max(1), threads, in_registers: found.is_some() }
@@ -91,7 +108,7 @@ pub(crate) fn forward(call: &mut CudaCall<'_>, mean: bool, residual: bool, eps: 
     let of_mean = mean.then(|| outs[2]);
     let sum = residual.then(|| outs[2 + usize::from(mean)]);
     let all: SmallVec<[Placed<'_>; 6]> = ins.iter().chain([&outs[0]]).copied().chain(sum).collect();
-    let Pass { source, at_a_time, threads, .. } = pass(call, dtype, "0", &all, 4);
+    let Pass { source, at_a_time, threads, .. } = pass(call, dtype, "0", &all, (4, WARP_COLS));
     let source = source.with("MEAN", flag(mean)).with("ADD", flag(residual)).with("SUMS", "0");
     let args = Args::new().address(outs[0].address).address(outs[1].address).address(address(of_mean));
     let args = args.address(address(sum)).address(ins[0].address).address(address(residual.then(|| ins[1])));
@@ -118,7 +135,8 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, mean: bool, along: bool, wanted:
     if let Some(to_x) = to_x {
         let all: SmallVec<[Placed<'_>; 5]> =
             [to_x, *grad, *x].iter().chain(along).chain(weight).copied().collect();
-        let kernel = pass(call, dtype, "1", &all, if sums { 8 } else { 4 });
+        let kernel =
+            pass(call, dtype, "1", &all, if sums { (8, SUMS_BY_BLOCK_COLS - 1) } else { (4, WARP_COLS) });
         parts_are_there = sums && kernel.in_registers;
         let source = kernel.source.with("MEAN", flag(mean)).with("ADD", flag(!along.is_empty()));
         let source = source.with("SUMS", flag(parts_are_there));

@@ -2,7 +2,8 @@
 
 use plimsoll_cuda::Args;
 
-use super::{CudaCall, name};
+use super::{CudaCall, Placed, name};
+use crate::dtype::DType;
 use crate::error::Result;
 
 const MAX_POOL: &str = include_str!("kernels/max_pool.cu");
@@ -25,6 +26,14 @@ pub(crate) enum MaxPass {
     Places,
 }
 
+/// How many channels, side by side, a thread takes: as many elements as 16 bytes have.
+fn together(call: &CudaCall<'_>, pass: MaxPass, dtype: DType, channels: usize) -> usize {
+    let elements = 16 / dtype.size();
+    let fit = |x: &Placed<'_>| x.address.is_multiple_of((elements * x.dtype.size()) as u64);
+    let all_fit = call.outs.iter().chain(&call.ins).all(fit) && channels.is_multiple_of(elements);
+    if all_fit && matches!(pass, MaxPass::Forward | MaxPass::Backward) { elements } else { 1 }
+}
+
 /// One pass of max pooling.
 pub(crate) fn max_pool(call: &mut CudaCall<'_>, pass: MaxPass, shape: PoolWords) -> Result<()> {
     let (index, dtype) = match pass {
@@ -32,14 +41,17 @@ pub(crate) fn max_pool(call: &mut CudaCall<'_>, pass: MaxPass, shape: PoolWords)
         MaxPass::Places => (call.ins[0], call.outs[0].dtype),
         MaxPass::Backward | MaxPass::Pick => (call.ins[1], call.ins[0].dtype),
     };
+    let [_, channels, ..] = shape;
+    let width = together(call, pass, dtype, channels);
     let source = call
         .source(MAX_POOL)
+        .with("V", width.to_string())
         .with("A", name(dtype.accumulator()))
         .with("T", name(dtype))
         .with("I", name(index.dtype))
         .with("PASS", (pass as u8).to_string());
     let all = call.outs.iter().chain(&call.ins);
-    let len = call.outs[0].len();
+    let len = call.outs[0].len() / width;
     let args = all.fold(Args::new(), |args, x| args.address(x.address)).size(len);
     call.launch(source, [len.div_ceil(256), 1, 1], 256, args.words(&shape.map(|n| n as u64)))
 }

@@ -11,11 +11,12 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 
-use plimsoll_alloc::{Config, DeviceMemory, EventId, LabelId, StreamId};
+use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
 use plimsoll_cuda::{CudaMemory, Gpu, GpuFacts, Libraries, Search};
 
 use self::captured::{Captured, Captures};
 use self::shared::{Cause, Shared, lock};
+use crate::alloc_conf;
 use crate::backend::{Backend, Queues, Replays};
 use crate::device::{Device, Inner};
 use crate::error::{Error, Result};
@@ -99,7 +100,7 @@ impl Cuda {
     fn open(ordinal: u32) -> Result<Cuda> {
         let name = format!("cuda:{ordinal}");
         let failed = |source| Error::Cuda { device: name.clone(), op: "open", source };
-        let config = config(&name)?;
+        let config = alloc_conf::from_env(&name)?;
         // cuBLASLt's workspace is as large as PyTorch makes cuBLAS's on this kind of device.
         let gpu = Gpu::open(ordinal, Search::from_env(), WORKSPACE_BYTES).map_err(failed)?;
         let properties = properties(gpu.facts());
@@ -113,16 +114,6 @@ impl Cuda {
 }
 /// As PyTorch on GPUs from Hopper on.
 const WORKSPACE_BYTES: u64 = 32 << 20;
-
-fn config(name: &str) -> Result<Config> {
-    let setting = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
-    let Some((setting, text)) = setting.iter().find_map(|name| Some((name, std::env::var(name).ok()?)))
-    else {
-        return Ok(Config::default());
-    };
-    let parsed = Config::parse(&text);
-    Ok(parsed.map_err(|error| Error::argument("cuda", format!("{name}: {setting}={text}: {error}")))?.config)
-}
 
 /// What the driver says, with the rates of the table where the product is in it.
 fn properties(facts: &GpuFacts) -> DeviceProperties {

@@ -73,7 +73,12 @@ fn of_linear(
     shape[grad.rank() - 1] = weight.shape()[1];
     let to_x = || flat.matmul(weight)?.reshape(shape.as_slice());
     // What `x` computes is dropped before the gradient of `x`, which is as large, is requested.
-    let to_weight = || flat.t()?.matmul(&rows(&x()?)?);
+    // A gradient lies as its weight does, so that no copy is needed where that is a transposed view.
+    let is_transposed = weight.strides()[0] == 1 && weight.strides()[1] != 1;
+    let to_weight = || match is_transposed {
+        true => rows(&x()?)?.t()?.matmul(&flat)?.t(),
+        false => flat.t()?.matmul(&rows(&x()?)?),
+    };
     let to_weight = at.wants(1).then(to_weight).transpose()?;
     let to_bias = at.wants(2).then(|| flat.sum_dims(&[0])).transpose()?;
     Ok([at.wants(0).then(to_x).transpose()?, to_weight, to_bias])

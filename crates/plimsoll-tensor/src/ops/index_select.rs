@@ -10,6 +10,7 @@ use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -209,6 +210,10 @@ impl Operator for AddSlices {
 
     fn takes(&self, input: usize, layout: &Layout) -> bool {
         input == 0 || layout.is_contiguous()
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        if device.kind == DeviceKind::Cuda { cuda::index::add_slices_scratch(ins[1].layout.len()) } else { 0 }
     }
 
     fn saves(&self, _: &[bool]) -> Saves {

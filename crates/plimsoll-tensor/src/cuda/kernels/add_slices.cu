@@ -1,12 +1,13 @@
 
 // Zeros, to which each slice is added at its index, in the order of the slices: no result depends on which thread is first. The
-// first slice of an index adds up all of its index. Defined before: A, the type that is added in; T, that of the elements; I, that of
-// the index; RANK, dimensions of a slice.
+// first slice of an index adds up all of its index; with a `list` it looks for them among those of their group only. Defined before: A,
+// the type that is added in; T, that of the elements; I, that of the index; RANK, dimensions of a slice; AT_ONCE, how many slices are read
+// before they are added.
 
 struct Space { i64 size[RANK], from[RANK], to[RANK]; };
 
 extern "C" __global__ void __launch_bounds__(256) kernel(
-    T* out, const T* slices, const I* index, i64 count, i64 width, i64 rows, i64 from_step, i64 to_step, i64 skipped, Space space, Faults faults
+    T* out, const T* slices, const I* index, const i32* starts, const i32* list, i64 count, i64 width, i64 rows, i64 from_step, i64 to_step, i64 skipped, Space space, Faults faults
 ) {
     __shared__ i32 matches[256];
     __shared__ i32 counts[8];
@@ -18,41 +19,56 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         return;
     }
     if (row == skipped) return;
+    i64 group = row & 255, first_of_group = list ? starts[group] : 0, end = list ? starts[group + 1] : count;
     if (threadIdx.x == 0) is_later = 0;
     __syncthreads();
-    for (i64 i = threadIdx.x; i < own; i += 256) {
+    for (i64 k = first_of_group + threadIdx.x; k < end; k += 256) {
+        i64 i = list ? list[k] : k;
+        if (i >= own) break;
         if (load<i64>(index + i) == row) is_later = 1;
         if (is_later) break;
     }
     __syncthreads();
     if (is_later) return;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     for (i64 first = 0; first < width; first += 256 * 4) {
         A sums[4] = {0, 0, 0, 0};
-        for (i64 begin = own; begin < count; begin += 256) {
-            i64 i = begin + threadIdx.x;
-            bool is_same = i < count && load<i64>(index + i) == row;
+        i64 from[4];
+        bool is_inside[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            i64 col = first + k * 256 + threadIdx.x;
+            is_inside[k] = col < width;
+            from[k] = is_inside[k] ? place<RANK>(col, space.size, space.from) : 0;
+        }
+        for (i64 begin = first_of_group; begin < end; begin += 256) {
+            i64 k = begin + threadIdx.x, i = k < end ? (list ? list[k] : k) : 0;
+            bool is_same = k < end && load<i64>(index + i) == row;
             u32 mask = __ballot_sync(0xffffffffu, is_same);
-            int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
             __syncthreads();
             if (lane == 0) counts[warp] = __popc(mask);
             __syncthreads();
             int before = 0, all = 0;
             for (int w = 0; w < 8; w++) { if (w < warp) before += counts[w]; all += counts[w]; }
-            if (is_same) matches[before + __popc(mask & ((1u << lane) - 1u))] = (i32)(i - begin);
+            if (is_same) matches[before + __popc(mask & ((1u << lane) - 1u))] = (i32)i;
             __syncthreads();
-            for (int m = 0; m < all; m++) {
-                const T* from = slices + (begin + matches[m]) * from_step;
+            for (int m = 0; m < all; m += AT_ONCE) {
+                A some[AT_ONCE][4];
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    i64 col = first + k * 256 + threadIdx.x;
-                    if (col < width) sums[k] += load<A>(from + place<RANK>(col, space.size, space.from));
-                }
+                for (int s = 0; s < AT_ONCE; s++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++)
+                        some[s][k] = m + s < all && is_inside[k] ? load<A>(slices + matches[m + s] * from_step + from[k]) : (A)0;
+#pragma unroll
+                for (int s = 0; s < AT_ONCE; s++)
+#pragma unroll
+                    for (int k = 0; k < 4; k++) if (m + s < all) sums[k] += some[s][k];
             }
         }
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             i64 col = first + k * 256 + threadIdx.x;
-            if (col < width) store(out + row * to_step + place<RANK>(col, space.size, space.to), sums[k]);
+            if (is_inside[k]) store(out + row * to_step + place<RANK>(col, space.size, space.to), sums[k]);
         }
     }
 }

@@ -1,5 +1,7 @@
 
-// Cross entropy of a projection against classes. Defined before: A, the type that is computed in; T, that of logits; PASS.
+// Cross entropy of a projection against classes. Defined before: A, the type that is computed in; T, that of logits; PASS; KEEP: whether
+// a block keeps its row of logits in shared memory, or reads it again; THREADS of a block; FEW: the classes of passes 4 to 6, which are
+// products with the last few classes.
 
 #if PASS == 0
 // What a mean divides by, and what weighs the target's classes: one block.
@@ -27,7 +29,7 @@ INLINE float power(float x, float off) {
     return y;
 }
 INLINE double power(double x, double off) { return exp(x - off); }
-extern "C" __global__ void __launch_bounds__(512) kernel(
+extern "C" __global__ void __launch_bounds__(THREADS, 2) kernel(
     T* logits, A* losses, const i64* target, const A* total, const T* weight, i64 classes, i64 stride, i64 ignored, double smoothing,
     i64 mean, i64 wanted
 ) {
@@ -39,6 +41,12 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         return;
     }
     typedef Pack<T, VEC> Some;
+#if KEEP
+    extern __shared__ __align__(16) unsigned char kept_bytes[];
+    Some* kept = (Some*)kept_bytes;
+#else
+    const Some* kept = (const Some*)row;
+#endif
     int packs = (int)((classes + VEC - 1) / VEC);
     A largest = -(A)INFINITE, sum = 0;
     for (int first = threadIdx.x; first < packs; first += blockDim.x * AHEAD) {
@@ -49,6 +57,9 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
         for (int u = 0; u < AHEAD; u++) {
             i64 begin = (i64)(first + u * (int)blockDim.x) * VEC;
             if (begin >= classes) break;
+#if KEEP
+            kept[first + u * blockDim.x] = x[u];
+#endif
             A v[VEC], top = largest;
 #pragma unroll
             for (int k = 0; k < VEC; k++) v[k] = value<A>(x[u].v[k]);
@@ -88,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(
     for (int first = threadIdx.x; first < packs; first += blockDim.x * AHEAD) {
         Some x[AHEAD];
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++) if (first + u * (int)blockDim.x < packs) x[u] = ((const Some*)row)[first + u * blockDim.x];
+        for (int u = 0; u < AHEAD; u++) if (first + u * (int)blockDim.x < packs) x[u] = kept[first + u * blockDim.x];
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             i64 begin = (i64)(first + u * (int)blockDim.x) * VEC;
@@ -125,6 +136,55 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads
     if (first != 0 || c >= classes) return;
     for (int i = 1; i < 32; i++) sum += parts[i][lane];
     store(out + c, keep ? load<A>(out + c) + sum : sum);
+}
+#elif PASS == 4
+// Logits of a row: a warp each. `w` and `bias` begin at the first of these classes.
+extern "C" __global__ void __launch_bounds__(256) kernel(T* logits, const T* x, const T* w, const T* bias, i64 rows, i64 dim, i64 stride) {
+    i64 row = (i64)blockIdx.x * 8 + (threadIdx.x >> 5);
+    int lane = threadIdx.x & 31;
+    if (row >= rows) return;
+    A sums[FEW] = {};
+    for (i64 i = lane; i < dim; i += 32) {
+        A v = load<A>(x + row * dim + i);
+#pragma unroll
+        for (int c = 0; c < FEW; c++) sums[c] += v * load<A>(w + c * dim + i);
+    }
+#pragma unroll
+    for (int c = 0; c < FEW; c++) {
+        A sum = across<Plus>(sums[c]);
+        if (lane == 0) store(logits + row * stride + c, bias ? sum + load<A>(bias + c) : sum);
+    }
+}
+#elif PASS == 5
+// Their part of the gradient of x.
+extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* grads, const T* w, i64 rows, i64 dim, i64 stride) {
+    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
+    if (i >= rows * dim) return;
+    i64 row = i / dim, col = i - row * dim;
+    A sum = 0;
+#pragma unroll
+    for (int c = 0; c < FEW; c++) sum += load<A>(grads + row * stride + c) * load<A>(w + c * dim + col);
+    store(out + i, sum);
+}
+#elif PASS == 6
+// The gradient of their weight: blocks with 32 columns each, to which what was there is added.
+extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads, const T* x, i64 rows, i64 dim, i64 stride, i64 keep) {
+    __shared__ A parts[32][33];
+    int lane = threadIdx.x & 31, first = threadIdx.x >> 5;
+    i64 col = (i64)blockIdx.x * 32 + lane;
+    for (int c = 0; c < FEW; c++) {
+        A sum = 0;
+        if (col < dim)
+#pragma unroll 8
+            for (i64 row = first; row < rows; row += 32) sum += load<A>(grads + row * stride + c) * load<A>(x + row * dim + col);
+        __syncthreads();
+        parts[first][lane] = sum;
+        __syncthreads();
+        if (first == 0 && col < dim) {
+            for (int i = 1; i < 32; i++) sum += parts[i][lane];
+            store(out + c * dim + col, keep ? load<A>(out + c * dim + col) + sum : sum);
+        }
+    }
 }
 #else
 // The loss of all rows: one block.

@@ -1,7 +1,7 @@
 
-// Max pooling of images of up to three dimensions, `inner` channels side by side. Defined before: A, the type that is compared in; T,
-// that of the elements; I, that of places in a window; PASS: 0 forward, 1 the gradient, 2 the elements at given places, 3 the places in the
-// image.
+// Max pooling of images of up to three dimensions, `inner` channels side by side, V of which a thread takes at once. Defined before: A,
+// the type that is compared in; T, that of the elements; I, that of places in a window; V; PASS: 0 forward, 1 the gradient, 2 the elements
+// at given places, 3 the places in the image.
 
 struct Axis { i64 size, out, kernel, stride, padding, dilation, adaptive; };
 struct Shape { i64 outer, inner; Axis axis[3]; };
@@ -48,23 +48,26 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, 
 #endif
     i64 number = (i64)blockIdx.x * 256 + threadIdx.x;
     if (number >= n) return;
-    i64 c = number % s.inner, rest = number / s.inner;
+    // Most images have fewer places than 32 bits count.
+    bool small = n < 0xffffffffLL;
+    i64 rest = small ? (u32)number / (u32)(s.inner / V) : number / (s.inner / V);
+    i64 c = (number - rest * (s.inner / V)) * V;
     int at[3];
 #pragma unroll
-    for (int d = 2; d > 0; d--) {
-        // Most images have fewer places than 32 bits count.
+    for (int d = 2; d >= 0; d--) {
         u32 size = (u32)(PASS == 1 ? s.axis[d].size : s.axis[d].out);
-        if (rest < 0xffffffffLL) { at[d] = (int)((u32)rest % size); rest = (u32)rest / size; }
-        else { at[d] = (int)(rest % size); rest /= size; }
+        i64 above = small ? (u32)rest / size : rest / size;
+        at[d] = (int)(rest - above * size);
+        rest = above;
     }
-    i64 depth = PASS == 1 ? s.axis[0].size : s.axis[0].out;
-    at[0] = (int)(rest % depth);
-    rest /= depth;
     i64 rows = s.axis[1].size, cols = s.axis[2].size;
     (void)c;
 #if PASS == 0
     bool is_first = true;
-    T best; int best_at = 0; A largest = 0;
+    int best[V];
+    A largest[V];
+#pragma unroll
+    for (int k = 0; k < V; k++) { best[k] = 0; largest[k] = 0; }
     for (int z = 0; z < s.axis[0].kernel; z++) {
         int iz = tapped(s.axis[0], at[0], z);
         if (iz < 0) continue;
@@ -74,22 +77,29 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, 
             for (int x = 0; x < s.axis[2].kernel; x++) {
                 int ix = tapped(s.axis[2], at[2], x);
                 if (ix < 0) continue;
-                T element = from[(((rest * s.axis[0].size + iz) * rows + iy) * cols + ix) * s.inner + c];
-                A v = value<A>(element);
-                // The first of equals; what is not a number is the largest.
-                if (is_first || v > largest || v != v) {
-                    best = element; largest = v; is_first = false;
-                    best_at = (z * (int)s.axis[1].kernel + y) * (int)s.axis[2].kernel + x;
+                int tap = (z * (int)s.axis[1].kernel + y) * (int)s.axis[2].kernel + x;
+                auto elements = *(const Pack<T, V>*)(from + (((rest * s.axis[0].size + iz) * rows + iy) * cols + ix) * s.inner + c);
+#pragma unroll
+                for (int k = 0; k < V; k++) {
+                    A v = value<A>(elements.v[k]);
+                    // The first of equals; what is not a number is the largest.
+                    if (is_first || v > largest[k] || v != v) { largest[k] = v; best[k] = tap; }
                 }
+                is_first = false;
             }
         }
     }
-    if (is_first) best = Into<T>::of((A)0);
-    to[number] = best;
-    index[number] = (I)best_at;
+    Pack<T, V> values;
+    Pack<I, V> taps;
+#pragma unroll
+    for (int k = 0; k < V; k++) { values.v[k] = Into<T>::of(largest[k]); taps.v[k] = (I)best[k]; }
+    *(Pack<T, V>*)(to + number * V) = values;
+    *(Pack<I, V>*)(index + number * V) = taps;
 #elif PASS == 1
     // An element adds up the windows in which it was the largest.
-    A sum = 0;
+    A sums[V];
+#pragma unroll
+    for (int k = 0; k < V; k++) sums[k] = 0;
     for (int z = first_of(s.axis[0], at[0]), ez = last_of(s.axis[0], at[0]); z <= ez; z++) {
         int tz = tap_at(s.axis[0], z, at[0]);
         if (tz < 0) continue;
@@ -101,11 +111,17 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, 
                 if (tx < 0) continue;
                 i64 o = (((rest * s.axis[0].out + z) * s.axis[1].out + y) * s.axis[2].out + x) * s.inner + c;
                 int tap = (tz * (int)s.axis[1].kernel + ty) * (int)s.axis[2].kernel + tx;
-                if (index[o] == (I)tap) sum += load<A>(from + o);
+                auto taps = *(const Pack<I, V>*)(index + o);
+                auto gradients = *(const Pack<T, V>*)(from + o);
+#pragma unroll
+                for (int k = 0; k < V; k++) if (taps.v[k] == (I)tap) sums[k] += value<A>(gradients.v[k]);
             }
         }
     }
-    store(to + number, sum);
+    Pack<T, V> out;
+#pragma unroll
+    for (int k = 0; k < V; k++) out.v[k] = Into<T>::of(sums[k]);
+    *(Pack<T, V>*)(to + number * V) = out;
 #else
     int tap = (int)index[number], across = (int)s.axis[2].kernel, down = (int)s.axis[1].kernel;
     int iz = tapped(s.axis[0], at[0], tap / (across * down)), iy = tapped(s.axis[1], at[1], tap / across % down);

@@ -11,12 +11,26 @@
 #define ROW ((i64)blockIdx.x * WARPS + (threadIdx.x >> 5))
 #define STEP ((i64)gridDim.x * WARPS)
 INLINE A row_sum(A x) { return across<Plus>(x); }
+INLINE void row_sums(A& x, A& y) { x = across<Plus>(x); y = across<Plus>(y); }
 #else
 #define LANE ((int)threadIdx.x)
 #define SPAN ((int)blockDim.x)
 #define ROW ((i64)blockIdx.x)
 #define STEP ((i64)gridDim.x)
 INLINE A row_sum(A x) { return block_sum(x); }
+// Two sums at once: a block waits for its threads half as often.
+INLINE void row_sums(A& x, A& y) {
+    __shared__ A parts[2][32];
+    x = across<Plus>(x);
+    y = across<Plus>(y);
+    int lane = (int)threadIdx.x & 31;
+    __syncthreads();
+    if (lane == 0) { parts[0][threadIdx.x >> 5] = x; parts[1][threadIdx.x >> 5] = y; }
+    __syncthreads();
+    bool is_there = lane < (int)blockDim.x >> 5;
+    x = across<Plus>(is_there ? parts[0][lane] : (A)0);
+    y = across<Plus>(is_there ? parts[1][lane] : (A)0);
+}
 #endif
 
 #if PASS < 2
@@ -99,11 +113,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
 }
 #elif PASS == 1
 #if ADD
-#define ALONG + r[e][k]
+#define ALONG + value<A>(r[e].v[k])
 #else
 #define ALONG
 #endif
-extern "C" __global__ void __launch_bounds__(THREADS) kernel(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     T* out, A* sums, const T* grad, const T* x, const A* rstds, const A* means, const T* along, const T* weight, i64 rows, i64 cols
 ) {
 #if EACH
@@ -121,8 +135,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
         read(g, grad + begin, cols);
         read(v, x + begin, cols);
 #if ADD
-        A r[EACH][VEC];
-        read(r, along + begin, cols);
+        // Short as it is: it waits in registers until the end.
+        Some r[EACH];
+#pragma unroll
+        for (int e = 0; e < EACH; e++)
+            if ((i64)(e * SPAN + LANE) * VEC < cols) r[e] = ((const Some*)(along + begin))[e * SPAN + LANE];
 #endif
         A rstd = rstds[row], mean = MEAN ? means[row] : (A)0, level = 0, slope = 0;
         EVERY(v[e][k] = (v[e][k] - mean) * rstd;)
@@ -134,8 +151,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
             level += g[e][k];
             slope += g[e][k] * v[e][k];
         )
-        level = MEAN ? row_sum(level) / (A)cols : (A)0;
-        slope = row_sum(slope) / (A)cols;
+        row_sums(level, slope);
+        level = MEAN ? level / (A)cols : (A)0;
+        slope /= (A)cols;
         WRITE(T, out + begin, (g[e][k] - level - v[e][k] * slope) * rstd ALONG)
     }
 #if SUMS
@@ -168,8 +186,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
             level += g;
             slope += g * (load<A>(x + begin + i) - mean) * rstd;
         }
-        level = MEAN ? row_sum(level) / (A)cols : (A)0;
-        slope = row_sum(slope) / (A)cols;
+        row_sums(level, slope);
+        level = MEAN ? level / (A)cols : (A)0;
+        slope /= (A)cols;
         for (i64 i = LANE; i < cols; i += SPAN) {
             A g = load<A>(grad + begin + i) * (weight ? load<A>(weight + i) : (A)1);
             A v = (g - level - (load<A>(x + begin + i) - mean) * rstd * slope) * rstd;

@@ -162,7 +162,8 @@ impl Operator for Convolution {
     fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
         if device.kind == DeviceKind::Cuda {
             let layouts = [ins[0].layout, ins[1].layout];
-            return convolution::scratch(self.pass.cuda(), ins[0].dtype, layouts, outs[0].layout);
+            let (pass, dtype, out) = (self.pass.cuda(), ins[0].dtype, outs[0].layout);
+            return convolution::scratch(pass, dtype, layouts, out);
         }
         if ins[0].dtype != DType::F32 {
             return 0;

@@ -17,7 +17,7 @@ use crate::cpu::kernels::linear_cross_entropy::{
 use crate::cpu::kernels::loss::{BadTarget, Reduction};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::parallel::{PIECE, for_each_piece};
-use crate::cuda::rows::Projected;
+use crate::cuda::projection::Projected;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};

@@ -1,0 +1,218 @@
+//! A projection to classes, such as a vocabulary, whose logits are never whole, and its loss.
+
+use plimsoll_cuda::{Args, Launch, Source, Step};
+
+use super::product::{Operand, product};
+use super::rows::{flag, typed};
+use super::{CudaCall, Placed, fault, threads_for};
+use crate::dtype::DType;
+use crate::error::Result;
+
+const CROSS_ENTROPY: &str = include_str!("kernels/cross_entropy.cu");
+
+/// What is multiplied with the last few classes.
+#[derive(Clone, Copy, Debug)]
+enum Few {
+    /// Rows, to their logits.
+    Logits,
+    /// Gradients of logits, to the rows'.
+    ToX,
+    /// Gradients of logits and rows, to the weight's.
+    ToWeight,
+    /// The same, added to what is there.
+    ToWeightMore,
+}
+
+/// A projection to classes whose logits are never whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Projected {
+    pub(crate) rows: usize,
+    pub(crate) dim: usize,
+    pub(crate) classes: usize,
+    /// The target that does not count.
+    pub(crate) ignored: i64,
+    /// Whether the loss is the mean, or the sum.
+    pub(crate) mean: bool,
+    /// The share of each target that is spread over all classes.
+    pub(crate) smoothing: f64,
+    /// Whether a bias comes after the targets; weights of the classes come last.
+    pub(crate) bias: bool,
+}
+
+/// Rows of a part: a whole number of a product's tiles.
+const TILE: usize = 128;
+
+impl Projected {
+    /// Bytes that the logits of some rows may take: as many as the input and its gradient, which are there too. The weight's
+    /// gradient is read and written once for each of these parts, which short floats, whose products are fast, would notice.
+    fn logits_bytes(&self, dtype: DType) -> usize {
+        let least = if dtype.size() == 2 { 128 << 20 } else { 64 << 20 };
+        least.max(2 * self.rows * self.dim * dtype.size())
+    }
+
+    /// Rows whose logits are there at a time.
+    fn chunk(&self, dtype: DType) -> usize {
+        let row = (self.stride(dtype) * dtype.size()).max(1);
+        let most = self.logits_bytes(dtype) / row;
+        let tiles = most / TILE * TILE;
+        let most = if tiles > 0 { tiles } else { most.max(1) }.min(self.rows.max(1));
+        // Parts of about one size.
+        self.rows.div_ceil(self.rows.div_ceil(most).max(1)).next_multiple_of(TILE).min(most)
+    }
+
+    /// Bytes of shared memory and threads of the kernel of a row: it keeps the row where two fit a multiprocessor.
+    fn row_kernel(&self, call: &CudaCall<'_>, dtype: DType) -> (u32, u32) {
+        let row = self.stride(dtype) * dtype.size();
+        let room = match call.facts.capability {
+            Some((9, 0) | (10, _)) => 112 << 10,
+            Some((8, 0)) => 80 << 10,
+            _ => 32 << 10,
+        };
+        let threads = threads_for(self.classes);
+        if row <= room { (u32::try_from(row).unwrap_or(0), threads) } else { (0, threads) }
+    }
+
+    /// Elements from a row of logits to the next: rows begin at multiples of 16 bytes, which fast products ask for.
+    fn stride(&self, dtype: DType) -> usize {
+        self.classes.next_multiple_of(16 / dtype.size())
+    }
+
+    /// Classes in parts of which each product is fast: those up to a multiple of 16 bytes, and the few that are left.
+    fn parts(&self, dtype: DType) -> impl DoubleEndedIterator<Item = (usize, usize)> + use<> {
+        let most = self.classes / (16 / dtype.size()) * (16 / dtype.size());
+        [(0, most), (most, self.classes - most)].into_iter().filter(|&(_, count)| count > 0)
+    }
+
+    /// Whether these are the last classes, which kernels of their own multiply: a library's products cost several times as much.
+    fn are_few(&self, count: usize, dtype: DType) -> bool {
+        dtype.size() == 2 && count < 16 / dtype.size() && count < self.classes
+    }
+
+    /// A product with the last few classes, for `rows` rows.
+    fn few(
+        &self,
+        call: &mut CudaCall<'_>,
+        source: &Source,
+        pass: Few,
+        addresses: &[u64],
+        (rows, stride, few): (usize, usize, usize),
+    ) -> Result<()> {
+        let args = addresses.iter().fold(Args::new(), |args, &address| args.address(address));
+        let args = args.size(rows).size(self.dim).size(stride);
+        let (number, blocks, threads, args) = match pass {
+            Few::Logits => ("4", rows.div_ceil(8), 256, args),
+            Few::ToX => ("5", (rows * self.dim).div_ceil(256), 256, args),
+            Few::ToWeight => ("6", self.dim.div_ceil(32), 1024, args.i64(0)),
+            Few::ToWeightMore => ("6", self.dim.div_ceil(32), 1024, args.i64(1)),
+        };
+        let source = source.clone().with("PASS", number).with("FEW", few.to_string());
+        call.launch(source, [blocks, 1, 1], threads, args)
+    }
+
+    /// Bytes of scratch: logits of a chunk, the loss of each row, and what a mean divides by.
+    pub(crate) fn scratch(&self, dtype: DType) -> u64 {
+        let logits = (self.chunk(dtype) * self.stride(dtype) * dtype.size()).next_multiple_of(512);
+        (logits + (self.rows + 1) * dtype.accumulator().size()) as u64
+    }
+
+    /// `x, weight, target[, bias][, weights of classes] -> loss[, grad of x][, grad of weight][, grad of bias]`.
+    pub(crate) fn run(
+        &self,
+        call: &mut CudaCall<'_>,
+        loss: Placed<'_>,
+        [to_x, to_weight, to_bias]: [Option<Placed<'_>>; 3],
+    ) -> Result<()> {
+        let Projected { rows, dim, classes, ignored, mean, smoothing, bias } = *self;
+        let ins = call.ins.clone();
+        let [x, weight, target, ref rest @ ..] = ins[..] else { return call.missing() };
+        let (bias, class_weights) = rest.split_at(usize::from(bias));
+        let bias = bias.first().map(|bias| bias.address);
+        let class_weights = class_weights.first().map_or(0, |weights| weights.address);
+        let dtype = call.float(&[x, weight])?;
+        let (chunk, size) = (self.chunk(dtype), dtype.size());
+        let logits = call.scratch_address();
+        let stride = self.stride(dtype);
+        let losses = logits + (chunk * stride * size).next_multiple_of(512) as u64;
+        let total = losses + (rows * dtype.accumulator().size()) as u64;
+        let mean = i64::from(mean);
+        let source = typed(call, CROSS_ENTROPY, dtype);
+        let args = Args::new().address(total).address(target.address).address(class_weights);
+        let args = args.size(rows).size(classes);
+        call.launch(source.clone().with("PASS", "0"), [1; 3], 512, args.i64(ignored).fault(fault::TARGET))?;
+        let wanted = to_x.is_some() || to_weight.is_some() || to_bias.is_some();
+        for first in (0..rows).step_by(chunk) {
+            let count = chunk.min(rows - first);
+            let at = |of: &Placed<'_>| of.address + (first * dim * size) as u64;
+            let rows_of_x = Operand::rows(at(&x), dtype, dim);
+            let w = |class: usize| Operand::rows(weight.address + (class * dim * size) as u64, dtype, dim);
+            let l = |class: usize| Operand::rows(logits + (class * size) as u64, dtype, stride);
+            for (class, some) in self.parts(dtype) {
+                let (to, bias) = (l(class), bias.map(|bias| bias + (class * size) as u64));
+                if self.are_few(some, dtype) {
+                    let to = [to.address, rows_of_x.address, w(class).address, bias.unwrap_or(0)];
+                    self.few(call, &source, Few::Logits, &to, (count, stride, some))?;
+                    continue;
+                }
+                product(call, [1, count, some, dim], rows_of_x, w(class).transposed(), to, bias, 0.0)?;
+            }
+            let args =
+                Args::new().address(logits).address(losses + (first * dtype.accumulator().size()) as u64);
+            let args = args.address(target.address + (first * 8) as u64).address(total);
+            let args = args.address(class_weights).size(classes).size(stride).i64(ignored);
+            let args = args.f64(smoothing).i64(mean).i64(i64::from(wanted));
+            let (kept_bytes, threads) = self.row_kernel(call, dtype);
+            let of_row = source.clone().with("PASS", "1").with("KEEP", flag(kept_bytes > 0));
+            let of_row = of_row.with("THREADS", threads.to_string());
+            if let Ok(blocks) = u32::try_from(count) {
+                let grid = [blocks, 1, 1];
+                call.push(Step::Launch(Launch {
+                    source: of_row,
+                    grid,
+                    block: threads,
+                    shared_bytes: kept_bytes,
+                    args,
+                }));
+            }
+            if let Some(to_x) = &to_x {
+                // The few classes first, so that the sum of the many is rounded last.
+                for (nth, (class, some)) in self.parts(dtype).rev().enumerate() {
+                    let (to, keep) = (Operand::rows(at(to_x), dtype, dim), if nth == 0 { 0.0 } else { 1.0 });
+                    if self.are_few(some, dtype) {
+                        let to = [to.address, l(class).address, w(class).address];
+                        self.few(call, &source, Few::ToX, &to, (count, stride, some))?;
+                        continue;
+                    }
+                    product(call, [1, count, dim, some], l(class), w(class), to, None, keep)?;
+                }
+            }
+            if let Some(to_weight) = &to_weight {
+                let keep = if first == 0 { 0.0 } else { 1.0 };
+                for (class, some) in self.parts(dtype) {
+                    let to = to_weight.address + (class * dim * size) as u64;
+                    if self.are_few(some, dtype) {
+                        let pass = if first == 0 { Few::ToWeight } else { Few::ToWeightMore };
+                        let to = [to, l(class).address, rows_of_x.address];
+                        self.few(call, &source, pass, &to, (count, stride, some))?;
+                        continue;
+                    }
+                    let to = Operand::rows(to, dtype, dim);
+                    product(call, [1, some, dim, count], l(class).transposed(), rows_of_x, to, None, keep)?;
+                }
+            }
+            if let Some(to_bias) = &to_bias {
+                let args = Args::new().address(to_bias.address).address(logits).size(count).size(classes);
+                let args = args.size(stride).i64(i64::from(first > 0));
+                call.launch(source.clone().with("PASS", "3"), [classes.div_ceil(32), 1, 1], 1024, args)?;
+            }
+        }
+        if rows == 0 {
+            for to in [to_weight, to_bias].into_iter().flatten() {
+                super::elementwise::fill(call, 0.0, to)?;
+            }
+        }
+        // Under autocast the loss is wider than the logits.
+        let source = typed(call, CROSS_ENTROPY, loss.dtype);
+        let args = Args::new().address(loss.address).address(losses).address(total).size(rows).i64(mean);
+        call.launch(source.with("PASS", "2"), [1; 3], 512, args)
+    }
+}

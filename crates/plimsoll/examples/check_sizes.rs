@@ -1,0 +1,154 @@
+//! Operators at sizes of real models, on an NVIDIA GPU beside the host: the sizes decide which of a GPU's kernels run. The suite
+//! of `check_operators` has small ones. `cargo run --release --example check_sizes -- cuda:0`.
+//!
+//! Every value and gradient may differ by the rounding of its type, relative to the largest of its tensor.
+
+#![allow(clippy::print_stdout, reason = "an example")]
+
+mod support;
+
+use plimsoll::{
+    Conv2dOptions, CrossEntropyOptions, DType, Device, MaxPoolOptions, MemoryFormat, Result, Tensor,
+    allow_tf32_in_convolutions,
+};
+use support::Arguments;
+
+/// Numbers between -1 and 1 without an order, in a type's precision, on a device.
+fn drawn(seed: u64, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+    let number = |i: u64| {
+        let x = (i + 1)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_add(seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
+        let x = (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        ((x >> 40) as f32) / (1u64 << 23) as f32 - 1.0
+    };
+    let all: Vec<f32> = (0..shape.iter().product::<usize>() as u64).map(number).collect();
+    Tensor::from_slice(&all, shape, device)?.to_dtype(dtype)?.detach().requires_grad_(true)
+}
+
+/// Whole numbers below a limit, without an order.
+fn whole(seed: i64, count: usize, limit: i64, device: &Device) -> Result<Tensor> {
+    let all: Vec<i64> =
+        (0..count as i64).map(|i| ((i + seed) * 7919 * (i % 13 + 1)).rem_euclid(limit)).collect();
+    Tensor::from_slice(&all, &[count], device)
+}
+
+/// A loss whose gradient differs from element to element.
+fn weighted(x: &Tensor, device: &Device) -> Result<Tensor> {
+    x.mul(&drawn(99, x.shape(), x.dtype(), device)?.detach())?.sum()
+}
+
+/// The gradients of what a program reads, after its outputs.
+fn after_backward(outputs: Vec<Tensor>, loss: &Tensor, inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
+    loss.backward()?;
+    Ok(outputs.into_iter().chain(inputs.iter().filter_map(|x| x.grad())).collect())
+}
+
+type Program = fn(DType, &Device) -> Result<Vec<Tensor>>;
+
+fn embedding(dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let table = drawn(1, &[700, 80], dtype, device)?;
+    let out = whole(3, 5000, 700, device)?.embedding(&table, Some(4))?;
+    let loss = weighted(&out, device)?;
+    after_backward(vec![out], &loss, &[&table])
+}
+
+fn max_pool(dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let x = drawn(2, &[3, 32, 23, 21], dtype, device)?;
+    let pooled = x.to_memory_format(MemoryFormat::ChannelsLast)?;
+    let out =
+        pooled.max_pool2d(MaxPoolOptions { stride: [2, 2], padding: [1, 1], ..MaxPoolOptions::square(3) })?;
+    let loss = weighted(&out, device)?;
+    after_backward(vec![out], &loss, &[&x])
+}
+
+fn three_colors(dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let x = drawn(4, &[3, 3, 30, 34], dtype, device)?;
+    let weight = drawn(5, &[32, 3, 7, 7], dtype, device)?;
+    let (images, filters) = (
+        x.to_memory_format(MemoryFormat::ChannelsLast)?,
+        weight.to_memory_format(MemoryFormat::ChannelsLast)?,
+    );
+    let options = Conv2dOptions { stride: [2, 2], padding: [3, 3].into(), ..Conv2dOptions::default() };
+    let out = images.conv2d(&filters, None, options)?;
+    let loss = weighted(&out, device)?;
+    after_backward(vec![out], &loss, &[&x, &weight])
+}
+
+fn few_filters(last: bool, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let (x, weight) = (drawn(12, &[9, 2, 28, 26], dtype, device)?, drawn(13, &[30, 2, 5, 3], dtype, device)?);
+    let format = if last { MemoryFormat::ChannelsLast } else { MemoryFormat::Contiguous };
+    let (images, filters) = (x.to_memory_format(format)?, weight.to_memory_format(format)?);
+    let options = Conv2dOptions {
+        stride: [1, 2],
+        padding: [2, 1].into(),
+        dilation: [1, 2],
+        ..Conv2dOptions::default()
+    };
+    let out = images.conv2d(&filters, None, options)?;
+    let loss = weighted(&out, device)?;
+    after_backward(vec![out], &loss, &[&x, &weight])
+}
+
+fn norm(cols: usize, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let (x, residual) = (drawn(6, &[333, cols], dtype, device)?, drawn(7, &[333, cols], dtype, device)?);
+    let (weight, bias) = (drawn(8, &[cols], dtype, device)?, drawn(9, &[cols], dtype, device)?);
+    let (out, sum) = x.add_layer_norm(&residual, Some(&weight), Some(&bias), 1e-5)?;
+    let loss = weighted(&out, device)?.add(&weighted(&sum, device)?)?;
+    after_backward(vec![out, sum], &loss, &[&x, &residual, &weight, &bias])
+}
+
+fn vocabulary(classes: usize, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let (x, weight) = (drawn(10, &[300, 64], dtype, device)?, drawn(11, &[classes, 64], dtype, device)?);
+    let target = whole(5, 300, classes as i64, device)?;
+    let loss = x.linear_cross_entropy(&weight, None, &target, CrossEntropyOptions::default())?;
+    after_backward(vec![loss.clone()], &loss, &[&x, &weight])
+}
+
+/// The largest difference, relative to the largest value.
+fn difference(a: &Tensor, b: &Tensor) -> Result<f64> {
+    let (a, b) = (a.to_dtype(DType::F64)?.to_vec::<f64>()?, b.to_dtype(DType::F64)?.to_vec::<f64>()?);
+    let largest = a.iter().fold(1e-30, |largest: f64, x| largest.max(x.abs()));
+    let off = a.iter().zip(&b).fold(0.0, |most: f64, (a, b)| {
+        if a.is_nan() == b.is_nan() { most.max((a - b).abs()) } else { f64::INFINITY }
+    });
+    Ok(off / largest)
+}
+
+fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let device = Arguments::read().device()?;
+    allow_tf32_in_convolutions(false);
+    let programs: [(&str, Program); 13] = [
+        ("embedding of 5,000 indices", embedding),
+        ("max pooling of 32 channels, channels-last", max_pool),
+        ("convolution of three colors, channels-last", three_colors),
+        ("convolution of few filters, channels-last", |dtype, device| few_filters(true, dtype, device)),
+        ("convolution of few filters, row-major", |dtype, device| few_filters(false, dtype, device)),
+        ("residual and layer norm, rows of 80", |dtype, device| norm(80, dtype, device)),
+        ("residual and layer norm, rows of 768", |dtype, device| norm(768, dtype, device)),
+        ("residual and layer norm, rows of 1,000", |dtype, device| norm(1000, dtype, device)),
+        ("residual and layer norm, rows of 1,600", |dtype, device| norm(1600, dtype, device)),
+        ("residual and layer norm, rows of 1,601", |dtype, device| norm(1601, dtype, device)),
+        ("loss over 3,003 classes", |dtype, device| vocabulary(3_003, dtype, device)),
+        ("loss over 50,257 classes", |dtype, device| vocabulary(50_257, dtype, device)),
+        ("loss over 70,001 classes", |dtype, device| vocabulary(70_001, dtype, device)),
+    ];
+    let mut differ = 0;
+    for (name, program) in programs {
+        for (dtype, limit) in [(DType::F32, 1e-4), (DType::BF16, 3e-2), (DType::F16, 4e-3)] {
+            let (here, there) = (program(dtype, &Device::cpu())?, program(dtype, &device)?);
+            let all: Vec<f64> =
+                here.iter().zip(&there).map(|(a, b)| difference(a, b)).collect::<Result<_>>()?;
+            let most = all.iter().copied().fold(0.0, f64::max);
+            let agrees = most <= limit && here.len() == there.len();
+            differ += usize::from(!agrees);
+            let shown: Vec<String> = all.iter().map(|x| format!("{x:.1e}")).collect();
+            println!(
+                "{} {name} in {dtype:?}: {}",
+                if agrees { "agrees " } else { "DIFFERS" },
+                shown.join(" ")
+            );
+        }
+    }
+    if differ == 0 { Ok(()) } else { Err(format!("{differ} differ").into()) }
+}
