@@ -7,31 +7,15 @@
 
 use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Laid, Step};
 
+use super::images::{Sizes, strides};
 use super::product::float;
-use super::{CudaCall, Placed, name};
-use super::{elementwise, few_filters};
+use super::{CudaCall, Placed, elementwise, few_filters, name};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Dims, Layout};
 
 const CONV: &str = include_str!("kernels/conv.cu");
 const PAD_CHANNELS: &str = include_str!("kernels/pad_channels.cu");
-
-/// Sizes of a convolution; missing spatial dimensions come first, with size 1.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    pub(crate) pass: ConvolutionPass,
-    /// Whether `float32` may be multiplied in TF32.
-    pub(crate) tf32: bool,
-    /// Spatial dimensions.
-    pub(crate) rank: usize,
-    pub(crate) batch: usize,
-    pub(crate) groups: usize,
-    pub(crate) in_channels: usize,
-    pub(crate) out_channels: usize,
-    /// By depth, height and width: images, results, window, its stride, padding, dilation.
-    pub(crate) axes: [[usize; 3]; 6],
-}
 
 /// Images, filters and results in a pass's inputs and output: which of `first`, `second` and `out` each is.
 fn roles<T>(pass: ConvolutionPass, first: T, second: T, out: T) -> [T; 3] {
@@ -213,17 +197,6 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
     };
     call.push(Step::Convolution(Box::new(ConvolutionStep { convolution, before, after, otherwise })));
     Ok(())
-}
-
-/// Strides of a tensor `[batch, channels, …]` with three spatial dimensions: those that are missing come first.
-pub(super) fn strides(x: &Placed<'_>) -> [u64; 5] {
-    let strides = x.layout.strides();
-    let missing = 5 - strides.len();
-    std::array::from_fn(|i| match i {
-        0 | 1 => strides[i] as u64,
-        i if i - 2 < missing => 0,
-        i => strides[i - missing] as u64,
-    })
 }
 
 /// The plain kernel: an output a thread or, for the gradient of filters, a block.

@@ -3,7 +3,7 @@
 
 use plimsoll_cuda::{Args, ConvolutionPass};
 
-use super::convolution::{Sizes, strides};
+use super::images::{Sizes, strides};
 use super::{CudaCall, Placed, name};
 use crate::dtype::DType;
 use crate::error::Result;

@@ -26,6 +26,7 @@
 //! | `index` | rows by index, and sums of rows by index |
 //! | `batch_norm` | batch normalization, forward and backward |
 //! | `convolution` | convolution: cuDNN's, with plain kernels where that has none |
+//! | `images` | images of one to three dimensions, as those see them |
 //! | `few_filters` | the gradient of a convolution's weight of few elements |
 //! | `window` | pooling |
 //! | `remap` | elements from other places: padding, flips |
@@ -47,6 +48,7 @@ mod few_filters;
 pub(crate) mod flash;
 pub(crate) mod fold;
 pub(crate) mod group_norm;
+pub(crate) mod images;
 pub(crate) mod index;
 pub(crate) mod interpolate;
 pub(crate) mod loss;

@@ -12,6 +12,7 @@ use smallvec::{SmallVec, smallvec};
 use super::format;
 use crate::cpu::kernels::conv::{self, ConvShape, Format, Formats, any};
 use crate::cpu::kernels::number::by_number;
+use crate::cuda::images::Sizes;
 use crate::cuda::{ConvolutionPass, CudaCall, convolution};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -109,7 +110,7 @@ impl Kernel for Convolution {
         let ConvShape { input, output, kernel, stride, padding, dilation, .. } = self.shape;
         let axes = [input, output, kernel, stride, padding, dilation];
         let (pass, tf32) = (self.pass.cuda(), self.tf32);
-        let sizes = convolution::Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes };
+        let sizes = Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes };
         convolution::convolution(call, sizes)
     }
 
