@@ -90,6 +90,13 @@ fn few_filters(last: bool, dtype: DType, device: &Device) -> Result<Vec<Tensor>>
     after_backward(vec![out], &loss, &[&x, &weight])
 }
 
+fn many_elements(dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let x = drawn(14, &[4100, 2056], dtype, device)?;
+    let out = x.gelu_tanh()?;
+    let loss = weighted(&out, device)?;
+    after_backward(vec![out], &loss, &[&x])
+}
+
 fn norm(cols: usize, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
     let (x, residual) = (drawn(6, &[333, cols], dtype, device)?, drawn(7, &[333, cols], dtype, device)?);
     let (weight, bias) = (drawn(8, &[cols], dtype, device)?, drawn(9, &[cols], dtype, device)?);
@@ -118,7 +125,8 @@ fn difference(a: &Tensor, b: &Tensor) -> Result<f64> {
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let device = Arguments::read().device()?;
     allow_tf32_in_convolutions(false);
-    let programs: [(&str, Program); 13] = [
+    let programs: [(&str, Program); 14] = [
+        ("GELU of 8 million elements", many_elements),
         ("embedding of 5,000 indices", embedding),
         ("max pooling of 32 channels, channels-last", max_pool),
         ("convolution of three colors, channels-last", three_colors),

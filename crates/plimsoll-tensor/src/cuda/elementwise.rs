@@ -89,6 +89,8 @@ pub(crate) fn evaluate(
     let mut beside: SmallVec<[Placed<'_>; 5]> = smallvec![out];
     beside.extend(ins.iter().enumerate().filter(|&(n, _)| flat(n)).map(|(_, x)| *x));
     let vector = if is_flat { together(&beside) } else { 1 };
+    // A large GPU is busy with as many threads at a time: more elements are read ahead by each.
+    let ahead = if vector > 1 && out.len() / vector >= 1 << 20 { 4 } else { 1 };
     let (text, numbers) = hoisted(&expression.text);
     let mut source = call
         .source(TEXT)
@@ -99,6 +101,7 @@ pub(crate) fn evaluate(
         .with("READS", if expression.reads_output { "1" } else { "0" })
         .with("RANK", if is_flat { 0 } else { space.rank() }.to_string())
         .with("VEC", vector.to_string())
+        .with("AHEAD", ahead.to_string())
         .with("QUICK", if out.dtype.size() == 2 && expression.compute == "float" { "1" } else { "0" });
     let mut args = Args::new().address(out.address);
     for (n, (stride, letter)) in
@@ -115,7 +118,7 @@ pub(crate) fn evaluate(
         words.extend(std::iter::repeat_n(0, space.rank()));
         args = args.words(&words);
     }
-    let blocks = blocks_for(out.len(), 256, vector);
+    let blocks = blocks_for(out.len(), 256, vector * ahead);
     call.launch(source, [blocks, 1, 1], 256, args)
 }
 
