@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_alloc::{EventId, StreamId};
+use smallvec::SmallVec;
 
 use crate::blas::Blas;
 use crate::cubin::Cubins;
@@ -20,7 +21,7 @@ use crate::graph::Functions;
 use crate::nvrtc::Nvrtc;
 use crate::pinned::Staging;
 use crate::search::Search;
-use crate::step::{ConvolutionStep, Launch, Product, Step};
+use crate::step::{ConvolutionStep, Launch, Product, Source, Step};
 use crate::streams::{Streams, handle, lock};
 
 /// What a device says of itself.
@@ -61,6 +62,21 @@ struct Function {
     shared_bytes: u32,
 }
 
+/// Kernels that are loaded, by the hashes of their sources; where two share a hash, the sources decide.
+#[derive(Default)]
+struct Kernels(HashMap<u64, SmallVec<[(Source, Function); 1]>>);
+
+impl Kernels {
+    fn get(&mut self, source: &Source) -> Option<&mut Function> {
+        let known = self.0.get_mut(&source.hash())?;
+        known.iter_mut().find(|(known, _)| known.is(source)).map(|(_, function)| function)
+    }
+
+    fn insert(&mut self, source: &Source, function: Function) {
+        self.0.entry(source.hash()).or_default().push((source.clone(), function));
+    }
+}
+
 /// A device.
 pub struct Gpu {
     driver: Driver,
@@ -71,7 +87,7 @@ pub struct Gpu {
     streams: Streams,
     staging: Staging,
     faults: Mutex<Option<Faults>>,
-    kernels: Mutex<HashMap<String, Function>>,
+    kernels: Mutex<Kernels>,
     cubins: Cubins,
     nvrtc: OnceLock<Result<Nvrtc>>,
     blas: OnceLock<Result<Mutex<Blas>>>,
@@ -240,22 +256,20 @@ impl Gpu {
 
     /// The kernel of a launch, compiled and loaded when it is first asked for.
     fn function(&self, launch: &Launch) -> Result<Function> {
-        let key = launch.source.key();
         let mut kernels = lock(&self.kernels);
-        if let Some(function) = kernels.get(&key)
-            && launch.shared_bytes <= function.shared_bytes
-        {
+        if let Some(function) = kernels.get(&launch.source) {
+            if launch.shared_bytes > function.shared_bytes {
+                self.driver.allow_shared(function.handle, launch.shared_bytes)?;
+                function.shared_bytes = launch.shared_bytes;
+            }
             return Ok(*function);
         }
-        let handle = match kernels.get(&key) {
-            Some(function) => function.handle,
-            None => self.driver.load(&self.compiled(launch)?, c"kernel")?,
-        };
+        let handle = self.driver.load(&self.compiled(launch)?, c"kernel")?;
         if launch.shared_bytes > SHARED_BYTES {
             self.driver.allow_shared(handle, launch.shared_bytes)?;
         }
         let function = Function { handle, shared_bytes: launch.shared_bytes.max(SHARED_BYTES) };
-        kernels.insert(key, function);
+        kernels.insert(&launch.source, function);
         Ok(function)
     }
 

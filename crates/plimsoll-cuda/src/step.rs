@@ -71,18 +71,22 @@ impl Source {
         std::ptr::eq(self.text, other.text) && self.defines == other.defines
     }
 
-    /// What distinguishes it from every other source of the process.
-    pub(crate) fn key(&self) -> String {
-        let mut key = String::with_capacity(96);
+    /// A number that equal sources share, for tables: it is made for each launch, so without a text of them.
+    pub(crate) fn hash(&self) -> u64 {
         // The text is a constant of the program, so its address is enough.
-        let _ = write!(key, "{:x}", self.text.as_ptr().addr());
+        let mut hash = self.text.as_ptr().addr() as u64;
+        let mut add = |word: u64| hash = (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
         for (name, value) in &self.defines {
-            key.push('\0');
-            key.push_str(name);
-            key.push('=');
-            key.push_str(value);
+            for bytes in [name.as_bytes(), value.as_bytes()] {
+                add(bytes.len() as u64);
+                for chunk in bytes.chunks(8) {
+                    let mut word = [0; 8];
+                    word[..chunk.len()].copy_from_slice(chunk);
+                    add(u64::from_ne_bytes(word));
+                }
+            }
         }
-        key
+        hash
     }
 }
 
@@ -345,7 +349,18 @@ mod tests {
         let source =
             Source::new("test", "// prelude\n", "kernel").with("T", "float").with("N", 3.to_string());
         assert_eq!(source.full_text(), "// prelude\n#define T float\n#define N 3\nkernel");
-        assert_ne!(source.key(), source.clone().with("M", "1").key());
+    }
+
+    #[test]
+    fn sources_with_other_definitions_are_other_kernels() {
+        let source =
+            |value: &'static str| Source::new("test", "", "kernel").with("T", "float").with("N", value);
+        assert!(source("3").is(&source("3")) && source("3").hash() == source("3").hash());
+        let others =
+            [source("4"), source("33"), source("3").with("M", "1"), Source::new("test", "", "kernel")];
+        for other in others {
+            assert!(!source("3").is(&other) && source("3").hash() != other.hash(), "{other:?}");
+        }
     }
 
     #[test]

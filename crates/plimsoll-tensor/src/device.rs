@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
+use plimsoll_alloc::{CategoryBytes, Config, DeviceMemory, Gauges, MemoryInfo, Segment};
 
 use crate::backend::{Backend, Queues};
 use crate::capturing;
@@ -354,6 +354,27 @@ impl Device {
     /// a request that would add to it releases cached segments first.
     pub fn set_memory_limit(&self, bytes: impl Into<Option<u64>>) {
         self.memory().set_memory_limit(bytes.into());
+    }
+
+    /// Changes the allocator's settings from now on, in the format of `PYTORCH_ALLOC_CONF`; settings that are not named get their
+    /// defaults. What is reserved stays as it is. As `torch.cuda.memory._set_allocator_settings`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, SimConfig};
+    /// let gpu = Device::sim(SimConfig::like("H200")?);
+    /// gpu.set_allocator_settings("expandable_segments:True")?;
+    /// let error = gpu.set_allocator_settings("expandable_segments:maybe").unwrap_err().to_string();
+    /// assert!(error.contains("expandable_segments"), "{error}");
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Settings that PyTorch refuses.
+    pub fn set_allocator_settings(&self, settings: &str) -> Result<()> {
+        let parsed = Config::parse(settings);
+        let parsed = parsed.map_err(|error| Error::argument("set_allocator_settings", error.to_string()))?;
+        self.memory().set_config(parsed.config);
+        Ok(())
     }
 
     /// Bounds the bytes reserved to a share of the device's memory; 1 lifts the bound.

@@ -1,22 +1,29 @@
 //! Training steps of models for images: time, losses and peaks. `cargo run --release --example vision_step -- cuda:0 resnet50 128 bf16`.
 //!
-//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (`lenet`, `resnet18`, `resnet50`, `resnet50-recompute`), batch, `f32`, `f32-exact`
-//! (without TF32) or `bf16` (autocast), steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning rate. Weights and
-//! images are drawn; SGD with momentum. A last argument `times` shows the slowest kernels of one more step.
-//! With `--capture`, steps are captured after the third and replayed.
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (with SGD and momentum: `lenet`, `resnet18`, `resnet50`; with AdamW: `vit-tiny`,
+//! `vit-b16`), batch, `f32`, `f32-exact` (without TF32), `bf16` (autocast) or `bf16-model` (a ViT with parameters in 16 bits and 32-bit
+//! copies in the optimizer), steps, size of the images, `nhwc` (channels-last) or `nchw`, and the learning rate. Weights and images are
+//! drawn. Options:
+//!
+//! - `recompute=…`: of a ViT, in how many layers the perceptron's first product is computed again (or `fit=6.5e9`: in as few as let the
+//!   training reserve no more than so many bytes); of a ResNet, `activations` inside of blocks, or every second block's `outputs` too;
+//! - `settings=…`: the allocator's, in the format of `PYTORCH_ALLOC_CONF`, which counts otherwise; without both, expandable segments;
+//! - `--capture`: steps are captured after the third and replayed;
+//! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
+//! - `times` shows the slowest kernels of one more step.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
 mod support;
 
-use std::time::Instant;
-
 use plimsoll::autocast::autocast;
-use plimsoll::models::{ResNet, ResNetConfig};
+use plimsoll::models::{ResNet, ResNetConfig, Vit, VitConfig};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
-use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{CapturedStep, DType, MemoryFormat, Result, Tensor};
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
+use plimsoll::{CapturedStep, DType, Device, MemoryFormat, Result, Tensor};
 use support::Arguments;
+
+type Failure = Box<dyn std::error::Error>;
 
 fn lenet(scope: &Scope) -> Result<Sequential> {
     Sequential::new(scope)
@@ -34,71 +41,146 @@ fn lenet(scope: &Scope) -> Result<Sequential> {
         .push(|s| Linear::new(s, 84, 10))
 }
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let arguments = Arguments::read();
-    let arg = |number: usize, default: &str| arguments.get(number, default);
-    let device = arguments.device()?;
-    let (model, batch, short) = (arg(1, "lenet"), arg(2, "64").parse::<usize>()?, arg(3, "f32") == "bf16");
-    plimsoll::allow_tf32_in_convolutions(arg(3, "f32") != "f32-exact");
-    let (steps, last) = (arg(4, "20").parse::<usize>()?, arg(6, "nhwc") == "nhwc");
-    let scope = Scope::new(&device, 1);
-    let (mut model, channels, classes): (Box<dyn Module>, usize, usize) = match model.as_str() {
-        "lenet" => (Box::new(lenet(&scope)?), 1, 10),
-        "resnet18" => (Box::new(ResNet::new(&scope, ResNetConfig::resnet18())?), 3, 1000),
-        "resnet50" => (Box::new(ResNet::new(&scope, ResNetConfig::resnet50())?), 3, 1000),
-        "resnet50-recompute" => {
-            (Box::new(ResNet::new(&scope, ResNetConfig::resnet50())?.recompute_activations()), 3, 1000)
+fn resnet(scope: &Scope, config: ResNetConfig, recompute: &str) -> std::result::Result<ResNet, Failure> {
+    let model = ResNet::new(scope, config)?;
+    Ok(match recompute {
+        "" => model,
+        "activations" => model.recompute_activations(),
+        "outputs" => model.recompute_activations().recompute_outputs(),
+        _ => return Err("recompute= is `activations` or `outputs`".into()),
+    })
+}
+
+/// A model, its optimizer and one batch.
+struct Training<M> {
+    model: M,
+    optimizer: Box<dyn Optimizer>,
+    images: Tensor,
+    labels: Tensor,
+    /// Whether the forward pass is under autocast.
+    short: bool,
+}
+
+impl<M: Module> Training<M> {
+    /// Of images with so many channels, rows and columns by default, in so many classes.
+    fn new(
+        arguments: &Arguments,
+        device: &Device,
+        mut model: M,
+        [channels, size, classes]: [usize; 3],
+        optimizer: impl FnOnce(Vec<Tensor>) -> std::result::Result<Box<dyn Optimizer>, Failure>,
+    ) -> std::result::Result<Training<M>, Failure> {
+        let (batch, kind) = (arguments.get(2, "64").parse::<usize>()?, arguments.get(3, "f32"));
+        let size = arguments.get(5, &size.to_string()).parse::<usize>()?;
+        let last = arguments.get(6, "nhwc") == "nhwc";
+        if last {
+            model.to_memory_format(MemoryFormat::ChannelsLast)?;
         }
-        _ => return Err("a model is lenet, resnet18, resnet50 or resnet50-recompute".into()),
-    };
-    let size = arg(5, if channels == 1 { "28" } else { "224" }).parse::<usize>()?;
-    if last {
-        model.to_memory_format(MemoryFormat::ChannelsLast)?;
+        if kind == "bf16-model" {
+            model.bfloat16()?;
+        }
+        let optimizer = optimizer(model.parameters())?;
+        let pixels = (batch * channels * size * size) as u64;
+        let drawn: Vec<f32> =
+            (0..pixels).map(|i| (i.wrapping_mul(2_654_435_761) % 2001) as f32 / 1000.0 - 1.0).collect();
+        let images =
+            Tensor::from_slice(&drawn, &[batch, size, size, channels], device)?.permute(&[0, 3, 1, 2])?;
+        let images = if last { images } else { images.contiguous()? };
+        let images = if kind == "bf16-model" { images.to_dtype(DType::BF16)? } else { images };
+        let labels: Vec<i64> = (0..batch as i64).map(|i| i * 7919 % classes as i64).collect();
+        let labels = Tensor::from_slice(&labels, &[batch], device)?;
+        Ok(Training { model, optimizer, images, labels, short: kind == "bf16" })
     }
-    let options = SgdOptions { lr: arg(7, "0.1").parse()?, momentum: 0.9, ..SgdOptions::default() };
-    let mut sgd = Sgd::new(model.parameters(), options);
-    let pixels = batch * channels * size * size;
-    let drawn: Vec<f32> =
-        (0..pixels as u64).map(|i| (i.wrapping_mul(2_654_435_761) % 2001) as f32 / 1000.0 - 1.0).collect();
-    let images =
-        Tensor::from_slice(&drawn, &[batch, size, size, channels], &device)?.permute(&[0, 3, 1, 2])?;
-    let images = if last { images } else { images.contiguous()? };
-    let labels: Vec<i64> = (0..batch as i64).map(|i| i * 7919 % classes as i64).collect();
-    let labels = Tensor::from_slice(&labels, &[batch], &device)?;
-    let (mut times, mut hosts, mut losses) = (Vec::new(), Vec::new(), Vec::new());
-    let mut captured = CapturedStep::new(&device);
-    let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
-        let loss = || model.forward(&inputs[0])?.cross_entropy(&inputs[1]);
-        let loss = if short { autocast(DType::BF16, loss)? } else { loss()? };
-        optimizers[0].zero_grad();
-        loss.backward()?;
-        optimizers[0].step()?;
-        Ok(vec![loss])
-    };
-    for _ in 0..steps {
-        let start = Instant::now();
-        let outputs = match arguments.captures {
-            true => captured.run(&[&images, &labels], &mut [&mut sgd], step)?,
-            false => step(&[images.clone(), labels.clone()], &mut [&mut sgd])?,
+
+    fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
+        let Training { model, optimizer, images, labels, short } = self;
+        let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+            // Before the forward pass: its peak then has no gradients.
+            optimizers[0].zero_grad();
+            let loss = || model.forward(&inputs[0])?.cross_entropy(&inputs[1]);
+            let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
+            loss.backward()?;
+            optimizers[0].step()?;
+            Ok(vec![loss])
         };
-        let queued = start.elapsed().as_secs_f64() * 1e3;
-        let loss = outputs[0].detach();
-        device.synchronize()?;
-        hosts.push(queued);
-        times.push(start.elapsed().as_secs_f64() * 1e3);
-        if device.has_values() && losses.len() < 8 {
-            losses.push(loss.float()?.item::<f32>()?);
+        let outputs = match captured {
+            Some(captured) => captured.run(&[&*images, &*labels], &mut [optimizer.as_mut()], step)?,
+            None => step(&[images.clone(), labels.clone()], &mut [optimizer.as_mut()])?,
+        };
+        Ok(outputs[0].detach())
+    }
+
+    fn show(mut self, arguments: &Arguments, device: &Device) -> std::result::Result<(), Failure> {
+        let (steps, batch) = (arguments.get(4, "20").parse()?, self.labels.numel());
+        support::show(arguments, device, steps, (batch, "images"), |captured| self.step(captured))
+    }
+}
+
+/// Trains a model with SGD and momentum.
+fn convolutional<M: Module>(
+    arguments: &Arguments,
+    sizes: [usize; 3],
+    make: impl FnOnce(&Scope) -> std::result::Result<M, Failure>,
+) -> std::result::Result<(), Failure> {
+    let device = arguments.device()?;
+    let model = make(&Scope::new(&device, 1))?;
+    let sgd = |parameters| -> std::result::Result<Box<dyn Optimizer>, Failure> {
+        let lr = arguments.get(7, "0.1").parse()?;
+        Ok(Box::new(Sgd::new(parameters, SgdOptions { lr, momentum: 0.9, ..SgdOptions::default() })))
+    };
+    Training::new(arguments, &device, model, sizes, sgd)?.show(arguments, &device)
+}
+
+fn vit(arguments: &Arguments, config: &VitConfig) -> std::result::Result<(), Failure> {
+    let training = |recompute_mlp: usize, device: &Device| {
+        let model = Vit::new(&Scope::new(device, 1), VitConfig { recompute_mlp, ..config.clone() })?;
+        let adamw = |parameters| -> std::result::Result<Box<dyn Optimizer>, Failure> {
+            let options = AdamWOptions { lr: arguments.get(7, "3e-4").parse()?, ..AdamWOptions::default() };
+            Ok(Box::new(AdamW::new(parameters, options).with_master_weights()))
+        };
+        Training::new(arguments, device, model, [3, config.image_size, config.num_classes], adamw)
+    };
+    let recompute = arguments.recomputed(config.num_layers, |recompute, device| {
+        let mut training = training(recompute, device).map_err(tensor_error)?;
+        (0..3).try_for_each(|_| training.step(None).map(drop))
+    })?;
+    let device = arguments.device()?;
+    training(recompute, &device)?.show(arguments, &device)
+}
+
+/// Running out of memory is an answer while a number of layers is looked for.
+fn tensor_error(failure: Failure) -> plimsoll::Error {
+    match failure.downcast::<plimsoll::Error>() {
+        Ok(error) => *error,
+        Err(other) => plimsoll::Error::Argument { op: "vision_step", message: other.to_string() },
+    }
+}
+
+fn main() -> std::result::Result<(), Failure> {
+    let arguments = Arguments::read();
+    plimsoll::allow_tf32_in_convolutions(arguments.get(3, "f32") != "f32-exact");
+    let recompute = arguments.option("recompute").unwrap_or_default().to_owned();
+    let of_resnet = |config: ResNetConfig| {
+        convolutional(&arguments, [3, 224, 1000], |scope| resnet(scope, config, &recompute))
+    };
+    let vit_tiny = VitConfig {
+        image_size: 32,
+        patch_size: 8,
+        num_layers: 2,
+        num_heads: 4,
+        hidden_dim: 64,
+        mlp_dim: 256,
+        num_classes: 10,
+        ..VitConfig::b_16()
+    };
+    match arguments.get(1, "lenet").as_str() {
+        "lenet" => convolutional(&arguments, [1, 28, 10], |scope| Ok(lenet(scope)?)),
+        "resnet18" => of_resnet(ResNetConfig::resnet18()),
+        "resnet50" => of_resnet(ResNetConfig::resnet50()),
+        "vit-tiny" => vit(&arguments, &vit_tiny),
+        "vit-b16" => vit(&arguments, &VitConfig::b_16()),
+        other => {
+            Err(format!("no model `{other}`: use lenet, resnet18, resnet50, vit-tiny or vit-b16").into())
         }
     }
-    let shown: Vec<String> = losses.iter().map(|loss| format!("{loss:.5}")).collect();
-    println!("losses {}", shown.join(" "));
-    let first = times[0];
-    times.sort_by(f64::total_cmp);
-    let median = times[times.len() / 2];
-    hosts.sort_by(f64::total_cmp);
-    println!("the host queues a step in {:.3} ms", hosts[hosts.len() / 2]);
-    println!("first step {first:.1} ms, median {median:.2} ms, {:.0} images/s", batch as f64 / median * 1e3);
-    println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
-    arguments.show_kernel_times(|| step(&[images.clone(), labels.clone()], &mut [&mut sgd]).map(drop))?;
-    Ok(())
 }

@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+mod recorded_steps;
+
 use plimsoll::models::{
     Bert, BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, RopeScaling, Vit,
     VitConfig, layers_to_recompute,
@@ -12,93 +14,19 @@ use plimsoll::models::{
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{DType, Device, Result, SimConfig, Tensor, autocast};
+use recorded_steps::transformers::{
+    self, bert, filled, recorded, small_gpt2, small_images, small_llama, small_vit, tokens,
+};
 use serde_json::Value;
 
-fn recorded(model: &str) -> Value {
-    let all: Value = serde_json::from_str(include_str!("fixtures/models.json")).unwrap();
-    all[model].clone()
-}
-
-/// The start value of element `i` of a parameter, as `make_models.py` has it.
-fn value(name: &str, i: usize) -> f64 {
-    let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
-    let norms =
-        ["ln_1.weight", "ln_2.weight", "ln_f.weight", "norm.weight", "LayerNorm.weight", "encoder.ln.weight"];
-    let is_norm = norms.iter().any(|end| name.ends_with(end));
-    f64::from(u8::from(is_norm)) + 0.05 * (12.9898 * i as f64 + 0.7 * seed as f64).sin()
-}
-
-fn tokens(device: &Device, shift: usize) -> Tensor {
-    let at = |b: usize, i: usize| ((7 * i * i + 3 * i + 11 * b) % 61 + shift) % 61;
-    let values: Vec<i64> = (0..24).map(|k| at(k / 12, k % 12) as i64).collect();
-    Tensor::from_slice(&values, &[2, 12], device).unwrap()
-}
-
-fn small_gpt2() -> Gpt2Config {
-    Gpt2Config {
-        vocab_size: 61,
-        n_positions: 16,
-        n_embd: 32,
-        n_layer: 2,
-        n_head: 4,
-        dropout: 0.0,
-        ..Gpt2Config::small()
-    }
+/// Trains a recorded program on the host and compares.
+fn learns(name: &str) {
+    let program = transformers::programs().into_iter().find(|program| program.name == name).unwrap();
+    (program.run)(&Device::cpu()).unwrap().check(name);
 }
 
 fn gpt2(scope: &Scope) -> Gpt2 {
     Gpt2::new(scope, small_gpt2()).unwrap()
-}
-
-fn llama(scope: &Scope, rope_scaling: Option<RopeScaling>) -> Llama {
-    let config = LlamaConfig {
-        vocab_size: 61,
-        hidden_size: 32,
-        intermediate_size: 48,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        num_key_value_heads: 2,
-        rope_scaling,
-        ..LlamaConfig::default()
-    };
-    Llama::new(scope, config).unwrap()
-}
-
-/// Three steps, and what PyTorch's were.
-fn train(name: &str, model: &impl Module, loss: impl Fn(&Tensor, &Tensor) -> Result<Tensor>) {
-    train_on(name, model, || loss(&tokens(&Device::cpu(), 0), &tokens(&Device::cpu(), 1)));
-}
-
-fn train_on(name: &str, model: &impl Module, loss: impl Fn() -> Result<Tensor>) {
-    let expected = recorded(name);
-    let device = Device::cpu();
-    let parameters: BTreeMap<String, Tensor> = model.named_parameters().into_iter().collect();
-    for (name, parameter) in &parameters {
-        let values: Vec<f32> = (0..parameter.numel()).map(|i| value(name, i) as f32).collect();
-        let values = Tensor::from_slice(&values, parameter.shape(), &device).unwrap();
-        plimsoll::no_grad(|| parameter.copy_(&values)).unwrap();
-    }
-    let mut adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-2, ..AdamWOptions::default() });
-    for step in 0..3 {
-        adamw.zero_grad();
-        let loss = loss().unwrap();
-        loss.backward().unwrap();
-        adamw.step().unwrap();
-        let (got, wanted) = (loss.item::<f32>().unwrap(), expected["f32"]["losses"][step].as_f64().unwrap());
-        assert!((f64::from(got) - wanted).abs() < 1e-5, "{name}, step {step}: {got}, PyTorch's {wanted}");
-    }
-    for (parameter, tensor) in &parameters {
-        // Softmax does not depend on the keys' bias: its gradient is rounding alone, which Adam blows up.
-        if parameter.ends_with("key.bias") {
-            continue;
-        }
-        let got: f64 = tensor.to_vec::<f32>().unwrap().into_iter().map(f64::from).sum();
-        let sum = |precision: &str| expected[precision]["sums"][parameter].as_f64().unwrap();
-        // PyTorch's own rounding, and what 32 bits cost a sum of so many values.
-        let allowed = 4.0 * (sum("f32") - sum("f64")).abs() + 1e-6 * tensor.numel() as f64;
-        let off = (got - sum("f64")).abs();
-        assert!(off <= allowed, "{name}, {parameter}: off by {off}, {allowed} allowed");
-    }
 }
 
 fn same_names(name: &str, model: &impl Module, tied: &str) {
@@ -122,7 +50,7 @@ fn same_names_as(expected: &Value, model: &impl Module, tied: &[&str]) {
 fn gpt2_has_the_names_and_learns_the_steps_of_transformers() {
     let model = gpt2(&Scope::new(&Device::cpu(), 1));
     same_names("gpt2", &model, "lm_head.weight");
-    train("gpt2", &model, |x, y| model.loss(x, y));
+    learns("gpt2");
 }
 
 #[test]
@@ -130,32 +58,18 @@ fn gpt2_with_an_inner_width_and_an_epsilon_learns_the_steps_of_transformers() {
     let config = Gpt2Config { n_inner: Some(40), layer_norm_epsilon: 1e-2, ..small_gpt2() };
     let model = Gpt2::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
     same_names("gpt2, inner width and epsilon", &model, "lm_head.weight");
-    train("gpt2, inner width and epsilon", &model, |x, y| model.loss(x, y));
+    learns("gpt2, inner width and epsilon");
 }
 
 #[test]
 fn llama_has_the_names_and_learns_the_steps_of_transformers() {
-    let model = llama(&Scope::new(&Device::cpu(), 1), None);
-    same_names("llama", &model, "");
-    train("llama", &model, |x, y| model.loss(x, y));
+    same_names("llama", &Llama::new(&Scope::new(&Device::cpu(), 1), small_llama()).unwrap(), "");
+    learns("llama");
 }
 
 #[test]
 fn llamas_for_longer_sequences_learn_the_steps_of_transformers() {
-    let llama3 = RopeScaling::Llama3 {
-        factor: 8.0,
-        low_freq_factor: 1.0,
-        high_freq_factor: 4.0,
-        original_max_position_embeddings: 64,
-    };
-    for (name, scaling) in [
-        ("llama, linear", RopeScaling::Linear { factor: 4.0 }),
-        ("llama, dynamic", RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 8 }),
-        ("llama, llama3", llama3),
-    ] {
-        let model = llama(&Scope::new(&Device::cpu(), 1), Some(scaling));
-        train(name, &model, |x, y| model.loss(x, y));
-    }
+    ["llama, linear", "llama, dynamic", "llama, llama3"].into_iter().for_each(learns);
     let config =
         LlamaConfig { rope_scaling: Some(RopeScaling::Linear { factor: 0.0 }), ..LlamaConfig::default() };
     let error =
@@ -163,60 +77,21 @@ fn llamas_for_longer_sequences_learn_the_steps_of_transformers() {
     assert_eq!(error, "rope_scaling: factor is 0; it must be 1 or more");
 }
 
-fn bert(scope: &Scope) -> BertForMaskedLm {
-    let config = BertConfig {
-        vocab_size: 61,
-        hidden_size: 32,
-        num_hidden_layers: 2,
-        num_attention_heads: 4,
-        intermediate_size: 48,
-        max_position_embeddings: 16,
-        hidden_dropout_prob: 0.0,
-        attention_probs_dropout_prob: 0.0,
-        ..BertConfig::base()
-    };
-    BertForMaskedLm::new(scope, config).unwrap()
-}
-
 const DECODER: [&str; 2] = ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"];
 
 #[test]
 fn bert_has_the_names_and_learns_the_steps_of_transformers() {
-    let device = Device::cpu();
-    let model = bert(&Scope::new(&device, 1));
+    let model = bert(&Scope::new(&Device::cpu(), 1));
     same_names_as(&recorded("bert")["state_dict"], &model, &DECODER);
     assert!(DECODER.iter().all(|name| model.state_dict().get(name).is_some()), "tied names are saved");
-    let whole = |f: &dyn Fn(i64) -> i64| {
-        let values: Vec<i64> = (0..24).map(f).collect();
-        Tensor::from_slice(&values, &[2, 12], &device).unwrap()
-    };
-    let (mask, kinds) = (whole(&|i| i64::from(i < 21)), whole(&|i| i64::from(i % 12 >= 6)));
-    let shifted = tokens(&device, 1).to_vec::<i64>().unwrap();
-    let labels = whole(&|i| if i % 12 % 3 == 0 { shifted[i as usize] } else { -100 });
-    let ids = tokens(&device, 0);
-    let inputs = BertInputs { input_ids: &ids, attention_mask: Some(&mask), token_type_ids: Some(&kinds) };
-    train_on("bert", &model, || model.loss(inputs, &labels));
+    learns("bert");
 }
 
 #[test]
 fn vit_has_the_names_and_learns_the_steps_of_torchvision() {
-    let device = Device::cpu();
-    let config = VitConfig {
-        image_size: 8,
-        patch_size: 4,
-        num_layers: 2,
-        num_heads: 4,
-        hidden_dim: 32,
-        mlp_dim: 48,
-        num_classes: 6,
-        ..VitConfig::b_16()
-    };
-    let model = Vit::new(&Scope::new(&device, 1), config).unwrap();
+    let model = Vit::new(&Scope::new(&Device::cpu(), 1), small_vit()).unwrap();
     same_names_as(&recorded("vit")["state_dict"], &model, &[]);
-    let pixels: Vec<f32> = (0..2 * 3 * 64).map(|i| (0.37 * f64::from(i)).sin() as f32).collect();
-    let images = Tensor::from_slice(&pixels, &[2, 3, 8, 8], &device).unwrap();
-    let classes = Tensor::from_slice(&[1i64, 4], &[2], &device).unwrap();
-    train_on("vit", &model, || model.loss(&images, &classes));
+    learns("vit");
 }
 
 #[test]
@@ -371,13 +246,23 @@ fn products_that_are_computed_again_give_the_same_bits() {
             assert_eq!(kept, of_gpt2(2, dropout), "{form:?}");
         }
         let of_llama = |recompute_mlp: usize| {
-            let scope = Scope::new(&Device::cpu(), 1);
-            let config = LlamaConfig { recompute_mlp, ..llama(&scope, None).config().clone() };
+            let config = LlamaConfig { recompute_mlp, ..small_llama() };
             let mut model = Llama::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
             prepared(&mut model, form);
             gradients_of(&model, backward_of(form, || model.loss(&x, &y)))
         };
         assert_eq!(of_llama(0), of_llama(2), "{form:?}");
+        let of_vit = |recompute_mlp: usize| {
+            let config = VitConfig { recompute_mlp, ..small_vit() };
+            let mut model = Vit::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
+            filled(&model); // Its head starts with zeros, so nothing would have a gradient.
+            prepared(&mut model, form);
+            let (images, classes) = small_images(&Device::cpu());
+            let images =
+                if matches!(form, Form::Model) { images.to_dtype(DType::BF16).unwrap() } else { images };
+            gradients_of(&model, backward_of(form, || model.loss(&images, &classes)))
+        };
+        assert_eq!(of_vit(0), of_vit(2), "{form:?}");
     }
 }
 
@@ -412,6 +297,48 @@ fn gpt2_in_16_bits_trains_in_less_than_half_of_compiled_pytorchs_memory() {
         let layers = layers_to_recompute(config.n_layer, limit, &h200(), train).unwrap().unwrap();
         assert!(layers <= most, "{layers} layers for {limit} bytes");
     }
+}
+
+/// Three steps of AdamW with copies in 32 bits of a model in 16 bits, on an H200 with expandable segments: the bytes reserved.
+fn reserved_in_16_bits<M: Module>(
+    make: impl Fn(&Scope) -> Result<M>,
+    inputs: impl Fn(&Device) -> Result<[Tensor; 2]>,
+    loss: impl Fn(&M, &[Tensor; 2]) -> Result<Tensor>,
+) -> u64 {
+    let device = Device::sim(SimConfig::like("H200").unwrap());
+    device.set_allocator_settings("expandable_segments:True").unwrap();
+    let mut model = make(&Scope::new(&device, 1)).unwrap();
+    model.bfloat16().unwrap();
+    let mut adamw = AdamW::new(model.parameters(), AdamWOptions::default()).with_master_weights();
+    let inputs = inputs(&device).unwrap();
+    for _ in 0..3 {
+        adamw.zero_grad();
+        loss(&model, &inputs).unwrap().backward().unwrap();
+        adamw.step().unwrap();
+    }
+    device.max_memory_reserved()
+}
+
+#[test]
+fn llama_and_vit_in_16_bits_train_in_less_than_two_thirds_of_compiled_pytorchs_memory() {
+    let llama = reserved_in_16_bits(
+        |scope| Llama::new(scope, LlamaConfig::llama_350m()),
+        |device| {
+            let tokens = Tensor::empty(&[8, 2048], DType::I64, device)?;
+            Ok([tokens.clone(), tokens])
+        },
+        |model, [x, y]| model.loss(x, y),
+    );
+    assert!(llama <= 15_000_000_000, "{llama}");
+    let vit = reserved_in_16_bits(
+        |scope| Vit::new(scope, VitConfig::b_16()),
+        |device| {
+            let images = Tensor::empty(&[128, 224, 224, 3], DType::BF16, device)?.permute(&[0, 3, 1, 2])?;
+            Ok([images, Tensor::empty(&[128], DType::I64, device)?])
+        },
+        |model, [x, y]| model.loss(x, y),
+    );
+    assert!(vit <= 6_500_000_000, "{vit}");
 }
 
 #[test]

@@ -5,37 +5,14 @@
 
 use std::collections::BTreeMap;
 
+mod recorded_steps;
+
 use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{CrossEntropyOptions, DType, Device, Result, SimConfig, Tensor, autocast, no_grad};
+use plimsoll::{DType, Device, MemoryFormat, SimConfig, Tensor, autocast};
+use recorded_steps::torchvision::{self, classes, images, recorded, resnet, unet, vgg};
 use serde_json::Value;
-
-fn recorded(kind: &str, model: &str) -> Value {
-    let all: Value = serde_json::from_str(include_str!("fixtures/vision.json")).unwrap();
-    all[kind][model].clone()
-}
-
-/// Numbers from -1 to 1, as `make_vision.py` has them.
-fn noise(x: f64) -> f64 {
-    2.0 * (x.sin() * 1000.0).fract().abs() - 1.0
-}
-
-/// The start values of a parameter, as `make_vision.py` has them.
-fn values(name: &str, shape: &[usize]) -> Vec<f32> {
-    let n: usize = shape.iter().product();
-    let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
-    let is_norm = shape.len() == 1 && name.ends_with(".weight");
-    let fan_in = if shape.len() > 1 { n / shape[0] } else { 100 };
-    let start = |i: usize| noise(12.9898 * i as f64 + 0.7 * seed as f64) * (3.0 / fan_in as f64).sqrt();
-    (0..n).map(|i| (f64::from(u8::from(is_norm)) + start(i)) as f32).collect()
-}
-
-fn images(shape: &[usize], device: &Device) -> Tensor {
-    let values: Vec<f32> =
-        (0..shape.iter().product()).map(|i: usize| noise(0.37 * i as f64) as f32).collect();
-    Tensor::from_slice(&values, shape, device).unwrap()
-}
 
 /// The names and shapes of a model's parameters and buffers are those of a published one's state dict.
 fn same_names(expected: &Value, model: &impl Module, name: &str) {
@@ -46,103 +23,37 @@ fn same_names(expected: &Value, model: &impl Module, name: &str) {
     assert_eq!(got, expected, "{name}");
 }
 
-/// The output before training and three steps, and what torchvision's were.
-fn train(name: &str, model: &impl Module, size: usize, loss: impl Fn(&Tensor) -> Result<Tensor>) {
-    let expected = recorded("small", name);
-    same_names(&expected["state_dict"], model, name);
-    let device = Device::cpu();
-    for (name, parameter) in model.named_parameters() {
-        let values =
-            Tensor::from_slice(&values(&name, parameter.shape()), parameter.shape(), &device).unwrap();
-        no_grad(|| parameter.copy_(&values)).unwrap();
-    }
-    let x = images(&[4, 3, size, size], &device);
-    model.eval();
-    let out = no_grad(|| model.forward(&x)).unwrap();
-    check_output(name, &out, &expected);
-    model.train();
-    let options = SgdOptions { lr: 0.002, momentum: 0.9, ..SgdOptions::default() };
-    let mut sgd = Sgd::new(model.parameters(), options);
-    for step in 0..3 {
-        sgd.zero_grad();
-        let loss = loss(&model.forward(&x).unwrap()).unwrap();
-        loss.backward().unwrap();
-        sgd.step().unwrap();
-        let (got, wanted) = (loss.item::<f32>().unwrap(), expected["f32"]["losses"][step].as_f64().unwrap());
-        assert!((f64::from(got) - wanted).abs() < 1e-5, "{name}, step {step}: {got}, PyTorch's {wanted}");
-    }
-    for (parameter, tensor) in model.named_parameters().into_iter().chain(model.named_buffers()) {
-        let sum = |precision: &str| expected[precision]["sums"][&parameter].as_f64().unwrap();
-        if tensor.dtype() == DType::I64 {
-            assert_eq!(tensor.item::<i64>().unwrap() as f64, sum("f64"), "{name}, {parameter}");
-            continue;
-        }
-        let got: f64 = tensor.to_vec::<f32>().unwrap().into_iter().map(f64::from).sum();
-        // PyTorch's own rounding, and what 32 bits cost a sum of so many values.
-        let allowed = 4.0 * (sum("f32") - sum("f64")).abs() + 1e-6 * tensor.numel() as f64;
-        let off = (got - sum("f64")).abs();
-        assert!(off <= allowed, "{name}, {parameter}: off by {off}, {allowed} allowed");
-    }
+/// Trains a recorded program on the host and compares.
+fn learns(name: &str, model: &impl Module) {
+    same_names(&recorded("small", name)["state_dict"], model, name);
+    let program = torchvision::programs().into_iter().find(|program| program.name == name).unwrap();
+    (program.run)(&Device::cpu()).unwrap().check(name);
 }
 
-fn check_output(name: &str, out: &Tensor, expected: &Value) {
-    let [single, double] = ["f32", "f64"].map(|precision| &expected[precision]["out"]);
-    let shape: Vec<usize> = serde_json::from_value(single["shape"].clone()).unwrap();
-    assert_eq!(out.shape(), shape, "{name}");
-    let got = out.contiguous().unwrap().to_vec::<f32>().unwrap();
-    for (i, first) in double["first"].as_array().unwrap().iter().enumerate() {
-        let (got, wanted) = (f64::from(got[i]), first.as_f64().unwrap());
-        assert!((got - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "{name}, output {i}: {got}, {wanted}");
-    }
-    let (got, wanted): (f64, f64) = (got.into_iter().map(f64::from).sum(), double["sum"].as_f64().unwrap());
-    assert!((got - wanted).abs() < 1e-4 * wanted.abs().max(1.0), "{name}: sum {got}, PyTorch's {wanted}");
-}
-
-fn classes(logits: &Tensor) -> Result<Tensor> {
-    logits.cross_entropy(&Tensor::from_slice(&[3i64, 0, 9, 4], &[4], logits.device())?)
-}
-
-fn resnet(block: ResNetBlock, layers: [usize; 4], width: usize) -> ResNet {
-    let config = ResNetConfig { block, layers, width, num_classes: 10, ..ResNetConfig::resnet18() };
-    ResNet::new(&Scope::new(&Device::cpu(), 1), config).unwrap()
+fn scope() -> Scope {
+    Scope::new(&Device::cpu(), 1)
 }
 
 #[test]
 fn resnets_of_basic_blocks_learn_torchvisions_steps() {
-    train("resnet_basic", &resnet(ResNetBlock::Basic, [2, 1, 1, 2], 8), 64, classes);
+    learns("resnet_basic", &resnet(&scope(), ResNetBlock::Basic, [2, 1, 1, 2], 8));
 }
 
 #[test]
 fn resnets_of_bottlenecks_learn_torchvisions_steps() {
-    train("resnet_bottleneck", &resnet(ResNetBlock::Bottleneck, [1, 2, 1, 1], 4), 64, classes);
-}
-
-fn vgg(batch_norm: bool, pooled: usize) -> Vgg {
-    let stages = vec![vec![8], vec![12, 16]];
-    let config = VggConfig { stages, batch_norm, pooled, hidden: 20, num_classes: 10, ..VggConfig::vgg16() };
-    Vgg::new(&Scope::new(&Device::cpu(), 1), VggConfig { dropout: 0.0, ..config }).unwrap()
+    learns("resnet_bottleneck", &resnet(&scope(), ResNetBlock::Bottleneck, [1, 2, 1, 1], 4));
 }
 
 #[test]
 fn vggs_learn_torchvisions_steps() {
-    train("vgg", &vgg(false, 3), 20, classes);
-    train("vgg_bn", &vgg(true, 2), 20, classes);
-}
-
-/// A class for each pixel.
-fn pixels(logits: &Tensor) -> Result<Tensor> {
-    let &[n, classes, h, w] = logits.shape() else { unreachable!("images") };
-    let targets: Vec<i64> = (0..n * h * w).map(|i| (i * 7 % 13 % classes) as i64).collect();
-    let targets = Tensor::from_slice(&targets, &[n, h, w], logits.device())?;
-    logits.cross_entropy_with(&targets, CrossEntropyOptions::default())
+    learns("vgg", &vgg(&scope(), false, 3));
+    learns("vgg_bn", &vgg(&scope(), true, 2));
 }
 
 #[test]
 fn unets_learn_the_steps_of_the_published_one() {
-    for (name, bilinear) in [("unet", false), ("unet_bilinear", true)] {
-        let config = UNetConfig { width: 4, bilinear, ..UNetConfig::new(3, 4) };
-        train(name, &UNet::new(&Scope::new(&Device::cpu(), 1), config).unwrap(), 50, pixels);
-    }
+    learns("unet", &unet(&scope(), false));
+    learns("unet_bilinear", &unet(&scope(), true));
 }
 
 #[test]
@@ -180,6 +91,58 @@ fn sizes_that_cannot_be_are_refused() {
     assert!(error.contains("one value per channel"), "{error}");
 }
 
+/// How much of a ResNet is computed again in the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Again {
+    Nothing,
+    Activations,
+    Outputs,
+}
+
+impl Again {
+    fn of(self, model: ResNet) -> ResNet {
+        match self {
+            Again::Nothing => model,
+            Again::Activations => model.recompute_activations(),
+            Again::Outputs => model.recompute_activations().recompute_outputs(),
+        }
+    }
+}
+
+#[test]
+fn activations_and_outputs_that_are_computed_again_give_the_same_bits() {
+    let trained = |kind: ResNetBlock, again: Again, amp: Option<DType>, last: bool| -> Vec<Vec<f32>> {
+        let mut model = again.of(resnet(&scope(), kind, [3, 2, 1, 2], 4));
+        let x = images(&[4, 3, 32, 32], &Device::cpu());
+        let format = if last { MemoryFormat::ChannelsLast } else { MemoryFormat::Contiguous };
+        model.to_memory_format(format).unwrap();
+        let x = x.to_memory_format(format).unwrap();
+        let mut sgd = Sgd::new(model.parameters(), SgdOptions { lr: 0.01, ..SgdOptions::default() });
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            sgd.zero_grad();
+            let loss = autocast::autocast(amp, || classes(&model.forward(&x)?)).unwrap();
+            loss.backward().unwrap();
+            sgd.step().unwrap();
+            seen.push(loss.to_vec::<f32>().unwrap());
+        }
+        let tensors = model.named_parameters().into_iter().chain(model.named_buffers());
+        let floats = tensors.filter(|(_, tensor)| tensor.dtype().is_float());
+        seen.extend(floats.map(|(_, tensor)| tensor.to_vec::<f32>().unwrap()));
+        seen
+    };
+    for (kind, amp, last) in [
+        (ResNetBlock::Basic, None, false),
+        (ResNetBlock::Bottleneck, None, true),
+        (ResNetBlock::Bottleneck, Some(DType::BF16), true),
+    ] {
+        let kept = trained(kind, Again::Nothing, amp, last);
+        for again in [Again::Activations, Again::Outputs] {
+            assert_eq!(kept, trained(kind, again, amp, last), "{kind:?}, {amp:?}, {again:?}");
+        }
+    }
+}
+
 /// Bytes at the peak of three steps of SGD with momentum on a simulated H200.
 fn peak(batch: usize, amp: Option<DType>, make: impl Fn(&Scope) -> Box<dyn Module>) -> f64 {
     let device = Device::sim(SimConfig::like("H200").unwrap());
@@ -207,5 +170,33 @@ fn training_a_resnet_takes_less_than_pytorchs_memory() {
         let ours = peak(64, amp, resnet);
         println!("ResNet-50, batch 64, {amp:?}: {ours} of PyTorch's {pytorch}: {:.3}", ours / pytorch);
         assert!(ours < pytorch, "{amp:?}: {ours} bytes, PyTorch {pytorch}");
+    }
+}
+
+/// ResNet-50 with 128 images in channels-last order under autocast on an H200 with expandable segments: the bytes reserved after
+/// three steps, each of which drops the gradients first.
+fn reserved(again: Again) -> u64 {
+    let device = Device::sim(SimConfig::like("H200").unwrap());
+    device.set_allocator_settings("expandable_segments:True").unwrap();
+    let mut model = again.of(ResNet::new(&Scope::new(&device, 1), ResNetConfig::resnet50()).unwrap());
+    model.to_memory_format(MemoryFormat::ChannelsLast).unwrap();
+    let options = SgdOptions { lr: 0.1, momentum: 0.9, ..SgdOptions::default() };
+    let mut sgd = Sgd::new(model.parameters(), options);
+    let x = Tensor::empty(&[128, 224, 224, 3], DType::F32, &device).unwrap().permute(&[0, 3, 1, 2]).unwrap();
+    let y = Tensor::empty(&[128], DType::I64, &device).unwrap();
+    for _ in 0..3 {
+        sgd.zero_grad();
+        let loss = autocast::autocast(DType::BF16, || model.forward(&x)?.cross_entropy(&y)).unwrap();
+        loss.backward().unwrap();
+        sgd.step().unwrap();
+    }
+    device.max_memory_reserved()
+}
+
+#[test]
+fn a_resnet_reserves_less_where_activations_and_outputs_are_computed_again() {
+    for (again, limit) in [(Again::Activations, 4_900_000_000), (Again::Outputs, 4_200_000_000)] {
+        let reserved = reserved(again);
+        assert!(reserved <= limit, "{again:?}: {reserved} bytes of {limit}");
     }
 }

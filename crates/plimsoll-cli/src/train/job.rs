@@ -31,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) seed: u64,
     /// Threads that prepare batches.
     pub(crate) workers: usize,
+    /// Whether steps are captured and replayed.
+    pub(crate) capture: bool,
 }
 
 /// How long a job trains.

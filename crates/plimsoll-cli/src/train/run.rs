@@ -7,7 +7,7 @@ use plimsoll::data::{DataLoader, LoaderState};
 use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
-use plimsoll::{Device, Segment, Tensor, no_grad};
+use plimsoll::{CapturedStep, Device, Segment, Tensor, no_grad};
 use serde::{Deserialize, Serialize};
 
 use super::job::{Error, Job, Outcome, Place};
@@ -31,6 +31,7 @@ pub(super) struct Run<'a> {
     network: Box<dyn Network>,
     parameters: Vec<Tensor>,
     optimizer: Box<dyn Optimizer>,
+    captured: Option<CapturedStep>,
     training: DataLoader,
     testing: DataLoader,
     parameter_bytes: u64,
@@ -81,6 +82,7 @@ impl<'a> Run<'a> {
         };
         Ok(Run {
             optimizer: job.task.optimizer(parameters.clone(), job.lr),
+            captured: job.capture.then(|| CapturedStep::new(device)),
             training: ready(job.task.training(job.batch_size, job.seed)?),
             testing: ready(job.task.testing(job.batch_size)?),
             parameter_bytes: device.memory_allocated(),
@@ -251,19 +253,29 @@ impl<'a> Run<'a> {
     /// One step on one batch; the loss where there is one to read.
     fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
         self.optimizer.set_lr(self.job.lr * self.job.task.schedule(self.progress.step, self.horizon()));
-        let loss = self.job.precision.run(|| self.network.loss(batch))?;
-        self.optimizer.zero_grad();
-        loss.backward()?;
-        if let Some(norm) = self.job.task.clip() {
-            clip_grad_norm_(&self.parameters, norm, 2.0)?;
-        }
-        self.optimizer.step()?;
+        let Run { job, network, parameters, optimizer, captured, .. } = self;
+        let step =
+            |batch: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> plimsoll::Result<Vec<Tensor>> {
+                let loss = job.precision.run(|| network.loss(batch))?;
+                optimizers[0].zero_grad();
+                loss.backward()?;
+                if let Some(norm) = job.task.clip() {
+                    clip_grad_norm_(parameters, norm, 2.0)?;
+                }
+                optimizers[0].step()?;
+                Ok(vec![loss])
+            };
+        let optimizers: &mut [&mut dyn Optimizer] = &mut [optimizer.as_mut()];
+        let outputs = match captured {
+            Some(captured) => captured.run(&batch.iter().collect::<Vec<_>>(), optimizers, step)?,
+            None => step(batch, optimizers)?,
+        };
         // Often enough to see batches in preparation, too seldom to cost anything.
         if self.progress.step.is_multiple_of(64) {
             self.look_outside();
         }
         self.progress.step += 1;
-        self.device.has_values().then(|| loss.item()).transpose()
+        self.device.has_values().then(|| outputs[0].item()).transpose()
     }
 
     fn mean_loss(&self) -> Option<f64> {

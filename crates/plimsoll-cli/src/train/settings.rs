@@ -22,6 +22,10 @@ pub(crate) struct Settings {
     /// Threads that prepare batches; 0 prepares them between steps
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=256))]
     workers: u16,
+    /// Capture the training step on a GPU after three steps, and replay it from then on: the same results with less work for the
+    /// host. Other devices train as without it
+    #[arg(long)]
+    capture: bool,
     #[command(flatten)]
     pub(super) saves: SaveArgs,
     /// Save the memory history, for PyTorch's viewer; also when memory runs out
@@ -46,6 +50,7 @@ impl Settings {
     /// A job with these settings.
     pub(super) fn job(&self, task: Box<dyn Task>, length: Length, batch_size: usize, lr: f64) -> Job {
         let workers = usize::from(self.workers);
-        Job { task, length, batch_size, lr, precision: self.precision, seed: self.seed, workers }
+        let Settings { precision, seed, capture, .. } = *self;
+        Job { task, length, batch_size, lr, precision, seed, workers, capture }
     }
 }

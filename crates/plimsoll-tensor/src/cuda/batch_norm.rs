@@ -28,6 +28,14 @@ pub(crate) enum Cut {
     Again,
     /// A residual is added before it; backward, its output is read.
     FromOutput,
+    /// The same; backward, its output is computed again from the input and the residual.
+    FromResidual,
+}
+
+impl Cut {
+    fn adds(self) -> bool {
+        matches!(self, Cut::FromOutput | Cut::FromResidual)
+    }
 }
 
 /// How threads share the images.
@@ -168,12 +176,25 @@ pub(crate) fn forward(
         let grid = [images.channels.div_ceil(32), 1, 1];
         call.launch(pass.source.with("PASS", "1"), grid, 1024, args)?;
     }
+    apply(call, images, &Scale { mean, rstd, weight, bias }, residual, cut)
+}
+
+/// `x -> out` by numbers that are known.
+pub(crate) fn apply(
+    call: &mut CudaCall<'_>,
+    images: Images,
+    scale: &Scale<'_>,
+    residual: Option<Placed<'_>>,
+    cut: Cut,
+) -> Result<()> {
+    let (x, out) = (call.ins[0], call.outs[0]);
+    let dtype = call.float(&[x, out])?;
     if images.len() == 0 {
         return Ok(());
     }
-    let scale = Scale { mean, rstd, weight, bias };
+    let Scale { mean, rstd, weight, bias } = *scale;
     let streams = [x.address, out.address, address(residual)];
-    let pass = Pass::new(call, images, dtype, cut, &streams).scaled(&scale);
+    let pass = Pass::new(call, images, dtype, cut, &streams).scaled(scale);
     let args = Args::new().address(out.address).address(x.address).address(address(residual));
     let args =
         args.address(mean.address).address(rstd.address).address(address(weight)).address(address(bias));
@@ -181,7 +202,8 @@ pub(crate) fn forward(
     pass.launch(call, "3", parts, args)
 }
 
-/// `grad, x[, out] -> grads of x, weight and bias[, of the residual]`. `batch`: whether the statistics were those of `x`.
+/// `grad, x[, out or residual] -> grads of x, weight and bias[, of the residual]`. `batch`: whether the statistics were those of
+/// `x`.
 pub(crate) fn backward(
     call: &mut CudaCall<'_>,
     images: Images,
@@ -211,7 +233,8 @@ pub(crate) fn backward(
     if images.len() == 0 {
         return Ok(());
     }
-    let from = if cut == Cut::FromOutput { to_residual } else { grad.address };
+    // The gradient of the residual is cut already.
+    let (from, cut) = if cut.adds() { (to_residual, Cut::None) } else { (grad.address, cut) };
     let pass = Pass::new(call, images, dtype, cut, &[from, x.address, to_x.address]).scaled(scale);
     let pass = Pass { source: pass.source.with("BATCH", if batch { "1" } else { "0" }), ..pass };
     let args = numbers(Args::new().address(to_x.address).address(from).address(x.address));

@@ -1,52 +1,93 @@
-//! What the examples of training steps share: their arguments, and the times of a step's kernels.
+//! What the examples of training steps share: their arguments (here), and the measured steps (`steps.rs`).
 
+mod steps;
+
+use plimsoll::models::layers_to_recompute;
 use plimsoll::{Device, SimConfig};
 
-/// The arguments of this program, by number, without switches.
+#[allow(unused_imports, reason = "each example uses a part of them")]
+pub(crate) use steps::show;
+
+/// The arguments of this program: by number, options `name=value`, and switches.
 #[allow(dead_code, reason = "each example uses a part of them")]
 pub(crate) struct Arguments {
     numbered: Vec<String>,
+    options: Vec<(String, String)>,
     /// `--capture`: whether steps are captured and replayed.
     pub(crate) captures: bool,
+    /// `times`: whether the slowest kernels are shown.
+    pub(crate) times: bool,
 }
 
 #[allow(dead_code, reason = "each example uses a part of them")]
 impl Arguments {
     pub(crate) fn read() -> Arguments {
-        let (switches, numbered): (Vec<String>, Vec<String>) =
-            std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
-        Arguments { numbered, captures: switches.iter().any(|switch| switch == "--capture") }
+        let mut read = Arguments { numbered: Vec::new(), options: Vec::new(), captures: false, times: false };
+        for argument in std::env::args().skip(1) {
+            match argument.split_once('=') {
+                Some((name, value)) => read.options.push((name.to_owned(), value.to_owned())),
+                None if argument == "--capture" => read.captures = true,
+                None if argument == "times" => read.times = true,
+                None => read.numbered.push(argument),
+            }
+        }
+        read
     }
 
     pub(crate) fn get(&self, number: usize, default: &str) -> String {
         self.numbered.get(number).cloned().unwrap_or_else(|| default.to_owned())
     }
 
+    /// The value of an option `name=value`.
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
+        self.options.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The allocator's settings: `settings=…`, those of the environment, or expandable segments.
+    fn settings(&self) -> String {
+        let of_environment = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"].map(std::env::var);
+        let given = self.option("settings").map(str::to_owned);
+        given
+            .or_else(|| of_environment.into_iter().find_map(Result::ok))
+            .unwrap_or_else(|| "expandable_segments:True".to_owned())
+    }
+
     /// The first argument: `cpu`, `cuda:N` or `sim:GPU`.
     pub(crate) fn device(&self) -> Result<Device, Box<dyn std::error::Error>> {
         let name = self.get(0, "cpu");
-        Ok(match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
+        let device = match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
             ("cpu", ..) => Device::cpu(),
             (_, Some(gpu), _) => Device::sim(SimConfig::like(gpu)?),
             (_, _, Some(number)) => Device::cuda(number.trim_start_matches(':').parse().unwrap_or(0))?,
             _ => return Err("a device is cpu, cuda:N or sim:GPU".into()),
-        })
+        };
+        if name != "cpu" {
+            device.set_allocator_settings(&self.settings())?;
+        }
+        Ok(device)
     }
 
-    /// Where the last argument is `times`: the slowest kernels of one more step on a GPU.
-    pub(crate) fn show_kernel_times(
+    /// In how many of `layers` layers products are computed again: `recompute=N`, or as many as `fit=BYTES` asks for. `train` takes
+    /// some steps with so many on a device.
+    pub(crate) fn recomputed(
         &self,
-        step: impl FnOnce() -> plimsoll::Result<()>,
-    ) -> plimsoll::Result<()> {
-        if self.numbered.last().is_none_or(|last| last != "times") {
-            return Ok(());
-        }
-        let (done, times) = plimsoll::cuda_kernel_times(step);
-        let total: f64 = times.iter().map(|time| time.total_ms).sum();
-        println!("{total:.2} ms in {} launches", times.iter().map(|time| time.count).sum::<u64>());
-        for time in times.iter().take(60) {
-            println!("{:8.3} ms {:5} {} {}", time.total_ms, time.count, time.op, time.work);
-        }
-        done
+        layers: usize,
+        train: impl Fn(usize, &Device) -> plimsoll::Result<()>,
+    ) -> Result<usize, Box<dyn std::error::Error>> {
+        let count = match (self.option("fit"), self.option("recompute")) {
+            (None, None) => 0,
+            (None, Some(count)) => count.parse()?,
+            (Some(bytes), _) => {
+                let gpu = SimConfig::like("H200")?;
+                let limit_bytes = bytes.parse::<f64>()? as u64;
+                let found = layers_to_recompute(layers, limit_bytes, &gpu, |count, device| {
+                    device.set_allocator_settings(&self.settings())?;
+                    train(count, device)
+                })?;
+                found.unwrap_or(layers)
+            }
+        };
+        println!("products are computed again in {count} of {layers} layers");
+        Ok(count)
     }
 }

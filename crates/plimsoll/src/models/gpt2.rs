@@ -93,6 +93,7 @@ pub struct Gpt2 {
 
 #[derive(Debug)]
 struct Transformer {
+    label: LabelId,
     wte: Embedding,
     wpe: Embedding,
     drop: Dropout,
@@ -119,6 +120,7 @@ impl Gpt2 {
             Embedding::with_init(&inner.at(name), count, config.n_embd, Init::Normal(0.02))
         };
         let transformer = Transformer {
+            label: inner.label(),
             wte: embedding("wte", config.vocab_size)?,
             wpe: embedding("wpe", config.n_positions)?,
             drop: Dropout::new(&inner.at("drop"), config.dropout)?,
@@ -150,8 +152,13 @@ impl Gpt2 {
         }
         let inner = &self.transformer;
         let positions = Tensor::arange(length, tokens.device())?;
-        let x = (&inner.wte.forward(tokens)? + &inner.wpe.forward(&positions)?)?;
-        let mut x = inner.drop.forward(&x)?;
+        let (tokens, positions) = (inner.wte.forward(tokens)?, inner.wpe.forward(&positions)?);
+        let mut x = {
+            let _owner = Span::layer(inner.label);
+            (&tokens + &positions)?
+        };
+        drop((tokens, positions));
+        x = inner.drop.forward(&x)?;
         if self.config.gradient_checkpointing {
             for block in inner.h.iter() {
                 let block = block.clone();
@@ -159,7 +166,7 @@ impl Gpt2 {
             }
             return inner.ln_f.forward(&x);
         }
-        let mut stream = ResidualStream::new(x);
+        let mut stream = ResidualStream::new(x, inner.label);
         for (i, block) in inner.h.iter().enumerate() {
             block.add_to(&mut stream, i < self.config.recompute_mlp)?;
         }
@@ -194,6 +201,7 @@ fn norm(scope: &Scope, config: &Gpt2Config) -> Result<LayerNorm> {
 /// One block: attention and a perceptron, each on the normalized stream and added to it. Clones share parameters.
 #[derive(Clone, Debug)]
 struct Block {
+    label: LabelId,
     ln_1: LayerNorm,
     attn: Attention,
     ln_2: LayerNorm,
@@ -203,6 +211,7 @@ struct Block {
 impl Block {
     fn new(scope: &Scope, config: &Gpt2Config) -> Result<Block> {
         Ok(Block {
+            label: scope.label(),
             ln_1: norm(&scope.at("ln_1"), config)?,
             attn: Attention::new(&scope.at("attn"), config)?,
             ln_2: norm(&scope.at("ln_2"), config)?,
@@ -222,7 +231,7 @@ impl Module for Block {
     members!(ln_1, attn, ln_2, mlp);
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let mut stream = ResidualStream::new(x.clone());
+        let mut stream = ResidualStream::new(x.clone(), self.label);
         self.add_to(&mut stream, false)?;
         stream.into_sum()
     }

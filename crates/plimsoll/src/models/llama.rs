@@ -4,7 +4,7 @@ use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor};
 
-use super::rope::{self, RopeScaling};
+use super::rope::{RopeScaling, Tables};
 use crate::members;
 use crate::nn::{Embedding, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, Scope};
 
@@ -103,10 +103,12 @@ pub struct Llama {
     config: LlamaConfig,
     model: Inner,
     lm_head: Linear,
+    tables: Tables,
 }
 
 #[derive(Debug)]
 struct Inner {
+    label: LabelId,
     embed_tokens: Embedding,
     layers: ModuleList<Layer>,
     norm: RmsNorm,
@@ -154,8 +156,10 @@ impl Llama {
             true => embed_tokens.weight().clone(),
             false => head.parameter("weight", &[config.vocab_size, config.hidden_size], init)?,
         };
-        let model = Inner { embed_tokens, layers, norm };
-        Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model })
+        let model = Inner { label: inner.label(), embed_tokens, layers, norm };
+        let LlamaConfig { rope_theta, rope_scaling, .. } = config;
+        let tables = Tables::new(&inner.at("rotary_emb"), rope_theta, config.head_width(), rope_scaling);
+        Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model, tables })
     }
 
     /// Its sizes.
@@ -172,9 +176,7 @@ impl Llama {
             let message = format!("tokens {:?}: needs [batch, length]", tokens.shape());
             return Err(Error::Shape { op: "llama", message });
         };
-        let LlamaConfig { rope_theta, rope_scaling, .. } = &self.config;
-        let frequencies = rope::frequencies(*rope_theta, self.config.head_width(), *rope_scaling, length);
-        let (cos, sin) = Tensor::rotary_tables_of(length, &frequencies, tokens.device())?;
+        let [cos, sin] = self.tables.of(length, tokens.device())?;
         let mut x = self.model.embed_tokens.forward(tokens)?;
         if self.config.gradient_checkpointing {
             for layer in self.model.layers.iter() {
@@ -183,7 +185,7 @@ impl Llama {
             }
             return self.model.norm.forward(&x);
         }
-        let mut stream = ResidualStream::new(x);
+        let mut stream = ResidualStream::new(x, self.model.label);
         for (i, layer) in self.model.layers.iter().enumerate() {
             layer.add_to(&mut stream, &cos, &sin, i < self.config.recompute_mlp)?;
         }
@@ -214,6 +216,7 @@ impl Module for Llama {
 /// One block. Clones share parameters.
 #[derive(Clone, Debug)]
 struct Layer {
+    label: LabelId,
     input_layernorm: RmsNorm,
     self_attn: Attention,
     post_attention_layernorm: RmsNorm,
@@ -225,6 +228,7 @@ impl Layer {
         let norm =
             |name: &str| Ok(RmsNorm::new(&scope.at(name), config.hidden_size)?.eps(config.rms_norm_eps));
         Ok(Layer {
+            label: scope.label(),
             input_layernorm: norm("input_layernorm")?,
             self_attn: Attention::new(&scope.at("self_attn"), config)?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
@@ -233,7 +237,7 @@ impl Layer {
     }
 
     fn forward_at(&self, x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
-        let mut stream = ResidualStream::new(x.clone());
+        let mut stream = ResidualStream::new(x.clone(), self.label);
         self.add_to(&mut stream, cos, sin, false)?;
         stream.into_sum()
     }

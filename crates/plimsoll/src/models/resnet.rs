@@ -180,9 +180,21 @@ impl ResNet {
     /// other one again.
     #[must_use]
     pub fn recompute_activations(mut self) -> ResNet {
-        let stages = [&mut self.layer1, &mut self.layer2, &mut self.layer3, &mut self.layer4];
-        stages.into_iter().flat_map(|stage| stage.iter_mut()).for_each(|block| block.recomputes = true);
+        self.stages_mut().flat_map(|stage| stage.iter_mut()).for_each(|block| block.recomputes = true);
         self
+    }
+
+    /// The same model, which does not keep the output of every second block, from the first of each stage on: the backward pass
+    /// computes it again, from what is kept of the block anyway and the output of the block before it.
+    #[must_use]
+    pub fn recompute_outputs(mut self) -> ResNet {
+        let every_second = self.stages_mut().flat_map(|stage| stage.iter_mut().step_by(2));
+        every_second.for_each(|block| block.recomputes_output = true);
+        self
+    }
+
+    fn stages_mut(&mut self) -> impl Iterator<Item = &mut ModuleList<Block>> {
+        [&mut self.layer1, &mut self.layer2, &mut self.layer3, &mut self.layer4].into_iter()
     }
 
     /// Its sizes.
@@ -241,6 +253,8 @@ struct Block {
     downsample: Option<Downsample>,
     /// Whether what is between two convolutions is computed again in the backward pass.
     recomputes: bool,
+    /// Whether the output is.
+    recomputes_output: bool,
 }
 
 impl Block {
@@ -288,6 +302,7 @@ impl Block {
             bn3: is_bottleneck.then(|| norm("bn3", outputs)).transpose()?,
             downsample: (stride != 1 || inputs != outputs).then(downsample).transpose()?,
             recomputes: false,
+            recomputes_output: false,
         })
     }
 }
@@ -295,10 +310,8 @@ impl Block {
 impl Block {
     /// A normalization, ReLU and the next convolution.
     fn between(&self, norm: &BatchNorm2d, next: &Conv2d, x: &Tensor) -> Result<Tensor> {
-        match self.recomputes {
-            true => norm.forward_relu_into(x, |x| next.forward(x)),
-            false => next.forward(&norm.forward_relu(x)?),
-        }
+        let cut = if self.recomputes { norm.forward_relu_recomputed(x) } else { norm.forward_relu(x) };
+        next.forward(&cut?)
     }
 }
 
@@ -312,8 +325,16 @@ impl Module for Block {
             y = self.between(&self.bn2, conv3, &y)?;
             last = bn3;
         }
-        let residual = self.downsample.as_ref().map_or(Ok(x.clone()), |downsample| downsample.forward(x))?;
-        last.forward_add_relu(&y, &residual)
+        let again = self.recomputes_output;
+        let residual = match &self.downsample {
+            None => x.clone(),
+            Some(downsample) if again => downsample.forward_recomputed(x)?,
+            Some(downsample) => downsample.forward(x)?,
+        };
+        match again {
+            true => last.forward_add_relu_recomputed(&y, &residual),
+            false => last.forward_add_relu(&y, &residual),
+        }
     }
 }
 
@@ -330,6 +351,13 @@ impl Downsample {
             conv: convolution(&scope.at("0"), inputs, outputs, 1)?.stride(stride),
             norm: BatchNorm2d::new(&scope.at("1"), outputs)?,
         })
+    }
+}
+
+impl Downsample {
+    /// With an output that the backward pass computes again.
+    fn forward_recomputed(&self, x: &Tensor) -> Result<Tensor> {
+        self.norm.forward_recomputed(&self.conv.forward(x)?)
     }
 }
 

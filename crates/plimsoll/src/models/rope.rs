@@ -3,8 +3,12 @@
 //! The formulas are those of `modeling_rope_utils.py` of `transformers`.
 
 use std::f64::consts::TAU;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_tensor::{Error, Result};
+use plimsoll_tensor::label::{LabelId, Span};
+use plimsoll_tensor::{Device, Error, Result, Tensor, is_inference_mode_enabled};
+
+use crate::nn::Scope;
 
 /// How a model reads sequences longer than those of its pretraining: `rope_scaling`, or `rope_parameters`, of `transformers`.
 ///
@@ -81,8 +85,55 @@ impl RopeScaling {
     }
 }
 
+/// The tables of a model, which are made once, so that a training step reads no values of the program and can be captured. Each has
+/// a power of two of positions, and none is dropped before the model, since a captured step may read it. Clones share them.
+#[derive(Clone, Debug)]
+pub(super) struct Tables {
+    label: LabelId,
+    base: f64,
+    width: usize,
+    scaling: Option<RopeScaling>,
+    made: Arc<Mutex<Vec<[Tensor; 2]>>>,
+}
+
+impl Tables {
+    /// For heads of this width; none are made yet.
+    pub(super) fn new(scope: &Scope, base: f64, width: usize, scaling: Option<RopeScaling>) -> Tables {
+        Tables { label: scope.label(), base, width, scaling, made: Arc::default() }
+    }
+
+    /// Cosines and sines for sequences of so many tokens.
+    pub(super) fn of(&self, length: usize, device: &Device) -> Result<[Tensor; 2]> {
+        let depends_on_length = match self.scaling {
+            Some(RopeScaling::Dynamic { max_position_embeddings: most, .. }) => length > most,
+            _ => false,
+        };
+        // A training step cannot keep tensors of inference mode.
+        if depends_on_length || is_inference_mode_enabled() {
+            return self.make(length, length, device);
+        }
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |[cos, _]: &&[Tensor; 2]| cos.shape()[0] >= length && cos.device() == device;
+        if made.iter().find(fits).is_none() {
+            made.push(self.make(length.next_power_of_two(), length, device)?);
+        }
+        let Some([cos, sin]) = made.iter().find(fits) else { unreachable!("made above") };
+        if cos.shape()[0] == length {
+            return Ok([cos.clone(), sin.clone()]);
+        }
+        Ok([cos.narrow(0, 0, length)?, sin.narrow(0, 0, length)?])
+    }
+
+    /// Tables of so many rows, for sequences of `length` tokens.
+    fn make(&self, rows: usize, length: usize, device: &Device) -> Result<[Tensor; 2]> {
+        let _owner = Span::layer(self.label);
+        let frequencies = frequencies(self.base, self.width, self.scaling, length);
+        Tensor::rotary_tables_of(rows, &frequencies, device).map(<[Tensor; 2]>::from)
+    }
+}
+
 /// The frequency of each pair of a head of this width, in sequences of `length` tokens.
-pub(super) fn frequencies(base: f64, width: usize, scaling: Option<RopeScaling>, length: usize) -> Vec<f64> {
+fn frequencies(base: f64, width: usize, scaling: Option<RopeScaling>, length: usize) -> Vec<f64> {
     let plain = |base: f64| (0..width / 2).map(move |i| base.powf(-2.0 * i as f64 / width as f64));
     match scaling {
         None => plain(base).collect(),

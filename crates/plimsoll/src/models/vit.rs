@@ -1,5 +1,6 @@
 //! Vision transformers: the names, shapes and start values of `torchvision`'s `vit_b_16` and its relatives.
 
+use plimsoll_tensor::checkpoint::recompute_output;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, Conv2dOptions, CrossEntropyOptions, Error, Result, Tensor};
 
@@ -30,6 +31,9 @@ pub struct VitConfig {
     pub attention_dropout: f64,
     /// Number of classes.
     pub num_classes: usize,
+    /// In how many blocks, from the first on, the perceptron's first product is computed again in the backward pass and not
+    /// kept. [`layers_to_recompute`](super::layers_to_recompute) finds how many a limit asks for.
+    pub recompute_mlp: usize,
 }
 
 impl VitConfig {
@@ -44,6 +48,7 @@ impl VitConfig {
             dropout: 0.0,
             attention_dropout: 0.0,
             num_classes: 1000,
+            recompute_mlp: 0,
         }
     }
 
@@ -152,7 +157,7 @@ impl Module for Vit {
         let class = self.class_token.expand(&[batch, 1, self.config.hidden_dim])?;
         let class = if class.dtype() == tokens.dtype() { class } else { class.to_dtype(tokens.dtype())? };
         let tokens = Tensor::cat(&[&class, &tokens], 1)?;
-        self.heads.head.forward(&self.encoder.forward(&tokens)?.select(1, 0)?)
+        self.heads.head.forward(&self.encoder.class_token_of(tokens)?)
     }
 }
 
@@ -204,6 +209,7 @@ struct Encoder {
     dropout: Dropout,
     layers: Layers,
     ln: LayerNorm,
+    recompute_mlp: usize,
 }
 
 impl Encoder {
@@ -218,22 +224,37 @@ impl Encoder {
             dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
             layers: Layers(blocks.collect::<Result<_>>()?),
             ln: LayerNorm::new(&scope.at("ln"), config.hidden_dim)?.eps(1e-6),
+            recompute_mlp: config.recompute_mlp,
         })
+    }
+}
+
+impl Encoder {
+    /// The class token of what the blocks make of tokens, normalized: no other token is read.
+    fn class_token_of(&self, tokens: Tensor) -> Result<Tensor> {
+        self.stream(tokens)?.select(1, 0)?.finish(&self.ln)
+    }
+
+    /// The tokens with what all blocks add to them.
+    fn stream(&self, tokens: Tensor) -> Result<ResidualStream> {
+        let x = {
+            let _owner = Span::layer(self.label);
+            tokens.add(&self.pos_embedding)?
+        };
+        drop(tokens);
+        let mut stream = ResidualStream::new(self.dropout.forward(&x)?, self.label);
+        for (i, block) in self.layers.0.iter().enumerate() {
+            block.add_to(&mut stream, i < self.recompute_mlp)?;
+        }
+        Ok(stream)
     }
 }
 
 impl Module for Encoder {
     members!(pos_embedding, dropout, layers, ln);
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let x = {
-            let _owner = Span::layer(self.label);
-            x.add(&self.pos_embedding)?
-        };
-        let x = self.dropout.forward(&x)?;
-        let mut stream = ResidualStream::new(x);
-        self.layers.0.iter().try_for_each(|block| block.add_to(&mut stream))?;
-        stream.finish(&self.ln)
+    fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        self.stream(tokens.clone())?.finish(&self.ln)
     }
 }
 
@@ -259,6 +280,7 @@ impl Module for Layers {
 
 #[derive(Debug)]
 struct Block {
+    label: LabelId,
     ln_1: LayerNorm,
     self_attention: MultiheadAttention,
     dropout: Dropout,
@@ -276,6 +298,7 @@ impl Block {
         };
         let norm = |name: &str| Ok(LayerNorm::new(&scope.at(name), width)?.eps(1e-6));
         Ok(Block {
+            label: scope.label(),
             ln_1: norm("ln_1")?,
             self_attention: MultiheadAttention::new(
                 &scope.at("self_attention"),
@@ -291,12 +314,12 @@ impl Block {
 }
 
 impl Block {
-    fn add_to(&self, stream: &mut ResidualStream) -> Result<()> {
+    fn add_to(&self, stream: &mut ResidualStream, recompute_mlp: bool) -> Result<()> {
         let x = stream.normalized(&self.ln_1)?;
         let mixed = self.self_attention.attend(&x, &x, &x, MultiheadOptions::default())?.0;
         drop(x);
         stream.add_dropped(mixed, &self.dropout)?;
-        let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?)?;
+        let down = self.mlp.forward_of(stream.normalized(&self.ln_2)?, recompute_mlp)?;
         stream.add_dropped(down, &self.mlp.dropout)
     }
 }
@@ -305,8 +328,8 @@ impl Module for Block {
     members!(ln_1, self_attention, dropout, ln_2, mlp);
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        let mut stream = ResidualStream::new(input.clone());
-        self.add_to(&mut stream)?;
+        let mut stream = ResidualStream::new(input.clone(), self.label);
+        self.add_to(&mut stream, false)?;
         stream.into_sum()
     }
 }
@@ -337,8 +360,14 @@ impl Mlp {
     }
 
     /// Of the normalized stream, which is dropped as soon as it was read.
-    fn forward_of(&self, x: Tensor) -> Result<Tensor> {
-        let up = self.up.forward(&x)?;
+    fn forward_of(&self, x: Tensor, recompute: bool) -> Result<Tensor> {
+        let up = match recompute {
+            true => {
+                let up = self.up.clone();
+                recompute_output(move |x| up.forward(&x[0]), &[&x])?
+            }
+            false => self.up.forward(&x)?,
+        };
         drop(x);
         if self.inner_dropout.is_dropping() {
             return self.down.forward(&self.inner_dropout.forward(&up.gelu()?)?);

@@ -1,8 +1,5 @@
 //! Batch normalization as a layer: [`BatchNorm1d`], [`BatchNorm2d`], [`BatchNorm3d`].
 
-use std::sync::{Arc, Mutex, PoisonError};
-
-use plimsoll_tensor::autograd::saved_tensors_hooks;
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{BatchNormArgs, Error, Result, Tensor};
 
@@ -114,48 +111,16 @@ impl<const D: usize> BatchNorm<D> {
     /// # Errors
     /// As `forward`.
     pub fn forward_relu(&self, input: &Tensor) -> Result<Tensor> {
-        self.run(input, None, true)
+        self.run(input, BatchNormArgs { relu: true, ..BatchNormArgs::default() })
     }
 
-    /// What `next` makes of the normalized input, cut at 0. What `next` saves of that for the backward pass is not kept but
-    /// computed again from the input, which is kept anyway: one tensor instead of two, for another pass over it.
+    /// [`BatchNorm::forward_relu`] with an output that the backward pass does not keep: what it needs of it is computed again from
+    /// the input, which is kept anyway. One tensor instead of two, for another pass over it.
     ///
     /// # Errors
-    /// As `forward`, and those of `next`.
-    pub fn forward_relu_into(
-        &self,
-        input: &Tensor,
-        next: impl FnOnce(&Tensor) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let cut = self.forward_relu(input)?;
-        if !self.mode.is_training() || !cut.requires_grad() {
-            return next(&cut);
-        }
-        let [x, weight, bias] = [Some(input), self.weight.as_deref(), self.bias.as_deref()]
-            .map(|tensor| tensor.map(Tensor::detach));
-        let (eps, owner) = (self.eps, self.label);
-        // Known while `next` runs; the hooks, which live longer, must not keep it.
-        let made = Arc::new(Mutex::new(Some(cut.detach())));
-        let known = made.clone();
-        let is_made = move |saved: &Tensor| {
-            let made = known.lock().unwrap_or_else(PoisonError::into_inner);
-            made.as_ref().is_some_and(|made| made.shares_storage(saved) && made.shape() == saved.shape())
-        };
-        let pack = move |saved: &Tensor| Ok(if is_made(saved) { None } else { Some(saved.clone()) });
-        let unpack = move |packed: &Option<Tensor>| match (packed, &x) {
-            (Some(saved), _) => Ok(saved.clone()),
-            (None, Some(x)) => {
-                let _owner = Span::layer(owner);
-                let (weight, bias) = (weight.as_ref(), bias.as_ref());
-                let args =
-                    BatchNormArgs { weight, bias, relu: true, training: true, eps, ..Default::default() };
-                x.batch_norm_with(args)
-            }
-            (None, None) => unreachable!("an input is there"),
-        };
-        let out = saved_tensors_hooks(pack, unpack, || next(&cut));
-        *made.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        out
+    /// As `forward`.
+    pub fn forward_relu_recomputed(&self, input: &Tensor) -> Result<Tensor> {
+        self.run(input, BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() })
     }
 
     /// The normalized input plus `residual`, cut at 0, without the tensors between the three: the end of a residual block.
@@ -163,10 +128,29 @@ impl<const D: usize> BatchNorm<D> {
     /// # Errors
     /// As `forward`; a residual of another shape or type.
     pub fn forward_add_relu(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        self.run(input, Some(residual), true)
+        self.run(input, BatchNormArgs { residual: Some(residual), relu: true, ..BatchNormArgs::default() })
     }
 
-    fn run(&self, input: &Tensor, residual: Option<&Tensor>, relu: bool) -> Result<Tensor> {
+    /// [`BatchNorm::forward_add_relu`] with an output that the backward pass does not keep, as
+    /// [`BatchNorm::forward_relu_recomputed`]: it is computed again from the input and the residual.
+    ///
+    /// # Errors
+    /// As [`BatchNorm::forward_add_relu`].
+    pub fn forward_add_relu_recomputed(&self, input: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        let args = BatchNormArgs { relu: true, recompute: true, ..BatchNormArgs::default() };
+        self.run(input, BatchNormArgs { residual: Some(residual), ..args })
+    }
+
+    /// The normalized input, which the backward pass does not keep, as [`BatchNorm::forward_relu_recomputed`].
+    ///
+    /// # Errors
+    /// As `forward`.
+    pub fn forward_recomputed(&self, input: &Tensor) -> Result<Tensor> {
+        self.run(input, BatchNormArgs { recompute: true, ..BatchNormArgs::default() })
+    }
+
+    /// With what `then` says of ReLU, a residual and keeping.
+    fn run(&self, input: &Tensor, then: BatchNormArgs<'_>) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         self.check(input)?;
         let running = self.running_mean.as_deref().zip(self.running_var.as_deref());
@@ -175,11 +159,10 @@ impl<const D: usize> BatchNorm<D> {
             num_batches_tracked: self.num_batches_tracked.as_deref(),
             weight: self.weight.as_deref(),
             bias: self.bias.as_deref(),
-            residual,
-            relu,
             training: self.mode.is_training(),
             momentum: self.momentum,
             eps: self.eps,
+            ..then
         })
     }
 
@@ -203,6 +186,6 @@ impl<const D: usize> Module for BatchNorm<D> {
     }
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        self.run(input, None, false)
+        self.run(input, BatchNormArgs::default())
     }
 }

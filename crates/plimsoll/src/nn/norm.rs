@@ -134,6 +134,11 @@ impl Module for GroupNorm {
 }
 
 impl RmsNorm {
+    /// What owns its tensors.
+    pub(crate) fn label(&self) -> LabelId {
+        self.label
+    }
+
     /// The sum `input + residual`, and that sum normalized: one pass forward and one backward.
     ///
     /// # Errors
@@ -154,6 +159,11 @@ impl Module for RmsNorm {
 }
 
 impl LayerNorm {
+    /// What owns its tensors.
+    pub(crate) fn label(&self) -> LabelId {
+        self.label
+    }
+
     /// The sum `input + residual`, and that sum normalized: one pass forward and one backward.
     ///
     /// # Errors

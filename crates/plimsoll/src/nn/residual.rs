@@ -4,49 +4,58 @@
 //! again in the backward pass, where that reads it, and not kept: its input is kept anyway.
 
 use plimsoll_tensor::checkpoint::recompute_output;
+use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Result, Tensor, autocast};
 
 use super::{Dropout, LayerNorm, Module, RmsNorm};
 
 /// A normalization of rows.
 pub(crate) trait RowNorm: Module + Clone + Send + Sync + 'static {
+    /// What owns its tensors.
+    fn label(&self) -> LabelId;
+
     /// `x + residual`, and that sum normalized.
     fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)>;
 }
 
 impl RowNorm for LayerNorm {
+    fn label(&self) -> LabelId {
+        LayerNorm::label(self)
+    }
+
     fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         LayerNorm::forward_add(self, x, residual)
     }
 }
 
 impl RowNorm for RmsNorm {
+    fn label(&self) -> LabelId {
+        RmsNorm::label(self)
+    }
+
     fn forward_add(&self, x: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         RmsNorm::forward_add(self, x, residual)
     }
 }
 
-/// A sum, and what is still to be added to it.
+/// A sum, and what is still to be added to it. Its sums belong to the normalization that reads them, the last one to the stream.
 #[derive(Debug)]
 pub(crate) struct ResidualStream {
+    label: LabelId,
     sum: Tensor,
     part: Option<Tensor>,
 }
 
 impl ResidualStream {
     /// A stream that begins with `x`.
-    pub(crate) fn new(x: Tensor) -> ResidualStream {
-        ResidualStream { sum: x, part: None }
+    pub(crate) fn new(x: Tensor, label: LabelId) -> ResidualStream {
+        ResidualStream { label, sum: x, part: None }
     }
 
     /// Adds what a part of the network computed.
     pub(crate) fn add(&mut self, part: Tensor) -> Result<()> {
-        if part.dtype() == self.sum.dtype() && self.part.is_none() {
-            self.part = Some(part);
-        } else {
-            self.settle()?;
-            self.sum = (&self.sum + &part)?;
-        }
+        self.settle(self.label)?;
+        self.part = Some(part);
         Ok(())
     }
 
@@ -55,7 +64,7 @@ impl ResidualStream {
         if !dropout.is_dropping() {
             return self.add(part);
         }
-        self.settle()?;
+        self.settle(self.label)?;
         self.sum = dropout.forward_add(&part, &self.sum)?;
         Ok(())
     }
@@ -64,7 +73,7 @@ impl ResidualStream {
     pub(crate) fn normalized<N: RowNorm>(&mut self, norm: &N) -> Result<Tensor> {
         let again = norm.clone();
         let again = move |x: &[Tensor]| autocast::lower(&again.forward(&x[0])?);
-        match self.part.take() {
+        match self.part_to_fuse(norm)? {
             None => recompute_output(again, &[&self.sum]),
             Some(part) => {
                 let normal = autocast::lower(&self.add_and_normalize(part, norm)?)?;
@@ -76,15 +85,21 @@ impl ResidualStream {
 
     /// The stream at its end, normalized.
     pub(crate) fn finish<N: RowNorm>(mut self, norm: &N) -> Result<Tensor> {
-        match self.part.take() {
+        match self.part_to_fuse(norm)? {
             None => norm.forward(&self.sum),
             Some(part) => self.add_and_normalize(part, norm),
         }
     }
 
+    /// One slice of the stream along a dimension: what is added to the others is never added.
+    pub(crate) fn select(self, dim: isize, index: isize) -> Result<ResidualStream> {
+        let part = self.part.map(|part| part.select(dim, index)).transpose()?;
+        Ok(ResidualStream { sum: self.sum.select(dim, index)?, part, ..self })
+    }
+
     /// The stream as it is.
     pub(crate) fn into_sum(mut self) -> Result<Tensor> {
-        self.settle()?;
+        self.settle(self.label)?;
         Ok(self.sum)
     }
 
@@ -96,9 +111,18 @@ impl ResidualStream {
         Ok(normal)
     }
 
+    /// What the normalization can add in its own pass, which takes one type. What it cannot is added now.
+    fn part_to_fuse<N: RowNorm>(&mut self, norm: &N) -> Result<Option<Tensor>> {
+        if self.part.as_ref().is_some_and(|part| part.dtype() != self.sum.dtype()) {
+            self.settle(norm.label())?;
+        }
+        Ok(self.part.take())
+    }
+
     /// Adds what is still to be added.
-    fn settle(&mut self) -> Result<()> {
+    fn settle(&mut self, owner: LabelId) -> Result<()> {
         if let Some(part) = self.part.take() {
+            let _owner = Span::layer(owner);
             self.sum = (&self.sum + &part)?;
         }
         Ok(())

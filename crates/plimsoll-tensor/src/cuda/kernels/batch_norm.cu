@@ -1,7 +1,7 @@
 
 // Batch normalization. Defined before: A, the type that is computed in; T, that of images; W, B and S, those of weight, bias and given
 // statistics; LAST, whether the channels of a place lie side by side; VEC, how many of them a thread has; LANES, how many threads share
-// a row; RELU: 0 none, 1 found again from the input, 2 read from the output; PASS:
+// a row; RELU: 0 none, 1 found again from the input, 2 read from the output, 3 found again from the input and the residual; PASS:
 // 0 sums of a part of the elements around the first one, 1 the statistics from them, 2 given statistics, 3 the output,
 // 4 sums of the gradient of a part, 5 the gradients of weight and bias from them, 6 the gradient of the input.
 
@@ -176,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(A* partial, T* to_resid
         for (i64 row = begin + FIRST_ROW; row < end; row += ROW_STEP) {
             i64 at = place(s, channel, row);
             Some slope = *(const Some*)(grad + at), here = *(const Some*)(x + at);
-#if RELU == 2
+#if RELU >= 2
             Some made = *(const Some*)(out + at);
 #endif
 #pragma unroll
@@ -187,11 +187,17 @@ extern "C" __global__ void __launch_bounds__(256) kernel(A* partial, T* to_resid
 #elif RELU == 2
                 if (value<A>(made.v[k]) <= 0) g = 0;
                 slope.v[k] = Into<T>::of(g);
+#elif RELU == 3
+                A y = off * scale[k].mul + scale[k].add;
+                y += value<A>(made.v[k]);
+                // Cut is what was rounded to 0, too.
+                if (value<A>(Into<T>::of(y)) <= 0) g = 0;
+                slope.v[k] = Into<T>::of(g);
 #endif
                 sums[0][k] += g * (off - mean[k]);
                 sums[1][k] += g;
             }
-#if RELU == 2
+#if RELU >= 2
             *(Some*)(to_residual + at) = slope;
 #endif
         }
@@ -207,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(A* to_weight, A* to_bi
     to_bias[channel] = (A)total[1];
 }
 #else
-// BATCH: whether the statistics were those of the input. Where RELU is 2, the gradient is that of the residual, cut already.
+// BATCH: whether the statistics were those of the input.
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* grad, const T* x, const A* means, const A* rstds, const W* weight, const B* bias, const A* to_weight, const A* to_bias, Size s) {
     i64 channel = CHANNEL, begin = (i64)blockIdx.y * s.part, end = begin + s.part < s.rows ? begin + s.part : s.rows;
     if (channel >= s.channels) return;

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::memory_format::{MemoryFormat, kept};
 use super::{BatchNorm, Then, channels, images};
-use crate::cpu::kernels::channel_norm::{Affine, cut_where_not_positive, normalize_backward};
+use crate::cpu::kernels::channel_norm::{Affine, cut_where_not_positive, normalize_add, normalize_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::batch_norm::{self, Cut, Scale};
@@ -16,11 +16,13 @@ use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::road::call;
 use crate::tensor::{Grads, Tensor};
 
-/// `grad, x, mean, rstd[, weight, bias][, out] -> grads of x, weight and bias[, of the residual]`.
+/// `grad, x, mean, rstd[, weight, bias][, out or residual] -> grads of x, weight and bias[, of the residual]`.
 #[derive(Clone, Copy, Debug)]
 struct BatchNormBackward {
     batch: bool,
     then: Then,
+    /// Whether the last input is the residual, from which the output is computed again.
+    from_residual: bool,
     /// As the input lies: the gradient and the output are read so, too.
     format: MemoryFormat,
 }
@@ -28,16 +30,19 @@ struct BatchNormBackward {
 impl BatchNorm {
     pub(super) fn by_kernel(self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
         let scale = self.scale(at.inputs());
-        let reads = scale.clone().filter(|&i| self.then == Then::Relu || i == scale.start);
+        let reads = scale.clone().filter(|&i| self.finds_cut() || i == scale.start);
         let saved: SmallVec<[Tensor; 2]> = reads.map(|i| at.input(i)).collect::<Result<_>>()?;
         let (x, mean, rstd) = (at.input(0)?, at.output(1)?, at.output(2)?);
         let format = MemoryFormat::for_input(&x.data().layout);
         let moved = grad.to_memory_format(format)?;
-        let out = (self.then == Then::AddRelu).then(|| at.output(0)?.to_memory_format(format)).transpose()?;
+        let from_residual = self.then == Then::AddRelu && self.finds_cut();
+        let made = || if from_residual { at.input(at.inputs() - 1) } else { at.output(0) };
+        let made = (self.then == Then::AddRelu).then(|| made()?.to_memory_format(format)).transpose()?;
         let mut ins: SmallVec<[&Tensor; 6]> = smallvec![&moved, &x, &mean, &rstd];
         ins.extend(&saved);
-        ins.extend(&out);
-        let mut outs = call(BatchNormBackward { batch: self.batch, then: self.then, format }, &ins)?;
+        ins.extend(&made);
+        let op = BatchNormBackward { batch: self.batch, then: self.then, from_residual, format };
+        let mut outs = call(op, &ins)?;
         let mut results: Grads = smallvec![None; at.inputs()];
         if self.then == Then::AddRelu {
             results[at.inputs() - 1] = outs.pop();
@@ -65,17 +70,19 @@ impl BatchNorm {
             false => (x.sub(&wide(&at.output(1)?.detach())?)?, wide(&at.output(2)?.detach())?),
         };
         let normal = centred.mul(&rstd)?;
-        let reads = scales.clone().filter(|&i| self.then == Then::Relu || i == scales.start);
+        let reads = scales.clone().filter(|&i| self.finds_cut() || i == scales.start);
         let scale = reads.map(|i| wide(&at.input(i)?)).collect::<Result<Vec<_>>>()?;
         let scaled = |x: &Tensor| scale.first().map_or(Ok(x.clone()), |weight| x.mul(weight));
         let where_positive = |y: &Tensor| grad.mul(&y.not_positive()?.affine(-1.0, 1.0)?);
+        let before = || {
+            let y = scaled(&normal)?;
+            scale.get(1).map_or(Ok(y.clone()), |bias| y.add(bias))
+        };
         let grad = match self.then {
             Then::Nothing => grad.clone(),
-            Then::Relu => {
-                let y = scaled(&normal)?;
-                where_positive(&scale.get(1).map_or(Ok(y.clone()), |bias| y.add(bias))?)?
-            }
-            Then::AddRelu => where_positive(&at.output(0)?)?,
+            Then::Relu => where_positive(&before()?)?,
+            Then::AddRelu if self.reads_output() => where_positive(&at.output(0)?)?,
+            Then::AddRelu => where_positive(&before()?.add(&at.input(at.inputs() - 1)?)?)?,
         };
         let mut results: Grads = smallvec![None; at.inputs()];
         if at.wants(0) {
@@ -116,11 +123,7 @@ impl Kernel for BatchNormBackward {
             (Then::AddRelu, [scale @ .., made]) => (Some(*made), scale),
             _ => (None, scale),
         };
-        let cut = match self.then {
-            Then::Nothing => Cut::None,
-            Then::Relu => Cut::Again,
-            Then::AddRelu => Cut::FromOutput,
-        };
+        let cut = if self.from_residual { Cut::FromResidual } else { self.then.cut() };
         let [weight, bias] = [0, 1].map(|i| scale.get(i).copied());
         let scale = Scale { mean: *mean, rstd: *rstd, weight, bias };
         batch_norm::backward(call, images(x.layout), self.batch, &scale, made, cut)
@@ -128,8 +131,8 @@ impl Kernel for BatchNormBackward {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let [grad, x, mean, rstd, scale @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
-        let (out, scale) = match (self.then, scale) {
-            (Then::AddRelu, [scale @ .., out]) => (Some(out), scale),
+        let (made, scale) = match (self.then, scale) {
+            (Then::AddRelu, [scale @ .., made]) => (Some(made), scale),
             _ => (None, scale),
         };
         let mut outs = call.outs.into_iter();
@@ -139,14 +142,19 @@ impl Kernel for BatchNormBackward {
             let affine = Affine { mean, rstd, weight, bias, relu: self.then == Then::Relu };
             let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred")).elements::<T>();
             let (to_x, to_scale) = (next(), [next(), next()]);
-            let mut grad = grad.elements();
-            if let Some(out) = out {
+            let (size, mut grad) = (channels(x.layout()), grad.elements());
+            if let Some(made) = made {
                 let to_residual = next();
-                cut_where_not_positive(out.elements(), grad, to_residual);
+                let mut out = made.elements();
+                if self.from_residual {
+                    // The gradient of `x` is written later: until then its room holds the output.
+                    normalize_add(size, &affine, [x.elements(), out], to_x);
+                    out = &*to_x;
+                }
+                cut_where_not_positive(out, grad, to_residual);
                 grad = to_residual;
             }
-            let both = [x.elements(), grad];
-            normalize_backward(channels(x.layout()), &affine, self.batch, both, to_x, to_scale);
+            normalize_backward(size, &affine, self.batch, [x.elements(), grad], to_x, to_scale);
         });
         Ok(())
     }

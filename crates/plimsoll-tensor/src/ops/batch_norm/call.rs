@@ -3,7 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::super::memory_format::MemoryFormat;
-use super::{BatchNorm, Then};
+use super::{BatchNorm, Then, again};
 use crate::autograd::no_grad;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cuda::{self, CudaCall};
@@ -48,6 +48,9 @@ pub struct BatchNormArgs<'a> {
     pub residual: Option<&'a Tensor>,
     /// Whether ReLU follows.
     pub relu: bool,
+    /// Whether the output is not kept for the backward pass: what reads it later saves how to compute it again, from the
+    /// input and the statistics, which are kept anyway, and the residual.
+    pub recompute: bool,
     /// Whether the batch's own statistics are used, and the running ones updated.
     pub training: bool,
     /// The share of the batch in the updated statistics; without it they are the mean over all batches, which needs
@@ -67,6 +70,7 @@ impl Default for BatchNormArgs<'_> {
             bias: None,
             residual: None,
             relu: false,
+            recompute: false,
             training,
             momentum: Some(momentum),
             eps,
@@ -233,7 +237,7 @@ impl Tensor {
         };
         // A batch of nothing has no statistics: the running ones stay as they are.
         let training = training && (self.numel() > 0 || running.is_none());
-        let op = BatchNorm { batch: training || running.is_none(), then, eps };
+        let op = BatchNorm { batch: training || running.is_none(), then, recompute: args.recompute, eps };
         if residual.is_some() && !args.relu {
             return Err(Error::argument(op.name(), "a residual without ReLU: add it to the result"));
         }
@@ -259,6 +263,9 @@ impl Tensor {
             _ if training => self.follow(&args, &outs)?,
             Some(count) if args.training => no_grad(|| count.add_scalar_(1))?,
             _ => {}
+        }
+        if args.recompute {
+            again::recompute(&outs, self, then, [weight, bias, residual.as_ref()])?;
         }
         Ok(outs.remove(0))
     }

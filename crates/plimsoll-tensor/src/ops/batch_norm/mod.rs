@@ -4,14 +4,17 @@
 //! |---|---|
 //! | this one | the operators: with the batch's statistics, with given ones; the running statistics |
 //! | `parameters` | the operators' parameters, and how channels lie |
+//! | `again` | the output once more, where it is not kept |
 //! | `backward` | the gradients: by a kernel, and as operations on tensors |
 //! | `call` | the methods of [`Tensor`] |
 //! | `cases` | what the conformance suite runs |
 //!
 //! Kept are the input and two numbers a channel. With the ReLU in it, the tensor between the two is never made: the backward
-//! pass computes again what was cut. With a residual, it reads that from the output, which the next layer keeps anyway.
+//! pass computes again what was cut. With a residual, it reads that from the output, which the next layer keeps anyway; with
+//! [`BatchNormArgs::recompute`] nobody keeps the output, and what was cut is found from the residual.
 //! Channels-last images stay so.
 
+mod again;
 mod backward;
 mod call;
 mod cases;
@@ -28,7 +31,7 @@ use super::want_float;
 use crate::cpu::kernels::channel_norm::{Affine, inverse_deviation, normalize, normalize_add, statistics};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
-use crate::cuda::batch_norm::{self, Cut};
+use crate::cuda::batch_norm;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
@@ -38,11 +41,7 @@ use crate::tensor::Grads;
 
 impl Kernel for BatchNorm {
     fn name(&self) -> &'static str {
-        match self.then {
-            Then::Nothing => "batch_norm",
-            Then::Relu => "batch_norm_relu",
-            Then::AddRelu => "batch_norm_add_relu",
-        }
+        self.then.name()
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
@@ -50,8 +49,7 @@ impl Kernel for BatchNorm {
         let given = (!self.batch).then(|| [ins[1], ins[2]]);
         let [weight, bias] = [0, 1].map(|i| self.scale(ins.len()).nth(i).map(|at| ins[at]));
         let residual = (self.then == Then::AddRelu).then(|| ins[ins.len() - 1]);
-        let cut = if self.then == Then::Nothing { Cut::None } else { Cut::Again };
-        let cut = if residual.is_some() { Cut::FromOutput } else { cut };
+        let cut = self.then.cut();
         batch_norm::forward(call, images(ins[0].layout), given, [weight, bias, residual], cut, self.eps)
     }
 
@@ -148,9 +146,11 @@ impl Operator for BatchNorm {
     fn saves(&self, wanted: &[bool]) -> Saves {
         let numbers = Saves::output(1).and(Saves::output(2));
         let saves = Saves::input(0).and(numbers);
-        let saves = saves.and(Saves::output(0).only_if(self.then == Then::AddRelu));
+        let saves = saves.and(Saves::output(0).only_if(self.reads_output()));
+        let residual = Saves::input(wanted.len() - 1);
+        let saves = saves.and(residual.only_if(self.then == Then::AddRelu && self.finds_cut()));
         // The bias is read where the ReLU's cut is found again.
-        let reads = |&i: &usize| self.then == Then::Relu || i == self.scale(wanted.len()).start;
+        let reads = |&i: &usize| self.finds_cut() || i == self.scale(wanted.len()).start;
         self.scale(wanted.len()).filter(reads).fold(saves, |all, i| all.and(Saves::input(i)))
     }
 

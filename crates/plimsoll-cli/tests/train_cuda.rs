@@ -1,0 +1,113 @@
+//! `plimsoll train --device cuda` on the stand-in: the same requests for memory as on a GPU, and no values.
+//!
+//! Skipped where the stand-in is not built (`cargo build -p plimsoll-standin`), or NVRTC is not found: put a Python with PyTorch for
+//! CUDA on the PATH.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
+
+mod program;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use program::{Folder, json, stderr};
+
+/// The program with the stand-in for libraries, as an H200; `None` where that is not built.
+fn on_standin(folder: &Folder) -> Option<Command> {
+    let program = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
+    let library = program.parent().expect("a folder").join("libplimsoll_standin.so");
+    if !library.is_file() {
+        eprintln!("skipped: {} is not built (`cargo build -p plimsoll-standin`)", library.display());
+        return None;
+    }
+    for name in ["libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9"] {
+        let link = folder.0.join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(&library, link).expect("a link");
+        }
+    }
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", folder.path()).env("XDG_CACHE_HOME", folder.path());
+    command.env("XDG_RUNTIME_DIR", folder.path()).env("PLIMSOLL_STANDIN_GPU", "H200");
+    Some(command)
+}
+
+const JOBS: [&[&str]; 3] = [
+    &["mnist", "--images", "300", "--batch-size", "32", "--epochs", "2"],
+    &[
+        "gpt",
+        "--layers",
+        "2",
+        "--width",
+        "64",
+        "--steps",
+        "12",
+        "--sample",
+        "0",
+        "--dropout",
+        "0.1",
+        "--checkpoint",
+    ],
+    &["gpt", "--layers", "2", "--width", "64", "--steps", "12", "--sample", "0", "--dtype", "bfloat16"],
+];
+
+fn train(folder: &Folder, job: &[&str], device: &str, more: &[&str]) -> Option<Output> {
+    let mut command = on_standin(folder)?;
+    command.arg("train").args(job).args(["--device", device, "--no-live", "--json"]).args(more);
+    let output = command.output().expect("it runs");
+    if stderr(&output).contains("NVRTC") {
+        eprintln!("skipped: {}", stderr(&output));
+        return None;
+    }
+    assert_eq!(output.status.code(), Some(0), "{job:?} on {device}: {}", stderr(&output));
+    Some(output)
+}
+
+#[test]
+fn captured_steps_have_the_account_of_the_simulated_gpu() {
+    let folder = Folder::new("train-cuda-capture");
+    for job in JOBS {
+        for more in [&[][..], &["--capture"]] {
+            let Some(cuda) = train(&folder, job, "cuda", more) else { return };
+            let Some(sim) = train(&folder, job, "sim:H200", more) else { return };
+            let (cuda, sim) = (json(&cuda), json(&sim));
+            for field in ["peak_allocated_bytes", "peak_reserved_bytes", "peak_by_category", "owners_at_peak"]
+            {
+                let (cuda, sim) = (&cuda["memory"][field], &sim["memory"][field]);
+                assert!(!sim.is_null() && cuda == sim, "{job:?} {more:?}: {field}: {cuda} {sim}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_in_captured_steps_saves_and_ends_cleanly() {
+    let folder = Folder::new("train-cuda-signal");
+    let saved = folder.file("saved");
+    let Some(mut command) = on_standin(&folder) else { return };
+    let args =
+        ["gpt", "--layers", "2", "--width", "64", "--steps", "100000000", "--save-every", "7", "--capture"];
+    command.arg("train").args(args).args(["--device", "cuda", "--no-live", "--json", "--save", &saved]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let begun = Instant::now();
+    // Saved after seven steps: more than are run as usual.
+    while !Path::new(&saved).join("model.safetensors").exists() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    let output = child.wait_with_output().expect("an end");
+    if stderr(&output).contains("NVRTC") {
+        eprintln!("skipped: {}", stderr(&output));
+        return;
+    }
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    let run = json(&output);
+    assert_eq!((&run["verdict"], &run["signal"]), (&"stopped".into(), &"SIGINT".into()));
+    let steps = (run["steps"].as_u64().expect("steps") + 5).to_string();
+    let job = ["gpt", "--layers", "2", "--width", "64", "--steps", &steps, "--sample", "0"];
+    let resumed = train(&folder, &job, "cuda", &["--capture", "--resume", &saved]).expect("as before");
+    assert_eq!(json(&resumed)["steps"].as_u64(), steps.parse().ok());
+}

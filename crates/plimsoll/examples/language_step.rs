@@ -1,0 +1,150 @@
+//! Training steps of language models: time, loss and peaks. `cargo run --release --example language_step -- cuda:0 small 8 1024 bf16`.
+//!
+//! Arguments: device (`cpu`, `cuda:N`, `sim:GPU`), model (GPT-2: `tiny`, `small`, `xl`; Llama: `llama-tiny`, `llama-350m`), batch, tokens
+//! of a sequence, `f32`, `bf16` (autocast) or `bf16-model` (parameters and residual stream in 16 bits, 32-bit copies in the optimizer), and
+//! how many steps. Weights and tokens are drawn; dropout is 0; AdamW. Options:
+//!
+//! - `recompute=N`: in how many layers the perceptron's first products are computed again, or `fit=14.5e9`: in as few as let the
+//!   training reserve no more than so many bytes;
+//! - `settings=…`: the allocator's, in the format of `PYTORCH_ALLOC_CONF`, which counts otherwise; without both, expandable segments;
+//! - `--capture`: steps are captured after the third and replayed;
+//! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
+//! - `times` shows the slowest kernels of one more step.
+
+#![allow(clippy::print_stdout, reason = "an example")]
+
+mod support;
+
+use plimsoll::autocast::autocast;
+use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
+use plimsoll::nn::{Module, Scope};
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
+use plimsoll::{CapturedStep, DType, Device, Result, Tensor};
+use support::Arguments;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A model of one of the kinds.
+trait Language: Module {
+    fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor>;
+}
+
+impl Language for Gpt2 {
+    fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        Gpt2::loss(self, tokens, targets)
+    }
+}
+
+impl Language for Llama {
+    fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor> {
+        Llama::loss(self, tokens, targets)
+    }
+}
+
+/// Sequences of a batch and tokens of a sequence.
+fn batch(arguments: &Arguments) -> (usize, usize) {
+    let size = |number: usize, default: usize| arguments.get(number, "").parse().unwrap_or(default);
+    (size(2, 2), size(3, 64))
+}
+
+/// A model, its optimizer and one batch.
+struct Training<M> {
+    model: M,
+    adam: AdamW,
+    tokens: Tensor,
+    targets: Tensor,
+    /// Whether the forward pass is under autocast.
+    short: bool,
+}
+
+impl<M: Language> Training<M> {
+    fn new(arguments: &Arguments, device: &Device, mut model: M, vocabulary: usize) -> Result<Training<M>> {
+        let (count, length) = batch(arguments);
+        if arguments.get(4, "f32") == "bf16-model" {
+            model.bfloat16()?;
+        }
+        let adam = AdamW::new(model.parameters(), AdamWOptions { lr: 3e-4, ..AdamWOptions::default() });
+        let draw = |seed: i64| {
+            let token = |i: i64| (i * 7919 + seed * 104_729) * 31 % 65_537 % vocabulary as i64;
+            let all: Vec<i64> = (0..(count * length) as i64).map(token).collect();
+            Tensor::from_slice(&all, &[count, length], device)
+        };
+        let (tokens, targets) = (draw(1)?, draw(2)?);
+        let short = arguments.get(4, "f32") == "bf16";
+        Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short })
+    }
+
+    fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
+        let Training { model, adam, tokens, targets, short } = self;
+        let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
+            // Before the forward pass: its peak then has no gradients.
+            optimizers[0].zero_grad();
+            let loss = || model.loss(&inputs[0], &inputs[1]);
+            let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
+            loss.backward()?;
+            optimizers[0].step()?;
+            Ok(vec![loss])
+        };
+        let outputs = match captured {
+            Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut *adam], step)?,
+            None => step(&[tokens.clone(), targets.clone()], &mut [&mut *adam])?,
+        };
+        Ok(outputs[0].detach())
+    }
+}
+
+/// Trains a model of so many layers and tokens; `make` makes it with so many layers whose products are computed again.
+fn run<M: Language>(
+    arguments: &Arguments,
+    [layers, vocabulary]: [usize; 2],
+    make: impl Fn(&Scope, usize) -> Result<M>,
+) -> std::result::Result<(), Failure> {
+    let training = |recompute: usize, device: &Device| {
+        Training::new(arguments, device, make(&Scope::new(device, 1), recompute)?, vocabulary)
+    };
+    let recompute = arguments.recomputed(layers, |recompute, device| {
+        let mut training = training(recompute, device)?;
+        (0..3).try_for_each(|_| training.step(None).map(drop))
+    })?;
+    let device = arguments.device()?;
+    let mut training = training(recompute, &device)?;
+    let (count, length) = batch(arguments);
+    let steps = arguments.get(5, "10").parse()?;
+    support::show(arguments, &device, steps, (count * length, "tokens"), |captured| training.step(captured))
+}
+
+fn gpt2(arguments: &Arguments, config: &Gpt2Config) -> std::result::Result<(), Failure> {
+    run(arguments, [config.n_layer, config.vocab_size], |scope, recompute_mlp| {
+        Gpt2::new(scope, Gpt2Config { recompute_mlp, dropout: 0.0, ..config.clone() })
+    })
+}
+
+fn llama(arguments: &Arguments, config: &LlamaConfig) -> std::result::Result<(), Failure> {
+    run(arguments, [config.num_hidden_layers, config.vocab_size], |scope, recompute_mlp| {
+        Llama::new(scope, LlamaConfig { recompute_mlp, ..config.clone() })
+    })
+}
+
+fn main() -> std::result::Result<(), Failure> {
+    let arguments = Arguments::read();
+    let small = Gpt2Config::small();
+    let tiny =
+        Gpt2Config { vocab_size: 512, n_positions: 128, n_embd: 64, n_layer: 2, n_head: 4, ..small.clone() };
+    let llama_tiny = LlamaConfig {
+        vocab_size: 512,
+        hidden_size: 64,
+        intermediate_size: 176,
+        num_hidden_layers: 2,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        ..LlamaConfig::default()
+    };
+    match arguments.get(1, "tiny").as_str() {
+        "tiny" => gpt2(&arguments, &tiny),
+        "small" => gpt2(&arguments, &small),
+        "xl" => gpt2(&arguments, &Gpt2Config::xl()),
+        "llama-tiny" => llama(&arguments, &llama_tiny),
+        "llama-350m" => llama(&arguments, &LlamaConfig::llama_350m()),
+        other => Err(format!("no model `{other}`: use tiny, small, xl, llama-tiny or llama-350m").into()),
+    }
+}

@@ -1,0 +1,66 @@
+//! Training steps that are measured: time, losses and peaks of memory.
+
+use std::time::Instant;
+
+use plimsoll::memory::{self, HistoryOptions};
+use plimsoll::{CapturedStep, Device, Result, Tensor};
+
+use super::Arguments;
+
+/// Takes `count` steps, each of which gives its loss, and prints what they cost; `per_step` is how many of `unit` each has. With
+/// `snapshot=FILE` the device's history is saved, with `times` the slowest kernels of one more step are shown.
+#[allow(dead_code, reason = "each example uses a part of them")]
+pub(crate) fn show(
+    arguments: &Arguments,
+    device: &Device,
+    count: usize,
+    (per_step, unit): (usize, &str),
+    mut step: impl FnMut(Option<&mut CapturedStep>) -> Result<Tensor>,
+) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    let (mut times, mut losses, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut captured = arguments.captures.then(|| CapturedStep::new(device));
+    if arguments.option("snapshot").is_some() {
+        memory::record_history(
+            device,
+            HistoryOptions { max_entries: 1_000_000, ..HistoryOptions::default() },
+        );
+    }
+    for number in 0..count {
+        device.mark_step(number as u64);
+        let start = Instant::now();
+        let loss = step(captured.as_mut())?;
+        hosts.push(start.elapsed().as_secs_f64() * 1e3);
+        device.synchronize()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
+        if device.has_values() {
+            losses.push(loss.float()?.item::<f32>()?);
+        }
+    }
+    let shown: Vec<String> = losses.iter().take(20).map(|loss| format!("{loss:.5}")).collect();
+    println!("losses {}", shown.join(" "));
+    let first = times.first().copied().unwrap_or(0.0);
+    [&mut times, &mut hosts].into_iter().for_each(|all| all.sort_by(f64::total_cmp));
+    let median = |all: &[f64]| all.get(all.len() / 2).copied().unwrap_or(0.0);
+    println!("the host queues a step in {:.3} ms", median(&hosts));
+    let rate = per_step as f64 / median(&times) * 1e3;
+    println!("first step {first:.1} ms, median {:.2} ms, {rate:.0} {unit}/s", median(&times));
+    println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
+    if let Some(path) = arguments.option("snapshot") {
+        memory::save_snapshot(device, path)?;
+    }
+    if arguments.times {
+        show_kernels(|| step(None).map(drop))?;
+    }
+    Ok(())
+}
+
+/// The slowest kernels of a step on a GPU.
+fn show_kernels(step: impl FnOnce() -> Result<()>) -> Result<()> {
+    let (done, times) = plimsoll::cuda_kernel_times(step);
+    let total: f64 = times.iter().map(|time| time.total_ms).sum();
+    println!("{total:.2} ms in {} launches", times.iter().map(|time| time.count).sum::<u64>());
+    for time in times.iter().take(60) {
+        println!("{:8.3} ms {:5} {} {}", time.total_ms, time.count, time.op, time.work);
+    }
+    done
+}
