@@ -15,8 +15,10 @@ pub(crate) struct Program {
     /// Its name in the fixture.
     pub(crate) name: &'static str,
     /// Trains, and compares.
-    pub(crate) run: Box<dyn Fn(&Device) -> Result<Comparison>>,
+    pub(crate) run: Box<Run>,
 }
+
+type Run = dyn Fn(&Device) -> Result<Comparison>;
 
 /// All of them.
 pub(crate) fn programs() -> Vec<Program> {
