@@ -9,8 +9,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use plimsoll_alloc::{CategoryBytes, Config, DeviceMemory, Gauges, MemoryInfo, Segment};
+use plimsoll_alloc::{CategoryBytes, DeviceMemory, Gauges, MemoryInfo, Segment};
 
+use crate::alloc_conf;
 use crate::backend::{Backend, Queues};
 use crate::capturing;
 use crate::cpu::{Cpu, CpuConfig};
@@ -371,9 +372,8 @@ impl Device {
     /// # Errors
     /// Settings that PyTorch refuses.
     pub fn set_allocator_settings(&self, settings: &str) -> Result<()> {
-        let parsed = Config::parse(settings);
-        let parsed = parsed.map_err(|error| Error::argument("set_allocator_settings", error.to_string()))?;
-        self.memory().set_config(parsed.config);
+        let parsed = alloc_conf::parse(settings);
+        self.memory().set_config(parsed.map_err(|why| Error::argument("set_allocator_settings", why))?);
         Ok(())
     }
 
