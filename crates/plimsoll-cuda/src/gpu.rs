@@ -276,7 +276,8 @@ impl Gpu {
     fn compiled(&self, launch: &Launch) -> Result<Vec<u8>> {
         let text = launch.source.full_text();
         let (major, minor) = self.facts.capability;
-        let arch = format!("sm_{major}{minor}");
+        let specific = if launch.source.is_arch_specific { "a" } else { "" };
+        let arch = format!("sm_{major}{minor}{specific}");
         let nvrtc = self.nvrtc()?;
         let (nvrtc_major, nvrtc_minor) = nvrtc.version();
         let compiled_for = format!("{arch}-{nvrtc_major}.{nvrtc_minor}");

@@ -38,18 +38,28 @@ pub struct Source {
     pub text: &'static str,
     /// Names that the text leaves open, each with its value.
     pub defines: SmallVec<[(&'static str, Cow<'static, str>); 6]>,
+    /// Whether it needs instructions that only the device's own architecture has, such as `wgmma`: it is then compiled for `sm_90a`
+    /// in place of `sm_90`.
+    pub is_arch_specific: bool,
 }
 
 impl Source {
     /// A text with nothing defined yet.
     pub fn new(name: &'static str, prelude: &'static str, text: &'static str) -> Source {
-        Source { name, prelude, text, defines: SmallVec::new() }
+        Source { name, prelude, text, defines: SmallVec::new(), is_arch_specific: false }
     }
 
     /// The same with a name defined.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Source {
         self.defines.push((name, value.into()));
+        self
+    }
+
+    /// The same, compiled with the instructions that only the device's own architecture has.
+    #[must_use]
+    pub fn arch_specific(mut self) -> Source {
+        self.is_arch_specific = true;
         self
     }
 

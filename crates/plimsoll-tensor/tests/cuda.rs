@@ -194,6 +194,35 @@ fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     }
 }
 
+/// Attention by tiles, forward and backward: widths, types, causal or not, grouped heads.
+fn attend_in_short_floats(device: &Device) {
+    for (dim, causal, dtype) in [64, 80, 128].into_iter().flat_map(|dim| {
+        let types = [DType::BF16, DType::F16];
+        types.into_iter().flat_map(move |dtype| [true, false].map(|causal| (dim, causal, dtype)))
+    }) {
+        let x = Tensor::zeros(&[2, 77, 8 * dim], device).unwrap().to_dtype(dtype).unwrap();
+        let x = x.requires_grad_(true).unwrap();
+        let options = AttentionOptions { is_causal: causal, ..AttentionOptions::default() };
+        x.packed_attention(4, 2, options).unwrap().sum().unwrap().backward().unwrap();
+    }
+}
+
+#[test]
+fn attention_by_tiles_compiles_with_wgmma_and_needs_the_memory_of_the_simulated_device() {
+    let test = "attention_by_tiles_compiles_with_wgmma_and_needs_the_memory_of_the_simulated_device";
+    if is_inner(test, &[]) && has_compiler() {
+        with_equal_peaks(attend_in_short_floats);
+    }
+}
+
+#[test]
+fn attention_by_tiles_compiles_where_there_is_no_wgmma() {
+    let test = "attention_by_tiles_compiles_where_there_is_no_wgmma";
+    if is_inner(test, &[("PLIMSOLL_STANDIN_CC", "8.9")]) && has_compiler() {
+        attend_in_short_floats(&Device::cuda(0).unwrap());
+    }
+}
+
 /// A step with dropout and an optimizer, some times as usual and then captured and replayed with other numbers.
 fn capture_and_replay(device: &Device) {
     device.manual_seed(5);

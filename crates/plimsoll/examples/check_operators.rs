@@ -1,13 +1,57 @@
 //! Operators on an NVIDIA GPU beside the host's, values and derivatives in four types. `cargo run --example check_operators -- cuda:0
-//! row_norm layer_norm`; without names all of them, as `plimsoll doctor cuda` does.
+//! row_norm layer_norm`; without names all of them, as `plimsoll doctor cuda` does, and attention of the sizes that a GPU's kernels by tiles
+//! take (`attention_by_tiles`).
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
 mod support;
 
-use plimsoll::suite::{Outcome, check_near, check_near_in};
-use plimsoll::{DType, OPERATORS, allow_tf32_in_convolutions};
+use plimsoll::suite::{Case, Outcome, check_near, check_near_in};
+use plimsoll::{AttentionOptions, DType, OPERATORS, Tensor, allow_tf32_in_convolutions};
 use support::Arguments;
+
+/// Attention of one tensor of queries, keys and values, times weights, so that each output has a gradient of its own.
+fn packed(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
+    let name = format!("{tokens} tokens, {heads} heads of {dim}, {kv_heads} of keys, causal {causal}");
+    let shapes = [[2, tokens, (heads + 2 * kv_heads) * dim], [2, tokens, heads * dim]];
+    Case::new(name, &[&shapes[0], &shapes[1]], move |ins| {
+        let options = AttentionOptions { is_causal: causal, ..AttentionOptions::default() };
+        Ok(std::iter::once(ins[0].packed_attention(heads, kv_heads, options)?.mul(ins[1])?).collect())
+    })
+}
+
+/// The same of three tensors, with as many keys as wanted.
+fn apart(queries: usize, keys: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
+    let name = format!(
+        "{queries} queries, {keys} keys, {heads} heads of {dim}, {kv_heads} of keys, causal {causal}"
+    );
+    let (of_q, of_k) = ([1, heads, queries, dim], [1, kv_heads, keys, dim]);
+    Case::new(name, &[&of_q, &of_k, &of_k, &of_q], move |ins: &[&Tensor]| {
+        let enable_gqa = heads != kv_heads;
+        let options = AttentionOptions { is_causal: causal, enable_gqa, ..AttentionOptions::default() };
+        Ok(std::iter::once(ins[0].scaled_dot_product_attention(ins[1], ins[2], options)?.mul(ins[3])?)
+            .collect())
+    })
+}
+
+/// Sizes around the edges of tiles: odd lengths, grouped heads, rows of 64 and 128 elements, and of 80, which other kernels take.
+fn attention_by_tiles() -> Vec<Case> {
+    let widths = [64, 128, 80].into_iter();
+    widths
+        .flat_map(|dim| {
+            [
+                packed(197, (3, 3), dim, false),
+                packed(77, (4, 2), dim, true),
+                packed(64, (2, 1), dim, true),
+                packed(300, (4, 1), dim, true),
+                packed(1, (2, 2), dim, true),
+                apart(100, 333, (2, 2), dim, false),
+                apart(333, 100, (4, 2), dim, true),
+                apart(70, 333, (2, 1), dim, true),
+            ]
+        })
+        .collect()
+}
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::read();
@@ -17,8 +61,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let names: Vec<String> =
         (1..).map(|i| arguments.get(i, "")).take_while(|name| !name.is_empty()).collect();
     let (mut agree, mut missing, mut differ) = (0, 0, 0);
-    for (name, cases) in
-        OPERATORS.iter().filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name))
+    let attention: [(&str, fn() -> Vec<Case>); 1] = [("attention_by_tiles", attention_by_tiles)];
+    for (name, cases) in OPERATORS
+        .iter()
+        .chain(&attention)
+        .filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name))
     {
         for case in cases() {
             let short =

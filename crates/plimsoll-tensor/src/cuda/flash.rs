@@ -1,12 +1,14 @@
 //! Attention by tiles with tensor cores, as FlashAttention-2: no score leaves a multiprocessor, and none is kept.
 //!
 //! For bfloat16 and float16 on GPUs from Ampere on, without a mask and without dropout; `attention` has the road of all else. The
-//! backward pass is two launches, one over queries and one over keys, so that every sum has one order.
+//! backward pass is two launches, one over queries and one over keys, so that every sum has one order. `flash_wgmma` has what runs in
+//! place of this text on Hopper, with the same arguments and the same scratch.
 
-use plimsoll_cuda::{Args, Launch, Step};
+use plimsoll_cuda::{Args, Launch, Source, Step};
 
 use super::attention::{Attended, Heads, Sizes};
-use super::{CudaCall, Placed};
+use super::flash_pass::{Pass, Tiled};
+use super::{CudaCall, Placed, flash_wgmma};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
@@ -39,14 +41,6 @@ pub(crate) fn is_aligned(layout: &Layout, begin: usize, strides: [usize; 3]) -> 
         && strides.iter().all(|stride| stride.is_multiple_of(ALIGNED))
 }
 
-/// The kernels of the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pass {
-    Forward,
-    Queries,
-    Keys,
-}
-
 /// How a block is cut: `tiles` of 16 rows for each warp are its own, and it goes through the others `step` at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tiling {
@@ -57,10 +51,10 @@ struct Tiling {
     keeps: bool,
 }
 
-impl Pass {
+impl Tiling {
     /// What needs no more registers than a thread has.
-    fn tiling(self, dim: usize) -> Tiling {
-        let (tiles, warps, step, keeps) = match (self, dim <= 64) {
+    fn of(pass: Pass, dim: usize) -> Tiling {
+        let (tiles, warps, step, keeps) = match (pass, dim <= 64) {
             (Pass::Forward, true) => (2, 4, 64, true),
             (Pass::Forward, false) => (1, 8, 64, true),
             (_, true) => (1, 4, 32, true),
@@ -68,9 +62,7 @@ impl Pass {
         };
         Tiling { tiles, warps, step, keeps }
     }
-}
 
-impl Tiling {
     /// Rows of a block.
     fn rows(self) -> usize {
         self.tiles * 16 * self.warps
@@ -87,9 +79,9 @@ impl Tiling {
     }
 }
 
-/// Rows of queries of a head, rounded up to whole blocks.
+/// Rows of queries of a head for which there are numbers in scratch: whole blocks.
 fn padded(sizes: &Sizes) -> usize {
-    sizes.queries.next_multiple_of(Pass::Queries.tiling(sizes.dim).rows())
+    sizes.queries.next_multiple_of(Tiling::of(Pass::Queries, sizes.dim).rows())
 }
 
 /// Bytes of scratch of the backward pass: two numbers for each query.
@@ -105,6 +97,30 @@ fn words(sizes: &Sizes, spread: bool, operands: [Heads; 7]) -> Vec<u64> {
 }
 
 impl Attended<'_> {
+    /// The kernel of a pass: it follows from sizes, types and the device's compute capability.
+    fn kernel(&self, call: &CudaCall<'_>, pass: Pass) -> Tiled {
+        let flag = |on: bool| if on { "1" } else { "0" };
+        let dim = self.shape.dim;
+        let given = |source: Source| {
+            source
+                .with("HALF", flag(self.dtype == DType::F16))
+                .with("D", dim.to_string())
+                .with("CAUSAL", flag(self.causal))
+                .with("PASS", (pass as u8).to_string())
+        };
+        if flash_wgmma::takes(&self.shape, call.facts) {
+            return flash_wgmma::tiled(pass, dim, |text| given(call.source(text)));
+        }
+        let tiling = Tiling::of(pass, dim);
+        let source = given(call.source(TEXT))
+            .with("MT", tiling.tiles.to_string())
+            .with("WARPS", tiling.warps.to_string())
+            .with("N", tiling.step.to_string())
+            .with("KEEP", flag(tiling.keeps));
+        let shared_bytes = tiling.shared_bytes(pass, dim);
+        Tiled { source, rows: tiling.rows(), threads: tiling.warps * 32, shared_bytes }
+    }
+
     /// Queues one of the kernels over blocks of `rows` rows of each of `pairs` heads.
     fn tiled(
         &self,
@@ -114,27 +130,21 @@ impl Attended<'_> {
         operands: [Heads; 7],
         args: Args,
     ) -> Result<()> {
-        let dim = self.shape.dim;
-        let tiling = pass.tiling(dim);
-        let blocks = pairs * rows.div_ceil(tiling.rows());
-        let flag = |on: bool| if on { "1" } else { "0" };
-        let source = call
-            .source(TEXT)
-            .with("HALF", flag(self.dtype == DType::F16))
-            .with("D", dim.to_string())
-            .with("CAUSAL", flag(self.causal))
-            .with("PASS", (pass as u8).to_string())
-            .with("MT", tiling.tiles.to_string())
-            .with("WARPS", tiling.warps.to_string())
-            .with("N", tiling.step.to_string())
-            .with("KEEP", flag(tiling.keeps));
+        let kernel = self.kernel(call, pass);
+        let blocks = pairs * rows.div_ceil(kernel.rows);
         let Ok(grid) = u32::try_from(blocks) else {
             return Err(Error::argument(call.op(), format!("too large for one launch: {blocks} blocks")));
         };
         let args = args.f32(self.scale as f32).words(&words(&self.shape, blocks < MANY, operands));
-        let shared_bytes = u32::try_from(tiling.shared_bytes(pass, dim)).unwrap_or(u32::MAX);
-        let block = u32::try_from(tiling.warps * 32).unwrap_or(u32::MAX);
-        call.push(Step::Launch(Launch { source, grid: [grid, 1, 1], block, shared_bytes, args }));
+        let shared_bytes = u32::try_from(kernel.shared_bytes).unwrap_or(u32::MAX);
+        let block = u32::try_from(kernel.threads).unwrap_or(u32::MAX);
+        call.push(Step::Launch(Launch {
+            source: kernel.source,
+            grid: [grid, 1, 1],
+            block,
+            shared_bytes,
+            args,
+        }));
         Ok(())
     }
 
@@ -165,7 +175,7 @@ impl Attended<'_> {
         let numbers = call.scratch_address();
         let args = Args::new().address(to_q.address).address(numbers);
         let args = [q, k, v, out, grad].iter().fold(args, |args, x| args.address(x.address));
-        let args = args.address(log_sums.address);
+        let args = args.address(log_sums.address).size(padded(&self.shape));
         self.tiled(call, Pass::Queries, (batch * heads, queries), [q, k, v, out, grad, to_q, to_q], args)?;
         let args = Args::new().address(to_k.address).address(to_v.address).address(numbers);
         let args = [q, k, v, grad].iter().fold(args, |args, x| args.address(x.address));
@@ -182,7 +192,7 @@ mod tests {
     fn two_blocks_of_each_kernel_fit_a_multiprocessor_of_hopper_and_one_that_of_an_rtx() {
         for pass in [Pass::Forward, Pass::Queries, Pass::Keys] {
             for dim in (16..=128).step_by(16) {
-                let tiling = pass.tiling(dim);
+                let tiling = Tiling::of(pass, dim);
                 let bytes = tiling.shared_bytes(pass, dim);
                 assert!(bytes <= 99 << 10, "{pass:?} {dim}: {bytes}");
                 // Pass over keys reads whole steps of what the pass over queries wrote.

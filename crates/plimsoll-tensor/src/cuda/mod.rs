@@ -37,6 +37,8 @@
 //! | `step` | optimizers over all parameters |
 //! | `attention` | attention by blocks of scores |
 //! | `flash` | attention by tiles with tensor cores |
+//! | `flash_pass` | its passes |
+//! | `flash_wgmma` | how its tiles are cut on Hopper, where they are multiplied by `wgmma` |
 
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
@@ -46,6 +48,8 @@ pub(crate) mod distance;
 pub(crate) mod elementwise;
 mod few_filters;
 pub(crate) mod flash;
+mod flash_pass;
+mod flash_wgmma;
 pub(crate) mod fold;
 pub(crate) mod group_norm;
 pub(crate) mod images;

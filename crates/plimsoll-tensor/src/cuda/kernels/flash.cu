@@ -288,10 +288,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
     put(out + batch * s.o[0] + head * s.o[1], s.o[2], o, 1, first, s.queries, shared);
 }
 #elif PASS == 1
-// The gradient of queries; and for pass 2 the two numbers of each row: the log-sum-exp by base 2, and the sum of output times gradient.
+// The gradient of queries; and for pass 2 the two numbers of each row, of which `padded` rows are there: the log-sum-exp by base 2, and
+// the sum of output times gradient.
 extern "C" __global__ void __launch_bounds__(THREADS) kernel(
-    u16* to_q, float2* numbers, const u16* q, const u16* k, const u16* v, const u16* o, const u16* grad, const float* log_sums, float scale,
-    const __grid_constant__ Shape s
+    u16* to_q, float2* numbers, const u16* q, const u16* k, const u16* v, const u16* o, const u16* grad, const float* log_sums, i64 padded,
+    float scale, const __grid_constant__ Shape s
 ) {
     OWN(s.queries)
     tile = tiles - 1 - tile;
@@ -336,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
             part += __shfl_xor_sync(0xffffffffu, part, 2);
             along[m][h] = part;
             log_sum[m][h] = inside ? log_sums[pair * s.queries + query] * LOG2E : INFINITE;
-            if (t == 0) numbers[pair * tiles * M + query] = make_float2(log_sum[m][h], part);
+            if (t == 0) numbers[pair * padded + query] = make_float2(log_sum[m][h], part);
         }
     u32 of_q[MT][D / 16][4], of_g[MT][D / 16][4];
     keep(of_q, tile_q, own);
