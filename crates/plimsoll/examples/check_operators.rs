@@ -61,13 +61,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let names: Vec<String> =
         (1..).map(|i| arguments.get(i, "")).take_while(|name| !name.is_empty()).collect();
     let (mut agree, mut missing, mut differ) = (0, 0, 0);
-    let attention: [(&str, fn() -> Vec<Case>); 1] = [("attention_by_tiles", attention_by_tiles)];
-    for (name, cases) in OPERATORS
-        .iter()
-        .chain(&attention)
+    let operators = OPERATORS.iter().map(|&(name, cases)| (name, cases()));
+    for (name, cases) in operators
+        .chain([("attention_by_tiles", attention_by_tiles())])
         .filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name))
     {
-        for case in cases() {
+        for case in cases {
             let short =
                 [DType::BF16, DType::F16, DType::F64].map(|float| check_near_in(&case, &device, float));
             for outcome in [check_near(&case, &device)].into_iter().chain(short) {
