@@ -77,14 +77,14 @@ impl<M: Language> Training<M> {
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
         let Training { model, adam, tokens, targets, short } = self;
         let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
-            // Before the forward pass: its peak then has no gradients.
-            optimizers[0].zero_grad();
             let loss = || model.loss(&inputs[0], &inputs[1]);
             let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
             loss.backward()?;
             optimizers[0].step()?;
             Ok(vec![loss])
         };
+        // Before the step: its forward pass then has no gradients beside it, and a captured one makes its own.
+        adam.zero_grad();
         let outputs = match captured {
             Some(captured) => captured.run(&[&*tokens, &*targets], &mut [&mut *adam], step)?,
             None => step(&[tokens.clone(), targets.clone()], &mut [&mut *adam])?,

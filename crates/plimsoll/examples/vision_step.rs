@@ -95,14 +95,14 @@ impl<M: Module> Training<M> {
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
         let Training { model, optimizer, images, labels, short } = self;
         let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
-            // Before the forward pass: its peak then has no gradients.
-            optimizers[0].zero_grad();
             let loss = || model.forward(&inputs[0])?.cross_entropy(&inputs[1]);
             let loss = if *short { autocast(DType::BF16, loss)? } else { loss()? };
             loss.backward()?;
             optimizers[0].step()?;
             Ok(vec![loss])
         };
+        // Before the step: its forward pass then has no gradients beside it, and a captured one makes its own.
+        optimizer.zero_grad();
         let outputs = match captured {
             Some(captured) => captured.run(&[&*images, &*labels], &mut [optimizer.as_mut()], step)?,
             None => step(&[images.clone(), labels.clone()], &mut [optimizer.as_mut()])?,

@@ -342,6 +342,21 @@ fn llama_and_vit_in_16_bits_train_in_less_than_two_thirds_of_compiled_pytorchs_m
 }
 
 #[test]
+fn the_sums_of_a_residual_stream_belong_to_the_model() {
+    let device = Device::sim(SimConfig::like("H200").unwrap());
+    let model = Gpt2::new(&Scope::new(&device, 1), small_gpt2()).unwrap();
+    let x = tokens(&device, 0);
+    for amp in [None, Some(DType::BF16)] {
+        device.reset_peak_memory_stats();
+        let loss = autocast::autocast(amp, || model.loss(&x, &x)).unwrap();
+        let owners = device.owners_at_peak();
+        loss.backward().unwrap();
+        let has = |label: &str| owners.iter().any(|owner| owner.label == label);
+        assert!(has("transformer.h.1.ln_1") && !has("add"), "{amp:?}: {owners:?}");
+    }
+}
+
+#[test]
 fn sizes_that_cannot_be_are_refused() {
     let scope = Scope::new(&Device::cpu(), 1);
     let error = Gpt2::new(&scope, Gpt2Config { n_head: 5, ..Gpt2Config::small() }).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use plimsoll_tensor::checkpoint::recompute_output;
 use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{Activation, Conv2dOptions, CrossEntropyOptions, Error, Result, Tensor};
+use plimsoll_tensor::{Activation, CrossEntropyOptions, Error, Result, Tensor, autocast};
 
 use crate::members;
 use crate::nn::{
@@ -161,13 +161,12 @@ impl Module for Vit {
     }
 }
 
-/// The projection of patches: a convolution whose windows do not overlap.
+/// The projection of patches: a convolution whose windows do not overlap, which is one product of the patches laid side by side.
 #[derive(Debug)]
 struct Patches {
     label: LabelId,
     weight: Parameter,
     bias: Parameter,
-    options: Conv2dOptions,
 }
 
 impl Patches {
@@ -178,7 +177,6 @@ impl Patches {
             label: scope.label(),
             weight: scope.parameter("weight", &[width, 3, patch, patch], init)?,
             bias: scope.parameter("bias", &[width], Init::Zeros)?,
-            options: Conv2dOptions { stride: [patch; 2], ..Conv2dOptions::default() },
         })
     }
 }
@@ -186,10 +184,20 @@ impl Patches {
 impl Module for Patches {
     members!(weight, bias);
 
-    /// `[batch, patches, width]`: a view.
+    /// `[batch, patches, width]`.
     fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        images.conv2d(&self.weight, Some(&self.bias), self.options)?.flatten(2, 3)?.transpose(1, 2)
+        let (patch, shape) = (self.weight.shape()[2], images.shape());
+        let [rows, cols] = [shape[2] / patch, shape[3] / patch];
+        let cut = autocast::lower(images)?.unflatten(3, &[cols, patch])?.unflatten(2, &[rows, patch])?;
+        // The elements of a patch in the order of the filters', which then need no copy.
+        let (order, filters): ([isize; 6], _) = match self.weight.is_contiguous() {
+            true => ([0, 2, 4, 1, 3, 5], self.weight.flatten(1, 3)?),
+            false => ([0, 2, 4, 3, 5, 1], self.weight.permute(&[0, 2, 3, 1])?.flatten(1, 3)?),
+        };
+        let patches = cut.permute(&order)?.flatten(3, 5)?.flatten(1, 2)?;
+        drop(cut);
+        patches.linear(&filters, Some(&self.bias))
     }
 }
 
