@@ -25,6 +25,7 @@ from .errors import (
 )
 from .memory_saving import (
     accumulate,
+    adam_8bit,
     bf16,
     checkpoint_blocks,
     chunked_loss,
@@ -47,6 +48,7 @@ __all__ = [
     "UnreadableError",
     "UsageError",
     "accumulate",
+    "adam_8bit",
     "bf16",
     "checkpoint_blocks",
     "chunked_loss",

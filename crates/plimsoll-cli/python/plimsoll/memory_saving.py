@@ -139,6 +139,24 @@ def bf16(model: torch.nn.Module) -> Attached:
     return _attach.attach(model, Autocast(None))
 
 
+def adam_8bit(optimizer: torch.optim.Optimizer) -> None:
+    """Keeps the moments of ``torch.optim.Adam`` and ``AdamW`` in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
+
+    Blockwise dynamic quantization, as in bitsandbytes: blocks of 256 values, and f32 moments for parameters of fewer than 4096.
+    Moments that the optimizer has already are converted at its next step. Refused for other optimizers, with ``amsgrad``,
+    and for sharded parameters.
+    """
+    from . import _attach  # noqa: F401  (refusals are exceptions)
+    from .techniques.adam_8bit import convert, objection
+
+    why = objection(optimizer)
+    if why is None and "step" in vars(optimizer):
+        why = "a learning rate scheduler has its step already: call this before the scheduler is made"
+    if why is not None:
+        raise RefusedError("adam-8bit", why)
+    convert(optimizer)
+
+
 def free_grads(optimizer: torch.optim.Optimizer) -> None:
     """Frees the gradients right after each step of the optimizer, not after the next forward pass.
 

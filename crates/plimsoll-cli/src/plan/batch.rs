@@ -97,7 +97,7 @@ pub(super) fn plan_for(
     gpu: &'static Gpu,
     wish: Wish,
 ) -> Result<Plan, Failure> {
-    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish)?;
+    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish, args.within)?;
     (plan.batch, plan.table_batch) = (Some(batch), Some(batch));
     let Some(base) = plan.candidates.first().filter(|it| it.trial.end == End::Ran) else { return Ok(plan) };
     if wish.goal != Goal::Fit || plan.is_interrupted {
@@ -135,7 +135,7 @@ pub(super) fn plan(
         Some(batch) => (batch.saturating_mul(2).clamp(from, to), wish),
         None => (from, wish),
     };
-    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish)?;
+    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish, args.within)?;
     plan.goal = Goal::Batch;
     plan.largest.push(found);
     (plan.batch, plan.table_batch) = (as_it_is, Some(batch));
@@ -181,6 +181,8 @@ impl Plan {
             candidates: Vec::new(),
             chosen: None,
             is_interrupted: true,
+            is_late: false,
+            devices: args.devices,
             checked: None,
             planned: None,
             batch: found.batch,

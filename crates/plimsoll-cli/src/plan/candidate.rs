@@ -22,6 +22,18 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
+    /// A set that was not tried, because the search had to end.
+    pub(super) fn untried(set: &Set) -> Candidate {
+        Candidate {
+            set: set.clone(),
+            trial: Trial::without_answer(End::Interrupted),
+            fits: None,
+            is_tight: false,
+            caught: None,
+            cost: None,
+        }
+    }
+
     /// Whether the program ran with it, and each of its techniques had an effect.
     pub(super) fn is_effective(&self) -> bool {
         self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)

@@ -15,7 +15,8 @@ pub(super) fn render(plan: &Plan) -> String {
             "context_bytes": plan.target.context_bytes, "timed_as": plan.gpu.name },
         "summary": text::verdict(plan),
         "exit": plan.exit() as u8,
-        "complete": !plan.is_interrupted,
+        "complete": !plan.is_interrupted && !plan.is_late,
+        "devices": plan.devices,
         "chosen": chosen.map(|it| it.set.to_string()),
         "numbers": chosen.map(|it| it.set.numbers().name()),
         "checked": plan.checked,
@@ -58,6 +59,7 @@ fn row(candidate: &Candidate) -> Value {
         "estimated_step_seconds": cost.map(|cost| cost.step_s),
         "extra_flops": cost.map(|cost| cost.extra_flops),
         "pcie_bytes": cost.map(|cost| cost.pcie_bytes),
+        "wire_bytes": cost.map(|cost| cost.wire_bytes),
         "techniques": trial.techniques.iter().map(|it| json!({
             "name": it.name, "applied": it.applied, "detail": it.detail,
         })).collect::<Vec<_>>(),

@@ -46,7 +46,7 @@ pub(crate) struct PlanArgs {
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU nearest in size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
-    /// Number of GPUs that the program sees
+    /// Number of GPUs: those that the program sees, and over which the technique fsdp shards it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
     /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
@@ -73,6 +73,9 @@ pub(crate) struct PlanArgs {
     /// Stop a run of the program after this time, such as 90s or 5m
     #[arg(long, value_name = "TIME", value_parser = crate::predict::duration)]
     timeout: Option<Duration>,
+    /// Stop the search this long after the first run, and report what is known by then
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::duration)]
+    within: Duration,
     /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
@@ -118,6 +121,10 @@ struct Plan {
     /// The chosen one, by its place.
     chosen: Option<usize>,
     is_interrupted: bool,
+    /// Whether the search ended because its time was up.
+    is_late: bool,
+    /// The number of GPUs.
+    devices: u32,
     /// What the run on the GPU itself showed, if it differs from the trial.
     checked: Option<String>,
     /// The chosen set's run on the GPU itself.
@@ -142,7 +149,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
         Allowed::Changed => Numbers::Changed,
     };
     let mut plan = match batch::wanted(args)? {
-        None => search(&program, &target, gpu, Wish { goal: args.goal.unwrap_or(Goal::Fit), numbers })?,
+        None => {
+            let goal = args.goal.unwrap_or(Goal::Fit);
+            search(&program, &target, gpu, Wish { goal, numbers }, args.within)?
+        }
         Some(Batches::One(batch)) => {
             let goal = args.goal.unwrap_or(Goal::Fit);
             batch::plan_for(args, batch, &target, gpu, Wish { goal, numbers })?
@@ -180,7 +190,13 @@ fn gpu(args: &PlanArgs, target: &Target) -> Result<&'static Gpu, Failure> {
 }
 
 /// Searches, and checks the chosen set on the GPU itself.
-fn search(program: &Program, target: &Target, gpu: &'static Gpu, wish: Wish) -> Result<Plan, Failure> {
+fn search(
+    program: &Program,
+    target: &Target,
+    gpu: &'static Gpu,
+    wish: Wish,
+    within: Duration,
+) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
     trial::during(program, target, |trials| {
@@ -188,12 +204,18 @@ fn search(program: &Program, target: &Target, gpu: &'static Gpu, wish: Wish) -> 
             trials,
             target,
             gpu,
+            devices: program.devices,
             wish,
+            within,
+            until: None,
             works: Vec::new(),
             candidates: Vec::new(),
             is_interrupted: false,
+            is_late: false,
         };
         search.run()?;
+        // What is known by then is checked, too.
+        search.is_interrupted &= !search.is_late;
         let (mut checked, mut planned) = (None, None);
         while let Some(chosen) = search.chosen().cloned() {
             // The largest batch is searched on the GPU itself.
@@ -236,6 +258,8 @@ fn search(program: &Program, target: &Target, gpu: &'static Gpu, wish: Wish) -> 
             candidates: search.candidates,
             chosen,
             is_interrupted: search.is_interrupted,
+            is_late: search.is_late,
+            devices: program.devices,
             checked,
             planned,
             largest: Vec::new(),
@@ -272,6 +296,9 @@ impl Plan {
         let command = words.collect::<Vec<_>>().join(" ");
         match candidate.set.is_empty() {
             true => command,
+            false if candidate.set.has("fsdp") => {
+                format!("plimsoll run --devices {} --with {} -- {command}", self.devices, candidate.set)
+            }
             false => format!("plimsoll run --with {} -- {command}", candidate.set),
         }
     }

@@ -4,6 +4,8 @@
 //! (it saves linearly) and then verified; then, if nothing that keeps the numbers fits, with techniques that change the rounding;
 //! with bf16 last. For the least memory and the fastest step, `polish.rs` then changes the best set by single techniques.
 
+use std::time::{Duration, Instant};
+
 use plimsoll_gpu::Gpu;
 
 use super::candidate::Candidate;
@@ -15,7 +17,10 @@ use crate::predict::trial::{End, Trial, Trials};
 use crate::techniques::{Numbers, Set};
 
 /// Techniques that run other operators than the program's own.
-const CHANGE_OPERATORS: [&str; 4] = ["chunked-loss", "no-foreach", "fused", "bf16"];
+const CHANGE_OPERATORS: [&str; 5] = ["chunked-loss", "no-foreach", "fused", "adam-8bit", "bf16"];
+
+/// Percentages of activations that a compiled model keeps, in this order.
+const BUDGETS: [u64; 3] = [50, 25, 10];
 
 /// Parts of the batch that are tried, in this order.
 pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
@@ -46,13 +51,21 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) trials: &'a mut Trials<'scope>,
     pub(super) target: &'a Target,
     pub(super) gpu: &'static Gpu,
+    /// The number of GPUs.
+    pub(super) devices: u32,
     pub(super) wish: Wish,
+    /// How long it may take after the first trial.
+    pub(super) within: Duration,
+    /// When it ends with what is known.
+    pub(super) until: Option<Instant>,
     /// The operators of a step, by the techniques that change them.
     pub(super) works: Vec<(Set, Work)>,
     /// All that was tried, in order.
     pub(super) candidates: Vec<Candidate>,
-    /// Whether the user ended the search.
+    /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
+    /// Whether its time was up.
+    pub(super) is_late: bool,
 }
 
 impl Search<'_, '_> {
@@ -63,12 +76,17 @@ impl Search<'_, '_> {
     /// The system's.
     pub(super) fn run(&mut self) -> Result<(), Failure> {
         let base = self.tried(&Set::default())?;
+        self.until = Instant::now().checked_add(self.within);
         if base.trial.end != End::Ran || (self.wish.goal == Goal::Fit && base.caught.is_some()) {
             return Ok(());
         }
         self.candidates[0].cost = self.cost(&Set::default(), &base.trial)?;
         if self.wish.goal == Goal::Fit && base.has_room() {
             return Ok(());
+        }
+        if base.trial.compiles {
+            // Each trial compiles: the technique that is made for it comes first.
+            return self.compiled(&base);
         }
         let mut names = vec![
             "expandable",
@@ -80,6 +98,12 @@ impl Search<'_, '_> {
             "no-foreach",
             "fused",
         ];
+        if self.devices > 1 {
+            names.push("fsdp");
+        }
+        if self.wish.numbers == Numbers::Changed {
+            names.push("adam-8bit");
+        }
         names.retain(|name| crate::techniques::named(name).is_some_and(|it| it.numbers <= self.wish.numbers));
         let mut useful = Vec::new();
         for name in names {
@@ -109,6 +133,13 @@ impl Search<'_, '_> {
             let optimizer = if useful.contains(&"fused") { "fused" } else { "no-foreach" };
             let rounding = keep(&["expandable", gradients, "chunked-loss", optimizer]);
             self.level(&rounding, has_checkpoint, has_offload, true)?;
+            if useful.contains(&"fsdp") && !self.is_met() {
+                self.level(&keep(&["expandable", "free-grads", "fsdp"]), has_checkpoint, false, false)?;
+            }
+            if self.wish.numbers == Numbers::Changed && !self.is_met() && useful.contains(&"adam-8bit") {
+                let narrow = keep(&["expandable", gradients, "chunked-loss", "adam-8bit"]);
+                self.level(&narrow, has_checkpoint, false, false)?;
+            }
             if self.wish.numbers == Numbers::Changed || self.chosen().is_none() {
                 // An offer if it was not asked for.
                 self.level(&rounding.with("bf16", None), has_checkpoint, false, true)?;
@@ -118,6 +149,41 @@ impl Search<'_, '_> {
             Goal::Fit => self.simplify(),
             Goal::Memory | Goal::Speed | Goal::Batch => self.polish(),
         }
+    }
+
+    /// Tries sets for a program that compiles its training step. Most other techniques refuse it.
+    fn compiled(&mut self, base: &Candidate) -> Result<(), Failure> {
+        let mut useful = Set::default();
+        let settings = ["expandable", "free-grads", "fused"];
+        let allowed =
+            |name: &&str| crate::techniques::named(name).is_some_and(|it| it.numbers <= self.wish.numbers);
+        let settings: Vec<_> = settings.into_iter().filter(allowed).collect();
+        if self.wish.numbers >= Numbers::Rounding {
+            for percent in BUDGETS {
+                let tried = self.tried(&Set::default().with("memory-budget", Some(percent)))?;
+                if self.is_interrupted || (tried.has_room() && !self.wish.goal.is_memory()) {
+                    break;
+                }
+            }
+        }
+        for name in settings {
+            if self.is_met() || self.is_interrupted {
+                break;
+            }
+            let one = self.tried(&Set::default().with(name, None))?;
+            if one.is_effective() && saves(&base.trial, &one.trial) {
+                useful = useful.with(name, None);
+            }
+        }
+        if self.wish.numbers >= Numbers::Rounding && !useful.is_empty() {
+            for percent in BUDGETS.into_iter().rev().take(if self.is_met() { 0 } else { BUDGETS.len() }) {
+                let tried = self.tried(&useful.with("memory-budget", Some(percent)))?;
+                if self.is_interrupted || tried.fits != Some(true) || self.wish.goal.is_memory() {
+                    break;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether no further set can be better, or the user ended the search.
@@ -241,6 +307,10 @@ impl Search<'_, '_> {
         if let Some(known) = self.candidates.iter().find(|it| it.set == *set) {
             return Ok(known.clone());
         }
+        if self.until.is_some_and(|until| Instant::now() > until) && !self.candidates.is_empty() {
+            (self.is_late, self.is_interrupted) = (true, true);
+            return Ok(Candidate::untried(set));
+        }
         let mut trial = self.trials.of(set, false, false)?;
         let (mut is_tight, mut caught) = (false, None);
         let capacity = self.target.capacity_bytes();
@@ -272,7 +342,7 @@ impl Search<'_, '_> {
             }
             _ => None,
         };
-        self.is_interrupted = self.trials.is_interrupted();
+        self.is_interrupted = self.is_late || self.trials.is_interrupted();
         let cost = if self.candidates.is_empty() { None } else { self.cost(set, &trial)? };
         let candidate = Candidate { set: set.clone(), trial, fits, is_tight, caught, cost };
         if candidate.trial.end != End::Interrupted || self.candidates.is_empty() {
@@ -295,8 +365,8 @@ impl Search<'_, '_> {
         let base = work(&Set::default()).filter(|work| !work.is_empty());
         let own = work(&changed).filter(|work| !work.is_empty());
         Ok(base.map(|base| match own {
-            Some(own) => own.cost(self.gpu, set, trial, base, changed.has("bf16")),
-            None => base.cost(self.gpu, set, trial, base, false),
+            Some(own) => own.cost(self.gpu, self.devices, set, trial, base, changed.has("bf16")),
+            None => base.cost(self.gpu, self.devices, set, trial, base, false),
         }))
     }
 

@@ -93,7 +93,11 @@ pub(super) fn verdict(plan: &Plan) -> String {
         End::Refused(it) => return format!("no plan: {}: {}", it.technique, it.reason),
         End::Interrupted => return "no plan: interrupted during the first run".to_owned(),
     }
-    let interrupted = if plan.is_interrupted { "interrupted; so far: " } else { "" };
+    let interrupted = match (plan.is_interrupted, plan.is_late) {
+        (true, _) => "interrupted; so far: ",
+        (false, true) => "of what was tried in time (--within): ",
+        (false, false) => "",
+    };
     if plan.goal == Goal::Batch && !plan.largest.is_empty() {
         return format!("{interrupted}{}", largest(plan));
     }
@@ -184,7 +188,9 @@ fn described(candidate: &Candidate) -> String {
     let word = |name: &str| {
         let detail = candidate.trial.technique(name).map_or("", |it| it.detail.as_str());
         match name {
-            "checkpoint" | "split" | "accumulate" if !detail.is_empty() => format!("{name} {detail}"),
+            "checkpoint" | "split" | "accumulate" | "fsdp" | "memory-budget" if !detail.is_empty() => {
+                format!("{name} {detail}")
+            }
             _ => name.to_owned(),
         }
     };
@@ -254,6 +260,16 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let _ = writeln!(
             out,
             "as it is: what the program uses where memory does not run out; on the GPU it catches that and takes less"
+        );
+    }
+    for it in ran.iter().filter(|it| it.set.has("fsdp")) {
+        let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
+        let _ = writeln!(
+            out,
+            "{}: sizes are those of each of {} GPUs, which sends {} to the others in a step",
+            it.set,
+            plan.devices,
+            size(sent)
         );
     }
     if let Some(batch) = plan.table_batch {

@@ -15,7 +15,9 @@ const PRODUCTS: f64 = 0.7;
 const CONVOLUTIONS: f64 = 0.15;
 /// Of the datasheet's bandwidth, what element-wise operators, normalizations and reductions reach.
 const TRAFFIC: f64 = 0.4;
-/// Of the datasheet's PCIe bandwidth, what a copy reaches.
+/// The default of `memory-budget`, in percent.
+const BUDGET: u64 = 50;
+/// Of the datasheet's PCIe or NVLink bandwidth, what a copy reaches.
 const PCIE: f64 = 0.7;
 /// The share of a step that the forward pass takes: a third of the products.
 const FORWARD: f64 = 1.0 / 3.0;
@@ -75,6 +77,8 @@ pub(super) struct Cost {
     pub(super) extra_flops: u64,
     /// Bytes that a step moves over PCIe, both directions together.
     pub(super) pcie_bytes: u64,
+    /// Bytes that a GPU sends to the others in a step.
+    pub(super) wire_bytes: u64,
 }
 
 impl Work {
@@ -111,29 +115,49 @@ impl Work {
     }
 
     /// The cost of a set whose trial is known, beside that of the program as it is. `has_types` is whether these operators were
-    /// counted under the set's autocast.
-    pub(super) fn cost(&self, gpu: &Gpu, set: &Set, trial: &Trial, base: &Work, has_types: bool) -> Cost {
+    /// counted under the set's autocast; `devices` is the number of GPUs that fsdp uses.
+    pub(super) fn cost(
+        &self,
+        gpu: &Gpu,
+        devices: u32,
+        set: &Set,
+        trial: &Trial,
+        base: &Work,
+        has_types: bool,
+    ) -> Cost {
         let is_narrow = set.has("bf16") && !has_types;
         let again: u64 =
             if set.has("checkpoint") { set.value("checkpoint").unwrap_or(self.blocks) } else { 0 };
         let parts = set.value("accumulate").or(set.value("split")).unwrap_or(1) as f64;
         let is_split = set.has("split");
+        let share = if set.has("fsdp") { 1.0 / f64::from(devices) } else { 1.0 };
         let (mut cost, mut flops) = (Cost::default(), 0.0);
         for row in &self.rows {
             let is_forward = row.phase != Phase::Rest;
             let is_again = matches!(row.phase, Phase::Block(nth) if nth < again);
             // A split batch computes its whole forward pass twice, and checkpointed blocks three times.
             let times = 1.0 + f64::from(u8::from(is_again)) + f64::from(u8::from(is_split && is_forward));
+            let row = Row { flops: row.flops * share, bytes: row.bytes * share, ..*row };
             cost.step_s += times * row.seconds(gpu, is_narrow, parts);
             flops += times * row.flops * row.number;
         }
-        cost.extra_flops = (flops - base.flops()).max(0.0) as u64;
+        cost.extra_flops = (flops - base.flops() * share).max(0.0) as u64;
+        if set.has("memory-budget") {
+            // At most the forward pass is computed again.
+            let kept = set.value("memory-budget").unwrap_or(BUDGET) as f64 / 100.0;
+            cost.step_s *= 1.0 + FORWARD * (1.0 - kept);
+        }
         let moved = trial.technique("offload").map_or(0, |it| it.bytes) as f64 * parts.max(1.0);
         cost.pcie_bytes = 2 * moved as u64;
         // Copies run beside the computation: a pass takes as long as the longer of the two.
         let copies = moved / (PCIE * gpu.bandwidth.pcie_bytes_per_s as f64);
-        let passes = [cost.step_s * FORWARD, cost.step_s * (1.0 - FORWARD)];
-        cost.step_s = passes.map(|pass| pass.max(copies)).iter().sum();
+        cost.wire_bytes = trial.technique("fsdp").map_or(0, |it| it.bytes);
+        let wire = gpu.bandwidth.nvlink_bytes_per_s.unwrap_or(gpu.bandwidth.pcie_bytes_per_s);
+        let sent = cost.wire_bytes as f64 / (PCIE * wire as f64);
+        // Parameters are gathered in both passes, and gradients reduced in the second.
+        let passes = [(FORWARD, copies + sent / 3.0), (1.0 - FORWARD, copies + sent * 2.0 / 3.0)];
+        let step_s = cost.step_s;
+        cost.step_s = passes.map(|(part, moving)| (step_s * part).max(moving)).iter().sum();
         cost
     }
 }
@@ -187,6 +211,7 @@ mod tests {
             reserved_bytes: 0,
             steps: 3,
             caught: 0,
+            compiles: false,
             techniques: Vec::new(),
             contents: None,
         }
@@ -195,7 +220,7 @@ mod tests {
     fn cost(set: &str) -> Cost {
         let gpu = plimsoll_gpu::named("H100").unwrap();
         let set = if set.is_empty() { Set::default() } else { Set::parse(set).unwrap() };
-        work().cost(gpu, &set, &trial(), &work(), false)
+        work().cost(gpu, 2, &set, &trial(), &work(), false)
     }
 
     #[test]
@@ -205,6 +230,27 @@ mod tests {
             assert_eq!(cost.extra_flops, extra as u64, "{set}");
             assert!((cost.step_s / self::cost("").step_s - (1.0 + extra / 9e12)).abs() < 1e-9, "{set}");
         }
+    }
+
+    #[test]
+    fn two_gpus_share_the_arithmetic_and_send_what_they_gather() {
+        let alone = cost("");
+        assert!((cost("fsdp").step_s / alone.step_s - 0.5).abs() < 0.01);
+        assert_eq!(cost("fsdp").extra_flops, 0);
+        let applied = crate::predict::report::Applied {
+            name: "fsdp".to_owned(),
+            applied: true,
+            detail: String::new(),
+            lines: Vec::new(),
+            blocks: 0,
+            bytes: 1 << 40,
+            work: Vec::new(),
+        };
+        let trial = Trial { techniques: vec![applied], ..trial() };
+        let gpu = plimsoll_gpu::named("L4").unwrap();
+        let sent = work().cost(gpu, 2, &Set::parse("fsdp").unwrap(), &trial, &work(), false);
+        assert_eq!(sent.wire_bytes, 1 << 40);
+        assert!(sent.step_s > 40.0, "a tebibyte over PCIe: {} s", sent.step_s);
     }
 
     #[test]

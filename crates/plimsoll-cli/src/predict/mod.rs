@@ -173,6 +173,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         let message = "--rank must be less than --nodes times --devices (ranks count from 0)";
         return Err(Failure::new(Exit::Usage, message));
     }
+    if args.devices == 1 && args.with.as_ref().is_some_and(|set| set.has("fsdp")) {
+        return Err(Failure::new(Exit::Usage, "--with fsdp needs several GPUs: --devices N"));
+    }
     if args.devices > MOST_DEVICES {
         let message = format!(
             "--devices {}: PyTorch supports at most {MOST_DEVICES} GPUs per process. To run one rank of \

@@ -49,6 +49,9 @@ pub(super) struct Report {
     /// The compile caches that it would use again.
     #[serde(default)]
     pub(super) compile_caches: CompileCaches,
+    /// Whether torch.compile compiled anything.
+    #[serde(default)]
+    pub(super) compiles: bool,
     /// Imported libraries that have kernels or allocations of their own.
     pub(super) libraries: Vec<String>,
     /// The exception that ended it.
@@ -107,7 +110,7 @@ pub(crate) struct Applied {
     /// Repeated blocks of the model, where it counts them.
     #[serde(default)]
     pub(crate) blocks: u64,
-    /// Bytes that it moved to the host in the run.
+    /// Bytes that it moves to the host in a step; of fsdp, bytes that a rank sends to others.
     #[serde(default)]
     pub(crate) bytes: u64,
     /// The operators of a step: where, type, FLOPs, bytes, number.

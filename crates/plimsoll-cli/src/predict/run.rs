@@ -182,7 +182,16 @@ impl Folder {
 /// Reading the terminal would stop such a group, so the terminal is not its stdin.
 fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &Folder) -> Command {
     let mut words = command.iter();
-    let mut child = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+    let is_sharded = args.with.as_ref().is_some_and(|set| set.has("fsdp")) && args.rank.is_none();
+    let mut child = match std::env::current_exe() {
+        // A rank for each GPU, as `run --devices` starts them.
+        Ok(program) if is_sharded => {
+            let mut child = Command::new(program);
+            child.args(["run", "--ranks", &args.devices.to_string(), "--"]);
+            child
+        }
+        _ => Command::new(words.next().map_or_else(OsString::new, Clone::clone)),
+    };
     child.args(words);
     child.envs(place::environment(&place.standin, |name| std::env::var_os(name)));
     child.envs(target.environment());

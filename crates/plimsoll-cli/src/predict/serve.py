@@ -104,6 +104,8 @@ class Serve:
         if not request["shows"]:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1), os.dup2(nothing, 2)
+        if request["ranks"] > 1:
+            self.be_a_rank(module, request["ranks"])
         limit = request["limit_bytes"]
         if limit:
             # Not by `_lazy_call`, which waits for a lock that this thread holds: `_lazy_init` is on its stack.
@@ -112,6 +114,14 @@ class Serve:
         self.techniques.activate(request["set"], self.watch)
         self.watch.listening = None
         self.watch.listen()
+
+    def be_a_rank(self, module, number):
+        # The first of this many, without the others.
+        place = dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=29500)
+        os.environ.update({name: str(value) for name, value in place.items()})
+        os.environ.update(MASTER_ADDR="127.0.0.1", PLIMSOLL_RANKS="1")
+        module.ALONE = True
+        module.stand_alone(self.torch)
 
     def limit(self, bytes):
         cuda = self.torch.cuda

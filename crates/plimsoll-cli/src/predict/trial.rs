@@ -63,6 +63,8 @@ pub(crate) struct Trial {
     pub(crate) steps: u64,
     /// Requests that ran out of memory, if the program caught each of them and went on to a good end; otherwise 0.
     pub(crate) caught: u64,
+    /// Whether torch.compile compiled anything.
+    pub(crate) compiles: bool,
     pub(crate) techniques: Vec<Applied>,
     /// What the peak consists of, if the run was recorded.
     pub(crate) contents: Option<Contents>,
@@ -304,6 +306,7 @@ impl Trials<'_> {
             "limit_s": self.limit().as_secs_f64(),
             "limit_bytes": is_limited.then(|| self.target.capacity_bytes()),
             "shows": number == 0,
+            "ranks": if set.has("fsdp") { self.program.devices } else { 1 },
         });
         let path = self.folder.join(format!("{number}.json"));
         let unfinished = self.folder.join("request");
@@ -374,13 +377,14 @@ impl Outcome {
 }
 
 impl Trial {
-    fn without_answer(end: End) -> Trial {
+    pub(crate) fn without_answer(end: End) -> Trial {
         Trial {
             end,
             allocated_bytes: 0,
             reserved_bytes: 0,
             steps: 0,
             caught: 0,
+            compiles: false,
             techniques: Vec::new(),
             contents: None,
         }
@@ -418,6 +422,7 @@ impl Trial {
             reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes)),
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
             caught: caught(ended, reports),
+            compiles: reports.iter().any(|report| report.compiles),
             techniques: outcome.techniques().to_vec(),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
         })

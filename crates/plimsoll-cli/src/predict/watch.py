@@ -29,6 +29,8 @@ LIBRARIES = (
 class Watch:
     # One process. A forked child begins with empty counts.
 
+    has_no_values = True  # of the device, for techniques
+
     def __init__(self, torch):
         import atexit
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -373,6 +375,7 @@ class Watch:
             cudnn_search=torch.backends.cudnn.benchmark,
             outside_bytes=self.outside,
             compile_caches=compile_caches(),
+            compiles=compiles(),
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
             reads=self.reads.rows(),
@@ -399,8 +402,8 @@ def assumed():
 
 
 def number(name):
-    # The value of an environment variable, if it is a number.
-    text = (os.environ.get(name) or "").strip()
+    # The value of an environment variable, if it is a number; also of one that fsdp hides from the program.
+    text = (os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or "").strip()
     return int(text) if text.isdecimal() else None
 
 
@@ -423,6 +426,11 @@ def taken_bytes(device):
         return 0
     most_bytes.restype, most_bytes.argtypes = ctypes.c_uint64, [ctypes.c_int]
     return most_bytes(device)
+
+
+def compiles():
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters and counters["stats"]["unique_graphs"])
 
 
 def compile_caches():

@@ -79,7 +79,7 @@ class Attend:
             say(f"no snapshot of this moment: {why}")
 
     def name(self):
-        rank = os.environ.get("RANK")
+        rank = own_rank()
         return f"rank{rank}" if rank else str(os.getpid())
 
     def write(self):
@@ -161,7 +161,9 @@ class Attend:
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self):
-        # Techniques that had nothing to do.
+        # Techniques that had nothing to do; a launcher of ranks trains nothing itself.
+        if "torch.distributed.run" in sys.modules:
+            return
         for row in self.techniques.report() if self.techniques and self.torch.is_grad_enabled() else []:
             if not row["applied"]:
                 why = f": {row['detail']}" if row["detail"] else ""
@@ -171,8 +173,12 @@ class Attend:
         return [row["name"] for row in self.techniques.report()]
 
 
+def own_rank():
+    return os.environ.get("RANK") or os.environ.get("PLIMSOLL_OWN_RANK")  # fsdp hides it from the program
+
+
 def say(*lines):
-    rank = os.environ.get("RANK")
+    rank = own_rank()
     who = f"plimsoll (rank {rank})" if rank else "plimsoll"
     for line in lines:
         print(f"{who}: {line}", file=sys.stderr, flush=True)

@@ -138,7 +138,7 @@ def device_of(optimizer):
 
 
 def number(name):
-    text = os.environ.get(name) or ""
+    text = os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or ""  # fsdp hides it from the program
     return int(text) if text.isdecimal() else None
 
 
@@ -148,7 +148,8 @@ def job():
     if world < 2:
         return None
     names = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
-    return f"{world} ranks, " + " ".join(os.environ[it] for it in names if os.environ.get(it))
+    known = {it: os.environ.get(it) or os.environ.get(f"PLIMSOLL_OWN_{it}") for it in names}
+    return f"{world} ranks, " + " ".join(it for it in known.values() if it)
 
 
 def resident():

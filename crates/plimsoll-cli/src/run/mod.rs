@@ -1,10 +1,11 @@
 //! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both inside
 //! the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a
-//! plan's.
+//! plan's; `ranks.rs` starts a rank for each GPU.
 //!
 //! This process becomes the program, so that its output, signals and exit code are the program's own.
 
 mod check;
+mod ranks;
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -30,6 +31,12 @@ pub(crate) struct RunArgs {
     /// Apply techniques that use less memory, such as checkpoint=4,chunked-loss
     #[arg(long, value_name = "SET", value_parser = Set::parse)]
     with: Option<Set>,
+    /// Start the program once for each of N GPUs, for the technique fsdp; the program itself stays one of a single process
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
+    devices: u32,
+    /// The same without any technique of our own (from `predict`)
+    #[arg(long, value_name = "N", hide = true)]
+    ranks: Option<u32>,
     /// Do not record the memory history, and do not explain a failure
     #[arg(long)]
     no_watch: bool,
@@ -65,6 +72,7 @@ Techniques, and what they do to losses and parameters:
 Examples:
   plimsoll run --with checkpoint,chunked-loss -- python train.py
   plimsoll run --no-watch --with expandable -- torchrun --nproc-per-node 8 train.py
+  plimsoll run --devices 2 --with fsdp,checkpoint -- python train.py
   plimsoll run --check plan.json -- python train.py",
         techniques::help()
     )
@@ -86,15 +94,30 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     if let Some((plan, measured)) = plan.as_ref().zip(args.measured.as_ref()) {
         return plan.compared(measured).map(Answer::from);
     }
-    let set = wanted(args.with.as_ref(), plan.as_ref())?;
-    let mut words = args.command.iter();
-    let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
-    command.args(words);
-    if set.is_some() || !args.no_watch || plan.is_some() {
-        attend(args, set.as_ref(), &mut command)?;
+    let prepared = || {
+        let mut words = args.command.iter();
+        let mut command = Command::new(words.next().map_or_else(OsString::new, Clone::clone));
+        command.args(words);
+        command
+    };
+    if let Some(number) = args.ranks {
+        return ranks::run(number, || Ok(prepared()));
     }
+    let set = wanted(args.with.as_ref(), plan.as_ref())?;
+    ranks::check(args.devices, set.as_ref())?;
+    let attended = || {
+        let mut command = prepared();
+        if set.is_some() || !args.no_watch || plan.is_some() {
+            attend(args, set.as_ref(), &mut command)?;
+        }
+        Ok(command)
+    };
+    let mut command = attended()?;
     if let Some(address) = args.prometheus {
         top::beside(address)?;
+    }
+    if args.devices > 1 {
+        return ranks::run(args.devices, attended);
     }
     let why = command.exec();
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();

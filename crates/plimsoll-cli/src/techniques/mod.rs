@@ -54,10 +54,12 @@ pub(crate) enum Value {
     Parts,
     /// A size; may be left out.
     Size,
+    /// A percentage from 1 to 100; may be left out.
+    Percent,
 }
 
 /// All techniques, in the order of the help.
-pub(crate) const TECHNIQUES: [Technique; 11] = [
+pub(crate) const TECHNIQUES: [Technique; 14] = [
     Technique {
         name: "expandable",
         numbers: Numbers::Identical,
@@ -129,6 +131,27 @@ pub(crate) const TECHNIQUES: [Technique; 11] = [
         about: "the batch runs in N parts inside the model, each computed again in the backward pass",
     },
     Technique {
+        name: "memory-budget",
+        numbers: Numbers::Rounding,
+        value: Value::Percent,
+        effort: 1,
+        about: "torch.compile keeps only a part of the activations; =PERCENT of them [50]",
+    },
+    Technique {
+        name: "fsdp",
+        numbers: Numbers::Rounding,
+        value: Value::Nothing,
+        effort: 4,
+        about: "parameters, gradients and optimizer states are sharded over --devices GPUs, and each computes a part of the batch",
+    },
+    Technique {
+        name: "adam-8bit",
+        numbers: Numbers::Changed,
+        value: Value::Nothing,
+        effort: 2,
+        about: "the moments of Adam and AdamW are kept in 8 bits",
+    },
+    Technique {
         name: "bf16",
         numbers: Numbers::Changed,
         value: Value::Nothing,
@@ -162,9 +185,10 @@ pub(crate) fn help() -> String {
 }
 
 /// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 19] = [
+pub(crate) const PYTHON: [(&str, &str); 24] = [
     ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
     ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
+    ("adam_8bit.py", include_str!("../../python/plimsoll/techniques/adam_8bit.py")),
     ("autocast.py", include_str!("../../python/plimsoll/techniques/autocast.py")),
     ("blocks.py", include_str!("../../python/plimsoll/techniques/blocks.py")),
     ("checkpoint.py", include_str!("../../python/plimsoll/techniques/checkpoint.py")),
@@ -173,13 +197,17 @@ pub(crate) const PYTHON: [(&str, &str); 19] = [
     ("count.py", include_str!("../../python/plimsoll/techniques/count.py")),
     ("expandable.py", include_str!("../../python/plimsoll/techniques/expandable.py")),
     ("free_grads.py", include_str!("../../python/plimsoll/techniques/free_grads.py")),
+    ("fsdp.py", include_str!("../../python/plimsoll/techniques/fsdp.py")),
     ("lane.py", include_str!("../../python/plimsoll/techniques/lane.py")),
     ("lazy_logits.py", include_str!("../../python/plimsoll/techniques/lazy_logits.py")),
+    ("memory_budget.py", include_str!("../../python/plimsoll/techniques/memory_budget.py")),
     ("observers.py", include_str!("../../python/plimsoll/techniques/observers.py")),
     ("offload.py", include_str!("../../python/plimsoll/techniques/offload.py")),
     ("optimizers.py", include_str!("../../python/plimsoll/techniques/optimizers.py")),
     ("parts.py", include_str!("../../python/plimsoll/techniques/parts.py")),
+    ("ranks.py", include_str!("../../python/plimsoll/techniques/ranks.py")),
     ("roots.py", include_str!("../../python/plimsoll/techniques/roots.py")),
+    ("rows.py", include_str!("../../python/plimsoll/techniques/rows.py")),
     ("split.py", include_str!("../../python/plimsoll/techniques/split.py")),
     ("step_in_backward.py", include_str!("../../python/plimsoll/techniques/step_in_backward.py")),
 ];

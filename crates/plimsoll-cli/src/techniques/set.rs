@@ -94,6 +94,16 @@ impl Set {
             ("no-foreach", "fused", "a fused optimizer makes no copies"),
             ("accumulate", "split", "both divide the batch"),
             ("accumulate", "step-in-backward", "accumulate adds all gradients at the end"),
+            ("accumulate", "fsdp", "both divide the batch"),
+            ("split", "fsdp", "both divide the batch"),
+            (
+                "step-in-backward",
+                "fsdp",
+                "gradients are reduced over the ranks after the backward pass of a block",
+            ),
+            ("offload", "fsdp", "it would move sharded parameters"),
+            ("chunked-loss", "fsdp", "a rank has only a part of the weight"),
+            ("adam-8bit", "fsdp", "the 8-bit update knows no sharded parameters"),
         ];
         let both = pairs.into_iter().find(|(one, other, _)| self.has(one) && self.has(other));
         both.map(|(one, other, why)| format!("{one} and {other} exclude each other: {why}"))
@@ -127,6 +137,12 @@ fn parsed(name: &str, kind: Value, value: Option<&str>) -> Result<Option<u64>, S
         (Value::Parts, None) => Err(format!("{name} needs a number of parts, such as {name}=4")),
         (_, None) => Ok(None),
         (Value::Count, Some(text)) => number(text, 1),
+        (Value::Percent, Some(text)) => match number(text, 1)? {
+            Some(percent) if percent > 100 => {
+                Err(format!("{name}={text}: expected a percentage from 1 to 100"))
+            }
+            percent => Ok(percent),
+        },
         (Value::Parts, Some(text)) => number(text, 2),
         (Value::Size, Some(text)) => {
             bytes::parse(text).map(Some).map_err(|why| format!("{name}={text}: {why}"))
@@ -177,6 +193,8 @@ mod tests {
             ("offload=big", "offload=big"),
             ("fused,no-foreach", "exclude each other"),
             ("accumulate=2,split=2", "exclude each other"),
+            ("fsdp,offload", "exclude each other"),
+            ("memory-budget=101", "from 1 to 100"),
         ] {
             let why = Set::parse(text).unwrap_err();
             assert!(why.contains(said), "{text}: {why}");

@@ -12,12 +12,15 @@
 
 from . import context
 from .accumulate import Accumulate
+from .adam_8bit import Adam8bit
 from .autocast import Autocast
 from .checkpoint import Checkpoint
 from .chunked_loss import ChunkedLoss
 from .count import Count
 from .expandable import Expandable
 from .free_grads import FreeGrads
+from .fsdp import Fsdp
+from .memory_budget import MemoryBudget
 from .offload import Offload
 from .optimizers import Fused, NoForeach
 from .split import Split
@@ -28,9 +31,12 @@ ALL = (
     Count,
     Expandable,
     FreeGrads,
+    MemoryBudget,
     NoForeach,
     Fused,
+    Adam8bit,
     StepInBackward,
+    Fsdp,
     Autocast,
     Accumulate,
     Split,

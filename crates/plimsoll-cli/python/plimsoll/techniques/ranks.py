@@ -1,0 +1,60 @@
+# The ranks that `run --devices N` starts for a program of one process. The program sees one GPU and none of torchrun's variables,
+# so that it takes the path of a single process; `join` connects the ranks.
+
+import os
+
+OWN = "PLIMSOLL_RANKS"  # set where the ranks are ours
+HIDDEN = "PLIMSOLL_OWN_"  # what precedes the name of a variable that the program does not see
+# What torchrun sets, beside all that begins with TORCHELASTIC.
+NAMES = (
+    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE MASTER_ADDR"
+    " MASTER_PORT NODE_RANK"
+).split()
+
+
+def are_own():
+    return bool(os.environ.get(OWN)) and ("RANK" in os.environ or HIDDEN + "RANK" in os.environ)
+
+
+def hide():
+    # Before the first use of CUDA.
+    visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
+    local = os.environ.get("LOCAL_RANK", "0")
+    if "RANK" in os.environ:
+        own = visible[int(local)] if len(visible) > int(local) and visible[0] else local
+        os.environ["CUDA_VISIBLE_DEVICES"] = own
+    for name in [it for it in os.environ if it in NAMES or it.startswith("TORCHELASTIC")]:
+        os.environ[HIDDEN + name] = os.environ.pop(name)
+
+
+def number(name):
+    return int(os.environ[HIDDEN + name])
+
+
+def seed():
+    # Generators that each process would seed for itself; PyTorch's begin alike.
+    import random
+
+    import numpy
+
+    port = os.environ.get(HIDDEN + "MASTER_PORT", "0")
+    random.seed(port)
+    numpy.random.seed(int(port))
+
+
+def join(device):
+    # Connects the ranks, and returns the mesh of all of them.
+    import torch
+    from torch import distributed
+
+    hidden = [it[len(HIDDEN) :] for it in os.environ if it.startswith(HIDDEN)]
+    os.environ.update({it: os.environ[HIDDEN + it] for it in hidden})
+    try:
+        if not distributed.is_initialized():
+            # With the device, NCCL does not guess it from the number of the rank.
+            its_own = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else None
+            distributed.init_process_group("nccl" if device == "cuda" else "gloo", device_id=its_own)
+        return distributed.device_mesh.init_device_mesh(device, (number("WORLD_SIZE"),))
+    finally:
+        for it in hidden:
+            del os.environ[it]

@@ -1,0 +1,107 @@
+# The rows of a batch that a rank computes, and tensors of all ranks' rows. Outside the model all ranks have the same tensors
+# and the same gradients; inside, each has its own rows, with gradients times the number of ranks: `fully_shard` averages over ranks.
+
+import torch
+from torch import distributed
+
+
+class Rows:
+    # The division of a batch: rank `rank` computes `sizes[rank]` rows.
+    def __init__(self, sizes, rank, group):
+        self.sizes, self.rank, self.group = sizes, rank, group
+        self.begin = sum(sizes[:rank])
+
+    def own(self, tensor):
+        return tensor.narrow(0, self.begin, self.sizes[self.rank])
+
+    def all(self, tensor):
+        # The rows of all ranks. Each sends as many as the rank with the most has.
+        most = max(self.sizes)
+        sent = tensor.contiguous()
+        if sent.size(0) < most:
+            sent = torch.cat([sent, sent.new_zeros(most - sent.size(0), *sent.shape[1:])])
+        is_bool = sent.dtype == torch.bool
+        sent = sent.view(torch.uint8) if is_bool else sent
+        got = sent.new_empty(most * len(self.sizes), *sent.shape[1:])
+        gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+        gather(got, sent, group=self.group)
+        got = got.view(torch.bool) if is_bool else got
+        if min(self.sizes) == most:
+            return got
+        return torch.cat([got.narrow(0, nth * most, size) for nth, size in enumerate(self.sizes)])
+
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, rows):
+        ctx.rows = rows
+        return rows.own(tensor).clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return All.apply(gradient, ctx.rows) / len(ctx.rows.sizes), None
+
+
+class All(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, rows):
+        ctx.rows = rows
+        return rows.all(tensor)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return Own.apply(gradient, ctx.rows) * len(ctx.rows.sizes), None
+
+
+class Sum(torch.autograd.Function):
+    # The sum of the ranks' losses, whose gradient each of them has.
+    @staticmethod
+    def forward(ctx, value, rows):
+        ctx.ranks = len(rows.sizes)
+        total = value.detach().clone()
+        distributed.all_reduce(total, group=rows.group)
+        return total
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.ranks, None
+
+
+class Lazy(torch.Tensor):
+    # All ranks' rows of a tensor that a model returns beside its loss: exchanged where the program uses it. All ranks run the
+    # same program, so all do at the same place.
+    @staticmethod
+    def __new__(cls, tensor, rows):
+        size = (sum(rows.sizes), *tensor.shape[1:])
+        options = dict(dtype=tensor.dtype, device=tensor.device, requires_grad=False)
+        return torch.Tensor._make_wrapper_subclass(cls, size, **options)
+
+    def __init__(self, tensor, rows):
+        self.tensor, self.rows, self.whole = tensor, rows, None
+
+    def compute(self):
+        if self.whole is None:
+            self.whole = All.apply(self.tensor, self.rows)
+            self.tensor = None
+        return self.whole
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        getter = getattr(getattr(func, "__self__", None), "__name__", "")
+        name = getattr(func, "__name__", "")
+        if (name == "__get__" and getter in GETTERS) or name in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        replaced = lambda it: it.compute() if isinstance(it, Lazy) else it
+        args, kwargs = torch.utils._pytree.tree_map(replaced, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        replaced = lambda it: it.compute() if isinstance(it, Lazy) else it
+        args, kwargs = torch.utils._pytree.tree_map(replaced, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+GETTERS = {"shape", "dtype", "device", "ndim", "layout", "is_cuda", "is_cpu"}
+METADATA = {"size", "dim", "numel", "nelement", "is_floating_point", "__len__", "__hash__", "get_device"}

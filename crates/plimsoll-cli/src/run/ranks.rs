@@ -1,0 +1,177 @@
+//! `run --devices N`: the program once for each GPU, as a rank of a job. `techniques/ranks.py` hides that from the program, and
+//! connects the ranks.
+//!
+//! The first rank has the terminal, and its end is the job's. What another rank writes is shown only where that one fails.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::net::TcpListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{available_parallelism, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::exit::{Answer, Exit, Failure};
+use crate::output;
+use crate::techniques::Set;
+
+/// How long the other ranks may take to end once one has failed.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Lines of a rank's output that are shown where it fails.
+const LINES: usize = 20;
+
+/// A rank.
+struct Rank {
+    child: Child,
+    /// What it wrote; the first writes to our own streams.
+    output: Option<File>,
+    status: Option<ExitStatus>,
+}
+
+/// Whether this many GPUs go with a set.
+///
+/// # Errors
+/// fsdp needs several; without it there is no use for them.
+pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
+    let is_sharded = set.is_some_and(|set| set.has("fsdp"));
+    let message = match (is_sharded, devices) {
+        (true, 1) => "fsdp needs several GPUs: --devices N, without torchrun",
+        (false, 2..) => {
+            "--devices starts a rank for each GPU, for --with fsdp; a program that uses several GPUs itself needs no --devices"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::new(Exit::Usage, message))
+}
+
+/// Starts the ranks, waits for their end, and ends as the first one did, or as the first that failed.
+///
+/// # Errors
+/// The program cannot be started.
+pub(super) fn run(number: u32, command: impl Fn() -> Result<Command, Failure>) -> Result<Answer, Failure> {
+    let failed = |why: io::Error| Failure::new(Exit::Program, format!("the ranks cannot be started: {why}"));
+    // A terminal sends Ctrl-C to the ranks, too.
+    let (interrupted, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    signal_hook::flag::register(SIGINT, interrupted).map_err(failed)?;
+    for signal in [SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(failed)?;
+    }
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).map_err(failed)?.port();
+    let mut ranks = Vec::new();
+    for rank in 0..number {
+        let mut command = command()?;
+        let started = started(&mut command, rank, number, port);
+        match started {
+            Ok(rank) => ranks.push(rank),
+            Err(why) => {
+                kill(&mut ranks);
+                let name = command.get_program().to_string_lossy().into_owned();
+                return Err(Failure::new(Exit::Program, format!("{name} cannot be started: {why}")));
+            }
+        }
+    }
+    let first = wait(&mut ranks, &ended).map_err(failed)?;
+    let status = shown(&mut ranks, first);
+    end_as(status)
+}
+
+fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Result<Rank> {
+    let (rank_text, world) = (rank.to_string(), number.to_string());
+    command.env("RANK", &rank_text).env("LOCAL_RANK", &rank_text);
+    command.env("WORLD_SIZE", &world).env("LOCAL_WORLD_SIZE", &world);
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string()).env("PLIMSOLL_RANKS", "1");
+    if std::env::var_os("OMP_NUM_THREADS").is_none() {
+        let cores = available_parallelism().map_or(1, usize::from);
+        command.env("OMP_NUM_THREADS", (cores / number as usize).max(1).to_string());
+    }
+    let output = match rank {
+        0 => None,
+        _ => {
+            let file = tempfile::tempfile()?;
+            command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+            Some(file)
+        }
+    };
+    Ok(Rank { child: command.spawn()?, output, status: None })
+}
+
+/// Waits until all have ended; the others are ended after a while once one has failed. Returns the first that failed.
+fn wait(ranks: &mut [Rank], ended: &AtomicBool) -> io::Result<Option<usize>> {
+    let (mut first, mut until) = (None, None::<Instant>);
+    loop {
+        let mut is_running = false;
+        for (place, rank) in ranks.iter_mut().enumerate() {
+            if rank.status.is_none() {
+                rank.status = rank.child.try_wait()?;
+                is_running |= rank.status.is_none();
+                if rank.status.is_some_and(|status| !status.success()) && first.is_none() {
+                    (first, until) = (Some(place), Some(Instant::now() + GRACE));
+                }
+            }
+        }
+        if !is_running {
+            return Ok(first);
+        }
+        if ended.swap(false, Ordering::SeqCst) {
+            signal(ranks, Signal::TERM);
+            until = Some(Instant::now() + GRACE);
+        }
+        if until.is_some_and(|until| Instant::now() > until) {
+            signal(ranks, Signal::KILL);
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(ranks: &[Rank], signal: Signal) {
+    for rank in ranks.iter().filter(|rank| rank.status.is_none()) {
+        if let Some(pid) = i32::try_from(rank.child.id()).ok().and_then(Pid::from_raw) {
+            // It may have ended meanwhile.
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+fn kill(ranks: &mut [Rank]) {
+    for rank in ranks {
+        let _ = rank.child.kill();
+        let _ = rank.child.wait();
+    }
+}
+
+/// The status to end with. Shows what a rank wrote that failed before the first one did.
+fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
+    let own = ranks[0].status.unwrap_or_default();
+    let Some(place) = failed.filter(|place| *place > 0) else { return own };
+    let status = ranks[place].status.unwrap_or_default();
+    // Where the first one failed by itself, it has said why.
+    if own.code().is_some_and(|code| code != 0) {
+        return own;
+    }
+    let mut text = String::new();
+    if let Some(file) = &mut ranks[place].output {
+        let read = file.rewind().and_then(|()| file.read_to_string(&mut text));
+        text = read.map_or_else(|why| why.to_string(), |_| text);
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
+    output::progress(&format!("rank {place} failed ({status}); its last lines:\n{last}"));
+    status
+}
+
+/// Ends this process with a status of another.
+fn end_as(status: ExitStatus) -> Result<Answer, Failure> {
+    let words = match (status.code(), status.signal()) {
+        (Some(0), _) => return Ok(Answer::default()),
+        (Some(code), _) => format!("exit {code}"),
+        (None, signal) => format!("kill -{} $$", signal.unwrap_or(9)),
+    };
+    let why = Command::new("/bin/sh").args(["-c", &words]).exec();
+    Err(Failure::new(Exit::Program, format!("the program failed ({status}); /bin/sh: {why}")))
+}

@@ -1,0 +1,146 @@
+//! `--with fsdp`: a program of one process on several ranks, on the CPU and on the stand-in.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+mod program;
+mod torch;
+use program::{plimsoll, stderr, stdout};
+use torch::{Torch, answer};
+
+/// Tied weights, a loss inside or outside, a list of parameters from before the first call, a batch that two ranks cannot share evenly.
+const TRAINS: &str = "
+import sys, time, torch, torch.nn as nn, torch.nn.functional as F
+torch.manual_seed(0)
+device = 'cuda' if 'cuda' in sys.argv else 'cpu'
+width = 1024 if device == 'cuda' else 16
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.batch = nn.BatchNorm1d(12) if 'batch' in sys.argv else nn.Identity()
+    def forward(self, x):
+        return x + self.down(self.up(self.batch(self.norm(x))).relu())
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.blocks = nn.Embedding(50, width), nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(width, 50, bias=False)
+        self.head.weight = self.embedding.weight
+    def forward(self, index, target=None):
+        x = self.embedding(index)
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(x)
+        return logits if target is None else (logits, F.cross_entropy(logits.view(-1, 50), target.view(-1), ignore_index=3))
+if 'distributed' in sys.argv:
+    torch.distributed.init_process_group('gloo', rank=0, world_size=1, init_method='tcp://127.0.0.1:29512')
+if 'clock' in sys.argv:
+    torch.manual_seed(time.time_ns())
+model = Model().to(device)
+parameters = list(model.parameters())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+for step in range(3):
+    index, target = torch.randint(50, (7, 12)).to(device), torch.randint(50, (7, 12)).to(device)
+    if 'inside' in sys.argv:
+        logits, loss = model(index, target)
+    else:
+        logits = model(index)
+        loss = F.cross_entropy(logits.view(-1, 50), target.view(-1), ignore_index=3)
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(parameters, 0.5)
+    optimizer.step()
+    if device == 'cpu':
+        print('number', loss.item(), float(norm), logits.float().mean().item())
+if device == 'cpu':
+    state = model.state_dict()
+    print('number', sum(it.double().sum().item() for it in state.values()))
+    print(type(state['blocks.0.up.weight']).__name__, optimizer.state_dict()['state'][1]['exp_avg'].shape)
+    model.load_state_dict(state)
+";
+
+fn run(torch: &Torch, options: &[&str], arguments: &[&str]) -> Output {
+    let program = torch.folder.file("train.py");
+    let mut args = vec!["run", "--no-watch"];
+    args.extend(options.iter().copied().chain(["--"]));
+    args.extend(torch.python.iter().map(String::as_str).chain([program.as_str()]));
+    args.extend(arguments);
+    plimsoll(&args)
+}
+
+fn numbers(output: &Output) -> Vec<f64> {
+    let text = stdout(output);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("number "));
+    lines.flat_map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
+#[test]
+fn ranks_of_an_unmodified_program_give_the_numbers_of_one_process() {
+    let Some(torch) = Torch::new("fsdp", TRAINS) else { return };
+    for place in ["inside", "outside"] {
+        let plain = run(&torch, &[], &[place]);
+        let expected = numbers(&plain);
+        assert_eq!(expected.len(), 10, "{}", stderr(&plain));
+        for set in ["fsdp", "fsdp,checkpoint,free-grads"] {
+            let output = run(&torch, &["--devices", "2", "--with", set], &[place]);
+            assert_eq!(output.status.code(), Some(0), "{set}: {}", stderr(&output));
+            assert!(stdout(&output).contains("Tensor torch.Size"), "{}", stdout(&output));
+            let found = numbers(&output);
+            assert_eq!(found.len(), expected.len(), "{}", stdout(&output));
+            for (number, expected) in found.iter().zip(&expected) {
+                assert!((number / expected - 1.0).abs() < 1e-4, "{set} {place}: {number}, not {expected}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_program_whose_ranks_would_differ_is_refused_with_the_reason() {
+    let Some(torch) = Torch::new("fsdp-refused", TRAINS) else { return };
+    for (argument, said) in [
+        ("distributed", "initializes torch.distributed itself"),
+        ("clock", "different batches"),
+        ("batch", "batch normalization"),
+    ] {
+        let output = run(&torch, &["--devices", "2", "--with", "fsdp"], &[argument]);
+        assert_eq!(output.status.code(), Some(2), "{argument}: {}{}", stdout(&output), stderr(&output));
+        assert!(stderr(&output).contains(said), "{argument}: {}", stderr(&output));
+        assert!(!stdout(&output).contains("number"), "{argument}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn the_first_rank_has_the_terminal_and_another_one_is_shown_where_it_fails() {
+    let run = |script: &str| plimsoll(&["run", "--no-watch", "--ranks", "2", "--", "sh", "-c", script]);
+    let output = run("echo rank $RANK of $WORLD_SIZE; exit 0");
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "rank 0 of 2\n".to_owned()));
+    let output = run("echo rank $RANK fails >&2; test $RANK = 0 || exit 7");
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert!(stderr(&output).contains("rank 1 fails"), "{}", stderr(&output));
+    let output = run("test $RANK = 1 || exit 3");
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
+    let Some(torch) = Torch::new("fsdp-plan", TRAINS) else { return };
+    let train = torch.folder.file("train.py");
+    let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=300MiB", "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "cuda"]));
+    let plan = answer(&plimsoll(&args), 0);
+    let chosen = plan["chosen"].as_str().expect("a set");
+    assert!(chosen.contains("fsdp"), "{plan}");
+    let command = plan["command"].as_str().expect("a command");
+    assert!(command.starts_with("plimsoll run --devices 2 --with "), "{plan}");
+    let rows = plan["tried"].as_array().into_iter().flatten();
+    let row = rows.into_iter().find(|row| row["set"] == chosen).expect("its row");
+    // Parameters of 100 MB are gathered twice and reduced once, half of them over the wire.
+    let sent = row["wire_bytes"].as_u64().expect("bytes");
+    assert!((100_000_000..300_000_000).contains(&sent), "{row}");
+    // All ranks ran at the end: what the first one alone took is what each takes.
+    let (alone, together) = (&row["peak_allocated_bytes"], &plan["planned"]["peak_allocated_bytes"]);
+    let bytes = |it: &Value| it.as_u64().expect("bytes") as f64;
+    assert!((bytes(alone) / bytes(together) - 1.0).abs() < 0.02, "{alone} and {together}");
+}
