@@ -127,7 +127,7 @@ fn the_first_rank_has_the_terminal_and_another_one_is_shown_where_it_fails() {
 fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
     let Some(torch) = Torch::new("fsdp-plan", TRAINS) else { return };
     let train = torch.folder.file("train.py");
-    let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=300MiB", "--"];
+    let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=400MiB", "--"];
     args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "cuda"]));
     let plan = answer(&plimsoll(&args), 0);
     let chosen = plan["chosen"].as_str().expect("a set");

@@ -134,7 +134,9 @@ impl Search<'_, '_> {
             let rounding = keep(&["expandable", gradients, "chunked-loss", optimizer]);
             self.level(&rounding, has_checkpoint, has_offload, true)?;
             if useful.contains(&"fsdp") && !self.is_met() {
-                self.level(&keep(&["expandable", "free-grads", "fsdp"]), has_checkpoint, false, false)?;
+                // Whole parameters are freed where they are sharded, which leaves gaps.
+                let sharded = keep(&["free-grads", optimizer, "fsdp"]).with("expandable", None);
+                self.level(&sharded, has_checkpoint, false, false)?;
             }
             if self.wish.numbers == Numbers::Changed && !self.is_met() && useful.contains(&"adam-8bit") {
                 let narrow = keep(&["expandable", gradients, "chunked-loss", "adam-8bit"]);
