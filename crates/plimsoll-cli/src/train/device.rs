@@ -31,7 +31,7 @@ enum On {
     /// A device that computes nothing and accounts for every byte.
     Sim,
     /// The same with the memory of a GPU.
-    Like(SimConfig),
+    Like(Box<SimConfig>),
     /// An NVIDIA GPU.
     Cuda(u32),
 }
@@ -44,7 +44,7 @@ impl FromStr for On {
             ("cpu", _) => Ok(On::Cpu),
             ("sim", _) => Ok(On::Sim),
             _ if text == "cuda" || text.starts_with("cuda:") => crate::cuda::ordinal(text).map(On::Cuda),
-            (_, Some(gpu)) => SimConfig::like(gpu).map(On::Like).map_err(|error| error.to_string()),
+            (_, Some(gpu)) => SimConfig::like(gpu).map(|gpu| On::Like(Box::new(gpu))).map_err(|error| error.to_string()),
             _ => {
                 Err("a device is `cpu`, `cuda`, `cuda:N`, `sim` or a simulated GPU such as `sim:H200`"
                     .to_owned())
@@ -78,7 +78,7 @@ impl DeviceArgs {
                 );
                 return Err(Failure::new(Exit::Usage, message));
             }
-            (On::Like(gpu), None) => Device::sim(gpu.clone()),
+            (On::Like(gpu), None) => Device::sim(gpu.as_ref().clone()),
             (On::Sim, Some(capacity)) => Device::sim(SimConfig::new(capacity)),
             (On::Sim, None) => Device::sim(SimConfig::new(Device::cpu().memory_info().total_bytes)),
         };
@@ -89,7 +89,7 @@ impl DeviceArgs {
     /// A simulated device like this one, to try limits on.
     pub(super) fn simulated(&self) -> SimConfig {
         match &self.device {
-            On::Like(gpu) => gpu.clone(),
+            On::Like(gpu) => gpu.as_ref().clone(),
             On::Cpu | On::Sim | On::Cuda(_) => SimConfig::new(0),
         }
     }
