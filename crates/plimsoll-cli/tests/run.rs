@@ -151,6 +151,33 @@ fn losses_are_near_where_rounding_is_claimed() {
     }
 }
 
+/// Two optimizers; the generator's loss also gives the discriminator gradients, which are cleared.
+const GAN: &str = "
+import torch, torch.nn as nn
+torch.manual_seed(0)
+stack = lambda *ends: nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16), *ends)
+one, other = stack(), stack(nn.Linear(16, 1))
+of_one, of_other = torch.optim.Adam(one.parameters()), torch.optim.Adam(other.parameters())
+for step in range(3):
+    made = one(torch.randn(8, 16))
+    of_other.zero_grad()
+    (other(torch.randn(8, 16)).square().mean() + (other(made.detach()) - 1).square().mean()).backward()
+    of_other.step()
+    of_one.zero_grad()
+    other(made).square().mean().backward()
+    of_one.step()
+print('ended')
+";
+
+#[test]
+fn updates_in_the_backward_pass_are_refused_where_a_step_does_not_follow() {
+    let Some(torch) = Torch::new("gan", GAN) else { return };
+    let output = run(&torch, "step-in-backward", &[]);
+    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+    assert!(stderr(&output).contains("clears gradients without a step"), "{}", stderr(&output));
+    assert!(run(&torch, "checkpoint", &[]).status.code() == Some(2), "no repeated blocks");
+}
+
 #[test]
 fn eight_bit_moments_train_about_as_well() {
     let Some(torch) = Torch::new("adam-8bit", LEARNS) else { return };
@@ -166,6 +193,9 @@ fn eight_bit_moments_train_about_as_well() {
             assert!((loss / expected - 1.0).abs() < 0.05, "{kind}: {narrow:?}, not {plain:?}");
         }
     }
+    // A loaded state replaces the optimizer's groups, whose learning rates change.
+    let [plain, inside] = ["", "step-in-backward"].map(|set| stdout(&run(&torch, set, &["AdamW"])));
+    assert_eq!(inside, plain);
     let output = run(&torch, "adam-8bit", &["SGD"]);
     assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
     assert!(stderr(&output).contains("the program's optimizer is SGD"), "{}", stderr(&output));
@@ -200,12 +230,14 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 200), nn.Tanh(), nn.Linear(200, 10))
 teacher = nn.Sequential(nn.Linear(64, 96), nn.Tanh(), nn.Linear(96, 10))
 optimizer = getattr(torch.optim, sys.argv[1])(model.parameters(), lr=3e-3, weight_decay=0.01)
+schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 120)
 for step in range(120):
     x = torch.randn(128, 64)
     loss = (model(x) - teacher(x).detach()).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    schedule.step()
     if step % 30 == 29:
         print('loss', loss.item())
     if step == 60:

@@ -51,6 +51,13 @@ class Fsdp:
             if hasattr(distributed, name):
                 setattr(distributed, name, self.counted(getattr(distributed, name)))
 
+        # PyTorch 2.8 reads only this rank's part of a norm.
+        place = torch.nn.utils
+        for name in ("clip_grad_norm_", "get_total_norm"):
+            call = unsharded(getattr(place, name))
+            setattr(place, name, call)
+            setattr(place.clip_grad, name, call)
+
     def counted(self, original):
         # In a ring each rank sends all parts of the whole tensor but one; an all-reduce is a reduce-scatter and an all-gather.
         @functools.wraps(original)
@@ -69,6 +76,8 @@ class Fsdp:
             self.is_joining = True
             self.mesh = ranks.join(device.type)
             self.is_joining = False
+            if device.type == "cpu" and not averages():
+                context.refuse(self.name, f"Gloo of PyTorch {torch.__version__} adds gradients where it should average them")
         self.shard(root)
 
     def check(self, root):
@@ -187,6 +196,23 @@ class Masks:
 
 def is_sharded(tensor):
     return isinstance(tensor, torch.distributed.tensor.DTensor)
+
+
+def averages():
+    # Gloo of PyTorch 2.8 does not.
+    from torch import distributed
+
+    part = torch.zeros(1)
+    distributed.reduce_scatter_tensor(part, torch.ones(distributed.get_world_size()), op=distributed.ReduceOp.AVG)
+    return part.item() == 1.0
+
+
+def unsharded(original):
+    @functools.wraps(original)
+    def call(*args, **kwargs):
+        return whole(original(*args, **kwargs))
+
+    return call
 
 
 def replace(pairs):

@@ -17,15 +17,15 @@ class StepInBackward:
 
     def __init__(self, value):
         self.count = 0
-        self.known = {}  # the optimizer and its group by parameter
-        self.used = set()  # parameters with a step in this backward pass
-        self.passes = 0  # backward passes since the last step
+        self.known = {}  # the optimizer and the number of its group, by parameter
+        self.used = {}  # the optimizer by parameter, of parameters that were updated since its last step
 
     def begin(self):
         listen = observers.listeners
         listen["clipped"].append(lambda name: self.refuse(f"the program calls {name}, which needs all gradients"))
         listen["scaled"].append(lambda: self.refuse("the program scales its loss (GradScaler)"))
         listen["backward"].append(self.backward)
+        listen["zeroed"].append(self.zeroed)
         listen["stepped"].append(self.stepped)
         if torch.distributed.is_available():
             kind = torch.nn.parallel.DistributedDataParallel
@@ -58,10 +58,10 @@ class StepInBackward:
             self.refuse(f"it is not known whether {name} updates parameters independently")
 
     def take(self, optimizer):
-        for group in optimizer.param_groups:
+        for nth, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in self.known:
-                    self.known[id(parameter)] = (optimizer, group)
+                    self.known[id(parameter)] = (optimizer, nth)
                     parameter.register_post_accumulate_grad_hook(self.update)
         kind = type(optimizer)
         if not hasattr(kind, "_plimsoll_step"):
@@ -79,13 +79,13 @@ class StepInBackward:
         optimizer.__dict__["_plimsoll_done"] = True
 
     def update(self, parameter):
-        optimizer, group = self.known[id(parameter)]
+        optimizer, nth = self.known[id(parameter)]
         if id(parameter) in self.used:
             self.refuse("a parameter gets several gradients before the optimizer's step (accumulation)")
-        self.used.add(id(parameter))
+        self.used[id(parameter)] = optimizer
         groups = optimizer.param_groups
         # The step of this parameter alone, with its group's settings of now.
-        optimizer.param_groups = [{**group, "params": [parameter]}]
+        optimizer.param_groups = [{**groups[nth], "params": [parameter]}]
         try:
             with torch.no_grad():
                 type(optimizer)._plimsoll_step(optimizer)
@@ -95,17 +95,22 @@ class StepInBackward:
         self.count += 1
 
     def backward(self):
-        self.passes += 1
-        if self.passes > 1 and self.used:
+        if self.used:
             self.refuse("the program accumulates gradients over several backward passes")
 
+    def zeroed(self, parameters, set_to_none):
+        # A GAN's discriminator gets gradients of the generator's loss, which no step uses.
+        if any(id(it) in self.used for it in parameters):
+            self.refuse("the program clears gradients without a step of their optimizer")
+
     def stepped(self, optimizer):
-        self.used.clear()
-        self.passes = 0
+        self.used = {key: own for key, own in self.used.items() if own is not optimizer}
 
     def report(self):
+        if not self.count:
+            return dict(applied=False, detail="no optimizer of torch.optim has the model's parameters", lines=[])
         lines = [context.IMPORT, "plimsoll.step_in_backward(optimizer)"]
-        return dict(applied=bool(self.count), detail="", lines=lines)
+        return dict(applied=True, detail="", lines=lines)
 
 
 def unwrapped(step):
