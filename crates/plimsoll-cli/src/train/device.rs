@@ -44,7 +44,9 @@ impl FromStr for On {
             ("cpu", _) => Ok(On::Cpu),
             ("sim", _) => Ok(On::Sim),
             _ if text == "cuda" || text.starts_with("cuda:") => crate::cuda::ordinal(text).map(On::Cuda),
-            (_, Some(gpu)) => SimConfig::like(gpu).map(|gpu| On::Like(Box::new(gpu))).map_err(|error| error.to_string()),
+            (_, Some(gpu)) => {
+                SimConfig::like(gpu).map(|gpu| On::Like(Box::new(gpu))).map_err(|error| error.to_string())
+            }
             _ => {
                 Err("a device is `cpu`, `cuda`, `cuda:N`, `sim` or a simulated GPU such as `sim:H200`"
                     .to_owned())
