@@ -69,6 +69,9 @@ pub(crate) trait Backend: Send + Sync {
     fn resident_bytes(&self) -> Option<u64>;
 }
 
+/// The workspace of cuBLASLt and cuDNN on each stream of a GPU: as large as PyTorch's on GPUs from Hopper on.
+pub(crate) const WORKSPACE_BYTES: u64 = 32 << 20;
+
 /// Work of a device that was captured. Dropped only when nothing of it runs any more, or it waits.
 pub(crate) trait Replays: Send + Sync {
     /// What varies from replay to replay, in the order in which it was queued.

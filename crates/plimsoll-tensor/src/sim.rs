@@ -7,7 +7,7 @@ use plimsoll_alloc::{Config, DeviceMemory, SimDriver, StreamId};
 use plimsoll_gpu::{Gpu, UnknownGpu};
 
 use crate::alloc_conf;
-use crate::backend::Backend;
+use crate::backend::{Backend, WORKSPACE_BYTES};
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::Kernel;
@@ -136,6 +136,11 @@ impl Backend for Sim {
 
     fn copy(&self, _: View<'_>, _: View<'_>, _: StreamId) -> Result<()> {
         Ok(())
+    }
+
+    fn workspace_bytes(&self) -> u64 {
+        // That of one stream, which every training has that multiplies.
+        if self.kind == DeviceKind::Cuda { WORKSPACE_BYTES } else { 0 }
     }
 
     fn resident_bytes(&self) -> Option<u64> {

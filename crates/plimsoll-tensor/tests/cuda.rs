@@ -91,17 +91,26 @@ fn every_operator_compiles_and_is_launched_for_hopper() {
     }
 }
 
-/// Some minutes: `cargo test -p plimsoll-tensor --test cuda -- --ignored`.
-#[test]
-#[ignore = "compiles every kernel for each architecture"]
-fn every_operator_compiles_for_each_architecture() {
-    for capability in ["7.5", "8.0", "8.6", "8.9", "10.0", "12.0"] {
-        let environment = [("PLIMSOLL_STANDIN_CC", capability)];
-        if is_inner("every_operator_compiles_for_each_architecture", &environment) && has_compiler() {
+/// Compiles every kernel for GPUs of these compute capabilities, each in a process of its own.
+fn compile_for(test: &str, capabilities: &[&str]) {
+    for capability in capabilities {
+        if is_inner(test, &[("PLIMSOLL_STANDIN_CC", *capability)]) && has_compiler() {
             launch_everything();
             return;
         }
     }
+}
+
+#[test]
+fn every_operator_compiles_for_the_oldest_and_the_newest_architecture() {
+    compile_for("every_operator_compiles_for_the_oldest_and_the_newest_architecture", &["7.5", "12.0"]);
+}
+
+/// Some minutes: `cargo test -p plimsoll-tensor --test cuda -- --ignored`.
+#[test]
+#[ignore = "compiles every kernel for each architecture between"]
+fn every_operator_compiles_for_the_architectures_between() {
+    compile_for("every_operator_compiles_for_the_architectures_between", &["8.0", "8.6", "8.9", "10.0"]);
 }
 
 #[test]

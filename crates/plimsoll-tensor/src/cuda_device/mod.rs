@@ -17,7 +17,7 @@ use plimsoll_cuda::{CudaMemory, Gpu, GpuFacts, Libraries, Search};
 use self::captured::{Captured, Captures};
 use self::shared::{Cause, Shared, lock};
 use crate::alloc_conf;
-use crate::backend::{Backend, Queues, Replays};
+use crate::backend::{Backend, Queues, Replays, WORKSPACE_BYTES};
 use crate::device::{Device, Inner};
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
@@ -112,9 +112,6 @@ impl Cuda {
         Ok(Cuda { shared, captures: Captures::default() })
     }
 }
-/// As PyTorch on GPUs from Hopper on.
-const WORKSPACE_BYTES: u64 = 32 << 20;
-
 /// What the driver says, with the rates of the table where the product is in it.
 fn properties(facts: &GpuFacts) -> DeviceProperties {
     let known = plimsoll_gpu::named(&facts.name).ok().map(DeviceProperties::of_gpu);

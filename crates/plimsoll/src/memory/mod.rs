@@ -127,7 +127,7 @@ pub fn why(category: Category) -> &'static str {
 }
 
 /// Memory beside the allocator's. Of a GPU: bytes of its memory that are in use and were not reserved here, which are the context,
-/// kernels, workspaces and other processes ([`Device::outside_bytes`]). Of other devices: resident bytes of this process that
+/// kernels, workspaces and other processes; of a simulated GPU, what is expected ([`Device::outside_bytes`]). Of other devices: resident bytes of this process that
 /// `device` did not obtain, which are the program, its data set, its threads, the matrix library's packing buffers, and other
 /// devices; `None` if the system does not report it (it is read from `/proc`). A simulated device uses no memory, so all of the
 /// process is outside.
