@@ -28,7 +28,7 @@
 //! | `elementwise.rs`, `combine.rs`, `strided.rs` | a function of each element, in place of two others; copies, fills |
 //! | `exp.rs` | exponential and tanh that vectorise |
 //! | `reduce.rs` | sum, argmax |
-//! | `matmul.rs` | strided, batched products |
+//! | `matmul.rs`, `short_matmul.rs` | strided, batched products; those of 16-bit floats |
 //! | `conv/`, `tile.rs` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
 //! | `attention/`, `philox.rs` | attention in blocks; the random bits of dropout |
 //! | `pool/`, `interpolate.rs` | windows' largest elements and means; images resampled |
@@ -43,7 +43,7 @@
 //! | `sort.rs`, `search.rs`, `multinomial.rs` | rows in order; places in them; places drawn by weights |
 //! | `distance.rs` | distances of every pair of two sets of vectors |
 //! | `unfold.rs` | derivative of overlapping windows |
-//! | `recurrent.rs` | the steps of RNN, LSTM and GRU, forward and backward |
+//! | `recurrent/` | the steps of RNN, LSTM and GRU, forward and backward |
 //! | `rotary.rs` | pairs of elements turned by an angle |
 //! | `optim/`, `unscale.rs` | SGD and Adam steps; gradients of a scaled loss |
 
@@ -85,6 +85,7 @@ pub mod rotary;
 pub mod row_norm;
 pub mod scan;
 pub mod search;
+pub mod short_matmul;
 mod simd;
 pub mod softmax;
 pub mod sort;

@@ -34,7 +34,7 @@ impl MatrixStrides {
         Self { batch: self.batch, row: self.col, col: self.row }
     }
 
-    fn span(self, batch: usize, rows: usize, cols: usize) -> usize {
+    pub(super) fn span(self, batch: usize, rows: usize, cols: usize) -> usize {
         if batch * rows * cols == 0 {
             return 0;
         }
@@ -66,16 +66,16 @@ pub fn matmul<T: Float>(
         for (batch, rows, cols) in blocks.of_chunk(chunk) {
             let at = |s: MatrixStrides, row: usize, col: usize| batch * s.batch + row * s.row + col * s.col;
             let c_at = at(c_strides, rows.start, cols.start);
-            if let Some(bias) = bias {
-                for row in 0..rows.len() {
-                    for (i, &bias) in bias[cols.clone()].iter().enumerate() {
-                        // SAFETY: blocks are disjoint positions, and `c` does not overlap itself.
-                        unsafe { c.set(c_at + row * c_strides.row + i * c_strides.col, bias) };
+            // SAFETY: the spans checked above keep every element in its slice; blocks are disjoint positions, and `c` does not
+            // overlap itself.
+            unsafe {
+                if let Some(bias) = bias {
+                    for row in 0..rows.len() {
+                        for (i, &bias) in bias[cols.clone()].iter().enumerate() {
+                            c.set(c_at + row * c_strides.row + i * c_strides.col, bias);
+                        }
                     }
                 }
-            }
-            // SAFETY: the spans checked above keep every element in its slice; blocks write disjoint elements.
-            unsafe {
                 gemm::gemm(
                     rows.len(),
                     cols.len(),
@@ -155,11 +155,11 @@ fn matmul_whole(
 }
 
 /// How the outputs are cut into chunks: whole batches while these are small, else blocks of rows and columns.
-struct Blocks {
+pub(super) struct Blocks {
     shape: MatmulShape,
     batches_per_chunk: usize,
-    rows: usize,
-    cols: usize,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
 }
 
 /// Multiply-adds worth a chunk: some 20 µs.
@@ -190,16 +190,35 @@ impl Blocks {
         blocks
     }
 
+    /// Blocks of at most `limit` rows and columns, all of about one size, in multiples of `unit`.
+    pub(super) fn at_most(shape: &MatmulShape, limit: [usize; 2], unit: [usize; 2]) -> Self {
+        let &MatmulShape { batch, m, k, n } = shape;
+        let even =
+            |size: usize, count: usize, unit: usize| size.div_ceil(count).next_multiple_of(unit).max(unit);
+        let (mut down, mut across) = (m.div_ceil(limit[0]).max(1), n.div_ceil(limit[1]).max(1));
+        let work = |down: usize, across: usize| m * n * k / (down * across);
+        // Large products in few blocks would leave cores without work, or some with much more than others.
+        while batch * down * across < BLOCKS && work(down, across) >= 2 * CHUNK_WORK {
+            match even(m, down, unit[0]) >= even(n, across, unit[1]) {
+                true => down *= 2,
+                false => across *= 2,
+            }
+        }
+        let batches_per_chunk = if down * across == 1 { (CHUNK_WORK / work(1, 1).max(1)).max(1) } else { 1 };
+        let (rows, cols) = (even(m, down, unit[0]), even(n, across, unit[1]));
+        Self { shape: *shape, batches_per_chunk, rows, cols }
+    }
+
     fn per_batch(&self) -> usize {
         self.shape.m.div_ceil(self.rows) * self.shape.n.div_ceil(self.cols)
     }
 
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.shape.batch.div_ceil(self.batches_per_chunk) * self.per_batch()
     }
 
     /// The `(batch, rows, columns)` of a chunk.
-    fn of_chunk(
+    pub(super) fn of_chunk(
         &self,
         chunk: usize,
     ) -> impl Iterator<Item = (usize, std::ops::Range<usize>, std::ops::Range<usize>)> {

@@ -115,6 +115,35 @@ pub(super) fn vectorize<R>(body: impl FnOnce() -> R) -> R {
     }
 }
 
+/// Whether this processor multiplies pairs of `bf16` and adds the products to a float: what [`dispatch_pairs`] needs.
+pub(super) fn has_pairs() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512bf16") {
+        return Level::detect() == Level::Avx512;
+    }
+    false
+}
+
+/// Runs `kernel` on numbers that are pairs of `bf16` in the 32 bits of a float: [`Simd::mul_add`] adds both products of two
+/// pairs to a float.
+///
+/// # Panics
+/// On a processor without [`has_pairs`].
+#[inline]
+pub(super) fn dispatch_pairs(kernel: impl Kernel) {
+    assert!(has_pairs(), "this processor has no products of pairs of bf16");
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: detected.
+    unsafe {
+        x86::avx512_pairs(
+            #[inline(always)]
+            || kernel.run::<x86::Pairs>(),
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    drop(kernel);
+}
+
 /// Eight floats in an array: for processors without AVX2, and other architectures.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
@@ -149,9 +178,14 @@ mod x86 {
     use super::Simd;
     use std::arch::x86_64::*;
 
-    /// Everything inlined into these two functions may use their registers.
+    /// Everything inlined into these functions may use their registers.
     #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
     pub(super) fn avx512<R>(body: impl FnOnce() -> R) -> R {
+        body()
+    }
+
+    #[target_feature(enable = "avx512bf16,avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+    pub(super) fn avx512_pairs<R>(body: impl FnOnce() -> R) -> R {
         body()
     }
 
@@ -161,7 +195,8 @@ mod x86 {
     }
 
     macro_rules! simd {
-        ($name:ident, $lanes:literal, $vector:ty, $splat:ident, $load:ident, $store:ident, $fma:ident) => {
+        ($name:ident, $lanes:literal, $vector:ty, $splat:ident, $load:ident, $store:ident,
+         |$a:ident, $b:ident, $c:ident| $fma:expr) => {
             #[derive(Clone, Copy)]
             pub(super) struct $name;
 
@@ -185,14 +220,26 @@ mod x86 {
                     unsafe { $store(at, x) }
                 }
                 #[inline(always)]
-                unsafe fn mul_add(a: $vector, b: $vector, c: $vector) -> $vector {
+                unsafe fn mul_add($a: $vector, $b: $vector, $c: $vector) -> $vector {
                     // SAFETY: as `splat`.
-                    unsafe { $fma(a, b, c) }
+                    unsafe { $fma }
                 }
             }
         };
     }
 
-    simd!(Avx512, 16, __m512, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps);
-    simd!(Avx2, 8, __m256, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps);
+    simd!(Avx512, 16, __m512, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |a, b, c| {
+        _mm512_fmadd_ps(a, b, c)
+    });
+    // The same registers, where the lanes of two factors are pairs of `bf16`.
+    simd!(Pairs, 16, __m512, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, |a, b, c| {
+        _mm512_dpbf16_ps(
+            c,
+            std::mem::transmute::<__m512, __m512bh>(a),
+            std::mem::transmute::<__m512, __m512bh>(b),
+        )
+    });
+    simd!(Avx2, 8, __m256, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, |a, b, c| {
+        _mm256_fmadd_ps(a, b, c)
+    });
 }

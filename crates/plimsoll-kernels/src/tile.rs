@@ -8,7 +8,7 @@
 //! With AVX-512 a tile of 12 rows and 32 columns keeps 24 accumulators in registers: per step two loads of `b`
 //! and twelve broadcasts of `a` feed 24 multiply-adds.
 
-use super::simd::{Kernel, Simd, dispatch};
+use super::simd::{Kernel, Simd, dispatch, dispatch_pairs};
 
 /// Columns of a tile: a `width` from [`NARROW`] to [`WIDE`]. In between, registers overlap and columns in both
 /// are computed twice, which [`Start::Accumulate`] forbids.
@@ -81,11 +81,30 @@ impl Tile<'_> {
 
     /// [`Tile::run`] of any number of rows at equal distances: row `i` reads `a` from `i * a_row` and is at `i * c_row` of `c`.
     pub(super) fn run_strided(&self, rows: usize, a_row: usize, c: &mut [f32], c_row: usize) {
-        let Some(last) = rows.checked_sub(1) else { return };
+        if let Some(strided) = self.strided(rows, a_row, c, c_row) {
+            dispatch(strided);
+        }
+    }
+
+    /// [`Tile::run_strided`] where `a` and `b` hold a pair of `bf16` in each float, and a term is the sum of two products.
+    pub(super) fn run_pairs(&self, rows: usize, a_row: usize, c: &mut [f32], c_row: usize) {
+        if let Some(strided) = self.strided(rows, a_row, c, c_row) {
+            dispatch_pairs(strided);
+        }
+    }
+
+    fn strided<'a>(
+        &'a self,
+        rows: usize,
+        a_row: usize,
+        c: &'a mut [f32],
+        c_row: usize,
+    ) -> Option<Strided<'a>> {
+        let last = rows.checked_sub(1)?;
         // What lies between is inside where the first and the last row are.
         let _ = self.check(&[0, last * a_row], c, &[0, last * c_row]);
         assert!(!matches!(self.start, Start::Rows(_)), "rows at equal distances start from columns");
-        dispatch(Strided { tile: self, rows, a_row, c, c_row });
+        Some(Strided { tile: self, rows, a_row, c, c_row })
     }
 
     /// Checks that every access of the tile is inside its slice.

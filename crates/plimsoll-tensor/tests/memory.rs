@@ -439,3 +439,30 @@ fn a_simulated_device_can_be_larger_than_any_machine() {
     let report = out_of_memory(x.unsqueeze(0).unwrap().expand(&[1 << 9, 1 << 20, 1 << 20]).unwrap().copy());
     assert_eq!((report.op, report.numbers.limit_bytes), ("copy", None));
 }
+
+#[test]
+fn products_of_16_bit_floats_copy_no_operand() {
+    for (device, dtype) in devices()
+        .into_iter()
+        .flat_map(|device| [DType::BF16, DType::F16].map(|dtype| (device.clone(), dtype)))
+    {
+        let matrix = |rows: usize| {
+            let x = Tensor::zeros(&[rows, 2048], &device).unwrap().to_dtype(dtype).unwrap();
+            x.requires_grad_(true).unwrap()
+        };
+        let (x, w, bias) = (matrix(1024), matrix(2048), matrix(1).flatten(0, 1).unwrap().detach());
+        let before = device.memory_allocated();
+        let scratch = 6 * MIB;
+        device.reset_peak_memory_stats();
+        let y = x.linear(&w, Some(&bias)).unwrap();
+        let (of_x, of_w) = (1024 * 2048 * 2, 2048 * 2048 * 2);
+        assert!(device.max_memory_allocated() <= before + of_x + scratch, "{dtype}, forward");
+        let gradient = Some(y.detach());
+        y.backward_with(BackwardOptions { gradient, ..BackwardOptions::default() }).unwrap();
+        assert!(device.max_memory_allocated() <= before + of_x + of_x + of_w + scratch, "{dtype}, backward");
+        device.reset_peak_memory_stats();
+        let product = x.detach().matmul(&w.detach()).unwrap();
+        assert!(device.max_memory_allocated() <= device.memory_allocated() + scratch, "{dtype}, matmul");
+        drop(product);
+    }
+}

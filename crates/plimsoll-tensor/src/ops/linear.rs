@@ -2,11 +2,14 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::short_products;
 use super::{want_number, want_same};
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
+use crate::cpu::kernels::short_matmul::short_matmul;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -64,31 +67,52 @@ impl Kernel for Linear {
         cuda::product::linear(call, &rows, self.sizes(w.shape()), strides)
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        short_products::cpu_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         match call.outs[0].dtype() {
             DType::I64 => product::<i64>(*self, call),
             DType::F64 => product::<f64>(*self, call),
-            _ => product::<f32>(*self, call),
+            DType::F32 => product::<f32>(*self, call),
+            _ => of_shorts(*self, call),
         }
         Ok(())
     }
 }
 
-fn product<T: Product>(op: Linear, call: CpuCall<'_>) {
-    let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
+/// The product's sizes, and the strides of the input's rows and of the weight.
+fn sizes(op: Linear, [x, w]: [&Layout; 2]) -> (MatmulShape, [MatrixStrides; 2]) {
     let [k, n] = op.sizes(w.shape());
-    let x_layout = as_rows(x.layout()).unwrap_or_else(|| unreachable!("taken"));
+    let x = as_rows(x).unwrap_or_else(|| unreachable!("taken"));
     let strides =
         |layout: &Layout| MatrixStrides { batch: 0, row: layout.strides()[0], col: layout.strides()[1] };
-    let shape = MatmulShape { batch: 1, m: x_layout.shape()[0], k, n };
-    let w_strides = match op.weight {
-        Weight::OutIn => strides(w.layout()).transposed(),
-        Weight::InOut => strides(w.layout()),
+    let w = match op.weight {
+        Weight::OutIn => strides(w).transposed(),
+        Weight::InOut => strides(w),
     };
-    let (a, b) = ((x.elements(), strides(&x_layout)), (w.elements(), w_strides));
+    (MatmulShape { batch: 1, m: x.shape()[0], k, n }, [strides(&x), w])
+}
+
+fn product<T: Product>(op: Linear, call: CpuCall<'_>) {
+    let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
+    let (shape, [x_strides, w_strides]) = sizes(op, [x.layout(), w.layout()]);
+    let (a, b) = ((x.elements(), x_strides), (w.elements(), w_strides));
     let bias = bias.first().map(|bias| bias.elements());
     let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
-    T::matmul(&shape, a, b, bias, (out.elements(), MatrixStrides::row_major(shape.m, n)));
+    T::matmul(&shape, a, b, bias, (out.elements(), MatrixStrides::row_major(shape.m, shape.n)));
+}
+
+fn of_shorts(op: Linear, mut call: CpuCall<'_>) {
+    let scratch = call.scratch();
+    let [x, w, bias @ ..] = call.ins.as_slice() else { unreachable!("inferred") };
+    let (shape, [x_strides, w_strides]) = sizes(op, [x.layout(), w.layout()]);
+    let (a, b) = ((x.bytes(), x_strides), (w.bytes(), w_strides));
+    let bias = bias.first().map(|bias| bias.bytes());
+    let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
+    let dtype = out.dtype();
+    short_matmul(dtype, &shape, a, b, bias, out.bytes(), scratch, |_, _| {});
 }
 
 impl Operator for Linear {
@@ -126,6 +150,12 @@ impl Operator for Linear {
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         let [k, _] = self.sizes(ins[1].shape());
         Cost::streaming(2 * (outs[0].layout.len() * k) as u64, ins, outs)
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        let [k, n] = self.sizes(ins[1].shape());
+        let shape = MatmulShape { batch: 1, m: rows(ins[0].shape()), k, n };
+        short_products::scratch(&shape, outs[0].dtype, device)
     }
 
     fn autocast(&self) -> Autocast {

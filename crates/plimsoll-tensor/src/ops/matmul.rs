@@ -3,12 +3,15 @@
 use smallvec::smallvec;
 
 use super::elementwise;
+use super::short_products;
 use super::{want_number, want_same};
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
+use crate::cpu::kernels::short_matmul::short_matmul;
 use crate::cpu::kernels::strided::fill;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
@@ -29,52 +32,96 @@ impl Kernel for Matmul {
         cuda::product::matmul(call)
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        short_products::cpu_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         match call.outs[0].dtype() {
             DType::I64 => products::<i64>(call),
             DType::F64 => products::<f64>(call),
-            _ => products::<f32>(call),
+            DType::F32 => products::<f32>(call),
+            _ => of_shorts(call),
         }
         Ok(())
     }
 }
 
-/// Where the leading dimensions do not have one common stride, the products are made one by one.
 fn products<T: Product>(call: CpuCall<'_>) {
     let ([a, b], [out]) = call.split();
-    let lead = out.shape().len() - 2;
-    let (leading, [m, n]) = (&out.shape()[..lead], [out.shape()[lead], out.shape()[lead + 1]]);
-    let k = a.shape()[a.shape().len() - 1];
-    if k == 0 || out.layout().is_empty() {
-        // Sums of nothing, or no sums: an input without elements has no place to begin a matrix at.
-        return fill(out.elements(), T::default());
-    }
-    let (a_layout, b_layout) = (with_lead(a.layout(), leading, m, k), with_lead(b.layout(), leading, k, n));
-    let matrix = |layout: &Layout, batch: usize| MatrixStrides {
-        batch,
-        row: layout.strides()[lead],
-        col: layout.strides()[lead + 1],
-    };
+    let plan = Plan::of([a.layout(), b.layout()], out.shape());
     let (a, b, out) = (a.elements(), b.elements(), out.elements());
-    let shape = MatmulShape { batch: 1, m, k, n };
-    let c_strides = MatrixStrides::row_major(m, n);
-    let batch: usize = leading.iter().product();
-    if let (Some(a_batch), Some(b_batch)) = (lead_stride(&a_layout, lead), lead_stride(&b_layout, lead)) {
-        let shape = MatmulShape { batch, ..shape };
-        let (a, b) = ((a, matrix(&a_layout, a_batch)), (b, matrix(&b_layout, b_batch)));
-        return T::matmul(&shape, a, b, None, (out, c_strides));
+    if plan.is_empty() {
+        return fill(out, T::default());
     }
-    let at = |layout: &Layout, mut index: usize| {
-        (0..lead).rev().fold(0, |at, dim| {
-            let place = index % leading[dim];
-            index /= leading[dim];
-            at + place * layout.strides()[dim]
-        })
-    };
-    for i in 0..batch {
-        let a = (&a[at(&a_layout, i)..], matrix(&a_layout, 0));
-        let b = (&b[at(&b_layout, i)..], matrix(&b_layout, 0));
-        T::matmul(&shape, a, b, None, (&mut out[i * m * n..][..m * n], c_strides));
+    plan.for_each(|shape, [a_at, b_at, to], [a_strides, b_strides]| {
+        let len = shape.batch * shape.m * shape.n;
+        let to = (&mut out[to..][..len], MatrixStrides::row_major(shape.m, shape.n));
+        T::matmul(shape, (&a[a_at..], a_strides), (&b[b_at..], b_strides), None, to);
+    });
+}
+
+fn of_shorts(mut call: CpuCall<'_>) {
+    let (scratch, dtype) = (call.scratch(), call.outs[0].dtype());
+    let ([a, b], [out]) = call.split();
+    let plan = Plan::of([a.layout(), b.layout()], out.shape());
+    let (a, b, out) = (a.bytes(), b.bytes(), out.bytes());
+    if plan.is_empty() {
+        return out.fill(0);
+    }
+    plan.for_each(|shape, [a_at, b_at, to], [a_strides, b_strides]| {
+        let len = shape.batch * shape.m * shape.n;
+        let (a, b) = ((&a[2 * a_at..], a_strides), (&b[2 * b_at..], b_strides));
+        short_matmul(dtype, shape, a, b, None, &mut out[2 * to..][..2 * len], scratch, |_, _| {});
+    });
+}
+
+/// The products that a call comes to: one over all matrices, or, where the leading dimensions do not have one common stride, one for
+/// each matrix.
+struct Plan {
+    shape: MatmulShape,
+    layouts: [Layout; 2],
+    lead: usize,
+}
+
+impl Plan {
+    fn of([a, b]: [&Layout; 2], out: &[usize]) -> Plan {
+        let lead = out.len() - 2;
+        let (leading, [m, n]) = (&out[..lead], [out[lead], out[lead + 1]]);
+        let k = a.shape()[a.rank() - 1];
+        let shape = MatmulShape { batch: leading.iter().product(), m, k, n };
+        Plan { shape, layouts: [with_lead(a, leading, m, k), with_lead(b, leading, k, n)], lead }
+    }
+
+    /// Sums of nothing, or no sums: an input without elements has no place to begin a matrix at.
+    fn is_empty(&self) -> bool {
+        let MatmulShape { batch, m, k, n } = self.shape;
+        batch * m * k * n == 0
+    }
+
+    /// Runs `product(shape, first elements of a, b and the output, strides of a and b)`.
+    fn for_each(&self, mut product: impl FnMut(&MatmulShape, [usize; 3], [MatrixStrides; 2])) {
+        let matrix = |layout: &Layout, batch: usize| MatrixStrides {
+            batch,
+            row: layout.strides()[self.lead],
+            col: layout.strides()[self.lead + 1],
+        };
+        let [a, b] = &self.layouts;
+        if let (Some(a_batch), Some(b_batch)) = (lead_stride(a, self.lead), lead_stride(b, self.lead)) {
+            return product(&self.shape, [0; 3], [matrix(a, a_batch), matrix(b, b_batch)]);
+        }
+        let shape = MatmulShape { batch: 1, ..self.shape };
+        for i in 0..self.shape.batch {
+            let at = |layout: &Layout| {
+                let mut index = i;
+                (0..self.lead).rev().fold(0, |at, dim| {
+                    let place = index % layout.shape()[dim];
+                    index /= layout.shape()[dim];
+                    at + place * layout.strides()[dim]
+                })
+            };
+            product(&shape, [at(a), at(b), i * shape.m * shape.n], [matrix(a, 0), matrix(b, 0)]);
+        }
     }
 }
 
@@ -119,6 +166,11 @@ impl Operator for Matmul {
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         let k = ins[0].shape().last().copied().unwrap_or(1);
         Cost::streaming(2 * (outs[0].layout.len() * k) as u64, ins, outs)
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        let plan = Plan::of([ins[0].layout, ins[1].layout], outs[0].shape());
+        if plan.is_empty() { 0 } else { short_products::scratch(&plan.shape, outs[0].dtype, device) }
     }
 
     fn autocast(&self) -> Autocast {

@@ -3,13 +3,17 @@
 use smallvec::smallvec;
 
 use super::elementwise::{self, expanded};
+use super::short_products;
 use super::{want_number, want_same};
+use crate::cpu::kernels::convert::{Compute, RUN};
 use crate::cpu::kernels::elementwise::{Operand, update};
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
+use crate::cpu::kernels::short_matmul::short_matmul;
 use crate::cuda::product::Operand as Matrices;
 use crate::cuda::{self, CudaCall, Placed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
@@ -42,6 +46,26 @@ fn add_product<T: Product>(call: CpuCall<'_>, sum: impl Fn(T, T) -> T + Sync) {
     update(shape, out, Operand { data: x.elements::<T>(), strides: &strides }, sum);
 }
 
+/// The same of 16-bit floats: the sum is rounded once, with the product.
+fn add_short_product(mut call: CpuCall<'_>, sum: impl Fn(f32, f32) -> f32 + Sync) {
+    let scratch = call.scratch();
+    let ([x, a, b], [out]) = call.split();
+    let (strides, dtype, n) = (expanded(&x, out.shape()), out.dtype(), out.shape()[1]);
+    let shape = MatmulShape { batch: 1, m: out.shape()[0], k: a.shape()[1], n };
+    let of = |strides: &[usize]| MatrixStrides { batch: 0, row: strides[0], col: strides[1] };
+    let (a, b) = ((a.bytes(), of(a.strides())), (b.bytes(), of(b.strides())));
+    let (load, x) = (<f32 as Compute>::load(dtype), x.bytes());
+    short_matmul(dtype, &shape, a, b, None, out.bytes(), scratch, |at, sums| {
+        let (row, col) = (at / n, at % n);
+        for (nth, sums) in sums.chunks_mut(RUN).enumerate() {
+            let mut added = [0.0; RUN];
+            let added = &mut added[..sums.len()];
+            load(x, row * strides[0] + (col + nth * RUN) * strides[1], strides[1], added);
+            sums.iter_mut().zip(added).for_each(|(ab, x)| *ab = sum(*ab, *x));
+        }
+    });
+}
+
 impl Kernel for AddMm {
     fn name(&self) -> &'static str {
         "addmm"
@@ -63,6 +87,10 @@ impl Kernel for AddMm {
         cuda::product::scaled(call, sizes, of(a), of(b), to, None, [self.alpha, self.beta])
     }
 
+    fn cpu_type(&self, dtype: DType) -> DType {
+        short_products::cpu_type(dtype)
+    }
+
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let AddMm { beta, alpha } = *self;
         // As PyTorch: where beta is 0, what is not a number in the tensor counts for nothing.
@@ -73,9 +101,13 @@ impl Kernel for AddMm {
                 add_product::<i64>(call, |ab, x| ab.wrapping_mul(alpha).wrapping_add(x.wrapping_mul(beta)));
             }
             DType::F64 => add_product::<f64>(call, |ab, x| alpha * ab + if keeps { beta * x } else { 0.0 }),
-            _ => {
+            dtype => {
                 let (beta, alpha) = (beta as f32, alpha as f32);
-                add_product::<f32>(call, |ab, x| alpha * ab + if keeps { beta * x } else { 0.0 });
+                let sum = move |ab, x| alpha * ab + if keeps { beta * x } else { 0.0 };
+                match dtype {
+                    DType::F32 => add_product::<f32>(call, sum),
+                    _ => add_short_product(call, sum),
+                }
             }
         }
         Ok(())
@@ -100,6 +132,11 @@ impl Operator for AddMm {
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         Cost::streaming((2 * ins[1].layout.len() * outs[0].shape()[1]) as u64, ins, outs)
+    }
+
+    fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
+        let (shape, k) = (outs[0].shape(), ins[1].shape()[1]);
+        short_products::scratch(&MatmulShape { batch: 1, m: shape[0], k, n: shape[1] }, outs[0].dtype, device)
     }
 
     fn autocast(&self) -> Autocast {

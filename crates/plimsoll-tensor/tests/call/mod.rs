@@ -42,6 +42,7 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Result<Tensor> 
         "layer_norm" => x.layer_norm(inputs.get(1), inputs.get(2), 1e-5),
         "matmul" => x.matmul(&inputs[1]),
         "linear" => x.linear(&inputs[1], inputs.get(2)),
+        "addmm" => x.addmm(&inputs[1], &inputs[2], number(&args["beta"]), number(&args["alpha"])),
         "conv2d" => {
             let padding = pair(&args["padding"]).into();
             let options = Conv2dOptions { stride: pair(&args["stride"]), padding, ..Default::default() };
