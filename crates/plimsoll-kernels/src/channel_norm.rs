@@ -101,6 +101,9 @@ pub(super) fn sums_of<T: Float, const N: usize>(
     streams: [&[T]; N],
     f: impl Fn(usize, [T; N]) -> [f64; 2],
 ) -> Sums {
+    if size.inner == 1 && count == LANES {
+        return sums_of_lanes(size, from, streams, f);
+    }
     let mut sums = [[0.0; LANES]; 2];
     let len = if size.inner == 1 { count } else { size.inner };
     for row in 0..size.outer {
@@ -111,47 +114,94 @@ pub(super) fn sums_of<T: Float, const N: usize>(
     sums
 }
 
+/// [`sums_of`] as many channels side by side as there are lanes: the sums stay in registers.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
+fn sums_of_lanes<T: Float, const N: usize>(
+    size: Channels,
+    from: usize,
+    streams: [&[T]; N],
+    f: impl Fn(usize, [T; N]) -> [f64; 2],
+) -> Sums {
+    let mut sums = [[0.0; LANES]; 2];
+    for row in 0..size.outer {
+        let start = row * size.channels + from;
+        let here: [&[T]; N] = std::array::from_fn(|k| &streams[k][start..start + LANES]);
+        for lane in 0..LANES {
+            let [a, b] = f(lane, std::array::from_fn(|k| here[k][lane]));
+            sums[0][lane] += a;
+            sums[1][lane] += b;
+        }
+    }
+    sums
+}
+
 /// What a channel's lane, or all lanes of one channel, come to.
 #[inline(always)]
 fn total(size: Channels, sums: &[f64; LANES], lane: usize) -> f64 {
     if size.inner == 1 { sums[lane] } else { sums.iter().sum() }
 }
 
-/// Runs `f(channel, first index, elements)` for runs of elements that lie side by side: of one channel each, or, where
-/// channels are side by side, of up to [`LANES`] channels from `channel` on.
+/// Channels side by side whose numbers are found together.
+const BLOCK: usize = 256;
+
+/// Writes `f(elements of several tensors, numbers of their channel)`.
 #[inline(always)]
-fn for_each_run<T: Float>(size: Channels, out: &mut [T], f: impl Fn(usize, usize, &mut [T]) + Sync) {
+fn write<T: Float, const N: usize, const M: usize>(
+    size: Channels,
+    out: &mut [T],
+    streams: [&[T]; N],
+    numbers: impl Fn(usize) -> [T; M] + Sync,
+    f: impl Fn([T; N], [T; M]) -> T + Sync,
+) {
     let run = if size.inner == 1 { size.channels } else { size.inner };
     if out.is_empty() {
         return;
     }
     for_each_piece(out, (PIECE / run).max(1) * run, |start, piece| {
+        let streams = streams.map(|stream| &stream[start..start + piece.len()]);
         vectorize(
             #[inline(always)]
-            || {
-                if size.inner == 1 {
-                    return for_each_block(run, start, piece, &f);
-                }
-                for (i, out) in piece.chunks_exact_mut(run).enumerate() {
-                    f((start / run + i) % size.channels, start + i * run, out);
+            || match size.inner {
+                1 => write_rows(size.channels, piece, streams, &numbers, &f),
+                _ => {
+                    for (i, out) in piece.chunks_exact_mut(run).enumerate() {
+                        let of_channel = numbers((start / run + i) % size.channels);
+                        let here = streams.map(|stream| &stream[i * run..][..run]);
+                        for (j, out) in out.iter_mut().enumerate() {
+                            *out = f(std::array::from_fn(|k| here[k][j]), of_channel);
+                        }
+                    }
                 }
             },
         );
     });
 }
 
-/// Blocks of channels that are side by side: the rows of a piece for each block, so that a block's numbers are read once.
+/// Rows whose elements are of one channel each.
 #[inline(always)]
-fn for_each_block<T: Float>(
+#[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
+fn write_rows<T: Float, const N: usize, const M: usize>(
     channels: usize,
-    start: usize,
     piece: &mut [T],
-    f: &impl Fn(usize, usize, &mut [T]),
+    streams: [&[T]; N],
+    numbers: &impl Fn(usize) -> [T; M],
+    f: &impl Fn([T; N], [T; M]) -> T,
 ) {
-    for from in (0..channels).step_by(LANES) {
-        let count = LANES.min(channels - from);
-        for (i, row) in piece.chunks_exact_mut(channels).enumerate() {
-            f(from, start + i * channels + from, &mut row[from..from + count]);
+    for from in (0..channels).step_by(BLOCK) {
+        let count = BLOCK.min(channels - from);
+        let mut of_block = [[T::default(); BLOCK]; M];
+        for i in 0..count {
+            let here = numbers(from + i);
+            (0..M).for_each(|k| of_block[k][i] = here[k]);
+        }
+        for (row, out) in piece.chunks_exact_mut(channels).enumerate() {
+            let out = &mut out[from..from + count];
+            let here = streams.map(|stream| &stream[row * channels + from..][..count]);
+            let numbers: [&[T]; M] = std::array::from_fn(|k| &of_block[k][..count]);
+            for i in 0..count {
+                out[i] = f(std::array::from_fn(|k| here[k][i]), std::array::from_fn(|k| numbers[k][i]));
+            }
         }
     }
 }
@@ -162,7 +212,7 @@ fn by_lane<T: Float, const N: usize>(
     size: Channels,
     from: usize,
     len: usize,
-    of: impl Fn(usize) -> [T; N],
+    of: &impl Fn(usize) -> [T; N],
 ) -> [[T; LANES]; N] {
     let mut numbers = of(from).map(|number| [number; LANES]);
     if size.inner == 1 {
@@ -246,45 +296,36 @@ fn relu<T: Float>(y: T) -> T {
 
 /// Writes `(x - mean) · rstd · weight + bias`, cut at 0 if so.
 pub fn normalize<T: Float>(size: Channels, affine: &Affine<'_, T>, x: &[T], out: &mut [T]) {
-    for_each_run(
-        size,
-        out,
-        #[inline(always)]
-        |from, at, out| {
-            let [mul, add] = by_lane(size, from, out.len(), |channel| affine.of(channel));
-            write_lanes(
-                out,
-                [&x[at..]],
-                #[inline(always)]
-                |lane, [x]| {
-                    let y = x * mul[lane] + add[lane];
-                    if affine.relu { relu(y) } else { y }
-                },
-            );
-        },
-    );
+    let numbers = |channel| affine.of(channel);
+    match affine.relu {
+        true => write(
+            size,
+            out,
+            [x],
+            numbers,
+            #[inline(always)]
+            |[x], [mul, add]| relu(x * mul + add),
+        ),
+        false => write(
+            size,
+            out,
+            [x],
+            numbers,
+            #[inline(always)]
+            |[x], [mul, add]| x * mul + add,
+        ),
+    }
 }
 
 /// [`normalize`] of `x`, plus `residual`, cut at 0.
-pub fn normalize_add<T: Float>(
-    size: Channels,
-    affine: &Affine<'_, T>,
-    [x, residual]: [&[T]; 2],
-    out: &mut [T],
-) {
-    for_each_run(
+pub fn normalize_add<T: Float>(size: Channels, affine: &Affine<'_, T>, both: [&[T]; 2], out: &mut [T]) {
+    write(
         size,
         out,
+        both,
+        |channel| affine.of(channel),
         #[inline(always)]
-        |from, at, out| {
-            let [mul, add] = by_lane(size, from, out.len(), |channel| affine.of(channel));
-            write_lanes(
-                out,
-                [&x[at..], &residual[at..]],
-                #[inline(always)]
-                |lane, [x, residual]| relu(x * mul[lane] + add[lane] + residual),
-            );
-        },
+        |[x, residual], [mul, add]| relu(x * mul + add + residual),
     );
 }
 
@@ -327,24 +368,27 @@ pub fn normalize_backward<T: Float>(
         let slope = -(share * to_weight[channel] * affine.rstd[channel]);
         [mul, add, -(share * to_bias[channel]), slope, affine.mean[channel]]
     };
-    for_each_run(
-        size,
-        out,
-        #[inline(always)]
-        |from, at, out| {
-            let [mul, add, level, slope, mean] = by_lane(size, from, out.len(), numbers);
-            write_lanes(
-                out,
-                [&x[at..], &grad[at..]],
-                #[inline(always)]
-                |lane, [x, g]| {
-                    let cut = affine.relu && x * mul[lane] + add[lane] <= T::default();
-                    let g = if cut { T::default() } else { g };
-                    mul[lane] * g + (level[lane] + slope[lane] * (x - mean[lane]))
-                },
-            );
-        },
-    );
+    match affine.relu {
+        true => write(
+            size,
+            out,
+            [x, grad],
+            numbers,
+            #[inline(always)]
+            |[x, g], [mul, add, level, slope, mean]| {
+                let g = if x * mul + add <= T::default() { T::default() } else { g };
+                mul * g + (level + slope * (x - mean))
+            },
+        ),
+        false => write(
+            size,
+            out,
+            [x, grad],
+            numbers,
+            #[inline(always)]
+            |[x, g], [mul, _, level, slope, mean]| mul * g + (level + slope * (x - mean)),
+        ),
+    }
 }
 
 /// For the channels from `start` on, the sums of the gradient times the normalized elements, and of the gradient: where the
@@ -360,17 +404,18 @@ fn gradient_sums<T: Float>(
     let step = if size.inner == 1 { to_weight.len() } else { 1 };
     for at in (0..to_weight.len()).step_by(step.max(1)) {
         let from = start + at;
-        let [mul, add, mean] = by_lane(size, from, step, |channel| {
+        let [mul, add, mean] = by_lane(size, from, step, &|channel| {
             let [mul, add] = affine.of(channel);
             [mul, add, affine.mean[channel]]
         });
+        let cuts = affine.relu;
         let sums = sums_of(
             size,
             (from, step),
             streams,
             #[inline(always)]
             |lane, [x, g]| {
-                let cut = affine.relu && x * mul[lane] + add[lane] <= T::default();
+                let cut = cuts && x * mul[lane] + add[lane] <= T::default();
                 let g = if cut { T::default() } else { g };
                 [(g * (x - mean[lane])).wide(), g.wide()]
             },

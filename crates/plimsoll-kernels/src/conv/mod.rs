@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `gather.rs`, `windows.rs` | forward, and backward to the input |
 //! | `weight.rs` | backward to the weight |
-//! | `winograd/` | all three, of channels-last images with filters of 3 × 3: fewer products |
+//! | `winograd/` | all three, of images with filters of 3 × 3: fewer products |
 //! | `few_taps.rs` | forward, where there are so few products that packing would cost as much |
 //! | `scatter.rs` | backward to the input of small images without padding, where half of what windows see would be zeros |
 //! | `depthwise.rs`, `depthwise_planes.rs` | groups of one channel: channels-last, row-major |
@@ -35,13 +35,13 @@ use gather::Gather;
 use planes::Conv2dShape;
 use weight::BackwardWeight;
 use windows::Pass;
-use winograd::{Winograd, WinogradWeight};
+use winograd::{WinogradBlocks, WinogradWeightBlocks};
 
 /// What computes the pass forward.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum Forward {
     FewTaps(Conv2dShape),
-    Winograd(Winograd),
+    Winograd(WinogradBlocks),
     Gather(Gather),
     Depthwise,
     Planes(Planes),
@@ -56,7 +56,7 @@ impl Forward {
             None => match Planes::forward(s, formats) {
                 Some(planes) => Forward::Planes(planes),
                 None if s.is_depthwise() => Forward::Loops,
-                None => match Winograd::of(Pass::Forward, s, formats) {
+                None => match WinogradBlocks::of(Pass::Forward, s, formats) {
                     Some(winograd) => Forward::Winograd(winograd),
                     None => Forward::Gather(Gather::of(Pass::Forward, s, formats)),
                 },
@@ -104,7 +104,7 @@ pub fn forward(
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum BackwardInput {
     Scatter(Conv2dShape),
-    Winograd(Winograd),
+    Winograd(WinogradBlocks),
     Gather(Gather),
     Depthwise,
     Planes(Planes),
@@ -119,7 +119,7 @@ impl BackwardInput {
             None => match Planes::backward_input(s, formats) {
                 Some(planes) => BackwardInput::Planes(planes),
                 None if s.is_depthwise() => BackwardInput::Loops,
-                None => match Winograd::of(Pass::BackwardInput, s, formats) {
+                None => match WinogradBlocks::of(Pass::BackwardInput, s, formats) {
                     Some(winograd) => BackwardInput::Winograd(winograd),
                     None => BackwardInput::Gather(Gather::of(Pass::BackwardInput, s, formats)),
                 },
@@ -167,7 +167,7 @@ pub fn backward_input(
 /// What computes the pass backward to the weight.
 #[allow(clippy::large_enum_variant, reason = "one at a time, on the stack")]
 enum ToWeight {
-    Winograd(WinogradWeight),
+    Winograd(WinogradWeightBlocks),
     Sums(BackwardWeight),
     Depthwise,
     Planes(Planes),
@@ -180,7 +180,7 @@ impl ToWeight {
             _ if depthwise::suits(s, formats) => ToWeight::Depthwise,
             Some(planes) => ToWeight::Planes(planes),
             None if s.is_depthwise() => ToWeight::Loops,
-            None => match WinogradWeight::of(s, formats) {
+            None => match WinogradWeightBlocks::of(s, formats) {
                 Some(winograd) => ToWeight::Winograd(winograd),
                 None => ToWeight::Sums(BackwardWeight::of(s, formats)),
             },

@@ -4,10 +4,12 @@
 //! Results are cut into squares of 2 × 2, each of which sees 4 × 4 elements (`grid.rs`). Small linear maps (`lines.rs`) turn those,
 //! channel by channel, into 16 numbers, and the filters into 16, too; 16 matrix products over the channels follow, and another
 //! map turns their results into the square (`gather.rs`). Backward to the weight the products run over squares (`weight.rs`).
-//! Some squares are worked on at a time, so all that is between the maps stays in a near cache.
+//! Some squares are worked on at a time, so all that is between the maps stays in a near cache. Squares are those of channels-last
+//! images; row-major ones are turned, some at a time (`blocks.rs`).
 //!
 //! The maps only add and halve, so results are as close to the true ones as those of sums over windows.
 
+mod blocks;
 mod gather;
 mod grid;
 mod lines;
@@ -16,8 +18,9 @@ mod weight;
 use super::super::parallel::scratch_workers;
 use super::shape::{ConvShape, Format, Formats};
 
-pub(super) use gather::Winograd;
-pub(super) use weight::WinogradWeight;
+pub(super) use blocks::{WinogradBlocks, WinogradWeightBlocks};
+use gather::Winograd;
+use weight::WinogradWeight;
 
 /// Products of a square.
 const SQUARE: usize = 16;

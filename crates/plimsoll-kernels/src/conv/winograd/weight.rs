@@ -114,7 +114,14 @@ impl WinogradWeight {
         self.parts_len() + workers(self.groups * self.chunks(), self.own_len()) * self.own_len()
     }
 
-    pub(in super::super) fn run(&self, input: &[f32], grad: &[f32], weight: &mut [f32], scratch: &mut [f32]) {
+    /// Writes the gradient of the weight, or adds it to what is there.
+    pub(in super::super) fn run(
+        &self,
+        (input, grad): (&[f32], &[f32]),
+        adds: bool,
+        weight: &mut [f32],
+        scratch: &mut [f32],
+    ) {
         check_scratch(scratch.len(), self.scratch_len());
         let (parts, own) = scratch.split_at_mut(self.parts_len());
         let ([all, per_group], [_, sums_len]) = (self.squares(), self.sums_len());
@@ -125,7 +132,7 @@ impl WinogradWeight {
             return for_each_cut_with(chunks, cut, own, own_len, |chunk, filters, own| {
                 let (sums, own) = own.split_at_mut(sums_len);
                 self.sum((input, grad), chunk, 0..all, sums, own);
-                self.finish(sums, filters, own);
+                self.finish(sums, adds, filters, own);
             });
         }
         let cut = Pieces::of(parts, sums_len);
@@ -143,7 +150,7 @@ impl WinogradWeight {
                     || sums.iter_mut().zip(other).for_each(|(sum, x)| *sum += x),
                 );
             }
-            self.finish(sums, filters, own);
+            self.finish(sums, adds, filters, own);
         });
     }
 
@@ -196,7 +203,7 @@ impl WinogradWeight {
     }
 
     /// Maps the sums of a chunk to its filters.
-    fn finish(&self, sums: &[f32], filters: &mut [f32], own: &mut [f32]) {
+    fn finish(&self, sums: &[f32], adds: bool, filters: &mut [f32], own: &mut [f32]) {
         let (width, channels) = (self.panels.width, self.images.channels);
         let (one, filter) = (channels * width, TAPS * channels);
         let from = Squares { first: 0, row: 4 * one, column: one, next: width };
@@ -208,7 +215,13 @@ impl WinogradWeight {
         let panels = filters.chunks_mut(self.panels.per_panel * filter);
         for (sums, filters) in sums.chunks_exact(SQUARE * one).zip(panels) {
             map::<FilterBackward, 4, 3>((sums, from), (&mut *taps, to), (channels, width));
-            transpose((filter, filters.len() / filter), (taps, width), (filters, filter));
+            if !adds {
+                transpose((filter, filters.len() / filter), (taps, width), (filters, filter));
+                continue;
+            }
+            for (col, filter) in filters.chunks_exact_mut(filter).enumerate() {
+                filter.iter_mut().zip(taps.chunks_exact(width)).for_each(|(sum, taps)| *sum += taps[col]);
+            }
         }
     }
 }
