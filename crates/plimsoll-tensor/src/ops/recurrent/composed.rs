@@ -9,15 +9,16 @@ use crate::tensor::Tensor;
 /// As the function of [`Layer`], from the same inputs.
 pub(super) fn layer(op: &Layer, ins: &[Tensor]) -> Result<Tensors> {
     let (x, weights) = (&ins[0], &ins[op.weight()..]);
-    let hidden = ins[1].shape()[1];
-    let projected = x.linear(&weights[0], weights.get(2))?;
+    let hidden = weights[1].shape()[0] / op.cell.gates();
+    let [of_input, of_state] = op.biases(weights);
+    let projected = x.linear(&weights[0], of_input)?;
     let steps = projected.unbind(op.time())?;
     let (mut h, mut c) = (ins[1].clone(), (op.cell == Cell::Lstm).then(|| ins[2].clone()));
     let mut outs: Vec<Tensor> = Vec::new();
     let count = steps.len();
     for i in 0..count {
         let x = &steps[if op.reverse { count - 1 - i } else { i }];
-        let state = h.linear(&weights[1], weights.get(3))?;
+        let state = h.linear(&weights[1], of_state)?;
         let gate = |of: &Tensor, k: usize| of.narrow(1, k * hidden, hidden);
         let both = |k: usize| gate(x, k)?.add(&gate(&state, k)?);
         h = match op.cell {
@@ -29,7 +30,10 @@ pub(super) fn layer(op: &Layer, ins: &[Tensor]) -> Result<Tensors> {
                 let now = f.mul(&before)?.add(&i.mul(&both(2)?.tanh()?)?)?;
                 let h = o.mul(&now.tanh()?)?;
                 c = Some(now);
-                h
+                match op.projection(weights) {
+                    Some(projection) => h.linear(projection, None)?,
+                    None => h,
+                }
             }
             Cell::Gru => {
                 let (r, z) = (both(0)?.sigmoid()?, both(1)?.sigmoid()?);

@@ -23,6 +23,7 @@ use self::parameters::{Layer, NAME, rows};
 use self::steps::{Backward, Forward};
 use crate::autograd::{GradOptions, enable_grad, grad, is_grad_enabled};
 use crate::error::{Error, Result};
+use crate::facts::DeviceKind;
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::operator::Autocast;
 use crate::ops::want_float;
@@ -36,7 +37,8 @@ use crate::tensor::{Grads, Tensor};
 /// use plimsoll_tensor::{Cell, Device, RecurrentLayer, RecurrentState, Tensor};
 /// let device = Device::cpu();
 /// let (w_ih, w_hh) = (Tensor::randn(&[32, 4], &device)?, Tensor::randn(&[32, 8], &device)?);
-/// let layer = RecurrentLayer { cell: Cell::Lstm, weights: [&w_ih, &w_hh], biases: None, batch_first: false, reverse: false };
+/// let layer = RecurrentLayer { cell: Cell::Lstm, weights: [&w_ih, &w_hh], biases: None, projection: None,
+///     batch_first: false, reverse: false };
 /// let zeros = Tensor::zeros(&[3, 8], &device)?;
 /// let x = Tensor::randn(&[10, 3, 4], &device)?; // steps, batch, inputs
 /// let (y, last) = x.recurrent(layer, &RecurrentState { h: zeros.clone(), c: Some(zeros) })?;
@@ -47,10 +49,12 @@ use crate::tensor::{Grads, Tensor};
 pub struct RecurrentLayer<'a> {
     /// What a step computes.
     pub cell: Cell,
-    /// Of the inputs, `[gates · hidden, inputs]`, and of the state, `[gates · hidden, hidden]`.
+    /// Of the inputs, `[gates · hidden, inputs]`, and of the state, `[gates · hidden, state]`.
     pub weights: [&'a Tensor; 2],
     /// Of the inputs and of the state, `[gates · hidden]` each.
     pub biases: Option<[&'a Tensor; 2]>,
+    /// `[state, hidden]`: where there is one, it makes an LSTM's state, which else is its output.
+    pub projection: Option<&'a Tensor>,
     /// Whether sequences are `[batch, steps, …]`, and not `[steps, batch, …]`.
     pub batch_first: bool,
     /// Whether steps are taken from the last to the first.
@@ -60,7 +64,7 @@ pub struct RecurrentLayer<'a> {
 /// The state before the first step or after the last.
 #[derive(Clone, Debug)]
 pub struct RecurrentState {
-    /// `[batch, hidden]`.
+    /// `[batch, hidden]`, or as many as a projection makes of them.
     pub h: Tensor,
     /// The memory of an LSTM, `[batch, hidden]`.
     pub c: Option<Tensor>,
@@ -77,11 +81,12 @@ impl Function for Layer {
 
     fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
         let (x, states, weights) = (ins[0], &ins[1..self.weight()], &ins[self.weight()..]);
-        let projected = x.linear(weights[0], weights.get(2).copied())?;
-        let mut given: SmallVec<[&Tensor; 5]> = smallvec![&projected];
+        let [of_input, of_state] = self.biases(weights);
+        let projected = x.linear(weights[0], of_input.copied())?;
+        let mut given: SmallVec<[&Tensor; 6]> = smallvec![&projected];
         given.extend(states.iter().copied());
         given.push(weights[1]);
-        given.extend(weights.get(3).copied());
+        given.extend(of_state.into_iter().chain(self.projection(weights)).copied());
         let outs = call(Forward { layer: *self }, &given)?;
         ins.iter()
             .chain(&outs.iter().collect::<SmallVec<[&Tensor; 3]>>())
@@ -109,7 +114,7 @@ impl Function for Layer {
             |i: usize, like: &Tensor| at.grad(i).map_or_else(|| like.zeros_like(), |grad| Ok(grad.clone()));
         let (dy, dh) = (grad_of(0, &y)?, grad_of(1, &h0)?);
         let (w_ih, w_hh) = (saved(weight)?, saved(weight + 1)?);
-        let mut given: SmallVec<[Tensor; 9]> = smallvec![dy, dh, y.clone(), h0.clone(), w_hh];
+        let mut given: SmallVec<[Tensor; 10]> = smallvec![dy, dh, y.clone(), h0.clone(), w_hh];
         if self.cell == Cell::Lstm {
             let c0 = saved(2)?;
             given.extend([grad_of(2, &c0)?, c0]);
@@ -117,10 +122,14 @@ impl Function for Layer {
         if self.cell.gates() > 1 {
             given.extend([saved(count + 1)?, saved(count + 2)?]);
         }
-        let outs = call(Backward { layer: *self }, &given.iter().collect::<SmallVec<[&Tensor; 9]>>())?;
+        if self.projected {
+            given.push(saved(count - 1)?);
+        }
+        let outs = call(Backward { layer: *self }, &given.iter().collect::<SmallVec<[&Tensor; 10]>>())?;
         drop(given);
         let mut results: Grads = smallvec![None; count];
         let flat = rows(&outs[0])?;
+        let biases = if self.biases { weight + 2..weight + 4 } else { 0..0 };
         let wants = |i: usize| i < count && at.wants(i);
         if wants(0) {
             results[0] = Some(flat.matmul(&w_ih)?.reshape(x.shape())?);
@@ -145,7 +154,7 @@ impl Function for Layer {
                 }
             });
         }
-        if wants(weight + 2) || wants(weight + 3) {
+        if biases.clone().any(wants) {
             let sum = flat.sum_dims(&[0])?;
             if wants(weight + 3) {
                 results[weight + 3] = Some(match &of_state {
@@ -154,6 +163,13 @@ impl Function for Layer {
                 });
             }
             results[weight + 2] = wants(weight + 2).then_some(sum);
+        }
+        if self.projected && wants(count - 1) {
+            // The outputs that were projected, again from the gates and the memory.
+            let (gates, memory) = (saved(count + 1)?, saved(count + 2)?);
+            let hidden = memory.shape()[2];
+            let outputs = gates.narrow(2, 3 * hidden, hidden)?.mul(&memory.tanh()?)?;
+            results[count - 1] = Some(rows(&outs[3])?.t()?.matmul(&rows(&outputs)?)?);
         }
         Ok(results)
     }
@@ -194,7 +210,11 @@ impl Tensor {
             batch_first: layer.batch_first,
             reverse: layer.reverse,
             biases: layer.biases.is_some(),
+            projected: layer.projection.is_some(),
         };
+        if op.projected && op.cell != Cell::Lstm {
+            return Err(Error::argument(NAME, "a projection belongs to an LSTM, and to no other"));
+        }
         if (op.cell == Cell::Lstm) != state.c.is_some() {
             return Err(Error::argument(
                 NAME,
@@ -203,11 +223,18 @@ impl Tensor {
         }
         want_float(NAME, self.dtype())?;
         self.fits(&op, &layer, state)?;
-        let mut ins: SmallVec<[&Tensor; 7]> = smallvec![self, &state.h];
+        let mut ins: SmallVec<[&Tensor; 8]> = smallvec![self, &state.h];
         ins.extend(&state.c);
         ins.extend(layer.weights);
         ins.extend(layer.biases.into_iter().flatten());
-        let mut outs = apply(op, &ins)?.into_iter();
+        ins.extend(layer.projection);
+        // A GPU has no kernel with a projection: there it is composed of operations, step by step.
+        let composed = op.projected && self.device().facts().kind != DeviceKind::Cpu;
+        let outs = match composed {
+            true => composed::layer(&op, &ins.into_iter().cloned().collect::<SmallVec<[Tensor; 8]>>())?,
+            false => apply(op, &ins)?,
+        };
+        let mut outs = outs.into_iter();
         let mut next = || outs.next().unwrap_or_else(|| unreachable!("as many as states and one"));
         let (y, h) = (next(), next());
         Ok((y, RecurrentState { h, c: (op.cell == Cell::Lstm).then(next) }))
@@ -223,19 +250,29 @@ impl Tensor {
         if steps == 0 {
             return fail(format!("an input {x:?}: a sequence needs at least one step"));
         }
-        let &[_, hidden] = h else { return fail(format!("a state {h:?}: needs [batch, hidden]")) };
+        let &[_, state_size] = h else { return fail(format!("a state {h:?}: needs [batch, hidden]")) };
+        let hidden = match layer.projection.map(Tensor::shape) {
+            None => state_size,
+            Some(&[size, hidden]) if size == state_size => hidden,
+            Some(other) => {
+                return fail(format!(
+                    "a projection {other:?} for a state {h:?}: needs [{state_size}, hidden]"
+                ));
+            }
+        };
         let wide = op.cell.gates() * hidden;
-        let wanted = [vec![wide, inputs], vec![wide, hidden]];
+        let wanted = [vec![wide, inputs], vec![wide, state_size]];
         let weights = layer.weights.map(Tensor::shape);
         let biases = layer.biases.map(|biases| biases.map(Tensor::shape));
-        let states = [Some(&state.h), state.c.as_ref()].into_iter().flatten();
+        let memory_fits = state.c.as_ref().is_none_or(|c| c.shape() == [batch, hidden]);
         if weights != [&wanted[0][..], &wanted[1]]
             || biases.is_some_and(|biases| biases != [&[wide][..]; 2])
-            || states.into_iter().any(|state| state.shape() != [batch, hidden])
+            || !memory_fits
+            || h[0] != batch
         {
             return fail(format!(
-                "an input {x:?} with a state {h:?}, weights {weights:?} and biases {biases:?}: needs a state [{batch}, hidden], \
-                 weights [{gates} · hidden, {inputs}] and [{gates} · hidden, hidden], and biases [{gates} · hidden]",
+                "an input {x:?} with a state {h:?}, weights {weights:?} and biases {biases:?}: needs a state [{batch}, {state_size}], \
+                 weights [{gates} · hidden, {inputs}] and [{gates} · hidden, {state_size}], and biases [{gates} · hidden]",
                 gates = op.cell.gates()
             ));
         }
@@ -246,7 +283,7 @@ impl Tensor {
 /// What the conformance suite runs.
 pub(crate) fn cases() -> Vec<Case> {
     let layer = |cell: Cell, batch_first: bool, reverse: bool, biases: bool| {
-        let op = Layer { cell, batch_first, reverse, biases };
+        let op = Layer { cell, batch_first, reverse, biases, projected: false };
         let wide = cell.gates() * 2;
         let mut shapes: Vec<&[usize]> = vec![&[3, 3, 2], &[3, 2]];
         if cell == Cell::Lstm {
@@ -269,5 +306,17 @@ pub(crate) fn cases() -> Vec<Case> {
         ]);
     }
     cases.push(layer(Cell::Relu, true, false, true).without_derivative());
+    for (batch_first, reverse, biases) in [(false, false, true), (true, true, false)] {
+        let op = Layer { cell: Cell::Lstm, batch_first, reverse, biases, projected: true };
+        let mut shapes: Vec<&[usize]> = vec![&[3, 3, 2], &[3, 1], &[3, 2], &[8, 2], &[8, 1]];
+        if biases {
+            shapes.extend([&[8][..], &[8]]);
+        }
+        shapes.push(&[1, 2]);
+        let name = format!(
+            "LSTM with a projection, batch first {batch_first}, in reverse {reverse}, biases {biases}"
+        );
+        cases.push(Case::new(name, &shapes, move |ins| apply(op, ins)));
+    }
     cases
 }

@@ -6,13 +6,15 @@ use crate::tensor::Tensor;
 
 pub(super) const NAME: &str = "recurrent";
 
-/// `x, h0[, c0], w_ih, w_hh[, b_ih, b_hh] -> y, h[, c]`.
+/// `x, h0[, c0], w_ih, w_hh[, b_ih, b_hh][, w_hr] -> y, h[, c]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layer {
     pub(super) cell: Cell,
     pub(super) batch_first: bool,
     pub(super) reverse: bool,
     pub(super) biases: bool,
+    /// Whether an LSTM's output is projected, which makes the state.
+    pub(super) projected: bool,
 }
 
 impl Layer {
@@ -26,7 +28,17 @@ impl Layer {
     }
 
     pub(super) fn inputs(self) -> usize {
-        self.weight() + if self.biases { 4 } else { 2 }
+        self.weight() + if self.biases { 4 } else { 2 } + usize::from(self.projected)
+    }
+
+    /// The biases of the inputs and of the state, from what follows the states.
+    pub(super) fn biases<'a, T>(self, weights: &'a [T]) -> [Option<&'a T>; 2] {
+        [2, 3].map(|i| weights.get(i).filter(|_| self.biases))
+    }
+
+    /// The projection, from what follows the states.
+    pub(super) fn projection<'a, T>(self, weights: &'a [T]) -> Option<&'a T> {
+        weights.last().filter(|_| self.projected)
     }
 
     pub(super) fn time(self) -> isize {

@@ -19,29 +19,31 @@ use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::ops::want_same;
 use crate::view::In;
 
-/// `projected inputs, h0[, c0], w_hh[, b_hh] -> y[, gates in their place, extra]`; a plain RNN's output is in their place.
+/// `projected inputs, h0[, c0], w_hh[, b_hh][, w_hr] -> y[, gates in their place, extra]`; a plain RNN's output is in their place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forward {
     pub(super) layer: Layer,
 }
 
-/// `dy, dh, y, h0, w_hh[, dc, c0][, gates, extra] -> of the projected inputs, of h0[, of c0][, of the state's part]`.
+/// `dy, dh, y, h0, w_hh[, dc, c0][, gates, extra][, w_hr] -> of the projected inputs, of h0[, of c0][, of the state's part, or of what
+/// is projected]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backward {
     pub(super) layer: Layer,
 }
 
 impl Layer {
-    /// From the shape of a sequence, `[…, …, k · hidden]`.
-    fn steps(self, sequence: &[usize], hidden: usize) -> Steps {
+    /// From the shape of a sequence, `[…, …, k · hidden]`, and that of the state's weight.
+    fn steps(self, sequence: &[usize], weight: &[usize]) -> Steps {
+        let (hidden, state) = (weight[0] / self.cell.gates(), weight[1]);
         let (time, batch) =
             if self.batch_first { (sequence[1], sequence[0]) } else { (sequence[0], sequence[1]) };
-        Steps { time, batch, hidden, batch_first: self.batch_first, reverse: self.reverse }
+        Steps { time, batch, hidden, state, batch_first: self.batch_first, reverse: self.reverse }
     }
 
     /// The same for a GPU's kernels.
-    fn on_gpu(self, sequence: &[usize], hidden: usize) -> cuda::recurrent::Steps {
-        let Steps { time, batch, hidden, batch_first, reverse } = self.steps(sequence, hidden);
+    fn on_gpu(self, sequence: &[usize], weight: &[usize]) -> cuda::recurrent::Steps {
+        let Steps { time, batch, hidden, batch_first, reverse, .. } = self.steps(sequence, weight);
         let cell = match self.cell {
             Cell::Relu => CellKind::Relu,
             Cell::Tanh => CellKind::Tanh,
@@ -50,6 +52,11 @@ impl Layer {
         };
         let gates = self.cell.gates();
         cuda::recurrent::Steps { cell, gates, time, batch, hidden, batch_first, reverse }
+    }
+
+    /// The number of the state's weight among the inputs of [`Forward`].
+    fn weight_forward(self) -> usize {
+        1 + self.states()
     }
 
     fn is_plain(self) -> bool {
@@ -63,7 +70,9 @@ impl Kernel for Forward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let steps = self.layer.on_gpu(call.outs[0].shape(), call.ins[0].shape()[1]);
+        // Projected inputs are changed in place, and no input of the kernel.
+        let weight = call.ins[self.layer.weight_forward() - 1].shape();
+        let steps = self.layer.on_gpu(call.outs[0].shape(), weight);
         cuda::recurrent::forward(call, steps)
     }
 
@@ -86,9 +95,10 @@ impl Forward {
             h0: h0.elements::<T>(),
             c0,
             weight: weight.elements(),
-            bias: ins.next().map(In::elements),
+            bias: if self.layer.biases { ins.next().map(In::elements) } else { None },
+            projection: if self.layer.projected { ins.next().map(In::elements) } else { None },
         };
-        let steps = self.layer.steps(call.outs[0].shape(), h0.shape()[1]);
+        let steps = self.layer.steps(call.outs[0].shape(), weight.shape());
         let mut outs = call.outs.into_iter().map(crate::view::Out::elements::<T>);
         let mut next = || outs.next().unwrap_or(&mut []);
         forward(self.layer.cell, &steps, start, (next(), next(), next()), scratch);
@@ -98,11 +108,15 @@ impl Forward {
 impl Operator for Forward {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         want_same(NAME, ins)?;
-        let (projected, hidden) = (&ins[0], ins[1].shape()[1]);
-        let shape = [projected.shape()[0], projected.shape()[1], hidden];
-        let new = || Output::new(&shape, projected.dtype);
+        let projected = &ins[0];
+        let steps = self.layer.steps(projected.shape(), ins[self.layer.weight_forward()].shape());
+        let new =
+            |width: usize| Output::new(&[projected.shape()[0], projected.shape()[1], width], projected.dtype);
         let in_place = Output::in_place(0, projected);
-        Ok(if self.layer.is_plain() { smallvec![in_place] } else { smallvec![new(), in_place, new()] })
+        Ok(match self.layer.is_plain() {
+            true => smallvec![in_place],
+            false => smallvec![new(steps.state), in_place, new(steps.hidden)],
+        })
     }
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {
@@ -110,7 +124,7 @@ impl Operator for Forward {
     }
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
-        let steps = self.layer.steps(ins[0].shape(), ins[1].shape()[1]);
+        let steps = self.layer.steps(ins[0].shape(), ins[self.layer.weight_forward()].shape());
         (forward_scratch_len(self.layer.cell, &steps) * ins[0].dtype.accumulator().size()) as u64
     }
 
@@ -126,7 +140,7 @@ impl Kernel for Backward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let steps = self.layer.on_gpu(call.ins[0].shape(), call.ins[3].shape()[1]);
+        let steps = self.layer.on_gpu(call.ins[0].shape(), call.ins[4].shape());
         cuda::recurrent::backward(call, steps)
     }
 
@@ -143,15 +157,22 @@ impl Backward {
         let lstm = cell == Cell::Lstm;
         let part = |i: usize, there: bool| if there { ins[i].elements::<T>() } else { &[] };
         let gates = if lstm { 7 } else { 5 };
-        let start = Start { h0: part(3, true), c0: part(6, lstm), weight: part(4, true), bias: None };
+        let projected = self.layer.projected;
+        let start = Start {
+            h0: part(3, true),
+            c0: part(6, lstm),
+            weight: part(4, true),
+            bias: None,
+            projection: projected.then(|| part(9, true)),
+        };
         let plain = self.layer.is_plain();
         let kept = Kept { y: part(2, true), gates: part(gates, !plain), extra: part(gates + 1, !plain) };
-        let steps = self.layer.steps(ins[0].shape(), ins[3].shape()[1]);
+        let steps = self.layer.steps(ins[0].shape(), ins[4].shape());
         let (dy, last_h, last_c) = (part(0, true), part(1, true), part(5, lstm));
         let mut outs = call.outs.into_iter().map(crate::view::Out::elements::<T>);
         let mut next = |there: bool| if there { outs.next().unwrap_or(&mut []) } else { &mut [] };
-        let to =
-            Gradients { gates: next(true), dh: next(true), dc: next(lstm), extra: next(cell == Cell::Gru) };
+        let (gates, dh, dc) = (next(true), next(true), next(lstm));
+        let to = Gradients { gates, dh, dc, extra: next(cell == Cell::Gru || projected) };
         to.dh.copy_from_slice(last_h);
         to.dc.copy_from_slice(last_c);
         backward(cell, &steps, start, (dy, kept), to, scratch);
@@ -162,11 +183,14 @@ impl Operator for Backward {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         want_same(NAME, ins)?;
         let (y, h0) = (&ins[2], &ins[3]);
-        let wide = [y.shape()[0], y.shape()[1], self.layer.cell.gates() * h0.shape()[1]];
+        let wide = [y.shape()[0], y.shape()[1], ins[4].shape()[0]];
         let new = |shape: &[usize]| Output::new(shape, y.dtype);
         let mut outs: Outputs = smallvec![new(&wide), new(h0.shape())];
         match self.layer.cell {
-            Cell::Lstm => outs.push(new(h0.shape())),
+            Cell::Lstm => {
+                outs.push(new(ins[6].shape()));
+                outs.extend(self.layer.projected.then(|| new(y.shape())));
+            }
             Cell::Gru => outs.push(new(y.shape())),
             _ => {}
         }
@@ -178,7 +202,7 @@ impl Operator for Backward {
     }
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
-        let steps = self.layer.steps(ins[0].shape(), ins[3].shape()[1]);
+        let steps = self.layer.steps(ins[0].shape(), ins[4].shape());
         (backward_scratch_len(self.layer.cell, &steps) * ins[0].dtype.accumulator().size()) as u64
     }
 

@@ -15,45 +15,7 @@ pub(super) fn steps(
     batch_first: bool,
     reverse: bool,
 ) -> Result<(Tensor, RecurrentState)> {
-    match &direction.projection {
-        None => x.recurrent(direction.layer(cell, batch_first, reverse), state),
-        Some(projection) => projected(direction, projection, x, state, batch_first, reverse),
-    }
-}
-
-/// An LSTM whose state is projected at every step: operations on tensors, a step at a time.
-fn projected(
-    direction: &Direction,
-    projection: &Tensor,
-    x: &Tensor,
-    state: &RecurrentState,
-    batch_first: bool,
-    reverse: bool,
-) -> Result<(Tensor, RecurrentState)> {
-    let time = isize::from(batch_first);
-    let biases = direction.biases.as_ref();
-    let gates = x.linear(&direction.weights[0], biases.map(|biases| biases[0].tensor()))?;
-    let count = x.shape()[usize::from(batch_first)];
-    let mut h = state.h.clone();
-    let mut c = match &state.c {
-        Some(c) => c.clone(),
-        None => unreachable!("an LSTM has a memory"),
-    };
-    let mut outs = Vec::with_capacity(count);
-    for i in 0..count {
-        let step = if reverse { count - 1 - i } else { i };
-        let of_state = h.linear(&direction.weights[1], biases.map(|biases| biases[1].tensor()))?;
-        let parts = gates.select(time, step as isize)?.add(&of_state)?.chunk(4, -1)?;
-        let [input, forget, value, output] = &parts[..] else { unreachable!("four gates") };
-        c = forget.sigmoid()?.mul(&c)?.add(&input.sigmoid()?.mul(&value.tanh()?)?)?;
-        h = output.sigmoid()?.mul(&c.tanh()?)?.linear(projection, None)?;
-        outs.push(h.clone());
-    }
-    if reverse {
-        outs.reverse();
-    }
-    let y = Tensor::stack(&outs.iter().collect::<Vec<_>>(), time)?;
-    Ok((y, RecurrentState { h, c: Some(c) }))
+    x.recurrent(direction.layer(cell, batch_first, reverse), state)
 }
 
 /// Over packed rows `[rows, inputs]`, the longest sequence first. A sequence's last state is that after its own last step.

@@ -53,7 +53,8 @@ impl Direction {
     pub(super) fn layer(&self, cell: Cell, batch_first: bool, reverse: bool) -> RecurrentLayer<'_> {
         let weights = [self.weights[0].tensor(), self.weights[1].tensor()];
         let biases = self.biases.as_ref().map(|[a, b]| [a.tensor(), b.tensor()]);
-        RecurrentLayer { cell, weights, biases, batch_first, reverse }
+        let projection = self.projection.as_deref();
+        RecurrentLayer { cell, weights, biases, projection, batch_first, reverse }
     }
 }
 
