@@ -14,7 +14,7 @@ use std::error::Error;
 
 use plimsoll::models::{
     Bert, BertConfig, Gpt2, Gpt2Config, Llama, LlamaConfig, ResNet, ResNetConfig, RopeScaling, Vgg,
-    VggConfig, Vit, VitConfig,
+    VggConfig, Vit, VitConfig, Yarn,
 };
 use plimsoll::nn::{Module, Scope};
 use plimsoll::serialize::{self, Strict};
@@ -57,6 +57,11 @@ fn rope_scaling(sizes: &Sizes) -> Result<Option<RopeScaling>, Failure> {
             high_freq_factor: sizes.get("high_freq_factor")?.unwrap_or(4.0),
             original_max_position_embeddings: original.unwrap_or(8192),
         }),
+        Some("yarn") => Some(RopeScaling::Yarn(Yarn {
+            factor,
+            original_max_position_embeddings: original.unwrap_or(2048),
+            ..Yarn::default()
+        })),
         Some(other) => return Err(format!("there is no rope_type `{other}` in this example").into()),
     })
 }

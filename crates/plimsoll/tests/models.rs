@@ -68,8 +68,24 @@ fn llama_has_the_names_and_learns_the_steps_of_transformers() {
 }
 
 #[test]
+fn a_dynamic_llama_reads_a_sequence_by_the_longest_before_it() {
+    let scaling = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 8 };
+    let config = LlamaConfig { rope_scaling: Some(scaling), ..small_llama() };
+    let model = Llama::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
+    filled(&model);
+    let expected: Vec<(usize, f64)> = serde_json::from_value(recorded("dynamic lengths")).unwrap();
+    for (length, expected) in expected {
+        let [x, y] = [0, 1].map(|i| tokens(&Device::cpu(), i).narrow(1, 0, length).unwrap());
+        let loss = f64::from(model.loss(&x, &y).unwrap().item::<f32>().unwrap());
+        assert!((loss - expected).abs() <= 1e-5, "{length} tokens: {loss}, PyTorch's {expected}");
+    }
+}
+
+#[test]
 fn llamas_for_longer_sequences_learn_the_steps_of_transformers() {
-    ["llama, linear", "llama, dynamic", "llama, llama3"].into_iter().for_each(learns);
+    for name in ["linear", "dynamic", "llama3", "yarn", "yarn of given scales", "longrope, short", "longrope, long"] {
+        learns(&format!("llama, {name}"));
+    }
     let config =
         LlamaConfig { rope_scaling: Some(RopeScaling::Linear { factor: 0.0 }), ..LlamaConfig::default() };
     let error =

@@ -4,7 +4,8 @@ use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor};
 
-use super::rope::{RopeScaling, Tables};
+use super::rope::RopeScaling;
+use super::rotary_tables::Tables;
 use crate::members;
 use crate::nn::{Embedding, Init, Linear, Module, ModuleList, ResidualStream, RmsNorm, Scope};
 
@@ -157,8 +158,8 @@ impl Llama {
             false => head.parameter("weight", &[config.vocab_size, config.hidden_size], init)?,
         };
         let model = Inner { label: inner.label(), embed_tokens, layers, norm };
-        let LlamaConfig { rope_theta, rope_scaling, .. } = config;
-        let tables = Tables::new(&inner.at("rotary_emb"), rope_theta, config.head_width(), rope_scaling);
+        let (theta, scaling) = (config.rope_theta, config.rope_scaling.clone());
+        let tables = Tables::new(&inner.at("rotary_emb"), theta, config.head_width(), scaling);
         Ok(Llama { lm_head: Linear::of(&head, weight, None), config, model, tables })
     }
 

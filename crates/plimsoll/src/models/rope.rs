@@ -3,12 +3,8 @@
 //! The formulas are those of `modeling_rope_utils.py` of `transformers`.
 
 use std::f64::consts::TAU;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use plimsoll_tensor::label::{LabelId, Span};
-use plimsoll_tensor::{Device, Error, Result, Tensor, is_inference_mode_enabled};
-
-use crate::nn::Scope;
+use plimsoll_tensor::{Error, Result};
 
 /// How a model reads sequences longer than those of its pretraining: `rope_scaling`, or `rope_parameters`, of `transformers`.
 ///
@@ -24,15 +20,15 @@ use crate::nn::Scope;
 /// let config = LlamaConfig { rope_theta: 500_000.0, rope_scaling: Some(scaling), ..LlamaConfig::default() };
 /// # drop(config);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Every angle divided by `factor`.
     Linear {
         /// How many times longer sequences may be.
         factor: f64,
     },
-    /// A larger base of the angles for sequences of more than `max_position_embeddings` tokens, by the length of each batch.
-    /// `transformers` keeps the base of the longest sequence so far until one comes that needs none; here each batch has its own.
+    /// A larger base of the angles for sequences of more than `max_position_embeddings` tokens: that of the longest so far, until
+    /// one comes that is shorter than the pretraining's.
     Dynamic {
         /// How fast the base grows.
         factor: f64,
@@ -50,6 +46,90 @@ pub enum RopeScaling {
         /// Tokens in a sequence of the pretraining.
         original_max_position_embeddings: usize,
     },
+    /// High frequencies kept, low ones divided by `factor`, those between mixed by their place, and queries and keys made larger:
+    /// YaRN. [`Yarn::default`] has the values that `transformers` takes for what is not given.
+    Yarn(Yarn),
+    /// Each frequency divided by a number of its own, one list for sequences up to the pretraining's length and one for longer
+    /// ones: Phi-3 and others.
+    LongRope {
+        /// How many times longer sequences may be: `max_position_embeddings / original_max_position_embeddings`.
+        factor: f64,
+        /// What frequencies are divided by in sequences up to the pretraining's length: half as many as a head is wide.
+        short_factor: Vec<f64>,
+        /// The same in longer ones.
+        long_factor: Vec<f64>,
+        /// By what queries and keys are multiplied; by default it follows from `factor`.
+        attention_factor: Option<f64>,
+        /// Tokens in a sequence of the pretraining.
+        original_max_position_embeddings: usize,
+    },
+}
+
+/// The numbers of [`RopeScaling::Yarn`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Yarn {
+    /// How many times longer sequences may be.
+    pub factor: f64,
+    /// Tokens in a sequence of the pretraining.
+    pub original_max_position_embeddings: usize,
+    /// By what queries and keys are multiplied; by default it follows from `factor` and, where both are given, the next two.
+    pub attention_factor: Option<f64>,
+    /// How much of the logarithm of `factor` multiplies queries and keys.
+    pub mscale: Option<f64>,
+    /// How much of it divides them.
+    pub mscale_all_dim: Option<f64>,
+    /// Turns in a sequence of the pretraining from which a frequency is kept.
+    pub beta_fast: f64,
+    /// Turns up to which it is divided by `factor`.
+    pub beta_slow: f64,
+    /// Whether the first and the last frequency that are mixed are whole numbers.
+    pub truncate: bool,
+}
+
+impl Default for Yarn {
+    fn default() -> Yarn {
+        Yarn {
+            factor: 1.0,
+            original_max_position_embeddings: 2048,
+            attention_factor: None,
+            mscale: None,
+            mscale_all_dim: None,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            truncate: true,
+        }
+    }
+}
+
+impl Yarn {
+    fn attention_factor(&self) -> f64 {
+        let scale = |by: f64| if self.factor <= 1.0 { 1.0 } else { 0.1 * by * self.factor.ln() + 1.0 };
+        let given = |x: Option<f64>| x.filter(|&x| x != 0.0);
+        self.attention_factor.unwrap_or_else(|| match (given(self.mscale), given(self.mscale_all_dim)) {
+            (Some(above), Some(below)) => scale(above) / scale(below),
+            _ => scale(1.0),
+        })
+    }
+
+    /// How much of each frequency is kept.
+    fn kept(&self, base: f64, width: usize) -> impl Iterator<Item = f64> {
+        let place = |turns: f64| {
+            let tokens = self.original_max_position_embeddings as f64;
+            width as f64 * (tokens / (turns * TAU)).ln() / (2.0 * base.ln())
+        };
+        let (low, high) = (place(self.beta_fast), place(self.beta_slow));
+        let (low, high) = if self.truncate { (low.floor(), high.ceil()) } else { (low, high) };
+        let (low, high) = (low.max(0.0), high.min(width as f64 - 1.0));
+        let high = if low == high { high + 0.001 } else { high };
+        (0..width / 2).map(move |i| 1.0 - ((i as f64 - low) / (high - low)).clamp(0.0, 1.0))
+    }
+}
+
+/// The turns of a position: the frequency of each pair of a head, and by what cosines and sines are multiplied.
+#[derive(Debug, PartialEq)]
+pub(super) struct Turns {
+    pub(super) frequencies: Vec<f64>,
+    pub(super) scale: f64,
 }
 
 impl RopeScaling {
@@ -58,7 +138,9 @@ impl RopeScaling {
         let (factor, length) = match *self {
             RopeScaling::Linear { factor } => (factor, 1),
             RopeScaling::Dynamic { factor, max_position_embeddings } => (factor, max_position_embeddings),
-            RopeScaling::Llama3 { factor, original_max_position_embeddings, .. } => {
+            RopeScaling::Yarn(Yarn { factor, original_max_position_embeddings, .. })
+            | RopeScaling::LongRope { factor, original_max_position_embeddings, .. }
+            | RopeScaling::Llama3 { factor, original_max_position_embeddings, .. } => {
                 (factor, original_max_position_embeddings)
             }
         };
@@ -69,81 +151,60 @@ impl RopeScaling {
         if length == 0 {
             return wrong("the pretraining's sequences have 0 positions; give 1 or more".to_owned());
         }
-        match *self {
+        match self {
             RopeScaling::Dynamic { .. } if width <= 2 => {
                 wrong(format!("heads of width {width}; a dynamic base needs 4 or more"))
             }
-            RopeScaling::Llama3 { low_freq_factor: low, high_freq_factor: high, .. }
+            &RopeScaling::Llama3 { low_freq_factor: low, high_freq_factor: high, .. }
                 if !(low > 0.0 && low < high && high.is_finite()) =>
             {
                 wrong(format!(
                     "low_freq_factor is {low} and high_freq_factor {high}; the first must be above 0 and below the second"
                 ))
             }
+            &RopeScaling::Yarn(Yarn { beta_fast: fast, beta_slow: slow, .. })
+                if !(slow > 0.0 && slow <= fast && fast.is_finite()) =>
+            {
+                wrong(format!(
+                    "beta_slow is {slow} and beta_fast {fast}; the first must be above 0 and not above the second"
+                ))
+            }
+            RopeScaling::LongRope { short_factor, long_factor, .. } => {
+                for (name, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
+                    if factors.len() != width / 2 {
+                        let message =
+                            format!("{name} has {} numbers for heads of width {width}", factors.len());
+                        return wrong(format!("{message}; it needs {}", width / 2));
+                    }
+                    if let Some(bad) = factors.iter().find(|&&factor| !(factor > 0.0 && factor.is_finite())) {
+                        return wrong(format!("{name} contains {bad}; its numbers must be above 0"));
+                    }
+                }
+                match factor > 1.0 && length == 1 {
+                    true => wrong("the pretraining's sequences have 1 position; give 2 or more".to_owned()),
+                    false => Ok(()),
+                }
+            }
             _ => Ok(()),
         }
     }
 }
 
-/// The tables of a model, which are made once, so that a training step reads no values of the program and can be captured. Each has
-/// a power of two of positions, and none is dropped before the model, since a captured step may read it. Clones share them.
-#[derive(Clone, Debug)]
-pub(super) struct Tables {
-    label: LabelId,
-    base: f64,
-    width: usize,
-    scaling: Option<RopeScaling>,
-    made: Arc<Mutex<Vec<[Tensor; 2]>>>,
-}
-
-impl Tables {
-    /// For heads of this width; none are made yet.
-    pub(super) fn new(scope: &Scope, base: f64, width: usize, scaling: Option<RopeScaling>) -> Tables {
-        Tables { label: scope.label(), base, width, scaling, made: Arc::default() }
-    }
-
-    /// Cosines and sines for sequences of so many tokens.
-    pub(super) fn of(&self, length: usize, device: &Device) -> Result<[Tensor; 2]> {
-        let depends_on_length = match self.scaling {
-            Some(RopeScaling::Dynamic { max_position_embeddings: most, .. }) => length > most,
-            _ => false,
-        };
-        // A training step cannot keep tensors of inference mode.
-        if depends_on_length || is_inference_mode_enabled() {
-            return self.make(length, length, device);
-        }
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |[cos, _]: &&[Tensor; 2]| cos.shape()[0] >= length && cos.device() == device;
-        if made.iter().find(fits).is_none() {
-            made.push(self.make(length.next_power_of_two(), length, device)?);
-        }
-        let Some([cos, sin]) = made.iter().find(fits) else { unreachable!("made above") };
-        if cos.shape()[0] == length {
-            return Ok([cos.clone(), sin.clone()]);
-        }
-        Ok([cos.narrow(0, 0, length)?, sin.narrow(0, 0, length)?])
-    }
-
-    /// Tables of so many rows, for sequences of `length` tokens.
-    fn make(&self, rows: usize, length: usize, device: &Device) -> Result<[Tensor; 2]> {
-        let _owner = Span::layer(self.label);
-        let frequencies = frequencies(self.base, self.width, self.scaling, length);
-        Tensor::rotary_tables_of(rows, &frequencies, device).map(<[Tensor; 2]>::from)
-    }
-}
-
-/// The frequency of each pair of a head of this width, in sequences of `length` tokens.
-fn frequencies(base: f64, width: usize, scaling: Option<RopeScaling>, length: usize) -> Vec<f64> {
+/// The turns of a head of this width, in sequences of `length` tokens.
+pub(super) fn turns(base: f64, width: usize, scaling: Option<&RopeScaling>, length: usize) -> Turns {
     let plain = |base: f64| (0..width / 2).map(move |i| base.powf(-2.0 * i as f64 / width as f64));
+    let unscaled = |frequencies| Turns { frequencies, scale: 1.0 };
     match scaling {
-        None => plain(base).collect(),
-        Some(RopeScaling::Linear { factor }) => plain(base).map(|frequency| frequency / factor).collect(),
-        Some(RopeScaling::Dynamic { factor, max_position_embeddings }) => {
+        None => unscaled(plain(base).collect()),
+        Some(RopeScaling::Linear { factor }) => {
+            unscaled(plain(base).map(|frequency| frequency / factor).collect())
+        }
+        Some(&RopeScaling::Dynamic { factor, max_position_embeddings }) => {
             let times = length.max(max_position_embeddings) as f64 / max_position_embeddings as f64;
             let exponent = width as f64 / (width as f64 - 2.0);
-            plain(base * (factor * times - (factor - 1.0)).powf(exponent)).collect()
+            unscaled(plain(base * (factor * times - (factor - 1.0)).powf(exponent)).collect())
         }
-        Some(RopeScaling::Llama3 {
+        Some(&RopeScaling::Llama3 {
             factor,
             low_freq_factor: low,
             high_freq_factor: high,
@@ -155,7 +216,29 @@ fn frequencies(base: f64, width: usize, scaling: Option<RopeScaling>, length: us
                 let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
                 (1.0 - kept) * frequency / factor + kept * frequency
             };
-            plain(base).map(scaled).collect()
+            unscaled(plain(base).map(scaled).collect())
+        }
+        Some(RopeScaling::Yarn(yarn)) => {
+            let mixed =
+                |(frequency, kept): (f64, f64)| frequency / yarn.factor * (1.0 - kept) + frequency * kept;
+            let frequencies = plain(base).zip(yarn.kept(base, width)).map(mixed).collect();
+            Turns { frequencies, scale: yarn.attention_factor() }
+        }
+        Some(RopeScaling::LongRope {
+            factor,
+            short_factor,
+            long_factor,
+            attention_factor,
+            original_max_position_embeddings,
+        }) => {
+            let long = length > *original_max_position_embeddings;
+            let factors = if long { long_factor } else { short_factor };
+            let usual = match *factor > 1.0 {
+                true => (1.0 + factor.ln() / (*original_max_position_embeddings as f64).ln()).sqrt(),
+                false => 1.0,
+            };
+            let frequencies = plain(base).zip(factors).map(|(frequency, by)| frequency / by).collect();
+            Turns { frequencies, scale: attention_factor.unwrap_or(usual) }
         }
     }
 }
@@ -189,8 +272,29 @@ mod tests {
 
     #[test]
     fn a_dynamic_base_grows_only_beyond_the_pretrainings_length() {
-        let dynamic = Some(RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 8 });
-        assert_eq!(frequencies(1e4, 8, dynamic, 8), frequencies(1e4, 8, None, 8));
-        assert!(frequencies(1e4, 8, dynamic, 9)[1] < frequencies(1e4, 8, None, 9)[1]);
+        let dynamic = RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 8 };
+        let frequencies = |scaling, length| turns(1e4, 8, scaling, length).frequencies;
+        assert_eq!(frequencies(Some(&dynamic), 8), frequencies(None, 8));
+        assert!(frequencies(Some(&dynamic), 9)[1] < frequencies(None, 9)[1]);
+    }
+
+    #[test]
+    fn lists_of_another_length_and_turns_in_the_wrong_order_are_refused() {
+        let long = |short_factor: Vec<f64>| RopeScaling::LongRope {
+            factor: 4.0,
+            short_factor,
+            long_factor: vec![2.0; 4],
+            attention_factor: None,
+            original_max_position_embeddings: 8,
+        };
+        let error = |scaling: RopeScaling| scaling.check(8).unwrap_err().to_string();
+        let expected = "rope_scaling: short_factor has 3 numbers for heads of width 8; it needs 4";
+        assert_eq!(error(long(vec![1.0; 3])), expected);
+        let expected = "rope_scaling: short_factor contains 0; its numbers must be above 0";
+        assert_eq!(error(long(vec![1.0, 0.0, 1.0, 1.0])), expected);
+        assert!(long(vec![1.0; 4]).check(8).is_ok());
+        let yarn = RopeScaling::Yarn(Yarn { beta_slow: 40.0, ..Yarn::default() });
+        let expected = "beta_slow is 40 and beta_fast 32; the first must be above 0 and not above the second";
+        assert_eq!(error(yarn), format!("rope_scaling: {expected}"));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll::models::{
     BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, RopeScaling, Vit,
-    VitConfig,
+    VitConfig, Yarn,
 };
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
@@ -165,13 +165,23 @@ pub(crate) fn programs() -> Vec<Program> {
     };
     let llama = |name: &'static str, scaling: Option<RopeScaling>| Program {
         name,
-        run: Box::new(move |device| train_llama(name, device, scaling)),
+        run: Box::new(move |device| train_llama(name, device, scaling.clone())),
     };
     let llama3 = RopeScaling::Llama3 {
         factor: 8.0,
         low_freq_factor: 1.0,
         high_freq_factor: 4.0,
         original_max_position_embeddings: 64,
+    };
+    let yarn = Yarn { factor: 8.0, original_max_position_embeddings: 64, ..Yarn::default() };
+    let (mscale, mscale_all_dim) = (Some(0.7), Some(0.4));
+    let scaled = Yarn { mscale, mscale_all_dim, beta_fast: 16.0, beta_slow: 2.0, truncate: false, ..yarn };
+    let longrope = |original_max_position_embeddings| RopeScaling::LongRope {
+        factor: 4.0,
+        short_factor: vec![1.0, 1.1, 1.3, 1.6],
+        long_factor: vec![1.0, 2.0, 5.0, 9.0],
+        attention_factor: None,
+        original_max_position_embeddings,
     };
     let inner = Gpt2Config { n_inner: Some(40), layer_norm_epsilon: 1e-2, ..small_gpt2() };
     vec![
@@ -181,6 +191,10 @@ pub(crate) fn programs() -> Vec<Program> {
         llama("llama, linear", Some(RopeScaling::Linear { factor: 4.0 })),
         llama("llama, dynamic", Some(RopeScaling::Dynamic { factor: 2.0, max_position_embeddings: 8 })),
         llama("llama, llama3", Some(llama3)),
+        llama("llama, yarn", Some(RopeScaling::Yarn(yarn))),
+        llama("llama, yarn of given scales", Some(RopeScaling::Yarn(scaled))),
+        llama("llama, longrope, short", Some(longrope(16))),
+        llama("llama, longrope, long", Some(longrope(8))),
         Program { name: "bert", run: Box::new(train_bert) },
         Program { name: "vit", run: Box::new(train_vit) },
     ]
