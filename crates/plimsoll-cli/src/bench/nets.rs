@@ -22,6 +22,9 @@ pub(crate) enum Net {
     /// ResNet-18 in training mode, 8 images of 224 × 224, channels last, SGD with momentum
     #[allow(clippy::doc_markdown, reason = "the text of --help")]
     Resnet18,
+    /// The same with row-major images
+    #[value(name = "resnet18-nchw")]
+    Resnet18RowMajor,
 }
 
 /// A network with all that a step needs.
@@ -39,6 +42,7 @@ impl Net {
             Net::Mlp => "mlp",
             Net::Gpt => "gpt",
             Net::Resnet18 => "resnet18",
+            Net::Resnet18RowMajor => "resnet18-nchw",
         }
     }
 
@@ -57,7 +61,7 @@ impl Net {
                 let attention = 7.0 * layers * tokens * 256.0 / 2.0 * width;
                 Work { flop: 2.0 * (weights + attention), bytes: None, items: 2048, unit: "tokens" }
             }
-            Net::Resnet18 => {
+            Net::Resnet18 | Net::Resnet18RowMajor => {
                 let flop = 2.0 * 8.0 * (3.0 * resnet18_products() - RESNET_CONV1);
                 Work { flop, bytes: None, items: 8, unit: "images" }
             }
@@ -106,9 +110,11 @@ impl Net {
                 let parameters = model.parameters();
                 Ok(Ready { parameters, optimizer, loss: Box::new(move || model.loss(&x, &y)) })
             }
-            Net::Resnet18 => {
+            Net::Resnet18 | Net::Resnet18RowMajor => {
                 let mut model = ResNet::new(&scope, ResNetConfig::resnet18())?;
-                model.to_memory_format(MemoryFormat::ChannelsLast)?;
+                if self == Net::Resnet18 {
+                    model.to_memory_format(MemoryFormat::ChannelsLast)?;
+                }
                 let options = SgdOptions { lr: 0.01, momentum: 0.9, ..SgdOptions::default() };
                 let sgd = Sgd::new(model.parameters(), options);
                 classifier(model, Box::new(sgd), &[8, 3, 224, 224])
