@@ -104,7 +104,7 @@ pub use ops::{
     ConvPadding, ConvTranspose1dOptions, ConvTranspose2dOptions, ConvTranspose3dOptions,
     ConvTransposeOptions, CrossEntropyOptions, InterpolateMode, Interpolation, MaxPool1dOptions,
     MaxPool2dOptions, MaxPool3dOptions, MaxPoolOptions, MemoryFormat, OPERATORS, PadMode, RecurrentLayer,
-    RecurrentState, ReshapeTo, ResizeTo, Rotary, Tolerance, unscale_,
+    RecurrentState, ReshapeTo, ResizeTo, Rotary, ScatterReduction, Tolerance, unscale_,
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};

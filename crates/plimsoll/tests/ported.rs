@@ -1,12 +1,16 @@
-//! Three training scripts of PyTorch, ported line by line, whose losses are PyTorch's: a Siamese network, an LSTM of characters over
-//! packed sequences, a diffusion U-Net. `fixtures/make_scripts.py` has the originals and made `fixtures/scripts.json`.
+//! Training scripts of PyTorch, ported line by line, whose losses are PyTorch's: a Siamese network, an LSTM of characters over
+//! packed sequences, a diffusion U-Net, attention over graphs, a Wasserstein GAN, a translator, a detector. `fixtures/make_scripts.py` has the originals and made `fixtures/scripts.json`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
 mod ported {
     pub(crate) mod char_lstm;
+    pub(crate) mod detector;
     pub(crate) mod diffusion;
+    pub(crate) mod graph;
     pub(crate) mod siamese;
+    pub(crate) mod translator;
+    pub(crate) mod wgan;
 }
 
 use plimsoll::nn::Module;
@@ -63,4 +67,24 @@ fn an_lstm_of_characters_over_packed_sequences_learns_pytorchs_steps() {
 #[test]
 fn a_diffusion_u_net_learns_pytorchs_steps() {
     check("diffusion", &ported::diffusion::losses().unwrap());
+}
+
+#[test]
+fn attention_over_graphs_learns_pytorchs_steps() {
+    check("graph", &ported::graph::losses().unwrap());
+}
+
+#[test]
+fn a_gan_with_a_gradient_penalty_learns_pytorchs_steps() {
+    check("wgan", &ported::wgan::losses().unwrap());
+}
+
+#[test]
+fn a_translator_with_attention_learns_pytorchs_steps() {
+    check("translator", &ported::translator::losses().unwrap());
+}
+
+#[test]
+fn a_detector_with_focal_loss_learns_pytorchs_steps() {
+    check("detector", &ported::detector::losses().unwrap());
 }

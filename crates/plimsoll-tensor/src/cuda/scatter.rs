@@ -21,6 +21,10 @@ pub(crate) enum Change {
     Add,
     /// It becomes this.
     Set(f64),
+    /// It becomes the larger of both.
+    Larger,
+    /// It becomes the smaller of both.
+    Smaller,
 }
 
 /// An index along a dimension: its shape with all dimensions, and its strides along them.
@@ -80,6 +84,8 @@ pub(crate) fn scatter(
         Change::Replace => ("0", 0.0),
         Change::Add => ("1", 0.0),
         Change::Set(value) => ("2", value),
+        Change::Larger => ("3", 0.0),
+        Change::Smaller => ("4", 0.0),
     };
     let source = call
         .source(TEXT)

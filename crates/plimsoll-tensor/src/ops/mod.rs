@@ -80,9 +80,11 @@ mod row_norm;
 mod scalars;
 mod scan;
 mod scatter;
+mod scatter_reduce;
 mod scattered;
 mod search;
 mod selection;
+mod short_products;
 mod shuffle;
 mod softmax;
 mod sort;
@@ -164,6 +166,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("scalars", scalars::cases),
     ("scan", scan::cases),
     ("scatter", scatter::cases),
+    ("scatter_reduce", scatter_reduce::cases),
     ("search", search::cases),
     ("softmax", softmax::cases),
     ("sort", sort::cases),
@@ -199,6 +202,7 @@ pub use pool::{
 };
 pub use recurrent::{Cell, RecurrentLayer, RecurrentState};
 pub use rotary::Rotary;
+pub use scatter_reduce::ScatterReduction;
 pub use selection::BagMode;
 pub use step::{Slot, optimizer_step, optimizer_step_rounded};
 pub use unscale::unscale_;

@@ -2,8 +2,8 @@
 
 use plimsoll_tensor::op::Reduction;
 use plimsoll_tensor::{
-    BagMode, InterpolateMode, Interpolation, MaxPool1dOptions, MaxPool2dOptions, ResizeTo, Result, Tensor,
-    Tolerance,
+    BagMode, InterpolateMode, Interpolation, MaxPool1dOptions, MaxPool2dOptions, ResizeTo, Result,
+    ScatterReduction, Tensor, Tolerance,
 };
 use serde_json::Value;
 
@@ -32,6 +32,17 @@ pub(crate) fn call(op: &str, args: &Value, inputs: &[Tensor]) -> Option<Result<V
     })
 }
 
+fn scatter_reduce(args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
+    let reduction = match args["reduce"].as_str() {
+        Some("sum") => ScatterReduction::Sum,
+        Some("mean") => ScatterReduction::Mean,
+        Some("amax") => ScatterReduction::Amax,
+        _ => ScatterReduction::Amin,
+    };
+    let (dim, include_self) = (integer(&args["dim"]), args["include_self"] == true);
+    inputs[0].scatter_reduce(dim, inputs[1], inputs[2], reduction, include_self)
+}
+
 /// The operations with one output.
 fn one(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
     let x = inputs[0];
@@ -53,6 +64,8 @@ fn one(op: &str, args: &Value, inputs: &[&Tensor]) -> Option<Result<Tensor>> {
         "logaddexp" => x.logaddexp(inputs[1]),
         "logaddexp_infinite" => x.detach().logaddexp(&inputs[1].detach()),
         "hypot" => x.hypot(inputs[1]),
+        "scatter_reduce" => scatter_reduce(args, inputs),
+        "scatter_reduce_nan" => scatter_reduce(args, inputs).map(|out| out.detach()),
         "xlogy" => x.xlogy(inputs[1]),
         "xlogy_nan" => x.detach().xlogy(&inputs[1].detach()),
         "median" => x.median(),

@@ -125,6 +125,12 @@ impl<'a> MembersMut<'a> {
     }
 }
 
+/// The name of a field for [`members!`](crate::members): that of `r#box` is `box`.
+#[doc(hidden)]
+pub fn field_name(field: &'static str) -> &'static str {
+    field.strip_prefix("r#").unwrap_or(field)
+}
+
 /// Lists the fields of a layer that are parameters, buffers, modes and layers, inside `impl Module`. A field's name is
 /// its name in state dicts; `field = "name"` gives it another.
 ///
@@ -174,6 +180,6 @@ macro_rules! members {
             $(list.add($crate::members!(@name $field $($name)?), &mut self.$field);)*
         }
     };
-    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident) => { $crate::nn::field_name(stringify!($field)) };
     (@name $field:ident $name:literal) => { $name };
 }

@@ -49,6 +49,8 @@ pub use init::Init;
 pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, InstanceNormConfig};
 pub use linear::Linear;
 pub use list::ModuleList;
+#[doc(hidden)]
+pub use member::field_name;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
 pub use mode::Mode;
 pub use module::Module;

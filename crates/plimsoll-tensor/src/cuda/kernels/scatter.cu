@@ -1,7 +1,8 @@
 
 // Elements written or added at an index, in the order of the index: a line along the dimension a thread, so no result depends on which
 // thread is first. Defined before: A, the type that is added in; T and S, of the output and the source; I, of the index; RANK, dimensions
-// of the lines; CHANGE: 0 replaced, 1 added to, 2 set to a value.
+// of the lines; CHANGE: 0 replaced, 1 added to, 2 set to a value, 3 the larger
+// and 4 the smaller of both.
 
 struct Space { i64 size[RANK], out[RANK], index[RANK], src[RANK]; };
 
@@ -20,8 +21,12 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         to[row * out_step] = from[i * src_step];
 #elif CHANGE == 1
         store(to + row * out_step, load<A>(to + row * out_step) + load<A>(from + i * src_step));
-#else
+#elif CHANGE == 2
         store(to + row * out_step, value);
+#else
+        A x = load<A>(from + i * src_step), y = load<A>(to + row * out_step);
+        // What is not a number wins.
+        if ((CHANGE == 3 ? x > y : x < y) || x != x) store(to + row * out_step, x);
 #endif
     }
 }

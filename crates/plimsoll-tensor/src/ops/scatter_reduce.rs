@@ -1,0 +1,221 @@
+//! Elements reduced at an index: sums, means, and the largest or smallest. As `torch.scatter_reduce`.
+//!
+//! Sums and means are composed of `scatter_add`; the extremes have an operator. Elements that share an extreme share its gradient
+//! evenly, as in PyTorch.
+
+use smallvec::smallvec;
+
+use super::gather::fits;
+use super::indices::{self, by_index, want_index};
+use super::scattered::Form;
+use super::{dim_index, elementwise, want_dtype, want_number};
+use crate::cpu::kernels::index::put;
+use crate::cpu::kernels::number::{Number, by_number};
+use crate::cpu::kernels::strided::copy_strided;
+use crate::cuda::{self, CudaCall};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::operator::{Backward, Cost, Meta, Operator, Outputs, Saves};
+use crate::road::{call, call_one};
+use crate::suite::{Case, Domain};
+use crate::tensor::{Grads, Tensor};
+
+const NAME: &str = "scatter_reduce";
+
+/// What becomes of the elements that have one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScatterReduction {
+    /// Their sum.
+    Sum,
+    /// Their mean.
+    Mean,
+    /// The largest.
+    Amax,
+    /// The smallest.
+    Amin,
+}
+
+/// `x, index, src -> out`: the largest, or smallest, of each element and what its index brings.
+#[derive(Clone, Copy, Debug)]
+struct ScatterExtreme {
+    dim: usize,
+    largest: bool,
+}
+
+impl Kernel for ScatterExtreme {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let &[x, index, src] = &call.ins[..] else { return call.missing() };
+        let out = call.outs[0];
+        cuda::elementwise::copy(call, x, out)?;
+        let at =
+            cuda::scatter::At { dim: self.dim, shape: src.shape(), index, strides: index.layout.strides() };
+        let change = match self.largest {
+            true => cuda::scatter::Change::Larger,
+            false => cuda::scatter::Change::Smaller,
+        };
+        cuda::scatter::scatter(call, change, at, Some(src), out)
+    }
+
+    fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
+        let out = call.outs.pop().unwrap_or_else(|| unreachable!("inferred"));
+        let (x, [index, src]) = Form::Copy.split(call.ins);
+        let x = x.unwrap_or_else(|| unreachable!("inferred"));
+        let (dim, layout, largest) = (self.dim, out.layout().clone(), self.largest);
+        let shape = layout.shape();
+        indices::check(NAME, &index, dim, shape[dim])?;
+        let src_shape = src.shape();
+        by_number!(out.dtype(), T => {
+            let (out, from) = (out.elements::<T>(), (src.elements::<T>(), src.strides()));
+            copy_strided(shape, x.elements::<T>(), x.strides(), out, layout.strides());
+            // What is not a number wins, as in PyTorch.
+            let change = |y: &mut T, x: T| {
+                let further = if largest { x > *y } else { x < *y };
+                if further || x.is_nan() {
+                    *y = x;
+                }
+            };
+            by_index!(index, index.strides(), at => put(src_shape, dim, from, at, (out, shape), change));
+        });
+        Ok(())
+    }
+}
+
+impl Operator for ScatterExtreme {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x, index, src] = elementwise::inputs(NAME, ins)?;
+        want_number(NAME, x.dtype)?;
+        want_index(NAME, index.dtype)?;
+        want_dtype(NAME, src.dtype, x.dtype)?;
+        fits(NAME, x.shape(), index.shape(), self.dim)?;
+        elementwise::equal_shapes(NAME, &[index, src])?;
+        Ok(Form::Copy.outputs(&x))
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(ins[2].layout.len() as u64, ins, outs)
+    }
+
+    fn saves(&self, _: &[bool]) -> Saves {
+        Saves::input(0).and(Saves::input(1)).and(Saves::input(2)).and(Saves::output(0))
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
+        let (x, index, src, out) =
+            (at.input(0)?.detach(), at.input(1)?, at.input(2)?.detach(), at.output(0)?.detach());
+        let dim = self.dim as isize;
+        let of_x = x.eq(&out)?.to_dtype(grad.dtype())?;
+        let of_src = src.eq(&out.gather(dim, &index)?)?.to_dtype(grad.dtype())?;
+        let shares = of_x.scatter_add(dim, &index, &of_src)?;
+        // A place without one that equals it has what is not a number, and no gradient.
+        let share = grad.div(&shares.clamp_min(1.0)?)?;
+        let to_x = || of_x.mul(&share);
+        let to_src = || of_src.mul(&share.gather(dim, &index)?);
+        Ok(smallvec![at.wants(0).then(to_x).transpose()?, None, at.wants(2).then(to_src).transpose()?])
+    }
+}
+
+/// The value that no other is further from an extreme than.
+fn least(dtype: DType, largest: bool) -> f64 {
+    let whole = match dtype {
+        DType::I64 => (i64::MIN as f64, i64::MAX as f64),
+        DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
+        DType::I16 => (f64::from(i16::MIN), f64::from(i16::MAX)),
+        DType::U8 => (0.0, 255.0),
+        _ => (f64::NEG_INFINITY, f64::INFINITY),
+    };
+    if largest { whole.0 } else { whole.1 }
+}
+
+impl Tensor {
+    /// A copy with `src[i][j]` reduced into `[index[i][j]][j]`, along dimension 0, and so for others. With `include_self` the
+    /// elements of this tensor count, too; without it, only where no index leads. `src` may be larger than the index. As
+    /// `torch.scatter_reduce`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, ScatterReduction, Tensor};
+    /// let device = Device::cpu();
+    /// let index = Tensor::from_slice(&[0i64, 2, 0, 2], &[4], &device)?;
+    /// let src = Tensor::from_slice(&[1.0f32, 5.0, 3.0, 2.0], &[4], &device)?;
+    /// let most = Tensor::zeros(&[3], &device)?.scatter_reduce(0, &index, &src, ScatterReduction::Amax, true)?;
+    /// assert_eq!(most.to_vec::<f32>()?, [3.0, 0.0, 5.0]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::scatter`]; elements that are no numbers; means of whole numbers.
+    pub fn scatter_reduce(
+        &self,
+        dim: isize,
+        index: &Tensor,
+        src: &Tensor,
+        reduction: ScatterReduction,
+        include_self: bool,
+    ) -> Result<Tensor> {
+        let axis = dim_index(NAME, dim, self.rank())?;
+        let start = |value: f64| match include_self {
+            true => Ok(self.clone()),
+            false => self.scatter_value(dim, index, value),
+        };
+        let extreme = |largest: bool| {
+            let fits = src.rank() == index.rank();
+            if !fits || src.shape().iter().zip(index.shape()).any(|(src, index)| index > src) {
+                let (index, src) = (index.shape(), src.shape());
+                let message = format!(
+                    "an index {index:?} for a source {src:?}: no size may be larger than the source's"
+                );
+                return Err(Error::shape(NAME, message));
+            }
+            let part = |src: Tensor, axis: usize| src.narrow(axis as isize, 0, index.shape()[axis]);
+            let src = (0..src.rank()).try_fold(src.clone(), part)?;
+            let from = start(least(self.dtype(), largest))?;
+            call_one(ScatterExtreme { dim: axis, largest }, &[&from, index, &src])
+        };
+        match reduction {
+            ScatterReduction::Sum => start(0.0)?.scatter_add(dim, index, src),
+            ScatterReduction::Amax => extreme(true),
+            ScatterReduction::Amin => extreme(false),
+            ScatterReduction::Mean => {
+                if !self.dtype().is_float() {
+                    return Err(Error::DType {
+                        op: NAME,
+                        expected: "a type of floating point",
+                        got: self.dtype(),
+                    });
+                }
+                let counts = if include_self { self.ones_like()? } else { self.zeros_like()? }.detach();
+                let counts = counts.scatter_add(dim, index, &src.ones_like()?.detach())?;
+                start(0.0)?.scatter_add(dim, index, src)?.div(&counts.clamp_min(1.0)?)
+            }
+        }
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let places = [0, 2, 1, 2, 0, 1];
+    let largest = move |ins: &[Vec<f64>]| {
+        let mut out = ins[0].clone();
+        for (i, &place) in places.iter().enumerate() {
+            let at = place * 2 + i % 2;
+            out[at] = out[at].max(ins[1][i]);
+        }
+        vec![out]
+    };
+    let index = move |like: &Tensor| {
+        let values: Vec<i64> = places.iter().map(|&place| place as i64).collect();
+        Tensor::from_slice(&values, &[3, 2], like.device())
+    };
+    vec![
+        Case::new("scatter_reduce, the largest", &[&[3, 2], &[3, 2]], move |ins| {
+            call(ScatterExtreme { dim: 0, largest: true }, &[ins[0], &index(ins[0])?, ins[1]])
+        })
+        .expect(largest)
+        .over(Domain::Apart),
+    ]
+}

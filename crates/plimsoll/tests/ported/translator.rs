@@ -1,0 +1,90 @@
+//! A two-way GRU reads a sentence; a GRU cell writes one, attending to what was read, at times by what it wrote itself.
+
+use plimsoll::nn::{Embedding, GRU, GRUCell, Linear, Module, RecurrentOptions, Scope};
+use plimsoll::optim::lr_scheduler::{LambdaLr, Scheduler};
+use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_value_};
+use plimsoll::{CrossEntropyOptions, Device, Result, Tensor, members};
+
+use crate::fill;
+
+struct Translator {
+    embed: Embedding,
+    encoder: GRU,
+    start: Linear,
+    key: Linear,
+    query: Linear,
+    energy: Linear,
+    cell: GRUCell,
+    out: Linear,
+}
+
+impl Module for Translator {
+    members!(embed, encoder, start, key, query, energy, cell, out);
+}
+
+impl Translator {
+    fn new(s: &Scope, vocab: usize, width: usize, hidden: usize) -> Result<Translator> {
+        let options =
+            RecurrentOptions { batch_first: true, bidirectional: true, ..RecurrentOptions::default() };
+        Ok(Translator {
+            embed: Embedding::new(&s.at("embed"), vocab, width)?.padding_idx(0),
+            encoder: GRU::new(&s.at("encoder"), width, hidden, options)?,
+            start: Linear::new(&s.at("start"), 2 * hidden, hidden)?,
+            key: Linear::without_bias(&s.at("key"), 2 * hidden, hidden)?,
+            query: Linear::new(&s.at("query"), hidden, hidden)?,
+            energy: Linear::without_bias(&s.at("energy"), hidden, 1)?,
+            cell: GRUCell::new(&s.at("cell"), width + 2 * hidden, hidden, true)?,
+            out: Linear::new(&s.at("out"), 3 * hidden + width, vocab)?,
+        })
+    }
+
+    fn run(&self, source: &Tensor, target: &Tensor, teacher: &[bool]) -> Result<Tensor> {
+        let (read, last) = self.encoder.run(&self.embed.forward(source)?, None)?;
+        let last = Tensor::cat(&[&last.select(0, 0)?, &last.select(0, 1)?], 1)?;
+        let mut h = self.start.forward(&last)?.tanh()?;
+        let (keys, padding) = (self.key.forward(&read)?, source.eq_scalar(0)?);
+        let (mut word, mut logits) = (target.select(1, 0)?, Vec::new());
+        for t in 1..target.shape()[1] {
+            let e = self.embed.forward(&word)?;
+            let query = self.query.forward(&h)?.unsqueeze(1)?;
+            let energy = self.energy.forward(&(&keys + &query)?.tanh()?)?.squeeze(-1)?;
+            let weights = energy.masked_fill(&padding, f64::NEG_INFINITY)?.softmax(-1)?;
+            let context = weights.unsqueeze(1)?.bmm(&read)?.squeeze(1)?;
+            h = self.cell.step(&Tensor::cat(&[&e, &context], -1)?, Some(&h))?;
+            let logit = self.out.forward(&Tensor::cat(&[&h, &context, &e], -1)?)?;
+            word = if teacher[t] { target.select(1, t as isize)? } else { logit.argmax(-1)? };
+            logits.push(logit);
+        }
+        Tensor::stack(&logits.iter().collect::<Vec<_>>(), 1)
+    }
+}
+
+pub(crate) fn losses() -> Result<Vec<f32>> {
+    let device = Device::cpu();
+    let model = Translator::new(&Scope::new(&device, 1), 14, 8, 10)?;
+    fill(&model)?;
+    let mut optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 5e-3, ..AdamWOptions::default() });
+    let warm_up = LambdaLr(|step: u64| ((step + 1) as f64 / 3.0).min(1.0));
+    let mut scheduler = Scheduler::new(warm_up, &mut optimizer)?;
+    let mut losses = Vec::new();
+    for step in 0..6 {
+        let sentence = |length: usize, at: &dyn Fn(usize, usize) -> Option<usize>| {
+            let word = |k: usize| at(k / length, k % length).map_or(0, |x| (x + step) as i64 % 13 + 1);
+            Tensor::from_slice(&(0..3 * length).map(word).collect::<Vec<_>>(), &[3, length], &device)
+        };
+        let source = sentence(7, &|b, i| (i < 7 - 2 * b).then_some(3 * i * i + b))?;
+        let target = sentence(6, &|b, i| (i < 6 - b).then_some(i * i + 2 * b))?;
+        let teacher: Vec<bool> = (0..6).map(|t| (t + step) % 3 != 0).collect();
+        optimizer.zero_grad();
+        let logits = model.run(&source, &target, &teacher)?;
+        let criterion = CrossEntropyOptions { ignore_index: 0, ..CrossEntropyOptions::default() };
+        let words = target.slice(1, 1.., 1)?.reshape(&[-1])?;
+        let loss = logits.reshape(&[-1, 14])?.cross_entropy_with(&words, criterion)?;
+        loss.backward()?;
+        clip_grad_value_(&model.parameters(), 0.2)?;
+        optimizer.step()?;
+        scheduler.step(&mut optimizer)?;
+        losses.push(loss.item()?);
+    }
+    Ok(losses)
+}
