@@ -67,11 +67,8 @@ fn main() {
         let brief = |x: &[f32]| x.iter().map(|&x| bf16::from_f32(x).to_bits()).collect();
         let half = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x).to_bits()).collect();
         let rates = [short(DType::BF16, [brief(&a), brief(&b)]), short(DType::F16, [half(&a), half(&b)])];
-        let name = format!(
-            "{batch} x [{m}, {k}]{} [{k}, {n}]{}",
-            ["", "t"][turned[0] as usize],
-            ["", "t"][turned[1] as usize]
-        );
+        let t = |turned: bool| if turned { "t" } else { "" };
+        let name = format!("{batch} x [{m}, {k}]{} [{k}, {n}]{}", t(turned[0]), t(turned[1]));
         println!("{name:<36}{wide:>10.0}{:>10.0}{:>10.0}", rates[0], rates[1]);
     }
 }

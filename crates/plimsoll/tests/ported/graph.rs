@@ -94,7 +94,7 @@ pub(crate) fn losses() -> Result<Vec<f32>> {
     let batch = here.floor_divide_scalar(6)?;
     let first = batch.mul_scalar(6)?;
     let to =
-        |times: f64, plus: f64| &first + &here.mul_scalar(times)?.add_scalar(plus)?.remainder_scalar(6)?;
+        |times: i64, plus: i64| &first + &here.mul_scalar(times)?.add_scalar(plus)?.remainder_scalar(6)?;
     let src = Tensor::cat(&[&here, &here, &here], 0)?;
     let dst = Tensor::cat(&[&here, &to(1, 1)?, &to(5, 2)?], 0)?;
     let mask = here.remainder_scalar(3)?.ne_scalar(1)?;

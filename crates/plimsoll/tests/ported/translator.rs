@@ -44,7 +44,7 @@ impl Translator {
         let mut h = self.start.forward(&last)?.tanh()?;
         let (keys, padding) = (self.key.forward(&read)?, source.eq_scalar(0)?);
         let (mut word, mut logits) = (target.select(1, 0)?, Vec::new());
-        for t in 1..target.shape()[1] {
+        for (t, &taught) in teacher.iter().enumerate().skip(1) {
             let e = self.embed.forward(&word)?;
             let query = self.query.forward(&h)?.unsqueeze(1)?;
             let energy = self.energy.forward(&(&keys + &query)?.tanh()?)?.squeeze(-1)?;
@@ -52,7 +52,7 @@ impl Translator {
             let context = weights.unsqueeze(1)?.bmm(&read)?.squeeze(1)?;
             h = self.cell.step(&Tensor::cat(&[&e, &context], -1)?, Some(&h))?;
             let logit = self.out.forward(&Tensor::cat(&[&h, &context, &e], -1)?)?;
-            word = if teacher[t] { target.select(1, t as isize)? } else { logit.argmax(-1)? };
+            word = if taught { target.select(1, t as isize)? } else { logit.argmax(-1)? };
             logits.push(logit);
         }
         Tensor::stack(&logits.iter().collect::<Vec<_>>(), 1)

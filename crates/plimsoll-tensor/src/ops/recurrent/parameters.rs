@@ -32,12 +32,12 @@ impl Layer {
     }
 
     /// The biases of the inputs and of the state, from what follows the states.
-    pub(super) fn biases<'a, T>(self, weights: &'a [T]) -> [Option<&'a T>; 2] {
+    pub(super) fn biases<T>(self, weights: &[T]) -> [Option<&T>; 2] {
         [2, 3].map(|i| weights.get(i).filter(|_| self.biases))
     }
 
     /// The projection, from what follows the states.
-    pub(super) fn projection<'a, T>(self, weights: &'a [T]) -> Option<&'a T> {
+    pub(super) fn projection<T>(self, weights: &[T]) -> Option<&T> {
         weights.last().filter(|_| self.projected)
     }
 
