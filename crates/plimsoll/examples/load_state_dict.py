@@ -79,6 +79,7 @@ llama("llama-linear", rope={"rope_type": "linear", "factor": 4.0})
 llama("llama-dynamic", rope={"rope_type": "dynamic", "factor": 2.0}, longest=8)
 llama("llama-3", rope={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                        "original_max_position_embeddings": 64})
+llama("llama-yarn", rope={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})
 config = transformers.GPT2Config(n_inner=1000, layer_norm_epsilon=1e-3, n_layer=2)
 language("gpt2-inner", "gpt2", transformers.GPT2LMHeadModel(config), n_layer=2, n_inner=1000, layer_norm_epsilon=1e-3)
 for name, layers in [("gpt2-medium", 2), ("gpt2-xl", 1)]:

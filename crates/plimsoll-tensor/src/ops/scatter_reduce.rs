@@ -13,7 +13,6 @@ use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::number::{Number, by_number};
 use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Outputs, Saves};
@@ -41,6 +40,7 @@ pub enum ScatterReduction {
 struct ScatterExtreme {
     dim: usize,
     largest: bool,
+    include_self: bool,
 }
 
 impl Kernel for ScatterExtreme {
@@ -54,6 +54,10 @@ impl Kernel for ScatterExtreme {
         cuda::elementwise::copy(call, x, out)?;
         let at =
             cuda::scatter::At { dim: self.dim, shape: src.shape(), index, strides: index.layout.strides() };
+        if !self.include_self {
+            // One element of each place first: what was there counts for nothing.
+            cuda::scatter::scatter(call, cuda::scatter::Change::Replace, at, Some(src), out)?;
+        }
         let change = match self.largest {
             true => cuda::scatter::Change::Larger,
             false => cuda::scatter::Change::Smaller,
@@ -72,6 +76,10 @@ impl Kernel for ScatterExtreme {
         by_number!(out.dtype(), T => {
             let (out, from) = (out.elements::<T>(), (src.elements::<T>(), src.strides()));
             copy_strided(shape, x.elements::<T>(), x.strides(), out, layout.strides());
+            if !self.include_self {
+                // One element of each place first: what was there counts for nothing.
+                by_index!(index, index.strides(), at => put(src_shape, dim, from, at, (out, shape), |y, x| *y = x));
+            }
             // What is not a number wins, as in PyTorch.
             let change = |y: &mut T, x: T| {
                 let further = if largest { x > *y } else { x < *y };
@@ -114,22 +122,14 @@ impl Operator for ScatterExtreme {
         let shares = of_x.scatter_add(dim, &index, &of_src)?;
         // A place without one that equals it has what is not a number, and no gradient.
         let share = grad.div(&shares.clamp_min(1.0)?)?;
-        let to_x = || of_x.mul(&share);
+        // As in PyTorch, what was there shares a gradient even where it does not count, and gets none.
+        let to_x = || match self.include_self {
+            true => of_x.mul(&share),
+            false => of_x.mul(&share)?.scatter_value(dim, &index, 0.0),
+        };
         let to_src = || of_src.mul(&share.gather(dim, &index)?);
         Ok(smallvec![at.wants(0).then(to_x).transpose()?, None, at.wants(2).then(to_src).transpose()?])
     }
-}
-
-/// The value that no other is further from an extreme than.
-fn least(dtype: DType, largest: bool) -> f64 {
-    let whole = match dtype {
-        DType::I64 => (i64::MIN as f64, i64::MAX as f64),
-        DType::I32 => (f64::from(i32::MIN), f64::from(i32::MAX)),
-        DType::I16 => (f64::from(i16::MIN), f64::from(i16::MAX)),
-        DType::U8 => (0.0, 255.0),
-        _ => (f64::NEG_INFINITY, f64::INFINITY),
-    };
-    if largest { whole.0 } else { whole.1 }
 }
 
 impl Tensor {
@@ -158,9 +158,9 @@ impl Tensor {
         include_self: bool,
     ) -> Result<Tensor> {
         let axis = dim_index(NAME, dim, self.rank())?;
-        let start = |value: f64| match include_self {
+        let start = || match include_self {
             true => Ok(self.clone()),
-            false => self.scatter_value(dim, index, value),
+            false => self.scatter_value(dim, index, 0.0),
         };
         let extreme = |largest: bool| {
             let fits = src.rank() == index.rank();
@@ -173,11 +173,10 @@ impl Tensor {
             }
             let part = |src: Tensor, axis: usize| src.narrow(axis as isize, 0, index.shape()[axis]);
             let src = (0..src.rank()).try_fold(src.clone(), part)?;
-            let from = start(least(self.dtype(), largest))?;
-            call_one(ScatterExtreme { dim: axis, largest }, &[&from, index, &src])
+            call_one(ScatterExtreme { dim: axis, largest, include_self }, &[self, index, &src])
         };
         match reduction {
-            ScatterReduction::Sum => start(0.0)?.scatter_add(dim, index, src),
+            ScatterReduction::Sum => start()?.scatter_add(dim, index, src),
             ScatterReduction::Amax => extreme(true),
             ScatterReduction::Amin => extreme(false),
             ScatterReduction::Mean => {
@@ -190,7 +189,7 @@ impl Tensor {
                 }
                 let counts = if include_self { self.ones_like()? } else { self.zeros_like()? }.detach();
                 let counts = counts.scatter_add(dim, index, &src.ones_like()?.detach())?;
-                start(0.0)?.scatter_add(dim, index, src)?.div(&counts.clamp_min(1.0)?)
+                start()?.scatter_add(dim, index, src)?.div(&counts.clamp_min(1.0)?)
             }
         }
     }
@@ -213,7 +212,7 @@ pub(crate) fn cases() -> Vec<Case> {
     };
     vec![
         Case::new("scatter_reduce, the largest", &[&[3, 2], &[3, 2]], move |ins| {
-            call(ScatterExtreme { dim: 0, largest: true }, &[ins[0], &index(ins[0])?, ins[1]])
+            call(ScatterExtreme { dim: 0, largest: true, include_self: true }, &[ins[0], &index(ins[0])?, ins[1]])
         })
         .expect(largest)
         .over(Domain::Apart),
