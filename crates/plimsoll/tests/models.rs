@@ -83,7 +83,9 @@ fn a_dynamic_llama_reads_a_sequence_by_the_longest_before_it() {
 
 #[test]
 fn llamas_for_longer_sequences_learn_the_steps_of_transformers() {
-    for name in ["linear", "dynamic", "llama3", "yarn", "yarn of given scales", "longrope, short", "longrope, long"] {
+    for name in
+        ["linear", "dynamic", "llama3", "yarn", "yarn of given scales", "longrope, short", "longrope, long"]
+    {
         learns(&format!("llama, {name}"));
     }
     let config =

@@ -212,7 +212,10 @@ pub(crate) fn cases() -> Vec<Case> {
     };
     vec![
         Case::new("scatter_reduce, the largest", &[&[3, 2], &[3, 2]], move |ins| {
-            call(ScatterExtreme { dim: 0, largest: true, include_self: true }, &[ins[0], &index(ins[0])?, ins[1]])
+            call(
+                ScatterExtreme { dim: 0, largest: true, include_self: true },
+                &[ins[0], &index(ins[0])?, ins[1]],
+            )
         })
         .expect(largest)
         .over(Domain::Apart),
