@@ -201,3 +201,30 @@ def fresh():
     chunked_loss.otherwise.clear()
     for listeners in observers.listeners.values():
         listeners.clear()
+
+
+def test_eight_bit_moments_take_a_quarter_of_the_memory_and_train_on(fresh):
+    torch.manual_seed(0)
+    model = Model(dropout=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(6):
+        if step == 2:
+            plimsoll.adam_8bit(optimizer)  # the moments of two steps are converted
+        loss = model(torch.arange(32).view(4, 8), torch.arange(1, 33).view(4, 8))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses == sorted(losses, reverse=True)
+    state = optimizer.state[model.head.weight]
+    assert state["exp_avg"].dtype == state["exp_avg_sq"].dtype == torch.uint8
+    with pytest.raises(plimsoll.RefusedError, match="SGD"):
+        plimsoll.adam_8bit(torch.optim.SGD(model.parameters()))
+
+
+def test_eight_bit_moments_have_to_come_before_a_schedule(fresh):
+    optimizer = torch.optim.Adam(Model().parameters())
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with pytest.raises(plimsoll.RefusedError, match="before the scheduler"):
+        plimsoll.adam_8bit(optimizer)

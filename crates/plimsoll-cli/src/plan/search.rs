@@ -84,9 +84,10 @@ impl Search<'_, '_> {
         if self.wish.goal == Goal::Fit && base.has_room() {
             return Ok(());
         }
-        if base.trial.compiles {
-            // Each trial compiles: the technique that is made for it comes first.
-            return self.compiled(&base);
+        // Each trial compiles, so the technique that is made for such programs comes first.
+        let compiles = base.trial.compiles && self.wish.numbers >= Numbers::Rounding;
+        if compiles && self.budgets()? {
+            return Ok(());
         }
         let mut names = vec![
             "expandable",
@@ -131,7 +132,10 @@ impl Search<'_, '_> {
         }
         if self.wish.numbers >= Numbers::Rounding && !self.is_met() {
             let optimizer = if useful.contains(&"fused") { "fused" } else { "no-foreach" };
-            let rounding = keep(&["expandable", gradients, "chunked-loss", optimizer]);
+            let mut rounding = keep(&["expandable", gradients, "chunked-loss", optimizer]);
+            if compiles {
+                rounding = rounding.with("memory-budget", Some(BUDGETS[BUDGETS.len() - 1]));
+            }
             self.level(&rounding, has_checkpoint, has_offload, true)?;
             if useful.contains(&"fsdp") && !self.is_met() {
                 // Whole parameters are freed where they are sharded, which leaves gaps.
@@ -153,39 +157,18 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Tries sets for a program that compiles its training step. Most other techniques refuse it.
-    fn compiled(&mut self, base: &Candidate) -> Result<(), Failure> {
-        let mut useful = Set::default();
-        let settings = ["expandable", "free-grads", "fused"];
-        let allowed =
-            |name: &&str| crate::techniques::named(name).is_some_and(|it| it.numbers <= self.wish.numbers);
-        let settings: Vec<_> = settings.into_iter().filter(allowed).collect();
-        if self.wish.numbers >= Numbers::Rounding {
-            for percent in BUDGETS {
-                let tried = self.tried(&Set::default().with("memory-budget", Some(percent)))?;
-                if self.is_interrupted || (tried.has_room() && !self.wish.goal.is_memory()) {
-                    break;
-                }
+    /// Tries parts of the activations for a program that compiles its training step. Returns whether the search is over.
+    fn budgets(&mut self) -> Result<bool, Failure> {
+        for percent in BUDGETS {
+            let tried = self.tried(&Set::default().with("memory-budget", Some(percent)))?;
+            if self.is_interrupted || (tried.has_room() && self.wish.goal == Goal::Fit) {
+                return Ok(true);
             }
-        }
-        for name in settings {
-            if self.is_met() || self.is_interrupted {
+            if !tried.is_effective() {
                 break;
             }
-            let one = self.tried(&Set::default().with(name, None))?;
-            if one.is_effective() && saves(&base.trial, &one.trial) {
-                useful = useful.with(name, None);
-            }
         }
-        if self.wish.numbers >= Numbers::Rounding && !useful.is_empty() {
-            for percent in BUDGETS.into_iter().rev().take(if self.is_met() { 0 } else { BUDGETS.len() }) {
-                let tried = self.tried(&useful.with("memory-budget", Some(percent)))?;
-                if self.is_interrupted || tried.fits != Some(true) || self.wish.goal.is_memory() {
-                    break;
-                }
-            }
-        }
-        Ok(())
+        Ok(false)
     }
 
     /// Whether no further set can be better, or the user ended the search.
