@@ -48,6 +48,33 @@ impl Channels {
     }
 }
 
+/// The element of each tensor at one place. A function of its own, because a closure in `array::from_fn` may stay a call, once an
+/// element.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
+fn at<T: Copy + Default, const N: usize>(streams: &[&[T]; N], place: usize) -> [T; N] {
+    let mut elements = [T::default(); N];
+    for k in 0..N {
+        elements[k] = streams[k][place];
+    }
+    elements
+}
+
+/// [`at`] a place of a block of each.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
+fn at_lane<T: Copy + Default, const N: usize>(
+    streams: &[&[[T; LANES]]; N],
+    block: usize,
+    lane: usize,
+) -> [T; N] {
+    let mut elements = [T::default(); N];
+    for k in 0..N {
+        elements[k] = streams[k][block][lane];
+    }
+    elements
+}
+
 /// Adds `f(lane, elements)` for elements side by side of several tensors to the sums of their lanes.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "several tensors are walked together")]
@@ -60,13 +87,13 @@ fn add_lanes<T: Float, const N: usize>(
     let blocks = streams.map(|stream| &stream.as_chunks::<LANES>().0[..count]);
     for block in 0..count {
         for lane in 0..LANES {
-            let [a, b] = f(lane, std::array::from_fn(|k| blocks[k][block][lane]));
+            let [a, b] = f(lane, at_lane(&blocks, block, lane));
             sums[0][lane] += a;
             sums[1][lane] += b;
         }
     }
     for lane in 0..rest {
-        let [a, b] = f(lane, std::array::from_fn(|k| streams[k][count * LANES + lane]));
+        let [a, b] = f(lane, at(&streams, count * LANES + lane));
         sums[0][lane] += a;
         sums[1][lane] += b;
     }
@@ -84,11 +111,11 @@ pub(super) fn write_lanes<T: Float, const N: usize>(
     let (blocks, first) = (streams.map(|stream| stream.as_chunks::<LANES>().0), out.len() * LANES);
     for (block, out) in out.iter_mut().enumerate() {
         for (lane, out) in out.iter_mut().enumerate() {
-            *out = f(lane, std::array::from_fn(|k| blocks[k][block][lane]));
+            *out = f(lane, at_lane(&blocks, block, lane));
         }
     }
     for (lane, out) in out_rest.iter_mut().enumerate() {
-        *out = f(lane, std::array::from_fn(|k| streams[k][first + lane]));
+        *out = f(lane, at(&streams, first + lane));
     }
 }
 
@@ -128,7 +155,7 @@ fn sums_of_lanes<T: Float, const N: usize>(
         let start = row * size.channels + from;
         let here: [&[T]; N] = std::array::from_fn(|k| &streams[k][start..start + LANES]);
         for lane in 0..LANES {
-            let [a, b] = f(lane, std::array::from_fn(|k| here[k][lane]));
+            let [a, b] = f(lane, at(&here, lane));
             sums[0][lane] += a;
             sums[1][lane] += b;
         }
@@ -169,7 +196,7 @@ fn write<T: Float, const N: usize, const M: usize>(
                         let of_channel = numbers((start / run + i) % size.channels);
                         let here = streams.map(|stream| &stream[i * run..][..run]);
                         for (j, out) in out.iter_mut().enumerate() {
-                            *out = f(std::array::from_fn(|k| here[k][j]), of_channel);
+                            *out = f(at(&here, j), of_channel);
                         }
                     }
                 }
@@ -200,7 +227,7 @@ fn write_rows<T: Float, const N: usize, const M: usize>(
             let here = streams.map(|stream| &stream[row * channels + from..][..count]);
             let numbers: [&[T]; M] = std::array::from_fn(|k| &of_block[k][..count]);
             for i in 0..count {
-                out[i] = f(std::array::from_fn(|k| here[k][i]), std::array::from_fn(|k| numbers[k][i]));
+                out[i] = f(at(&here, i), at(&numbers, i));
             }
         }
     }
