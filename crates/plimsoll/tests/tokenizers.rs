@@ -89,7 +89,6 @@ fn what_is_not_a_tokenizer_or_not_a_text_is_an_error_that_names_it() {
         let file = Scratch::new("changed.json", text.replacen(from, to, 1).as_bytes());
         Tokenizer::open(&file.0).map(|_| ()).unwrap_err().to_string()
     };
-    assert!(replaced("\"WordPiece\"", "\"Unheard\"").contains("changed.json is not a tokenizer"));
     assert!(replaced("\"BertPreTokenizer\"", "\"Unheard\"").contains("changed.json is not a tokenizer"));
     for other in [&b"{}"[..], b"[]", b"\x80\x02}", b"{\"vocab\": 3}"] {
         let file = Scratch::new("other.json", other);
