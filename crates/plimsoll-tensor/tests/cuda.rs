@@ -161,8 +161,15 @@ fn train_in_short_floats(device: &Device) {
         .unwrap();
     let (master, grad) = (Tensor::zeros(&[128, 384], device).unwrap(), w.grad().unwrap());
     let state = [(); 2].map(|()| Tensor::zeros(&[128, 384], device).unwrap());
-    let rule = Rule::Adam(AdamStep {
-        lr: 0.1,
+    let rule = adam(0.1);
+    let slot = Slot { parameter: &master, grad: &grad, state: &state, step: 1 };
+    optimizer_step_rounded(&rule, &[slot], &[&w]).unwrap();
+}
+
+/// AdamW's rule without decay.
+fn adam(lr: f64) -> Rule {
+    Rule::Adam(AdamStep {
+        lr,
         beta1: 0.9,
         beta2: 0.99,
         eps: 1e-8,
@@ -171,9 +178,7 @@ fn train_in_short_floats(device: &Device) {
         amsgrad: false,
         maximize: false,
         step: 0,
-    });
-    let slot = Slot { parameter: &master, grad: &grad, state: &state, step: 1 };
-    optimizer_step_rounded(&rule, &[slot], &[&w]).unwrap();
+    })
 }
 
 /// A GPU and its simulation after the same work, for which both needed as much memory.
@@ -239,26 +244,13 @@ fn capture_and_replay(device: &Device) {
     let state = [(); 2].map(|()| Tensor::zeros(&[128, 384], device).unwrap());
     let x = Tensor::zeros(&[64, 128], device).unwrap();
     let target = Tensor::from_slice(&[3_i64; 64], &[64], device).unwrap();
-    let rule = |lr: f64| {
-        Rule::Adam(AdamStep {
-            lr,
-            beta1: 0.9,
-            beta2: 0.99,
-            eps: 1e-8,
-            weight_decay: 0.0,
-            decay: Decay::Decoupled,
-            amsgrad: false,
-            maximize: false,
-            step: 0,
-        })
-    };
     let step = |number: u64| -> plimsoll_tensor::Result<Tensor> {
         w.set_grad(None);
         let options = CrossEntropyOptions::default();
         let loss = x.dropout(0.5, true)?.matmul(&w)?.gelu_tanh()?.cross_entropy_with(&target, options)?;
         loss.backward()?;
         let slot = Slot { parameter: &w, grad: &w.grad().unwrap(), state: &state, step: number };
-        optimizer_step(&rule(0.1), &[slot])?;
+        optimizer_step(&adam(0.1), &[slot])?;
         Ok(loss)
     };
     drop((step(1).unwrap(), step(2).unwrap()));
@@ -267,11 +259,11 @@ fn capture_and_replay(device: &Device) {
     assert_eq!((graph.step_count(), graph.step_parameters(0)[0].id()), (1, w.id()));
     assert_eq!(device.rng_state(), random);
     for number in 3..6 {
-        graph.set_step(0, &rule(1.0 / number as f64), &[number]).unwrap();
+        graph.set_step(0, &adam(1.0 / number as f64), &[number]).unwrap();
         graph.replay().unwrap();
     }
     assert_eq!(device.rng_state().next_stream, random.next_stream + 3);
-    let error = graph.set_step(0, &rule(0.1), &[1, 2]).unwrap_err().to_string();
+    let error = graph.set_step(0, &adam(0.1), &[1, 2]).unwrap_err().to_string();
     assert!(error.contains("a captured step of 1 parameters by adamw cannot be one of 2"), "{error}");
     let error = Graph::capture(device, None, || x.exp()?.sum()?.item::<f32>()).unwrap_err();
     assert!(matches!(error, Error::Captured { .. } | Error::NoValues { .. }), "{error}");

@@ -65,7 +65,7 @@ pub(super) fn run(call: &mut CudaCall<'_>, sizes: &Sizes, tensors: [Placed<'_>; 
         .with("EACH", (parts.out * parts.taps).div_ceil(256).to_string());
     let scratch = call.scratch_address();
     let all = results.len() / parts.out;
-    let shape = [all, sizes.in_channels].into_iter().chain(sizes.axes.concat()).map(|n| n as u64);
+    let shape = std::iter::once(all).chain(sizes.axes.concat()).map(|n| n as u64);
     let shape: Vec<u64> = shape.chain(strides(&images)).chain(strides(&results)).collect();
     let args = Args::new().address(scratch).address(results.address).address(images.address).words(&shape);
     call.launch(source.clone().with("PASS", "0"), [parts.blocks, 1, 1], 256, args)?;

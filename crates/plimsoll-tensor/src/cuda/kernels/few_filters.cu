@@ -6,7 +6,7 @@
 
 #if PASS == 0
 struct Shape {
-    i64 places, channels;
+    i64 places;
     i64 input[3], output[3], kernel[3], stride[3], padding[3], dilation[3];
     // Of images and results: by image, channel, depth, height, width.
     i64 x[5], y[5];
