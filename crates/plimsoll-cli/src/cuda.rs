@@ -1,10 +1,9 @@
 //! `plimsoll doctor cuda[:N]`: what is there of an NVIDIA GPU and its libraries, and whether its operators compute right.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use plimsoll::suite::{self, Outcome};
-use plimsoll::{Bytes, CudaReport, DType, Device, OPERATORS, allow_tf32_in_convolutions, cuda_report};
+use plimsoll::suite::{Case, Comparison, compare_cases};
+use plimsoll::{Bytes, CudaReport, Device, OPERATORS, allow_tf32_in_convolutions, cuda_report};
 use serde_json::json;
 
 use crate::exit::{Answer, Exit, Failure};
@@ -20,33 +19,12 @@ pub(crate) fn ordinal(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("`{text}`: a GPU is `cuda`, or `cuda:N` with its number from 0"))
 }
 
-/// What the operators did.
-#[derive(Default)]
-struct SelfTest {
-    agree: usize,
-    differ: Vec<String>,
-    missing: BTreeSet<&'static str>,
-}
-
 /// Runs every case of the operator suite on a device and on the host.
-fn self_test(device: &Device) -> SelfTest {
-    let mut test = SelfTest::default();
+fn self_test(device: &Device) -> Comparison {
     // The host multiplies in 32 bits.
     allow_tf32_in_convolutions(false);
-    for (_, cases) in OPERATORS {
-        for case in cases() {
-            let short =
-                [DType::BF16, DType::F16, DType::F64].map(|float| suite::check_near_in(&case, device, float));
-            for outcome in [suite::check_near(&case, device)].into_iter().chain(short) {
-                match outcome {
-                    Ok(Outcome::Agrees) => test.agree += 1,
-                    Ok(Outcome::Missing(op)) => drop(test.missing.insert(op)),
-                    Err(why) => test.differ.push(why),
-                }
-            }
-        }
-    }
-    test
+    let cases: Vec<Case> = OPERATORS.iter().flat_map(|(_, cases)| cases()).collect();
+    compare_cases(&cases, device)
 }
 
 /// Looks at a GPU; without one, the failure says what is missing and where it was looked for.
@@ -62,7 +40,7 @@ pub(crate) fn run(text: &str, as_json: bool) -> Result<Answer, Failure> {
     Ok(Answer { text, exit: if is_well { Exit::Done } else { Exit::Assertion } })
 }
 
-fn in_words(report: &CudaReport, test: Option<&SelfTest>) -> String {
+fn in_words(report: &CudaReport, test: Option<&Comparison>) -> String {
     let CudaReport { facts, devices, libraries, memory: (free, total) } = report;
     let mut out = String::new();
     let mut row = |name: &str, text: String| {
@@ -91,7 +69,7 @@ fn in_words(report: &CudaReport, test: Option<&SelfTest>) -> String {
     );
     match test {
         None => row("self-test", "not run: kernels cannot be compiled".to_owned()),
-        Some(SelfTest { agree, differ, missing }) => {
+        Some(Comparison { agree, differ, missing }) => {
             row(
                 "self-test",
                 format!(
@@ -109,7 +87,7 @@ fn in_words(report: &CudaReport, test: Option<&SelfTest>) -> String {
     format!("{BOLD}cuda:{} of {devices}: {}{RESET}\n{out}", facts.ordinal, facts.name)
 }
 
-fn in_json(report: &CudaReport, test: Option<&SelfTest>) -> String {
+fn in_json(report: &CudaReport, test: Option<&Comparison>) -> String {
     let CudaReport { facts, devices, libraries, memory: (free, total) } = report;
     let test =
         test.map(|test| json!({ "agree": test.agree, "differ": test.differ, "missing": test.missing }));

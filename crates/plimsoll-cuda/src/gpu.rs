@@ -254,10 +254,10 @@ impl Gpu {
         Ok(function.handle)
     }
 
-    /// The kernel of a launch, compiled and loaded when it is first asked for.
+    /// The kernel of a launch, compiled and loaded when it is first asked for. The lock is not held while it compiles, so that
+    /// several threads do so at once.
     fn function(&self, launch: &Launch) -> Result<Function> {
-        let mut kernels = lock(&self.kernels);
-        if let Some(function) = kernels.get(&launch.source) {
+        if let Some(function) = lock(&self.kernels).get(&launch.source) {
             if launch.shared_bytes > function.shared_bytes {
                 self.driver.allow_shared(function.handle, launch.shared_bytes)?;
                 function.shared_bytes = launch.shared_bytes;
@@ -269,7 +269,7 @@ impl Gpu {
             self.driver.allow_shared(handle, launch.shared_bytes)?;
         }
         let function = Function { handle, shared_bytes: launch.shared_bytes.max(SHARED_BYTES) };
-        kernels.insert(&launch.source, function);
+        lock(&self.kernels).insert(&launch.source, function);
         Ok(function)
     }
 

@@ -5,6 +5,10 @@
 //! memory on a simulated device with the host's, request by request. Cases stand beside their operator, in a
 //! function `cases`; [`OPERATORS`](crate::OPERATORS) lists them all.
 
+mod comparison;
+
+pub use comparison::{Comparison, compare_cases};
+
 use crate::autograd::{BackwardOptions, no_grad};
 use crate::cpu::CpuConfig;
 use crate::device::Device;

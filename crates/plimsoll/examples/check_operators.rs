@@ -6,8 +6,8 @@
 
 mod support;
 
-use plimsoll::suite::{Case, Outcome, check_near, check_near_in};
-use plimsoll::{AttentionOptions, DType, OPERATORS, Tensor, allow_tf32_in_convolutions};
+use plimsoll::suite::{Case, Comparison, compare_cases};
+use plimsoll::{AttentionOptions, OPERATORS, Tensor, allow_tf32_in_convolutions};
 use support::Arguments;
 
 /// Attention of one tensor of queries, keys and values, times weights, so that each output has a gradient of its own.
@@ -60,27 +60,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     allow_tf32_in_convolutions(false);
     let names: Vec<String> =
         (1..).map(|i| arguments.get(i, "")).take_while(|name| !name.is_empty()).collect();
-    let (mut agree, mut missing, mut differ) = (0, 0, 0);
     let operators = OPERATORS.iter().map(|&(name, cases)| (name, cases()));
-    for (name, cases) in operators
+    let cases: Vec<Case> = operators
         .chain([("attention_by_tiles", attention_by_tiles())])
         .filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name))
-    {
-        for case in cases {
-            let short =
-                [DType::BF16, DType::F16, DType::F64].map(|float| check_near_in(&case, &device, float));
-            for outcome in [check_near(&case, &device)].into_iter().chain(short) {
-                match outcome {
-                    Ok(Outcome::Agrees) => agree += 1,
-                    Ok(Outcome::Missing(_)) => missing += 1,
-                    Err(why) => {
-                        differ += 1;
-                        println!("{name}: {why}");
-                    }
-                }
-            }
-        }
-    }
-    println!("{agree} checks agree, {missing} have no kernel, {differ} differ");
-    if differ == 0 { Ok(()) } else { Err("operators differ from the host's".into()) }
+        .flat_map(|(_, cases)| cases)
+        .collect();
+    let Comparison { agree, differ, missing } = compare_cases(&cases, &device);
+    differ.iter().for_each(|why| println!("{why}"));
+    println!("{agree} checks agree, {} operators have no kernel, {} differ", missing.len(), differ.len());
+    if differ.is_empty() { Ok(()) } else { Err("operators differ from the host's".into()) }
 }
