@@ -30,6 +30,10 @@ pub(crate) struct Steps {
     pub(crate) time: usize,
     pub(crate) batch: usize,
     pub(crate) hidden: usize,
+    /// Elements of the state: those of `hidden`, or fewer where an LSTM projects its output.
+    pub(crate) state: usize,
+    /// Whether it does.
+    pub(crate) projected: bool,
     pub(crate) batch_first: bool,
     pub(crate) reverse: bool,
 }
@@ -59,21 +63,33 @@ impl Steps {
         Operand { address, dtype, strides: [0, self.row() * width, 1] }
     }
 
-    fn source(&self, call: &CudaCall<'_>, dtype: DType, backward: bool) -> Source {
+    fn source(&self, call: &CudaCall<'_>, dtype: DType, pass: Pass) -> Source {
         call.source(TEXT)
             .with("A", name(dtype.accumulator()))
             .with("T", name(dtype))
             .with("CELL", (self.cell as u8).to_string())
-            .with("BACKWARD", if backward { "1" } else { "0" })
+            .with("PASS", (pass as u8).to_string())
+            .with("PROJECTED", if self.projected { "1" } else { "0" })
     }
 
     fn sizes(&self, args: Args, past_row: usize) -> Args {
         args.size(past_row).size(self.row()).size(self.batch).size(self.hidden)
     }
 
-    fn grid(&self) -> [usize; 3] {
-        [(self.batch * self.hidden).div_ceil(256), 1, 1]
+    fn grid(&self, width: usize) -> [usize; 3] {
+        [(self.batch * width).div_ceil(256), 1, 1]
     }
+}
+
+/// What a launch does.
+#[derive(Clone, Copy)]
+enum Pass {
+    /// A step forward.
+    Forward,
+    /// A step backward.
+    Backward,
+    /// The gradient of what a step's output is projected to.
+    OfProjected,
 }
 
 /// The state before a step: the layer's start, or rows of the step before; with the distance between rows.
@@ -83,39 +99,53 @@ struct Past {
     row: usize,
 }
 
-/// `h0[, c0], weight[, bias] -> y[, gates, extra]`, of projected inputs that are changed in place.
+/// `h0[, c0], weight[, bias][, projection] -> y[, gates, extra]`, of projected inputs that are changed in place.
 pub(crate) fn forward(call: &mut CudaCall<'_>, steps: Steps) -> Result<()> {
     let (ins, outs, scratch) = (call.ins.clone(), call.outs.clone(), call.scratch_address());
     let lstm = steps.cell == CellKind::Lstm;
     let (y, gates, extra) = (outs[0], outs.get(1).copied(), outs.get(2).copied());
     let (h0, c0, rest) = (ins[0], lstm.then(|| ins[1]), &ins[1 + usize::from(lstm)..]);
-    let [weight, bias @ ..] = rest else { return call.missing() };
-    let (dtype, hidden, width) = (y.dtype, steps.hidden, steps.width());
+    let [weight, rest @ ..] = rest else { return call.missing() };
+    let (bias, projection) = match (steps.projected, rest) {
+        (true, [bias @ .., projection]) => (bias.first(), Some(*projection)),
+        (_, bias) => (bias.first(), None),
+    };
+    let (dtype, hidden, state, width) = (y.dtype, steps.hidden, steps.state, steps.width());
     let wide = Operand::rows(scratch, dtype.accumulator(), width);
+    // What a step gives before its projection, behind the state's part of the gates.
+    let outputs = scratch + (steps.batch * width * dtype.accumulator().size()) as u64;
     for i in 0..steps.time {
         let time = steps.at(i);
         let past = match i.checked_sub(1).map(|before| steps.at(before)) {
             Some(before) => Past {
-                h: steps.rows(y, before, hidden),
+                h: steps.rows(y, before, state),
                 c: extra.map_or(0, |extra| steps.rows(extra, before, hidden)),
                 row: steps.row(),
             },
             None => Past { h: h0.address, c: c0.map_or(0, |c0| c0.address), row: 1 },
         };
-        let state = Operand { address: past.h, dtype, strides: [0, past.row * hidden, 1] };
-        let to_weight = Operand::rows(weight.address, dtype, hidden).transposed();
-        product(call, [1, steps.batch, width, hidden], state, to_weight, wide, None, 0.0)?;
-        let args = Args::new().address(steps.rows(y, time, hidden));
+        let before = Operand { address: past.h, dtype, strides: [0, past.row * state, 1] };
+        let to_weight = Operand::rows(weight.address, dtype, state).transposed();
+        product(call, [1, steps.batch, width, state], before, to_weight, wide, None, 0.0)?;
+        let to = steps.rows(y, time, state);
+        let args = Args::new().address(if steps.projected { outputs } else { to });
         let args = args.address(gates.map_or(0, |gates| steps.rows(gates, time, width)));
         let args = args.address(extra.map_or(0, |extra| steps.rows(extra, time, hidden))).address(scratch);
-        let args = args.address(bias.first().map_or(0, |bias| bias.address)).address(past.h).address(past.c);
-        let source = steps.source(call, dtype, false);
-        call.launch(source, steps.grid(), 256, steps.sizes(args, past.row))?;
+        let args = args.address(bias.map_or(0, |bias| bias.address)).address(past.h).address(past.c);
+        let source = steps.source(call, dtype, Pass::Forward);
+        call.launch(source, steps.grid(hidden), 256, steps.sizes(args, past.row))?;
+        if let Some(projection) = projection {
+            let outputs = Operand::rows(outputs, dtype, hidden);
+            let projection = Operand::rows(projection.address, dtype, hidden).transposed();
+            let to = steps.operand(to, dtype, state);
+            product(call, [1, steps.batch, state, hidden], outputs, projection, to, None, 0.0)?;
+        }
     }
     Ok(())
 }
 
-/// `dy, last dh, y, h0, weight[, last dc][, c0 after it][, gates, extra] -> gates, dh[, dc][, extra]`, as the operator lays them out.
+/// `dy, last dh, y, h0, weight[, last dc][, c0 after it][, gates, extra][, projection] -> gates, dh[, dc][, extra]`, as the operator
+/// lays them out.
 pub(crate) fn backward(call: &mut CudaCall<'_>, steps: Steps) -> Result<()> {
     let (ins, outs) = (call.ins.clone(), call.outs.clone());
     let lstm = steps.cell == CellKind::Lstm;
@@ -127,33 +157,50 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, steps: Steps) -> Result<()> {
     let (to_gates, dh) = (outs[0], outs[1]);
     let dc = lstm.then(|| outs[2]);
     let to_extra = (steps.cell == CellKind::Gru).then(|| outs[2]);
+    let projection = steps.projected.then(|| (ins[9], outs[3]));
     elementwise::copy(call, ins[1], dh)?;
     if let (Some(last_c), Some(dc)) = (last_c, dc) {
         elementwise::copy(call, last_c, dc)?;
     }
-    let (dtype, hidden, width) = (y.dtype, steps.hidden, steps.width());
+    let (dtype, hidden, state, width) = (y.dtype, steps.hidden, steps.state, steps.width());
     let of = |x: Option<Placed<'_>>, time: usize, width: usize| x.map_or(0, |x| steps.rows(x, time, width));
     let whole = |x: Option<Placed<'_>>| x.map_or(0, |x| x.address);
     for i in (0..steps.time).rev() {
         let time = steps.at(i);
         let past = match i.checked_sub(1).map(|before| steps.at(before)) {
             Some(before) => {
-                Past { h: steps.rows(y, before, hidden), c: of(extra, before, hidden), row: steps.row() }
+                Past { h: steps.rows(y, before, state), c: of(extra, before, hidden), row: steps.row() }
             }
             None => Past { h: h0.address, c: whole(c0), row: 1 },
         };
+        let of_output = match projection {
+            None => dh.address,
+            Some((projection, kept)) => {
+                // Kept for the projection's own gradient, and taken back to what was projected.
+                let (kept, scratch) = (steps.rows(kept, time, state), call.scratch_address());
+                let args = Args::new().address(kept).address(dh.address).address(steps.rows(dy, time, state));
+                let source = steps.source(call, dtype, Pass::OfProjected);
+                let args = args.size(steps.row()).size(steps.batch).size(state);
+                call.launch(source, steps.grid(state), 256, args)?;
+                let projection = Operand::rows(projection.address, dtype, hidden);
+                let to = Operand::rows(scratch, dtype, hidden);
+                let kept = steps.operand(kept, dtype, state);
+                product(call, [1, steps.batch, hidden, state], kept, projection, to, None, 0.0)?;
+                scratch
+            }
+        };
         let args =
-            Args::new().address(steps.rows(to_gates, time, width)).address(dh.address).address(whole(dc));
-        let args = args.address(of(to_extra, time, hidden)).address(steps.rows(dy, time, hidden));
-        let args = args.address(steps.rows(y, time, hidden)).address(of(gates, time, width));
+            Args::new().address(steps.rows(to_gates, time, width)).address(of_output).address(whole(dc));
+        let args = args.address(of(to_extra, time, hidden)).address(steps.rows(dy, time, state));
+        let args = args.address(steps.rows(y, time, state)).address(of(gates, time, width));
         let args = args.address(of(extra, time, hidden)).address(past.h).address(past.c);
-        let source = steps.source(call, dtype, true);
-        call.launch(source, steps.grid(), 256, steps.sizes(args, past.row))?;
+        let source = steps.source(call, dtype, Pass::Backward);
+        call.launch(source, steps.grid(hidden), 256, steps.sizes(args, past.row))?;
         let grads = steps.operand(steps.rows(to_gates, time, width), dtype, width);
-        let to_weight = Operand::rows(weight.address, dtype, hidden);
-        let to = Operand::rows(dh.address, dtype, hidden);
+        let to_weight = Operand::rows(weight.address, dtype, state);
+        let to = Operand::rows(dh.address, dtype, state);
         let Some(to_extra) = to_extra else {
-            product(call, [1, steps.batch, hidden, width], grads, to_weight, to, None, 0.0)?;
+            product(call, [1, steps.batch, state, width], grads, to_weight, to, None, 0.0)?;
             continue;
         };
         product(call, [1, steps.batch, hidden, 2 * hidden], grads, to_weight, to, None, 1.0)?;

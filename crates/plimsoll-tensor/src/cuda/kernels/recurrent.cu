@@ -1,12 +1,13 @@
 
 // What lies between the products of a recurrent layer: one step. Defined before: A, the type that is computed in; T; CELL: 0 ReLU, 1 tanh,
-// 2 LSTM, 3 GRU; BACKWARD. `row` is the distance between rows of the batch, in rows; `before` are the state and the memory before.
+// 2 LSTM, 3 GRU; PASS: 0 forward, 1 backward, 2 the gradient of what an output is projected to; PROJECTED, of an LSTM: `y` is then one matrix
+// of the outputs before their projection, and so is the gradient `dh`. `row` is the distance between rows of the batch, in rows; `before` are the state and the memory before.
 
 INLINE A sigmoid(A x) { return 1 / (1 + exp(-x)); }
 INLINE A slope(A x) { return x * (1 - x); }
 #define GATES (CELL == 2 ? 4 : CELL == 3 ? 3 : 1)
 
-#if !BACKWARD
+#if PASS == 0
 extern "C" __global__ void __launch_bounds__(256) kernel(T* y, T* gates, T* extra, const A* h, const T* bias, const T* past_h, const T* past_c, i64 past_row, i64 row, i64 batch, i64 hidden) {
     i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
     if (i >= batch * hidden) return;
@@ -19,16 +20,15 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* y, T* gates, T* extr
     store(y + at, CELL == 1 ? (A)tanh(x) : (x > 0 ? x : x * 0));
 #else
     T* g = gates + b * row * width + j;
-    A past = load<A>(past_h + b * past_row * hidden + j);
-    (void)past;
 #if CELL == 2
     A in = sigmoid(load<A>(g) + product[0]), forget = sigmoid(load<A>(g + hidden) + product[1]);
     A cell = tanh(load<A>(g + 2 * hidden) + product[2]), out = sigmoid(load<A>(g + 3 * hidden) + product[3]);
     A c = forget * load<A>(past_c + b * past_row * hidden + j) + in * cell;
     store(extra + at, c);
-    store(y + at, out * tanh(c));
+    store(y + (PROJECTED ? i : at), out * tanh(c));
     store(g, in); store(g + hidden, forget); store(g + 2 * hidden, cell); store(g + 3 * hidden, out);
 #else
+    A past = load<A>(past_h + b * past_row * hidden + j);
     A r = sigmoid(load<A>(g) + product[0]), z = sigmoid(load<A>(g + hidden) + product[1]);
     A n = tanh(load<A>(g + 2 * hidden) + r * product[2]);
     store(extra + at, product[2]);
@@ -37,13 +37,17 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* y, T* gates, T* extr
 #endif
 #endif
 }
-#else
+#elif PASS == 1
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to_gates, T* dh, T* dc, T* to_extra, const T* dy, const T* y, const T* gates, const T* extra, const T* past_h, const T* past_c, i64 past_row, i64 row, i64 batch, i64 hidden) {
     i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
     if (i >= batch * hidden) return;
     i64 b = i / hidden, j = i % hidden, at = b * row * hidden + j, width = GATES * hidden;
     T* to = to_gates + b * row * width + j;
+#if PROJECTED
+    A d = load<A>(dh + i);
+#else
     A d = load<A>(dh + i) + load<A>(dy + at);
+#endif
 #if CELL == 0
     store(to, load<A>(y + at) > 0 ? d : (A)0);
 #elif CELL == 1
@@ -68,5 +72,12 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to_gates, T* dh, T* 
     store(to_extra + at, to_n * r);
     store(dh + i, d * z);
 #endif
+}
+#else
+extern "C" __global__ void __launch_bounds__(256) kernel(T* kept, const T* dh, const T* dy, i64 row, i64 batch, i64 state) {
+    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
+    if (i >= batch * state) return;
+    i64 at = i / state * row * state + i % state;
+    store(kept + at, load<A>(dh + i) + load<A>(dy + at));
 }
 #endif

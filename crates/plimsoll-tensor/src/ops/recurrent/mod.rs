@@ -23,7 +23,6 @@ use self::parameters::{Layer, NAME, rows};
 use self::steps::{Backward, Forward};
 use crate::autograd::{GradOptions, enable_grad, grad, is_grad_enabled};
 use crate::error::{Error, Result};
-use crate::facts::DeviceKind;
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::operator::Autocast;
 use crate::ops::want_float;
@@ -228,13 +227,7 @@ impl Tensor {
         ins.extend(layer.weights);
         ins.extend(layer.biases.into_iter().flatten());
         ins.extend(layer.projection);
-        // A GPU has no kernel with a projection: there it is composed of operations, step by step.
-        let composed = op.projected && self.device().facts().kind != DeviceKind::Cpu;
-        let outs = match composed {
-            true => composed::layer(&op, &ins.into_iter().cloned().collect::<SmallVec<[Tensor; 8]>>())?,
-            false => apply(op, &ins)?,
-        };
-        let mut outs = outs.into_iter();
+        let mut outs = apply(op, &ins)?.into_iter();
         let mut next = || outs.next().unwrap_or_else(|| unreachable!("as many as states and one"));
         let (y, h) = (next(), next());
         Ok((y, RecurrentState { h, c: (op.cell == Cell::Lstm).then(next) }))

@@ -43,15 +43,15 @@ impl Layer {
 
     /// The same for a GPU's kernels.
     fn on_gpu(self, sequence: &[usize], weight: &[usize]) -> cuda::recurrent::Steps {
-        let Steps { time, batch, hidden, batch_first, reverse, .. } = self.steps(sequence, weight);
+        let Steps { time, batch, hidden, state, batch_first, reverse } = self.steps(sequence, weight);
         let cell = match self.cell {
             Cell::Relu => CellKind::Relu,
             Cell::Tanh => CellKind::Tanh,
             Cell::Lstm => CellKind::Lstm,
             Cell::Gru => CellKind::Gru,
         };
-        let gates = self.cell.gates();
-        cuda::recurrent::Steps { cell, gates, time, batch, hidden, batch_first, reverse }
+        let (gates, projected) = (self.cell.gates(), self.projected);
+        cuda::recurrent::Steps { cell, gates, time, batch, hidden, state, projected, batch_first, reverse }
     }
 
     /// The number of the state's weight among the inputs of [`Forward`].
