@@ -26,7 +26,7 @@
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `testing/` | devices for tests: one that computes later |
 //! | `gradcheck.rs` | derivatives against finite differences, for a function of the users' own |
-//! | `suite.rs` | what every operator must do, as a suite of checks |
+//! | `suite/` | what every operator must do, as a suite of checks |
 //! | `ops/` | what can be computed: an operator a file, with its derivative |
 //! | `capture.rs` | [`Graph`]: captured work that is replayed |
 //!

@@ -108,7 +108,7 @@ use crate::suite::Case;
 /// What the suite runs of the operators of a file.
 type Cases = fn() -> Vec<Case>;
 
-/// All operators, by the files that they live in, with what the conformance suite runs of each: `suite.rs`.
+/// All operators, by the files that they live in, with what the conformance suite runs of each: `suite/`.
 pub static OPERATORS: &[(&str, Cases)] = &[
     ("activation_linear", activation_linear::cases),
     ("activations", activations::cases),
