@@ -222,3 +222,19 @@ fn the_peaks_with_a_warm_compile_cache_are_those_of_a_second_process() {
     }
     assert!(cold["peak_reserved_bytes"].as_u64() > warm["peak_reserved_bytes"].as_u64(), "{report}");
 }
+
+/// Attention in 16 bits, which cuDNN computes on Hopper: without and with a mask.
+const ATTENDS: &str = "
+import torch, torch.nn.functional as F
+q = torch.randn(2, 4, 128, 64, device='cuda', dtype=torch.bfloat16, requires_grad=True)
+mask = torch.ones(2, 1, 128, 128, dtype=torch.bool, device='cuda')
+for step in range(4):
+    F.scaled_dot_product_attention(q, q, q, attn_mask=mask if step % 2 else None).sum().backward()
+";
+
+#[test]
+fn attention_that_cudnn_computes_needs_no_gpu() {
+    let Some(output) = predict("attends", ATTENDS, &["--json", "--gpu=H200"], &[]) else { return };
+    let report = answer(&output, 0);
+    assert!(report["judged"]["peak_allocated_bytes"].as_u64().is_some_and(|it| it > 0), "{report}");
+}

@@ -33,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) memory_bytes: u64,
     /// The part of it that each process uses for its context.
     context_bytes: u64,
+    /// The number of devices of the machine.
+    pub(crate) in_the_machine: usize,
     /// The number in the machine of each device of this process.
     visible: Vec<usize>,
     /// The order of allocation addresses.
@@ -55,6 +57,7 @@ impl Setup {
             gpu,
             memory_bytes: gpu.memory_bytes,
             context_bytes: 0,
+            in_the_machine: devices,
             visible: (0..devices).collect(),
             addresses: Addresses::Up,
         }
@@ -112,6 +115,11 @@ impl Setup {
     pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
         let bytes = used_bytes.saturating_add(self.context_bytes);
         share::note(self.visible[device], bytes, self.memory_bytes)
+    }
+
+    /// CUDA's number of a device of the machine, if this process sees it.
+    pub(crate) fn seen_as(&self, in_machine: usize) -> Option<usize> {
+        self.visible.iter().position(|number| *number == in_machine)
     }
 
     /// A device's number in the machine.

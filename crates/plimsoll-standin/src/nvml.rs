@@ -15,15 +15,15 @@ pub(crate) mod idle;
 /// The driver's version, one that supports CUDA 13.2.
 pub(crate) const DRIVER: &str = "595.00";
 
-/// NVML's handle of a device: its number, from 1.
+/// NVML's handle of a device: its number in the machine, from 1. `CUDA_VISIBLE_DEVICES` hides no device from NVML.
 type DeviceHandle = u64;
 
 calls! { Nvml:
     fn nvmlDeviceGetCount(count: Out<c_uint>) {
-        count.put(setup().devices() as c_uint)
+        count.put(setup().in_the_machine as c_uint)
     }
     fn nvmlDeviceGetCount_v2(count: Out<c_uint>) {
-        count.put(setup().devices() as c_uint)
+        count.put(setup().in_the_machine as c_uint)
     }
     fn nvmlDeviceGetHandleByIndex(number: c_uint, device: Out<DeviceHandle>) {
         device.put(handle(number)?)
@@ -33,10 +33,10 @@ calls! { Nvml:
     }
     fn nvmlDeviceGetHandleByPciBusId_v2(address: Text, device: Out<DeviceHandle>) {
         let found = setup().at_pci(&address.read()?).ok_or(Failure::InvalidValue)?;
-        device.put(handle(found as c_uint)?)
+        device.put(handle(setup().in_machine(found) as c_uint)?)
     }
     fn nvmlDeviceGetIndex(device: DeviceHandle, number: Out<c_uint>) {
-        number.put(of(device)? as c_uint)
+        number.put(setup().in_machine(of(device)?) as c_uint)
     }
     fn nvmlDeviceGetName(device: DeviceHandle, name: Out<c_char>, length: c_uint) {
         of(device)?;
@@ -104,11 +104,12 @@ pub(crate) fn uuid_text(device: usize) -> String {
 }
 
 fn handle(number: c_uint) -> Outcome<DeviceHandle> {
-    let device = setup().device(c_int::try_from(number).map_err(|_| Failure::InvalidDevice)?)?;
-    Ok(device as DeviceHandle + 1)
+    let number = number as usize;
+    if number < setup().in_the_machine { Ok(number as DeviceHandle + 1) } else { Err(Failure::InvalidDevice) }
 }
 
+/// CUDA's number of a device. What is asked of one that this process does not see is not answered.
 fn of(handle: DeviceHandle) -> Outcome<usize> {
-    let number = handle.checked_sub(1).and_then(|number| c_int::try_from(number).ok());
-    setup().device(number.ok_or(Failure::InvalidHandle)?)
+    let number = handle.checked_sub(1).and_then(|number| usize::try_from(number).ok());
+    setup().seen_as(number.ok_or(Failure::InvalidHandle)?).ok_or(Failure::InvalidDevice)
 }

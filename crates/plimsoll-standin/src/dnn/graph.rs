@@ -69,9 +69,9 @@ enum Known {
     /// Its convolution, for the model.
     Modelled(Convolution),
     /// The ID of the planner's heuristics result.
-    Found { heuristics: u64, engines: Vec<Engine> },
+    Found { heuristics: u64, engines: Vec<Engine>, is_convolution: bool },
     /// A configuration of that result, by index.
-    Chosen { heuristics: u64, place: u64, engine: Engine },
+    Chosen { heuristics: u64, place: u64, engine: Engine, is_convolution: bool },
     /// A cuDNN plan's workspace bytes.
     Planned(i64),
 }
@@ -219,17 +219,29 @@ fn ask(own: &Arc<Descriptor>) -> Option<client::Asked<Known>> {
             return None;
         }
         let found = client::heuristics(graph(own))?;
-        // cuDNN may reject a runtime-compiled graph because there is no driver: assume that the device supports it.
-        if found.is_err() && !matches!(own.known, Known::Modelled(_)) {
+        let is_convolution = matches!(own.known, Known::Modelled(_));
+        // Note [Compiled graphs]: cuDNN may reject a graph that it compiles at run time, such as attention, or find no engine for it,
+        // because there is no driver: assume that the device supports it.
+        let has_engines = found.as_ref().is_ok_and(|found| !found.engines.is_empty());
+        if !is_convolution && !has_engines {
             return None;
         }
-        return Some(
-            found.map(|found| Known::Found { heuristics: found.heuristics, engines: found.engines }),
-        );
+        return Some(found.map(|found| Known::Found {
+            heuristics: found.heuristics,
+            engines: found.engines,
+            is_convolution,
+        }));
     }
     let configuration = own.children.get(&name::PLAN_CONFIGURATION)?.first()?;
     let planned = match own.known {
-        Known::Chosen { heuristics, place, .. } => client::plan(heuristics, place)?,
+        Known::Chosen { heuristics, place, is_convolution, .. } => {
+            let planned = client::plan(heuristics, place)?;
+            // See Note [Compiled graphs].
+            if planned.is_err() && !is_convolution {
+                return None;
+            }
+            planned
+        }
         // A configuration built by the caller: the model's have no engine.
         _ if configuration.children.contains_key(&name::CONFIGURATION_ENGINE) => {
             client::plan_of(graph(configuration))?
@@ -315,8 +327,8 @@ fn numerical_notes(known: &Known) -> Vec<i32> {
 /// needs no workspace.
 fn configurations(known: Known) -> Vec<Known> {
     let convolution = match known {
-        Known::Found { heuristics, engines } => {
-            let chosen = |(place, engine)| Known::Chosen { heuristics, place, engine };
+        Known::Found { heuristics, engines, is_convolution } => {
+            let chosen = |(place, engine)| Known::Chosen { heuristics, place, engine, is_convolution };
             return (0..).zip(engines).map(chosen).collect();
         }
         Known::Modelled(convolution) => convolution,

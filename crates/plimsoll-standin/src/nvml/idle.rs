@@ -182,7 +182,7 @@ calls! { Nvml:
     fn nvmlDeviceGetHandleByUUID(uuid: Text, device: Out<DeviceHandle>) {
         let wanted = uuid.read()?;
         let found = (0..setup().devices()).find(|device| uuid_text(*device) == wanted);
-        device.put(found.ok_or(Failure::InvalidValue)? as DeviceHandle + 1)
+        device.put(setup().in_machine(found.ok_or(Failure::InvalidValue)?) as DeviceHandle + 1)
     }
     fn nvmlSystemGetNVMLVersion(version: Out<c_char>, length: c_uint) {
         put_text(version, length as usize, &format!("13.{DRIVER}"))
