@@ -28,9 +28,13 @@ class Flat(nn.Module):
     def forward(self, x):
         return self.three(self.two(self.one(x).relu()).relu())
 def train():
+    if kind == 'groups':
+        torch.distributed.init_process_group('nccl', rank=0, world_size=1, store=torch.distributed.HashStore())
     model = (Flat() if kind == 'flat' else nn.Sequential(*[Block() for _ in range(4)])).cuda()
     if kind == 'compiles':
         model = torch.compile(model, backend='eager')
+    if kind == 'groups':
+        model = nn.parallel.DistributedDataParallel(model)
     if kind == 'infers':
         with torch.no_grad():
             for _ in range(4):
@@ -50,10 +54,22 @@ def train():
         else:
             optimizer.step()
             optimizer.zero_grad()
+    if kind == 'groups':
+        torch.distributed.destroy_process_group()
+def answers(queue):
+    train()
+    queue.put('trained')
 if __name__ == '__main__':
     if kind == 'spawns':
         child = mp.get_context('spawn').Process(target=train)
         child.start()
+        child.join()
+        sys.exit(child.exitcode)
+    if kind == 'queues':
+        queue = mp.get_context('spawn').Queue()
+        child = mp.get_context('spawn').Process(target=answers, args=(queue,))
+        child.start()
+        queue.get()
         child.join()
         sys.exit(child.exitcode)
     train()
@@ -87,11 +103,15 @@ fn a_program_that_never_calls_backward_is_judged_as_it_is() {
 }
 
 #[test]
-fn a_program_without_an_optimizer_or_with_its_model_in_a_subprocess_is_planned_for() {
+fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process_group_is_planned_for() {
     let Some(torch) = Torch::new("plan-manual", UNUSUAL) else { return };
-    for kind in ["manual", "spawns"] {
+    // The parent waits for the child's end, or for an answer.
+    for kind in ["manual", "spawns", "queues", "groups"] {
         let plan = plan(&torch, "--gpu=250MiB", kind, 0);
         assert!(plan["chosen"].as_str().is_some_and(|it| it.contains("checkpoint")), "{kind}: {plan}");
+        let rows = plan["tried"].as_array().into_iter().flatten();
+        let mut why = rows.filter_map(|row| row["objection"].as_str());
+        assert!(!why.any(|it| it.contains("stopped after")), "{kind}: {plan}");
     }
 }
 
@@ -108,7 +128,7 @@ fn a_model_that_is_compiled_or_has_no_repeated_blocks_is_refused_with_that_reaso
 fn a_technique_that_raises_is_a_failed_row_and_ends_a_run_with_its_name() {
     let Some(torch) = Torch::new("plan-raises", UNUSUAL) else { return };
     // Offloading makes it fit.
-    let plan = plan(&torch, "--gpu=250MiB", "unstable", 0);
+    let plan = plan(&torch, "--gpu=400MiB", "unstable", 0);
     let why = objection(&plan, "checkpoint");
     assert!(why.starts_with("failed: the technique checkpoint: CheckpointError"), "{plan}");
     // On the CPU, where `cuda()` is left out.

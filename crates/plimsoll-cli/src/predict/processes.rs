@@ -1,7 +1,8 @@
-//! Descendants of this process: everything that the user's program started.
+//! Descendants of this process: everything that the user's program started, and whether it only waits ([`Waiting`]).
 
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,57 @@ use crate::output;
 
 /// How long to wait for a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a program may do nothing after its steps.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// The most of that time that its processes may run, in hundredths of a second.
+const IDLE_TICKS: u64 = 5;
+
+/// A program whose processes that used a GPU have all ended after their steps, while another one waits for an answer of them.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    looked: Option<Instant>,
+    /// Since when it does nothing, and how long its processes had run by then.
+    since: Option<(Instant, u64)>,
+}
+
+impl Waiting {
+    /// Whether the program has done nothing for a while. Reports are in this folder.
+    pub(super) fn is_over(&mut self, reports: &Path) -> bool {
+        let now = Instant::now();
+        if self.looked.is_some_and(|looked| now - looked < Duration::from_millis(250)) {
+            return false;
+        }
+        self.looked = Some(now);
+        let [started, done] = [".started", ".done"].map(|end| marks(reports, end));
+        if started == 0 || done < started {
+            self.since = None;
+            return false;
+        }
+        let ticks = below(getpid()).into_iter().map(ticks).sum::<u64>();
+        match self.since {
+            Some((since, before)) if ticks.abs_diff(before) <= IDLE_TICKS => now - since > IDLE,
+            _ => {
+                self.since = Some((now, ticks));
+                false
+            }
+        }
+    }
+}
+
+/// The number of files with this end.
+fn marks(folder: &Path, end: &str) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(end)).count()
+}
+
+/// How long a process has run, in the kernel's ticks: the 14th and 15th field.
+fn ticks(process: Pid) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
+}
 
 /// Makes this process a subreaper: descendants whose parent ends become its children.
 ///

@@ -293,7 +293,7 @@ fn run(
 
 /// Waits for the program's end, and returns why it was stopped, if it was. On --timeout or an interrupt its processes are
 /// asked to exit, and do so once they have written their reports; those that do not are killed after a while, or at the
-/// second interrupt.
+/// second interrupt. A program that only waits once its GPU processes have ended is over.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,
@@ -301,6 +301,7 @@ fn wait(
     signals: &Signals,
 ) -> io::Result<(ExitStatus, Option<Ended>)> {
     let began = Instant::now();
+    let mut waiting = processes::Waiting::default();
     let mut stopped: Option<(Ended, Instant)> = None;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -320,6 +321,11 @@ fn wait(
                 // It may have exited meanwhile.
                 let _ = child.kill();
                 return Ok((child.wait()?, Some(why)));
+            }
+            // The parent of a training process waits for an answer that does not come.
+            None if stop.parent().is_some_and(|reports| waiting.is_over(reports)) => {
+                let _ = child.kill();
+                return Ok((child.wait()?, Some(Ended::Well)));
             }
             _ => sleep(Duration::from_millis(10)),
         }

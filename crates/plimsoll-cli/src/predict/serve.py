@@ -2,8 +2,8 @@
 # model, are behind it. There the process waits for requests and runs the rest of the program in a fork for each.
 #
 # A request is N.json in the folder: the set, and the folder for the reports. N.done has the exit status. `end` ends the
-# process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without glibc's `_Fork` nothing is
-# served, and each set takes a run of its own.
+# process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without glibc's `_Fork`, or with a process group
+# that is made before the first use of CUDA, nothing is served, and each set takes a run of its own.
 
 import ctypes
 import json
@@ -31,7 +31,7 @@ class Serve:
 
         def _cuda_init():
             torch._C._cuda_init = original
-            if os.getpid() == self.pid and self.is_first():
+            if os.getpid() == self.pid and not self.has_group() and self.is_first():
                 self.requests()
             return original()
 
@@ -65,6 +65,8 @@ class Serve:
                 file.write(str(status))
             os.replace(f"{done}.unfinished", done)
             number += 1
+        # A parent may wait for an answer of this process, which does not come.
+        open(sys.modules["plimsoll_watch"].STOP, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
 
@@ -114,6 +116,11 @@ class Serve:
         self.techniques.activate(request["set"], self.watch)
         self.watch.listening = None
         self.watch.listen()
+
+    def has_group(self):
+        # A process group's threads, which free what it has sent and which its end waits for, would not be in a child.
+        distributed = self.torch.distributed
+        return distributed.is_available() and distributed.is_initialized()
 
     def be_a_rank(self, module, number):
         # The first of this many, without the others.

@@ -353,9 +353,17 @@ impl Trials<'_> {
         Ok(None)
     }
 
-    /// Ends the serving process.
+    /// Ends the serving process, and what waits for it.
     fn end(&mut self) -> Result<(), Failure> {
         let _ = fs::write(self.folder.join("end"), "");
+        let until = Instant::now() + GRACE;
+        while self.server.as_ref().is_some_and(|server| !server.is_finished()) {
+            if Instant::now() > until {
+                self.session.interrupt();
+                break;
+            }
+            sleep(Duration::from_millis(5));
+        }
         self.join().map(|_| ())
     }
 
