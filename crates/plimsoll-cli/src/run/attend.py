@@ -5,9 +5,10 @@
 import atexit
 
 WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
-WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "light", or nothing
+WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "all" (the stacks of all steps), "light", or nothing
 PROGRAM = os.environ.get("PLIMSOLL_RUN_PROGRAM") or "plimsoll"
 CHECK = os.environ.get("PLIMSOLL_RUN_CHECK")  # a plan to compare the peak with
+LIMIT = int(os.environ.get("PLIMSOLL_RUN_LIMIT") or 0)  # bytes of each GPU for the allocator; 0: all
 SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
 ENTRIES = 100_000  # events in the history, the latest ones
 
@@ -26,11 +27,14 @@ class Attend:
                 names = ", ".join(json_of(WITH))
                 say(f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}", "without techniques: plimsoll run -- COMMAND")
                 os._exit(2)
+        if LIMIT:
+            torch.cuda._lazy_call(self.limit)
         self.live = self.check = None
         if CHECK:
-            self.check = module("check").Check(torch, CHECK, PROGRAM, self.dump if WATCH == "full" else None)
+            self.check = module("check").Check(torch, CHECK, PROGRAM, self.dump if WATCH != "light" and WATCH else None)
         if WATCH:
-            self.live = module("live").Live(module("gauges").Gauges(torch), self.write)
+            self.gauges = module("gauges").Gauges(torch)
+            self.live = module("live").Live(self.gauges, self.write)
             torch.cuda._lazy_call(self.start)
 
     def apply(self):
@@ -39,6 +43,16 @@ class Attend:
         self.techniques = plimsoll_techniques
         plimsoll_techniques.install(self.torch)
         plimsoll_techniques.activate(json_of(WITH), self)
+
+    def limit(self):
+        # PyTorch rounds the bytes down.
+        cuda = self.torch.cuda
+        for device in range(cuda.device_count()):
+            total = cuda.get_device_properties(device).total_memory
+            if LIMIT > total:
+                say(f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, fewer than {LIMIT}: no limit")
+            else:
+                cuda.set_per_process_memory_fraction(min((LIMIT + 0.5) / total, 1.0), device)
 
     def refused(self, name, reason):
         # Before a parameter has changed: the program ends here.
@@ -55,15 +69,12 @@ class Attend:
     def start(self):
         # CUDA is initialized, and nothing is allocated yet.
         try:
-            record = self.torch.cuda.memory._record_memory_history
             if WATCH == "light":
-                record(enabled="state", context=None, stacks="python")
+                self.torch.cuda.memory._record_memory_history(enabled="state", context=None, stacks="python")
             else:
-                options = dict(enabled="all", context="alloc", stacks="python", max_entries=ENTRIES)
-                try:
-                    record(global_record_annotations=True, **options)
-                except TypeError:  # an older PyTorch, without that option
-                    record(**options)
+                self.record(True)
+                if WATCH == "full":
+                    self.gauges.stacks = module("stacks").Stacks(self.torch, self.record)
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         except Exception as why:  # Not being able to watch must not end the program.
             say(f"this process is not watched: {why}")
@@ -71,6 +82,14 @@ class Attend:
             self.live.serve()
         except Exception as why:
             say(f"no live view of this process: {why}")
+
+    def record(self, with_stacks):
+        record = self.torch.cuda.memory._record_memory_history
+        options = dict(enabled="all", context="alloc" if with_stacks else None, stacks="python", max_entries=ENTRIES)
+        try:
+            record(global_record_annotations=True, **options)
+        except TypeError:  # an older PyTorch, without that option
+            record(**options)
 
     def on_out_of_memory(self, device, asked, total, free):
         try:
@@ -132,6 +151,8 @@ class Attend:
         except (OSError, subprocess.SubprocessError) as why:
             said = f"not explained: {why}"
         verdict = said.strip().split("\n\n")[0]
+        if self.gauges.stacks is not None and not self.gauges.stacks.are_on:
+            say("this step has no stacks, which make this program's steps longer; with them: plimsoll run --all-stacks -- COMMAND")
         say(verdict, f"all of it: plimsoll explain {self.path}", "what would make it fit: plimsoll plan -- COMMAND")
 
     def blame(self, failure):
@@ -161,13 +182,20 @@ class Attend:
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self):
-        # Techniques that had nothing to do; a launcher of ranks trains nothing itself.
-        if "torch.distributed.run" in sys.modules:
+        # Techniques that had nothing to do. A launcher of ranks trains nothing itself, nor does the parent of a training process.
+        if {"torch.distributed.run", "torch.distributed.launcher.api"} & set(sys.modules) or self.only_starts():
             return
         for row in self.techniques.report() if self.techniques and self.torch.is_grad_enabled() else []:
             if not row["applied"]:
                 why = f": {row['detail']}" if row["detail"] else ""
                 say(f"{row['name']} had no effect{why}")
+
+    def only_starts(self):
+        # Whether this process made no step, and started others.
+        multiprocessing = sys.modules.get("multiprocessing.process")
+        counter = getattr(multiprocessing, "_process_counter", None)  # private: count(1) before the first
+        steps = self.techniques is None or not self.techniques.trains()
+        return steps and counter is not None and repr(counter) != "count(1)"
 
     def names(self):
         return [row["name"] for row in self.techniques.report()]

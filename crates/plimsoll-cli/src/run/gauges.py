@@ -23,6 +23,7 @@ class Gauges:
         self.steps, self.levels = 0, collections.deque(maxlen=LEVELS)
         self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
         self.free = {}  # by device, as last asked
+        self.stacks = None  # which steps have stacks, if that varies (stacks.py)
         register_optimizer_step_post_hook(self.stepped)
         module.register_module_parameter_registration_hook(self.registered)
         module.register_module_buffer_registration_hook(self.registered)
@@ -36,6 +37,8 @@ class Gauges:
         if count > self.steps:
             self.steps = count
             self.levels.append(self.allocated(device_of(optimizer)))
+            if self.stacks is not None:
+                self.stacks.stepped()
 
     def allocated(self, device):
         if device is None:

@@ -18,6 +18,7 @@ use std::process::Command;
 
 use clap::Args;
 
+use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::inject;
 use crate::techniques::{self, Set};
@@ -43,6 +44,12 @@ pub(crate) struct RunArgs {
     /// Record only the state of the allocator, without events and stacks: cheaper, but a failure shows no lines
     #[arg(long, conflicts_with = "no_watch")]
     light: bool,
+    /// Record the Python stack of every request, also where that makes steps longer; otherwise one step in 16 has them there
+    #[arg(long, conflicts_with_all = ["light", "no_watch"])]
+    all_stacks: bool,
+    /// Let PyTorch's allocator have at most this much of each GPU, such as 22GiB: the program runs as on a smaller GPU
+    #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
+    memory_limit: Option<u64>,
     /// Where snapshots of moments at which memory ran out are written
     #[arg(long, value_name = "DIR", default_value = ".")]
     snapshots: PathBuf,
@@ -64,7 +71,7 @@ pub(crate) struct RunArgs {
 fn after_help() -> String {
     format!(
         "\
-The program's output and exit code are its own. With --no-watch and without --with nothing is injected. A technique that
+The program's output and exit code are its own. With --no-watch alone nothing is injected. A technique that
 cannot be applied ends the program before a parameter has changed, with exit code 2.
 
 Techniques, and what they do to losses and parameters:
@@ -73,7 +80,8 @@ Examples:
   plimsoll run --with checkpoint,chunked-loss -- python train.py
   plimsoll run --no-watch --with expandable -- torchrun --nproc-per-node 8 train.py
   plimsoll run --devices 2 --with fsdp,checkpoint -- python train.py
-  plimsoll run --check plan.json -- python train.py",
+  plimsoll run --check plan.json -- python train.py
+  plimsoll run --memory-limit 22GiB --with checkpoint -- python train.py",
         techniques::help()
     )
 }
@@ -82,10 +90,11 @@ Examples:
 const SITECUSTOMIZE: &str = concat!(include_str!("../inject/imports.py"), "\n\n", include_str!("attend.py"));
 
 /// Modules that attend.py loads, by name.
-const MODULES: [(&str, &str); 3] = [
+const MODULES: [(&str, &str); 4] = [
     ("check", include_str!("check.py")),
     ("gauges", include_str!("gauges.py")),
     ("live", include_str!("live.py")),
+    ("stacks", include_str!("stacks.py")),
 ];
 
 /// Becomes the program; returns only if it cannot be started.
@@ -107,7 +116,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     ranks::check(args.devices, set.as_ref())?;
     let attended = || {
         let mut command = prepared();
-        if set.is_some() || !args.no_watch || plan.is_some() {
+        if set.is_some() || !args.no_watch || plan.is_some() || args.memory_limit.is_some() {
             attend(args, set.as_ref(), &mut command)?;
         }
         Ok(command)
@@ -156,6 +165,10 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
     if let Ok(program) = std::env::current_exe() {
         command.env("PLIMSOLL_RUN_PROGRAM", program);
     }
+    match args.memory_limit {
+        Some(bytes) => command.env("PLIMSOLL_RUN_LIMIT", bytes.to_string()),
+        None => command.env_remove("PLIMSOLL_RUN_LIMIT"),
+    };
     match &args.check {
         Some(plan) => command.env("PLIMSOLL_RUN_CHECK", std::path::absolute(plan).map_err(unreadable)?),
         None => command.env_remove("PLIMSOLL_RUN_CHECK"),
@@ -169,7 +182,12 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
         let message = format!("--snapshots {}: not a folder", args.snapshots.display());
         return Err(Failure::new(Exit::Unreadable, message));
     }
-    command.env("PLIMSOLL_RUN_WATCH", if args.light { "light" } else { "full" });
+    let watch = match (args.light, args.all_stacks || args.check.is_some()) {
+        (true, _) => "light",
+        (false, true) => "all",
+        (false, false) => "full",
+    };
+    command.env("PLIMSOLL_RUN_WATCH", watch);
     command.env("PLIMSOLL_RUN_SNAPSHOTS", snapshots);
     Ok(())
 }
