@@ -54,8 +54,8 @@ def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None 
 def offload(model: torch.nn.Module, least_bytes: int | str = "16MiB") -> Attached:
     """Moves tensors that the backward pass needs, of at least this size, to pinned host memory, and brings them back there.
 
-    Losses and parameters keep their bits. The copies do not overlap with kernels: slow. Refused with ``torch.compile`` and
-    FSDP.
+    Losses and parameters keep their bits. The copies run beside the computation, on a stream of their own: a step takes longer where
+    they take longer than it. Refused with ``torch.compile`` and FSDP.
     """
     from . import _attach, sizes
     from .techniques.offload import Offload

@@ -65,5 +65,12 @@ def activate(wanted, host):
                 begin()
 
 
+def trains():
+    # Whether this process called a module in training, or has an optimizer.
+    from . import observers, roots
+
+    return bool(len(roots.seen) or len(observers.optimizers))
+
+
 def report():
     return [dict(name=it.name, **it.report()) for it in context.active]

@@ -7,7 +7,7 @@
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from . import context, parts
+from . import checkpoint, context, parts
 
 
 class Finished(torch.autograd.Function):
@@ -32,7 +32,7 @@ class Accumulate:
     name = "accumulate"
 
     def __init__(self, value):
-        self.number, self.count = value, 0
+        self.number, self.count, self.small = value, 0, None
 
     def first(self, root):
         parts.check(self.name, root)
@@ -40,14 +40,16 @@ class Accumulate:
             context.refuse(self.name, "DDP averages gradients during the backward pass")
 
     def around(self, root, following, args, kwargs):
+        checkpoint.without_cache(root, kwargs)
         cut = parts.Parts(self.name, self.number, args, kwargs)
         if len(cut.sizes) < 2:
-            context.refuse(self.name, f"the batch is {cut.batch}")
+            self.small = cut.batch
+            return following(*args, **kwargs)
         if any(isinstance(it, torch.Tensor) and it.requires_grad for it in cut.leaves):
             context.refuse(self.name, "the model's input needs a gradient")
         parameters = [it for it in root.parameters() if it.requires_grad]
         sums, results, weights = {}, [], []
-        with parts.Reduction(self.name) as reduction:
+        with parts.Reduction(self.name, cut.sizes) as reduction:
             for nth, (its_args, its_kwargs) in enumerate(cut):
                 result = following(*its_args, **its_kwargs)
                 if not parts.has_loss(result):
@@ -88,8 +90,10 @@ class Accumulate:
             sums[nth] = gradient if is_own else gradient.clone(memory_format=torch.contiguous_format)
 
     def report(self):
+        if not self.count:
+            return dict(applied=False, detail=parts.idle(self.small), lines=[])
         lines = [context.IMPORT, f"plimsoll.accumulate(model, {self.number})"]
-        return dict(applied=bool(self.count), detail=f"{self.number} parts", lines=lines)
+        return dict(applied=True, detail=f"{self.number} parts", lines=lines)
 
 
 def is_loss(value):

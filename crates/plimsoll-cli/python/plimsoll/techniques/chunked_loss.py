@@ -67,7 +67,7 @@ class ChunkedLoss:
             why = "no linear layer with many outputs ends in a cross-entropy"
             if used is not None:
                 weight, (name, line) = used
-                why = f"the result of the linear layer with {weight.shape[0]:,} outputs is used by {name}" + at(line)
+                why += f"; the result of that with {weight.shape[0]:,} outputs is used by {name}{at(line)}"
             context.refuse(self.name, why)
 
     def report(self):

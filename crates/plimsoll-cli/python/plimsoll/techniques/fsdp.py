@@ -89,6 +89,8 @@ class Fsdp:
             why = f"PyTorch {torch.__version__} has no torch.distributed.fsdp.fully_shard"
         if why is not None:
             context.refuse(self.name, why)
+        if any(torch.nn.parameter.is_lazy(it) for it in root.parameters()):
+            context.refuse(self.name, "the model has parameters that its first call makes (LazyLinear and others)")
         parts.check(self.name, root)
         own = {id(it) for it in root.parameters()}
         for optimizer in list(observers.optimizers):
@@ -130,7 +132,7 @@ class Fsdp:
             self.compare([it for it in cut.leaves if cut.is_cut(it)])
         own = lambda it: (Own.apply(it, rows) if it.requires_grad else rows.own(it)) if cut.is_cut(it) else it
         args, kwargs = torch.utils._pytree.tree_unflatten([own(it) for it in cut.leaves], cut.structure)
-        with parts.Reduction(self.name) as reduction, Masks(self.calls * self.world + self.rank, root):
+        with parts.Reduction(self.name, cut.sizes) as reduction, Masks(self.calls * self.world + self.rank, root):
             result = following(*args, **kwargs)
         has_loss = parts.has_loss(result)
         share = self.share(reduction, rows, has_loss)

@@ -38,7 +38,7 @@ class Offload:
 
     def around(self, root, following, args, kwargs):
         self.calls += 1
-        parameters = {it.untyped_storage()._cdata for it in root.parameters()}
+        parameters = {it.untyped_storage()._cdata for it in root.parameters() if not torch.nn.parameter.is_lazy(it)}
         copies = lane.Lane()
         found = {}  # by storage and version; the weak reference keeps its address from being used again
 

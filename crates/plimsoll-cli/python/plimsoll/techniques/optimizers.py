@@ -7,7 +7,7 @@ from . import observers
 class Setting:
     # Sets options of every optimizer that has them.
     def __init__(self, value):
-        self.set, self.kinds = 0, set()
+        self.set, self.kinds, self.others = 0, set(), set()
 
     def begin(self):
         observers.listeners["made"].append(self.made)
@@ -23,11 +23,15 @@ class Setting:
             options.update(self.options)
             self.set += 1
             self.kinds.add(type(optimizer).__name__)
+        else:
+            self.others.add(type(optimizer).__name__)
 
     def report(self):
         text = ", ".join(f"{name}={value}" for name, value in self.options.items())
         if not self.set:
-            return dict(applied=False, detail=f"no optimizer of the program lacks {text}", lines=[])
+            names = ", ".join(sorted(self.others))
+            why = f"{names}: without such copies already, or without this option" if names else "the program makes no optimizer"
+            return dict(applied=False, detail=why, lines=[])
         lines = [f"optimizer = torch.optim.{kind}(..., {text})" for kind in sorted(self.kinds)]
         return dict(applied=True, detail="", lines=lines)
 

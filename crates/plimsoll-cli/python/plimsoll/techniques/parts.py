@@ -6,6 +6,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from . import context, observers
 
 COUNTED = ("cross_entropy", "nll_loss")
+COMPARES = "compares the rows of the batch with each other"
 
 
 class Parts:
@@ -17,9 +18,18 @@ class Parts:
         if not tensors:
             context.refuse(name, "the model is called without a tensor")
         self.batch = tensors[0].size(0)
+        self.check_indices(tensors)
         self.leaves = leaves
         number = min(number, self.batch)
         self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
+
+    def check_indices(self, tensors):
+        # Numbers of a graph's nodes are no part of a batch, and would point outside of one.
+        for it in tensors:
+            is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
+            if is_whole and it.size(0) not in (1, *tensors[0].shape):
+                why = f"{it.size(0):,} integers are passed beside a batch of {self.batch:,} rows, and may be indices into it"
+                context.refuse(self.name, why)
 
     def __iter__(self):
         begin = 0
@@ -50,13 +60,16 @@ class Parts:
             return join(values, weights)
         if any(it.size(0) != size for it, size in zip(values, self.sizes)):
             context.refuse(self.name, "the model returns a tensor whose first dimension is not the batch")
+        if all(it.dim() == 2 and it.size(1) == size for it, size in zip(values, self.sizes)):
+            context.refuse(self.name, f"the model {COMPARES}")
         return torch.cat(values)
 
 
 class Reduction:
     # How losses inside the call are reduced: noted while parts run.
-    def __init__(self, name):
+    def __init__(self, name, sizes):
         self.name, self.kinds, self.counts = name, set(), []
+        self.sizes = set(sizes)
 
     def __enter__(self):
         observers.listeners["loss"].append(self.on_loss)
@@ -71,6 +84,10 @@ class Reduction:
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        first = next(iter(given.values()), None)
+        if isinstance(first, torch.Tensor) and first.dim() == 2 and first.size(0) == first.size(1) and first.size(0) in self.sizes:
+            # A contrastive loss: the other rows are the other classes.
+            context.refuse(self.name, f"the model's {name} {COMPARES}")
         self.kinds.add(given.get("reduction", "mean"))
         target = given.get("target", None)
         if name in COUNTED and given.get("reduction") == "mean" and isinstance(target, torch.Tensor):
@@ -104,8 +121,26 @@ def check(name, root):
     norms = [path for path, it in root.named_modules() if isinstance(it, torch.nn.modules.batchnorm._BatchNorm)]
     if why is None and norms:
         why = f"batch normalization depends on the whole batch ({norms[0]})"
+    why = why or hooked(root)
     if why is not None:
         context.refuse(name, why)
+
+
+def hooked(root):
+    # Why the program would see parts of the batch: its own hooks keep what goes through a module.
+    for path, module in root.named_modules():
+        for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
+            hook = getattr(hook, "func", hook)  # of functools.partial
+            code = getattr(getattr(hook, "__func__", hook), "__code__", None) or getattr(type(hook).__call__, "__code__", None)
+            if code is not None and not context.is_library(code.co_filename):
+                where = f"{code.co_filename}:{code.co_firstlineno}"
+                return f"the program's hook on {path or 'the model'} would see parts of the batch ({where})"
+    return None
+
+
+def idle(batch):
+    # Why no call was divided.
+    return context.untrained() if batch is None else f"the batch is {batch}"
 
 
 def has_loss(result):

@@ -5,6 +5,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from . import checkpoint as recomputing
 from . import context, parts
 
 
@@ -12,17 +13,19 @@ class Split:
     name = "split"
 
     def __init__(self, value):
-        self.number, self.count = value, 0
+        self.number, self.count, self.small = value, 0, None
 
     def first(self, root):
         parts.check(self.name, root)
 
     def around(self, root, following, args, kwargs):
+        recomputing.without_cache(root, kwargs)
         cut = parts.Parts(self.name, self.number, args, kwargs)
         if len(cut.sizes) < 2:
-            context.refuse(self.name, f"the batch is {cut.batch}")
+            self.small = cut.batch
+            return following(*args, **kwargs)
         results = []
-        with parts.Reduction(self.name) as reduction:
+        with parts.Reduction(self.name, cut.sizes) as reduction:
             for its_args, its_kwargs in cut:
                 results.append(computed_again(following, its_args, its_kwargs))
         self.count += 1
@@ -30,8 +33,10 @@ class Split:
         return cut.together(results, weights, parts.joined)
 
     def report(self):
+        if not self.count:
+            return dict(applied=False, detail=parts.idle(self.small), lines=[])
         lines = [context.IMPORT, f"plimsoll.split(model, {self.number})"]
-        return dict(applied=bool(self.count), detail=f"{self.number} parts", lines=lines)
+        return dict(applied=True, detail=f"{self.number} parts", lines=lines)
 
 
 def computed_again(following, args, kwargs):
