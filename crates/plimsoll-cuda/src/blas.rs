@@ -61,6 +61,7 @@ functions! {
 // Numbers of cublasLt.h and library_types.h.
 const COMPUTE_32F: c_int = 68;
 const COMPUTE_64F: c_int = 70;
+const COMPUTE_32F_FAST_TF32: c_int = 77;
 const R_32F: c_int = 0;
 const R_64F: c_int = 1;
 const R_16F: c_int = 2;
@@ -94,6 +95,7 @@ struct Key {
     alignments: [u32; 3],
     has_bias: bool,
     keeps: bool,
+    tf32: bool,
 }
 
 /// A product's descriptions, as the library has them.
@@ -210,8 +212,7 @@ impl Blas {
     /// Describes a product and asks for its algorithm.
     fn plan(&self, product: &Product, key: &Key, workspace_bytes: usize) -> Result<Plan> {
         let f = &self.functions;
-        let is_double = product.c.float == Float::F64;
-        let (compute, scale) = if is_double { (COMPUTE_64F, R_64F) } else { (COMPUTE_32F, R_32F) };
+        let (compute, scale) = arithmetic(key);
         let mut description = 0;
         // SAFETY: a handle to write.
         checked("cublasLtMatmulDescCreate", unsafe {
@@ -396,6 +397,17 @@ fn key(product: &Product) -> Key {
         alignments: [alignment(a.address), alignment(b.address), alignment(c.address).min(bias.max(16))],
         has_bias: product.bias.is_some(),
         keeps: product.beta != 0.0,
+        tf32: product.tf32 && [a, b, c].iter().all(|matrix| matrix.float == Float::F32),
+    }
+}
+
+/// The types that a product is computed in and scaled in.
+fn arithmetic(key: &Key) -> (c_int, c_int) {
+    let [.., (.., result)] = key.matrices;
+    match result {
+        Float::F64 => (COMPUTE_64F, R_64F),
+        _ if key.tf32 => (COMPUTE_32F_FAST_TF32, R_32F),
+        _ => (COMPUTE_32F, R_32F),
     }
 }
 
@@ -408,7 +420,7 @@ mod tests {
         let key = |[m, n, k]: [usize; 3], float| {
             let matrix = |row| Matrix { address: 512, float, row, col: 1, batch: 0 };
             let (a, b, c) = (matrix(k), matrix(n), matrix(n));
-            key(&Product { batch: 1, m, n, k, a, b, c, bias: None, alpha: 1.0, beta: 0.0 })
+            key(&Product { batch: 1, m, n, k, a, b, c, bias: None, alpha: 1.0, beta: 0.0, tf32: false })
         };
         let of = |sizes, float, options: &[u32]| choice(&key(sizes, float), options.iter().copied());
         assert_eq!(of([8192, 2304, 768], Float::BF16, &[0, 3, 1, 1]), Some(2));
@@ -417,6 +429,31 @@ mod tests {
         assert_eq!(of([8192, 768, 3072], Float::BF16, &[0, 1]), Some(0));
         assert_eq!(of([64, 768, 768], Float::BF16, &[0, 1]), Some(0));
         assert_eq!(of([64, 768, 768], Float::BF16, &[]), None);
+    }
+
+    #[test]
+    fn only_products_of_32_bits_are_computed_in_tf32_and_only_where_that_is_allowed() {
+        let of = |float, tf32| {
+            let matrix = Matrix { address: 512, float, row: 16, col: 1, batch: 0 };
+            let (a, b, c) = (matrix, matrix, matrix);
+            arithmetic(&key(&Product {
+                batch: 1,
+                m: 16,
+                n: 16,
+                k: 16,
+                a,
+                b,
+                c,
+                bias: None,
+                alpha: 1.0,
+                beta: 0.0,
+                tf32,
+            }))
+        };
+        assert_eq!(of(Float::F32, false), (COMPUTE_32F, R_32F));
+        assert_eq!(of(Float::F32, true), (COMPUTE_32F_FAST_TF32, R_32F));
+        assert_eq!(of(Float::BF16, true), (COMPUTE_32F, R_32F));
+        assert_eq!(of(Float::F64, true), (COMPUTE_64F, R_64F));
     }
 
     #[test]
@@ -433,6 +470,7 @@ mod tests {
             bias: None,
             alpha: 1.0,
             beta: 0.0,
+            tf32: false,
         };
         assert_eq!(key(&product(512)), key(&product(4096)));
         assert_ne!(key(&product(512)), key(&product(528)));

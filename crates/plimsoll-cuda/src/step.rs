@@ -248,7 +248,7 @@ pub struct Matrix {
     pub batch: usize,
 }
 
-/// `c = alpha · a b + beta · c [+ bias]`: `m × k` by `k × n`, computed in 32 bits, or in 64 where the matrices are.
+/// `c = alpha · a b + beta · c [+ bias]`: `m × k` by `k × n`, added up in 32 bits, or in 64 where the matrices are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
     /// Matrices of the stack.
@@ -271,6 +271,8 @@ pub struct Product {
     pub alpha: f64,
     /// What the old result is multiplied with.
     pub beta: f64,
+    /// Whether `float32` may be multiplied in TF32.
+    pub tf32: bool,
 }
 
 /// Which pass of a convolution.

@@ -33,7 +33,10 @@ use crate::tensor::Tensor;
 /// Graphs that share one use the same memory for what no tensor keeps: replay them one after the other, each with inputs that
 /// no other one computed there.
 #[derive(Clone, Debug)]
-pub struct GraphPool(Arc<Pool>);
+pub struct GraphPool {
+    pool: Arc<Pool>,
+    device: Device,
+}
 
 impl GraphPool {
     /// A pool on a device.
@@ -42,12 +45,25 @@ impl GraphPool {
     /// The allocator's.
     pub fn new(device: &Device) -> Result<GraphPool> {
         let pool = device.memory().new_pool();
-        pool.map(|pool| GraphPool(Arc::new(pool))).map_err(|source| refused(device, source))
+        let pool = pool.map_err(|source| refused(device, source))?;
+        Ok(GraphPool { pool: Arc::new(pool), device: device.clone() })
+    }
+
+    /// Runs `f` with what this thread asks of the device served from this pool. As `torch.cuda.use_mem_pool`.
+    ///
+    /// For work before a capture, whose memory the capture then uses too. What it leaves stays where it is: a graph of this
+    /// pool that was captured before may write there, so there must be none.
+    ///
+    /// # Errors
+    /// The allocator's; those of `f`.
+    pub fn serve<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _served = self.pool.use_here().map_err(|source| refused(&self.device, source))?;
+        f()
     }
 
     /// Bytes that it has of the device, cached ones included.
     pub fn reserved_bytes(&self) -> u64 {
-        self.0.segments().iter().map(|segment| segment.bytes).sum()
+        self.pool.segments().iter().map(|segment| segment.bytes).sum()
     }
 }
 
@@ -274,7 +290,7 @@ struct Ended {
 impl<'a> Capture<'a> {
     fn begin(device: &'a Device, pool: &GraphPool) -> Result<Capture<'a>> {
         let on = device.current_stream();
-        let redirected = pool.0.use_here().map_err(|source| refused(device, source))?;
+        let redirected = pool.pool.use_here().map_err(|source| refused(device, source))?;
         if let Some(queues) = device.queues() {
             queues.begin_capture(on.id())?;
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use plimsoll_cuda::{Gpu, Matrix, Step};
+use plimsoll_cuda::{Float, Gpu, Matrix, Step};
 
 /// The time of one operator's work of one kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +83,8 @@ fn described(step: &Step) -> String {
             let Matrix { row: a_row, .. } = product.a;
             let Matrix { row: b_row, .. } = product.b;
             let (a, b) = (if a_row == 1 { "t" } else { "n" }, if b_row == 1 { "t" } else { "n" });
-            format!("{} [{} {} {}] {a}{b}{bias}{sum}", product.batch, product.m, product.n, product.k)
+            let tf32 = if product.tf32 && product.c.float == Float::F32 { " tf32" } else { "" };
+            format!("{} [{} {} {}] {a}{b}{bias}{sum}{tf32}", product.batch, product.m, product.n, product.k)
         }
         Step::Convolution(step) => {
             let of = &step.convolution;

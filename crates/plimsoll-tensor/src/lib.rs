@@ -8,7 +8,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors, whether a thread captures what it queues, the settings of a GPU's allocator |
+//! | `dtype.rs`, `word.rs`, `autocast_mode.rs`, `inference.rs`, `error.rs`, `layout.rs`, `label.rs`, `random.rs`, `properties.rs`, `facts.rs`, `few.rs`, `unwind.rs`, `capturing.rs`, `alloc_conf.rs`, `tf32.rs` | what elements are, the switches of autocast and inference mode, what can go wrong, where elements lie, whose bytes are, which random numbers and generators, what a device says of itself and what an operator may know of it, short lists, panics as errors, whether a thread captures what it queues, the settings of a GPU's allocator, whether a GPU may multiply `float32` in TF32 |
 //! | `view.rs`, `cuda/`, `kernel.rs`, `backend.rs` | what a kernel sees, how one describes its work on an NVIDIA GPU, what an operator's kernels are, the seam to devices |
 //! | `cpu/`, `sim.rs`, `device.rs`, `cuda_device/`, `cuda_times.rs` | the host, simulated devices, NVIDIA GPUs with the times of their kernels, and the handle of one |
 //! | `stream.rs` | [`Stream`], [`Event`], and the current stream of a thread |
@@ -21,7 +21,6 @@
 //! | `road/` | [`call`]: the one road from an operator to a device |
 //! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again; [`recompute_output`](checkpoint::recompute_output): what an operation gives |
 //! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): what is saved waits in host memory |
-//! | `tf32.rs` | whether a GPU may multiply `float32` in TF32 |
 //! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
 //! | `function.rs` | [`Function`]: a derivative of the users' own for a piece made of tensors |
 //! | `testing/` | devices for tests: one that computes later |
@@ -115,7 +114,7 @@ pub use sim::SimConfig;
 pub use storage::State;
 pub use stream::{Event, Stream, with_stream};
 pub use tensor::{Grads, HookHandle, Tensor};
-pub use tf32::allow_tf32_in_convolutions;
+pub use tf32::{allow_tf32_in_convolutions, allow_tf32_in_matmul};
 pub use view::{In, Out};
 
 /// The parameters of operators that are more than numbers.

@@ -16,7 +16,8 @@ use std::process::Command;
 use plimsoll_tensor::op::{AdamStep, Decay, Rule, Slot, optimizer_step, optimizer_step_rounded};
 use plimsoll_tensor::suite::{self, Outcome};
 use plimsoll_tensor::{
-    AttentionOptions, CrossEntropyOptions, DType, Device, Error, Graph, OPERATORS, SimConfig, Tensor,
+    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Graph, MemoryFormat,
+    OPERATORS, SimConfig, Tensor, allow_tf32_in_convolutions, allow_tf32_in_matmul, cuda_kernel_times,
     cuda_report, pinned,
 };
 
@@ -279,6 +280,68 @@ fn a_captured_step_has_the_memory_of_the_simulated_device() {
         gpu.empty_cache().unwrap();
         sim.empty_cache().unwrap();
         assert_eq!(gpu.memory_reserved(), sim.memory_reserved());
+    }
+}
+
+/// Convolutions of small images with a bias, forward and backward: row-major and channels-last, with strides, dilation, 1-D.
+fn convolve_small_images(device: &Device) {
+    // Images, filters, stride and padding.
+    let sizes = [
+        [[8, 1, 28, 28], [32, 1, 5, 5], [1, 1, 2, 2]],
+        [[8, 32, 14, 14], [64, 32, 5, 5], [1, 1, 0, 0]],
+        [[3, 20, 9, 11], [10, 20, 3, 3], [1, 1, 1, 3]],
+        [[3, 3, 17, 15], [12, 3, 3, 5], [2, 3, 1, 2]],
+        [[5, 24, 1, 90], [33, 24, 1, 4], [1, 1, 0, 5]],
+    ];
+    for format in [MemoryFormat::Contiguous, MemoryFormat::ChannelsLast] {
+        for [images, filters, [down, across, above, beside]] in sizes {
+            let (stride, padding) = ([down, across], [above, beside]);
+            let of = |shape: &[usize]| {
+                let x = Tensor::zeros(shape, device).unwrap();
+                let x = if shape.len() == 4 { x.to_memory_format(format).unwrap() } else { x };
+                x.requires_grad_(true).unwrap()
+            };
+            let (x, w, bias) = (of(&images), of(&filters), of(&filters[..1]));
+            let options = Conv2dOptions { stride, padding: padding.into(), ..Conv2dOptions::default() };
+            x.conv2d(&w, Some(&bias), options).unwrap().sum().unwrap().backward().unwrap();
+        }
+    }
+}
+
+/// What a program asks a GPU for, by operator.
+fn work_of(op: &str, program: impl FnOnce()) -> Vec<String> {
+    let ((), times) = cuda_kernel_times(program);
+    times.into_iter().filter(|time| time.op.starts_with(op)).map(|time| time.work).collect()
+}
+
+#[test]
+fn convolutions_of_small_images_run_on_tensor_cores_with_the_memory_of_the_simulated_device() {
+    let test = "convolutions_of_small_images_run_on_tensor_cores_with_the_memory_of_the_simulated_device";
+    if is_inner(test, &[]) && has_compiler() {
+        let (gpu, _) = with_equal_peaks(convolve_small_images);
+        let by_cudnn =
+            |work: &String| ["Forward", "ToInput", "ToWeight"].iter().any(|pass| work.starts_with(pass));
+        let work = work_of("conv2d", || convolve_small_images(&gpu));
+        // The gradient of the images of a convolution with a stride is cuDNN's.
+        assert_eq!(work.iter().filter(|work| by_cudnn(work)).count(), 1, "{work:?}");
+        allow_tf32_in_convolutions(false);
+        let work = work_of("conv2d", || convolve_small_images(&gpu));
+        assert!(work.iter().filter(|work| by_cudnn(work)).count() >= 10, "{work:?}");
+    }
+}
+
+#[test]
+fn matrix_products_are_computed_in_tf32_only_where_that_is_allowed() {
+    if is_inner("matrix_products_are_computed_in_tf32_only_where_that_is_allowed", &[]) {
+        let gpu = Device::cuda(0).unwrap();
+        let work = |dtype| {
+            let x = Tensor::zeros(&[32, 32], &gpu).unwrap().to_dtype(dtype).unwrap();
+            work_of("matmul", || drop(x.matmul(&x).unwrap()))
+        };
+        assert_eq!(work(DType::F32), ["1 [32 32 32] nn"]);
+        allow_tf32_in_matmul(true);
+        assert_eq!(work(DType::F32), ["1 [32 32 32] nn tf32"]);
+        assert_eq!(work(DType::BF16), ["1 [32 32 32] nn"]);
     }
 }
 

@@ -90,6 +90,32 @@ fn few_filters(last: bool, dtype: DType, device: &Device) -> Result<Vec<Tensor>>
     after_backward(vec![out], &loss, &[&x, &weight])
 }
 
+/// Sizes of a convolution of small images: images, filters, stride, padding, dilation.
+type Small = ([usize; 4], [usize; 4], [usize; 2], [usize; 2], [usize; 2]);
+
+const SMALL: [Small; 6] = [
+    ([64, 1, 28, 28], [32, 1, 5, 5], [1, 1], [2, 2], [1, 1]),
+    ([64, 32, 14, 14], [64, 32, 5, 5], [1, 1], [0, 0], [1, 1]),
+    ([7, 20, 9, 11], [10, 20, 3, 3], [1, 1], [1, 1], [1, 2]),
+    ([9, 3, 17, 15], [12, 3, 3, 5], [2, 3], [1, 2], [1, 1]),
+    ([5, 24, 1, 90], [33, 24, 1, 4], [1, 1], [0, 5], [1, 1]),
+    ([32, 64, 16, 16], [64, 64, 3, 3], [1, 1], [1, 1], [1, 1]),
+];
+
+/// The number chooses the sizes and, from `SMALL.len()` on, channels-last.
+fn small<const NUMBER: usize>(dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
+    let (images, filters, stride, padding, dilation) = SMALL[NUMBER % SMALL.len()];
+    let (x, weight) = (drawn(15, &images, dtype, device)?, drawn(16, &filters, dtype, device)?);
+    let bias = drawn(17, &filters[..1], dtype, device)?;
+    let last = NUMBER >= SMALL.len();
+    let format = if last { MemoryFormat::ChannelsLast } else { MemoryFormat::Contiguous };
+    let (images, filters) = (x.to_memory_format(format)?, weight.to_memory_format(format)?);
+    let options = Conv2dOptions { stride, padding: padding.into(), dilation, ..Conv2dOptions::default() };
+    let out = images.conv2d(&filters, Some(&bias), options)?;
+    let loss = weighted(&out, device)?;
+    after_backward(vec![out], &loss, &[&x, &weight, &bias])
+}
+
 fn many_elements(dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
     let x = drawn(14, &[4100, 2056], dtype, device)?;
     let out = x.gelu_tanh()?;
@@ -124,7 +150,6 @@ fn difference(a: &Tensor, b: &Tensor) -> Result<f64> {
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let device = Arguments::read().device()?;
-    allow_tf32_in_convolutions(false);
     let programs: [(&str, Program); 14] = [
         ("GELU of 8 million elements", many_elements),
         ("embedding of 5,000 indices", embedding),
@@ -141,9 +166,28 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         ("loss over 50,257 classes", |dtype, device| vocabulary(50_257, dtype, device)),
         ("loss over 70,001 classes", |dtype, device| vocabulary(70_001, dtype, device)),
     ];
+    let small: [Program; 12] = [
+        small::<0>,
+        small::<1>,
+        small::<2>,
+        small::<3>,
+        small::<4>,
+        small::<5>,
+        small::<6>,
+        small::<7>,
+        small::<8>,
+        small::<9>,
+        small::<10>,
+        small::<11>,
+    ];
+    let small = small.map(|program| ("convolution of small images in TF32", program));
+    let types = [(DType::F32, 1e-4), (DType::BF16, 3e-2), (DType::F16, 4e-3)];
+    let exact = programs.into_iter().map(|program| (program, false, &types[..]));
+    let small = small.into_iter().map(|program| (program, true, &[(DType::F32, 2e-3)][..]));
     let mut differ = 0;
-    for (name, program) in programs {
-        for (dtype, limit) in [(DType::F32, 1e-4), (DType::BF16, 3e-2), (DType::F16, 4e-3)] {
+    for ((name, program), tf32, types) in exact.chain(small) {
+        allow_tf32_in_convolutions(tf32);
+        for &(dtype, limit) in types {
             let (here, there) = (program(dtype, &Device::cpu())?, program(dtype, &device)?);
             let all: Vec<f64> =
                 here.iter().zip(&there).map(|(a, b)| difference(a, b)).collect::<Result<_>>()?;

@@ -65,6 +65,22 @@ struct Shape {
     captured: Option<Captured>,
 }
 
+/// How a step runs.
+enum Place {
+    /// By the graph of this shape, which is captured first where it is not there.
+    Captured(usize),
+    /// As usual, but with the memory of the graphs to come: Note [Memory of the runs before].
+    WarmUp,
+    /// As usual.
+    Usual,
+}
+
+// Note [Memory of the runs before]. What a run frees stays cached in the pool that it came from, in pieces between what
+// stays: the optimizer's state, above all. A captured step cannot use the default pool's pieces, and those that are smaller than
+// a page do not go back to the device. So the runs before the first capture have their memory from the graphs' pool, and
+// the capture finds all that it needs there. Once there is a graph, a replay writes wherever its step wrote: runs of
+// further shapes then have their memory from the default pool, so that what they leave is safe.
+
 /// What must be equal of an input for a graph to take it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Form {
@@ -141,8 +157,13 @@ impl CapturedStep {
     ) -> Result<Vec<Tensor>> {
         let here = inputs.iter().map(|input| input.to_device(&self.device));
         let inputs: Vec<Tensor> = here.collect::<Result<_>>()?;
-        let Some(at) = self.place(&inputs) else {
-            return Ok(detached(&step(&inputs, optimizers)?));
+        let at = match self.place(&inputs) {
+            Place::Captured(at) => at,
+            Place::WarmUp => {
+                let pool = self.pool()?;
+                return pool.serve(|| Ok(detached(&step(&inputs, optimizers)?)));
+            }
+            Place::Usual => return Ok(detached(&step(&inputs, optimizers)?)),
         };
         if let Some(captured) = &mut self.shapes[at].captured {
             match captured.replay(&inputs, optimizers) {
@@ -151,16 +172,25 @@ impl CapturedStep {
                 done => return done,
             }
         }
-        let captured = self.capture(&inputs, optimizers, &mut step)?;
+        let pool = self.pool()?;
+        let captured = self.capture(&pool, &inputs, optimizers, &mut step)?;
         self.captures += 1;
-        self.pool = Some(captured.graph.pool().clone());
         self.shapes[at].captured.insert(captured).replay(&inputs, optimizers)
     }
 
-    /// Where inputs of this shape are, if the step is captured with them now or was before.
-    fn place(&mut self, inputs: &[Tensor]) -> Option<usize> {
+    /// Where the graphs have their memory. A new one cannot use what the making of the model left in the cache.
+    fn pool(&mut self) -> Result<GraphPool> {
+        if let Some(pool) = &self.pool {
+            return Ok(pool.clone());
+        }
+        self.device.empty_cache()?;
+        Ok(self.pool.insert(GraphPool::new(&self.device)?).clone())
+    }
+
+    /// How a run with these inputs goes.
+    fn place(&mut self, inputs: &[Tensor]) -> Place {
         if !self.device.captures() {
-            return None;
+            return Place::Usual;
         }
         let form = |input: &Tensor| Form {
             shape: input.shape().to_vec(),
@@ -171,7 +201,7 @@ impl CapturedStep {
         let known = self.shapes.iter().position(|shape| shape.inputs == forms);
         let at = match known {
             Some(at) => at,
-            None if self.shapes.len() >= self.most_graphs => return None,
+            None if self.shapes.len() >= self.most_graphs => return Place::Usual,
             None => {
                 self.shapes.push(Shape { inputs: forms, runs: 0, captured: None });
                 self.shapes.len() - 1
@@ -179,19 +209,23 @@ impl CapturedStep {
         };
         let shape = &mut self.shapes[at];
         shape.runs += 1;
-        (shape.runs > self.warm_up).then_some(at)
+        if shape.runs > self.warm_up {
+            return Place::Captured(at);
+        }
+        let has_graphs = self.shapes.iter().any(|shape| shape.captured.is_some());
+        if has_graphs { Place::Usual } else { Place::WarmUp }
     }
 
     fn capture(
         &self,
+        pool: &GraphPool,
         inputs: &[Tensor],
         optimizers: Optimizers<'_, '_>,
         step: &mut impl FnMut(&[Tensor], Optimizers<'_, '_>) -> Result<Vec<Tensor>>,
     ) -> Result<Captured> {
         let inputs: Vec<Tensor> = inputs.iter().map(room_for).collect::<Result<_>>()?;
         let before = steps(optimizers);
-        let captured =
-            Graph::capture(&self.device, self.pool.as_ref(), || Ok(detached(&step(&inputs, optimizers)?)));
+        let captured = Graph::capture(&self.device, Some(pool), || Ok(detached(&step(&inputs, optimizers)?)));
         // Nothing has run yet: a replay counts its own steps.
         set_steps(optimizers, &before);
         let parameters: Vec<Tensor> =

@@ -3,15 +3,17 @@
 //! cuDNN computes where images, filters and results lie in one order: short floats channels-last, as tensor cores read them, others
 //! as they come. What lies in another order is copied into scratch and from there: by sizes and layouts alone, so that
 //! a simulated device asks for the same. Tensor cores read 16 bytes of channels at a time, so short images with fewer (three colors)
-//! are copied with channels of zeros beside theirs. The plain kernels read any order.
+//! are copied with channels of zeros beside theirs. The plain kernels read any order. Small images and few filters have kernels of
+//! their own.
 
 use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Laid, Step};
 
 use super::images::{Sizes, strides};
 use super::product::float;
-use super::{CudaCall, Placed, elementwise, few_filters, name};
+use super::{CudaCall, Placed, elementwise, few_filters, name, small_conv, small_conv_weight};
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::facts::DeviceFacts;
 use crate::layout::{Dims, Layout};
 
 const CONV: &str = include_str!("kernels/conv.cu");
@@ -83,13 +85,23 @@ fn given(dtype: DType, layouts: [&Layout; 3]) -> Given {
     Given { last, channels: seen, scratch_bytes: std::array::from_fn(bytes) }
 }
 
-/// Bytes of scratch: what lies otherwise than cuDNN is to read or write it.
-pub(crate) fn scratch(pass: ConvolutionPass, dtype: DType, ins: [&Layout; 2], out: &Layout) -> u64 {
+/// Bytes of scratch: what lies otherwise than cuDNN is to read or write it, or parts of sums.
+pub(crate) fn scratch(
+    sizes: &Sizes,
+    dtype: DType,
+    ins: [&Layout; 2],
+    out: &Layout,
+    facts: DeviceFacts,
+) -> u64 {
     if float(dtype).is_none() || ins.iter().any(|layout| layout.is_empty()) || out.is_empty() {
         return 0;
     }
-    let layouts = roles(pass, ins[0], ins[1], out);
-    if let Some(bytes) = few_filters::scratch(pass, dtype, layouts) {
+    let layouts = roles(sizes.pass, ins[0], ins[1], out);
+    if small_conv::applies(sizes, dtype, layouts, facts) {
+        return 0;
+    }
+    let parts = small_conv_weight::scratch(sizes, dtype, layouts, facts);
+    if let Some(bytes) = parts.or_else(|| few_filters::scratch(sizes.pass, dtype, layouts)) {
         return bytes;
     }
     let given = given(dtype, layouts);
@@ -144,7 +156,10 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
         return call.missing();
     }
     let tensors = roles(sizes.pass, *first, *second, out);
-    if few_filters::run(call, &sizes, tensors)? {
+    if small_conv::run(call, &sizes, tensors, bias.first().copied())?
+        || small_conv_weight::run(call, &sizes, tensors)?
+        || few_filters::run(call, &sizes, tensors)?
+    {
         return Ok(());
     }
     let otherwise = call.apart(|call| plain(call, &sizes, tensors, bias.first().copied()))?;
@@ -233,9 +248,23 @@ fn plain(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::DeviceKind;
 
     fn forward_scratch(dtype: DType, layouts: [&Layout; 3]) -> u64 {
-        scratch(ConvolutionPass::Forward, dtype, [layouts[0], layouts[1]], layouts[2])
+        let [images, filters, results] = layouts.map(Layout::shape);
+        let plane = |shape: &[usize]| [1, shape[2], shape[3]];
+        let sizes = Sizes {
+            pass: ConvolutionPass::Forward,
+            tf32: false,
+            rank: 2,
+            batch: images[0],
+            groups: 1,
+            in_channels: images[1],
+            out_channels: filters[0],
+            axes: [plane(images), plane(results), plane(filters), [1; 3], [0; 3], [1; 3]],
+        };
+        let facts = DeviceFacts { kind: DeviceKind::Cuda, capability: Some((9, 0)) };
+        scratch(&sizes, dtype, [layouts[0], layouts[1]], layouts[2], facts)
     }
 
     #[test]

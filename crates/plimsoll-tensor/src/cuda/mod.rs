@@ -28,6 +28,8 @@
 //! | `convolution` | convolution: cuDNN's, with plain kernels where that has none |
 //! | `images` | images of one to three dimensions, as those see them |
 //! | `few_filters` | the gradient of a convolution's weight of few elements |
+//! | `small_conv` | convolution of small images by tensor cores |
+//! | `small_conv_weight` | its gradient of filters |
 //! | `window` | pooling |
 //! | `remap` | elements from other places: padding, flips |
 //! | `scan` | running sums and products |
@@ -69,6 +71,8 @@ pub(crate) mod row_norm;
 pub(crate) mod rows;
 pub(crate) mod scan;
 pub(crate) mod scatter;
+mod small_conv;
+mod small_conv_weight;
 pub(crate) mod sort;
 mod space;
 pub(crate) mod step;

@@ -6,6 +6,7 @@ use super::{CudaCall, Placed, name};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::{Dims, Layout};
+use crate::tf32;
 
 const TEXT: &str = include_str!("kernels/product.cu");
 
@@ -87,7 +88,8 @@ pub(crate) fn scaled(
         && (of_c == of_a || (of_c == Float::F32 && of_a != Float::F64))
     {
         let (a, b, c) = (a.matrix(of_a), b.matrix(of_b), c.matrix(of_c));
-        call.push(Step::Product(Product { batch, m, n, k, a, b, c, bias, alpha, beta }));
+        let tf32 = tf32::is_allowed_in_matmul();
+        call.push(Step::Product(Product { batch, m, n, k, a, b, c, bias, alpha, beta, tf32 }));
         return Ok(());
     }
     if a.dtype != b.dtype {

@@ -77,6 +77,15 @@ impl Convolution {
         call_one(Convolution { pass, ..*self }, &ins)
     }
 
+    /// As a GPU's kernels see it.
+    fn sizes(&self) -> Sizes {
+        let ConvShape { batch, groups, in_channels, out_channels, rank, .. } = self.shape;
+        let ConvShape { input, output, kernel, stride, padding, dilation, .. } = self.shape;
+        let axes = [input, output, kernel, stride, padding, dilation];
+        let (pass, tf32) = (self.pass.cuda(), self.tf32);
+        Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes }
+    }
+
     /// How images, filters and results lie, from the layouts of the inputs and of the output.
     fn formats(&self, ins: [&Layout; 2], out: &Layout) -> Formats {
         let ([first, second], out) = (ins.map(format::of), format::of(out));
@@ -106,12 +115,7 @@ impl Kernel for Convolution {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let ConvShape { batch, groups, in_channels, out_channels, rank, .. } = self.shape;
-        let ConvShape { input, output, kernel, stride, padding, dilation, .. } = self.shape;
-        let axes = [input, output, kernel, stride, padding, dilation];
-        let (pass, tf32) = (self.pass.cuda(), self.tf32);
-        let sizes = Sizes { pass, tf32, rank, batch, groups, in_channels, out_channels, axes };
-        convolution::convolution(call, sizes)
+        convolution::convolution(call, self.sizes())
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
@@ -163,8 +167,7 @@ impl Operator for Convolution {
     fn scratch(&self, ins: &[Meta<'_>], outs: &[Meta<'_>], device: DeviceFacts) -> u64 {
         if device.kind == DeviceKind::Cuda {
             let layouts = [ins[0].layout, ins[1].layout];
-            let (pass, dtype, out) = (self.pass.cuda(), ins[0].dtype, outs[0].layout);
-            return convolution::scratch(pass, dtype, layouts, out);
+            return convolution::scratch(&self.sizes(), ins[0].dtype, layouts, outs[0].layout, device);
         }
         if ins[0].dtype != DType::F32 {
             return 0;
