@@ -9,6 +9,7 @@ use super::space::Space;
 use super::{CudaCall, Placed, blocks_for, name};
 use crate::dtype::{DType, result_type};
 use crate::error::Result;
+use crate::layout::Dims;
 
 const TEXT: &str = include_str!("kernels/elementwise.cu");
 
@@ -88,9 +89,13 @@ pub(crate) fn evaluate(
     let flat = |n: usize| is_flat && space.strides.get(n + 1).is_some_and(|strides| strides[0] == 1);
     let mut beside: SmallVec<[Placed<'_>; 5]> = smallvec![out];
     beside.extend(ins.iter().enumerate().filter(|&(n, _)| flat(n)).map(|(_, x)| *x));
-    let vector = if is_flat { together(&beside) } else { 1 };
+    let vector = if is_flat { together(&beside) } else { along_the_last(&space, out, ins) };
+    let is_beside = |n: usize| match is_flat {
+        true => flat(n),
+        false => vector == 1 || space.strides.get(n + 1).is_some_and(|strides| strides.last() == Some(&1)),
+    };
     // A large GPU is busy with as many threads at a time: more elements are read ahead by each.
-    let ahead = if vector > 1 && out.len() / vector >= 1 << 20 { 4 } else { 1 };
+    let ahead = if is_flat && vector > 1 && out.len() / vector >= 1 << 20 { 4 } else { 1 };
     let (text, numbers) = hoisted(&expression.text);
     let mut source = call
         .source(TEXT)
@@ -108,7 +113,7 @@ pub(crate) fn evaluate(
         [("S0", "T0"), ("S1", "T1"), ("S2", "T2"), ("S3", "T3")].into_iter().enumerate()
     {
         let dtype = ins.get(n).map_or("u8", |x| element(expression.compute, x.dtype));
-        source = source.with(letter, dtype).with(stride, if flat(n) { "1" } else { "0" });
+        source = source.with(letter, dtype).with(stride, if is_beside(n) { "1" } else { "0" });
         args = args.address(ins.get(n).map_or(0, |x| x.address));
     }
     args = args.size(out.len()).words(&numbers.map(f64::to_bits));
@@ -134,6 +139,25 @@ fn together(all: &[Placed<'_>]) -> usize {
     let fits = |count: usize| {
         all[0].len().is_multiple_of(count)
             && all.iter().all(|x| x.address.is_multiple_of((count * x.dtype.size()) as u64))
+    };
+    [8, 4, 2].into_iter().find(|&count| count * smallest <= 16 && fits(count)).unwrap_or(1)
+}
+
+/// The same where operands lie differently: along the last dimension, in which each has its elements side by side or one for all.
+fn along_the_last(space: &Space, out: Placed<'_>, ins: &[Placed<'_>]) -> usize {
+    let all: SmallVec<[Placed<'_>; 5]> = std::iter::once(out).chain(ins.iter().copied()).collect();
+    let smallest = all.iter().map(|x| x.dtype.size()).min().unwrap_or(4);
+    let fits = |count: usize| {
+        let lies = |(nth, (x, strides)): (usize, (&Placed<'_>, &Dims))| match strides.split_last() {
+            Some((1, others)) => {
+                let begins_well = x.address.is_multiple_of((count * x.dtype.size()) as u64);
+                begins_well && others.iter().all(|stride| stride.is_multiple_of(count))
+            }
+            Some((0, _)) => nth > 0,
+            _ => false,
+        };
+        space.size.last().is_some_and(|size| size.is_multiple_of(count))
+            && all.iter().zip(&space.strides).enumerate().all(lies)
     };
     [8, 4, 2].into_iter().find(|&count| count * smallest <= 16 && fits(count)).unwrap_or(1)
 }
@@ -191,11 +215,23 @@ pub(crate) fn copy(call: &mut CudaCall<'_>, x: Placed<'_>, out: Placed<'_>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::Layout;
 
     #[test]
     fn constants_become_arguments_so_that_one_kernel_serves_all_values() {
         let (text, numbers) = hoisted("((a * C(2.5)) + C(-1.0)) <= C(2.5) ? C(inf) : C(a)");
         assert_eq!(text, "((a * p0) + p1) <= p0 ? p2 : C(a)");
         assert_eq!(numbers[..3], [2.5, -1.0, f64::INFINITY]);
+    }
+
+    #[test]
+    fn a_row_that_is_repeated_is_read_in_as_large_parts_as_it_allows() {
+        let check = |row: &[usize], address: u64| {
+            let (out, row) = (Layout::contiguous(&[2, 3, 16]), Layout::contiguous(row));
+            let placed = |layout| Placed { address, dtype: DType::BF16, layout };
+            along_the_last(&Space::of(&out, &[placed(&row)]), placed(&out), &[placed(&row)])
+        };
+        assert_eq!((check(&[3, 16], 512), check(&[16], 512), check(&[2, 3, 1], 512)), (8, 8, 8));
+        assert_eq!((check(&[16], 520), check(&[16], 514)), (4, 1));
     }
 }

@@ -2,15 +2,14 @@
 // An expression of each element. Defined before: C, the type that is computed with; EXPRESSION of a, b, c, d, of y (the
 // old output), of i (the element's number) and of the numbers p0 to p7; TO and T0 to T3, the types of the output and of the
 // inputs; NINS, how many inputs there are; READS, whether y is read; RANK, dimensions, or 0 where all lie alike in one;
-// S0 to S3, in that case the strides of the inputs, 0 or 1; VEC, how many elements a thread takes together, and AHEAD, how many times
-// as many it reads before it computes.
+// S0 to S3, the strides of the inputs along the last dimension, 0 or 1, or 1 where VEC is; VEC, how many elements a thread takes together, and AHEAD, how many times
+// as many it reads before it computes; QUICK, whether functions need be no more exact than 16 bits.
 
 struct Numbers { double v[8]; };
 
 #if QUICK
-// Results of 16 bits need no more than these: some units in the last place of a float.
-INLINE float quick_tanh(float x) { return 1.0f - __fdividef(2.0f, __expf(2.0f * x) + 1.0f); }
 #define tanh quick_tanh
+#define erf quick_erf
 #endif
 
 #if RANK > 0
@@ -114,30 +113,56 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         }
     }
 #else
-    i64 step = (i64)gridDim.x * 256;
-    for (i64 first = (i64)blockIdx.x * 256 + threadIdx.x; first < n; first += step) {
-        i64 i = first;
-        TO* to = out + place<RANK>(i, space.size, space.out);
-#if READS
-        C y = load<C>(to);
-#endif
+    i64 step = (i64)gridDim.x * 256 * VEC;
+    for (i64 first = ((i64)blockIdx.x * 256 + threadIdx.x) * VEC; first < n; first += step) {
+        // Where an input's elements lie side by side, VEC of them are read together; else one serves all.
+        TO* to = out + place<RANK>(first, space.size, space.out);
 #if NINS > 0
-        C a = load<C>(x0 + place<RANK>(i, space.size, space.in[0]));
-        (void)a;
+        const T0* from0 = x0 + place<RANK>(first, space.size, space.in[0]);
+        Pack<T0, S0 ? VEC : 1> pack0 = *(const Pack<T0, S0 ? VEC : 1>*)from0;
 #endif
 #if NINS > 1
-        C b = load<C>(x1 + place<RANK>(i, space.size, space.in[1]));
-        (void)b;
+        const T1* from1 = x1 + place<RANK>(first, space.size, space.in[1]);
+        Pack<T1, S1 ? VEC : 1> pack1 = *(const Pack<T1, S1 ? VEC : 1>*)from1;
 #endif
 #if NINS > 2
-        C c = load<C>(x2 + place<RANK>(i, space.size, space.in[2]));
-        (void)c;
+        const T2* from2 = x2 + place<RANK>(first, space.size, space.in[2]);
+        Pack<T2, S2 ? VEC : 1> pack2 = *(const Pack<T2, S2 ? VEC : 1>*)from2;
 #endif
 #if NINS > 3
-        C d = load<C>(x3 + place<RANK>(i, space.size, space.in[3]));
-        (void)d;
+        const T3* from3 = x3 + place<RANK>(first, space.size, space.in[3]);
+        Pack<T3, S3 ? VEC : 1> pack3 = *(const Pack<T3, S3 ? VEC : 1>*)from3;
 #endif
-        store(to, C(EXPRESSION));
+        Pack<TO, VEC> result;
+#if READS
+        result = *(const Pack<TO, VEC>*)to;
+#endif
+#pragma unroll
+        for (int k = 0; k < VEC; k++) {
+            i64 i = first + k;
+            (void)i;
+#if READS
+            C y = value<C>(result.v[k]);
+#endif
+#if NINS > 0
+            C a = value<C>(pack0.v[S0 ? k : 0]);
+            (void)a;
+#endif
+#if NINS > 1
+            C b = value<C>(pack1.v[S1 ? k : 0]);
+            (void)b;
+#endif
+#if NINS > 2
+            C c = value<C>(pack2.v[S2 ? k : 0]);
+            (void)c;
+#endif
+#if NINS > 3
+            C d = value<C>(pack3.v[S3 ? k : 0]);
+            (void)d;
+#endif
+            result.v[k] = Into<TO>::of(C(EXPRESSION));
+        }
+        *(Pack<TO, VEC>*)to = result;
     }
 #endif
 }

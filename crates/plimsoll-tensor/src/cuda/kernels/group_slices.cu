@@ -6,15 +6,27 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(i32* starts, i32* list
     __shared__ i32 counts[32];
     int group = (int)blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     i64 lower = 0;
+#pragma unroll 8
     for (i64 i = threadIdx.x; i < count; i += 1024) lower += (int)(load<i64>(index + i) & 255) < group;
     i32 next = (i32)block_sum(lower);
     if (threadIdx.x == 0) {
         starts[group] = next;
         if (group == 255) starts[256] = (i32)count;
     }
+    bool is_of_group[8];
     for (i64 begin = 0; begin < count; begin += 1024) {
+        // Eight at a time are read before the first is waited for.
+        int turn = (int)(begin >> 10) & 7;
+        if (turn == 0)
+#pragma unroll
+            for (int u = 0; u < 8; u++) {
+                i64 at = begin + u * 1024 + threadIdx.x;
+                is_of_group[u] = at < count && (int)(load<i64>(index + at) & 255) == group;
+            }
         i64 i = begin + threadIdx.x;
-        bool is_in = i < count && (int)(load<i64>(index + i) & 255) == group;
+        bool is_in = false;
+#pragma unroll
+        for (int u = 0; u < 8; u++) if (u == turn) is_in = is_of_group[u];
         u32 mask = __ballot_sync(0xffffffffu, is_in);
         __syncthreads();
         if (lane == 0) counts[warp] = __popc(mask);
