@@ -13,7 +13,7 @@ use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad, place};
 use crate::error::{Error, Result};
 use crate::operator::{Autocast, Slot};
 use crate::road::Tensors;
-use crate::tensor::{Derivative, Grads, Node, Tensor};
+use crate::tensor::{Derivative, Edge, Grads, Node, Tensor};
 use crate::unwind::caught;
 
 /// A forward pass and its derivative.
@@ -46,6 +46,12 @@ pub trait Function: Send + Sync + 'static {
     /// `torch.amp.custom_fwd`.
     fn autocast(&self) -> Autocast {
         Autocast::AsGiven
+    }
+
+    /// The input whose gradient is the sum of the rows of the output's gradient, as a bias's is: what makes that gradient can
+    /// then make the sum in the same pass.
+    fn bias(&self) -> Option<usize> {
+        None
     }
 
     /// The outputs. Nothing is recorded inside; what the derivative needs goes into `save`.
@@ -93,6 +99,18 @@ impl FunctionBackward<'_> {
         self.wanted.get(input) == Some(&true)
     }
 
+    /// Whether the sum of the rows of this input's gradient is wanted, by what made the input.
+    pub(crate) fn wants_row_sum(&self, input: usize) -> bool {
+        self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
+    }
+
+    /// Whether the derivative may change a tensor that was saved at this place and that it holds as `tensor`: this pass frees
+    /// the graph, and nothing else looks at these bytes.
+    pub(crate) fn owns(&self, i: usize, tensor: &Tensor) -> bool {
+        let is_kept = self.saved.get(i).is_some_and(|(_, saved)| !saved.is_packed());
+        is_kept && self.node.is_freed() && tensor.data().storage.ref_count() == 2
+    }
+
     /// The tensor that was saved at this place; part of the graph where the derivative is recorded itself and the
     /// tensor was an input or an output.
     ///
@@ -132,6 +150,10 @@ impl<F: Function> Derivative for Applied<F> {
         let unpacked = Unpacked::default();
         let at = FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked };
         caught(name, "`backward`", || self.function.backward(&at))
+    }
+
+    fn bias(&self) -> Option<usize> {
+        self.function.bias()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
-use crate::tensor::{Derivative, Grads, Node, Tensor};
+use crate::tensor::{Derivative, Edge, Grads, Node, Tensor};
 
 /// What is known of a tensor without its values.
 #[derive(Clone, Copy, Debug)]
@@ -206,6 +206,12 @@ pub trait Operator: Kernel {
         Saves::NOTHING
     }
 
+    /// The input whose gradient is the sum of the rows of the output's gradient, as a bias's is: what makes that gradient can
+    /// then make the sum in the same pass.
+    fn bias(&self) -> Option<usize> {
+        None
+    }
+
     /// The gradients of the inputs, in their order, from those of the outputs: written with operations on
     /// tensors, so that it has a derivative itself. Only outputs of floating point are ever asked about.
     ///
@@ -284,6 +290,11 @@ impl Backward<'_> {
         Ok(Tensor::linked(data, made_by))
     }
 
+    /// Whether the sum of the rows of this input's gradient is wanted, by what made the input.
+    pub(crate) fn wants_row_sum(&self, input: usize) -> bool {
+        self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
+    }
+
     /// Whether the derivative may change a saved output in place: this pass frees the graph, and no hook keeps what was
     /// saved.
     pub(crate) fn owns_output(&self, i: usize) -> bool {
@@ -319,5 +330,9 @@ impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
         let name = self.op.name();
         let unpacked = Unpacked::default();
         self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved, unpacked })
+    }
+
+    fn bias(&self) -> Option<usize> {
+        self.op.bias()
     }
 }

@@ -16,9 +16,9 @@ use std::process::Command;
 use plimsoll_tensor::op::{AdamStep, Decay, Rule, Slot, optimizer_step, optimizer_step_rounded};
 use plimsoll_tensor::suite::{self, Outcome};
 use plimsoll_tensor::{
-    AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Graph, MemoryFormat,
-    OPERATORS, SimConfig, Tensor, allow_tf32_in_convolutions, allow_tf32_in_matmul, cuda_kernel_times,
-    cuda_report, pinned,
+    Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Graph,
+    MemoryFormat, OPERATORS, SimConfig, Tensor, allow_tf32_in_convolutions, allow_tf32_in_matmul,
+    cuda_kernel_times, cuda_report, pinned,
 };
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
@@ -165,6 +165,36 @@ fn train_in_short_floats(device: &Device) {
     let rule = adam(0.1);
     let slot = Slot { parameter: &master, grad: &grad, state: &state, step: 1 };
     optimizer_step_rounded(&rule, &[slot], &[&w]).unwrap();
+}
+
+/// A perceptron of each activation in a residual stream, whose biases' gradients other kernels make, and a loss over so many classes
+/// that a block has rows one after the other.
+fn train_perceptrons(device: &Device) {
+    let of = |shape: &[usize], dtype: DType| {
+        let x = Tensor::zeros(shape, device).unwrap().to_dtype(dtype).unwrap();
+        x.requires_grad_(true).unwrap()
+    };
+    for dtype in [DType::BF16, DType::F32] {
+        let (head, vector) = (of(&[20_003, 520], dtype), of(&[520], dtype));
+        let mut x = of(&[2, 130, 520], dtype);
+        for activation in [Activation::Relu, Activation::Gelu, Activation::GeluTanh, Activation::Silu] {
+            let (up, bias, down) = (of(&[520, 900], dtype), of(&[900], dtype), of(&[520, 900], dtype));
+            let wide = x.linear_in_out(&up, Some(&bias)).unwrap();
+            let part = wide.activation_linear(activation, &down, Some(&vector)).unwrap();
+            x = part.add_layer_norm(&x, Some(&vector), Some(&vector), 1e-5).unwrap().0;
+        }
+        let target = Tensor::from_slice(&[3_i64; 260], &[2, 130], device).unwrap();
+        let loss = x.linear_cross_entropy(&head, None, &target, CrossEntropyOptions::default()).unwrap();
+        loss.backward().unwrap();
+    }
+}
+
+#[test]
+fn a_perceptron_is_computed_again_in_place_and_needs_the_memory_of_the_simulated_device() {
+    let test = "a_perceptron_is_computed_again_in_place_and_needs_the_memory_of_the_simulated_device";
+    if is_inner(test, &[]) && has_compiler() {
+        with_equal_peaks(train_perceptrons);
+    }
 }
 
 /// AdamW's rule without decay.

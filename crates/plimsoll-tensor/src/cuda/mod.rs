@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `space` | operands laid beside each other, in as few dimensions as they need |
 //! | `elementwise` | an expression of each element, of any types; fills and copies |
+//! | `activation` | the gradient of an activation, with its values computed again |
 //! | `fold` | reductions that keep more than a sum: variances, norms, extremes, products |
 //! | `group_norm` | group normalization |
 //! | `recurrent` | recurrent layers, step by step |
@@ -27,6 +28,7 @@
 //! | `batch_norm` | batch normalization, forward and backward |
 //! | `convolution` | convolution: cuDNN's, with plain kernels where that has none |
 //! | `images` | images of one to three dimensions, as those see them |
+//! | `few_classes` | products with the last few classes of a projection |
 //! | `few_filters` | the gradient of a convolution's weight of few elements |
 //! | `small_conv` | convolution of small images by tensor cores |
 //! | `small_conv_weight` | its gradient of filters |
@@ -42,12 +44,14 @@
 //! | `flash_pass` | its passes |
 //! | `flash_wgmma` | how its tiles are cut on Hopper, where they are multiplied by `wgmma` |
 
+pub(crate) mod activation;
 pub(crate) mod attention;
 pub(crate) mod batch_norm;
 pub(crate) mod clip;
 pub(crate) mod convolution;
 pub(crate) mod distance;
 pub(crate) mod elementwise;
+mod few_classes;
 mod few_filters;
 pub(crate) mod flash;
 mod flash_pass;

@@ -1,7 +1,8 @@
 //! A projection to classes, such as a vocabulary, whose logits are never whole, and its loss.
 
-use plimsoll_cuda::{Args, Launch, Source, Step};
+use plimsoll_cuda::{Args, Launch, Step};
 
+use super::few_classes::{self, FewClasses};
 use super::product::{Operand, product};
 use super::rows::{flag, typed};
 use super::{CudaCall, Placed, fault, threads_for};
@@ -9,19 +10,14 @@ use crate::dtype::DType;
 use crate::error::Result;
 
 const CROSS_ENTROPY: &str = include_str!("kernels/cross_entropy.cu");
+const BULK: &str = include_str!("kernels/cross_entropy_bulk.cu");
 
-/// What is multiplied with the last few classes.
-#[derive(Clone, Copy, Debug)]
-enum Few {
-    /// Rows, to their logits.
-    Logits,
-    /// Gradients of logits, to the rows'.
-    ToX,
-    /// Gradients of logits and rows, to the weight's.
-    ToWeight,
-    /// The same, added to what is there.
-    ToWeightMore,
-}
+/// Bytes of a row from which on the threads of a block that has rows one after the other have enough work.
+const LEAST_BULK: usize = 32 << 10;
+/// Bytes of shared memory for two rows, on GPUs from Hopper on whose compute capability ends with 0.
+const BULK_ROOM: usize = 226 << 10;
+/// Blocks that work on rows one after the other: the multiprocessors of a large GPU.
+const BULK_BLOCKS: usize = 132;
 
 /// A projection to classes whose logits are never whole.
 #[derive(Clone, Copy, Debug)]
@@ -43,11 +39,12 @@ pub(crate) struct Projected {
 const TILE: usize = 128;
 
 impl Projected {
-    /// Bytes that the logits of some rows may take: as many as the input and its gradient, which are there too. The weight's
-    /// gradient is read and written once for each of these parts, which short floats, whose products are fast, would notice.
+    /// Bytes that the logits of some rows may take: four times as many as the input, as a transformer's perceptron takes inside.
+    /// The weight's gradient is read and written once for each of these parts, which short floats, whose products are fast,
+    /// would notice.
     fn logits_bytes(&self, dtype: DType) -> usize {
-        let least = if dtype.size() == 2 { 128 << 20 } else { 64 << 20 };
-        least.max(2 * self.rows * self.dim * dtype.size())
+        let (least, inputs) = if dtype.size() == 2 { (128 << 20, 4) } else { (64 << 20, 2) };
+        least.max(inputs * self.rows * self.dim * dtype.size())
     }
 
     /// Rows whose logits are there at a time.
@@ -72,6 +69,25 @@ impl Projected {
         if row <= room { (u32::try_from(row).unwrap_or(0), threads) } else { (0, threads) }
     }
 
+    /// The losses of so many rows, and the gradients of their logits.
+    fn of_rows(&self, call: &mut CudaCall<'_>, dtype: DType, count: usize, args: Args) {
+        let row = self.stride(dtype) * dtype.size();
+        let has_bulk = matches!(call.facts.capability, Some((9 | 10, 0)));
+        let (source, blocks, shared_bytes, block, args) =
+            if has_bulk && row >= LEAST_BULK && 2 * row <= BULK_ROOM {
+                let source = typed(call, BULK, dtype);
+                (source, count.min(BULK_BLOCKS), u32::try_from(2 * row).unwrap_or(0), 1024, args.size(count))
+            } else {
+                let (kept_bytes, threads) = self.row_kernel(call, dtype);
+                let source = typed(call, CROSS_ENTROPY, dtype).with("PASS", "1");
+                let source = source.with("KEEP", flag(kept_bytes > 0)).with("THREADS", threads.to_string());
+                (source, count, kept_bytes, threads, args)
+            };
+        if let Ok(blocks) = u32::try_from(blocks) {
+            call.push(Step::Launch(Launch { source, grid: [blocks, 1, 1], block, shared_bytes, args }));
+        }
+    }
+
     /// Elements from a row of logits to the next: rows begin at multiples of 16 bytes, which fast products ask for.
     fn stride(&self, dtype: DType) -> usize {
         self.classes.next_multiple_of(16 / dtype.size())
@@ -88,31 +104,21 @@ impl Projected {
         dtype.size() == 2 && count < 16 / dtype.size() && count < self.classes
     }
 
-    /// A product with the last few classes, for `rows` rows.
-    fn few(
-        &self,
-        call: &mut CudaCall<'_>,
-        source: &Source,
-        pass: Few,
-        addresses: &[u64],
-        (rows, stride, few): (usize, usize, usize),
-    ) -> Result<()> {
-        let args = addresses.iter().fold(Args::new(), |args, &address| args.address(address));
-        let args = args.size(rows).size(self.dim).size(stride);
-        let (number, blocks, threads, args) = match pass {
-            Few::Logits => ("4", rows.div_ceil(8), 256, args),
-            Few::ToX => ("5", (rows * self.dim).div_ceil(256), 256, args),
-            Few::ToWeight => ("6", self.dim.div_ceil(32), 1024, args.i64(0)),
-            Few::ToWeightMore => ("6", self.dim.div_ceil(32), 1024, args.i64(1)),
-        };
-        let source = source.clone().with("PASS", number).with("FEW", few.to_string());
-        call.launch(source, [blocks, 1, 1], threads, args)
+    /// The last few classes, where there are such, and the number of the first.
+    fn few(&self, dtype: DType, weight: u64) -> Option<(usize, FewClasses)> {
+        let (first, count) = self.parts(dtype).find(|&(_, count)| self.are_few(count, dtype))?;
+        let weight = weight + (first * self.dim * dtype.size()) as u64;
+        Some((first, FewClasses { count, dim: self.dim, stride: self.stride(dtype), dtype, weight }))
     }
 
-    /// Bytes of scratch: logits of a chunk, the loss of each row, and what a mean divides by.
+    /// Bytes of scratch: logits of a chunk, the loss of each row, what a mean divides by, and parts of the gradient of the last few
+    /// classes' weight.
     pub(crate) fn scratch(&self, dtype: DType) -> u64 {
-        let logits = (self.chunk(dtype) * self.stride(dtype) * dtype.size()).next_multiple_of(512);
-        (logits + (self.rows + 1) * dtype.accumulator().size()) as u64
+        let chunk = self.chunk(dtype);
+        let logits = (chunk * self.stride(dtype) * dtype.size()).next_multiple_of(512);
+        let parts = self.rows.div_ceil(chunk.max(1)) * few_classes::parts(chunk);
+        let sums = self.few(dtype, 0).map_or(0, |(_, few)| parts * few.count * self.dim);
+        (logits + (self.rows + 1 + sums) * dtype.accumulator().size()) as u64
     }
 
     /// `x, weight, target[, bias][, weights of classes] -> loss[, grad of x][, grad of weight][, grad of bias]`.
@@ -139,6 +145,9 @@ impl Projected {
         let args = Args::new().address(total).address(target.address).address(class_weights);
         let args = args.size(rows).size(classes);
         call.launch(source.clone().with("PASS", "0"), [1; 3], 512, args.i64(ignored).fault(fault::TARGET))?;
+        let few = self.few(dtype, weight.address);
+        let parts_at = total + dtype.accumulator().size() as u64;
+        let mut parts = 0;
         let wanted = to_x.is_some() || to_weight.is_some() || to_bias.is_some();
         for first in (0..rows).step_by(chunk) {
             let count = chunk.min(rows - first);
@@ -148,9 +157,8 @@ impl Projected {
             let l = |class: usize| Operand::rows(logits + (class * size) as u64, dtype, stride);
             for (class, some) in self.parts(dtype) {
                 let (to, bias) = (l(class), bias.map(|bias| bias + (class * size) as u64));
-                if self.are_few(some, dtype) {
-                    let to = [to.address, rows_of_x.address, w(class).address, bias.unwrap_or(0)];
-                    self.few(call, &source, Few::Logits, &to, (count, stride, some))?;
+                if let Some((_, few)) = few.filter(|(first, _)| *first == class) {
+                    few.logits(call, count, [to.address, rows_of_x.address, bias.unwrap_or(0)])?;
                     continue;
                 }
                 product(call, [1, count, some, dim], rows_of_x, w(class).transposed(), to, bias, 0.0)?;
@@ -160,42 +168,25 @@ impl Projected {
             let args = args.address(target.address + (first * 8) as u64).address(total);
             let args = args.address(class_weights).size(classes).size(stride).i64(ignored);
             let args = args.f64(smoothing).i64(mean).i64(i64::from(wanted));
-            let (kept_bytes, threads) = self.row_kernel(call, dtype);
-            let of_row = source.clone().with("PASS", "1").with("KEEP", flag(kept_bytes > 0));
-            let of_row = of_row.with("THREADS", threads.to_string());
-            if let Ok(blocks) = u32::try_from(count) {
-                let grid = [blocks, 1, 1];
-                call.push(Step::Launch(Launch {
-                    source: of_row,
-                    grid,
-                    block: threads,
-                    shared_bytes: kept_bytes,
-                    args,
-                }));
+            self.of_rows(call, dtype, count, args);
+            if let Some((class, few)) = few.filter(|_| to_x.is_some() || to_weight.is_some()) {
+                let of_part = (parts * few.count * dim * dtype.accumulator().size()) as u64;
+                let sums = to_weight.map_or(0, |_| parts_at + of_part);
+                let to_x = to_x.as_ref().map_or(0, at);
+                few.gradients(call, count, [to_x, sums, l(class).address, rows_of_x.address])?;
+                parts += few_classes::parts(count);
             }
-            if let Some(to_x) = &to_x {
-                // The few classes first, so that the sum of the many is rounded last.
-                for (nth, (class, some)) in self.parts(dtype).rev().enumerate() {
-                    let (to, keep) = (Operand::rows(at(to_x), dtype, dim), if nth == 0 { 0.0 } else { 1.0 });
-                    if self.are_few(some, dtype) {
-                        let to = [to.address, l(class).address, w(class).address];
-                        self.few(call, &source, Few::ToX, &to, (count, stride, some))?;
-                        continue;
-                    }
+            let many = self.parts(dtype).filter(|&(class, _)| few.is_none_or(|(first, _)| first != class));
+            for (nth, (class, some)) in many.enumerate() {
+                if let Some(to_x) = &to_x {
+                    // After the few classes, so that the sum of the many is rounded last.
+                    let keep = if nth == 0 && few.is_none() { 0.0 } else { 1.0 };
+                    let to = Operand::rows(at(to_x), dtype, dim);
                     product(call, [1, count, dim, some], l(class), w(class), to, None, keep)?;
                 }
-            }
-            if let Some(to_weight) = &to_weight {
-                let keep = if first == 0 { 0.0 } else { 1.0 };
-                for (class, some) in self.parts(dtype) {
-                    let to = to_weight.address + (class * dim * size) as u64;
-                    if self.are_few(some, dtype) {
-                        let pass = if first == 0 { Few::ToWeight } else { Few::ToWeightMore };
-                        let to = [to, l(class).address, rows_of_x.address];
-                        self.few(call, &source, pass, &to, (count, stride, some))?;
-                        continue;
-                    }
-                    let to = Operand::rows(to, dtype, dim);
+                if let Some(to_weight) = &to_weight {
+                    let keep = if first == 0 { 0.0 } else { 1.0 };
+                    let to = Operand::rows(to_weight.address + (class * dim * size) as u64, dtype, dim);
                     product(call, [1, some, dim, count], l(class).transposed(), rows_of_x, to, None, keep)?;
                 }
             }
@@ -204,6 +195,11 @@ impl Projected {
                 let args = args.size(stride).i64(i64::from(first > 0));
                 call.launch(source.clone().with("PASS", "3"), [classes.div_ceil(32), 1, 1], 1024, args)?;
             }
+        }
+        if let (Some((class, few)), Some(to_weight)) = (few, &to_weight)
+            && rows > 0
+        {
+            few.weight(call, to_weight.address + (class * dim * size) as u64, parts_at, parts)?;
         }
         if rows == 0 {
             for to in [to_weight, to_bias].into_iter().flatten() {

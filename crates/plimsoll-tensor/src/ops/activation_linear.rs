@@ -7,9 +7,12 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::activation_backward;
 use super::activations::Silu;
 use super::functions::{Gelu, GeluTanh, Relu};
 use super::gradient_in_place::gradient_in_place;
+use super::sum::sum_of_rows;
+use crate::autograd::is_grad_enabled;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::layout::Dims;
@@ -45,6 +48,17 @@ impl Activation {
         }
     }
 
+    /// Its values in the place of its input `x`, and in the place of the gradient of its output that of the input, which brings
+    /// the sum of its rows where `sum` is set. In one pass.
+    fn in_one_pass(self, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
+        match self {
+            Activation::Relu => activation_backward::run(Relu {}, grad, x, sum),
+            Activation::Gelu => activation_backward::run(Gelu {}, grad, x, sum),
+            Activation::GeluTanh => activation_backward::run(GeluTanh {}, grad, x, sum),
+            Activation::Silu => activation_backward::run(Silu {}, grad, x, sum),
+        }
+    }
+
     /// The gradient of its input `x` from that of its output, in the place of that where nobody else sees it.
     fn gradient(self, grad: Tensor, x: &Tensor) -> Result<Tensor> {
         match self {
@@ -56,6 +70,30 @@ impl Activation {
     }
 }
 
+/// A tensor as a matrix of its rows.
+fn rows(x: &Tensor) -> Result<Tensor> {
+    let width = x.shape()[x.rank() - 1];
+    let count: usize = x.shape()[..x.rank() - 1].iter().product();
+    x.reshape([count, width].as_slice())
+}
+
+/// The gradient of a layer's input.
+fn to_input(grad: &Tensor, weight: &Tensor) -> Result<Tensor> {
+    let mut shape = Dims::from_slice(grad.shape());
+    shape[grad.rank() - 1] = weight.shape()[1];
+    rows(grad)?.matmul(weight)?.reshape(shape.as_slice())
+}
+
+/// The gradient of a layer's weight, from its input. It lies as the weight does, so that no copy is needed where that is a
+/// transposed view.
+fn to_weight(grad: &Tensor, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+    let (grad, x) = (rows(grad)?, rows(x)?);
+    match weight.strides()[0] == 1 && weight.strides()[1] != 1 {
+        true => x.t()?.matmul(&grad)?.t(),
+        false => grad.t()?.matmul(&x),
+    }
+}
+
 /// The gradients of a layer's input, weight and bias; `x` gives its input.
 fn of_linear(
     at: &FunctionBackward<'_>,
@@ -63,25 +101,10 @@ fn of_linear(
     weight: &Tensor,
     x: impl FnOnce() -> Result<Tensor>,
 ) -> Result<[Option<Tensor>; 3]> {
-    let rows = |x: &Tensor| -> Result<Tensor> {
-        let width = x.shape()[x.rank() - 1];
-        let count: usize = x.shape()[..x.rank() - 1].iter().product();
-        x.reshape([count, width].as_slice())
-    };
-    let flat = rows(grad)?;
-    let mut shape = Dims::from_slice(grad.shape());
-    shape[grad.rank() - 1] = weight.shape()[1];
-    let to_x = || flat.matmul(weight)?.reshape(shape.as_slice());
     // What `x` computes is dropped before the gradient of `x`, which is as large, is requested.
-    // A gradient lies as its weight does, so that no copy is needed where that is a transposed view.
-    let is_transposed = weight.strides()[0] == 1 && weight.strides()[1] != 1;
-    let to_weight = || match is_transposed {
-        true => rows(&x()?)?.t()?.matmul(&flat)?.t(),
-        false => flat.t()?.matmul(&rows(&x()?)?),
-    };
-    let to_weight = at.wants(1).then(to_weight).transpose()?;
-    let to_bias = at.wants(2).then(|| flat.sum_dims(&[0])).transpose()?;
-    Ok([at.wants(0).then(to_x).transpose()?, to_weight, to_bias])
+    let to_weight = at.wants(1).then(|| to_weight(grad, weight, &x()?)).transpose()?;
+    let to_bias = at.wants(2).then(|| sum_of_rows(grad)).transpose()?;
+    Ok([at.wants(0).then(|| to_input(grad, weight)).transpose()?, to_weight, to_bias])
 }
 
 fn only(count: usize, grads: [Option<Tensor>; 3]) -> Grads {
@@ -95,9 +118,35 @@ struct Before {
     bias: bool,
 }
 
+impl Before {
+    /// The gradients where nobody else looks at `x`: the activation is computed again in its place, together with its gradient.
+    /// `None` where that cannot be.
+    fn in_place(
+        &self,
+        at: &FunctionBackward<'_>,
+        grad: &Tensor,
+        (x, weight): (&Tensor, &Tensor),
+    ) -> Result<Option<[Option<Tensor>; 3]>> {
+        if is_grad_enabled() || !at.wants(0) || !at.wants(1) || !at.owns(0, x) {
+            return Ok(None);
+        }
+        if !activation_backward::takes(grad, x) {
+            return Ok(None);
+        }
+        let to_x = to_input(grad, weight)?;
+        self.activation.in_one_pass(&to_x, x, at.wants_row_sum(0))?;
+        let to_bias = at.wants(2).then(|| sum_of_rows(grad)).transpose()?;
+        Ok(Some([Some(to_x), Some(to_weight(grad, weight, x)?), to_bias]))
+    }
+}
+
 impl Function for Before {
     fn name(&self) -> &'static str {
         "activation_linear"
+    }
+
+    fn bias(&self) -> Option<usize> {
+        Some(2)
     }
 
     fn autocast(&self) -> Autocast {
@@ -114,6 +163,9 @@ impl Function for Before {
         let count = 2 + usize::from(self.bias);
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; count]) };
         let (x, weight) = (at.saved(0)?, at.saved(1)?);
+        if let Some(grads) = self.in_place(at, grad, (&x, &weight))? {
+            return Ok(only(count, grads));
+        }
         let [to_y, to_weight, to_bias] = of_linear(at, grad, &weight, || self.activation.of(&x))?;
         let to_x = to_y.map(|grad| self.activation.gradient(grad, &x)).transpose()?;
         Ok(only(count, [to_x, to_weight, to_bias]))

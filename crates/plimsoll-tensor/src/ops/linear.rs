@@ -3,6 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::short_products;
+use super::sum::sum_of_rows;
 use super::{want_number, want_same};
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
 use crate::cpu::kernels::short_matmul::short_matmul;
@@ -166,9 +167,13 @@ impl Operator for Linear {
         Saves::input(0).only_if(wanted[1]).and(Saves::input(1).only_if(wanted[0]))
     }
 
+    fn bias(&self) -> Option<usize> {
+        Some(2)
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
-        let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
-        let grad = grad.reshape(&[rows(grad.shape()), grad.shape()[grad.rank() - 1]])?;
+        let Some(given) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
+        let grad = given.reshape(&[rows(given.shape()), given.shape()[given.rank() - 1]])?;
         let to_x = || {
             let w = at.input(1)?;
             let w = if self.weight == Weight::OutIn { w } else { w.t()? };
@@ -182,7 +187,7 @@ impl Operator for Linear {
         let mut results: Grads =
             smallvec![at.wants(0).then(to_x).transpose()?, at.wants(1).then(to_w).transpose()?];
         if at.inputs() == 3 {
-            results.push(at.wants(2).then(|| grad.sum_dims(&[0])).transpose()?);
+            results.push(at.wants(2).then(|| sum_of_rows(given)).transpose()?);
         }
         Ok(results)
     }

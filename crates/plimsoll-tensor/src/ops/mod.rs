@@ -4,6 +4,7 @@
 //! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` work on references and give
 //! a `Result`. Kernels on plain slices are the crate `plimsoll-kernels`. CONTRIBUTING.md walks through a new operator.
 
+mod activation_backward;
 mod activation_linear;
 mod activations;
 mod argmax;

@@ -109,6 +109,14 @@ impl Operator for SumOver {
     }
 }
 
+/// The sum of the rows of a gradient: that which it brings, or computed now.
+pub(super) fn sum_of_rows(grad: &Tensor) -> Result<Tensor> {
+    match grad.take_row_sum() {
+        Some(sum) => Ok(sum),
+        None => grad.sum_dims(&(0..grad.rank() as isize - 1).collect::<Vec<_>>()),
+    }
+}
+
 impl Tensor {
     /// The sum of all elements, a scalar; of whole numbers and truth values in `int64`.
     ///

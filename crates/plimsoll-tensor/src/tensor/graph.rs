@@ -38,6 +38,8 @@ pub(super) struct Inner {
     pub(super) lineage: OnceLock<Lineage>,
     /// On leaves only: what a backward pass calls with the gradient.
     pub(super) hooks: OnceLock<Arc<Hooks>>,
+    /// Of a gradient: the sum of its rows, and after how many changes of its storage that was made.
+    pub(super) row_sum: Mutex<Option<(Tensor, u32)>>,
 }
 
 /// An operation, and which of its outputs.
@@ -80,6 +82,11 @@ pub(crate) trait Derivative: Send + Sync {
     /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
     /// depends on that output). `wanted` says for each input whether its gradient is asked for.
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
+
+    /// The input whose gradient is the sum of the rows of the output's gradient, as a bias's is.
+    fn bias(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// Where a gradient goes.

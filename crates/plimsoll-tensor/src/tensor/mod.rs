@@ -9,6 +9,7 @@ mod graph;
 mod hooks;
 mod lineage;
 mod node;
+mod row_sum;
 mod sharing;
 
 use std::fmt;
@@ -53,6 +54,7 @@ impl Tensor {
             made_by,
             lineage: OnceLock::new(),
             hooks: OnceLock::new(),
+            row_sum: Mutex::new(None),
         }))
     }
 

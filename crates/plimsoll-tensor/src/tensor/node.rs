@@ -90,6 +90,13 @@ impl Node {
         self.hooks.get_or_init(Hooks::new)
     }
 
+    /// Whether the sum of the rows of the output's gradient is wanted: the gradient of a bias.
+    pub(crate) fn wants_row_sum(&self) -> bool {
+        let slot = self.derivative.lock().unwrap_or_else(PoisonError::into_inner);
+        let bias = slot.as_ref().and_then(|derivative| derivative.bias());
+        bias.is_some_and(|bias| self.edges.get(bias).is_some_and(Option::is_some))
+    }
+
     /// Whether a backward pass has taken the derivative out: what it saved is freed when it returns.
     pub(crate) fn is_freed(&self) -> bool {
         self.derivative.lock().unwrap_or_else(PoisonError::into_inner).is_none()
@@ -120,6 +127,10 @@ struct Holding<T> {
 impl<T: Send + Sync> Derivative for Holding<T> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         self.derivative.backward(node, grads, wanted)
+    }
+
+    fn bias(&self) -> Option<usize> {
+        self.derivative.bias()
     }
 }
 

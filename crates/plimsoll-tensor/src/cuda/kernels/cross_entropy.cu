@@ -1,17 +1,21 @@
 
 // Cross entropy of a projection against classes. Defined before: A, the type that is computed in; T, that of logits; PASS; KEEP: whether
-// a block keeps its row of logits in shared memory, or reads it again; THREADS of a block; FEW: the classes of passes 4 to 6, which are
-// products with the last few classes.
+// a block keeps its row of logits in shared memory, or reads it again; THREADS of a block.
 
 #if PASS == 0
 // What a mean divides by, and what weighs the target's classes: one block.
 extern "C" __global__ void __launch_bounds__(512) kernel(A* total, const i64* target, const T* weight, i64 rows, i64 classes, i64 ignored, Faults faults) {
     A sum = 0;
-    for (i64 row = threadIdx.x; row < rows; row += 512) {
-        i64 to = target[row];
-        if (to == ignored) continue;
-        if (to < 0 || to >= classes) { report(faults, to, row, classes); continue; }
-        sum += weight ? load<A>(weight + to) : (A)1;
+    for (i64 first = threadIdx.x; first < rows; first += 512 * 8) {
+        i64 to[8];
+#pragma unroll
+        for (int u = 0; u < 8; u++) to[u] = first + u * 512 < rows ? target[first + u * 512] : ignored;
+#pragma unroll
+        for (int u = 0; u < 8; u++) {
+            if (to[u] == ignored) continue;
+            if (to[u] < 0 || to[u] >= classes) { report(faults, to[u], first + u * 512, classes); continue; }
+            sum += weight ? load<A>(weight + to[u]) : (A)1;
+        }
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0) *total = sum;
@@ -137,59 +141,11 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads
     for (int i = 1; i < 32; i++) sum += parts[i][lane];
     store(out + c, keep ? load<A>(out + c) + sum : sum);
 }
-#elif PASS == 4
-// Logits of a row: a warp each. `w` and `bias` begin at the first of these classes.
-extern "C" __global__ void __launch_bounds__(256) kernel(T* logits, const T* x, const T* w, const T* bias, i64 rows, i64 dim, i64 stride) {
-    i64 row = (i64)blockIdx.x * 8 + (threadIdx.x >> 5);
-    int lane = threadIdx.x & 31;
-    if (row >= rows) return;
-    A sums[FEW] = {};
-    for (i64 i = lane; i < dim; i += 32) {
-        A v = load<A>(x + row * dim + i);
-#pragma unroll
-        for (int c = 0; c < FEW; c++) sums[c] += v * load<A>(w + c * dim + i);
-    }
-#pragma unroll
-    for (int c = 0; c < FEW; c++) {
-        A sum = across<Plus>(sums[c]);
-        if (lane == 0) store(logits + row * stride + c, bias ? sum + load<A>(bias + c) : sum);
-    }
-}
-#elif PASS == 5
-// Their part of the gradient of x.
-extern "C" __global__ void __launch_bounds__(256) kernel(T* out, const T* grads, const T* w, i64 rows, i64 dim, i64 stride) {
-    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
-    if (i >= rows * dim) return;
-    i64 row = i / dim, col = i - row * dim;
-    A sum = 0;
-#pragma unroll
-    for (int c = 0; c < FEW; c++) sum += load<A>(grads + row * stride + c) * load<A>(w + c * dim + col);
-    store(out + i, sum);
-}
-#elif PASS == 6
-// The gradient of their weight: blocks with 32 columns each, to which what was there is added.
-extern "C" __global__ void __launch_bounds__(1024) kernel(T* out, const T* grads, const T* x, i64 rows, i64 dim, i64 stride, i64 keep) {
-    __shared__ A parts[32][33];
-    int lane = threadIdx.x & 31, first = threadIdx.x >> 5;
-    i64 col = (i64)blockIdx.x * 32 + lane;
-    for (int c = 0; c < FEW; c++) {
-        A sum = 0;
-        if (col < dim)
-#pragma unroll 8
-            for (i64 row = first; row < rows; row += 32) sum += load<A>(grads + row * stride + c) * load<A>(x + row * dim + col);
-        __syncthreads();
-        parts[first][lane] = sum;
-        __syncthreads();
-        if (first == 0 && col < dim) {
-            for (int i = 1; i < 32; i++) sum += parts[i][lane];
-            store(out + c * dim + col, keep ? load<A>(out + c * dim + col) + sum : sum);
-        }
-    }
-}
 #else
 // The loss of all rows: one block.
 extern "C" __global__ void __launch_bounds__(512) kernel(T* out, const A* losses, const A* total, i64 rows, i64 mean) {
     A sum = 0;
+#pragma unroll 8
     for (i64 row = threadIdx.x; row < rows; row += 512) sum += losses[row];
     sum = block_sum(sum);
     if (threadIdx.x == 0) store(out, mean ? sum / *total : sum);

@@ -1,8 +1,8 @@
 
 // Rows by mean and deviation or by their root mean square, perhaps of a sum that is written too. Defined before: A, the type that is
 // computed in; T, that of the elements; MEAN; ADD: whether a residual is added before, or another gradient after; PASS: 0 forward, 1 the
-// gradient of the input, 2 parts of the sums that the gradients of weight and bias are, 3 these sums; SUMS: whether pass 1 makes
-// those parts too; VEC and EACH: a thread keeps EACH times VEC elements of a row in registers, or reads them again where EACH is 0; WARPS: how
+// gradient of the input, 2 parts of the sums that the gradients of weight and bias are, 3 these sums; SUMS: how many sums pass 1 makes
+// parts of: 0, those 2, or 3 with that of the rows that it writes; VEC and EACH: a thread keeps EACH times VEC elements of a row in registers, or reads them again where EACH is 0; WARPS: how
 // many rows a block works on at a time, each a warp's, or 0 for one row of the whole block; THREADS of a block.
 
 #if WARPS
@@ -36,15 +36,28 @@ INLINE void row_sums(A& x, A& y) {
 #if PASS < 2
 #if EACH
 typedef Pack<T, VEC> Some;
-// A thread's elements of a row: the packs LANE, LANE + SPAN, …; 0 from the row's end on.
-INLINE void read(A (&to)[EACH][VEC], const T* row, i64 cols) {
+// A thread's elements of a row: the packs LANE, LANE + SPAN, …; what was there, or 0, from the row's end on.
+INLINE void read_packs(Some (&to)[EACH], const T* row, i64 cols) {
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         i64 at = (i64)(e * SPAN + LANE) * VEC;
-        Some x;
-        if (at < cols) x = *(const Some*)(row + at);
+        if (at < cols) to[e] = *(const Some*)(row + at);
+    }
+}
+INLINE void unpack(A (&to)[EACH][VEC], const Some (&from)[EACH]) {
 #pragma unroll
-        for (int k = 0; k < VEC; k++) to[e][k] = at < cols ? value<A>(x.v[k]) : (A)0;
+    for (int e = 0; e < EACH; e++)
+#pragma unroll
+        for (int k = 0; k < VEC; k++) to[e][k] = value<A>(from[e].v[k]);
+}
+INLINE void read(A (&to)[EACH][VEC], const T* row, i64 cols) {
+    Some some[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        i64 at = (i64)(e * SPAN + LANE) * VEC;
+        if (at < cols) some[e] = *(const Some*)(row + at);
+#pragma unroll
+        for (int k = 0; k < VEC; k++) to[e][k] = at < cols ? value<A>(some[e].v[k]) : (A)0;
     }
 }
 #define EVERY(BODY) \
@@ -71,10 +84,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
     A squares = 0, mean = 0;
     const T* row = x + begin;
 #if EACH
-    A v[EACH][VEC], w[EACH][VEC];
+    A v[EACH][VEC];
+#if ADD
+    A w[EACH][VEC];
+#endif
     read(v, row, cols);
 #if ADD
     read(w, residual + begin, cols);
+#endif
+    // Long before they are needed.
+    Some of_weight[EACH], of_bias[EACH];
+    if (weight) read_packs(of_weight, weight, cols);
+    if (bias) read_packs(of_bias, bias, cols);
+#if ADD
     // The sum as it is stored.
     EVERY(v[e][k] = value<A>(Into<T>::of(v[e][k] + w[e][k]));)
     WRITE(T, sum + begin, v[e][k])
@@ -86,10 +108,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) kernel(
 #endif
     EVERY(A off = v[e][k] - mean; squares += off * off;)
     A rstd = 1 / sqrt(row_sum(squares) / (A)cols + (A)eps);
-    if (weight) read(w, weight, cols);
-    EVERY(v[e][k] = (v[e][k] - mean) * rstd; if (weight) v[e][k] *= w[e][k];)
-    if (bias) read(w, bias, cols);
-    WRITE(T, out + begin, bias ? v[e][k] + w[e][k] : v[e][k])
+    EVERY(
+        v[e][k] = (v[e][k] - mean) * rstd;
+        if (weight) v[e][k] *= value<A>(of_weight[e].v[k]);
+        if (bias) v[e][k] += value<A>(of_bias[e].v[k]);
+    )
+    WRITE(T, out + begin, v[e][k])
 #else
 #if ADD
     for (i64 i = LANE; i < cols; i += SPAN) store(sum + begin + i, load<A>(x + begin + i) + load<A>(residual + begin + i));
@@ -122,26 +146,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
 ) {
 #if EACH
     Some w[EACH];
-    if (weight)
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            if ((i64)(e * SPAN + LANE) * VEC < cols) w[e] = ((const Some*)weight)[e * SPAN + LANE];
+    if (weight) read_packs(w, weight, cols);
 #if SUMS
     A to_weight[EACH][VEC] = {}, to_bias[EACH][VEC] = {};
+#endif
+#if SUMS > 2
+    A to_out[EACH][VEC] = {};
 #endif
     for (i64 row = ROW; row < rows; row += STEP) {
         i64 begin = row * cols;
         A g[EACH][VEC], v[EACH][VEC];
-        read(g, grad + begin, cols);
-        read(v, x + begin, cols);
+        A rstd = rstds[row], mean = MEAN ? means[row] : (A)0, level = 0, slope = 0;
+        // All before the first is waited for.
+        Some of_g[EACH] = {}, of_x[EACH] = {};
+        read_packs(of_g, grad + begin, cols);
+        read_packs(of_x, x + begin, cols);
 #if ADD
         // Short as it is: it waits in registers until the end.
         Some r[EACH];
-#pragma unroll
-        for (int e = 0; e < EACH; e++)
-            if ((i64)(e * SPAN + LANE) * VEC < cols) r[e] = ((const Some*)(along + begin))[e * SPAN + LANE];
+        read_packs(r, along + begin, cols);
 #endif
-        A rstd = rstds[row], mean = MEAN ? means[row] : (A)0, level = 0, slope = 0;
+        unpack(g, of_g);
+        unpack(v, of_x);
         EVERY(v[e][k] = (v[e][k] - mean) * rstd;)
 #if SUMS
         EVERY(to_weight[e][k] += g[e][k] * v[e][k]; to_bias[e][k] += g[e][k];)
@@ -154,13 +180,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
         row_sums(level, slope);
         level = MEAN ? level / (A)cols : (A)0;
         slope /= (A)cols;
-        WRITE(T, out + begin, (g[e][k] - level - v[e][k] * slope) * rstd ALONG)
+        EVERY(g[e][k] = (g[e][k] - level - v[e][k] * slope) * rstd ALONG;)
+#if SUMS > 2
+        EVERY(to_out[e][k] += g[e][k];)
+#endif
+        WRITE(T, out + begin, g[e][k])
     }
 #if SUMS
-    A* part = sums + (i64)blockIdx.x * 2 * cols;
+    A* part = sums + (i64)blockIdx.x * SUMS * cols;
 #if WARPS
     // The rows of a block's warps, one warp after the other.
-    __shared__ A all[2][EACH * VEC * 32];
+    __shared__ A all[SUMS][EACH * VEC * 32];
     for (int warp = 0; warp < WARPS; warp++) {
         if ((threadIdx.x >> 5) == warp) {
             EVERY(
@@ -169,12 +199,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
                 *of_weight = warp ? *of_weight + to_weight[e][k] : to_weight[e][k];
                 *of_bias = warp ? *of_bias + to_bias[e][k] : to_bias[e][k];
             )
+#if SUMS > 2
+            EVERY(A* of_out = &all[2][at + k]; *of_out = warp ? *of_out + to_out[e][k] : to_out[e][k];)
+#endif
         }
         __syncthreads();
     }
-    for (int i = threadIdx.x; i < cols; i += WARPS * 32) { part[i] = all[0][i]; part[cols + i] = all[1][i]; }
+    for (int i = threadIdx.x; i < cols; i += WARPS * 32)
+#pragma unroll
+        for (int s = 0; s < SUMS; s++) part[s * cols + i] = all[s][i];
 #else
     EVERY(part[at + k] = to_weight[e][k]; part[cols + at + k] = to_bias[e][k];)
+#if SUMS > 2
+    EVERY(part[2 * cols + at + k] = to_out[e][k];)
+#endif
 #endif
 #endif
 #else
@@ -229,21 +267,22 @@ extern "C" __global__ void __launch_bounds__(256) kernel(A* sums, const T* grad,
         if (begins + at >= cols) continue;
         A sum = all[which][0][at];
         for (int i = 1; i < 8; i++) sum += all[which][i][at];
-        sums[((i64)blockIdx.y * 2 + which) * cols + begins + at] = sum;
+        sums[((i64)blockIdx.y * SUMS + which) * cols + begins + at] = sum;
     }
 }
 #else
-// Blocks with y = 0 have columns of the weight's gradient, those with y = 1 of the bias's.
-extern "C" __global__ void __launch_bounds__(1024) kernel(T* to_weight, T* to_bias, const A* sums, i64 parts, i64 cols) {
+// Blocks with y = 0 have columns of the weight's gradient, those with y = 1 of the bias's, those with y = 2 of the sum of the rows of the
+// input's.
+extern "C" __global__ void __launch_bounds__(1024) kernel(T* to_weight, T* to_bias, T* to_rows, const A* sums, i64 parts, i64 cols) {
     __shared__ A all[32][33];
-    T* out = blockIdx.y ? to_bias : to_weight;
+    T* out = blockIdx.y == 0 ? to_weight : blockIdx.y == 1 ? to_bias : to_rows;
     if (!out) return;
     int lane = threadIdx.x & 31, first = threadIdx.x >> 5;
     i64 c = (i64)blockIdx.x * 32 + lane;
     A sum = 0;
     if (c < cols)
-#pragma unroll 4
-        for (i64 part = first; part < parts; part += 32) sum += sums[(part * 2 + blockIdx.y) * cols + c];
+#pragma unroll 8
+        for (i64 part = first; part < parts; part += 32) sum += sums[(part * SUMS + blockIdx.y) * cols + c];
     all[first][lane] = sum;
     __syncthreads();
     if (first != 0 || c >= cols) return;

@@ -14,17 +14,19 @@ use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::road::call;
 use crate::tensor::Tensor;
 
-/// `grad, x, rstd[, mean][, grad of the sum][, weight] -> [grad of x][, of the weight][, of the bias]`.
+/// `grad, x, rstd[, mean][, grad of the sum][, weight] -> [grad of x][, of the weight][, of the bias][, sum of the rows of the first]`.
 #[derive(Clone, Copy, Debug)]
 struct RowNormBackward {
     mean: bool,
     /// Whether a gradient of the sum is added to that of `x`.
     along: bool,
     wanted: [bool; 3],
+    /// Whether the sum of the rows of the gradient of `x` is an output too.
+    row_sum: bool,
 }
 
 /// The gradients that are wanted of `x`, the weight and the bias. `kept` has one over each row's deviation, and its mean
-/// where that was subtracted.
+/// where that was subtracted. With `row_sum` the gradient of `x` brings the sum of its rows, if it costs little.
 pub(super) fn run(
     center: Center,
     grad: &Tensor,
@@ -32,14 +34,27 @@ pub(super) fn run(
     along: Option<&Tensor>,
     weight: Option<&Tensor>,
     wanted: [bool; 3],
+    row_sum: bool,
 ) -> Result<[Option<Tensor>; 3]> {
-    let op = RowNormBackward { mean: center == Center::Mean, along: along.is_some() && wanted[0], wanted };
+    // Only where a GPU's kernel makes sums anyway.
+    let is_cuda = x.device().facts().kind == DeviceKind::Cuda;
+    let row_sum = row_sum && is_cuda && wanted[0] && (wanted[1] || wanted[2]);
+    let op = RowNormBackward {
+        mean: center == Center::Mean,
+        along: along.is_some() && wanted[0],
+        wanted,
+        row_sum,
+    };
     let mut ins: SmallVec<[&Tensor; 6]> = smallvec![grad, x];
     ins.extend(kept);
     ins.extend(along.filter(|_| op.along));
     ins.extend(weight);
     let mut outs = call(op, &ins)?.into_iter();
-    Ok(wanted.map(|wanted| if wanted { outs.next() } else { None }))
+    let grads = wanted.map(|wanted| if wanted { outs.next() } else { None });
+    if let (Some(grad), Some(sum)) = (&grads[0], outs.next()) {
+        grad.bring_row_sum(sum);
+    }
+    Ok(grads)
 }
 
 impl Kernel for RowNormBackward {
@@ -48,7 +63,7 @@ impl Kernel for RowNormBackward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        cuda::row_norm::backward(call, self.mean, self.along, self.wanted)
+        cuda::row_norm::backward(call, self.mean, self.along, self.wanted, self.row_sum)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -83,14 +98,16 @@ impl Operator for RowNormBackward {
         let (shape, dtype) = (ins[1].shape(), ins[1].dtype);
         let shapes =
             [shape, &shape[shape.len() - 1..], &shape[shape.len() - 1..]].into_iter().zip(self.wanted);
-        Ok(shapes.filter(|(_, wanted)| *wanted).map(|(shape, _)| Output::new(shape, dtype)).collect())
+        let sum = self.row_sum.then(|| Output::new(&shape[shape.len() - 1..], dtype));
+        let grads = shapes.filter(|(_, wanted)| *wanted).map(|(shape, _)| Output::new(shape, dtype));
+        Ok(grads.chain(sum).collect())
     }
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], device: DeviceFacts) -> u64 {
         let (cols, rows) = (ins[1].shape().last().copied().unwrap_or(1), ins[2].layout.len());
         match device.kind {
             DeviceKind::Cuda if self.wanted[1] || self.wanted[2] => {
-                cuda::row_norm::sums_scratch(rows, cols, ins[1].dtype)
+                cuda::row_norm::sums_scratch(rows, cols, ins[1].dtype, self.row_sum)
             }
             _ => 0,
         }

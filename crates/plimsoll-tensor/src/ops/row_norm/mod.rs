@@ -9,6 +9,7 @@ mod call;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::sum::sum_of_rows;
 use super::{want_float, want_same};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::number::{Float, by_float};
@@ -150,7 +151,8 @@ impl Operator for RowNorm {
                 if self.has_mean() {
                     kept.push(at.output(2)?);
                 }
-                backward::run(self.center, grad, (&x, &kept), along, scale.as_ref(), wanted)?
+                let row_sum = (0..weight).any(|i| at.wants_row_sum(i));
+                backward::run(self.center, grad, (&x, &kept), along, scale.as_ref(), wanted, row_sum)?
             }
         };
         (0..weight).for_each(|i| results[i] = to_x.clone().filter(|_| at.wants(i)));
@@ -170,11 +172,6 @@ fn rounding<T: Float>(dtype: DType) -> Option<fn(T) -> T> {
         DType::F16 => Some(|x| T::of(half::f16::from_f64(x.wide()).to_f64())),
         _ => None,
     }
-}
-
-/// Summed over all dimensions but the last.
-fn sum_of_rows(x: &Tensor) -> Result<Tensor> {
-    x.sum_dims(&(0..x.rank() as isize - 1).collect::<Vec<_>>())
 }
 
 impl RowNorm {
