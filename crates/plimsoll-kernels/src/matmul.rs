@@ -5,6 +5,7 @@
 
 use super::number::{Float, Number};
 use super::parallel::{Cut, for_each_chunk, for_each_piece};
+use super::simd::vectorize;
 
 /// Sizes of `batch` products `[m, k] x [k, n]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +61,9 @@ pub fn matmul<T: Float>(
     }
     let nests = super::walk::Walk::new(&[batch, m, n], [&[c_strides.batch, c_strides.row, c_strides.col]]);
     assert!(nests.visits_once(0), "matmul {shape:?}: c overlaps itself, {c_strides:?}");
+    if (1..=FEW_ROWS).contains(&m) && n * k >= FEW_ROWS_WORK && a_strides.col == 1 && b_strides.row == 1 {
+        return few_rows(shape, (a, a_strides), (b, b_strides), bias, (c, c_strides));
+    }
     let blocks = Blocks::of(shape);
     let c = Cut::new(c);
     for_each_chunk(blocks.count(), |chunk| {
@@ -100,6 +104,80 @@ pub fn matmul<T: Float>(
             }
         }
     });
+}
+
+/// Rows at most of a product that is as fast as memory: a language model that writes a token at a time.
+const FEW_ROWS: usize = 8;
+/// Elements of the right operand at least.
+const FEW_ROWS_WORK: usize = 1 << 16;
+/// Partial sums of an element, in one register or two.
+const LANES: usize = 16;
+/// Rows that one pass over a column multiplies.
+const ROWS_AT_ONCE: usize = 4;
+
+/// [`matmul`] of few rows with a right operand whose columns lie one after the other: each column is read once, for all rows, and nothing is
+/// packed.
+fn few_rows<T: Float>(
+    shape: &MatmulShape,
+    (a, a_strides): (&[T], MatrixStrides),
+    (b, b_strides): (&[T], MatrixStrides),
+    bias: Option<&[T]>,
+    (c, c_strides): (&mut [T], MatrixStrides),
+) {
+    let &MatmulShape { batch, m, k, n } = shape;
+    let cols_per_chunk = (CHUNK_WORK / (m * k).max(1)).clamp(1, n.max(1));
+    let across = n.div_ceil(cols_per_chunk);
+    let c = Cut::new(c);
+    for_each_chunk(batch * across, |chunk| {
+        let (batch, first) = (chunk / across, chunk % across * cols_per_chunk);
+        for col in first..n.min(first + cols_per_chunk) {
+            let column = &b[batch * b_strides.batch + col * b_strides.col..][..k];
+            let start = bias.map_or(T::of(0.0), |bias| bias[col]);
+            for row in (0..m).step_by(ROWS_AT_ONCE) {
+                // The last rows again where there are fewer: their sums are not stored twice.
+                let rows: [&[T]; ROWS_AT_ONCE] = std::array::from_fn(|i| {
+                    let row = (row + i).min(m - 1);
+                    &a[batch * a_strides.batch + row * a_strides.row..][..k]
+                });
+                let sums = dots(rows, column);
+                for (i, &sum) in sums.iter().enumerate().take(m - row) {
+                    let at = batch * c_strides.batch + (row + i) * c_strides.row + col * c_strides.col;
+                    // SAFETY: chunks are different columns or batches, `c` does not overlap itself, and `matmul` checked its length.
+                    unsafe { c.set(at, start + sum) };
+                }
+            }
+        }
+    });
+}
+
+/// The products of some rows with one column, in sums of [`LANES`] elements each.
+fn dots<T: Float>(rows: [&[T]; ROWS_AT_ONCE], column: &[T]) -> [T; ROWS_AT_ONCE] {
+    vectorize(
+        #[inline(always)]
+        || {
+            let mut lanes = [[T::of(0.0); LANES]; ROWS_AT_ONCE];
+            let whole = column.len() / LANES * LANES;
+            for at in (0..whole).step_by(LANES) {
+                let column = &column[at..at + LANES];
+                for (lanes, row) in lanes.iter_mut().zip(rows) {
+                    let row = &row[at..at + LANES];
+                    for ((sum, &a), &b) in lanes.iter_mut().zip(row).zip(column) {
+                        *sum = a.times_plus(b, *sum);
+                    }
+                }
+            }
+            let mut sums = [T::of(0.0); ROWS_AT_ONCE];
+            for ((sum, lanes), row) in sums.iter_mut().zip(&lanes).zip(rows) {
+                for (&a, &b) in row[whole..].iter().zip(&column[whole..]) {
+                    *sum = a.times_plus(b, *sum);
+                }
+                for &lane in lanes {
+                    *sum += lane;
+                }
+            }
+            sums
+        },
+    )
 }
 
 /// The types of which there are products.
@@ -274,6 +352,8 @@ mod tests {
             (1, 130, 200, 150),
             (70, 20, 30, 40),
             (2, 1, 300, 500),
+            (1, 4, 1000, 67),
+            (1, 7, 4099, 17),
         ] {
             let shape = MatmulShape { batch, m, k, n };
             let row_major = MatrixStrides::row_major;

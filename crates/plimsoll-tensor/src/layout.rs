@@ -148,21 +148,11 @@ impl Layout {
     /// is `0, 1, …`. Dimensions at equal distance, and those of size 1, keep their order as far as they can.
     pub(crate) fn order(&self) -> Dims {
         let mut order: Dims = (0..self.rank()).collect();
-        // Insertion from the back: `a` moves behind `b` only where `b` is strictly the wider one.
-        for i in 1..order.len() {
-            let mut at = i;
-            while at > 0 {
-                let (before, here) = (order[at - 1], order[at]);
-                let moves = self.shape()[before] != 1
-                    && self.shape()[here] != 1
-                    && self.strides()[before] < self.strides()[here];
-                if !moves {
-                    break;
-                }
-                order.swap(at - 1, at);
-                at -= 1;
-            }
-        }
+        // Those of size 1 stay; the others change places among themselves.
+        let wide: Dims = (0..self.rank()).filter(|&dim| self.shape()[dim] != 1).collect();
+        let mut sorted = wide.clone();
+        sorted.sort_by_key(|&dim| std::cmp::Reverse(self.strides()[dim]));
+        wide.iter().zip(&sorted).for_each(|(&place, &dim)| order[place] = dim);
         order
     }
 

@@ -101,9 +101,10 @@ pub use ops::{
     Activation, AttentionOptions, AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions,
     BagMode, BatchNormArgs, BatchNormOptions, Cell, Conv1dOptions, Conv2dOptions, Conv3dOptions, ConvOptions,
     ConvPadding, ConvTranspose1dOptions, ConvTranspose2dOptions, ConvTranspose3dOptions,
-    ConvTransposeOptions, CrossEntropyOptions, InterpolateMode, Interpolation, MaxPool1dOptions,
-    MaxPool2dOptions, MaxPool3dOptions, MaxPoolOptions, MemoryFormat, OPERATORS, PadMode, RecurrentLayer,
-    RecurrentState, ReshapeTo, ResizeTo, Rotary, ScatterReduction, Tolerance, unscale_,
+    ConvTransposeOptions, CrossEntropyOptions, GridPadding, GridSampleMode, GridSampleOptions,
+    InterpolateMode, Interpolation, MaxPool1dOptions, MaxPool2dOptions, MaxPool3dOptions, MaxPoolOptions,
+    MemoryFormat, OPERATORS, PadMode, RecurrentLayer, RecurrentState, ReshapeTo, ResizeTo, Rotary,
+    ScatterReduction, Tolerance, WindowOptions, unscale_,
 };
 pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, StreamId};
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};

@@ -1,5 +1,6 @@
 //! Training scripts of PyTorch, ported line by line, whose losses are PyTorch's: a Siamese network, an LSTM of characters over
-//! packed sequences, a diffusion U-Net, attention over graphs, a Wasserstein GAN, a translator, a detector. `fixtures/make_scripts.py` has the originals and made `fixtures/scripts.json`.
+//! packed sequences, a diffusion U-Net, attention over graphs, two GANs, a translator, a detector, a reader of text lines, a masked
+//! autoencoder. `fixtures/make_scripts.py` has the originals and made `fixtures/scripts.json`.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
@@ -8,7 +9,10 @@ mod ported {
     pub(crate) mod detector;
     pub(crate) mod diffusion;
     pub(crate) mod graph;
+    pub(crate) mod masked;
+    pub(crate) mod reader;
     pub(crate) mod siamese;
+    pub(crate) mod sngan;
     pub(crate) mod translator;
     pub(crate) mod wgan;
 }
@@ -87,4 +91,19 @@ fn a_translator_with_attention_learns_pytorchs_steps() {
 #[test]
 fn a_detector_with_focal_loss_learns_pytorchs_steps() {
     check("detector", &ported::detector::losses().unwrap());
+}
+
+#[test]
+fn a_gan_with_spectral_and_weight_normalization_learns_pytorchs_steps() {
+    check("sngan", &ported::sngan::losses().unwrap());
+}
+
+#[test]
+fn a_reader_of_text_lines_learns_pytorchs_steps() {
+    check("reader", &ported::reader::losses().unwrap());
+}
+
+#[test]
+fn a_masked_autoencoder_learns_pytorchs_steps() {
+    check("masked", &ported::masked::losses().unwrap());
 }

@@ -25,6 +25,8 @@ pub(crate) enum Change {
     Larger,
     /// It becomes the smaller of both.
     Smaller,
+    /// It is multiplied by that of the source.
+    Multiply,
 }
 
 /// An index along a dimension: its shape with all dimensions, and its strides along them.
@@ -86,6 +88,7 @@ pub(crate) fn scatter(
         Change::Set(value) => ("2", value),
         Change::Larger => ("3", 0.0),
         Change::Smaller => ("4", 0.0),
+        Change::Multiply => ("5", 0.0),
     };
     let source = call
         .source(TEXT)

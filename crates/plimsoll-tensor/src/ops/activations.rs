@@ -60,11 +60,16 @@ unary! {
 
     /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.clamp`; use infinite bounds for one
     /// side only.
-    pub clamp => Clamp { low, high } over Apart of Numbers in place clamp_ {
+    pub(crate) clamp_to => Clamp { low, high } over Apart of Numbers in place clamp_ {
         // `high` wins where it is less than `low`, as in PyTorch.
         |x| (-(x.at_most(low, low, x))).at_most(-high, high, x.at_most(low, low, x)),
         reads Input,
-        |g, x| x.at_most(low, R::of(0.0), (-x).at_most(-high, R::of(0.0), g))
+        // Infinite bounds are none: what is infinite is not beyond them.
+        |g, x| {
+            let (none, no) = (R::of(f64::INFINITY), R::of(0.0));
+            let below = (-high).at_most(-none, g, no);
+            x.equals(x, x.at_most(low, low.at_most(-none, g, no), (-x).at_most(-high, below, g)), no)
+        }
     }
 
     /// `x`, times `slope` where it is negative. As `torch.nn.functional.leaky_relu`.

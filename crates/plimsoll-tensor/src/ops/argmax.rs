@@ -56,12 +56,17 @@ impl Operator for ArgMax {
 }
 
 impl Tensor {
-    /// Where the largest value along a dimension is, the first of equals, as 64-bit integers.
+    /// Where the largest value along a dimension is, the first of equals, as 64-bit integers. Without a dimension (`None`), the place
+    /// among all elements in row-major order. As `torch.argmax`.
     ///
     /// # Errors
     /// A dimension that is not there or has no elements; truth values; out of memory.
-    pub fn argmax(&self, dim: isize) -> Result<Tensor> {
+    pub fn argmax(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         want_number("argmax", self.dtype())?;
+        let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmax(0) };
+        if self.rank() == 0 && (-1..=0).contains(&dim) {
+            return self.unsqueeze(0)?.argmax(0);
+        }
         call_one(ArgMax { dim: dim_index("argmax", dim, self.rank())? }, &[self])
     }
 }

@@ -16,6 +16,9 @@ impl Tensor {
             let message = format!("{from:?} to {to:?}: needs as many places as dimensions");
             return Err(Error::shape("movedim", message));
         }
+        if self.rank() == 0 && from.len() == 1 && [from[0], to[0]].iter().all(|dim| (-1..=0).contains(dim)) {
+            return Ok(self.clone());
+        }
         let from = distinct("movedim", from, self.rank())?;
         let to = distinct("movedim", to, self.rank())?;
         let mut rest = (0..self.rank()).filter(|dim| !from.contains(dim));

@@ -288,7 +288,11 @@ impl Tensor {
     ///
     /// # Errors
     /// A dimension that is not there or has no elements; out of memory.
-    pub fn argmin(&self, dim: isize) -> Result<Tensor> {
+    pub fn argmin(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
+        let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmin(0) };
+        if self.rank() == 0 && (-1..=0).contains(&dim) {
+            return self.unsqueeze(0)?.argmin(0);
+        }
         let dim = dim_index("argmin", dim, self.rank())?;
         call_one(
             ExtremeAlong { name: "argmin", of: Extreme { largest: false }, dim, keep: Keep::Dropped },

@@ -33,7 +33,9 @@ fn cosh<R: Real>(x: R) -> R {
 #[inline(always)]
 fn asinh<R: Real>(x: R) -> R {
     let (one, a) = (R::of(1.0), magnitude(x));
-    let of_magnitude = (a + a * a / (one + (a * a + one).sqrt())).ln_1p();
+    let small = (a + a * a / (one + (a * a + one).sqrt())).ln_1p();
+    // The square of a large number is infinite.
+    let of_magnitude = a.at_most(R::of(1e9), small, a.ln() + R::of(std::f64::consts::LN_2));
     x.at_most(R::of(0.0), -of_magnitude, of_magnitude)
 }
 

@@ -75,7 +75,8 @@ impl Tensor {
     /// # Errors
     /// A dimension that is not there, or named twice; a type that is not of floating point; out of memory.
     pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
-        call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[self])
+        let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
+        call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[&x])
     }
 
     /// `log(sum(exp(x)))` over some dimensions, which stay with size 1.
@@ -83,7 +84,8 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::logsumexp`].
     pub fn logsumexp_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
-        call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Kept)?), &[self])
+        let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
+        call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Kept)?), &[&x])
     }
 }
 

@@ -321,6 +321,21 @@ impl Operator for MaskedSelectBackward {
     }
 }
 
+/// An error unless a type of whole numbers holds the value.
+fn want_fit(op: &'static str, dtype: DType, value: f64) -> Result<()> {
+    let (low, high) = match dtype {
+        DType::U8 => (0.0, 255.0),
+        DType::I16 => (-32_768.0, 32_767.0),
+        DType::I32 => (-2_147_483_648.0, 2_147_483_647.0),
+        DType::I64 => (-9.3e18, 9.3e18),
+        _ => return Ok(()),
+    };
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("{value} does not fit {}: convert with `to_dtype`", dtype.name())))
+}
+
 impl Tensor {
     /// `a` where this condition holds, `b` elsewhere, in their common type; all three broadcast. As `torch.where(self, a, b)`, whose
     /// name is a word of Rust.
@@ -338,6 +353,7 @@ impl Tensor {
     /// # Errors
     /// A mask that is not of `bool`; shapes that do not broadcast; out of memory.
     pub fn masked_fill(&self, mask: &Tensor, value: f64) -> Result<Tensor> {
+        want_fit("masked_fill", self.dtype(), value)?;
         call_one(MaskedFill { value, filled: true }, &[self, mask])
     }
 
@@ -346,6 +362,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::masked_fill`] and [`Tensor::add_`].
     pub fn masked_fill_(&self, mask: &Tensor, value: f64) -> Result<()> {
+        want_fit("masked_fill_", self.dtype(), value)?;
         call(MaskedFillInPlace { value }, &[self, mask]).map(drop)
     }
 

@@ -2,7 +2,7 @@
 
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
-use crate::dtype::Scalar;
+use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::operator::Autocast;
 use crate::road::call_one;
@@ -157,6 +157,21 @@ impl Tensor {
     /// As [`Tensor::add_`]; a type that is not of floating point.
     pub fn pow_scalar_(&self, exponent: f64) -> Result<()> {
         super::unary::change(self, Power { exponent })
+    }
+
+    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. Whole numbers stay whole where the bounds are, and
+    /// become `float32` where one is not. As `torch.clamp`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
+        let whole = [low, high].iter().all(|bound| bound.is_infinite() || bound.fract() == 0.0);
+        match self.dtype() {
+            dtype if dtype.is_float() => self.clamp_to(low, high),
+            DType::Bool if whole => self.long()?.clamp_to(low, high),
+            _ if whole => self.clamp_to(low, high),
+            _ => self.float()?.clamp_to(low, high),
+        }
     }
 
     /// `x`, but at least `low`. As `torch.clamp(min=low)`.

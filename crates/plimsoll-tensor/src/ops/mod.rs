@@ -14,6 +14,7 @@ mod attention;
 mod batch_norm;
 mod bicubic;
 mod binary;
+mod bitwise;
 mod bytes;
 mod captured_step;
 mod cat;
@@ -28,6 +29,7 @@ mod count;
 mod create;
 mod created;
 mod cross_entropy;
+mod ctc;
 mod diagonals;
 mod dims;
 mod distances;
@@ -40,6 +42,7 @@ mod flip;
 mod functions;
 mod gather;
 mod gradient_in_place;
+mod grid_sample;
 mod group_norm;
 mod hyperbolic;
 mod in_place;
@@ -78,6 +81,7 @@ mod reduced;
 mod repeat;
 mod rotary;
 mod row_norm;
+mod running;
 mod scalars;
 mod scan;
 mod scatter;
@@ -89,6 +93,7 @@ mod short_products;
 mod shuffle;
 mod softmax;
 mod sort;
+mod special;
 mod split;
 mod statistics;
 mod step;
@@ -103,6 +108,7 @@ mod unary;
 mod unscale;
 mod var;
 mod view;
+mod windows;
 
 use crate::suite::Case;
 
@@ -171,6 +177,7 @@ pub static OPERATORS: &[(&str, Cases)] = &[
     ("search", search::cases),
     ("softmax", softmax::cases),
     ("sort", sort::cases),
+    ("special", special::cases),
     ("split", split::cases),
     ("step", step::cases),
     ("sum", sum::cases),
@@ -193,6 +200,7 @@ pub use conv::{
     ConvTranspose2dOptions, ConvTranspose3dOptions, ConvTransposeOptions,
 };
 pub use cross_entropy::CrossEntropyOptions;
+pub use grid_sample::{GridPadding, GridSampleMode, GridSampleOptions};
 pub use interpolate::{InterpolateMode, ResizeTo};
 pub use memory_format::MemoryFormat;
 pub use order_statistics::Interpolation;
@@ -208,6 +216,7 @@ pub use selection::BagMode;
 pub use step::{Slot, optimizer_step, optimizer_step_rounded};
 pub use unscale::unscale_;
 pub use view::ReshapeTo;
+pub use windows::WindowOptions;
 
 pub(crate) use arguments::{
     dim_index, want_dtype, want_float, want_float32_or_short, want_number, want_same, want_values,

@@ -65,8 +65,15 @@ binary! {
     /// The angle of the point `(other, self)`, from -π to π, broadcast.
     atan2 => Angle over Positive of Floats {
         |a, b| a.angle(b),
-        left reads Both: |g, a, b| g * b / (a * a + b * b),
-        right reads Both: |g, a, b| -g * a / (a * a + b * b)
+        // No gradient flows at (0, 0), as in PyTorch.
+        left reads Both: |g, a, b| {
+            let square = a * a + b * b;
+            square.equals(R::of(0.0), R::of(0.0), g * b / square)
+        },
+        right reads Both: |g, a, b| {
+            let square = a * a + b * b;
+            square.equals(R::of(0.0), R::of(0.0), -g * a / square)
+        }
     }
 
     /// `self / (1 + e^-self) * other`, broadcast: SwiGLU's product of a gate and a value. It keeps the two, nothing else.
@@ -180,26 +187,43 @@ sign!(Sub, sub, sub_scalar);
 sign!(Mul, mul, mul_scalar);
 sign!(Div, div, div_scalar);
 
-impl std::ops::Add<&Tensor> for f64 {
-    type Output = Result<Tensor>;
-    fn add(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.add_scalar(self)
-    }
-}
+/// `2.0 + &a` and `2 + &a`, each with its sign. A whole number leaves whole tensors whole.
+macro_rules! number_first {
+    ($($number:ty),*) => {$(
+        impl std::ops::Add<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            fn add(self, tensor: &Tensor) -> Result<Tensor> {
+                tensor.add_scalar(self)
+            }
+        }
 
-impl std::ops::Sub<&Tensor> for f64 {
-    type Output = Result<Tensor>;
-    fn sub(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.affine(-1.0, self)
-    }
-}
+        impl std::ops::Sub<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            #[allow(clippy::cast_precision_loss, clippy::unnecessary_cast, reason = "one body for both types")]
+            fn sub(self, tensor: &Tensor) -> Result<Tensor> {
+                match tensor.dtype().is_float() {
+                    true => tensor.affine(-1.0, self as f64),
+                    false => tensor.neg()?.add_scalar(self),
+                }
+            }
+        }
 
-impl std::ops::Mul<&Tensor> for f64 {
-    type Output = Result<Tensor>;
-    fn mul(self, tensor: &Tensor) -> Result<Tensor> {
-        tensor.mul_scalar(self)
-    }
+        impl std::ops::Mul<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            fn mul(self, tensor: &Tensor) -> Result<Tensor> {
+                tensor.mul_scalar(self)
+            }
+        }
+
+        impl std::ops::Div<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            fn div(self, tensor: &Tensor) -> Result<Tensor> {
+                tensor.reciprocal()?.mul_scalar(self)
+            }
+        }
+    )*};
 }
+number_first!(f64, i64);
 
 impl std::ops::Neg for &Tensor {
     type Output = Result<Tensor>;

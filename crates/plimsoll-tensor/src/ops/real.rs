@@ -25,6 +25,8 @@ pub(crate) trait Real:
     fn tanh(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
+    /// Logarithm of the absolute value of the gamma function.
+    fn ln_gamma(self) -> Self;
     /// Sine of an angle in radians.
     fn sin(self) -> Self;
     /// Cosine.
@@ -62,7 +64,7 @@ pub(crate) trait Real:
 }
 
 macro_rules! real {
-    ($t:ty, $exp:path, $tanh:path, $erf:path) => {
+    ($t:ty, $exp:path, $tanh:path, $erf:path, $ln_gamma:path) => {
         impl Real for $t {
             #[inline(always)]
             #[allow(clippy::cast_lossless, clippy::unnecessary_cast, reason = "one body for both types")]
@@ -88,6 +90,10 @@ macro_rules! real {
             #[inline(always)]
             fn erf(self) -> $t {
                 $erf(self)
+            }
+            #[inline(always)]
+            fn ln_gamma(self) -> $t {
+                $ln_gamma(self)
             }
             real!(@std $t: sin sin, cos cos, tan tan, asin asin, acos acos, atan atan, ln_1p ln_1p, exp_m1 exp_m1,
                 floor floor, ceil ceil, round round_ties_even, trunc trunc);
@@ -121,8 +127,8 @@ macro_rules! real {
         }
     )*};
 }
-real!(f32, exp::exp, exp::tanh, libm::erff);
-real!(f64, f64::exp, f64::tanh, libm::erf);
+real!(f32, exp::exp, exp::tanh, libm::erff, libm::lgammaf);
+real!(f64, f64::exp, f64::tanh, libm::erf, libm::lgamma);
 
 /// A whole number that wraps, as the processor's do. Its functions that have no whole results are never called: a row
 /// says of which types it is.
@@ -197,7 +203,7 @@ impl Real for Whole {
     fn erf(self) -> Whole {
         not_whole()
     }
-    whole!(not_whole: sin, cos, tan, asin, acos, atan, ln_1p, exp_m1);
+    whole!(not_whole: ln_gamma, sin, cos, tan, asin, acos, atan, ln_1p, exp_m1);
     fn angle(self, _: Whole) -> Whole {
         not_whole()
     }

@@ -1,7 +1,7 @@
-//! Elements reduced at an index: sums, means, and the largest or smallest. As `torch.scatter_reduce`.
+//! Elements reduced at an index: sums, means, products, and the largest or smallest. As `torch.scatter_reduce`.
 //!
-//! Sums and means are composed of `scatter_add`; the extremes have an operator. Elements that share an extreme share its gradient
-//! evenly, as in PyTorch.
+//! Sums and means are composed of `scatter_add`; products and the extremes have an operator. Elements that share an extreme share its
+//! gradient evenly, as in PyTorch.
 
 use smallvec::smallvec;
 
@@ -29,21 +29,31 @@ pub enum ScatterReduction {
     Sum,
     /// Their mean.
     Mean,
+    /// Their product.
+    Prod,
     /// The largest.
     Amax,
     /// The smallest.
     Amin,
 }
 
-/// `x, index, src -> out`: the largest, or smallest, of each element and what its index brings.
+/// What an element becomes with each that its index brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fold {
+    Largest,
+    Smallest,
+    Product,
+}
+
+/// `x, index, src -> out`: the largest, the smallest or the product of each element and what its index brings.
 #[derive(Clone, Copy, Debug)]
-struct ScatterExtreme {
+struct ScatterFold {
     dim: usize,
-    largest: bool,
+    fold: Fold,
     include_self: bool,
 }
 
-impl Kernel for ScatterExtreme {
+impl Kernel for ScatterFold {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -55,12 +65,18 @@ impl Kernel for ScatterExtreme {
         let at =
             cuda::scatter::At { dim: self.dim, shape: src.shape(), index, strides: index.layout.strides() };
         if !self.include_self {
-            // One element of each place first: what was there counts for nothing.
-            cuda::scatter::scatter(call, cuda::scatter::Change::Replace, at, Some(src), out)?;
+            // One element of each place first, or 1 for a product: what was there counts for nothing.
+            match self.fold {
+                Fold::Product => {
+                    cuda::scatter::scatter(call, cuda::scatter::Change::Set(1.0), at, None, out)?
+                }
+                _ => cuda::scatter::scatter(call, cuda::scatter::Change::Replace, at, Some(src), out)?,
+            }
         }
-        let change = match self.largest {
-            true => cuda::scatter::Change::Larger,
-            false => cuda::scatter::Change::Smaller,
+        let change = match self.fold {
+            Fold::Largest => cuda::scatter::Change::Larger,
+            Fold::Smallest => cuda::scatter::Change::Smaller,
+            Fold::Product => cuda::scatter::Change::Multiply,
         };
         cuda::scatter::scatter(call, change, at, Some(src), out)
     }
@@ -69,7 +85,7 @@ impl Kernel for ScatterExtreme {
         let out = call.outs.pop().unwrap_or_else(|| unreachable!("inferred"));
         let (x, [index, src]) = Form::Copy.split(call.ins);
         let x = x.unwrap_or_else(|| unreachable!("inferred"));
-        let (dim, layout, largest) = (self.dim, out.layout().clone(), self.largest);
+        let (dim, layout, fold) = (self.dim, out.layout().clone(), self.fold);
         let shape = layout.shape();
         indices::check(NAME, &index, dim, shape[dim])?;
         let src_shape = src.shape();
@@ -77,13 +93,21 @@ impl Kernel for ScatterExtreme {
             let (out, from) = (out.elements::<T>(), (src.elements::<T>(), src.strides()));
             copy_strided(shape, x.elements::<T>(), x.strides(), out, layout.strides());
             if !self.include_self {
-                // One element of each place first: what was there counts for nothing.
-                by_index!(index, index.strides(), at => put(src_shape, dim, from, at, (out, shape), |y, x| *y = x));
+                // One element of each place first, or 1 for a product: what was there counts for nothing.
+                let first = |y: &mut T, x: T| *y = if fold == Fold::Product { T::ONE } else { x };
+                by_index!(index, index.strides(), at => put(src_shape, dim, from, at, (out, shape), first));
             }
             // What is not a number wins, as in PyTorch.
             let change = |y: &mut T, x: T| {
-                let further = if largest { x > *y } else { x < *y };
-                if further || x.is_nan() {
+                let wins = match fold {
+                    Fold::Largest => x > *y,
+                    Fold::Smallest => x < *y,
+                    Fold::Product => {
+                        *y = y.times_plus(x, T::default());
+                        return;
+                    }
+                };
+                if wins || x.is_nan() {
                     *y = x;
                 }
             };
@@ -93,7 +117,7 @@ impl Kernel for ScatterExtreme {
     }
 }
 
-impl Operator for ScatterExtreme {
+impl Operator for ScatterFold {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x, index, src] = elementwise::inputs(NAME, ins)?;
         want_number(NAME, x.dtype)?;
@@ -117,6 +141,9 @@ impl Operator for ScatterExtreme {
         let (x, index, src, out) =
             (at.input(0)?.detach(), at.input(1)?, at.input(2)?.detach(), at.output(0)?.detach());
         let dim = self.dim as isize;
+        if self.fold == Fold::Product {
+            return self.of_product(at, grad, [&x, &index, &src, &out]);
+        }
         let of_x = x.eq(&out)?.to_dtype(grad.dtype())?;
         let of_src = src.eq(&out.gather(dim, &index)?)?.to_dtype(grad.dtype())?;
         let shares = of_x.scatter_add(dim, &index, &of_src)?;
@@ -128,6 +155,35 @@ impl Operator for ScatterExtreme {
             false => of_x.mul(&share)?.scatter_value(dim, &index, 0.0),
         };
         let to_src = || of_src.mul(&share.gather(dim, &index)?);
+        Ok(smallvec![at.wants(0).then(to_x).transpose()?, None, at.wants(2).then(to_src).transpose()?])
+    }
+}
+
+impl ScatterFold {
+    /// The gradients of factors: the product over each. Where one factor is 0, its own is the product of the others.
+    fn of_product(
+        &self,
+        at: &Backward<'_>,
+        grad: &Tensor,
+        [x, index, src, out]: [&Tensor; 4],
+    ) -> Result<Grads> {
+        let dim = self.dim as isize;
+        let product = |x: &Tensor, src: &Tensor| call_one(*self, &[x, index, src]);
+        let to_x = || {
+            let masked = x.masked_fill(&x.eq_scalar(0.0)?, 1.0)?;
+            let to_x = grad.mul(&product(&masked, src)?)?.div(&masked)?;
+            if self.include_self { Ok(to_x) } else { to_x.scatter_value(dim, index, 0.0) }
+        };
+        let to_src = || {
+            let zero = src.eq_scalar(0.0)?;
+            let zeros = x.zeros_like()?.detach().scatter_add(dim, index, &zero.to_dtype(src.dtype())?)?;
+            let zeros = zeros.gather(dim, index)?;
+            let single = zero.logical_and(&zeros.eq_scalar(1.0)?)?;
+            let others = product(x, &src.masked_fill(&single, 1.0)?)?;
+            let of_single = grad.mul(&others)?.gather(dim, index)?;
+            let of_rest = grad.mul(out)?.gather(dim, index)?.div(&src.masked_fill(&zero, 1.0)?)?;
+            single.where_cond(&of_single, &of_rest)?.masked_fill(&zeros.gt_scalar(1.0)?, 0.0)
+        };
         Ok(smallvec![at.wants(0).then(to_x).transpose()?, None, at.wants(2).then(to_src).transpose()?])
     }
 }
@@ -162,7 +218,7 @@ impl Tensor {
             true => Ok(self.clone()),
             false => self.scatter_value(dim, index, 0.0),
         };
-        let extreme = |largest: bool| {
+        let folded = |fold: Fold| {
             let fits = src.rank() == index.rank();
             if !fits || src.shape().iter().zip(index.shape()).any(|(src, index)| index > src) {
                 let (index, src) = (index.shape(), src.shape());
@@ -173,12 +229,13 @@ impl Tensor {
             }
             let part = |src: Tensor, axis: usize| src.narrow(axis as isize, 0, index.shape()[axis]);
             let src = (0..src.rank()).try_fold(src.clone(), part)?;
-            call_one(ScatterExtreme { dim: axis, largest, include_self }, &[self, index, &src])
+            call_one(ScatterFold { dim: axis, fold, include_self }, &[self, index, &src])
         };
         match reduction {
             ScatterReduction::Sum => start()?.scatter_add(dim, index, src),
-            ScatterReduction::Amax => extreme(true),
-            ScatterReduction::Amin => extreme(false),
+            ScatterReduction::Amax => folded(Fold::Largest),
+            ScatterReduction::Amin => folded(Fold::Smallest),
+            ScatterReduction::Prod => folded(Fold::Product),
             ScatterReduction::Mean => {
                 if !self.dtype().is_float() {
                     return Err(Error::DType {
@@ -213,7 +270,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("scatter_reduce, the largest", &[&[3, 2], &[3, 2]], move |ins| {
             call(
-                ScatterExtreme { dim: 0, largest: true, include_self: true },
+                ScatterFold { dim: 0, fold: Fold::Largest, include_self: true },
                 &[ins[0], &index(ins[0])?, ins[1]],
             )
         })

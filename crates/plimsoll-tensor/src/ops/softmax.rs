@@ -152,6 +152,9 @@ impl Tensor {
 
     fn along(&self, dim: isize, op: Softmax) -> Result<Tensor> {
         want_float(op.name(), self.dtype())?;
+        if self.rank() == 0 && (-1..=0).contains(&dim) {
+            return self.unsqueeze(0)?.along(0, op)?.squeeze(0);
+        }
         let dim = dim_index(op.name(), dim, self.rank())? as isize;
         if dim + 1 != self.rank() as isize {
             // The kernel works on rows: the dimension goes last and comes back.

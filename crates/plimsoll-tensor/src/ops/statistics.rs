@@ -93,7 +93,8 @@ impl Tensor {
         for _ in 0..n {
             let size = x.shape()[at];
             let rest = size.saturating_sub(1);
-            x = x.narrow(dim, size - rest, rest)?.sub(&x.narrow(dim, 0, rest)?)?;
+            let (later, earlier) = (x.narrow(dim, size - rest, rest)?, x.narrow(dim, 0, rest)?);
+            x = if x.dtype() == DType::Bool { later.ne(&earlier)? } else { later.sub(&earlier)? };
         }
         Ok(x)
     }

@@ -113,6 +113,7 @@ impl Operator for SumOver {
 pub(super) fn sum_of_rows(grad: &Tensor) -> Result<Tensor> {
     match grad.take_row_sum() {
         Some(sum) => Ok(sum),
+        None if grad.rank() < 2 => Ok(grad.clone()),
         None => grad.sum_dims(&(0..grad.rank() as isize - 1).collect::<Vec<_>>()),
     }
 }
@@ -126,7 +127,7 @@ impl Tensor {
         self.reduce("sum", None, Reduced::Dropped)
     }
 
-    /// Sums over some dimensions, which go. As `torch.sum(dim=…)`.
+    /// Sums over some dimensions, or all where none is named, which go. As `torch.sum(dim=…)`.
     ///
     /// # Errors
     /// A dimension that is not there.
@@ -134,7 +135,7 @@ impl Tensor {
         self.reduce("sum", Some(dims), Reduced::Dropped)
     }
 
-    /// Sums over some dimensions, which stay with size 1. As `torch.sum(dim=…, keepdim=True)`.
+    /// Sums over some dimensions, or all where none is named, which stay with size 1. As `torch.sum(dim=…, keepdim=True)`.
     ///
     /// # Errors
     /// A dimension that is not there.
@@ -150,7 +151,7 @@ impl Tensor {
         self.reduce("mean", None, Reduced::Dropped)
     }
 
-    /// Means over some dimensions, which go. As `torch.mean(dim=…)`.
+    /// Means over some dimensions, or all where none is named, which go. As `torch.mean(dim=…)`.
     ///
     /// # Errors
     /// A dimension that is not there.
@@ -158,7 +159,7 @@ impl Tensor {
         self.reduce("mean", Some(dims), Reduced::Dropped)
     }
 
-    /// Means over some dimensions, which stay with size 1.
+    /// Means over some dimensions, or all where none is named, which stay with size 1.
     ///
     /// # Errors
     /// A dimension that is not there.
@@ -168,11 +169,13 @@ impl Tensor {
 
     /// `None` means all dimensions.
     fn reduce(&self, name: &'static str, dims: Option<&[isize]>, reduced: Reduced) -> Result<Tensor> {
-        let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(dims.is_none(), self.rank());
-        for &dim in dims.unwrap_or_default() {
+        let named = dims.unwrap_or_default();
+        let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(named.is_empty(), self.rank());
+        // A scalar has a dimension 0 here, as in PyTorch.
+        for &dim in named.iter().filter(|&&dim| self.rank() > 0 || !(-1..=0).contains(&dim)) {
             let dim = dim_index(name, dim, self.rank())?;
             if marks[dim] {
-                let message = format!("dimension {dim} is named twice in {:?}", dims.unwrap_or_default());
+                let message = format!("dimension {dim} is named twice in {named:?}");
                 return Err(Error::shape(name, message));
             }
             marks[dim] = true;

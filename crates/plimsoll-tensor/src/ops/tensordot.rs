@@ -1,6 +1,7 @@
 //! Products composed of others: `baddbmm`, `inner`, `tensordot`, `cross`, and the transposition of matrices in a batch.
 
 use super::dim_index;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
@@ -21,10 +22,25 @@ impl Tensor {
         let product = a.bmm(b)?;
         let product = if alpha == 1.0 { product } else { product.affine(alpha, 0.0)? };
         match beta {
+            // Whatever it holds counts for nothing; it has a gradient of zeros.
+            0.0 if self.requires_grad() => {
+                let none = Tensor::full(&[], 0.0, DType::Bool, self.device())?;
+                none.where_cond(self, &product)
+            }
             0.0 => Ok(product),
             1.0 => self.add(&product),
             _ => self.affine(beta, 0.0)?.add(&product),
         }
+    }
+
+    /// `x · W · y + bias` for each matrix `W` of a weight `[outputs, width of self, width of other]`, over the last dimension of both. As
+    /// `torch.nn.functional.bilinear`.
+    ///
+    /// # Errors
+    /// Widths that do not fit the weight; other sizes that differ; out of memory.
+    pub fn bilinear(&self, other: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let product = Tensor::einsum("...i,oij,...j->...o", &[self, weight, other])?;
+        bias.map_or(Ok(product.clone()), |bias| product.add(bias))
     }
 
     /// The sums of products over the last dimension of both. As `torch.inner`.

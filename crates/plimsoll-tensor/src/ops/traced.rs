@@ -155,6 +155,7 @@ impl Real for Traced {
         self.unary(Tensor::erf, libm::erf)
     }
     traced! {
+        ln_gamma Tensor::lgamma, libm::lgamma;
         sin Tensor::sin, f64::sin;
         cos Tensor::cos, f64::cos;
         tan Tensor::tan, f64::tan;
@@ -274,7 +275,7 @@ impl Real for Text {
     fn erf(self) -> Text {
         self.call("erf")
     }
-    text!(sin "sin", cos "cos", tan "tan", asin "asin", acos "acos", atan "atan", ln_1p "log1p",
+    text!(ln_gamma "lgamma", sin "sin", cos "cos", tan "tan", asin "asin", acos "acos", atan "atan", ln_1p "log1p",
         exp_m1 "expm1", floor "floor", ceil "ceil", round "rint", trunc "trunc");
     fn angle(self, x: Text) -> Text {
         Text::push(format!("atan2({}, {})", self.get(), x.get()))

@@ -78,7 +78,7 @@ impl Operator for Variance {
                 (grad / &std.mul_scalar(2.0)?)?.masked_fill(&std.detach().eq_scalar(0.0)?, 0.0)?
             }
         };
-        let divisor = (self.over.count(shape) as f64 - self.correction).max(0.0);
+        let divisor = self.over.count(shape) as f64 - self.correction;
         let scaled = self.over.broadcastable(&grad, shape)?.mul_scalar(2.0 / divisor)?;
         let mean = match self.over.named() {
             dims if dims.is_empty() => x.clone(),

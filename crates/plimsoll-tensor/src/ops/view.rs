@@ -94,15 +94,21 @@ impl Tensor {
     /// # Errors
     /// Dimensions that are not there.
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
+        if self.rank() == 0 && [a, b].iter().all(|dim| (-1..=0).contains(dim)) {
+            return Ok(self.clone());
+        }
         let (a, b) = (dim_index("transpose", a, self.rank())?, dim_index("transpose", b, self.rank())?);
         call_one(View::Transpose(a, b), &[self])
     }
 
-    /// The transpose of a matrix. As `Tensor.t`.
+    /// The transpose of a matrix; a vector or a scalar itself. As `Tensor.t`.
     ///
     /// # Errors
-    /// A tensor that is not a matrix.
+    /// More than two dimensions.
     pub fn t(&self) -> Result<Tensor> {
+        if self.rank() < 2 {
+            return Ok(self.clone());
+        }
         if self.rank() != 2 {
             return Err(Error::shape("t", format!("{:?} is not a matrix", self.shape())));
         }
@@ -137,6 +143,9 @@ impl Tensor {
     /// # Errors
     /// A dimension that is not there.
     pub fn squeeze(&self, dim: isize) -> Result<Tensor> {
+        if self.rank() == 0 && (-1..=0).contains(&dim) {
+            return Ok(self.clone());
+        }
         let dim = dim_index("squeeze", dim, self.rank())?;
         if self.shape()[dim] != 1 {
             return Ok(self.clone());

@@ -1,15 +1,15 @@
 //! Operations that move, select and reduce, and further ones of training programs, against PyTorch: outputs and gradients of
-//! `fixtures/table.json` and `fixtures/training.json`.
+//! `fixtures/table.json`, `fixtures/training.json` and `fixtures/further.json`.
 //!
-//! `fixtures/table.py` and `fixtures/training.py` made the tables; a new operation needs a few lines there and one in `calls.rs` or
-//! `training.rs`. Each case runs
-//! with its inputs lying in three forms.
+//! The scripts of the same names beside them made the tables; a new operation needs a few lines there and one in `calls.rs`,
+//! `training.rs` or `further.rs`. Each case runs with its inputs lying in three forms.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
 mod calls;
 #[path = "../forms/mod.rs"]
 mod forms;
+mod further;
 mod tensors;
 mod training;
 
@@ -20,7 +20,8 @@ use serde_json::Value;
 fn cases() -> Vec<Value> {
     let read = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap();
     let table = read(include_str!("../fixtures/table.json"));
-    [table, read(include_str!("../fixtures/training.json"))].concat()
+    let further = read(include_str!("../fixtures/further.json"));
+    [table, read(include_str!("../fixtures/training.json")), further].concat()
 }
 
 fn texts(values: &Value) -> Vec<Option<&str>> {

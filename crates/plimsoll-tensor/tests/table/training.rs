@@ -37,6 +37,7 @@ fn scatter_reduce(args: &Value, inputs: &[&Tensor]) -> Result<Tensor> {
         Some("sum") => ScatterReduction::Sum,
         Some("mean") => ScatterReduction::Mean,
         Some("amax") => ScatterReduction::Amax,
+        Some("prod") => ScatterReduction::Prod,
         _ => ScatterReduction::Amin,
     };
     let (dim, include_self) = (integer(&args["dim"]), args["include_self"] == true);

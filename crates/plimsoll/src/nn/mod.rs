@@ -28,9 +28,13 @@ mod residual;
 mod scope;
 mod sequential;
 mod shape;
+mod spectral_norm;
 mod summary;
 mod transformer;
 mod upsample;
+mod weight_norm;
+mod weighted;
+mod windows;
 
 pub use activation::{
     Approximate, CELU, ELU, GELU, GLU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LogSigmoid,
@@ -69,9 +73,13 @@ pub(crate) use residual::ResidualStream;
 pub use scope::Scope;
 pub use sequential::Sequential;
 pub use shape::{ChannelShuffle, Flatten, Identity, PixelShuffle, PixelUnshuffle, Unflatten};
+pub use spectral_norm::SpectralNorm;
 pub use summary::{Row, Summary};
 pub use transformer::{
     DecoderMasks, EncoderMasks, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
     TransformerEncoderLayer, TransformerOptions,
 };
 pub use upsample::Upsample;
+pub use weight_norm::WeightNorm;
+pub use weighted::Weighted;
+pub use windows::{Bilinear, Fold, Unfold};

@@ -2,7 +2,7 @@
 // Elements written or added at an index, in the order of the index: a line along the dimension a thread, so no result depends on which
 // thread is first. Defined before: A, the type that is added in; T and S, of the output and the source; I, of the index; RANK, dimensions
 // of the lines; CHANGE: 0 replaced, 1 added to, 2 set to a value, 3 the larger
-// and 4 the smaller of both.
+// and 4 the smaller of both, 5 multiplied.
 
 struct Space { i64 size[RANK], out[RANK], index[RANK], src[RANK]; };
 
@@ -23,6 +23,8 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         store(to + row * out_step, load<A>(to + row * out_step) + load<A>(from + i * src_step));
 #elif CHANGE == 2
         store(to + row * out_step, value);
+#elif CHANGE == 5
+        store(to + row * out_step, load<A>(to + row * out_step) * load<A>(from + i * src_step));
 #else
         A x = load<A>(from + i * src_step), y = load<A>(to + row * out_step);
         // What is not a number wins.

@@ -30,6 +30,11 @@ struct BatchNormBackward {
 impl BatchNorm {
     pub(super) fn by_kernel(self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
         let scale = self.scale(at.inputs());
+        if grad.numel() == 0 {
+            let zeros = |i: usize| Tensor::full(at.shape(i), 0.0, grad.dtype(), grad.device());
+            let of = |i: usize| at.wants(i).then(|| zeros(i)).transpose();
+            return (0..at.inputs()).map(of).collect();
+        }
         let reads = scale.clone().filter(|&i| self.finds_cut() || i == scale.start);
         let saved: SmallVec<[Tensor; 2]> = reads.map(|i| at.input(i)).collect::<Result<_>>()?;
         let (x, mean, rstd) = (at.input(0)?, at.output(1)?, at.output(2)?);

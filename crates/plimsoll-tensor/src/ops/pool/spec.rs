@@ -64,21 +64,22 @@ impl Spec {
         };
         let reach = kernel.checked_sub(1).and_then(|steps| steps.checked_mul(dilation)?.checked_add(1));
         let padded = padding.checked_mul(2).and_then(|both| both.checked_add(size));
-        let fits = stride > 0
-            && dilation > 0
-            && reach
-                .is_some_and(|reach| padding <= reach / 2 && padded.is_some_and(|padded| padded >= reach));
-        let (Some(reach), Some(padded), true) = (reach, padded, fits) else {
+        let fits = stride > 0 && dilation > 0 && reach.is_some_and(|reach| padding <= reach / 2);
+        // What is left over has a window, too: even where that is all there is.
+        let left_over = if ceil_mode { stride.saturating_sub(1) } else { 0 };
+        let room = |reach: usize, padded: usize| padded.checked_add(left_over)?.checked_sub(reach);
+        let room = reach.zip(padded).and_then(|(reach, padded)| room(reach, padded));
+        let (Some(room), true) = (room, fits) else {
             let why = "the window must be inside the padded image, move by at least 1, and be padded by at most half";
             return Err(misfit(why));
         };
-        let mut out = (padded - reach) / stride + 1;
-        // One more for what is left over, unless it would see nothing but padding on the right.
-        if ceil_mode
-            && !(padded - reach).is_multiple_of(stride)
-            && out.saturating_mul(stride) < size + padding
-        {
-            out += 1;
+        let mut out = room / stride + 1;
+        // But not one that would see nothing but padding on the right.
+        if ceil_mode && (out - 1).saturating_mul(stride) >= size + padding {
+            out -= 1;
+        }
+        if out == 0 {
+            return Err(misfit("there is no window"));
         }
         Ok(Axis { size, out, windows: Windows::Sliding { kernel, stride, padding, dilation } })
     }

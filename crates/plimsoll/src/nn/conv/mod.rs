@@ -15,7 +15,7 @@ pub use transpose::{
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{ConvOptions, ConvPadding, Error, PadMode, Result, Tensor};
 
-use super::{Init, Module, Parameter, Scope};
+use super::{Init, Module, Parameter, Scope, Weighted};
 use crate::members;
 
 /// Convolution of `[batch, channels, …]` with `N` spatial dimensions. As `torch.nn.Conv1d`, `Conv2d` and `Conv3d`.
@@ -139,9 +139,19 @@ impl<const N: usize> Module for Conv<N> {
     members!(weight, bias);
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.forward_with(input, &self.weight)
+    }
+}
+
+impl<const N: usize> Weighted for Conv<N> {
+    fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    fn forward_with(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
         let (input, options) = self.padded(input)?;
-        input.convolution(&self.weight, self.bias.as_deref(), options)
+        input.convolution(weight, self.bias.as_deref(), options)
     }
 }
 

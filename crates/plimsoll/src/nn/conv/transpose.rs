@@ -5,7 +5,7 @@ use plimsoll_tensor::{ConvTransposeOptions, Result, Tensor};
 
 use super::{Extent, divides};
 use crate::members;
-use crate::nn::{Init, Module, Parameter, Scope};
+use crate::nn::{Init, Module, Parameter, Scope, Weighted};
 
 /// What a transposed convolution layer is made of besides its channels: PyTorch's options with its defaults.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +148,21 @@ impl<const N: usize> Module for ConvTranspose<N> {
     members!(weight, bias);
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
+        self.forward_with(input, &self.weight)
+    }
+}
+
+impl<const N: usize> Weighted for ConvTranspose<N> {
+    fn weight(&self) -> &Parameter {
+        &self.weight
+    }
+
+    fn forward_with(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        input.convolution_transposed(&self.weight, self.bias.as_deref(), self.options)
+        input.convolution_transposed(weight, self.bias.as_deref(), self.options)
+    }
+
+    fn output_dim(&self) -> isize {
+        1
     }
 }

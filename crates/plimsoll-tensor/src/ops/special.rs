@@ -1,0 +1,96 @@
+//! Functions of probability theory of each element: `lgamma`, `digamma`, `erfinv`; and `acosh`. More rows of the table in `unary.rs`.
+
+use std::f64::consts::{FRAC_2_SQRT_PI, PI};
+
+use super::real::Real;
+use super::unary::{Reads, Row, Types, Unary, case, unary};
+use crate::error::Result;
+use crate::operator::Autocast;
+use crate::road::call_one;
+use crate::suite::{Case, Domain};
+use crate::tensor::Tensor;
+
+/// `a[0] + a[1] x + a[2] x² + …`
+#[inline(always)]
+fn polynomial<R: Real>(x: R, coefficients: &[f64]) -> R {
+    let (last, rest) = coefficients.split_last().unwrap_or((&0.0, &[]));
+    rest.iter().rev().fold(R::of(*last), |sum, &a| sum * x + R::of(a))
+}
+
+/// The derivative of `lgamma`: by reflection below a half, by eight steps of the recurrence, then by its asymptotic series.
+#[inline(always)]
+fn digamma<R: Real>(x: R) -> R {
+    let (one, half) = (R::of(1.0), R::of(0.5));
+    let mut z = x.at_most(half, one - x, x);
+    let mut steps = R::of(0.0);
+    for _ in 0..8 {
+        steps = steps + one / z;
+        z = z + one;
+    }
+    let square = one / (z * z);
+    let series = [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0];
+    let large = z.ln() - half / z - square * polynomial(square, &series);
+    large - steps - x.at_most(half, R::of(PI) / (x * R::of(PI)).tan(), R::of(0.0))
+}
+
+/// The number with this error function: a rational approximation and two steps of Newton's method, as PyTorch's.
+#[inline(always)]
+fn erfinv<R: Real>(y: R) -> R {
+    const A: [f64; 4] = [0.886226899, -1.645349621, 0.914624893, -0.140543331];
+    const B: [f64; 5] = [1.0, -2.118377725, 1.442710462, -0.329097515, 0.012229801];
+    const C: [f64; 4] = [-1.970840454, -1.624906493, 3.429567803, 1.641345311];
+    const D: [f64; 3] = [1.0, 3.543889200, 1.637067800];
+    let (zero, one) = (R::of(0.0), R::of(1.0));
+    let (magnitude, square) = (y.at_most(zero, -y, y), y * y);
+    let central = y * polynomial(square, &A) / polynomial(square, &B);
+    let depth = (-((one - magnitude) * R::of(0.5)).ln()).sqrt();
+    let tail = polynomial(depth, &C) / polynomial(depth, &D);
+    let start = magnitude.at_most(R::of(0.7), central, y.at_most(zero, -tail, tail));
+    let step = |x: R| x - (x.erf() - y) / (R::of(FRAC_2_SQRT_PI) * (-x * x).exp());
+    y.equals(one, one / zero, y.equals(-one, -one / zero, step(step(start))))
+}
+
+unary! {
+    /// The natural logarithm of the absolute value of the gamma function. As `torch.lgamma`.
+    pub lgamma => LogGamma over Positive of Floats autocast Full in place lgamma_ {
+        |x| x.ln_gamma(), reads Input, |g, x| g * digamma(x)
+    }
+
+    /// The derivative of [`Tensor::lgamma`]. As `torch.digamma`.
+    pub digamma => Digamma over Positive of Floats autocast Full in place digamma_ {
+        |x| digamma(x), reads Input, |g, x| g * trigamma(x)
+    }
+
+    /// The number with this error function, infinite at -1 and 1. As `torch.erfinv`.
+    pub erfinv => InverseErrorFunction over Inside of Floats autocast Full in place erfinv_ {
+        |x| erfinv(x), reads Output, |g, y| g * R::of(1.0 / FRAC_2_SQRT_PI) * (y * y).exp()
+    }
+}
+
+/// The derivative of `digamma`, by the same steps.
+#[inline(always)]
+fn trigamma<R: Real>(x: R) -> R {
+    let (one, half) = (R::of(1.0), R::of(0.5));
+    let mut z = x.at_most(half, one - x, x);
+    let mut steps = R::of(0.0);
+    for _ in 0..8 {
+        steps = steps + one / (z * z);
+        z = z + one;
+    }
+    let square = one / (z * z);
+    let series = [1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0];
+    let above = steps + one / z + half * square + square / z * polynomial(square, &series);
+    let sine = (x * R::of(PI)).sin();
+    x.at_most(half, R::of(PI * PI) / (sine * sine) - above, above)
+}
+
+impl Tensor {
+    /// The number that is 0 or more with this hyperbolic cosine; not a number below 1. As `torch.acosh`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn acosh(&self) -> Result<Tensor> {
+        let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
+        x.square()?.add_scalar(-1.0)?.sqrt()?.add(&x)?.log()
+    }
+}

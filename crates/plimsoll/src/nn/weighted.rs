@@ -1,0 +1,57 @@
+//! Layers whose weight another tensor can stand for: what spectral and weight normalization need of a layer.
+
+use plimsoll_tensor::label::Span;
+use plimsoll_tensor::{Result, Tensor};
+
+use super::member::{Member, MemberMut};
+use super::{Linear, Members, MembersMut, Module, Parameter};
+
+/// A layer with a weight that can be computed from what is trained.
+pub trait Weighted: Module {
+    /// Its weight.
+    fn weight(&self) -> &Parameter;
+
+    /// The output with this weight in place of its own.
+    ///
+    /// # Errors
+    /// As its `forward`.
+    fn forward_with(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor>;
+
+    /// The dimension of the weight that counts outputs.
+    fn output_dim(&self) -> isize {
+        0
+    }
+}
+
+impl Weighted for Linear {
+    fn weight(&self) -> &Parameter {
+        Linear::weight(self)
+    }
+
+    fn forward_with(&self, input: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        let _owner = Span::layer(self.label());
+        input.linear(weight, self.bias().map(|bias| bias.tensor()))
+    }
+}
+
+/// The members of a layer, with its weight at the end under the name of what it is computed from.
+pub(super) fn members_of<'a>(layer: &'a impl Module, list: &mut Members<'a>, original: &'static str) {
+    let mut own = Members::default();
+    layer.members(&mut own);
+    let (weight, rest): (Vec<_>, Vec<_>) = own.0.into_iter().partition(|(name, _)| name == "weight");
+    list.0.extend(rest);
+    list.0.extend(weight.into_iter().map(|(_, member): (_, Member<'a>)| (original.into(), member)));
+}
+
+/// The same, to be changed.
+pub(super) fn members_mut_of<'a>(
+    layer: &'a mut impl Module,
+    list: &mut MembersMut<'a>,
+    original: &'static str,
+) {
+    let mut own = MembersMut::default();
+    layer.members_mut(&mut own);
+    let (weight, rest): (Vec<_>, Vec<_>) = own.0.into_iter().partition(|(name, _)| name == "weight");
+    list.0.extend(rest);
+    list.0.extend(weight.into_iter().map(|(_, member): (_, MemberMut<'a>)| (original.into(), member)));
+}

@@ -1,0 +1,110 @@
+//! A GAN with the hinge loss: the judge's layers have spectral normalization, the painter's first has weight normalization, and an average
+//! of the painter's weights is kept.
+
+use plimsoll::nn::{
+    BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, Linear, Module, Scope, SpectralNorm,
+    WeightNorm,
+};
+use plimsoll::optim::{Adam, AdamOptions, Optimizer};
+use plimsoll::{Device, Result, Tensor, members, no_grad};
+
+use crate::{fill, tensor};
+
+struct Judge {
+    conv1: SpectralNorm<Conv2d>,
+    conv2: SpectralNorm<Conv2d>,
+    out: SpectralNorm<Linear>,
+}
+
+impl Module for Judge {
+    members!(conv1, conv2, out);
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let x = self.conv1.forward(x)?.leaky_relu(0.1)?;
+        let x = self.conv2.forward(&x)?.leaky_relu(0.1)?;
+        self.out.forward(&x.flatten(1, -1)?)?.squeeze(1)
+    }
+}
+
+struct Painter {
+    fc: WeightNorm<Linear>,
+    up1: ConvTranspose2d,
+    norm: BatchNorm2d,
+    up2: SpectralNorm<ConvTranspose2d>,
+}
+
+impl Module for Painter {
+    members!(fc, up1, norm, up2);
+
+    fn forward(&self, z: &Tensor) -> Result<Tensor> {
+        let x = self.fc.forward(z)?.view(&[-1, 8, 2, 2])?;
+        self.up2.forward(&self.norm.forward(&self.up1.forward(&x)?)?.relu()?)?.tanh()
+    }
+}
+
+fn start(model: &impl Module) -> Result<()> {
+    fill(model)?;
+    for (name, buffer) in model.named_buffers() {
+        if name.ends_with("_u") || name.ends_with("_v") {
+            let values = tensor(name.len(), buffer.shape(), buffer.device())?.normalize(0)?;
+            no_grad(|| buffer.copy_(&values))?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn losses() -> Result<Vec<f32>> {
+    let device = Device::cpu();
+    let scope = Scope::new(&device, 1);
+    let (j, p) = (scope.at("judge"), scope.at("painter"));
+    let conv = |at: &str, inputs, outputs| {
+        let s = j.at(at);
+        SpectralNorm::new(&s, Conv2d::new(&s, inputs, outputs, 4)?.stride(2).padding(1))
+    };
+    let out = j.at("out");
+    let judge = Judge {
+        conv1: conv("conv1", 1, 6)?,
+        conv2: conv("conv2", 6, 8)?,
+        out: SpectralNorm::new(&out, Linear::new(&out, 8 * 2 * 2, 1)?)?,
+    };
+    let up = || ConvTransposeConfig::new(4).stride(2).padding(1);
+    let (fc, up2) = (p.at("fc"), p.at("up2"));
+    let painter = Painter {
+        fc: WeightNorm::new(&fc, Linear::new(&fc, 5, 8 * 2 * 2)?)?,
+        up1: ConvTranspose2d::with(&p.at("up1"), 8, 6, up())?,
+        norm: BatchNorm2d::new(&p.at("norm"), 6)?,
+        up2: SpectralNorm::new(&up2, ConvTranspose2d::with(&up2, 6, 1, up())?)?,
+    };
+    start(&judge)?;
+    start(&painter)?;
+    let average: Vec<Tensor> =
+        painter.parameters().iter().map(|p| p.detach().copy()).collect::<Result<_>>()?;
+    let options = |lr: f64| AdamOptions { lr, betas: (0.0, 0.9), ..AdamOptions::default() };
+    let mut j_optimizer = Adam::new(judge.parameters(), options(4e-3));
+    let mut p_optimizer = Adam::new(painter.parameters(), options(1e-3));
+    let mut losses = Vec::new();
+    for step in 0..5 {
+        let real = tensor(step, &[4, 1, 8, 8], &device)?;
+        let fake = painter.forward(&tensor(step + 50, &[4, 5], &device)?)?.detach();
+        j_optimizer.zero_grad();
+        let of_real = (1 - &judge.forward(&real)?)?.relu()?.mean()?;
+        let of_fake = (1 + &judge.forward(&fake)?)?.relu()?.mean()?;
+        let loss = (&of_real + &of_fake)?;
+        loss.backward()?;
+        j_optimizer.step()?;
+        losses.push(loss.item()?);
+        p_optimizer.zero_grad();
+        let drawn = painter.forward(&tensor(step + 90, &[4, 5], &device)?)?;
+        let loss = judge.forward(&drawn)?.mean()?.neg()?;
+        loss.backward()?;
+        p_optimizer.step()?;
+        losses.push(loss.item()?);
+        no_grad(|| {
+            average.iter().zip(painter.parameters()).try_for_each(|(mean, p)| mean.lerp_scalar_(&p, 0.1))
+        })?;
+    }
+    let squares: Vec<f32> =
+        average.iter().map(|mean| mean.pow_scalar(2)?.sum()?.item()).collect::<Result<_>>()?;
+    losses.push(squares.iter().sum());
+    Ok(losses)
+}
