@@ -61,9 +61,8 @@ pub fn matmul<T: Float>(
     }
     let nests = super::walk::Walk::new(&[batch, m, n], [&[c_strides.batch, c_strides.row, c_strides.col]]);
     assert!(nests.visits_once(0), "matmul {shape:?}: c overlaps itself, {c_strides:?}");
-    if (1..=FEW_ROWS).contains(&m) && n * k >= FEW_ROWS_WORK && a_strides.col == 1 && b_strides.row == 1 {
-        return few_rows(shape, (a, a_strides), (b, b_strides), bias, (c, c_strides));
-    }
+    let few =
+        (1..=FEW_ROWS).contains(&m) && n * k >= FEW_ROWS_WORK && a_strides.col == 1 && b_strides.row == 1;
     let blocks = Blocks::of(shape);
     let c = Cut::new(c);
     for_each_chunk(blocks.count(), |chunk| {
@@ -73,6 +72,15 @@ pub fn matmul<T: Float>(
             // SAFETY: the spans checked above keep every element in its slice; blocks are disjoint positions, and `c` does not
             // overlap itself.
             unsafe {
+                if few {
+                    let part = |row: usize| &a[at(a_strides, row, 0)..][..k];
+                    for col in cols {
+                        let column = &b[at(b_strides, 0, col)..][..k];
+                        let start = bias.map_or(T::of(0.0), |bias| bias[col]);
+                        for_few_rows(m, part, column, |row, sum| c.set(at(c_strides, row, col), start + sum));
+                    }
+                    continue;
+                }
                 if let Some(bias) = bias {
                     for row in 0..rows.len() {
                         for (i, &bias) in bias[cols.clone()].iter().enumerate() {
@@ -115,39 +123,19 @@ const LANES: usize = 16;
 /// Rows that one pass over a column multiplies.
 const ROWS_AT_ONCE: usize = 4;
 
-/// [`matmul`] of few rows with a right operand whose columns lie one after the other: each column is read once, for all rows, and nothing is
-/// packed.
-fn few_rows<T: Float>(
-    shape: &MatmulShape,
-    (a, a_strides): (&[T], MatrixStrides),
-    (b, b_strides): (&[T], MatrixStrides),
-    bias: Option<&[T]>,
-    (c, c_strides): (&mut [T], MatrixStrides),
+/// The products of a few rows with one column, which is read once for [`ROWS_AT_ONCE`] of them: nothing is packed.
+fn for_few_rows<'a, T: Float>(
+    count: usize,
+    row: impl Fn(usize) -> &'a [T],
+    column: &[T],
+    mut store: impl FnMut(usize, T),
 ) {
-    let &MatmulShape { batch, m, k, n } = shape;
-    let cols_per_chunk = (CHUNK_WORK / (m * k).max(1)).clamp(1, n.max(1));
-    let across = n.div_ceil(cols_per_chunk);
-    let c = Cut::new(c);
-    for_each_chunk(batch * across, |chunk| {
-        let (batch, first) = (chunk / across, chunk % across * cols_per_chunk);
-        for col in first..n.min(first + cols_per_chunk) {
-            let column = &b[batch * b_strides.batch + col * b_strides.col..][..k];
-            let start = bias.map_or(T::of(0.0), |bias| bias[col]);
-            for row in (0..m).step_by(ROWS_AT_ONCE) {
-                // The last rows again where there are fewer: their sums are not stored twice.
-                let rows: [&[T]; ROWS_AT_ONCE] = std::array::from_fn(|i| {
-                    let row = (row + i).min(m - 1);
-                    &a[batch * a_strides.batch + row * a_strides.row..][..k]
-                });
-                let sums = dots(rows, column);
-                for (i, &sum) in sums.iter().enumerate().take(m - row) {
-                    let at = batch * c_strides.batch + (row + i) * c_strides.row + col * c_strides.col;
-                    // SAFETY: chunks are different columns or batches, `c` does not overlap itself, and `matmul` checked its length.
-                    unsafe { c.set(at, start + sum) };
-                }
-            }
-        }
-    });
+    for first in (0..count).step_by(ROWS_AT_ONCE) {
+        // The last row again where there are fewer: those sums are not stored.
+        let rows = std::array::from_fn(|i| row((first + i).min(count - 1)));
+        let sums = dots(rows, column);
+        sums.iter().take(count - first).enumerate().for_each(|(i, &sum)| store(first + i, sum));
+    }
 }
 
 /// The products of some rows with one column, in sums of [`LANES`] elements each.

@@ -9,6 +9,7 @@ mod ported {
     pub(crate) mod detector;
     pub(crate) mod diffusion;
     pub(crate) mod graph;
+    pub(crate) mod half;
     pub(crate) mod masked;
     pub(crate) mod reader;
     pub(crate) mod siamese;
@@ -106,4 +107,17 @@ fn a_reader_of_text_lines_learns_pytorchs_steps() {
 #[test]
 fn a_masked_autoencoder_learns_pytorchs_steps() {
     check("masked", &ported::masked::losses().unwrap());
+}
+
+/// PyTorch's autocast casts by other lists on the CPU than on a GPU, whose lists are ours; both round to 11 bits.
+#[test]
+fn training_in_float16_with_a_scaler_skips_and_grows_at_pytorchs_steps() {
+    let all: Value = serde_json::from_str(include_str!("fixtures/scripts.json")).unwrap();
+    let expected: Vec<f64> = serde_json::from_value(all["half"]["float16"].clone()).unwrap();
+    let found = ported::half::losses_and_scales().unwrap();
+    assert_eq!(found.len(), expected.len());
+    for (step, (found, expected)) in found.chunks(2).zip(expected.chunks(2)).enumerate() {
+        assert!((found[0] - expected[0]).abs() < 4e-3, "step {step}: {found:?}, PyTorch's {expected:?}");
+        assert_eq!(found[1], expected[1], "the scale after step {step}");
+    }
 }
