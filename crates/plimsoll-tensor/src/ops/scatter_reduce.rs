@@ -66,12 +66,11 @@ impl Kernel for ScatterFold {
             cuda::scatter::At { dim: self.dim, shape: src.shape(), index, strides: index.layout.strides() };
         if !self.include_self {
             // One element of each place first, or 1 for a product: what was there counts for nothing.
-            match self.fold {
-                Fold::Product => {
-                    cuda::scatter::scatter(call, cuda::scatter::Change::Set(1.0), at, None, out)?
-                }
-                _ => cuda::scatter::scatter(call, cuda::scatter::Change::Replace, at, Some(src), out)?,
-            }
+            let (first, from) = match self.fold {
+                Fold::Product => (cuda::scatter::Change::Set(1.0), None),
+                _ => (cuda::scatter::Change::Replace, Some(src)),
+            };
+            cuda::scatter::scatter(call, first, at, from, out)?;
         }
         let change = match self.fold {
             Fold::Largest => cuda::scatter::Change::Larger,
