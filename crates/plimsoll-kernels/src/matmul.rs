@@ -139,27 +139,36 @@ fn for_few_rows<'a, T: Float>(
 }
 
 /// The products of some rows with one column, in sums of [`LANES`] elements each.
-fn dots<T: Float>(rows: [&[T]; ROWS_AT_ONCE], column: &[T]) -> [T; ROWS_AT_ONCE] {
+#[allow(
+    clippy::needless_range_loop,
+    reason = "five slices side by side, which the compiler makes registers of"
+)]
+fn dots<T: Float>([a, b, c, d]: [&[T]; ROWS_AT_ONCE], column: &[T]) -> [T; ROWS_AT_ONCE] {
     vectorize(
         #[inline(always)]
         || {
-            let mut lanes = [[T::of(0.0); LANES]; ROWS_AT_ONCE];
-            let whole = column.len() / LANES * LANES;
-            for at in (0..whole).step_by(LANES) {
-                let column = &column[at..at + LANES];
-                for (lanes, row) in lanes.iter_mut().zip(rows) {
-                    let row = &row[at..at + LANES];
-                    for ((sum, &a), &b) in lanes.iter_mut().zip(row).zip(column) {
-                        *sum = a.times_plus(b, *sum);
-                    }
+            let [mut e, mut f, mut g, mut h] = [[T::of(0.0); LANES]; ROWS_AT_ONCE];
+            let (a, a_rest) = a.as_chunks::<LANES>();
+            let (b, b_rest) = b.as_chunks::<LANES>();
+            let (c, c_rest) = c.as_chunks::<LANES>();
+            let (d, d_rest) = d.as_chunks::<LANES>();
+            let (column, rest) = column.as_chunks::<LANES>();
+            for ((((x, a), b), c), d) in column.iter().zip(a).zip(b).zip(c).zip(d) {
+                for i in 0..LANES {
+                    e[i] = a[i].times_plus(x[i], e[i]);
+                    f[i] = b[i].times_plus(x[i], f[i]);
+                    g[i] = c[i].times_plus(x[i], g[i]);
+                    h[i] = d[i].times_plus(x[i], h[i]);
                 }
             }
             let mut sums = [T::of(0.0); ROWS_AT_ONCE];
-            for ((sum, lanes), row) in sums.iter_mut().zip(&lanes).zip(rows) {
-                for (&a, &b) in row[whole..].iter().zip(&column[whole..]) {
-                    *sum = a.times_plus(b, *sum);
+            for (sum, (lanes, row)) in
+                sums.iter_mut().zip([(e, a_rest), (f, b_rest), (g, c_rest), (h, d_rest)])
+            {
+                for (&a, &x) in row.iter().zip(rest) {
+                    *sum = a.times_plus(x, *sum);
                 }
-                for &lane in lanes {
+                for lane in lanes {
                     *sum += lane;
                 }
             }
