@@ -6,12 +6,16 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+#[path = "program/images.rs"]
+mod images;
 mod program;
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use images::stripes;
 use program::{Folder, json, stderr};
 
 /// The program with the stand-in for libraries, as an H200; `None` where that is not built.
@@ -65,49 +69,104 @@ fn train(folder: &Folder, job: &[&str], device: &str, more: &[&str]) -> Option<O
     Some(output)
 }
 
+/// A folder of images, and the job that trains on them.
+fn image_job(folder: &Folder) -> [String; 9] {
+    let data = folder.file("images");
+    stripes(Path::new(&data), 30);
+    ["image", "--data", &data, "--image-size", "16", "--batch-size", "12", "--augment", "none"]
+        .map(str::to_owned)
+}
+
+/// The account of a job on the stand-in is that of the simulated GPU, captured or not. `false` where nothing can run.
+fn has_the_account_of_the_simulated_gpu(folder: &Folder, job: &[&str]) -> bool {
+    for more in [&[][..], &["--capture"]] {
+        let Some(cuda) = train(folder, job, "cuda", more) else { return false };
+        let Some(sim) = train(folder, job, "sim:H200", more) else { return false };
+        let (cuda, sim) = (json(&cuda), json(&sim));
+        for field in ["peak_allocated_bytes", "peak_reserved_bytes", "peak_by_category", "owners_at_peak"] {
+            let (cuda, sim) = (&cuda["memory"][field], &sim["memory"][field]);
+            assert!(!sim.is_null() && cuda == sim, "{job:?} {more:?}: {field}: {cuda} {sim}");
+        }
+    }
+    true
+}
+
 #[test]
 fn captured_steps_have_the_account_of_the_simulated_gpu() {
     let folder = Folder::new("train-cuda-capture");
-    for job in JOBS {
-        for more in [&[][..], &["--capture"]] {
-            let Some(cuda) = train(&folder, job, "cuda", more) else { return };
-            let Some(sim) = train(&folder, job, "sim:H200", more) else { return };
-            let (cuda, sim) = (json(&cuda), json(&sim));
-            for field in ["peak_allocated_bytes", "peak_reserved_bytes", "peak_by_category", "owners_at_peak"]
-            {
-                let (cuda, sim) = (&cuda["memory"][field], &sim["memory"][field]);
-                assert!(!sim.is_null() && cuda == sim, "{job:?} {more:?}: {field}: {cuda} {sim}");
-            }
-        }
+    if JOBS.iter().all(|job| has_the_account_of_the_simulated_gpu(&folder, job)) {
+        // The last batch of an epoch is a smaller one.
+        let image = image_job(&folder);
+        let image: Vec<&str> = image.iter().map(String::as_str).chain(["--epochs", "3"]).collect();
+        has_the_account_of_the_simulated_gpu(&folder, &image);
     }
+}
+
+/// Starts a job of captured steps that would go on for long, and sends it a signal once it has saved. `None` where nothing
+/// can run.
+fn interrupted(folder: &Folder, job: &[&str], signal: &str, saved: &str) -> Option<Output> {
+    let mut command = on_standin(folder)?;
+    let args = ["--save-every", "7", "--capture", "--device", "cuda", "--no-live", "--json", "--save", saved];
+    command.arg("train").args(job).args(args);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let begun = Instant::now();
+    // Saved after seven steps: more than are run as usual.
+    while !Path::new(saved).join("model.safetensors").exists() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success() || signal == "-KILL");
+    let output = child.wait_with_output().expect("an end");
+    if stderr(&output).contains("NVRTC") {
+        eprintln!("skipped: {}", stderr(&output));
+        return None;
+    }
+    Some(output)
+}
+
+/// One job of each kind.
+fn jobs(folder: &Folder) -> [Vec<String>; 3] {
+    let of = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    [
+        of(&["gpt", "--layers", "2", "--width", "64", "--sample", "0"]),
+        of(&["mnist", "--images", "300", "--batch-size", "32"]),
+        image_job(folder).to_vec(),
+    ]
 }
 
 #[test]
 fn ctrl_c_in_captured_steps_saves_and_ends_cleanly() {
     let folder = Folder::new("train-cuda-signal");
-    let saved = folder.file("saved");
-    let Some(mut command) = on_standin(&folder) else { return };
-    let args =
-        ["gpt", "--layers", "2", "--width", "64", "--steps", "100000000", "--save-every", "7", "--capture"];
-    command.arg("train").args(args).args(["--device", "cuda", "--no-live", "--json", "--save", &saved]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let begun = Instant::now();
-    // Saved after seven steps: more than are run as usual.
-    while !Path::new(&saved).join("model.safetensors").exists() && begun.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(5));
+    for job in jobs(&folder) {
+        let job: Vec<&str> = job.iter().map(String::as_str).collect();
+        let saved = folder.file(&format!("saved-{}", job[0]));
+        let long = [&job[..], &["--steps", "100000000"]].concat();
+        let Some(output) = interrupted(&folder, &long, "-INT", &saved) else { return };
+        assert_eq!(output.status.code(), Some(130), "{job:?}: {}", stderr(&output));
+        let run = json(&output);
+        assert_eq!((&run["verdict"], &run["signal"]), (&"stopped".into(), &"SIGINT".into()));
+        let steps = (run["steps"].as_u64().expect("steps") + 5).to_string();
+        let resumed = [&job[..], &["--steps", &steps]].concat();
+        let resumed =
+            train(&folder, &resumed, "cuda", &["--capture", "--resume", &saved]).expect("as before");
+        assert_eq!(json(&resumed)["steps"].as_u64(), steps.parse().ok(), "{job:?}");
     }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-    assert!(sent.expect("kill runs").success());
-    let output = child.wait_with_output().expect("an end");
-    if stderr(&output).contains("NVRTC") {
-        eprintln!("skipped: {}", stderr(&output));
-        return;
+}
+
+#[test]
+fn a_kill_in_captured_steps_leaves_a_save_that_is_whole() {
+    let folder = Folder::new("train-cuda-kill");
+    for job in jobs(&folder) {
+        let job: Vec<&str> = job.iter().map(String::as_str).collect();
+        let saved = folder.file(&format!("saved-{}", job[0]));
+        let long = [&job[..], &["--steps", "100000000"]].concat();
+        let Some(output) = interrupted(&folder, &long, "-KILL", &saved) else { return };
+        assert_eq!(output.status.signal(), Some(9), "{job:?}: {}", stderr(&output));
+        // It goes on from there.
+        let again = folder.file(&format!("again-{}", job[0]));
+        let resumed = [&long[..], &["--resume", &saved]].concat();
+        let output = interrupted(&folder, &resumed, "-INT", &again).expect("as before");
+        assert_eq!(output.status.code(), Some(130), "{job:?}: {}", stderr(&output));
+        assert!(json(&output)["steps"].as_u64() > Some(7), "{job:?}");
     }
-    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
-    let run = json(&output);
-    assert_eq!((&run["verdict"], &run["signal"]), (&"stopped".into(), &"SIGINT".into()));
-    let steps = (run["steps"].as_u64().expect("steps") + 5).to_string();
-    let job = ["gpt", "--layers", "2", "--width", "64", "--steps", &steps, "--sample", "0"];
-    let resumed = train(&folder, &job, "cuda", &["--capture", "--resume", &saved]).expect("as before");
-    assert_eq!(json(&resumed)["steps"].as_u64(), steps.parse().ok());
 }
