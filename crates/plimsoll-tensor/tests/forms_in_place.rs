@@ -66,6 +66,8 @@ fn whole_numbers_change_in_place_and_hold_no_fractions() {
     x.abs_().unwrap();
     x.mul_scalar_(3).unwrap();
     x.clamp_(1.0, 7.0).unwrap();
+    let error = x.clamp_(0.5, 7.0).unwrap_err().to_string();
+    assert!(error.contains("bounds of 0.5 and 7"), "{error}");
     assert_eq!(x.to_vec::<i64>().unwrap(), [6, 1, 7]);
     for result in [x.exp_(), x.mul_scalar_(0.5), x.div_(&x), x.div_scalar_(2)] {
         let text = result.unwrap_err().to_string();

@@ -60,7 +60,7 @@ unary! {
 
     /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.clamp`; use infinite bounds for one
     /// side only.
-    pub(crate) clamp_to => Clamp { low, high } over Apart of Numbers in place clamp_ {
+    pub(crate) clamp_to => Clamp { low, high } over Apart of Numbers {
         // `high` wins where it is less than `low`, as in PyTorch.
         |x| (-(x.at_most(low, low, x))).at_most(-high, high, x.at_most(low, low, x)),
         reads Input,

@@ -1,5 +1,6 @@
 //! Mathematical functions of each element: more rows of the table in `unary.rs`.
 
+use super::activations::Clamp;
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
 use crate::dtype::{DType, Scalar};
@@ -24,6 +25,11 @@ fn below<R: Real>(x: R) -> R {
 
 const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+
+/// Whether bounds leave whole numbers whole.
+fn are_whole(low: f64, high: f64) -> bool {
+    [low, high].iter().all(|bound| bound.is_infinite() || bound.fract() == 0.0)
+}
 
 unary! {
     /// `x` without its sign.
@@ -165,13 +171,28 @@ impl Tensor {
     /// # Errors
     /// Out of memory.
     pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
-        let whole = [low, high].iter().all(|bound| bound.is_infinite() || bound.fract() == 0.0);
+        let whole = are_whole(low, high);
         match self.dtype() {
             dtype if dtype.is_float() => self.clamp_to(low, high),
             DType::Bool if whole => self.long()?.clamp_to(low, high),
             _ if whole => self.clamp_to(low, high),
             _ => self.float()?.clamp_to(low, high),
         }
+    }
+
+    /// [`Tensor::clamp`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_`]; bounds between whole numbers for a tensor of whole numbers.
+    pub fn clamp_(&self, low: f64, high: f64) -> Result<()> {
+        if !self.dtype().is_float() && !are_whole(low, high) {
+            let (dtype, advice) = (self.dtype(), "convert it first");
+            let message = format!(
+                "bounds of {low} and {high} make floating point, which a tensor of {dtype} cannot hold: {advice}"
+            );
+            return Err(Error::argument("clamp_", message));
+        }
+        super::unary::change(self, Clamp { low, high })
     }
 
     /// `x`, but at least `low`. As `torch.clamp(min=low)`.
