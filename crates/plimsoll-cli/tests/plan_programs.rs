@@ -106,8 +106,11 @@ fn a_program_that_never_calls_backward_is_judged_as_it_is() {
 fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process_group_is_planned_for() {
     let Some(torch) = Torch::new("plan-manual", UNUSUAL) else { return };
     // The parent waits for the child's end, or for an answer.
-    for kind in ["manual", "spawns", "queues", "groups"] {
-        let plan = plan(&torch, "--gpu=250MiB", kind, 0);
+    // A process group's buckets take as much as the parameters.
+    for (kind, gpu) in
+        [("manual", "250MiB"), ("spawns", "250MiB"), ("queues", "250MiB"), ("groups", "320MiB")]
+    {
+        let plan = plan(&torch, &format!("--gpu={gpu}"), kind, 0);
         assert!(plan["chosen"].as_str().is_some_and(|it| it.contains("checkpoint")), "{kind}: {plan}");
         let rows = plan["tried"].as_array().into_iter().flatten();
         let mut why = rows.filter_map(|row| row["objection"].as_str());
