@@ -1,6 +1,6 @@
 //! The sum of a gradient's rows, which a bias's gradient is: a kernel that writes a gradient can make it in the same pass.
 //!
-//! Such a sum travels with the tensor as long as that does not change; the first who asks gets it.
+//! The tensor keeps the sum until its values change, and gives it away once.
 
 use std::sync::PoisonError;
 
