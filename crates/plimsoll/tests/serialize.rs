@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use plimsoll::nn::{Linear, Module, Scope, Sequential};
-use plimsoll::serialize::{self, PtFile, SerializeError, StateDict, Strict, TensorSource};
+use plimsoll::serialize::{self, PtFile, Renamed, SerializeError, StateDict, Strict, TensorSource};
 use plimsoll::{CpuConfig, DType, Device, SimConfig, Tensor};
 use serde_json::Value;
 use world::cnn;
@@ -320,4 +320,58 @@ fn without_room_on_the_disk_a_model_in_one_file_or_in_shards_stays() {
     assert!(contents() == before, "every file is as it was, and no other is there");
     let other = cnn(&Device::cpu());
     other.load_state_dict(serialize::open(&folder.0).unwrap().as_ref(), Strict::Yes).unwrap();
+}
+
+#[test]
+fn what_a_killed_process_left_goes_with_the_next_save_and_what_is_being_written_stays() {
+    let folder = Folder::new("abandoned");
+    let [abandoned, written, other] =
+        ["m.safetensors.partial-1", "m.safetensors.partial-2", "m.safetensors.partial-of-mine"]
+            .map(|name| folder.file(name));
+    [&abandoned, &written, &other].map(|path| fs::write(path, "half").unwrap());
+    let writer = fs::File::open(&written).unwrap();
+    writer.lock().unwrap();
+    let mut dict = StateDict::default();
+    dict.insert("w", Tensor::ones(&[2], &Device::cpu()).unwrap());
+    serialize::save(&dict, folder.file("m.safetensors")).unwrap();
+    assert!(!abandoned.exists(), "nobody writes it");
+    assert!(written.exists() && other.exists());
+}
+
+#[test]
+fn a_prefix_that_is_too_much_or_missing_is_named_and_long_lists_are_short() {
+    let device = Device::cpu();
+    let layer = |scope: &Scope| {
+        (0..9).try_fold(Sequential::new(scope), |layers, i| {
+            layers.add(&format!("fc{i}"), |s| Linear::new(s, 2, 2))
+        })
+    };
+    let model = layer(&Scope::new(&device, 1)).unwrap();
+    let saved = model.state_dict();
+    let under: StateDict =
+        saved.iter().map(|(name, tensor)| (format!("module.{name}"), tensor.clone())).collect();
+    let message = model.load_state_dict(&under, Strict::Yes).unwrap_err().to_string();
+    let missing = "missing: fc0.weight, fc0.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias, fc3.weight, fc3.bias, \
+                   fc4.weight, fc4.bias, fc5.weight, fc5.bias and 6 more";
+    assert!(message.contains(missing), "{message}");
+    let hint = "with `module.` taken from the state dict's names, 18 of the missing are there: see `Renamed`";
+    assert!(message.ends_with(hint), "{message}");
+    let outer = Sequential::new(&Scope::new(&device, 1)).add("net", layer).unwrap();
+    let message = outer.load_state_dict(&saved, Strict::Yes).unwrap_err().to_string();
+    let hint =
+        "with `net.` put in front of the state dict's names, 18 of the missing are there: see `Renamed`";
+    assert!(message.ends_with(hint), "{message}");
+    let renamed = Renamed::new(&saved, |name| Some(format!("net.{name}"))).unwrap();
+    outer.load_state_dict(&renamed, Strict::Yes).unwrap();
+    let same = |name: &str| name.split('.').next_back().map(str::to_owned);
+    let twice = Renamed::new(&saved, same).err().unwrap().to_string();
+    assert!(twice.contains("`fc0.weight` and `fc1.weight` would both be `weight`"), "{twice}");
+}
+
+#[test]
+fn a_folder_with_pytorchs_file_only_opens() {
+    let folder = Folder::new("bin");
+    fs::copy(fixture("state.pt"), folder.file("pytorch_model.bin")).unwrap();
+    let names = serialize::open(&folder.0).unwrap().names();
+    assert_eq!(names, PtFile::open(fixture("state.pt")).unwrap().names());
 }

@@ -2,8 +2,10 @@
 //! are written.
 //!
 //! What is written goes to a file of another name in the same folder, is brought to the disk, and takes the old file's
-//! name in one step. Whoever is killed meanwhile leaves the old file, and a file whose name says that it is not whole.
+//! name in one step. Whoever is killed meanwhile leaves the old file, and a file whose name says that it is not whole, which the
+//! next to save there removes.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -30,10 +32,14 @@ pub(super) fn write(
     let Some(name) = path.file_name() else {
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "this is not the name of a file")));
     };
+    remove_abandoned(path, name);
     // One process saves to one name at a time; two processes do not meet.
-    let partial = path.with_file_name(format!("{}.partial-{}", name.to_string_lossy(), std::process::id()));
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(&partial).map_err(failed)?);
+    let partial = path.with_file_name(format!("{}{}", partial_prefix(name), std::process::id()));
+    let file = File::create(&partial).map_err(failed)?;
     let written = Written { partial, path: path.to_owned() };
+    // Where the file system has no locks, nothing can be told from them either.
+    let _ = file.try_lock();
+    let mut file = BufWriter::with_capacity(1 << 20, file);
     write(&mut file).map_err(|error| match error {
         SerializeError::Io { source, .. } => failed(source),
         other => other,
@@ -41,6 +47,26 @@ pub(super) fn write(
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.sync_all().map_err(failed)?;
     Ok(written)
+}
+
+/// How the names of files begin that are to become the one of this name: the number of the process that writes follows.
+fn partial_prefix(name: &OsStr) -> String {
+    format!("{}.partial-", name.to_string_lossy())
+}
+
+/// Removes what processes that were killed have left of this file: what nobody holds the lock of. A run that is killed again and
+/// again would fill the disk. What cannot be read, locked or removed stays.
+fn remove_abandoned(path: &Path, name: &OsStr) {
+    let prefix = partial_prefix(name);
+    let folder = fs::read_dir(folder_of(path)).into_iter().flatten().flatten();
+    let abandoned = folder.map(|entry| entry.path()).filter(|partial| {
+        let process = partial.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_prefix(&prefix));
+        process.is_some_and(|process| process.parse::<u32>().is_ok())
+            && File::open(partial).is_ok_and(|file| file.try_lock().is_ok())
+    });
+    for partial in abandoned {
+        let _ = fs::remove_file(partial);
+    }
 }
 
 impl Written {
@@ -59,8 +85,11 @@ impl Drop for Written {
     }
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Brings a file's new name to the disk.
 fn sync_folder(path: &Path) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    File::open(folder_of(path))?.sync_all()
 }

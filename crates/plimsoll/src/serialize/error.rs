@@ -1,5 +1,6 @@
 //! Why something cannot be saved or loaded: [`SerializeError`].
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -94,16 +95,56 @@ pub struct Misshaped {
 
 impl std::error::Error for IncompatibleKeys {}
 
+/// Names that a message lists; the fields of [`IncompatibleKeys`] have them all.
+const LISTED: usize = 12;
+
+/// How many more there are than a message lists, in words.
+fn more(names: usize) -> Option<String> {
+    names.checked_sub(LISTED).filter(|&more| more > 0).map(|more| format!(" and {more} more"))
+}
+
+impl IncompatibleKeys {
+    /// What to write or to leave out in front of the state dict's names for most of the missing to be there, and for how many.
+    fn prefix(&self) -> Option<(bool, &str, usize)> {
+        let [missing, unexpected] = [&self.missing, &self.unexpected]
+            .map(|names| names.iter().map(String::as_str).collect::<BTreeSet<_>>());
+        let mut found = BTreeMap::new();
+        for (is_absent, longer, shorter) in
+            [(true, &self.missing, &unexpected), (false, &self.unexpected, &missing)]
+        {
+            for name in longer {
+                let ends = name.match_indices('.').map(|(dot, _)| name.split_at(dot + 1));
+                for (prefix, _) in ends.filter(|(_, rest)| shorter.contains(rest)) {
+                    *found.entry((is_absent, prefix)).or_insert(0) += 1;
+                }
+            }
+        }
+        let ((is_absent, prefix), count) = found.into_iter().max_by_key(|&(_, count)| count)?;
+        (2 * count >= self.missing.len()).then_some((is_absent, prefix, count))
+    }
+}
+
 impl fmt::Display for IncompatibleKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the state dict does not fit {}:", self.kind)?;
         for (what, names) in [("missing", &self.missing), ("unexpected", &self.unexpected)] {
             if !names.is_empty() {
-                write!(f, "\n  {what}: {}", names.join(", "))?;
+                let listed = &names[..names.len().min(LISTED)];
+                write!(f, "\n  {what}: {}{}", listed.join(", "), more(names.len()).unwrap_or_default())?;
             }
         }
-        for Misshaped { name, found, expected } in &self.misshaped {
+        for Misshaped { name, found, expected } in self.misshaped.iter().take(LISTED) {
             write!(f, "\n  {name} has shape {found:?} in the state dict and {expected:?} in the model")?;
+        }
+        if let Some(more) = more(self.misshaped.len()) {
+            write!(f, "\n {more} whose shapes differ")?;
+        }
+        if let Some((is_absent, prefix, count)) = self.prefix() {
+            let how = if is_absent { "put in front of" } else { "taken from" };
+            write!(
+                f,
+                "\n  with `{prefix}` {how} the state dict's names, {count} of the missing are there: see `Renamed`"
+            )?;
         }
         Ok(())
     }

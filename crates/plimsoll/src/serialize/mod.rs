@@ -2,13 +2,14 @@
 //!
 //! A [`StateDict`] is names and tensors, as [`Module::state_dict`](crate::nn::Module::state_dict) makes it. [`save`] writes it
 //! as safetensors, [`save_sharded`] in Hugging Face's layout; [`open`] reads either, and PyTorch's zip files (`pt/`), from
-//! which nothing is ever executed. What can be loaded from is a [`TensorSource`]. A [`Checkpoint`] is a model with
+//! which nothing is ever executed. What can be loaded from is a [`TensorSource`], also under other names ([`Renamed`]). A [`Checkpoint`] is a model with
 //! everything that a training goes on from. Files are replaced whole or not at all (`atomic.rs`).
 
 mod atomic;
 mod checkpoint;
 mod error;
 mod pt;
+mod renamed;
 mod safetensors;
 mod sharded;
 mod state_dict;
@@ -16,6 +17,7 @@ mod state_dict;
 pub use checkpoint::Checkpoint;
 pub use error::{IncompatibleKeys, Misshaped, SerializeError};
 pub use pt::PtFile;
+pub use renamed::Renamed;
 pub use safetensors::{SafetensorsFile, save};
 pub use sharded::{ShardedFiles, save_sharded};
 pub use state_dict::{StateDict, Strict, TensorSource, load_into};
@@ -25,7 +27,7 @@ use std::io::Read;
 use std::path::Path;
 
 /// Opens a file or folder of tensors: safetensors, a folder or index of sharded safetensors, or a `.pt` file; by its
-/// content, whatever it is called. Only the list of tensors is read.
+/// content, whatever it is called. Of a folder without safetensors it is `pytorch_model.bin`. Only the list of tensors is read.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -45,6 +47,8 @@ use std::path::Path;
 /// A file that is not there, or is none of these, or is damaged.
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeError> {
     let path = path.as_ref();
+    let pickled = path.join("pytorch_model.bin");
+    let path = if !ShardedFiles::is_in(path) && pickled.is_file() { &pickled } else { path };
     let is_index = path.to_string_lossy().ends_with(".json");
     if path.is_dir() || is_index {
         return Ok(Box::new(ShardedFiles::open(path)?));

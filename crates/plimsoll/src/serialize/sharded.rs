@@ -96,6 +96,11 @@ pub struct ShardedFiles {
 }
 
 impl ShardedFiles {
+    /// Whether a folder has safetensors under the names of a model.
+    pub(super) fn is_in(folder: &Path) -> bool {
+        [INDEX, WHOLE].iter().any(|name| folder.join(name).is_file())
+    }
+
     /// Opens an index, or a folder with `model.safetensors.index.json` or `model.safetensors`.
     ///
     /// # Errors

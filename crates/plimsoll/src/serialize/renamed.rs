@@ -1,0 +1,69 @@
+//! Tensors under other names: [`Renamed`].
+
+use std::collections::BTreeMap;
+
+use plimsoll_tensor::{Device, Error, Tensor};
+
+use super::error::SerializeError;
+use super::state_dict::TensorSource;
+
+/// A source whose tensors have other names, or are left out: for a state dict whose names are not quite the model's.
+///
+/// ```
+/// use plimsoll::nn::{Linear, Module, Scope, Sequential};
+/// use plimsoll::serialize::{Renamed, Strict};
+/// use plimsoll::Device;
+/// let scope = Scope::new(&Device::cpu(), 1);
+/// let trained = Sequential::new(&scope.at("module")).add("fc", |s| Linear::new(s, 4, 2))?;
+/// // `DistributedDataParallel` saves under `module.`; `fc.weight` is wanted.
+/// let saved: plimsoll::serialize::StateDict =
+///     trained.state_dict().iter().map(|(name, tensor)| (format!("module.{name}"), tensor.clone())).collect();
+/// let model = Sequential::new(&scope).add("fc", |s| Linear::new(s, 4, 2))?;
+/// let renamed = Renamed::new(&saved, |name| name.strip_prefix("module.").map(str::to_owned))?;
+/// model.load_state_dict(&renamed, Strict::Yes)?;
+/// assert_eq!(model.parameters()[0].to_vec::<f32>()?, trained.parameters()[0].to_vec::<f32>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Renamed<'a> {
+    source: &'a dyn TensorSource,
+    names: Vec<String>,
+    /// The source's own name of each.
+    old: BTreeMap<String, String>,
+}
+
+impl<'a> Renamed<'a> {
+    /// The tensors of `source` under the names that `rename` gives them; those for which it gives `None` are left out.
+    ///
+    /// # Errors
+    /// Two tensors of one name.
+    pub fn new(
+        source: &'a dyn TensorSource,
+        rename: impl Fn(&str) -> Option<String>,
+    ) -> Result<Renamed<'a>, SerializeError> {
+        let (mut names, mut old) = (Vec::new(), BTreeMap::new());
+        for name in source.names() {
+            let Some(new) = rename(&name) else { continue };
+            if let Some(other) = old.insert(new.clone(), name.clone()) {
+                let message = format!("`{other}` and `{name}` would both be `{new}`");
+                return Err(Error::Argument { op: "renamed", message }.into());
+            }
+            names.push(new);
+        }
+        Ok(Renamed { source, names, old })
+    }
+}
+
+impl TensorSource for Renamed<'_> {
+    fn names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.source.shape(self.old.get(name)?)
+    }
+
+    fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
+        // A name that is not there is the source's to report.
+        self.source.tensor(self.old.get(name).map_or(name, String::as_str), device)
+    }
+}
