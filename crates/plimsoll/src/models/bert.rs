@@ -158,6 +158,7 @@ impl Module for Predictions {
 #[derive(Debug)]
 struct Transform {
     dense: Linear,
+    activation: Activation,
     norm: LayerNorm,
 }
 
@@ -165,7 +166,7 @@ impl Module for Transform {
     members!(dense, norm = "LayerNorm");
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.norm.forward(&self.dense.forward(x)?.gelu()?)
+        self.norm.forward(&self.activation.of(&self.dense.forward(x)?)?)
     }
 }
 
@@ -176,6 +177,7 @@ impl BertForMaskedLm {
     /// As [`Bert::new`].
     pub fn new(scope: &Scope, config: BertConfig) -> Result<BertForMaskedLm> {
         let (width, vocab, eps) = (config.hidden_size, config.vocab_size, config.layer_norm_eps);
+        let activation = config.hidden_act;
         let bert = Bert::without_pooler(&scope.at("bert"), config)?;
         let predictions = scope.at("cls").at("predictions");
         let transform = predictions.at("transform");
@@ -184,6 +186,7 @@ impl BertForMaskedLm {
         let predictions = Predictions {
             transform: Transform {
                 dense: linear(&transform.at("dense"), width, width)?,
+                activation,
                 norm: LayerNorm::new(&transform.at("LayerNorm"), width)?.eps(eps),
             },
             decoder: Linear::of(&predictions.at("decoder"), tied, Some(bias.clone())),
@@ -302,6 +305,7 @@ impl Module for Encoder {
 struct Layer {
     attention: Attention,
     intermediate: Intermediate,
+    activation: Activation,
     output: Output,
 }
 
@@ -311,6 +315,7 @@ impl Layer {
         Ok(Layer {
             attention: Attention::new(&scope.at("attention"), config)?,
             intermediate: Intermediate { dense: linear(&scope.at("intermediate").at("dense"), width, wide)? },
+            activation: config.hidden_act,
             output: Output::new(&scope.at("output"), wide, config)?,
         })
     }
@@ -321,7 +326,7 @@ impl Layer {
         let down = {
             let dense = &self.output.dense;
             let _owner = Span::layer(dense.label());
-            up.activation_linear(Activation::Gelu, dense.weight(), dense.bias().map(|bias| &**bias))?
+            up.activation_linear(self.activation, dense.weight(), dense.bias().map(|bias| &**bias))?
         };
         drop(up);
         self.output.normalize(&down, &x)

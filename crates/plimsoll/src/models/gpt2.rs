@@ -1,5 +1,7 @@
 //! GPT-2: the names, shapes and start values of `transformers`' `GPT2LMHeadModel`.
 
+use std::cell::Cell;
+
 use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, CrossEntropyOptions, Error, Result, Tensor};
@@ -24,6 +26,14 @@ pub struct Gpt2Config {
     pub n_inner: Option<usize>,
     /// Added to the variance of a normalization.
     pub layer_norm_epsilon: f64,
+    /// The function inside of a perceptron.
+    pub activation_function: Activation,
+    /// Whether attention's scores are divided by the root of a head's width.
+    pub scale_attn_weights: bool,
+    /// Whether they are divided by the number of the block as well, counted from 1.
+    pub scale_attn_by_inverse_layer_idx: bool,
+    /// Whether the output layer shares the token embedding's weight.
+    pub tie_word_embeddings: bool,
     /// Probability of dropping an element of an embedding, of attention's weights and of what a block adds.
     pub dropout: f64,
     /// Whether each block is checkpointed: its activations are computed again in the backward pass.
@@ -44,6 +54,10 @@ impl Gpt2Config {
             n_head,
             n_inner: None,
             layer_norm_epsilon: 1e-5,
+            activation_function: Activation::GeluTanh,
+            scale_attn_weights: true,
+            scale_attn_by_inverse_layer_idx: false,
+            tie_word_embeddings: true,
             dropout: 0.1,
             gradient_checkpointing: false,
             recompute_mlp: 0,
@@ -71,7 +85,7 @@ impl Gpt2Config {
     }
 }
 
-/// A GPT-2 with its language-modelling head, which is tied to the token embedding.
+/// A GPT-2 with its language-modelling head.
 ///
 /// ```
 /// use plimsoll::models::{Gpt2, Gpt2Config};
@@ -119,16 +133,23 @@ impl Gpt2 {
         let embedding = |name: &str, count| {
             Embedding::with_init(&inner.at(name), count, config.n_embd, Init::Normal(0.02))
         };
+        let number = Cell::new(1);
         let transformer = Transformer {
             label: inner.label(),
             wte: embedding("wte", config.vocab_size)?,
             wpe: embedding("wpe", config.n_positions)?,
             drop: Dropout::new(&inner.at("drop"), config.dropout)?,
-            h: ModuleList::new(&inner.at("h"), config.n_layer, |scope| Block::new(scope, &config))?,
+            h: ModuleList::new(&inner.at("h"), config.n_layer, |scope| {
+                Block::new(scope, &config, number.replace(number.get() + 1))
+            })?,
             ln_f: norm(&inner.at("ln_f"), &config)?,
         };
-        let lm_head = Linear::of(&scope.at("lm_head"), transformer.wte.weight().clone(), None);
-        Ok(Gpt2 { config, transformer, lm_head })
+        let head = scope.at("lm_head");
+        let weight = match config.tie_word_embeddings {
+            true => transformer.wte.weight().clone(),
+            false => head.parameter("weight", &[config.vocab_size, config.n_embd], Init::Normal(0.02))?,
+        };
+        Ok(Gpt2 { lm_head: Linear::of(&head, weight, None), config, transformer })
     }
 
     /// Its sizes.
@@ -209,11 +230,12 @@ struct Block {
 }
 
 impl Block {
-    fn new(scope: &Scope, config: &Gpt2Config) -> Result<Block> {
+    /// The block of this number, counted from 1.
+    fn new(scope: &Scope, config: &Gpt2Config, number: usize) -> Result<Block> {
         Ok(Block {
             label: scope.label(),
             ln_1: norm(&scope.at("ln_1"), config)?,
-            attn: Attention::new(&scope.at("attn"), config)?,
+            attn: Attention::new(&scope.at("attn"), config, number)?,
             ln_2: norm(&scope.at("ln_2"), config)?,
             mlp: Mlp::new(&scope.at("mlp"), config)?,
         })
@@ -273,6 +295,7 @@ fn residual_std(config: &Gpt2Config) -> f64 {
 struct Attention {
     label: LabelId,
     heads: usize,
+    scale: f64,
     dropout: f64,
     c_attn: Conv1D,
     c_proj: Conv1D,
@@ -280,11 +303,15 @@ struct Attention {
 }
 
 impl Attention {
-    fn new(scope: &Scope, config: &Gpt2Config) -> Result<Attention> {
+    fn new(scope: &Scope, config: &Gpt2Config, number: usize) -> Result<Attention> {
         let width = config.n_embd;
+        let root = ((width / config.n_head) as f64).sqrt();
+        let scale = if config.scale_attn_weights { 1.0 / root } else { 1.0 };
+        let by = if config.scale_attn_by_inverse_layer_idx { number } else { 1 };
         Ok(Attention {
             label: scope.label(),
             heads: config.n_head,
+            scale: scale / by as f64,
             dropout: config.dropout,
             c_attn: Conv1D::new(&scope.at("c_attn"), width, 3 * width, 0.02)?,
             c_proj: Conv1D::new(&scope.at("c_proj"), width, width, residual_std(config))?,
@@ -299,7 +326,9 @@ impl Attention {
         let mixed = {
             let _owner = Span::layer(self.label);
             let dropout_p = if self.resid_dropout.is_training() { self.dropout } else { 0.0 };
-            let options = AttentionOptions { is_causal: true, dropout_p, ..AttentionOptions::default() };
+            let scale = Some(self.scale);
+            let options =
+                AttentionOptions { is_causal: true, dropout_p, scale, ..AttentionOptions::default() };
             qkv.packed_attention(self.heads, self.heads, options)?
         };
         drop(qkv);
@@ -314,6 +343,7 @@ impl Module for Attention {
 #[derive(Clone, Debug)]
 struct Mlp {
     c_fc: Conv1D,
+    activation: Activation,
     c_proj: Conv1D,
     dropout: Dropout,
 }
@@ -323,6 +353,7 @@ impl Mlp {
         let (width, inner) = (config.n_embd, config.n_inner.unwrap_or(4 * config.n_embd));
         Ok(Mlp {
             c_fc: Conv1D::new(&scope.at("c_fc"), width, inner, 0.02)?,
+            activation: config.activation_function,
             c_proj: Conv1D::new(&scope.at("c_proj"), inner, width, residual_std(config))?,
             dropout: Dropout::new(&scope.at("dropout"), config.dropout)?,
         })
@@ -340,7 +371,7 @@ impl Mlp {
         drop(x);
         let _owner = Span::layer(self.c_proj.label);
         let weight = self.c_proj.weight.t()?;
-        up.activation_linear(Activation::GeluTanh, &weight, Some(&self.c_proj.bias))
+        up.activation_linear(self.activation, &weight, Some(&self.c_proj.bias))
     }
 }
 

@@ -34,6 +34,8 @@ pub struct LlamaConfig {
     pub head_dim: Option<usize>,
     /// Whether attention's projections have biases.
     pub attention_bias: bool,
+    /// Whether the projections of queries, keys and values have biases even where attention's output has none: Qwen2.
+    pub qkv_bias: bool,
     /// Whether the perceptron's projections have biases.
     pub mlp_bias: bool,
     /// Whether the output layer shares the embedding's weight.
@@ -60,6 +62,7 @@ impl Default for LlamaConfig {
             rms_norm_eps: 1e-6,
             head_dim: None,
             attention_bias: false,
+            qkv_bias: false,
             mlp_bias: false,
             tie_word_embeddings: false,
             gradient_checkpointing: false,
@@ -274,7 +277,7 @@ fn linear(scope: &Scope, inputs: usize, outputs: usize, bias: bool) -> Result<Li
 
 impl Attention {
     fn new(scope: &Scope, config: &LlamaConfig) -> Result<Attention> {
-        let (width, bias) = (config.hidden_size, config.attention_bias);
+        let (width, bias) = (config.hidden_size, config.attention_bias || config.qkv_bias);
         let [q_width, kv_width] =
             [config.num_attention_heads, config.num_key_value_heads].map(|heads| heads * config.head_width());
         Ok(Attention {
@@ -284,7 +287,7 @@ impl Attention {
             q_proj: linear(&scope.at("q_proj"), width, q_width, bias)?,
             k_proj: linear(&scope.at("k_proj"), width, kv_width, bias)?,
             v_proj: linear(&scope.at("v_proj"), width, kv_width, bias)?,
-            o_proj: linear(&scope.at("o_proj"), q_width, width, bias)?,
+            o_proj: linear(&scope.at("o_proj"), q_width, width, config.attention_bias)?,
         })
     }
 

@@ -91,8 +91,8 @@ pub(crate) fn small_images(device: &Device) -> (Tensor, Tensor) {
     (images, Tensor::from_slice(&[1i64, 4], &[2], device).unwrap())
 }
 
-pub(crate) fn bert(scope: &Scope) -> BertForMaskedLm {
-    let config = BertConfig {
+fn small_bert() -> BertConfig {
+    BertConfig {
         vocab_size: 61,
         hidden_size: 32,
         num_hidden_layers: 2,
@@ -102,8 +102,16 @@ pub(crate) fn bert(scope: &Scope) -> BertForMaskedLm {
         hidden_dropout_prob: 0.0,
         attention_probs_dropout_prob: 0.0,
         ..BertConfig::base()
-    };
-    BertForMaskedLm::new(scope, config).unwrap()
+    }
+}
+
+pub(crate) fn bert(scope: &Scope) -> BertForMaskedLm {
+    BertForMaskedLm::new(scope, small_bert()).unwrap()
+}
+
+/// The `config.json` of a recorded model.
+pub(crate) fn config_json(name: &str) -> String {
+    recorded(name)["config"].to_string()
 }
 
 /// Three steps.
@@ -134,21 +142,21 @@ fn train_gpt2(name: &str, device: &Device, config: Gpt2Config) -> Result<Compari
     train(name, &model, || model.loss(&x, &y))
 }
 
-fn train_llama(name: &str, device: &Device, rope_scaling: Option<RopeScaling>) -> Result<Comparison> {
-    let model = Llama::new(&Scope::new(device, 1), LlamaConfig { rope_scaling, ..small_llama() })?;
+fn train_llama(name: &str, device: &Device, config: LlamaConfig) -> Result<Comparison> {
+    let model = Llama::new(&Scope::new(device, 1), config)?;
     let (x, y) = (tokens(device, 0), tokens(device, 1));
     train(name, &model, || model.loss(&x, &y))
 }
 
 /// With padding, two kinds of tokens, and labels for every third token.
-fn train_bert(device: &Device) -> Result<Comparison> {
-    let model = bert(&Scope::new(device, 1));
+fn train_bert(name: &str, device: &Device, config: BertConfig) -> Result<Comparison> {
+    let model = BertForMaskedLm::new(&Scope::new(device, 1), config)?;
     let (mask, kinds) = (whole(device, |i| i64::from(i < 21)), whole(device, |i| i64::from(i % 12 >= 6)));
     let shifted = tokens(&Device::cpu(), 1).to_vec::<i64>()?;
     let labels = whole(device, |i| if i % 12 % 3 == 0 { shifted[i] } else { -100 });
     let ids = tokens(device, 0);
     let inputs = BertInputs { input_ids: &ids, attention_mask: Some(&mask), token_type_ids: Some(&kinds) };
-    train("bert", &model, || model.loss(inputs, &labels))
+    train(name, &model, || model.loss(inputs, &labels))
 }
 
 fn train_vit(device: &Device) -> Result<Comparison> {
@@ -165,7 +173,18 @@ pub(crate) fn programs() -> Vec<Program> {
     };
     let llama = |name: &'static str, scaling: Option<RopeScaling>| Program {
         name,
-        run: Box::new(move |device| train_llama(name, device, scaling.clone())),
+        run: Box::new(move |device| {
+            train_llama(name, device, LlamaConfig { rope_scaling: scaling.clone(), ..small_llama() })
+        }),
+    };
+    let bert = |name: &'static str, config: BertConfig| Program {
+        name,
+        run: Box::new(move |device| train_bert(name, device, config.clone())),
+    };
+    let gpt2_by_json = |name| gpt2(name, Gpt2Config::from_json(&config_json(name)).unwrap());
+    let llama_by_json = |name: &'static str| Program {
+        name,
+        run: Box::new(move |device| train_llama(name, device, LlamaConfig::from_json(&config_json(name))?)),
     };
     let llama3 = RopeScaling::Llama3 {
         factor: 8.0,
@@ -195,7 +214,12 @@ pub(crate) fn programs() -> Vec<Program> {
         llama("llama, yarn of given scales", Some(RopeScaling::Yarn(scaled))),
         llama("llama, longrope, short", Some(longrope(16))),
         llama("llama, longrope, long", Some(longrope(8))),
-        Program { name: "bert", run: Box::new(train_bert) },
+        gpt2_by_json("gpt2, relu, scaled by block, untied"),
+        gpt2_by_json("gpt2, silu, unscaled"),
+        llama_by_json("qwen2"),
+        llama_by_json("llama, by its config"),
+        bert("bert", small_bert()),
+        bert("bert, relu", BertConfig::from_json(&config_json("bert, relu")).unwrap()),
         Program { name: "vit", run: Box::new(train_vit) },
     ]
 }

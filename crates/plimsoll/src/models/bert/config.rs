@@ -1,6 +1,6 @@
 //! Sizes of a BERT, and what it reads.
 
-use plimsoll_tensor::Tensor;
+use plimsoll_tensor::{Activation, Tensor};
 
 /// Sizes of a BERT.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub struct BertConfig {
     pub num_attention_heads: usize,
     /// Width inside of a perceptron.
     pub intermediate_size: usize,
+    /// The function inside of a perceptron and of the head that predicts tokens.
+    pub hidden_act: Activation,
     /// Probability of dropping an element of an embedding and of what a part adds.
     pub hidden_dropout_prob: f64,
     /// Probability of dropping a weight of attention.
@@ -38,6 +40,7 @@ impl BertConfig {
             num_hidden_layers: 12,
             num_attention_heads: 12,
             intermediate_size: 3072,
+            hidden_act: Activation::Gelu,
             hidden_dropout_prob: 0.1,
             attention_probs_dropout_prob: 0.1,
             max_position_embeddings: 512,
