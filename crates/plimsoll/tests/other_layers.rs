@@ -8,17 +8,19 @@ mod layer_case;
 use layer_case::{check, device, recorded, scope, wave};
 use plimsoll::nn::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
-    AdaptiveMaxPool3d, AlphaDropout, Approximate, AvgPool1d, AvgPool2d, AvgPool3d, BatchNorm1d, BatchNorm2d,
-    BatchNorm3d, BatchNormConfig, CELU, ChannelShuffle, Conv1d, Conv1dConfig, Conv2d, Conv2dConfig, Conv3d,
-    Conv3dConfig, ConvTranspose1d, ConvTranspose1dConfig, ConvTranspose2d, ConvTranspose2dConfig,
-    ConvTranspose3d, ConvTranspose3dConfig, DecoderMasks, Dropout1d, Dropout2d, Dropout3d, ELU, Embedding,
-    EmbeddingBag, EncoderMasks, GELU, GLU, GroupNorm, Hardshrink, Hardsigmoid, Hardswish, Hardtanh,
-    InstanceNorm3d, LayerNorm, LeakyReLU, Linear, LogSigmoid, LogSoftmax, MaxPool1d, MaxPool2d, MaxPool3d,
+    AdaptiveMaxPool3d, AlphaDropout, Approximate, AvgPool1d, AvgPool2d, AvgPool3d, BCELoss,
+    BCEWithLogitsLoss, BatchNorm1d, BatchNorm2d, BatchNorm3d, BatchNormConfig, CELU, ChannelShuffle, Conv1d,
+    Conv1dConfig, Conv2d, Conv2dConfig, Conv3d, Conv3dConfig, ConvTranspose1d, ConvTranspose1dConfig,
+    ConvTranspose2d, ConvTranspose2dConfig, ConvTranspose3d, ConvTranspose3dConfig, CrossEntropyLoss,
+    DecoderMasks, Dropout1d, Dropout2d, Dropout3d, ELU, Embedding, EmbeddingBag, EncoderMasks, GELU, GLU,
+    GroupNorm, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, HuberLoss, InstanceNorm3d, KLDivLoss, L1Loss,
+    LayerNorm, LeakyReLU, Linear, LogSigmoid, LogSoftmax, MSELoss, MaxPool1d, MaxPool2d, MaxPool3d,
     MaxUnpool1d, MaxUnpool2d, MaxUnpool3d, Mish, Module, MultiheadAttention, MultiheadAttentionOptions,
-    MultiheadOptions, Nonlinearity, PixelShuffle, PixelUnshuffle, RNNCell, ReLU, ReLU6, RmsNorm, SELU, SiLU,
-    Sigmoid, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
-    TransformerDecoder, TransformerEncoderLayer, TransformerOptions, Upsample,
+    MultiheadOptions, NLLLoss, Nonlinearity, Pad, PixelShuffle, PixelUnshuffle, RNNCell, ReLU, ReLU6,
+    RmsNorm, SELU, SiLU, Sigmoid, SmoothL1Loss, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh,
+    Tanhshrink, Threshold, TransformerDecoder, TransformerEncoderLayer, TransformerOptions, Upsample,
 };
+use plimsoll::op::Reduction;
 use plimsoll::{Activation, BagMode, DType, InterpolateMode, MaxPool2dOptions, PadMode, Result, Tensor};
 
 /// A layer whose one output comes from one input of this shape.
@@ -75,6 +77,64 @@ fn embeddings_and_bags_agree_with_pytorchs() {
     check("bag weighted", layer(BagMode::Sum), &[("w", &[6])], |layer, w| {
         Ok(vec![("y", layer.run(&bag, Some(&starts), Some(&w[0]))?)])
     });
+}
+
+#[test]
+fn margins_and_normalization_over_several_dimensions_agree_with_pytorchs() {
+    let s = &scope();
+    check_forward("reflection pad 2d", &[2, 3, 4, 5], Pad::new(s, &[1, 2, 0, 3], PadMode::Reflect));
+    check_forward("zero pad 1d", &[2, 3, 4], Pad::new(s, &[2, -1], PadMode::Constant(0.0)));
+    check_forward("constant pad 3d", &[1, 2, 2, 3, 2], Pad::new(s, &[1; 6], PadMode::Constant(0.5)));
+    check_forward(
+        "replication pad 3d",
+        &[1, 2, 2, 3, 2],
+        Pad::new(s, &[1, 0, 2, 1, 0, 1], PadMode::Replicate),
+    );
+    check_forward("circular pad 1d", &[2, 3, 4], Pad::new(s, &[2, 3], PadMode::Circular));
+    let images = LayerNorm::over(&s.at("images"), &[3, 4, 2]).map(|layer| layer.eps(1e-3));
+    check_forward("layer norm over images", &[2, 3, 4, 2], images);
+    let bare = LayerNorm::without_affine(&s.at("bare"), &[3, 4]);
+    check_forward("layer norm, bare", &[2, 3, 4], bare);
+    let bare = LayerNorm::without_affine(s, &[3, 4]).unwrap();
+    let error = bare.forward(&wave("x", &[4, 3])).unwrap_err().to_string();
+    assert!(error.contains("input [4, 3]: the last of its sizes must be [3, 4]"), "{error}");
+    let x = wave("x", &[2, 3, 4]);
+    let (y, sum) = bare.forward_add(&x, &x).unwrap();
+    assert_eq!((y.shape(), sum.shape()), (x.shape(), x.shape()));
+}
+
+#[test]
+fn losses_agree_with_pytorchs() {
+    let classes = Tensor::from_slice(&[2i64, 0, 1, 2], &[4], &device()).unwrap();
+    let targets = wave("targets", &[4, 3]).abs().unwrap();
+    let weights = wave("weights", &[3]).abs().unwrap().add_scalar(0.5).unwrap();
+    let check = |case: &str, loss: &dyn Fn(&Tensor) -> Result<Tensor>| {
+        layer_case::check(case, ReLU::new(&scope()).unwrap(), &[("x", &[4, 3])], |_, x| {
+            Ok(vec![("y", loss(&x[0])?)])
+        });
+    };
+    check("loss CrossEntropy", &|x| CrossEntropyLoss::default().forward(x, &classes));
+    let (weight, reduction) = (Some(weights.clone()), Reduction::Sum);
+    let weighted =
+        CrossEntropyLoss { weight: weight.clone(), ignore_index: 2, label_smoothing: 0.1, reduction };
+    check("loss CrossEntropy options", &|x| weighted.forward(x, &classes));
+    let nll = NLLLoss { weight: weight.clone(), ignore_index: 1, ..NLLLoss::default() };
+    check("loss NLL", &|x| nll.forward(x, &classes));
+    check("loss MSE", &|x| MSELoss::default().forward(x, &targets));
+    check("loss MSE each", &|x| MSELoss { reduction: Reduction::None }.forward(x, &targets));
+    check("loss L1", &|x| L1Loss { reduction }.forward(x, &targets));
+    check("loss SmoothL1", &|x| SmoothL1Loss { beta: 0.3, ..SmoothL1Loss::default() }.forward(x, &targets));
+    check("loss Huber", &|x| HuberLoss { delta: 0.3, ..HuberLoss::default() }.forward(x, &targets));
+    check("loss BCE", &|x| BCELoss::default().forward(&x.sigmoid()?, &targets));
+    let logits = BCEWithLogitsLoss {
+        weight: Some(targets.clone()),
+        pos_weight: weight,
+        ..BCEWithLogitsLoss::default()
+    };
+    check("loss BCEWithLogits", &|x| logits.forward(x, &targets));
+    let divergence = KLDivLoss { log_target: true, batchmean: true, ..KLDivLoss::default() };
+    check("loss KLDiv", &|x| divergence.forward(x, &targets));
+    check("loss KLDiv mean", &|x| KLDivLoss::default().forward(x, &targets));
 }
 
 #[test]

@@ -15,11 +15,13 @@ mod init;
 mod instance_norm;
 mod linear;
 mod list;
+mod losses;
 mod member;
 mod mode;
 mod module;
 mod multihead_attention;
 mod norm;
+mod pad;
 mod parameter;
 mod per_channel;
 mod pool;
@@ -53,6 +55,10 @@ pub use init::Init;
 pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, InstanceNormConfig};
 pub use linear::Linear;
 pub use list::ModuleList;
+pub use losses::{
+    BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
+    SmoothL1Loss,
+};
 #[doc(hidden)]
 pub use member::field_name;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};
@@ -60,6 +66,7 @@ pub use mode::Mode;
 pub use module::Module;
 pub use multihead_attention::{MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions};
 pub use norm::{GroupNorm, LayerNorm, LocalResponseNorm, RmsNorm};
+pub use pad::Pad;
 pub use parameter::{Buffer, Parameter};
 pub use pool::{
     AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,

@@ -6,13 +6,25 @@ use plimsoll_tensor::{AvgPool1dOptions, Error, PadMode, Result, Tensor};
 use super::{Init, Module, Parameter, Scope};
 use crate::members;
 
-/// Rows along the last dimension brought to mean 0 and deviation 1, then scaled and shifted. As
-/// `torch.nn.LayerNorm` over one dimension.
+/// What lies along the last dimension, or the last few, brought to mean 0 and deviation 1, then scaled and shifted. As
+/// `torch.nn.LayerNorm`.
+///
+/// ```
+/// use plimsoll::nn::{LayerNorm, Module, Scope};
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let norm = LayerNorm::over(&Scope::new(&device, 1), &[3, 4, 4])?; // whole images
+/// assert_eq!(norm.parameters()[0].shape(), [3, 4, 4]);
+/// let y = norm.forward(&Tensor::randn(&[2, 3, 4, 4], &device)?)?;
+/// assert!(y.mean()?.item::<f32>()?.abs() < 1e-6);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     label: LabelId,
-    weight: Parameter,
-    bias: Parameter,
+    shape: Vec<usize>,
+    weight: Option<Parameter>,
+    bias: Option<Parameter>,
     eps: f64,
 }
 
@@ -22,12 +34,49 @@ impl LayerNorm {
     /// # Errors
     /// A path that is taken ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, size: usize) -> Result<LayerNorm> {
+        LayerNorm::over(scope, &[size])
+    }
+
+    /// Over the last dimensions, which have these sizes: PyTorch's `normalized_shape`.
+    ///
+    /// # Errors
+    /// As [`LayerNorm::new`].
+    pub fn over(scope: &Scope, normalized_shape: &[usize]) -> Result<LayerNorm> {
         Ok(LayerNorm {
-            label: scope.label(),
-            weight: scope.parameter("weight", &[size], Init::Ones)?,
-            bias: scope.parameter("bias", &[size], Init::Zeros)?,
-            eps: 1e-5,
+            weight: Some(scope.parameter("weight", normalized_shape, Init::Ones)?),
+            bias: Some(scope.parameter("bias", normalized_shape, Init::Zeros)?),
+            ..LayerNorm::without_affine(scope, normalized_shape)?
         })
+    }
+
+    /// The same without scale and shift: `elementwise_affine=False`.
+    ///
+    /// # Errors
+    /// None today; a `Result` like every layer's, so that all are built alike.
+    pub fn without_affine(scope: &Scope, normalized_shape: &[usize]) -> Result<LayerNorm> {
+        let shape = normalized_shape.to_vec();
+        Ok(LayerNorm { label: scope.label(), shape, weight: None, bias: None, eps: 1e-5 })
+    }
+
+    /// A tensor with what is normalized in one dimension.
+    fn rows(&self, input: &Tensor) -> Result<Tensor> {
+        let dims = self.shape.len();
+        if dims == 0 || !input.shape().ends_with(&self.shape) {
+            let message =
+                format!("input {:?}: the last of its sizes must be {:?}", input.shape(), self.shape);
+            return Err(Error::Shape { op: "layer_norm", message });
+        }
+        if dims == 1 { Ok(input.clone()) } else { input.flatten(-(dims as isize), -1) }
+    }
+
+    /// Scale and shift in one dimension.
+    fn scale(&self) -> Result<[Option<Tensor>; 2]> {
+        let flat = |parameter: &Option<Parameter>| match parameter {
+            Some(parameter) if self.shape.len() > 1 => parameter.flatten(0, -1).map(Some),
+            Some(parameter) => Ok(Some(parameter.tensor().clone())),
+            None => Ok(None),
+        };
+        Ok([flat(&self.weight)?, flat(&self.bias)?])
     }
 
     /// The same layer with another number added to the variance.
@@ -170,7 +219,10 @@ impl LayerNorm {
     /// Shapes or types that differ; out of memory.
     pub fn forward_add(&self, input: &Tensor, residual: &Tensor) -> Result<(Tensor, Tensor)> {
         let _owner = Span::layer(self.label);
-        input.add_layer_norm(residual, Some(&self.weight), Some(&self.bias), self.eps)
+        let [weight, bias] = self.scale()?;
+        let (input_rows, residual) = (self.rows(input)?, self.rows(residual)?);
+        let (y, sum) = input_rows.add_layer_norm(&residual, weight.as_ref(), bias.as_ref(), self.eps)?;
+        if self.shape.len() == 1 { Ok((y, sum)) } else { Ok((y.view_as(input)?, sum.view_as(input)?)) }
     }
 }
 
@@ -179,7 +231,9 @@ impl Module for LayerNorm {
 
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let _owner = Span::layer(self.label);
-        input.layer_norm(Some(&self.weight), Some(&self.bias), self.eps)
+        let [weight, bias] = self.scale()?;
+        let y = self.rows(input)?.layer_norm(weight.as_ref(), bias.as_ref(), self.eps)?;
+        if self.shape.len() == 1 { Ok(y) } else { y.view_as(input) }
     }
 }
 

@@ -1,0 +1,160 @@
+//! Losses under the names that programs give their `criterion`: [`CrossEntropyLoss`] and others.
+//!
+//! Each is options with PyTorch's defaults, and a `forward` that calls the method of [`Tensor`] of the same name.
+
+use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::{CrossEntropyOptions, Result, Tensor};
+
+/// As `torch.nn.CrossEntropyLoss`.
+///
+/// ```
+/// use plimsoll::nn::CrossEntropyLoss;
+/// use plimsoll::{Device, Tensor};
+/// let device = Device::cpu();
+/// let criterion = CrossEntropyLoss { label_smoothing: 0.1, ..CrossEntropyLoss::default() };
+/// let (logits, target) = (Tensor::zeros(&[2, 4], &device)?, Tensor::from_slice(&[0i64, 3], &[2], &device)?);
+/// assert!((criterion.forward(&logits, &target)?.item::<f32>()? - 4f32.ln()).abs() < 1e-6);
+/// # Ok::<(), plimsoll::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CrossEntropyLoss {
+    /// A weight for each class.
+    pub weight: Option<Tensor>,
+    /// Positions with this class count for nothing.
+    pub ignore_index: i64,
+    /// The share of each target that is spread evenly over all classes, from 0 to 1.
+    pub label_smoothing: f64,
+    /// How positions become one number.
+    pub reduction: Reduction,
+}
+
+impl Default for CrossEntropyLoss {
+    fn default() -> CrossEntropyLoss {
+        CrossEntropyLoss {
+            weight: None,
+            ignore_index: -100,
+            label_smoothing: 0.0,
+            reduction: Reduction::Mean,
+        }
+    }
+}
+
+impl CrossEntropyLoss {
+    /// The loss of logits `[batch, classes, …]`.
+    ///
+    /// # Errors
+    /// As [`Tensor::cross_entropy_with`].
+    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
+        let CrossEntropyLoss { ref weight, ignore_index, label_smoothing, reduction } = *self;
+        let weight = weight.as_ref();
+        input.cross_entropy_with(
+            target,
+            CrossEntropyOptions { weight, ignore_index, label_smoothing, reduction },
+        )
+    }
+}
+
+/// As `torch.nn.NLLLoss`.
+#[derive(Clone, Debug)]
+pub struct NLLLoss {
+    /// A weight for each class.
+    pub weight: Option<Tensor>,
+    /// Positions with this class count for nothing.
+    pub ignore_index: i64,
+    /// How positions become one number.
+    pub reduction: Reduction,
+}
+
+impl Default for NLLLoss {
+    fn default() -> NLLLoss {
+        NLLLoss { weight: None, ignore_index: -100, reduction: Reduction::Mean }
+    }
+}
+
+impl NLLLoss {
+    /// The loss of logarithms of probabilities, `[batch, classes, …]`.
+    ///
+    /// # Errors
+    /// As [`Tensor::nll_loss_with`].
+    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
+        let NLLLoss { ref weight, ignore_index, reduction } = *self;
+        let options = CrossEntropyOptions {
+            weight: weight.as_ref(),
+            ignore_index,
+            reduction,
+            ..CrossEntropyOptions::default()
+        };
+        input.nll_loss_with(target, options)
+    }
+}
+
+/// A loss with a reduction and perhaps a number, by a method of tensors.
+macro_rules! losses {
+    ($($(#[$doc:meta])* $loss:ident { $($(#[$of:meta])* $number:ident: $type:ty = $default:expr),* } => $call:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug)]
+        pub struct $loss {
+            $($(#[$of])* pub $number: $type,)*
+            /// How elements become one number.
+            pub reduction: Reduction,
+        }
+
+        impl Default for $loss {
+            fn default() -> $loss {
+                $loss { $($number: $default,)* reduction: Reduction::Mean }
+            }
+        }
+
+        impl $loss {
+            /// The loss.
+            ///
+            /// # Errors
+            /// Shapes, types or devices that do not fit together; out of memory.
+            pub fn forward(&self, input: &Tensor, target: &Tensor) -> Result<Tensor> {
+                let call: fn(&$loss, &Tensor, &Tensor) -> Result<Tensor> = $call;
+                call(self, input, target)
+            }
+        }
+    )*};
+}
+
+losses! {
+    /// As `torch.nn.MSELoss`.
+    MSELoss {} => |of, x, y| x.mse_loss_with(y, of.reduction);
+    /// As `torch.nn.L1Loss`.
+    L1Loss {} => |of, x, y| x.l1_loss(y, of.reduction);
+    /// As `torch.nn.SmoothL1Loss`.
+    SmoothL1Loss {
+        /// Where the square ends and the line begins.
+        beta: f64 = 1.0
+    } => |of, x, y| x.smooth_l1_loss(y, of.beta, of.reduction);
+    /// As `torch.nn.HuberLoss`.
+    HuberLoss {
+        /// Where the square ends and the line begins.
+        delta: f64 = 1.0
+    } => |of, x, y| x.huber_loss(y, of.delta, of.reduction);
+    /// Of probabilities. As `torch.nn.BCELoss`.
+    BCELoss {
+        /// A weight for each element.
+        weight: Option<Tensor> = None
+    } => |of, x, y| x.binary_cross_entropy(y, of.weight.as_ref(), of.reduction);
+    /// As `torch.nn.BCEWithLogitsLoss`.
+    BCEWithLogitsLoss {
+        /// A weight for each element.
+        weight: Option<Tensor> = None,
+        /// A weight for the positive targets of each class.
+        pos_weight: Option<Tensor> = None
+    } => |of, x, y| {
+        x.binary_cross_entropy_with_logits(y, of.weight.as_ref(), of.pos_weight.as_ref(), of.reduction)
+    };
+    /// From logarithms of probabilities. As `torch.nn.KLDivLoss`.
+    KLDivLoss {
+        /// Whether targets are logarithms, too.
+        log_target: bool = false,
+        /// Whether the sum is divided by the number of rows, in place of the reduction: `reduction="batchmean"`.
+        batchmean: bool = false
+    } => |of, x, y| match of.batchmean {
+        true => x.kl_div(y, of.log_target, Reduction::Sum)?.div_scalar(x.shape().first().map_or(1.0, |&n| n as f64)),
+        false => x.kl_div(y, of.log_target, of.reduction),
+    };
+}
